@@ -1,0 +1,1 @@
+//! In-memory benchmarks of the engine.

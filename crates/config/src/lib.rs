@@ -1,0 +1,1 @@
+//! Natrix configuration: TOML text to a validated, compiled snapshot, reporting every fault at once.

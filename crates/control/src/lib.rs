@@ -1,0 +1,1 @@
+//! Types of the control protocol, spoken as JSON lines over a Unix socket.

@@ -1,0 +1,1 @@
+//! Workers, clock, steering, hand-off, neighbours and routes, control socket.

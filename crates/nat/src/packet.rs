@@ -1,0 +1,92 @@
+//! How packets enter and leave a shard: borrowed bytes with a little metadata in, an outcome out.
+//!
+//! The shard never owns packet buffers. Packets it makes itself (ICMP errors, fragments, released
+//! fragments) leave through a [`Sink`].
+
+use crate::types::InterfaceId;
+use crate::types::WorkerId;
+
+/// Packets a burst can have at most.
+pub const BURST_MAX: usize = 64;
+
+/// Where a packet is on its way through the workers. Travels with it through hand-off rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Just received; nothing is decided.
+    #[default]
+    Received,
+    /// A worker that is not the owner looked at it and sent it here: process it as if just received.
+    Steered,
+    /// Fragment whose datagram's ports were found by the worker that tracks it; ports in [`PacketMeta::ports`].
+    FragmentResolved,
+    /// Source already translated; now the destination, a mapping of this worker, is to be translated (RFC 4787 REQ-9).
+    Hairpin,
+    /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
+    HairpinFragment,
+}
+
+/// What travels with a packet between stages and between workers. Plain data, 12 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketMeta {
+    /// Interface the packet came in by.
+    pub ingress: InterfaceId,
+    /// Where it is on its way.
+    pub stage: Stage,
+    /// Source and destination port of the datagram, for fragments whose ports were found elsewhere.
+    pub ports: (u16, u16),
+}
+
+/// Where a packet leaves, for the link layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// Interface it leaves by.
+    pub interface: InterfaceId,
+    /// Next-hop IPv4 address, in host bit order, whose link-layer address is needed.
+    pub next_hop: u32,
+}
+
+/// What the caller is to do with a packet after the shard has looked at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// Free the buffer: dropped, held as a copy, answered or replaced. Its verdict is counted, or will be.
+    #[default]
+    Done,
+    /// Send the packet; its IP packet now has `length` bytes (padding behind it is not part of it).
+    Transmit {
+        /// Where to.
+        egress: Egress,
+        /// IP total length in bytes.
+        length: u16,
+    },
+    /// Put it with this metadata in the ring to another worker. If the ring is full the caller drops it
+    /// and counts `HandOffRingFull`.
+    HandOff {
+        /// The worker it belongs to.
+        worker: WorkerId,
+        /// Metadata to send along.
+        meta: PacketMeta,
+    },
+}
+
+/// One packet of a burst.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// The bytes from the IPv4 header to the end of the frame (may include Ethernet padding).
+    pub bytes: &'a mut [u8],
+    /// In: where it comes from.
+    pub meta: PacketMeta,
+    /// Out: what to do with it.
+    pub outcome: Outcome,
+}
+
+/// Takes packets the shard makes itself. Implemented by the worker; must copy the bytes before it returns.
+///
+/// Packets given here carry no verdict of their own, except released fragments, whose verdict the shard
+/// counts when it gives them here.
+pub trait Sink {
+    /// Sends an IP packet made of `parts` one after another. Returns false when no buffer was free.
+    fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool;
+
+    /// Sends an IP packet made of `parts` to another worker's ring. Returns false when it was full or no buffer was free.
+    fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool;
+}

@@ -1,0 +1,233 @@
+//! What the engine is told: plain values, already validated by the `config` crate.
+
+use core::net::Ipv4Addr;
+
+use crate::time::Duration;
+use crate::types::InterfaceId;
+use crate::types::Prefix;
+use crate::types::Protocol;
+use crate::types::Side;
+
+/// Everything one engine instance is configured with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Logical interfaces; the position is the [`InterfaceId`].
+    pub interfaces: Vec<Interface>,
+    /// Static routes. Connected routes follow from `interfaces`. Longest prefix wins.
+    pub routes: Vec<Route>,
+    /// External address pools; the position is the `PoolId`.
+    pub pools: Vec<Pool>,
+    /// Protocols forwarded untranslated between named prefixes; all other unsupported protocols are dropped.
+    pub pass_rules: Vec<PassRule>,
+    /// Timers.
+    pub timeouts: Timeouts,
+    /// Bounds of every table, per worker.
+    pub limits: Limits,
+    /// ICMP messages Natrix sends of its own accord.
+    pub icmp: IcmpPolicy,
+    /// Refresh a mapping's timer on inbound packets too (RFC 4787 §4.3 REQ-6a MAY; TCP always does).
+    pub inbound_refresh: bool,
+    /// Hold an unsolicited inbound SYN for 6 s and then answer ICMP 3/3 (RFC 5382 §4.3 REQ-4); false: drop silently (REQ-4a).
+    pub answer_unsolicited_syn: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            interfaces: Vec::new(),
+            routes: Vec::new(),
+            pools: Vec::new(),
+            pass_rules: Vec::new(),
+            timeouts: Timeouts::default(),
+            limits: Limits::default(),
+            icmp: IcmpPolicy::default(),
+            inbound_refresh: false,
+            answer_unsolicited_syn: true,
+        }
+    }
+}
+
+/// One logical interface.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interface {
+    /// Name in configuration, commands and counters.
+    pub name: String,
+    /// Which realm it faces.
+    pub side: Side,
+    /// Own addresses with their connected prefix length.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Largest IP packet it carries, bytes (68 to 65535).
+    pub mtu: u16,
+}
+
+/// An address of Natrix itself on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// Natrix's own address.
+    pub address: Ipv4Addr,
+    /// Length of the connected prefix.
+    pub prefix_length: u8,
+}
+
+/// A static route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Destinations it covers.
+    pub prefix: Prefix,
+    /// Router to hand packets to; an address on the connected prefix of `interface`.
+    pub next_hop: Ipv4Addr,
+    /// Interface the packet leaves by.
+    pub interface: InterfaceId,
+}
+
+/// How a subscriber's mappings spread over the addresses of a pool (RFC 4787 §4.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooling {
+    /// All mappings of one subscriber share one external address (REQ-2; RFC 6888 REQ-2).
+    #[default]
+    Paired,
+    /// Each mapping takes any address.
+    Arbitrary,
+}
+
+/// Which remote endpoints may send to a mapping (RFC 4787 §5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filtering {
+    /// Anyone (EIF).
+    #[default]
+    EndpointIndependent,
+    /// Addresses the internal endpoint has sent to (ADF).
+    AddressDependent,
+    /// Address and port pairs the internal endpoint has sent to (APDF).
+    AddressAndPortDependent,
+}
+
+/// A set of external addresses and how they are given out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Name in configuration, commands and counters.
+    pub name: String,
+    /// External addresses in order, each once, in no other pool.
+    pub addresses: Vec<Ipv4Addr>,
+    /// Lowest external port given out, at least 1.
+    pub port_min: u16,
+    /// Highest external port given out, at least `port_min`.
+    pub port_max: u16,
+    /// Ports never given out (any protocol but ICMP).
+    pub reserved_ports: Vec<u16>,
+    /// Inside prefixes served by this pool; the longest match over all pools wins.
+    pub subscribers: Vec<Prefix>,
+    /// How addresses are shared.
+    pub pooling: Pooling,
+    /// Filtering by [`Protocol::index`]; for ICMP it decides whose replies are accepted.
+    pub filtering: [Filtering; Protocol::COUNT],
+    /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for ICMP.
+    pub parity: bool,
+}
+
+/// Lets an unsupported protocol through untranslated. Matches outbound as written, inbound mirrored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassRule {
+    /// IP protocol number; never TCP, UDP or ICMP.
+    pub protocol: u8,
+    /// Inside addresses.
+    pub inside: Prefix,
+    /// Outside addresses.
+    pub outside: Prefix,
+}
+
+/// Timers; the defaults are at or above the RFCs' bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// UDP mapping and session idle time (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s recommended).
+    pub udp: Duration,
+    /// Partially open TCP session (RFC 5382 §5 REQ-5, RFC 7857 §2.1: at least 240 s recommended).
+    pub tcp_opening: Duration,
+    /// Established idle TCP session (RFC 5382 §5 REQ-5: at least 7440 s).
+    pub tcp_established: Duration,
+    /// Closing TCP session, and an established one after its idle time or a RST (RFC 7857 §2.1, §2.2: 240 s).
+    pub tcp_closing: Duration,
+    /// ICMP query session (RFC 5508 §3.2 REQ-2: at least 60 s).
+    pub icmp: Duration,
+    /// How long an unsolicited SYN is held before it is answered (RFC 5382 §4.3 REQ-4: 6 s).
+    pub unsolicited_syn: Duration,
+    /// How long the state of an incomplete fragmented datagram is kept (RFC 6146 §3.4: at least 2 s).
+    pub fragment: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            udp: Duration::from_secs(300),
+            tcp_opening: Duration::from_secs(240),
+            tcp_established: Duration::from_secs(7_440),
+            tcp_closing: Duration::from_secs(240),
+            icmp: Duration::from_secs(60),
+            unsolicited_syn: Duration::from_secs(6),
+            fragment: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Bounds of the tables of one worker. Memory is taken once, at start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Mappings, at most `MappingIndex::COUNT_MAX`.
+    pub mappings_max: u32,
+    /// Sessions beyond the first of their mapping.
+    pub extra_sessions_max: u32,
+    /// Sessions of one mapping (RFC 6888 REQ-5).
+    pub sessions_per_mapping_max: u32,
+    /// Subscribers with at least one mapping.
+    pub subscribers_max: u32,
+    /// Fragmented datagrams tracked at once.
+    pub fragmented_datagrams_max: u32,
+    /// Fragments held until the first one of their datagram arrives.
+    pub fragments_held_max: u32,
+    /// Unsolicited SYNs held for 6 s.
+    pub unsolicited_syns_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            mappings_max: 1_000_000,
+            extra_sessions_max: 500_000,
+            sessions_per_mapping_max: 4_096,
+            subscribers_max: 100_000,
+            fragmented_datagrams_max: 4_096,
+            fragments_held_max: 1_024,
+            unsolicited_syns_max: 4_096,
+        }
+    }
+}
+
+/// ICMP errors and replies Natrix originates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpPolicy {
+    /// Send errors out of inside interfaces (RFC 5508 §6 REQ-9).
+    pub errors_to_inside: bool,
+    /// Send errors out of outside interfaces.
+    pub errors_to_outside: bool,
+    /// Errors per second one worker sends (RFC 1812 §4.3.2.8).
+    pub errors_per_second_max: u32,
+    /// Errors per second one worker sends to one destination address.
+    pub errors_per_second_per_destination_max: u32,
+    /// Code of the type 3 message when no mapping can be made: 1 (RFC 6888 REQ-11b) or 13 (RFC 5508 REQ-8); None: silence.
+    pub no_resources_code: Option<u8>,
+    /// Answer echo requests to Natrix's own interface addresses.
+    pub answer_echo: bool,
+}
+
+impl Default for IcmpPolicy {
+    fn default() -> IcmpPolicy {
+        IcmpPolicy {
+            errors_to_inside: true,
+            errors_to_outside: true,
+            errors_per_second_max: 1_000,
+            errors_per_second_per_destination_max: 20,
+            no_resources_code: Some(1),
+            answer_echo: true,
+        }
+    }
+}

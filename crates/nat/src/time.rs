@@ -1,0 +1,93 @@
+//! Time as the engine sees it: a tick of one microsecond, handed in by the caller.
+//!
+//! The engine never reads a clock. [`Instant`] counts from whatever origin the caller chose (start of
+//! the process, first packet of a capture); 2^64 µs last 584 000 years, so it never wraps.
+
+use core::fmt;
+use core::ops::Add;
+
+/// A point in time: microseconds since the origin of the caller's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+/// A length of time in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Duration(u64);
+
+impl Instant {
+    /// The origin of the clock.
+    pub const ORIGIN: Instant = Instant(0);
+
+    /// The instant `micros` microseconds after the origin.
+    pub const fn from_micros(micros: u64) -> Instant {
+        Instant(micros)
+    }
+
+    /// Microseconds since the origin.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Time passed since `earlier`, or zero when `earlier` is in the future.
+    pub const fn saturating_since(self, earlier: Instant) -> Duration {
+        Duration(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Duration {
+    /// No time at all.
+    pub const ZERO: Duration = Duration(0);
+
+    /// A length of `micros` microseconds.
+    pub const fn from_micros(micros: u64) -> Duration {
+        Duration(micros)
+    }
+
+    /// A length of `millis` milliseconds.
+    pub const fn from_millis(millis: u64) -> Duration {
+        Duration(millis * 1_000)
+    }
+
+    /// A length of `secs` seconds.
+    pub const fn from_secs(secs: u64) -> Duration {
+        Duration(secs * 1_000_000)
+    }
+
+    /// The length in microseconds.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The length in whole milliseconds, rounded down.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// The length in whole seconds, rounded down.
+    pub const fn as_secs(self) -> u64 {
+        self.0 / 1_000_000
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+
+    /// Saturates at the end of time instead of wrapping.
+    fn add(self, length: Duration) -> Instant {
+        Instant(self.0.saturating_add(length.0))
+    }
+}
+
+impl Add for Duration {
+    type Output = Duration;
+
+    fn add(self, other: Duration) -> Duration {
+        Duration(self.0.saturating_add(other.0))
+    }
+}
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06} s", self.0 / 1_000_000, self.0 % 1_000_000)
+    }
+}

@@ -1,0 +1,250 @@
+//! The small types every module of the engine shares, in the words of RFC 2663, 4787 and 6888.
+
+use core::fmt;
+use core::net::Ipv4Addr;
+
+/// The transports a NAPT mapping can have. ICMP means query messages (RFC 5508 §3): the query identifier plays the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Protocol {
+    /// UDP, IP protocol 17.
+    Udp = 0,
+    /// TCP, IP protocol 6.
+    Tcp = 1,
+    /// ICMP query, IP protocol 1.
+    Icmp = 2,
+}
+
+impl Protocol {
+    /// How many protocols there are; arrays indexed by [`Protocol::index`] have this length.
+    pub const COUNT: usize = 3;
+    /// All of them, in index order.
+    pub const ALL: [Protocol; 3] = [Protocol::Udp, Protocol::Tcp, Protocol::Icmp];
+
+    /// Dense index for tables: 0, 1 or 2.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The protocol with this dense index.
+    pub const fn from_index(index: usize) -> Option<Protocol> {
+        match index {
+            0 => Some(Protocol::Udp),
+            1 => Some(Protocol::Tcp),
+            2 => Some(Protocol::Icmp),
+            _ => None,
+        }
+    }
+
+    /// The IP protocol number.
+    pub const fn number(self) -> u8 {
+        match self {
+            Protocol::Udp => 17,
+            Protocol::Tcp => 6,
+            Protocol::Icmp => 1,
+        }
+    }
+
+    /// The protocol with this IP protocol number, when a NAPT mapping can have it.
+    pub const fn from_number(number: u8) -> Option<Protocol> {
+        match number {
+            17 => Some(Protocol::Udp),
+            6 => Some(Protocol::Tcp),
+            1 => Some(Protocol::Icmp),
+            _ => None,
+        }
+    }
+
+    /// `udp`, `tcp` or `icmp`, as commands and JSON spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Udp => "udp",
+            Protocol::Tcp => "tcp",
+            Protocol::Icmp => "icmp",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which kind of realm an interface faces (RFC 2663 §2.1): the subscribers or the Internet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Side {
+    /// Subscribers are here; their addresses mean nothing outside.
+    Inside = 0,
+    /// The Internet.
+    Outside = 1,
+}
+
+impl Side {
+    /// Dense index for tables: 0 or 1.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// `inside` or `outside`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Side::Inside => "inside",
+            Side::Outside => "outside",
+        }
+    }
+}
+
+/// An inside realm (VRF). There is one, number 0, until overlapping inside addresses are supported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RealmId(pub u16);
+
+/// A worker: owner of one shard. At most [`WorkerId::COUNT_MAX`] of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u8);
+
+impl WorkerId {
+    /// Workers an instance can have: six bits of a direct-table entry (see `ports`).
+    pub const COUNT_MAX: usize = 64;
+
+    /// Index into per-worker arrays.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A logical interface (a port, or an 802.1Q sub-interface of one): index into `Settings::interfaces`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceId(pub u16);
+
+impl InterfaceId {
+    /// Index into `Settings::interfaces`.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A pool: index into `Settings::pools`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub u16);
+
+impl PoolId {
+    /// Index into `Settings::pools`.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An external address: dense index over all addresses of all pools, in configuration order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressIndex(pub u32);
+
+impl AddressIndex {
+    /// Index into per-address arrays.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Index of a mapping record inside its shard. Index 0 is never used, so that 0 can mean "none" in tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MappingIndex(pub u32);
+
+impl MappingIndex {
+    /// Mappings one shard can have: 26 bits of a direct-table entry (see `ports`), less the unused index 0.
+    pub const COUNT_MAX: usize = (1 << 26) - 1;
+
+    /// Index into the record arena.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An address and a port (or ICMP query identifier) of one protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// The IPv4 address.
+    pub address: Ipv4Addr,
+    /// The port, or the ICMP query identifier.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// `address:port`.
+    pub const fn new(address: Ipv4Addr, port: u16) -> Endpoint {
+        Endpoint { address, port }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.address, self.port)
+    }
+}
+
+/// An IPv4 prefix; host bits are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    address: Ipv4Addr,
+    length: u8,
+}
+
+impl Prefix {
+    /// Every address.
+    pub const ALL: Prefix = Prefix { address: Ipv4Addr::UNSPECIFIED, length: 0 };
+
+    /// `address/length`; host bits are cleared. None when `length` is over 32.
+    pub const fn new(address: Ipv4Addr, length: u8) -> Option<Prefix> {
+        if length > 32 {
+            return None;
+        }
+        let bits = address.to_bits() & Prefix::mask_of(length);
+        Some(Prefix { address: Ipv4Addr::from_bits(bits), length })
+    }
+
+    /// The /32 of one address.
+    pub const fn host(address: Ipv4Addr) -> Prefix {
+        Prefix { address, length: 32 }
+    }
+
+    const fn mask_of(length: u8) -> u32 {
+        if length == 0 { 0 } else { u32::MAX << (32 - length as u32) }
+    }
+
+    /// First address of the prefix.
+    pub const fn address(self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Prefix length, 0 to 32.
+    pub const fn length(self) -> u8 {
+        self.length
+    }
+
+    /// The mask as 32 bits.
+    pub const fn mask(self) -> u32 {
+        Prefix::mask_of(self.length)
+    }
+
+    /// Last address of the prefix.
+    pub const fn last(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() | !self.mask())
+    }
+
+    /// Whether `address` lies in the prefix.
+    pub const fn contains(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & self.mask() == self.address.to_bits()
+    }
+
+    /// Whether the two prefixes have an address in common.
+    pub const fn overlaps(self, other: Prefix) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}

@@ -1,0 +1,183 @@
+//! The one verdict each received packet ends in, and the counters that add them up.
+//!
+//! Invariant: over all workers, `received == sum(verdicts) + fragments held + packets inside hand-off rings`.
+
+macro_rules! verdicts {
+    ($( $variant:ident, $name:literal, $kind:ident, $description:literal; )+) => {
+        /// What became of a packet. Every packet received gets exactly one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Verdict { $( #[doc = $description] $variant, )+ }
+
+        impl Verdict {
+            /// All verdicts in index order.
+            pub const ALL: &'static [Verdict] = &[ $( Verdict::$variant, )+ ];
+            /// How many verdicts there are.
+            pub const COUNT: usize = Verdict::ALL.len();
+
+            /// The stable name used by commands, JSON and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $( Verdict::$variant => $name, )+ }
+            }
+
+            /// One sentence for people: why a packet ends here.
+            pub const fn description(self) -> &'static str {
+                match self { $( Verdict::$variant => $description, )+ }
+            }
+
+            /// Whether the packet went on, ended here by design, or was dropped.
+            pub const fn kind(self) -> VerdictKind {
+                match self { $( Verdict::$variant => VerdictKind::$kind, )+ }
+            }
+
+            /// Dense index for counter arrays.
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+/// The three sorts of verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VerdictKind {
+    /// Sent on, translated or passed.
+    Forwarded,
+    /// Meant for Natrix itself and dealt with.
+    Local,
+    /// Dropped, for the reason the verdict names.
+    Dropped,
+}
+
+verdicts! {
+    Outbound, "outbound", Forwarded, "Translated from inside to outside.";
+    Inbound, "inbound", Forwarded, "Translated from outside to inside.";
+    Hairpin, "hairpin", Forwarded, "Translated twice, from one subscriber to another (RFC 4787 REQ-9).";
+    Passed, "passed", Forwarded, "Forwarded untranslated by an explicit pass rule.";
+    Local, "local", Local, "Meant for Natrix itself (ARP, ping to an own address) and dealt with.";
+    LocalIgnored, "local_ignored", Local, "Meant for Natrix itself, but nothing here answers it.";
+    LinkUnknownType, "link_unknown_type", Dropped, "Ethernet frame that is neither IPv4 nor ARP.";
+    LinkTruncated, "link_truncated", Dropped, "Ethernet frame too short for its headers.";
+    LinkUnknownVlan, "link_unknown_vlan", Dropped, "802.1Q tag that no interface of the port has.";
+    LinkOtherDestination, "link_other_destination", Dropped, "Ethernet destination is another station.";
+    ArpInvalid, "arp_invalid", Dropped, "ARP packet that is malformed or not for this link.";
+    NeighbourUnresolved, "neighbour_unresolved", Dropped, "The next hop did not answer ARP in time.";
+    NeighbourQueueFull, "neighbour_queue_full", Dropped, "Too many packets wait for ARP already.";
+    HandOffRingFull, "hand_off_ring_full", Dropped, "The ring to the worker that owns the packet is full.";
+    TransmitFull, "transmit_full", Dropped, "The transmit queue of the port is full.";
+    NoBuffer, "no_buffer", Dropped, "No packet buffer was free.";
+    IpMalformed, "ip_malformed", Dropped, "IPv4 header is short, of another version, or has lengths that contradict each other.";
+    IpBadChecksum, "ip_bad_checksum", Dropped, "IPv4 header checksum is wrong.";
+    TransportMalformed, "transport_malformed", Dropped, "TCP, UDP or ICMP header is short or contradicts the IP length.";
+    SourceInvalid, "source_invalid", Dropped, "Source address can never be a source (0/8, loopback, multicast, class E, broadcast).";
+    SourceSpoofed, "source_spoofed", Dropped, "Source address belongs to Natrix or to a pool.";
+    SourceNotSubscriber, "source_not_subscriber", Dropped, "Inside source address is in no pool's subscriber prefixes.";
+    DestinationInvalid, "destination_invalid", Dropped, "Destination can not be forwarded to (0/8, loopback, multicast, class E, broadcast).";
+    DestinationNotPool, "destination_not_pool", Dropped, "Packet from outside to an address that is neither a pool's nor Natrix's own.";
+    SourceRoute, "source_route", Dropped, "Packet carries a source-route option (RFC 5508 REQ-10b3).";
+    NoRoute, "no_route", Dropped, "No route to the destination.";
+    TtlExpired, "ttl_expired", Dropped, "TTL ran out here.";
+    TooBig, "too_big", Dropped, "Larger than the next link's MTU and may not be fragmented (RFC 4787 REQ-13).";
+    NoMapping, "no_mapping", Dropped, "From outside to an external endpoint that no mapping has.";
+    Filtered, "filtered", Dropped, "From outside to a mapping whose filter does not allow this remote endpoint.";
+    UnsolicitedSyn, "unsolicited_syn", Dropped, "SYN from outside that nothing inside asked for; held for 6 s (RFC 5382 REQ-4).";
+    TcpNoSession, "tcp_no_session", Dropped, "TCP segment other than SYN that belongs to no session.";
+    ProtocolUnsupported, "protocol_unsupported", Dropped, "IP protocol that is neither translated nor passed by a rule.";
+    IcmpTypeUnsupported, "icmp_type_unsupported", Dropped, "ICMP message that is neither query, reply nor error, or is deprecated (RFC 5508 REQ-10c, REQ-11).";
+    IcmpBadChecksum, "icmp_bad_checksum", Dropped, "ICMP checksum of an error message is wrong (RFC 5508 REQ-3).";
+    IcmpQuoteMalformed, "icmp_quote_malformed", Dropped, "Packet quoted by an ICMP error is unusable or has a wrong header checksum (RFC 5508 REQ-3a).";
+    IcmpQuoteNoMapping, "icmp_quote_no_mapping", Dropped, "ICMP error about a packet that no mapping explains (RFC 5508 REQ-4, REQ-5).";
+    PortsExhausted, "ports_exhausted", Dropped, "No external port is free for a new mapping (RFC 6888 REQ-11).";
+    MappingTableFull, "mapping_table_full", Dropped, "The mapping table is full; nothing is evicted (RFC 6888 REQ-11d).";
+    SessionTableFull, "session_table_full", Dropped, "The session table is full; nothing is evicted (RFC 6888 REQ-11d).";
+    SessionLimit, "session_limit", Dropped, "The mapping has as many sessions as one may have (RFC 6888 REQ-5).";
+    SubscriberTableFull, "subscriber_table_full", Dropped, "The subscriber table is full; nothing is evicted (RFC 6888 REQ-11d).";
+    FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or second one overlaying it (RFC 1858, RFC 3128).";
+    FragmentOverlap, "fragment_overlap", Dropped, "Fragment overlaps another of its datagram; the datagram is given up.";
+    FragmentMalformed, "fragment_malformed", Dropped, "Fragment with impossible offset or length.";
+    FragmentTableFull, "fragment_table_full", Dropped, "Too many fragmented datagrams are incomplete.";
+    FragmentBuffersFull, "fragment_buffers_full", Dropped, "Too many fragments wait for their first one.";
+    FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not come in time.";
+    FragmentRefused, "fragment_refused", Dropped, "The first fragment of this datagram was dropped, so the rest is too.";
+}
+
+/// Event counters of one worker. All but gauges only grow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets taken from ports by this worker.
+    pub received: u64,
+    /// Packets by verdict, indexed by [`Verdict::index`].
+    pub verdicts: [u64; Verdict::COUNT],
+    /// Packets given to another worker.
+    pub handed_off: u64,
+    /// Packets taken from other workers.
+    pub taken_over: u64,
+    /// Fragments waiting for the first one of their datagram now (gauge).
+    pub fragments_held: u64,
+    /// Packets that left in fragments because of the next link's MTU.
+    pub fragmented: u64,
+    /// Packets Natrix made itself and sent (ICMP errors, replies).
+    pub originated: u64,
+    /// ICMP errors not sent because of the rate limits.
+    pub icmp_errors_suppressed: u64,
+    /// ICMP errors translated (also counted by their verdict).
+    pub icmp_errors_translated: u64,
+    /// Mappings created, by [`crate::Protocol::index`].
+    pub mappings_created: [u64; crate::types::Protocol::COUNT],
+    /// Mappings removed, by [`crate::Protocol::index`].
+    pub mappings_removed: [u64; crate::types::Protocol::COUNT],
+    /// Sessions created.
+    pub sessions_created: u64,
+    /// Sessions removed.
+    pub sessions_removed: u64,
+    /// RSTs forwarded without touching the session, because their sequence number is outside the connection (RFC 7857 §2.2).
+    pub tcp_resets_ignored: u64,
+    /// Unsolicited SYNs forgotten because a matching outbound SYN followed in time (RFC 5382 §4.3 REQ-4).
+    pub unsolicited_syns_matched: u64,
+    /// Unsolicited SYNs dropped without being held, because the store was full.
+    pub unsolicited_syns_overflow: u64,
+    /// Bytes of IP packets forwarded outbound, inbound and by hairpin.
+    pub bytes_forwarded: [u64; 3],
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            received: 0,
+            verdicts: [0; Verdict::COUNT],
+            handed_off: 0,
+            taken_over: 0,
+            fragments_held: 0,
+            fragmented: 0,
+            originated: 0,
+            icmp_errors_suppressed: 0,
+            icmp_errors_translated: 0,
+            mappings_created: [0; 3],
+            mappings_removed: [0; 3],
+            sessions_created: 0,
+            sessions_removed: 0,
+            tcp_resets_ignored: 0,
+            unsolicited_syns_matched: 0,
+            unsolicited_syns_overflow: 0,
+            bytes_forwarded: [0; 3],
+        }
+    }
+}
+
+impl Counters {
+    /// Counts one packet's verdict.
+    #[inline]
+    pub fn count(&mut self, verdict: Verdict) {
+        self.verdicts[verdict.index()] += 1;
+    }
+
+    /// Packets with this verdict.
+    pub fn of(&self, verdict: Verdict) -> u64 {
+        self.verdicts[verdict.index()]
+    }
+
+    /// Sum over all verdicts.
+    pub fn verdicts_total(&self) -> u64 {
+        self.verdicts.iter().sum()
+    }
+}

@@ -1,0 +1,1 @@
+//! Test beds: frames in, frames out, virtual clock, simulated network, reference model.
