@@ -5,6 +5,7 @@
 
 use crate::types::InterfaceId;
 use crate::types::WorkerId;
+use crate::verdict::Verdict;
 
 /// Packets a burst can have at most.
 pub const BURST_MAX: usize = 64;
@@ -77,6 +78,18 @@ pub struct Packet<'a> {
     pub meta: PacketMeta,
     /// Out: what to do with it.
     pub outcome: Outcome,
+    /// Out: the verdict the shard has counted for it; None when it is handed off or held, so not decided yet.
+    ///
+    /// Traces show it, and the caller takes it back with [`crate::Counters::uncount`] when a packet to be
+    /// transmitted has to wait for its neighbour or is dropped behind the shard (ARP failure, full queue).
+    pub verdict: Option<Verdict>,
+}
+
+impl<'a> Packet<'a> {
+    /// A packet about which nothing is decided.
+    pub const fn new(bytes: &'a mut [u8], meta: PacketMeta) -> Packet<'a> {
+        Packet { bytes, meta, outcome: Outcome::Done, verdict: None }
+    }
 }
 
 /// Takes packets the shard makes itself. Implemented by the worker; must copy the bytes before it returns.

@@ -1,6 +1,7 @@
 //! The one verdict each received packet ends in, and the counters that add them up.
 //!
-//! Invariant: over all workers, `received == sum(verdicts) + fragments held + packets inside hand-off rings`.
+//! Invariant: over all workers, `received == sum(verdicts) + fragments held + packets waiting for a neighbour
+//! + packets inside hand-off rings`.
 
 macro_rules! verdicts {
     ($( $variant:ident, $name:literal, $kind:ident, $description:literal; )+) => {
@@ -114,6 +115,8 @@ pub struct Counters {
     pub taken_over: u64,
     /// Fragments waiting for the first one of their datagram now (gauge).
     pub fragments_held: u64,
+    /// Packets waiting for the link-layer address of their next hop now (gauge); their verdict comes when they leave.
+    pub neighbour_pending: u64,
     /// Packets that left in fragments because of the next link's MTU.
     pub fragmented: u64,
     /// Packets Natrix made itself and sent (ICMP errors, replies).
@@ -148,6 +151,7 @@ impl Default for Counters {
             handed_off: 0,
             taken_over: 0,
             fragments_held: 0,
+            neighbour_pending: 0,
             fragmented: 0,
             originated: 0,
             icmp_errors_suppressed: 0,
@@ -169,6 +173,13 @@ impl Counters {
     #[inline]
     pub fn count(&mut self, verdict: Verdict) {
         self.verdicts[verdict.index()] += 1;
+    }
+
+    /// Takes back a verdict counted too early: the packet turned out to wait for its neighbour, or was dropped
+    /// behind the shard and gets another one.
+    #[inline]
+    pub fn uncount(&mut self, verdict: Verdict) {
+        self.verdicts[verdict.index()] -= 1;
     }
 
     /// Packets with this verdict.
