@@ -1,0 +1,119 @@
+//! The compiled snapshot: everything a configuration file says, checked and in the types of those who use it.
+
+use std::path::PathBuf;
+
+use nat::Settings;
+
+/// A valid configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// What the engine is told. Limits and rates are per worker already.
+    pub nat: Settings,
+    /// Physical (or virtual) ports, in the order of the file.
+    pub ports: Vec<Port>,
+    /// How each interface of `nat.interfaces` is reached; same length and order.
+    pub interfaces: Vec<InterfaceLink>,
+    /// The threads that move packets.
+    pub workers: Workers,
+    /// What DPDK is told.
+    pub dpdk: Dpdk,
+    /// The control socket.
+    pub control: Control,
+    /// What the process writes to standard error.
+    pub log: Log,
+}
+
+/// A port: one DPDK device. Several logical interfaces (802.1Q) may share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Name of the interface that carries the `driver` key.
+    pub name: String,
+    /// The device, as DPDK's `--allow` or `--vdev` takes it: `0000:3b:00.0`, `net_af_packet0,iface=veth0`.
+    pub driver: String,
+    /// Whether `driver` is a PCI address or a virtual device.
+    pub kind: DriverKind,
+    /// Largest IP packet of its interfaces, bytes. Ethernet and 802.1Q headers come on top.
+    pub mtu: u16,
+    /// Receive descriptors per queue.
+    pub rx_descriptors: u16,
+    /// Transmit descriptors per queue.
+    pub tx_descriptors: u16,
+}
+
+/// How DPDK is told of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverKind {
+    /// A PCI address, given to `--allow`.
+    Pci,
+    /// A virtual device, given to `--vdev`.
+    Virtual,
+}
+
+/// Where the packets of a logical interface are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceLink {
+    /// Index into [`Config::ports`].
+    pub port: usize,
+    /// 802.1Q VLAN (1 to 4094) of its frames; none: untagged.
+    pub vlan: Option<u16>,
+}
+
+/// The threads that move packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// How many, 1 to `WorkerId::COUNT_MAX`.
+    pub count: usize,
+    /// CPU of each worker, in order; empty: the kernel places them.
+    pub cpus: Vec<u16>,
+}
+
+/// What DPDK is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dpdk {
+    /// Whether memory comes from hugepages.
+    pub hugepages: Hugepages,
+    /// Memory DPDK may take for packet buffers and queues, bytes.
+    pub memory_bytes: u64,
+    /// Packet buffers shared by all ports and workers.
+    pub buffers: u32,
+}
+
+/// Use of hugepages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hugepages {
+    /// Take them where there are enough, else ordinary pages and a warning.
+    Auto,
+    /// Ordinary pages only.
+    Off,
+    /// Do not start without.
+    Required,
+}
+
+/// The control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Where the socket is.
+    pub socket: PathBuf,
+    /// Permission bits of the socket.
+    pub mode: u32,
+}
+
+/// What the process writes to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// The least severe level that is written.
+    pub level: LogLevel,
+}
+
+/// Severity of a log line, most severe first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Something failed.
+    Error,
+    /// Something will fail, or works less well than asked for.
+    Warn,
+    /// Start, stop and changes.
+    Info,
+    /// Everything else.
+    Debug,
+}
