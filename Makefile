@@ -1,0 +1,46 @@
+# Natrix: make demo and make test do all their own set-up on a fresh Debian 12 or Ubuntu machine, as root.
+
+SHELL := /bin/bash
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin:$(HOME)/.cargo/bin
+
+# What carries the demo's traffic: natrix, or netfilter (the kernel's own NAT, to compare).
+DUT ?= natrix
+# 1: leave the demo's network running after the programs, until Ctrl-C.
+KEEP ?= 0
+# Length of `make fuzz` in seconds per target, and of `make soak` in minutes.
+FUZZ_SECONDS ?= 300
+SOAK_MINUTES ?= 30
+
+.PHONY: help setup build demo test netns bench fuzz soak clean
+
+help: ## what can be made here
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 12
+
+setup: ## installs what is missing (packages, Rust); needs root only for that
+	@scripts/setup.sh
+
+build: setup ## the release binary with DPDK: target/release/natrix
+	cargo build --release --locked --package natrix --features dpdk
+
+demo: build ## real programs through Natrix in network namespaces (KEEP=1 leaves it running, DUT=netfilter compares)
+	demo/demo.py --dut $(DUT) $(if $(filter 1,$(KEEP)),--keep)
+
+test: setup ## format, lints, all tests, a short fuzz run, tests in network namespaces
+	scripts/test.sh
+
+netns: setup ## only the tests in network namespaces
+	cargo build --locked --package natrix --features dpdk
+	tests/netns/run.py --natrix target/debug/natrix
+
+bench: build ## the in-memory benchmarks of the engine: 1 000, 1 M and 10 M sessions
+	scripts/bench.sh
+
+fuzz: setup ## every fuzz target for FUZZ_SECONDS (default 300) seconds
+	fuzz/run.sh $(FUZZ_SECONDS)
+
+soak: build ## the demo's network under changing load for SOAK_MINUTES (default 30) minutes, invariants checked
+	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
+
+clean: ## removes what was built, and what a killed demo may have left
+	demo/demo.py --clean
+	cargo clean

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Installs what building, testing and demonstrating Natrix needs on Debian 12 or later and on Ubuntu.
+# Quick when all is there. Starts no service, keeps none for the next boot that was not there before,
+# and gives back what it had to change while installing.
+#
+#   scripts/setup.sh          install what is missing
+#   scripts/setup.sh --check  only say what is missing; exit status 1 when something is
+set -euo pipefail
+
+readonly rust_needed="1.90"
+readonly policy_file=/usr/sbin/policy-rc.d
+readonly policy_mark="# written by the set-up of Natrix while it installs packages"
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# What has to be found on the path, and the Debian package that brings it.
+readonly commands="
+cc:build-essential
+make:make
+pkg-config:pkg-config
+python3:python3
+ip:iproute2
+ethtool:ethtool
+nft:nftables
+ping:iputils-ping
+tracepath:iputils-tracepath
+traceroute:traceroute
+curl:curl
+nginx:nginx-light
+iperf3:iperf3
+dnsmasq:dnsmasq-base
+dig:bind9-dnsutils
+turnserver:coturn
+stun:stun-client
+shellcheck:shellcheck
+"
+readonly units="nginx.service coturn.service"
+
+# Servers live in sbin, which is not on everybody's path.
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin"
+
+missing_packages() {
+    local entry
+    for entry in $commands; do
+        command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
+    done
+    pkg-config --exists libdpdk 2>/dev/null || echo libdpdk-dev
+}
+
+# Gives back the service policy as it was; also after an installation that was killed.
+restore_policy() {
+    if [ -e "$policy_file" ] && grep -qxF "$policy_mark" "$policy_file"; then
+        rm -f "$policy_file"
+    fi
+    if [ -e "$policy_file.natrix-saved" ]; then
+        mv -f "$policy_file.natrix-saved" "$policy_file"
+    fi
+}
+
+install_packages() {
+    [ "$(id -u)" -eq 0 ] || fail "set-up: needs root to install: $*; run again as root"
+    command -v apt-get >/dev/null || fail "set-up: no apt-get here; install by hand: $*"
+
+    # Units that are here before stay as they are; those that come along are not for the next boot.
+    local unit known=""
+    for unit in $units; do
+        [ ! -e "/lib/systemd/system/$unit" ] || known="$known $unit"
+    done
+
+    trap restore_policy EXIT
+    trap 'exit 130' INT TERM
+    restore_policy
+    [ ! -e "$policy_file" ] || mv "$policy_file" "$policy_file.natrix-saved"
+    printf '#!/bin/sh\n%s\nexit 101\n' "$policy_mark" >"$policy_file"
+    chmod 755 "$policy_file"
+
+    echo "set-up: installing $*"
+    # Package lists are often absent in fresh images, and stale in old ones.
+    apt-get -qq update || fail "set-up: apt-get update failed; see above"
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" </dev/null >/dev/null ||
+        fail "set-up: apt-get install failed; see above"
+    restore_policy
+    trap - EXIT INT TERM
+
+    if command -v systemctl >/dev/null; then
+        for unit in $units; do
+            case " $known " in
+            *" $unit "*) ;;
+            *) [ ! -e "/lib/systemd/system/$unit" ] || systemctl --quiet disable "$unit" 2>/dev/null || true ;;
+            esac
+        done
+    fi
+}
+
+rust_version() {
+    rustc --version 2>/dev/null | sed -n 's/^rustc \([0-9]*\.[0-9]*\).*/\1/p'
+}
+
+# True when version $1 is at least version $2.
+at_least() {
+    [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
+}
+
+rust_is_there() {
+    local version
+    version=$(rust_version)
+    [ -n "$version" ] && at_least "$version" "$rust_needed" && command -v cargo >/dev/null
+}
+
+install_rust() {
+    # Compilers packaged by Debian are too old up to Debian 13; the package of rustup brings a current one.
+    if ! command -v rustup >/dev/null && [ -n "$(apt-cache madison rustup 2>/dev/null)" ]; then
+        install_packages rustup
+        hash -r
+    fi
+    if command -v rustup >/dev/null; then
+        rustup toolchain install stable --profile minimal --component rustfmt --component clippy
+        rustup default stable
+        hash -r
+    fi
+    rust_is_there || fail "rust: Natrix needs cargo and rustc $rust_needed or later (seen: $(rustc --version 2>/dev/null || echo none)); install Rust with rustup (https://rustup.rs) and run this again"
+}
+
+components_are_there() {
+    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1
+}
+
+missing=$(missing_packages | sort -u | tr '\n' ' ')
+
+if [ "${1:-}" = "--check" ]; then
+    rust_is_there || missing="$missing rust>=$rust_needed"
+    [ -n "${missing// /}" ] || exit 0
+    echo "missing: $missing"
+    exit 1
+fi
+
+if [ -n "${missing// /}" ]; then
+    # shellcheck disable=SC2086 # a list of package names
+    install_packages $missing
+    hash -r
+    missing=$(missing_packages | sort -u | tr '\n' ' ')
+    [ -z "${missing// /}" ] || fail "set-up: still missing after installing: $missing; install by hand"
+fi
+rust_is_there || install_rust
+if ! components_are_there && command -v rustup >/dev/null; then
+    rustup component add rustfmt clippy
+fi
