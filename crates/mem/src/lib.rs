@@ -1,1 +1,14 @@
 //! Hugepage arena, prefetch and the single-producer single-consumer ring: the only unsafe code outside packet-io.
+
+pub mod arena;
+pub mod available;
+pub mod prefetch;
+pub mod ring;
+
+pub use arena::Arena;
+pub use arena::ArenaError;
+pub use arena::PageKind;
+pub use prefetch::prefetch;
+pub use prefetch::prefetch_write;
+/// The bound on what an [`Arena`] holds: derive it (`#[derive(zerocopy::FromZeros)]`) for `#[repr(C)]` records.
+pub use zerocopy::FromZeros;

@@ -1,0 +1,350 @@
+//! A fixed-length array of zeroed records on the largest pages the machine gives.
+//!
+//! ```text
+//!   Arena<T>          anonymous mapping, 2 MiB aligned, filled in by the kernel when it is made
+//!   ┌─────┬─────┬─────┬─ ─ ─┬─────┬──────────┐
+//!   │ T 0 │ T 1 │ T 2 │     │T n-1│ rounding │     pages: 1 GiB, else 2 MiB, else transparent, else plain
+//!   └─────┴─────┴─────┴─ ─ ─┴─────┴──────────┘
+//! ```
+//!
+//! A table of gigabytes on 4 KiB pages misses the TLB on almost every packet; on hugepages it does not.
+//! All memory is taken when the arena is made, so no packet ever waits for a page fault and the machine
+//! does not run out later.
+
+#![allow(unsafe_code, reason = "maps memory and shows it as a slice")]
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::align_of;
+use core::mem::needs_drop;
+use core::mem::size_of;
+use core::ops::Deref;
+use core::ops::DerefMut;
+use core::ptr::NonNull;
+use std::fs;
+use std::io;
+
+use zerocopy::FromZeros;
+
+use crate::available;
+use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_write;
+
+const PAGE_2M: usize = 2 << 20;
+const PAGE_1G: usize = 1 << 30;
+
+/// The pages an arena lies on, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PageKind {
+    /// Reserved hugepages of 1 GiB.
+    Huge1G,
+    /// Reserved hugepages of 2 MiB.
+    Huge2M,
+    /// Transparent hugepages: the kernel was asked for 2 MiB pages and gives them while it has any.
+    Transparent,
+    /// Plain pages, 4 KiB on most machines. Worth a warning for large tables.
+    Plain,
+}
+
+impl PageKind {
+    /// For people: `1 GiB hugepages` and so on.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PageKind::Huge1G => "1 GiB hugepages",
+            PageKind::Huge2M => "2 MiB hugepages",
+            PageKind::Transparent => "transparent hugepages",
+            PageKind::Plain => "plain pages",
+        }
+    }
+}
+
+impl fmt::Display for PageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why an arena could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// The machine, or the control group, has less memory left than the table needs.
+    #[error("table needs {needed} bytes of memory, {available} are available; lower the limits or add memory")]
+    NotEnough {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that were available.
+        available: u64,
+    },
+    /// The length times the record size is more than an address space holds.
+    #[error("table of {length} records of {record_bytes} bytes is larger than the address space; lower the limits")]
+    TooLarge {
+        /// Records asked for.
+        length: usize,
+        /// Bytes of one record.
+        record_bytes: usize,
+    },
+    /// The kernel refused the mapping.
+    #[error("kernel refused {needed} bytes for a table with {available} available: {source}")]
+    Refused {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that were available.
+        available: u64,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+/// A fixed-length array of zeroed records. See the [module](self).
+///
+/// Records are never dropped; a `T` that needs dropping does not compile.
+pub struct Arena<T> {
+    first: NonNull<T>,
+    length: usize,
+    /// Bytes mapped; 0 when nothing is.
+    mapped: usize,
+    pages: PageKind,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: an arena owns its memory exclusively, like `Box<[T]>`.
+unsafe impl<T: Send> Send for Arena<T> {}
+// SAFETY: shared access only gives `&T`, like `Box<[T]>`.
+unsafe impl<T: Sync> Sync for Arena<T> {}
+
+impl<T: FromZeros> Arena<T> {
+    /// An arena of `length` records, all bytes zero.
+    ///
+    /// # Errors
+    /// Tells how many bytes were needed and available, before anything is taken.
+    pub fn zeroed(length: usize) -> Result<Arena<T>, ArenaError> {
+        const { assert!(!needs_drop::<T>(), "an arena does not drop its records") };
+        const { assert!(align_of::<T>() <= 4096, "pages are aligned to 4 KiB at least") };
+        let too_large = ArenaError::TooLarge { length, record_bytes: size_of::<T>() };
+        let bytes = match length.checked_mul(size_of::<T>()) {
+            // The slack lets every rounding below go without overflow, and keeps slices within `isize::MAX`.
+            Some(bytes) if bytes <= isize::MAX as usize - 2 * PAGE_1G => bytes,
+            _ => return Err(too_large),
+        };
+        if bytes == 0 {
+            return Ok(Arena {
+                first: NonNull::dangling(),
+                length,
+                mapped: 0,
+                pages: PageKind::Plain,
+                owns: PhantomData,
+            });
+        }
+        let mapping = Mapping::new(bytes)?;
+        Ok(Arena {
+            first: mapping.start.cast(),
+            length,
+            mapped: mapping.bytes,
+            pages: mapping.pages,
+            owns: PhantomData,
+        })
+    }
+}
+
+impl<T> Arena<T> {
+    /// The pages it lies on.
+    pub fn pages(&self) -> PageKind {
+        self.pages
+    }
+
+    /// Memory it takes, rounding to pages included.
+    pub fn bytes(&self) -> usize {
+        self.mapped
+    }
+
+    /// The record at `index`. Panics when out of range, which is a bug of the caller: indices come from our own tables.
+    #[inline(always)]
+    pub fn at(&self, index: u32) -> &T {
+        &self[index as usize]
+    }
+
+    /// The record at `index`, to change. Panics when out of range, like [`Arena::at`].
+    #[inline(always)]
+    pub fn at_mut(&mut self, index: u32) -> &mut T {
+        &mut self[index as usize]
+    }
+
+    /// Asks for the cache line of the record at `index`. Does nothing when out of range.
+    #[inline(always)]
+    pub fn prefetch(&self, index: usize) {
+        if let Some(record) = self.get(index) {
+            prefetch(record);
+        }
+    }
+
+    /// Like [`Arena::prefetch`], for a record about to be written by the only worker that writes it.
+    #[inline(always)]
+    pub fn prefetch_write(&self, index: usize) {
+        if let Some(record) = self.get(index) {
+            prefetch_write(record);
+        }
+    }
+}
+
+impl<T> Deref for Arena<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `first` is aligned and points to `length` records (or dangles, when they have no bytes) that
+        // live as long as `self`; zero bytes are a valid `T` (`FromZeros`, required to make the arena).
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.length) }
+    }
+}
+
+impl<T> DerefMut for Arena<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`; `&mut self` makes the access exclusive.
+        unsafe { core::slice::from_raw_parts_mut(self.first.as_ptr(), self.length) }
+    }
+}
+
+impl<T> Drop for Arena<T> {
+    fn drop(&mut self) {
+        if self.mapped != 0 {
+            // SAFETY: exactly this range was mapped for this arena, and nobody can borrow from it any more.
+            unsafe { libc::munmap(self.first.as_ptr().cast(), self.mapped) };
+        }
+    }
+}
+
+impl<T> fmt::Debug for Arena<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena")
+            .field("length", &self.length)
+            .field("bytes", &self.mapped)
+            .field("pages", &self.pages)
+            .finish()
+    }
+}
+
+/// Zeroed memory, all pages present.
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    pages: PageKind,
+}
+
+impl Mapping {
+    fn new(bytes: usize) -> Result<Mapping, ArenaError> {
+        // Reserved hugepages are outside `MemAvailable`; the kernel counts them itself and refuses when there are too few.
+        for (kind, page, flag) in
+            [(PageKind::Huge1G, PAGE_1G, libc::MAP_HUGE_1GB), (PageKind::Huge2M, PAGE_2M, libc::MAP_HUGE_2MB)]
+        {
+            let rounded = bytes.next_multiple_of(page);
+            // Rounding up may waste an eighth of a large table, or half of one that fills most of a single 2 MiB page.
+            let waste_max = if kind == PageKind::Huge2M && rounded == PAGE_2M { bytes } else { bytes / 8 };
+            if rounded - bytes <= waste_max
+                && let Ok(start) = map(rounded, libc::MAP_HUGETLB | flag)
+            {
+                let mapping = Mapping { start, bytes: rounded, pages: kind };
+                if mapping.fill_in().is_ok() {
+                    return Ok(mapping);
+                }
+                mapping.unmap();
+            }
+        }
+
+        let page = page_bytes();
+        let huge = bytes >= PAGE_2M;
+        let needed = bytes.next_multiple_of(page);
+        let available = available::bytes().unwrap_or(u64::MAX);
+        if needed as u64 > available {
+            return Err(ArenaError::NotEnough { needed: needed as u64, available });
+        }
+        let refused = |source| ArenaError::Refused { needed: needed as u64, available, source };
+        let start = if huge { map_aligned(needed) } else { map(needed, 0) }.map_err(refused)?;
+        let mut mapping = Mapping { start, bytes: needed, pages: PageKind::Plain };
+        if huge && transparent_hugepages_enabled() {
+            // SAFETY: advice about a range this mapping owns; it changes no contents.
+            let answer = unsafe { libc::madvise(start.as_ptr().cast(), needed, libc::MADV_HUGEPAGE) };
+            if answer == 0 {
+                mapping.pages = PageKind::Transparent;
+            }
+        }
+        if let Err(error) = mapping.fill_in() {
+            mapping.unmap();
+            return Err(refused(error));
+        }
+        Ok(mapping)
+    }
+
+    /// Makes the kernel provide every page now.
+    fn fill_in(&self) -> io::Result<()> {
+        // SAFETY: populating a range this mapping owns changes no contents.
+        let answer = unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) };
+        if answer == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
+        }
+        // Kernels before 5.14 do not know the advice: touch each page instead.
+        for offset in (0..self.bytes).step_by(page_bytes()) {
+            // SAFETY: inside the mapping, and nobody else has a pointer to it yet.
+            unsafe { self.start.as_ptr().add(offset).write_volatile(0) };
+        }
+        Ok(())
+    }
+
+    fn unmap(&self) {
+        // SAFETY: exactly this range was mapped, and nobody uses it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+fn map(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new private anonymous mapping at an address of the kernel's choice disturbs nothing.
+    let start = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address zero"))
+}
+
+/// Like `map`, aligned to 2 MiB, without which the first and last pages could not be huge.
+fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
+    let wide = map(bytes + PAGE_2M, 0)?;
+    let before = wide.as_ptr().addr().next_multiple_of(PAGE_2M) - wide.as_ptr().addr();
+    let after = PAGE_2M - before;
+    // SAFETY: `before + bytes + after` is the whole mapping, so all three ranges lie in it; nobody uses it yet.
+    unsafe {
+        if before != 0 {
+            libc::munmap(wide.as_ptr().cast(), before);
+        }
+        let start = wide.add(before);
+        if after != 0 {
+            libc::munmap(start.add(bytes).as_ptr().cast(), after);
+        }
+        Ok(start)
+    }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: asks a constant of the system.
+    let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(answer).unwrap_or(4096)
+}
+
+fn transparent_hugepages_enabled() -> bool {
+    fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").is_ok_and(|text| !text.contains("[never]"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! A bounded ring from one thread to another, without locks.
+//!
+//! ```text
+//!            consumer: head ──┐                 ┌── tail: producer
+//!   slots   [   ][   ][   ][ a ][ b ][ c ][ d ][   ]        positions only grow; slot = position & mask
+//! ```
+//!
+//! Each side keeps its own position and a copy of the other's, which it renews only when the copy says
+//! the ring is full (or empty). So in steady state the two cores exchange one position line per burst
+//! and the slots themselves, nothing else. All padding is 128 bytes, because Intel fetches lines in pairs.
+
+#![allow(unsafe_code, reason = "slots are shared between two threads")]
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Keeps its contents on cache lines of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded<T>(T);
+
+struct Shared<T> {
+    /// Next position to pop; written by the consumer only.
+    head: Padded<AtomicUsize>,
+    /// Next position to push; written by the producer only.
+    tail: Padded<AtomicUsize>,
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+}
+
+// SAFETY: slots in head..tail are touched by the consumer only, all others by the producer only; the
+// positions change sides with Release and Acquire. Items go from one thread to another, hence `T: Send`.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: as above; the ring owns its items.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let tail = *self.tail.0.get_mut();
+        let mut position = *self.head.0.get_mut();
+        while position != tail {
+            let mask = self.slots.len() - 1;
+            // SAFETY: positions in head..tail hold items, and nobody else has access any more.
+            unsafe { self.slots[position & mask].get_mut().assume_init_drop() };
+            position = position.wrapping_add(1);
+        }
+    }
+}
+
+/// The end that pushes. One thread's.
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    tail: usize,
+    /// What `head` was when last looked at: the true one is the same or further.
+    head_seen: usize,
+}
+
+/// The end that pops. One thread's.
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    head: usize,
+    /// What `tail` was when last looked at: the true one is the same or further.
+    tail_seen: usize,
+}
+
+/// A ring for `capacity` items, rounded up to a power of two.
+pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    let capacity = capacity.max(1).next_power_of_two();
+    let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let shared = Arc::new(Shared { head: Padded::default(), tail: Padded::default(), slots });
+    let producer = Producer { shared: Arc::clone(&shared), tail: 0, head_seen: 0 };
+    (producer, Consumer { shared, head: 0, tail_seen: 0 })
+}
+
+impl<T: Send> Producer<T> {
+    /// Items the ring can hold.
+    pub fn capacity(&self) -> usize {
+        self.shared.slots.len()
+    }
+
+    /// Items in the ring; the consumer may be taking some right now.
+    pub fn len(&self) -> usize {
+        self.tail.wrapping_sub(self.shared.head.0.load(Ordering::Acquire))
+    }
+
+    /// Whether nothing is in the ring.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the other end is gone, so that nothing pushed will ever be popped.
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.shared) < 2
+    }
+
+    /// Free slots, at least `wanted` if there are as many.
+    #[inline]
+    fn free(&mut self, wanted: usize) -> usize {
+        let capacity = self.shared.slots.len();
+        let free = capacity - self.tail.wrapping_sub(self.head_seen);
+        if free >= wanted {
+            return free;
+        }
+        self.head_seen = self.shared.head.0.load(Ordering::Acquire);
+        capacity - self.tail.wrapping_sub(self.head_seen)
+    }
+
+    /// Writes to the slot at `tail`, without showing it to the consumer yet.
+    #[inline]
+    fn write(&mut self, item: T) {
+        let slot = &self.shared.slots[self.tail & (self.shared.slots.len() - 1)];
+        // SAFETY: callers checked that a slot is free, so the consumer is done with it and does not look
+        // at it before `publish`.
+        unsafe { (*slot.get()).write(item) };
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        self.shared.tail.0.store(self.tail, Ordering::Release);
+    }
+
+    /// Pushes one item.
+    ///
+    /// # Errors
+    /// Gives the item back when the ring is full.
+    #[inline]
+    pub fn try_push(&mut self, item: T) -> Result<(), T> {
+        if self.free(1) == 0 {
+            return Err(item);
+        }
+        self.write(item);
+        self.publish();
+        Ok(())
+    }
+
+    /// Pushes items until there are no more or the ring is full, and tells how many. Takes no item it cannot push.
+    #[inline]
+    pub fn push_burst<I: Iterator<Item = T>>(&mut self, items: &mut I) -> usize {
+        let wanted = items.size_hint().0.clamp(1, self.capacity());
+        let free = self.free(wanted);
+        let mut count = 0;
+        while count < free
+            && let Some(item) = items.next()
+        {
+            self.write(item);
+            count += 1;
+        }
+        self.publish();
+        count
+    }
+}
+
+impl<T: Send> Consumer<T> {
+    /// Items the ring can hold.
+    pub fn capacity(&self) -> usize {
+        self.shared.slots.len()
+    }
+
+    /// Items in the ring; the producer may be adding some right now.
+    pub fn len(&self) -> usize {
+        self.shared.tail.0.load(Ordering::Acquire).wrapping_sub(self.head)
+    }
+
+    /// Whether nothing is in the ring.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the other end is gone, so that nothing more comes once the ring is empty.
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.shared) < 2
+    }
+
+    /// Filled slots, at least `wanted` if there are as many.
+    #[inline]
+    fn filled(&mut self, wanted: usize) -> usize {
+        let filled = self.tail_seen.wrapping_sub(self.head);
+        if filled >= wanted {
+            return filled;
+        }
+        self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
+        self.tail_seen.wrapping_sub(self.head)
+    }
+
+    /// Takes the item at `head`, without giving the slot back yet.
+    #[inline]
+    fn read(&mut self) -> T {
+        let slot = &self.shared.slots[self.head & (self.shared.slots.len() - 1)];
+        // SAFETY: callers checked that the slot is filled, so the producer is done with it and does not
+        // touch it before `release`; `head` moves on, so the item is taken once.
+        let item = unsafe { (*slot.get()).assume_init_read() };
+        self.head = self.head.wrapping_add(1);
+        item
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        self.shared.head.0.store(self.head, Ordering::Release);
+    }
+
+    /// Pops one item, if there is any.
+    #[inline]
+    pub fn try_pop(&mut self) -> Option<T> {
+        if self.filled(1) == 0 {
+            return None;
+        }
+        let item = self.read();
+        self.release();
+        Some(item)
+    }
+
+    /// Pops up to `max` items in order, giving each to `take`, and tells how many.
+    #[inline]
+    pub fn pop_burst(&mut self, max: usize, mut take: impl FnMut(T)) -> usize {
+        let count = self.filled(max).min(max);
+        // Gives the slots back even when `take` panics: items already taken must not be seen again.
+        let release = ReleaseOnDrop(self);
+        for _ in 0..count {
+            take(release.0.read());
+        }
+        count
+    }
+}
+
+struct ReleaseOnDrop<'a, T: Send>(&'a mut Consumer<T>);
+
+impl<T: Send> Drop for ReleaseOnDrop<'_, T> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+impl<T> fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("tail", &self.tail).field("capacity", &self.shared.slots.len()).finish()
+    }
+}
+
+impl<T> fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("head", &self.head).field("capacity", &self.shared.slots.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;
