@@ -1,1 +1,26 @@
 //! Burst receive and send: DPDK ethdev through a small C shim, pcap files, in-memory ports.
+//!
+//! A worker is generic over [`Io`], its own view of all physical ports:
+//!
+//! | implementation | for | module |
+//! |---|---|---|
+//! | `DpdkIo` | traffic (cargo feature `dpdk`) | `dpdk` |
+//! | [`MemoryIo`] | simulation, tests, benchmarks | [`memory`] |
+//! | `Replay` | `natrix replay`: captures in, captures out, capture time as the clock | `replay` |
+//!
+//! Nothing here allocates between start and stop, except `Replay`, which reads and writes files.
+
+mod burst;
+mod io;
+pub mod memory;
+
+pub use burst::BURST_MAX;
+pub use burst::Burst;
+pub use burst::Drain;
+pub use io::Buffer;
+pub use io::Io;
+pub use io::PortIndex;
+pub use io::PortStatistics;
+pub use io::TransportChecksum;
+pub use memory::MemoryBuffer;
+pub use memory::MemoryIo;
