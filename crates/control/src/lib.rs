@@ -1,1 +1,82 @@
-//! Types of the control protocol, spoken as JSON lines over a Unix socket.
+//! Types of the control protocol, spoken as JSON lines over a Unix stream socket.
+//!
+//! ```text
+//! client                                        server
+//!   | -- {"natrix_control":1,"version":"0.1.0"} -> |   each side sends its hello at once
+//!   | <- {"natrix_control":1,"version":"0.1.0"} -- |   and checks the other's
+//!   | -- {"request":"mappings","limit":2} -------> |
+//!   | <- {"mapping":{...}} ----------------------- |   no, one or many objects,
+//!   | <- {"mapping":{...}} ----------------------- |
+//!   | <- {"end":{"cursor":"7"}} ------------------ |   then one end or one error
+//! ```
+//!
+//! A list that is longer than its limit ends with a cursor; the same request with that cursor gives the next page.
+//! Cursors are opaque: only the server that made one can read it. The field names of the objects are a contract.
+//!
+//! This crate knows no other crate of Natrix: it mirrors the few words it needs (`udp`, `inside`, `paired`), so that
+//! the protocol does not change by accident when the engine does.
+
+pub mod client;
+mod fault;
+mod filter;
+mod hello;
+pub mod line;
+pub mod objects;
+mod reply;
+mod request;
+pub mod server;
+mod values;
+
+pub use client::Client;
+pub use client::ClientError;
+pub use fault::Fault;
+pub use filter::Candidate;
+pub use filter::Filter;
+pub use hello::Hello;
+pub use hello::PROTOCOL_VERSION;
+pub use objects::Counter;
+pub use objects::CounterKind;
+pub use objects::Direction;
+pub use objects::DropReason;
+pub use objects::FilteringByProtocol;
+pub use objects::FindAnswer;
+pub use objects::Interface;
+pub use objects::Mapping;
+pub use objects::PerProtocol;
+pub use objects::Place;
+pub use objects::Pool;
+pub use objects::PoolAddress;
+pub use objects::Rule;
+pub use objects::RunState;
+pub use objects::Session;
+pub use objects::Status;
+pub use objects::Step;
+pub use objects::Subscriber;
+pub use objects::TraceRecord;
+pub use objects::WhyAnswer;
+pub use objects::Worker;
+pub use objects::WorkerPackets;
+pub use reply::End;
+pub use reply::Object;
+pub use reply::Reply;
+pub use request::Counters;
+pub use request::Find;
+pub use request::List;
+pub use request::PAGE_OBJECTS_DEFAULT;
+pub use request::PAGE_OBJECTS_MAX;
+pub use request::Request;
+pub use request::TcpSegment;
+pub use request::Trace;
+pub use request::Why;
+pub use values::Filtering;
+pub use values::HexBytes;
+pub use values::ParseError;
+pub use values::Pooling;
+pub use values::Prefix;
+pub use values::Protocol;
+pub use values::Side;
+pub use values::VerdictKind;
+pub use values::ratio;
+
+/// Where the daemon listens unless it is told otherwise.
+pub const SOCKET_PATH_DEFAULT: &str = "/run/natrix/control.sock";

@@ -1,0 +1,226 @@
+//! The client's end, with blocking sockets.
+
+use std::io;
+use std::os::unix::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::fault::Fault;
+use crate::hello::Hello;
+use crate::hello::PROTOCOL_VERSION;
+use crate::line::LineError;
+use crate::line::LineReader;
+use crate::line::REPLY_BYTES_MAX;
+use crate::line::write_line;
+use crate::reply::Object;
+use crate::reply::Reply;
+use crate::request::List;
+use crate::request::Request;
+
+/// Why a request got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens, or this user may not connect.
+    #[error("{}: cannot connect ({source}); is `natrix run` running, and may this user use the socket?", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The other side speaks another version, or is no Natrix.
+    #[error(
+        "{}: protocol mismatch (daemon {daemon}, this command version {PROTOCOL_VERSION}); use the natrix command of the daemon's release",
+        path.display()
+    )]
+    Version {
+        /// The socket.
+        path: PathBuf,
+        /// What the daemon said about itself.
+        daemon: String,
+    },
+    /// The daemon went away, or stopped answering.
+    #[error("{}: lost the daemon ({reason}); look at the daemon's log and try again", path.display())]
+    Lost {
+        /// The socket.
+        path: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// The daemon refused the request.
+    #[error("{0}")]
+    Refused(Fault),
+}
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    reader: LineReader<UnixStream>,
+    writer: UnixStream,
+    daemon_version: String,
+}
+
+impl Client {
+    /// Connects to the socket at `path` and exchanges hellos. Reads and writes that take longer than `timeout` fail;
+    /// a Unix socket connects at once or not at all. `version` is the release of this program.
+    pub fn connect(path: &Path, version: &str, timeout: Duration) -> Result<Client, ClientError> {
+        let connect = || -> io::Result<(UnixStream, UnixStream)> {
+            let writer = UnixStream::connect_addr(&SocketAddr::from_pathname(path)?)?;
+            writer.set_read_timeout(Some(timeout))?;
+            writer.set_write_timeout(Some(timeout))?;
+            Ok((writer.try_clone()?, writer))
+        };
+        let (reader, writer) = connect().map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
+        let reader = LineReader::new(reader, REPLY_BYTES_MAX);
+        let mut client = Client { path: path.to_owned(), reader, writer, daemon_version: String::new() };
+        write_line(&mut client.writer, &Hello::new(version)).map_err(|error| client.lost(&LineError::Io(error)))?;
+        match client.reader.next_value::<Hello>() {
+            Ok(Some(hello)) if hello.speaks_our_version() => {
+                client.daemon_version = hello.version;
+                Ok(client)
+            }
+            Ok(Some(hello)) => {
+                let daemon = format!("version {} of natrix {}", hello.natrix_control, hello.version);
+                Err(ClientError::Version { path: client.path, daemon })
+            }
+            Err(LineError::Unreadable(_)) => {
+                Err(ClientError::Version { path: client.path, daemon: "sent no hello of natrix".to_owned() })
+            }
+            Ok(None) => Err(ClientError::Lost { path: client.path, reason: "it closed the connection".to_owned() }),
+            Err(error) => Err(client.lost(&error)),
+        }
+    }
+
+    /// Release of the daemon.
+    pub fn daemon_version(&self) -> &str {
+        &self.daemon_version
+    }
+
+    /// Time a read may take from now on; None waits for ever (for a trace).
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ClientError> {
+        self.reader.stream().set_read_timeout(timeout).map_err(|error| self.lost(&LineError::Io(error)))
+    }
+
+    /// A handle on the stream, to send [`Request::TraceStop`] from elsewhere or to shut the connection down.
+    pub fn stream(&self) -> Result<UnixStream, ClientError> {
+        self.writer.try_clone().map_err(|error| self.lost(&LineError::Io(error)))
+    }
+
+    /// Sends a request without reading its answer.
+    pub fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+        let outcome = write_line(&mut self.writer, request);
+        outcome.map_err(|error| self.lost(&LineError::Io(error)))
+    }
+
+    /// The next reply, of any kind.
+    pub fn receive(&mut self) -> Result<Reply, ClientError> {
+        match self.reader.next_value() {
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => {
+                Err(ClientError::Lost { path: self.path.clone(), reason: "it closed the connection".to_owned() })
+            }
+            Err(error) => Err(self.lost(&error)),
+        }
+    }
+
+    /// The next object of the answer to the request sent last; the cursor where the answer ends.
+    pub fn next_object<T: Object>(&mut self) -> Result<Next<T>, ClientError> {
+        match self.receive()? {
+            Reply::End(end) => Ok(Next::End(end.cursor)),
+            Reply::Error(fault) => Err(ClientError::Refused(fault)),
+            reply => match T::from_reply(reply) {
+                Ok(object) => Ok(Next::Object(object)),
+                Err(_) => Err(self.out_of_step("it sent an object of another kind")),
+            },
+        }
+    }
+
+    /// One page: the objects that answer `request`, and the cursor.
+    pub fn request<T: Object>(&mut self, request: &Request) -> Result<(Vec<T>, Option<String>), ClientError> {
+        self.send(request)?;
+        let mut objects = Vec::new();
+        loop {
+            match self.next_object()? {
+                Next::Object(object) => objects.push(object),
+                Next::End(cursor) => return Ok((objects, cursor)),
+            }
+        }
+    }
+
+    /// The one object that answers `request`.
+    pub fn request_one<T: Object>(&mut self, request: &Request) -> Result<T, ClientError> {
+        let (objects, _) = self.request(request)?;
+        let mut objects = objects.into_iter();
+        match (objects.next(), objects.next()) {
+            (Some(object), None) => Ok(object),
+            _ => Err(self.out_of_step("it did not send exactly one object")),
+        }
+    }
+
+    /// Walks through all pages of a list, object by object; `page` makes the request for one page.
+    pub fn pages<T: Object>(&mut self, list: List, page: fn(List) -> Request) -> Pages<'_, T> {
+        Pages { client: self, list, page, buffered: Vec::new().into_iter(), done: false }
+    }
+
+    fn out_of_step(&self, reason: &str) -> ClientError {
+        ClientError::Lost { path: self.path.clone(), reason: reason.to_owned() }
+    }
+
+    fn lost(&self, error: &LineError) -> ClientError {
+        let reason = match error {
+            LineError::Io(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                "no answer in time".to_owned()
+            }
+            error => error.to_string(),
+        };
+        ClientError::Lost { path: self.path.clone(), reason }
+    }
+}
+
+/// What [`Client::next_object`] finds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next<T> {
+    /// One object.
+    Object(T),
+    /// The end, with the cursor of the next page.
+    End(Option<String>),
+}
+
+/// All objects of a list, fetched page by page. Ends after the first error.
+#[derive(Debug)]
+pub struct Pages<'a, T> {
+    client: &'a mut Client,
+    list: List,
+    page: fn(List) -> Request,
+    buffered: std::vec::IntoIter<T>,
+    done: bool,
+}
+
+impl<T: Object> Iterator for Pages<'_, T> {
+    type Item = Result<T, ClientError>;
+
+    fn next(&mut self) -> Option<Result<T, ClientError>> {
+        loop {
+            if let Some(object) = self.buffered.next() {
+                return Some(Ok(object));
+            }
+            if self.done {
+                return None;
+            }
+            match self.client.request(&(self.page)(self.list.clone())) {
+                Ok((objects, cursor)) => {
+                    self.done = cursor.is_none();
+                    self.list.cursor = cursor;
+                    self.buffered = objects.into_iter();
+                }
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}

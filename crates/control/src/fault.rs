@@ -1,0 +1,46 @@
+//! What went wrong, in the form every Natrix error has.
+
+use core::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+/// One error: `<object>: <what is wrong> (<value seen>); <what to do>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// What it is about: `pool "a"`, `request`, a path.
+    pub object: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// The value that is wrong, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<String>,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Fault {
+    /// A fault without a value.
+    pub fn new(object: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Fault {
+        Fault { object: object.into(), problem: problem.into(), seen: None, remedy: remedy.into() }
+    }
+
+    /// The same fault with the value that was seen.
+    #[must_use]
+    pub fn seen(mut self, value: impl Into<String>) -> Fault {
+        self.seen = Some(value.into());
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.problem)?;
+        if let Some(seen) = &self.seen {
+            write!(f, " ({seen})")?;
+        }
+        write!(f, "; {}", self.remedy)
+    }
+}
+
+impl core::error::Error for Fault {}

@@ -1,0 +1,102 @@
+//! Which objects of a list are wanted.
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::values::Prefix;
+use crate::values::Protocol;
+
+/// Conditions on mappings, sessions and subscribers; all that are given must hold. A condition on something an object does not
+/// have (the state of a mapping, the protocol of a subscriber) is not looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    /// Transport.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Internal address lies in this prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub internal: Option<Prefix>,
+    /// Internal port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub internal_port: Option<u16>,
+    /// External address lies in this prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external: Option<Prefix>,
+    /// External port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_port: Option<u16>,
+    /// Remote address lies in this prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<Prefix>,
+    /// Remote port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_port: Option<u16>,
+    /// Internal, external or remote port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Session state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Name of the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u8>,
+}
+
+/// The parts of an object a [`Filter`] looks at; None is what it does not have.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Candidate<'a> {
+    /// Transport.
+    pub protocol: Option<Protocol>,
+    /// Internal address.
+    pub internal: Option<Ipv4Addr>,
+    /// Internal port.
+    pub internal_port: Option<u16>,
+    /// External address.
+    pub external: Option<Ipv4Addr>,
+    /// External port.
+    pub external_port: Option<u16>,
+    /// Remote endpoint.
+    pub remote: Option<SocketAddrV4>,
+    /// Session state.
+    pub state: Option<&'a str>,
+    /// Name of the pool.
+    pub pool: Option<&'a str>,
+    /// Owner.
+    pub worker: Option<u8>,
+}
+
+/// A condition holds when it is not set, when the object has no such thing, or when `test` says so.
+fn holds<W, H>(wanted: Option<W>, has: Option<H>, test: impl FnOnce(W, H) -> bool) -> bool {
+    match (wanted, has) {
+        (Some(wanted), Some(has)) => test(wanted, has),
+        _ => true,
+    }
+}
+
+impl Filter {
+    /// Whether every condition holds for `candidate`. Allocates nothing.
+    pub fn matches(&self, candidate: &Candidate<'_>) -> bool {
+        let remote_address = candidate.remote.map(|endpoint| *endpoint.ip());
+        let remote_port = candidate.remote.map(|endpoint| endpoint.port());
+        let ports = [candidate.internal_port, candidate.external_port, remote_port];
+        let has_ports = ports.iter().any(Option::is_some).then_some(ports);
+        holds(self.protocol, candidate.protocol, |wanted, has| wanted == has)
+            && holds(self.internal, candidate.internal, Prefix::contains)
+            && holds(self.internal_port, candidate.internal_port, |wanted, has| wanted == has)
+            && holds(self.external, candidate.external, Prefix::contains)
+            && holds(self.external_port, candidate.external_port, |wanted, has| wanted == has)
+            && holds(self.remote, remote_address, Prefix::contains)
+            && holds(self.remote_port, remote_port, |wanted, has| wanted == has)
+            && holds(self.port, has_ports, |wanted, has| has.contains(&Some(wanted)))
+            && holds(self.state.as_deref(), candidate.state, |wanted, has| wanted == has)
+            && holds(self.pool.as_deref(), candidate.pool, |wanted, has| wanted == has)
+            && holds(self.worker, candidate.worker, |wanted, has| wanted == has)
+    }
+}

@@ -1,0 +1,125 @@
+//! Lines of bounded length, in and out.
+
+use std::io;
+use std::io::Read;
+use std::io::Write;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longest line a server reads.
+pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Longest line a client reads: two frames of 64 KiB in hexadecimal, and room.
+pub const REPLY_BYTES_MAX: usize = 1024 * 1024;
+
+/// What can be wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// The stream failed. `WouldBlock` and `TimedOut` lose nothing: reading goes on where it stopped.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The line does not end in time. The stream is of no more use.
+    #[error("line of more than {limit} bytes")]
+    TooLong {
+        /// Longest line that is read.
+        limit: usize,
+    },
+    /// The stream ended inside a line.
+    #[error("connection closed in the middle of a line")]
+    Truncated,
+    /// The line is not what was expected. The next line can be read.
+    #[error("unreadable line: {0}")]
+    Unreadable(String),
+}
+
+/// Splits a stream into lines of at most `limit` bytes.
+#[derive(Debug)]
+pub struct LineReader<R> {
+    stream: R,
+    limit: usize,
+    buffer: Vec<u8>,
+    /// Start of the bytes not handed out yet.
+    start: usize,
+    /// Bytes before this one are known to hold no line end.
+    scanned: usize,
+}
+
+/// Bytes asked from the stream at once.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+impl<R: Read> LineReader<R> {
+    /// Reads lines of at most `limit` bytes from `stream`.
+    pub fn new(stream: R, limit: usize) -> LineReader<R> {
+        LineReader { stream, limit, buffer: Vec::new(), start: 0, scanned: 0 }
+    }
+
+    /// The stream below.
+    pub fn stream(&self) -> &R {
+        &self.stream
+    }
+
+    /// The next line without its end; None when the stream has ended between lines.
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineError> {
+        loop {
+            let end = self.buffer.get(self.scanned..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n'));
+            if let Some(offset) = end {
+                let line_start = self.start;
+                let line_end = self.scanned + offset;
+                self.start = line_end + 1;
+                self.scanned = self.start;
+                if line_end - line_start > self.limit {
+                    return Err(LineError::TooLong { limit: self.limit });
+                }
+                return Ok(self.buffer.get(line_start..line_end));
+            }
+            self.scanned = self.buffer.len();
+            if self.buffer.len() - self.start > self.limit {
+                return Err(LineError::TooLong { limit: self.limit });
+            }
+            if self.read_chunk()? == 0 {
+                let between_lines = self.start == self.buffer.len();
+                return if between_lines { Ok(None) } else { Err(LineError::Truncated) };
+            }
+        }
+    }
+
+    /// Adds what one read gives; 0 at the end of the stream.
+    fn read_chunk(&mut self) -> Result<usize, LineError> {
+        // Lines already handed out make room first, so that the buffer never holds more than one line and one chunk.
+        self.buffer.drain(..self.start);
+        self.scanned -= self.start;
+        self.start = 0;
+        let filled = self.buffer.len();
+        self.buffer.resize(filled + CHUNK_BYTES, 0);
+        let outcome = loop {
+            match self.stream.read(self.buffer.get_mut(filled..).unwrap_or_default()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => break outcome,
+            }
+        };
+        let count = outcome.as_ref().map_or(0, |count| *count);
+        self.buffer.truncate(filled + count);
+        outcome.map_err(LineError::Io)
+    }
+
+    /// The next line as a value; None when the stream has ended. Empty lines are skipped.
+    pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LineError> {
+        loop {
+            let Some(line) = self.next_line()? else { return Ok(None) };
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            return match serde_json::from_slice(line) {
+                Ok(value) => Ok(Some(value)),
+                Err(error) => Err(LineError::Unreadable(error.to_string())),
+            };
+        }
+    }
+}
+
+/// Writes `value` as one line.
+pub fn write_line<T: Serialize>(stream: &mut impl Write, value: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}

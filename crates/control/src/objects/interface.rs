@@ -1,0 +1,41 @@
+//! A logical interface.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::values::Side;
+
+/// A port, or an 802.1Q sub-interface of one. Totals count from the start of the process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Name in the configuration.
+    pub name: String,
+    /// Realm it faces.
+    pub side: Side,
+    /// Port it sends and receives through.
+    pub port: String,
+    /// Driver string of the port.
+    pub driver: String,
+    /// Ethernet address, `02:00:00:00:00:01`.
+    pub mac: String,
+    /// Own addresses, `192.0.2.1/24`.
+    pub addresses: Vec<String>,
+    /// Largest IP packet it carries.
+    pub mtu_bytes: u16,
+    /// 802.1Q tag.
+    pub vlan: Option<u16>,
+    /// Whether the port has link.
+    pub link_up: bool,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received, with Ethernet headers.
+    pub rx_bytes: u64,
+    /// Packets the port had to leave on the wire because no worker took them in time.
+    pub rx_missed: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent, with Ethernet headers.
+    pub tx_bytes: u64,
+    /// Packets not sent, because the transmit queue was full.
+    pub tx_dropped: u64,
+}

@@ -1,0 +1,34 @@
+//! The objects the server answers with. Their field names are a contract: commands print them with `--json`.
+//!
+//! Units stand in the names: `_us` microseconds, `_bytes`, `_per_second`, `_ratio` from 0 to 1. Absent values are `null`.
+
+mod counter;
+mod interface;
+mod pool;
+mod question;
+mod session;
+mod status;
+mod trace;
+
+pub use counter::Counter;
+pub use counter::CounterKind;
+pub use counter::DropReason;
+pub use counter::Rule;
+pub use counter::WorkerPackets;
+pub use interface::Interface;
+pub use pool::FilteringByProtocol;
+pub use pool::PerProtocol;
+pub use pool::Pool;
+pub use pool::PoolAddress;
+pub use question::FindAnswer;
+pub use question::Place;
+pub use question::Step;
+pub use question::WhyAnswer;
+pub use session::Direction;
+pub use session::Mapping;
+pub use session::Session;
+pub use session::Subscriber;
+pub use status::RunState;
+pub use status::Status;
+pub use status::Worker;
+pub use trace::TraceRecord;

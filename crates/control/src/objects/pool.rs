@@ -1,0 +1,95 @@
+//! Pools and their addresses.
+
+use core::net::Ipv4Addr;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::values::Filtering;
+use crate::values::Pooling;
+use crate::values::Prefix;
+use crate::values::Protocol;
+
+/// One number for each transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerProtocol {
+    /// UDP.
+    pub udp: u64,
+    /// TCP.
+    pub tcp: u64,
+    /// ICMP queries.
+    pub icmp: u64,
+}
+
+impl PerProtocol {
+    /// The number of one transport.
+    pub fn of(&self, protocol: Protocol) -> u64 {
+        match protocol {
+            Protocol::Udp => self.udp,
+            Protocol::Tcp => self.tcp,
+            Protocol::Icmp => self.icmp,
+        }
+    }
+
+    /// Sum over the transports.
+    pub fn total(&self) -> u64 {
+        self.udp.saturating_add(self.tcp).saturating_add(self.icmp)
+    }
+}
+
+/// Filtering of each transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilteringByProtocol {
+    /// UDP.
+    pub udp: Filtering,
+    /// TCP.
+    pub tcp: Filtering,
+    /// ICMP queries.
+    pub icmp: Filtering,
+}
+
+/// A pool of external addresses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Name in the configuration.
+    pub name: String,
+    /// How many external addresses it has.
+    pub addresses: u64,
+    /// Inside prefixes it serves.
+    pub subscriber_prefixes: Vec<Prefix>,
+    /// How addresses are shared.
+    pub pooling: Pooling,
+    /// Who may send to a mapping.
+    pub filtering: FilteringByProtocol,
+    /// Lowest external port given out.
+    pub port_min: u16,
+    /// Highest external port given out.
+    pub port_max: u16,
+    /// Makes no new mappings.
+    pub draining: bool,
+    /// Subscribers with at least one mapping.
+    pub subscribers: u64,
+    /// External ports in use over all addresses.
+    pub ports_used: PerProtocol,
+    /// External ports there are over all addresses.
+    pub ports_total: PerProtocol,
+    /// Used part of the ports of the fullest transport.
+    pub utilisation_ratio: f64,
+}
+
+/// One external address of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolAddress {
+    /// Its pool.
+    pub pool: String,
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Subscribers paired with it; for arbitrary pooling null.
+    pub subscribers: Option<u64>,
+    /// External ports in use.
+    pub ports_used: PerProtocol,
+    /// External ports there are.
+    pub ports_total: PerProtocol,
+    /// Used part of the ports of the fullest transport.
+    pub utilisation_ratio: f64,
+}

@@ -1,0 +1,91 @@
+//! Answers to `find` and `why`.
+
+use core::fmt;
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use core::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::objects::session::Direction;
+use crate::objects::session::Mapping;
+use crate::values::ParseError;
+use crate::values::Protocol;
+use crate::values::VerdictKind;
+use crate::values::words;
+
+words!(
+    /// Where an address belongs.
+    Place, "internal, external, interface or nowhere", {
+        /// A subscriber's address.
+        Internal = "internal",
+        /// An address of a pool.
+        External = "external",
+        /// An address of Natrix itself.
+        Interface = "interface",
+        /// None of these.
+        Nowhere = "nowhere",
+    }
+);
+
+/// Who holds an endpoint, or who uses an address. An endpoint that nobody holds has one answer too, with no holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindAnswer {
+    /// What was asked, `address` or `address:port`.
+    pub queried: String,
+    /// Where the address belongs.
+    pub place: Place,
+    /// Internal address of the subscriber that holds it; null when nobody does.
+    pub holder: Option<Ipv4Addr>,
+    /// Inside realm of the holder.
+    pub realm: Option<u16>,
+    /// External address of the holder where it has one of its own.
+    pub external_address: Option<Ipv4Addr>,
+    /// Pool of the address.
+    pub pool: Option<String>,
+    /// The mapping, when a port was asked for and there is one.
+    pub mapping: Option<Mapping>,
+    /// One sentence for people.
+    pub detail: String,
+}
+
+/// One decision on a packet's way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Where: `parse`, `lookup`, `filter`, `port`, `route`, ...
+    pub step: String,
+    /// What was decided.
+    pub decision: String,
+    /// On what grounds.
+    pub detail: String,
+}
+
+/// What would happen to a packet now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyAnswer {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Source asked about.
+    pub source: SocketAddrV4,
+    /// Destination asked about.
+    pub destination: SocketAddrV4,
+    /// Where it comes from.
+    pub direction: Direction,
+    /// Name of the verdict it would get.
+    pub verdict: String,
+    /// Sort of verdict.
+    pub kind: VerdictKind,
+    /// The verdict as a sentence.
+    pub description: String,
+    /// Source it would leave with; null when it would not leave.
+    pub translated_source: Option<SocketAddrV4>,
+    /// Destination it would leave with; null when it would not leave.
+    pub translated_destination: Option<SocketAddrV4>,
+    /// Worker that would decide.
+    pub worker: u8,
+    /// The way to the verdict.
+    pub steps: Vec<Step>,
+    /// Always false: asking changes nothing.
+    pub state_changed: bool,
+}

@@ -1,0 +1,97 @@
+//! Subscribers, mappings and sessions.
+
+use core::fmt;
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use core::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::objects::pool::PerProtocol;
+use crate::values::ParseError;
+use crate::values::Protocol;
+use crate::values::words;
+
+words!(
+    /// Who sent the first packet.
+    Direction, "outbound or inbound", {
+        /// The inside.
+        Outbound = "outbound",
+        /// The outside.
+        Inbound = "inbound",
+    }
+);
+
+/// An internal address with at least one mapping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscriber {
+    /// Internal address.
+    pub address: Ipv4Addr,
+    /// Inside realm.
+    pub realm: u16,
+    /// Pool that serves it.
+    pub pool: String,
+    /// External address it is paired with; null with arbitrary pooling.
+    pub external_address: Option<Ipv4Addr>,
+    /// Owner.
+    pub worker: u8,
+    /// Mappings.
+    pub mappings: PerProtocol,
+    /// Sessions.
+    pub sessions: u64,
+}
+
+/// An internal endpoint and the external endpoint it has (RFC 4787 §4). With ICMP the ports are query identifiers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapping {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: u16,
+    /// Internal endpoint.
+    pub internal: SocketAddrV4,
+    /// External endpoint.
+    pub external: SocketAddrV4,
+    /// Pool of the external address.
+    pub pool: String,
+    /// Owner.
+    pub worker: u8,
+    /// Time since it was made; null when that is not recorded.
+    pub age_us: Option<u64>,
+    /// Time since the packet that refreshed it last.
+    pub idle_us: u64,
+    /// Time until it ends when nothing refreshes it.
+    pub expires_in_us: u64,
+    /// Its sessions.
+    pub sessions: u64,
+}
+
+/// A mapping and one remote endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: u16,
+    /// Internal endpoint.
+    pub internal: SocketAddrV4,
+    /// External endpoint.
+    pub external: SocketAddrV4,
+    /// Remote endpoint.
+    pub remote: SocketAddrV4,
+    /// Who sent the first packet; null when that is not recorded.
+    pub direction: Option<Direction>,
+    /// State of the TCP connection; `active` for UDP and ICMP.
+    pub state: String,
+    /// Pool of the external address.
+    pub pool: String,
+    /// Owner.
+    pub worker: u8,
+    /// Time since it was made; null when that is not recorded.
+    pub age_us: Option<u64>,
+    /// Time since the packet that refreshed it last.
+    pub idle_us: u64,
+    /// Time until it ends when nothing refreshes it.
+    pub expires_in_us: u64,
+}

@@ -1,0 +1,39 @@
+//! One traced packet.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::objects::question::Step;
+use crate::values::HexBytes;
+use crate::values::VerdictKind;
+
+/// One packet and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceRecord {
+    /// When, in microseconds since 1970.
+    pub time_us: u64,
+    /// Worker that gave the verdict.
+    pub worker: u8,
+    /// Interface it arrived on.
+    pub interface: String,
+    /// Interface it left by; null when it did not.
+    pub interface_out: Option<String>,
+    /// Name of its verdict.
+    pub verdict: String,
+    /// Sort of verdict.
+    pub kind: VerdictKind,
+    /// The packet as it came, in one line: `udp 10.0.0.2:4000 > 198.51.100.1:53 len 60 ttl 64`.
+    pub before: String,
+    /// The packet as it left; null when it did not.
+    pub after: Option<String>,
+    /// The decisions, where the tracer records them.
+    pub steps: Vec<Step>,
+    /// Length of the frame as it came.
+    pub length_bytes: u32,
+    /// First bytes of the Ethernet frame as it came; null when none were asked for.
+    pub frame: Option<HexBytes>,
+    /// First bytes of the Ethernet frame as it left.
+    pub frame_out: Option<HexBytes>,
+    /// Records lost just before this one, because the client was too slow.
+    pub lost_before: u64,
+}

@@ -1,0 +1,81 @@
+//! What the server answers.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::fault::Fault;
+use crate::objects::Counter;
+use crate::objects::DropReason;
+use crate::objects::FindAnswer;
+use crate::objects::Interface;
+use crate::objects::Mapping;
+use crate::objects::Pool;
+use crate::objects::PoolAddress;
+use crate::objects::Rule;
+use crate::objects::Session;
+use crate::objects::Status;
+use crate::objects::Subscriber;
+use crate::objects::TraceRecord;
+use crate::objects::WhyAnswer;
+
+/// Closes the answer to a request that succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Where to go on; absent when nothing is left.
+    #[serde(default)]
+    pub cursor: Option<String>,
+}
+
+macro_rules! replies {
+    ($( $variant:ident($object:ident), $description:literal; )+) => {
+        /// One line from the server: `{"<kind>":{...}}`.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Reply {
+            $( #[doc = $description] $variant($object), )+
+            /// The answer is complete.
+            End(End),
+            /// The request failed; nothing follows.
+            Error(Fault),
+        }
+
+        $(
+            impl From<$object> for Reply {
+                fn from(object: $object) -> Reply {
+                    Reply::$variant(object)
+                }
+            }
+
+            impl Object for $object {
+                fn from_reply(reply: Reply) -> Result<$object, Box<Reply>> {
+                    match reply {
+                        Reply::$variant(object) => Ok(object),
+                        other => Err(Box::new(other)),
+                    }
+                }
+            }
+        )+
+    };
+}
+
+/// An object that answers a request.
+pub trait Object: Sized + Serialize + Into<Reply> {
+    /// The object in `reply`, or the reply back when it holds another kind.
+    fn from_reply(reply: Reply) -> Result<Self, Box<Reply>>;
+}
+
+replies! {
+    Status(Status), "Answers `status`.";
+    Interface(Interface), "Answers `interfaces`.";
+    Pool(Pool), "Answers `pools`.";
+    PoolAddress(PoolAddress), "Answers `pool_addresses`.";
+    Subscriber(Subscriber), "Answers `subscribers`.";
+    Mapping(Mapping), "Answers `mappings`.";
+    Session(Session), "Answers `sessions`.";
+    Rule(Rule), "Answers `rules`.";
+    Counter(Counter), "Answers `counters`.";
+    Drop(DropReason), "Answers `drops`.";
+    Find(FindAnswer), "Answers `find`.";
+    Why(WhyAnswer), "Answers `why`.";
+    Trace(TraceRecord), "Answers `trace`.";
+}

@@ -1,0 +1,94 @@
+//! The server's end of one connection.
+
+use std::io;
+use std::io::Read;
+use std::io::Write;
+
+use crate::fault::Fault;
+use crate::hello::Hello;
+use crate::hello::PROTOCOL_VERSION;
+use crate::line::LineError;
+use crate::line::LineReader;
+use crate::line::REQUEST_BYTES_MAX;
+use crate::line::write_line;
+use crate::reply::End;
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// One client. `R` and `W` are the two halves of its stream (for a Unix stream: itself and its `try_clone`).
+#[derive(Debug)]
+pub struct Connection<R, W> {
+    reader: LineReader<R>,
+    writer: W,
+    greeted: bool,
+}
+
+impl<R: Read, W: Write> Connection<R, W> {
+    /// Takes the stream over and sends the server's hello; `version` is the daemon's release.
+    pub fn new(reader: R, mut writer: W, version: &str) -> io::Result<Connection<R, W>> {
+        write_line(&mut writer, &Hello::new(version))?;
+        writer.flush()?;
+        Ok(Connection { reader: LineReader::new(reader, REQUEST_BYTES_MAX), writer, greeted: false })
+    }
+
+    /// The next request; None when the client has gone. The client's hello is read and checked on the way.
+    ///
+    /// # Errors
+    /// [`LineError::Unreadable`] has been answered already, and the next request can be read. `WouldBlock` and `TimedOut` lose
+    /// nothing either. After any other error the connection is to be closed.
+    pub fn next_request(&mut self) -> Result<Option<Request>, LineError> {
+        if !self.greeted {
+            let Some(hello) = self.next_or_refuse::<Hello>("hello", "send the hello line first")? else {
+                return Ok(None);
+            };
+            if !hello.speaks_our_version() {
+                let fault = Fault::new(
+                    "protocol",
+                    format!("the daemon speaks version {PROTOCOL_VERSION}, the client another one"),
+                    "use the natrix command of the daemon's release",
+                );
+                let fault = fault.seen(format!("version {} of natrix {}", hello.natrix_control, hello.version));
+                self.send(&Reply::Error(fault.clone()))?;
+                return Err(LineError::Io(io::Error::new(io::ErrorKind::Unsupported, fault)));
+            }
+            self.greeted = true;
+        }
+        self.next_or_refuse("request", "see docs/control-protocol.md for the requests there are")
+    }
+
+    fn next_or_refuse<T: serde::de::DeserializeOwned>(
+        &mut self,
+        object: &str,
+        remedy: &str,
+    ) -> Result<Option<T>, LineError> {
+        let outcome = self.reader.next_value();
+        if let Err(error @ (LineError::Unreadable(_) | LineError::TooLong { .. })) = &outcome {
+            let fault = Fault::new(object, error.to_string(), remedy);
+            self.send(&Reply::Error(fault))?;
+        }
+        outcome
+    }
+
+    /// Sends one reply at once.
+    pub fn send(&mut self, reply: &Reply) -> io::Result<()> {
+        write_line(&mut self.writer, reply)?;
+        self.writer.flush()
+    }
+
+    /// Sends a whole answer: the objects, then the end with its cursor.
+    pub fn send_all<T: Into<Reply>>(
+        &mut self,
+        objects: impl IntoIterator<Item = T>,
+        cursor: Option<String>,
+    ) -> io::Result<()> {
+        for object in objects {
+            write_line(&mut self.writer, &object.into())?;
+        }
+        self.send(&Reply::End(End { cursor }))
+    }
+
+    /// The stream requests are read from.
+    pub fn stream(&self) -> &R {
+        self.reader.stream()
+    }
+}

@@ -1,0 +1,227 @@
+//! Small values of the protocol, spelled the same way in requests, replies, commands and JSON.
+
+use core::fmt;
+use core::net::Ipv4Addr;
+use core::str::FromStr;
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::Serialize;
+use serde::Serializer;
+use serde::de::Error as _;
+
+/// A text that is not a value of its type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{expected} expected")]
+pub struct ParseError {
+    /// What would have been right, for people.
+    pub expected: &'static str,
+}
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident, $expected:literal, { $( $(#[$variant_meta:meta])* $variant:ident = $word:literal, )+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum $name { $( $(#[$variant_meta])* #[serde(rename = $word)] $variant, )+ }
+
+        impl $name {
+            /// All of them, in order.
+            pub const ALL: &'static [$name] = &[ $( $name::$variant, )+ ];
+
+            /// The word commands and JSON use.
+            pub const fn name(self) -> &'static str {
+                match self { $( $name::$variant => $word, )+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseError;
+
+            fn from_str(text: &str) -> Result<$name, ParseError> {
+                match text {
+                    $( $word => Ok($name::$variant), )+
+                    _ => Err(ParseError { expected: $expected }),
+                }
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+words!(
+    /// A transport that mappings can have.
+    Protocol, "udp, tcp or icmp", {
+        /// UDP.
+        Udp = "udp",
+        /// TCP.
+        Tcp = "tcp",
+        /// ICMP queries; the query identifier plays the port (RFC 5508 §3).
+        Icmp = "icmp",
+    }
+);
+
+words!(
+    /// Which realm an interface faces (RFC 2663 §2.1).
+    Side, "inside or outside", {
+        /// The subscribers.
+        Inside = "inside",
+        /// The Internet.
+        Outside = "outside",
+    }
+);
+
+words!(
+    /// How a subscriber's mappings spread over the addresses of a pool (RFC 4787 §4.1).
+    Pooling, "paired or arbitrary", {
+        /// All mappings of one subscriber share one external address.
+        Paired = "paired",
+        /// Each mapping takes any address.
+        Arbitrary = "arbitrary",
+    }
+);
+
+words!(
+    /// Which remote endpoints may send to a mapping (RFC 4787 §5).
+    Filtering, "endpoint_independent, address_dependent or address_and_port_dependent", {
+        /// Anyone.
+        EndpointIndependent = "endpoint_independent",
+        /// Addresses the internal endpoint has sent to.
+        AddressDependent = "address_dependent",
+        /// Address and port pairs the internal endpoint has sent to.
+        AddressAndPortDependent = "address_and_port_dependent",
+    }
+);
+
+words!(
+    /// The three sorts of verdict.
+    VerdictKind, "forwarded, local or dropped", {
+        /// Sent on, translated or passed.
+        Forwarded = "forwarded",
+        /// Meant for Natrix itself and dealt with.
+        Local = "local",
+        /// Dropped, for the reason the verdict names.
+        Dropped = "dropped",
+    }
+);
+
+/// An IPv4 prefix, `a.b.c.d/length`; host bits are zero. An address alone is read as its /32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix {
+    address: Ipv4Addr,
+    length: u8,
+}
+
+impl Prefix {
+    /// `address/length` with the host bits cleared; None when `length` is over 32.
+    pub fn new(address: Ipv4Addr, length: u8) -> Option<Prefix> {
+        if length > 32 {
+            return None;
+        }
+        Some(Prefix { address: Ipv4Addr::from_bits(address.to_bits() & Prefix::mask(length)), length })
+    }
+
+    /// The /32 of one address.
+    pub fn host(address: Ipv4Addr) -> Prefix {
+        Prefix { address, length: 32 }
+    }
+
+    fn mask(length: u8) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
+    }
+
+    /// First address.
+    pub fn address(self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Length, 0 to 32.
+    pub fn length(self) -> u8 {
+        self.length
+    }
+
+    /// Whether `address` lies in the prefix.
+    pub fn contains(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & Prefix::mask(self.length) == self.address.to_bits()
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Prefix, ParseError> {
+        let wrong = ParseError { expected: "IPv4 prefix such as 10.0.0.0/8, or an address" };
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, length.parse().map_err(|_| wrong.clone())?),
+            None => (text, 32),
+        };
+        Prefix::new(address.parse().map_err(|_| wrong.clone())?, length).ok_or(wrong)
+    }
+}
+
+impl Serialize for Prefix {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Bytes of a packet; two hexadecimal digits each in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HexBytes(pub Vec<u8>);
+
+impl fmt::Display for HexBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for HexBytes {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<HexBytes, ParseError> {
+        const WRONG: ParseError = ParseError { expected: "an even number of hexadecimal digits" };
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(WRONG);
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).ok_or(WRONG);
+        let bytes = pairs.iter().map(|[high, low]| Ok((digit(*high)? << 4 | digit(*low)?) as u8));
+        bytes.collect::<Result<Vec<u8>, ParseError>>().map(HexBytes)
+    }
+}
+
+impl Serialize for HexBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HexBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HexBytes, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// `part / whole` as a number JSON can carry: 0 when `whole` is 0.
+pub fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
