@@ -3,7 +3,7 @@
 //! A view borrows bytes and names their fields. `new_checked` looks at every length once; after that no
 //! accessor can reach outside the bytes. No function of this crate panics, whatever the bytes are.
 //!
-//! Numbers are in host bit order; an IPv4 address is a `u32`. Only `build` and `verify`, which exist
+//! Numbers are in host bit order; an IPv4 address is a `u32`. Only [`build`] and [`verify`], which exist
 //! for tests and tools, allocate.
 //!
 //! The hot path of the engine does not build views: it reads and writes with [`field`] at the `..._OFFSET`
@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arp;
-
+pub mod build;
 pub mod checksum;
 pub mod ethernet;
 pub mod field;
@@ -21,3 +21,4 @@ pub mod ipv4;
 pub mod quoted;
 pub mod tcp;
 pub mod udp;
+pub mod verify;
