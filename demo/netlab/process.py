@@ -1,0 +1,120 @@
+"""Starting and ending processes: each in a namespace, each known by its process id, none outliving its parent."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent():
+    """Runs in the child before exec: the kernel kills it when this process goes, however it goes."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start_time(pid):
+    """When process `pid` began, in clock ticks since boot; None when there is no such process.
+
+    Together with the process id it names one process for good: ids are given out again, start times are not.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command name may contain blanks and parentheses; fields are counted from behind it.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+class CommandFailed(Exception):
+    """A command of the set-up ended with an error."""
+
+
+def run(argv, timeout=30, check=True, stdin=None, env=None):
+    """Runs a command to its end; returns (status, standard output, standard error). Status 124: out of time."""
+    with subprocess.Popen(
+        [str(a) for a in argv],
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=env,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    ) as process:
+        try:
+            out, err = process.communicate(stdin, timeout=timeout)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            status = 124
+        except BaseException:
+            process.kill()
+            raise
+    if check and status != 0:
+        raise CommandFailed(f"{' '.join(map(str, argv))}: status {status}: {(err or out).strip()}")
+    return status, out, err
+
+
+class Daemon:
+    """A process in the background, its output in a file."""
+
+    def __init__(self, name, argv, log_path, env=None):
+        self.name = name
+        self.log_path = Path(log_path)
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [str(a) for a in argv],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        self.pid = self.process.pid
+        self.start_time = start_time(self.pid)
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def end(self, grace_seconds=5):
+        """Asks it to end, then insists. Returns the exit status; None when it had to be killed."""
+        if self.alive():
+            self.process.terminate()
+            try:
+                return self.process.wait(grace_seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                return None
+        return self.process.returncode
+
+
+def wait_until(condition, seconds, interval=0.05):
+    """Polls `condition` until it is true; False when the time is over first."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(interval)
+
+
+def end_recorded(pid, begun):
+    """Ends a process of an earlier run, if it is still that very process."""
+    if start_time(pid) == begun:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass

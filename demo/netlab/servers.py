@@ -1,0 +1,78 @@
+"""Real servers in namespaces, each with its own configuration and files; the host's own services stay as they are."""
+
+from . import topology
+
+STUN_PORT = 3478
+STUN_OTHER_PORT = 3479
+WEB_PORT = 80
+
+
+def start_web(network, host, port=WEB_PORT):
+    """nginx: files of the run, `/whoami` tells the caller's endpoint, PUT below `/up/` stores a file."""
+    root = network.state.bulk / f"web-{host.name}"
+    (root / "up").mkdir(parents=True, exist_ok=True)
+    configuration = network.state.directory / f"nginx-{host.name}.conf"
+    temporary = network.state.bulk / f"nginx-{host.name}"
+    temporary.mkdir(exist_ok=True)
+    configuration.write_text(
+        f"""
+        daemon off;
+        master_process off;
+        user root;
+        pid {temporary}/pid;
+        error_log {temporary}/error.log;
+        events {{ worker_connections 2048; }}
+        http {{
+            access_log {temporary}/access.log;
+            client_body_temp_path {temporary}/body;
+            proxy_temp_path {temporary}/proxy;
+            fastcgi_temp_path {temporary}/fastcgi;
+            uwsgi_temp_path {temporary}/uwsgi;
+            scgi_temp_path {temporary}/scgi;
+            sendfile on;
+            client_max_body_size 0;
+            default_type application/octet-stream;
+            server {{
+                listen {port} backlog=1024;
+                root {root};
+                location = /whoami {{ return 200 "$remote_addr:$remote_port\\n"; }}
+                location /up/ {{ dav_methods PUT; }}
+            }}
+        }}
+        """
+    )
+    host.start("nginx", ["nginx", "-e", f"{temporary}/error.log", "-c", configuration])
+    network.wait_for_listener(host, port)
+    return root
+
+
+def start_dns(network, host, name, address, port=53):
+    """dnsmasq: answers `name` with `address`, `long.<name>` with a text of 3 600 bytes, and nothing else."""
+    argv = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=",
+            "--user=root", "--cache-size=0", "--log-queries", "--log-facility=-", "--edns-packet-max=4096",
+            f"--port={port}", f"--address=/{name}/{address}"]  # fmt: skip
+    text = ",".join("x" * 250 for _ in range(14))
+    argv.append(f"--txt-record=long.{name},{text}")
+    daemon = host.start("dnsmasq", argv)
+    network.wait_for_listener(host, port, "udp")
+    return daemon
+
+
+def start_stun(network, host):
+    """coturn as a STUN server with two addresses and two ports, as RFC 5780 asks for."""
+    files = network.state.bulk
+    daemon = host.start(
+        "turnserver",
+        ["turnserver", "-n", "--stun-only", "--no-tls", "--no-dtls", "--no-cli", "--log-file", "stdout", "--simple-log",
+         "--pidfile", files / "turnserver.pid", "--db", files / "turn.sqlite",
+         "-L", topology.SRV1, "-L", topology.SRV1_SECOND,
+         "-p", STUN_PORT, "--alt-listening-port", STUN_OTHER_PORT],
+    )  # fmt: skip
+    network.wait_for_listener(host, STUN_PORT, "udp")
+    return daemon
+
+
+def start_iperf(network, host, port=5201):
+    daemon = host.start("iperf3", ["iperf3", "--server", "--port", port])
+    network.wait_for_listener(host, port)
+    return daemon
