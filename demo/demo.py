@@ -77,7 +77,8 @@ def print_how_to_look(network):
 
 def main():
     options = arguments()
-    # Ctrl-C and a polite kill both end by way of the clearing up below.
+    # Ctrl-C and a polite kill both end by way of the clearing up below, also where a shell had Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cleared = state.clear_up_after_the_dead()
     if cleared:

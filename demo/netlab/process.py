@@ -17,7 +17,7 @@ def die_with_parent():
 
 
 def start_time(pid):
-    """When process `pid` began, in clock ticks since boot; None when there is no such process.
+    """When process `pid` began, in clock ticks since boot; None when there is no such process or it has ended.
 
     Together with the process id it names one process for good: ids are given out again, start times are not.
     """
@@ -26,7 +26,8 @@ def start_time(pid):
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The command name may contain blanks and parentheses; fields are counted from behind it.
-    return int(stat.rpartition(")")[2].split()[19])
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 class CommandFailed(Exception):
