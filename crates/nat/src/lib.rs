@@ -5,10 +5,19 @@
 
 #![forbid(unsafe_code)]
 
+mod fifo_map;
+pub mod fragments;
+pub mod icmp_quote;
+pub mod identification;
+pub mod own_icmp;
 pub mod packet;
+pub mod rate_limit;
 pub mod settings;
+pub mod split;
+pub mod tcp;
 pub mod time;
 pub mod types;
+pub mod unsolicited_syn;
 pub mod verdict;
 
 pub use packet::Outcome;

@@ -1,0 +1,167 @@
+//! A map of fixed capacity whose entries also stand in a queue in order of arrival.
+//!
+//! Made for state that lives a constant time: the head of the queue is the next to expire. All operations
+//! are O(1) (a chain of a bucket holds one entry on average), and nothing is allocated after construction.
+//!
+//! ```text
+//!   buckets[hash] ──► slot ──chain──► slot ──chain──► NONE
+//!   head ──► oldest ──younger──► … ──► tail          free ──chain──► slot ──► …
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+/// Position of an entry; stays the same while the entry lives.
+pub(crate) type Slot = u32;
+
+const NONE: Slot = Slot::MAX;
+
+/// Hash of two words under a secret key: two folded 64×64→128-bit multiplications.
+#[inline]
+pub(crate) fn keyed(key: u64, a: u64, b: u64) -> u64 {
+    let fold = |x: u64, y: u64| {
+        let product = u128::from(x) * u128::from(y);
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    let first = fold(a ^ key, b ^ key.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15);
+    fold(first ^ key, 0xd6e8_feb8_6659_fd93 ^ a.rotate_left(32) ^ b)
+}
+
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    value: V,
+    bucket: u32,
+    /// Next in the bucket, or next free.
+    chain: Slot,
+    older: Slot,
+    younger: Slot,
+    live: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct FifoMap<K, V> {
+    entries: Box<[Entry<K, V>]>,
+    buckets: Box<[Slot]>,
+    free: Slot,
+    oldest: Slot,
+    youngest: Slot,
+    len: usize,
+}
+
+impl<K: Copy + Eq + Default, V: Default> FifoMap<K, V> {
+    /// A map for `capacity` entries.
+    pub(crate) fn new(capacity: usize) -> FifoMap<K, V> {
+        let capacity = capacity.min(NONE as usize - 1);
+        let entries: Vec<Entry<K, V>> = (0..capacity)
+            .map(|i| Entry {
+                key: K::default(),
+                value: V::default(),
+                bucket: 0,
+                chain: if i + 1 < capacity { i as Slot + 1 } else { NONE },
+                older: NONE,
+                younger: NONE,
+                live: false,
+            })
+            .collect();
+        let buckets = vec![NONE; capacity.next_power_of_two().max(1)];
+        FifoMap {
+            entries: entries.into_boxed_slice(),
+            buckets: buckets.into_boxed_slice(),
+            free: if capacity == 0 { NONE } else { 0 },
+            oldest: NONE,
+            youngest: NONE,
+            len: 0,
+        }
+    }
+
+    /// Entries in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn bucket_of(&self, hash: u64) -> usize {
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// The entry with this key, whose hash is `hash`.
+    pub(crate) fn find(&self, hash: u64, key: &K) -> Option<Slot> {
+        let mut at = *self.buckets.get(self.bucket_of(hash))?;
+        // A chain has no more entries than the map: the loop ends.
+        while let Some(entry) = self.entries.get(at as usize) {
+            if entry.key == *key {
+                return Some(at);
+            }
+            at = entry.chain;
+        }
+        None
+    }
+
+    /// The live entry at `slot`.
+    pub(crate) fn get(&self, slot: Slot) -> Option<&V> {
+        self.entries.get(slot as usize).filter(|e| e.live).map(|e| &e.value)
+    }
+
+    /// The live entry at `slot`.
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> Option<&mut V> {
+        self.entries.get_mut(slot as usize).filter(|e| e.live).map(|e| &mut e.value)
+    }
+
+    /// The entry that has been in longest.
+    pub(crate) fn oldest(&self) -> Option<(Slot, &V)> {
+        self.get(self.oldest).map(|value| (self.oldest, value))
+    }
+
+    /// Adds an entry as the youngest; None when the map is full. The key must not be in the map.
+    pub(crate) fn insert(&mut self, hash: u64, key: K, value: V) -> Option<Slot> {
+        let slot = self.free;
+        let bucket = self.bucket_of(hash);
+        let first = self.buckets.get_mut(bucket)?;
+        let entry = self.entries.get_mut(slot as usize)?;
+        self.free = entry.chain;
+        *entry =
+            Entry { key, value, bucket: bucket as u32, chain: *first, older: self.youngest, younger: NONE, live: true };
+        *first = slot;
+        match self.entries.get_mut(self.youngest as usize) {
+            Some(previous) => previous.younger = slot,
+            None => self.oldest = slot,
+        }
+        self.youngest = slot;
+        self.len += 1;
+        Some(slot)
+    }
+
+    /// Removes the live entry at `slot` and returns its value.
+    pub(crate) fn remove(&mut self, slot: Slot) -> Option<V> {
+        let entry = self.entries.get_mut(slot as usize).filter(|e| e.live)?;
+        entry.live = false;
+        let value = core::mem::take(&mut entry.value);
+        let (bucket, chain, older, younger) = (entry.bucket, entry.chain, entry.older, entry.younger);
+        entry.chain = self.free;
+        self.free = slot;
+        self.len -= 1;
+        match self.entries.get_mut(older as usize) {
+            Some(neighbour) => neighbour.younger = younger,
+            None => self.oldest = younger,
+        }
+        match self.entries.get_mut(younger as usize) {
+            Some(neighbour) => neighbour.older = older,
+            None => self.youngest = older,
+        }
+        let first = self.buckets.get_mut(bucket as usize)?;
+        if *first == slot {
+            *first = chain;
+            return Some(value);
+        }
+        let mut at = *first;
+        while let Some(entry) = self.entries.get_mut(at as usize) {
+            if entry.chain == slot {
+                entry.chain = chain;
+                break;
+            }
+            at = entry.chain;
+        }
+        Some(value)
+    }
+}

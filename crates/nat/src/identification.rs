@@ -1,0 +1,54 @@
+//! IPv4 identification of datagrams that leave with a shared external address (RFC 7857 §10).
+//!
+//! For RFC 6864 §5.3.1 a translator is the source of what it sends: the identification of non-atomic
+//! datagrams (fragments, or DF clear) must be unique per source, destination and protocol while a datagram
+//! may live. Two subscribers behind one address choose theirs independently, so Natrix chooses anew.
+//!
+//! Counters stand in an array indexed by a keyed hash of the three: those that share a counter still get
+//! different values, only faster round. Worker `w` of `W` gives out values ≡ `w` modulo `W` (rounded up to a
+//! power of two), so that workers which share an external address can't collide.
+
+use core::net::Ipv4Addr;
+
+use crate::fifo_map::keyed;
+use crate::types::WorkerId;
+
+#[cfg(test)]
+mod tests;
+
+/// Counters of a worker: 32 KiB, and a power of two.
+const COUNTERS: usize = 16_384;
+
+/// Gives out identifications for one worker.
+#[derive(Debug)]
+pub struct IdentificationSource {
+    counters: Box<[u16]>,
+    worker: u16,
+    /// Workers, rounded up to a power of two, as a shift.
+    shift: u32,
+    key: u64,
+}
+
+impl IdentificationSource {
+    /// For `worker` of `workers`; `key` is secret and random. The counters start at random values, as
+    /// predictable identifications let others count a host's packets (RFC 7739 §3).
+    pub fn new(worker: WorkerId, workers: usize, key: u64) -> IdentificationSource {
+        let workers = workers.clamp(1, WorkerId::COUNT_MAX).next_power_of_two();
+        let counters: Vec<u16> = (0..COUNTERS as u64).map(|i| keyed(key, i, 1) as u16).collect();
+        IdentificationSource {
+            counters: counters.into_boxed_slice(),
+            worker: u16::from(worker.0) & (workers as u16 - 1),
+            shift: workers.trailing_zeros(),
+            key,
+        }
+    }
+
+    /// The next identification for a datagram from `source` (an external address) to `destination`.
+    pub fn next(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> u16 {
+        let addresses = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());
+        let hash = keyed(self.key, addresses, u64::from(protocol) << 8);
+        let Some(counter) = self.counters.get_mut(hash as usize & (COUNTERS - 1)) else { return self.worker };
+        *counter = counter.wrapping_add(1);
+        *counter << self.shift | self.worker
+    }
+}

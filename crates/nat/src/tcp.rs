@@ -1,0 +1,279 @@
+//! The TCP session state machine of a NAT (RFC 7857 §2, figure 1) and the plausibility of RSTs (§2.2).
+//!
+//! ```text
+//!              SYN                    SYN of the other side
+//!   (none) ───────────► Opening* ─────────────────────────────► Established ◄──────────┐
+//!                          ▲                                     │        │            │
+//!                          │ SYN                             FIN │        │ RST        │ anything but
+//!                          │                                     ▼        │            │ RST, SYN
+//!                          ├──────────── Closing ◄── FIN ── Fin{Inside,   ▼            │
+//!                          │                                  Outside} ─ RST ─► Transitory
+//!                          └──────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The state says which timer holds; the caller keeps the record and the clock. Before it asks for the
+//! next state the caller passes the stored one through [`TcpState::at_idle`], because the edge
+//! "established idle time ran out" has no packet of its own.
+
+use wire::tcp::Flags;
+
+use crate::settings::Timeouts;
+use crate::time::Duration;
+use crate::types::Side;
+
+#[cfg(test)]
+mod tests;
+
+/// What the NAT believes of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum TcpState {
+    /// The inside sent a SYN, the outside none yet (INIT of RFC 7857 §2 with the client inside).
+    OpeningOutbound = 0,
+    /// The outside sent a SYN, the inside none yet.
+    OpeningInbound = 1,
+    /// Both sides sent a SYN.
+    Established = 2,
+    /// Established, and the inside has sent its FIN; the outside may send for hours yet.
+    FinInside = 3,
+    /// Established, and the outside has sent its FIN.
+    FinOutside = 4,
+    /// Both sides sent a FIN.
+    Closing = 5,
+    /// After a RST, or after the established idle time ran out (TRANS of RFC 7857 §2).
+    Transitory = 6,
+}
+
+/// Whether a segment asks for a new connection: SYN without ACK and RST.
+const fn opens(flags: Flags) -> bool {
+    flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST))
+}
+
+impl TcpState {
+    /// All states, in number order.
+    pub const ALL: [TcpState; 7] = [
+        TcpState::OpeningOutbound,
+        TcpState::OpeningInbound,
+        TcpState::Established,
+        TcpState::FinInside,
+        TcpState::FinOutside,
+        TcpState::Closing,
+        TcpState::Transitory,
+    ];
+
+    /// The state of a new session whose first segment, a SYN, came from `side`.
+    pub const fn opening(side: Side) -> TcpState {
+        match side {
+            Side::Inside => TcpState::OpeningOutbound,
+            Side::Outside => TcpState::OpeningInbound,
+        }
+    }
+
+    /// The state with this number, as stored in a record.
+    pub const fn from_number(number: u8) -> Option<TcpState> {
+        match number {
+            0 => Some(TcpState::OpeningOutbound),
+            1 => Some(TcpState::OpeningInbound),
+            2 => Some(TcpState::Established),
+            3 => Some(TcpState::FinInside),
+            4 => Some(TcpState::FinOutside),
+            5 => Some(TcpState::Closing),
+            6 => Some(TcpState::Transitory),
+            _ => None,
+        }
+    }
+
+    /// The name commands and JSON use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TcpState::OpeningOutbound => "opening_outbound",
+            TcpState::OpeningInbound => "opening_inbound",
+            TcpState::Established => "established",
+            TcpState::FinInside => "fin_inside",
+            TcpState::FinOutside => "fin_outside",
+            TcpState::Closing => "closing",
+            TcpState::Transitory => "transitory",
+        }
+    }
+
+    /// Whether the established idle time applies. Half-closed connections are included: RFC 7857 §2 moves to
+    /// the transitory timer only after both FINs.
+    pub const fn is_established(self) -> bool {
+        matches!(self, TcpState::Established | TcpState::FinInside | TcpState::FinOutside)
+    }
+
+    /// The state after `idle` time without a packet: an established session whose idle time ran out is
+    /// Transitory (RFC 7857 §2, edge "TCP_EST T.O."), and so still revivable for `tcp_closing`.
+    #[must_use]
+    pub fn at_idle(self, idle: Duration, timeouts: &Timeouts) -> TcpState {
+        if self.is_established() && idle >= timeouts.tcp_established { TcpState::Transitory } else { self }
+    }
+}
+
+/// The state after a segment with `flags` from side `from`. `reset_accepted` says whether a RST was found
+/// plausible (see [`SequenceTracker::reset_is_plausible`]); it is ignored for other segments.
+pub fn next(state: TcpState, from: Side, flags: Flags, reset_accepted: bool) -> TcpState {
+    if flags.contains(Flags::RST) {
+        // RFC 7857 §2.2: a RST ends an established connection only if it belongs to it. Where no
+        // connection is established there is nothing to end: opening sessions keep their (short) timer,
+        // so that a refused connection can be tried again, and closing ones are ending already.
+        return if reset_accepted && state.is_established() { TcpState::Transitory } else { state };
+    }
+    match state {
+        TcpState::OpeningOutbound | TcpState::OpeningInbound => {
+            // RFC 5382 §4.2 REQ-2a: the SYN of the other side may carry an ACK or not (simultaneous open).
+            let answered = flags.contains(Flags::SYN) && TcpState::opening(from) != state;
+            if answered { after_fin(TcpState::Established, from, flags) } else { state }
+        }
+        TcpState::Established | TcpState::FinInside | TcpState::FinOutside => after_fin(state, from, flags),
+        TcpState::Closing => {
+            // A SYN for the same endpoints starts a new connection (RFC 9293 §3.6.1, RFC 6191); all else is
+            // a retransmission or the last ACK.
+            if opens(flags) { TcpState::opening(from) } else { state }
+        }
+        TcpState::Transitory => {
+            if opens(flags) {
+                TcpState::opening(from)
+            } else if flags.contains(Flags::SYN) {
+                // A late SYN-ACK of an aborted connection proves nothing.
+                state
+            } else {
+                // RFC 7857 §2, edge "data pkt". Keep-alives count too (RFC 6146 §3.5.2.2: any packet but RST).
+                after_fin(TcpState::Established, from, flags)
+            }
+        }
+    }
+}
+
+/// Established, half-closed or closing, after the FIN bit of `flags` is taken into account.
+fn after_fin(state: TcpState, from: Side, flags: Flags) -> TcpState {
+    if !flags.contains(Flags::FIN) {
+        return state;
+    }
+    match (state, from) {
+        (TcpState::Established, Side::Inside) => TcpState::FinInside,
+        (TcpState::Established, Side::Outside) => TcpState::FinOutside,
+        (TcpState::FinInside, Side::Outside) | (TcpState::FinOutside, Side::Inside) => TcpState::Closing,
+        _ => state,
+    }
+}
+
+/// Whether the segment that led from `before` to `after` restarts the idle timer.
+///
+/// A RST restarts it only when it changes the state: the Transitory phase is counted from the RST
+/// (RFC 7857 §2.2), but RSTs that answer unwanted traffic must not keep a session alive (§7.1).
+pub fn restarts_timer(before: TcpState, after: TcpState, flags: Flags) -> bool {
+    !flags.contains(Flags::RST) || before != after
+}
+
+/// How long after its last packet a session in `state` is removed.
+///
+/// For established sessions this is `tcp_established` and then the Transitory phase, `tcp_closing`:
+/// RFC 7857 §2 moves an idle session to TRANS first. [`TcpState::at_idle`] tells the two phases apart.
+pub fn lifetime(state: TcpState, timeouts: &Timeouts) -> Duration {
+    match state {
+        TcpState::OpeningOutbound | TcpState::OpeningInbound => timeouts.tcp_opening,
+        TcpState::Established | TcpState::FinInside | TcpState::FinOutside => {
+            timeouts.tcp_established + timeouts.tcp_closing
+        }
+        TcpState::Closing | TcpState::Transitory => timeouts.tcp_closing,
+    }
+}
+
+/// How far outside the known sequence range a RST may be, for segments that were lost, delayed or
+/// overtaken: less than three full-sized segments.
+const RESET_SLACK: u32 = 4_096;
+
+/// How far beyond the highest sequence number seen a segment may start and still count as the next one.
+/// Limits what a forged segment can do to the range in which RSTs are believed.
+const JUMP_MAX: u32 = 65_535;
+
+/// What a session remembers of sequence numbers, to tell a RST of the connection from a forged one
+/// (RFC 7857 §2.2 note, RFC 5961 §3). 16 bytes.
+///
+/// Per side: the end of the highest segment it sent, and the highest acknowledgment it sent. Zero means
+/// "not seen yet"; a true zero is stored as one, which the slack covers.
+///
+/// An off-path attacker from outside has to hit a RST into [what the inside acknowledged, what the outside
+/// sent]. The lower end comes from inside segments, which he can't forge; the upper end he can move only by
+/// hitting the same range with data first, and then by no more than `JUMP_MAX` and the segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SequenceTracker {
+    highest_end: [u32; 2],
+    latest_ack: [u32; 2],
+}
+
+const _: () = assert!(size_of::<SequenceTracker>() <= 16, "one per session: see the memory budget");
+
+/// `a` is after `b` in sequence space (RFC 9293 §3.4).
+fn is_after(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+/// Zero is kept free to mean "not seen".
+fn seen(number: u32) -> u32 {
+    number.max(1)
+}
+
+impl SequenceTracker {
+    /// Has seen nothing. Also to be used anew when a SYN re-opens a session (`next` leads to an opening state).
+    pub const fn new() -> SequenceTracker {
+        SequenceTracker { highest_end: [0; 2], latest_ack: [0; 2] }
+    }
+
+    /// Takes note of a segment from `side`: `length` is the payload length plus one for SYN and one for FIN;
+    /// `ack` is ignored without the ACK flag. RSTs are not to be observed, and are ignored.
+    pub fn observe(&mut self, side: Side, sequence: u32, length: u32, ack: u32, flags: Flags) {
+        if flags.contains(Flags::RST) {
+            return;
+        }
+        let from = side.index();
+        let other = from ^ 1;
+        let end = sequence.wrapping_add(length);
+        let known_end = self.highest_end[from];
+        let continues = !is_after(sequence, known_end.wrapping_add(JUMP_MAX));
+        if known_end == 0 || (is_after(end, known_end) && continues) {
+            self.highest_end[from] = seen(end);
+        }
+        if flags.contains(Flags::ACK) {
+            let known_ack = self.latest_ack[from];
+            if known_ack == 0 || is_after(ack, known_ack) {
+                self.latest_ack[from] = seen(ack);
+            }
+            // What is acknowledged was sent. This catches up after a gap of more than `JUMP_MAX`.
+            let other_end = self.highest_end[other];
+            if other_end != 0 && is_after(ack, other_end) {
+                self.highest_end[other] = seen(ack);
+            }
+        }
+    }
+
+    /// Whether a RST from `side` belongs to the connection. `ack` is its acknowledgment number when its ACK
+    /// flag is set. False also for a tracker that has seen nothing.
+    pub fn reset_is_plausible(&self, side: Side, sequence: u32, ack: Option<u32>) -> bool {
+        let from = side.index();
+        let other = from ^ 1;
+        let sent = self.highest_end[from];
+        let expected = self.latest_ack[other];
+        let (low, high) = match (expected, sent) {
+            (0, 0) => {
+                // The side has sent nothing yet: this refuses the other's SYN, sequence number zero, and
+                // must acknowledge that SYN (RFC 9293 §3.5.2 group 1, §3.10.7.3).
+                let opened = self.highest_end[other];
+                return match ack {
+                    Some(ack) if opened != 0 => {
+                        opened.wrapping_sub(ack) <= RESET_SLACK || ack.wrapping_sub(opened) <= 1
+                    }
+                    _ => false,
+                };
+            }
+            (0, sent) => (sent, sent),
+            (expected, 0) => (expected, expected),
+            (expected, sent) if is_after(expected, sent) => (sent, expected),
+            (expected, sent) => (expected, sent),
+        };
+        let start = low.wrapping_sub(RESET_SLACK);
+        let length = high.wrapping_sub(low).saturating_add(2 * RESET_SLACK);
+        sequence.wrapping_sub(start) <= length
+    }
+}
