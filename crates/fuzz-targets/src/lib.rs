@@ -1,0 +1,38 @@
+//! What the fuzzer runs, as plain functions of bytes.
+//!
+//! The fuzzer itself is in `fuzz/`, a workspace of its own, because it is built with coverage
+//! instrumentation. It calls [`target`]. `tests/replay.rs` runs the same functions over the committed seeds and
+//! regressions in every `cargo test`. How to fuzz and how to add a target: `fuzz/README.md`.
+
+pub mod wire;
+
+/// A function the fuzzer feeds bytes to. It panics when a claim does not hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Name of its folders in `fuzz/seeds` and `fuzz/regressions`.
+    pub name: &'static str,
+    /// The claim about all bytes.
+    pub run: fn(&[u8]),
+}
+
+/// Every target there is.
+pub const TARGETS: &[Target] = &[
+    Target { name: "wire_ethernet", run: wire::ethernet },
+    Target { name: "wire_arp", run: wire::arp },
+    Target { name: "wire_ipv4", run: wire::ipv4 },
+    Target { name: "wire_ipv4_options", run: wire::ipv4_options },
+    Target { name: "wire_udp", run: wire::udp },
+    Target { name: "wire_tcp", run: wire::tcp },
+    Target { name: "wire_icmp", run: wire::icmp },
+    Target { name: "wire_quoted", run: wire::quoted },
+    Target { name: "wire_checksum", run: wire::checksum },
+    Target { name: "wire_fragments", run: wire::fragments },
+    Target { name: "wire_verify", run: wire::verify },
+    Target { name: "wire_mac_text", run: wire::mac_text },
+];
+
+/// The target with this name.
+#[must_use]
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|target| target.name == name).copied()
+}

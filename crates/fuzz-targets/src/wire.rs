@@ -1,0 +1,216 @@
+//! Claims about the parsers of `wire`.
+
+use std::hint::black_box;
+
+use wire::arp::Message;
+use wire::build;
+use wire::checksum::Delta;
+use wire::checksum::Sum;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
+use wire::field;
+use wire::icmp::Icmp;
+use wire::ipv4::Ipv4;
+use wire::quoted::Quoted;
+use wire::tcp::Tcp;
+use wire::udp::Udp;
+
+/// Whether `part` lies inside `whole`, an empty part being anywhere.
+fn lies_inside(part: &[u8], whole: &[u8]) -> bool {
+    part.is_empty()
+        || whole.as_ptr_range().contains(&part.as_ptr()) && part.as_ptr_range().end <= whole.as_ptr_range().end
+}
+
+/// A link header that parses is written back as it was.
+pub fn ethernet(bytes: &[u8]) {
+    let Ok(header) = LinkHeader::parse(bytes) else {
+        return;
+    };
+    let mut written = vec![0; header.payload_offset()];
+    assert_eq!(header.write(&mut written), Some(header.payload_offset()));
+    assert_eq!(bytes.get(..written.len()), Some(written.as_slice()));
+}
+
+/// An ARP message that parses is written back as it was.
+pub fn arp(bytes: &[u8]) {
+    let Ok(message) = Message::parse(bytes) else {
+        return;
+    };
+    assert_eq!(bytes.get(..wire::arp::LENGTH), Some(message.to_bytes().as_slice()));
+    assert_eq!(Message::parse(&message.reply(MacAddress::ZERO).to_bytes()), Ok(message.reply(MacAddress::ZERO)));
+}
+
+/// The parts of a packet that passes the checks have the lengths its header says, and lie inside it. Filling in
+/// the checksum makes it valid.
+pub fn ipv4(bytes: &[u8]) {
+    let unchecked = Ipv4::new_unchecked(bytes);
+    black_box((unchecked.payload(), unchecked.options(), unchecked.header(), unchecked.packet()));
+    black_box(unchecked.is_checksum_valid());
+    let Ok(view) = Ipv4::new_checked(bytes) else {
+        return;
+    };
+    assert_eq!(view.header().len(), view.header_length());
+    assert_eq!(view.header().len() + view.payload().len(), usize::from(view.total_length()));
+    assert!(lies_inside(view.payload(), bytes) && lies_inside(view.options(), bytes));
+    assert_eq!(view.is_fragment(), view.more_fragments() || view.fragment_offset_bytes() != 0);
+    let mut copy = bytes.to_vec();
+    let mut view = Ipv4::new_unchecked(copy.as_mut_slice());
+    view.fill_checksum();
+    assert!(view.is_checksum_valid());
+}
+
+/// Walking options ends, and what it yields lies inside.
+pub fn ipv4_options(bytes: &[u8]) {
+    let mut length = 0;
+    for option in wire::ipv4::options(bytes) {
+        assert!(lies_inside(option.data, bytes));
+        length += option.data.len() + 2;
+    }
+    assert!(length <= bytes.len());
+    black_box(wire::ipv4::has_source_route(bytes));
+}
+
+/// The payload of a datagram that passes the checks has the length its header says. Filling in the checksum makes it valid.
+pub fn udp(bytes: &[u8]) {
+    black_box(Udp::new_unchecked(bytes).payload());
+    let Ok(view) = Udp::new_checked(bytes) else {
+        return;
+    };
+    assert_eq!(view.payload().len() + wire::udp::HEADER_LENGTH, usize::from(view.length()));
+    let mut copy = bytes.to_vec();
+    let mut view = Udp::new_unchecked(copy.as_mut_slice());
+    view.fill_checksum(1, 2);
+    assert_ne!(view.checksum(), 0);
+    assert!(view.is_checksum_valid(1, 2));
+}
+
+/// Header and payload of a segment that passes the checks are all of it. An MSS option is where it says.
+pub fn tcp(bytes: &[u8]) {
+    black_box((Tcp::new_unchecked(bytes).payload(), Tcp::new_unchecked(bytes).sequence_length()));
+    let mut length = 0;
+    for option in wire::tcp::options(bytes) {
+        length += 2;
+        match option {
+            wire::tcp::TcpOption::MaximumSegmentSize { size, offset } => {
+                assert_eq!(field::u16_at(bytes, offset), size);
+            }
+            wire::tcp::TcpOption::Other { data, .. } => length += data.len(),
+            _ => {}
+        }
+    }
+    assert!(length <= bytes.len());
+    let Ok(view) = Tcp::new_checked(bytes) else {
+        return;
+    };
+    assert_eq!(view.header_length() + view.payload().len(), bytes.len());
+    black_box(view.options().maximum_segment_size());
+    if bytes.len() <= usize::from(u16::MAX) {
+        let mut copy = bytes.to_vec();
+        let mut view = Tcp::new_unchecked(copy.as_mut_slice());
+        view.fill_checksum(1, 2);
+        assert!(view.is_checksum_valid(1, 2));
+    }
+}
+
+/// Quote and extension of a message do not overlap, lie inside, and leave nothing between them.
+pub fn icmp(bytes: &[u8]) {
+    let layout = wire::icmp::extension_layout(bytes);
+    assert!(layout.quote.start <= layout.quote.end && layout.quote.end <= bytes.len());
+    assert_eq!((layout.quote.end, layout.extension.end), (layout.extension.start, bytes.len()));
+    let Ok(view) = Icmp::new_checked(bytes) else {
+        return;
+    };
+    assert_eq!(Some(view.quote()), bytes.get(layout.quote));
+    let mut copy = bytes.to_vec();
+    let mut view = Icmp::new_unchecked(copy.as_mut_slice());
+    view.fill_checksum();
+    assert!(view.is_checksum_valid());
+
+    // Changing the identifier as the engine does it gives what a recomputation gives.
+    let before = view.checksum();
+    let delta = Delta::of_u16(view.identifier(), view.sequence());
+    let identifier = view.sequence();
+    view.set_identifier(identifier);
+    view.set_checksum(0);
+    let updated = delta.apply_icmp(before, &copy);
+    let mut view = Icmp::new_unchecked(copy.as_mut_slice());
+    view.fill_checksum();
+    assert_eq!(updated, view.checksum());
+}
+
+/// What is read from a quote lies inside it, however it was cut.
+pub fn quoted(bytes: &[u8]) {
+    let Ok(view) = Quoted::new_checked(bytes) else {
+        return;
+    };
+    assert!(lies_inside(view.transport(), bytes));
+    assert!(view.transport_offset() <= bytes.len());
+    if view.is_complete() {
+        assert_eq!(view.transport_offset() + view.transport().len(), usize::from(view.header().total_length()));
+    }
+    assert!(view.ports().is_none() || view.icmp_query().is_none());
+    black_box((view.is_checksum_valid(), view.header().options()));
+}
+
+/// The fast sum is the plain sum, wherever the data is cut; an update is a recomputation.
+pub fn checksum(bytes: &[u8]) {
+    let mut plain = 0_u64;
+    for pair in bytes.chunks(2) {
+        plain += u64::from(field::u8_at(pair, 0)) << 8 | u64::from(field::u8_at(pair, 1));
+    }
+    while plain > 0xffff {
+        plain = (plain & 0xffff) + (plain >> 16);
+    }
+    let fast = Sum::ZERO.add_bytes(bytes);
+    assert_eq!(u64::from(fast.fold()), plain);
+    let cut = usize::from(field::u8_at(bytes, 0)).min(bytes.len()) & !1;
+    let (head, tail) = bytes.split_at(cut);
+    assert_eq!(Sum::ZERO.add_bytes(head).add_bytes(tail).fold(), fast.fold());
+
+    let (old, new) = (field::u32_at(bytes, 0), field::u32_at(bytes, 4));
+    let rest = Sum::ZERO.add_u16(0x4500).add_bytes(bytes.get(8..).unwrap_or(&[]));
+    let delta = Delta::of_u32(old, new);
+    assert_eq!(delta.apply(rest.add_u32(old).checksum()), rest.add_u32(new).checksum());
+    assert_eq!(delta.apply_udp(rest.add_u32(old).udp_checksum()), rest.add_u32(new).udp_checksum());
+    assert_eq!(delta.inverse().apply(rest.add_u32(new).checksum()), rest.add_u32(old).checksum());
+    assert_eq!(Delta::from_bits(delta.to_bits()), delta);
+}
+
+/// The first two bytes choose an MTU, the rest is a packet: its fragments fit, and reassemble to it.
+pub fn fragments(bytes: &[u8]) {
+    let Some((mtu, packet)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let mtu = usize::from(u16::from_be_bytes(*mtu)).max(usize::from(wire::ipv4::MTU_MIN));
+    let Ok(view) = Ipv4::new_checked(packet) else {
+        return;
+    };
+    let pieces = build::fragment(packet, mtu);
+    assert!(pieces.iter().all(|piece| piece.len() <= mtu));
+    // Malformed options are not copied, and the reserved bit does not survive: compare what must survive.
+    if !view.is_fragment()
+        && let Some(whole) = build::reassemble(&pieces)
+    {
+        assert_eq!(Ipv4::new_unchecked(whole.as_slice()).payload(), view.payload());
+    } else {
+        assert!(view.is_fragment(), "the fragments of a datagram always reassemble");
+    }
+}
+
+/// The standard check never panics; with a frame's padding behind it a packet is as right as without.
+pub fn verify(bytes: &[u8]) {
+    let faults = wire::verify::faults(bytes);
+    if let Ok(view) = Ipv4::new_checked(bytes) {
+        assert_eq!(wire::verify::faults(view.packet()), faults);
+    }
+}
+
+/// Text that is an address prints as the same address.
+pub fn mac_text(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    if let Ok(address) = text.parse::<MacAddress>() {
+        assert_eq!(address.to_string(), text.to_ascii_lowercase().replace('-', ":"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Runs every target over its committed seeds and regressions, and over bytes near them.
+
+#![allow(clippy::panic, reason = "helpers of tests fail by panicking")]
+
+use std::fs;
+use std::path::PathBuf;
+
+use fuzz_targets::TARGETS;
+use fuzz_targets::Target;
+use proptest::prelude::*;
+
+fn folder(kind: &str, target: &Target) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(kind).join(target.name)
+}
+
+/// Name and bytes of every file of a folder, in order of names; empty when there is no such folder.
+fn files(kind: &str, target: &Target) -> Vec<(String, Vec<u8>)> {
+    let Ok(entries) = fs::read_dir(folder(kind, target)) else {
+        return Vec::new();
+    };
+    let mut files = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        // A file that cannot be read is a test that does not run: fail instead of passing over it.
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        files.push((path.display().to_string(), bytes));
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn every_target_has_seeds_and_every_folder_a_target() {
+    for target in TARGETS {
+        assert!(!files("seeds", target).is_empty(), "no seed in {}", folder("seeds", target).display());
+    }
+    for kind in ["seeds", "regressions"] {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(kind);
+        for entry in fs::read_dir(root).into_iter().flatten() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            assert!(
+                !entry.path().is_dir() || fuzz_targets::target(&name).is_some(),
+                "fuzz/{kind}/{name}: no target has this name"
+            );
+        }
+    }
+}
+
+#[test]
+fn seeds_and_regressions_hold_every_claim() {
+    for target in TARGETS {
+        for kind in ["seeds", "regressions"] {
+            for (name, bytes) in files(kind, target) {
+                println!("{} {name}", target.name);
+                (target.run)(&bytes);
+            }
+        }
+    }
+}
+
+/// Bytes of a seed that are changed one by one; further in there are only payloads.
+const CHANGED_MAX: usize = 256;
+
+#[test]
+fn every_cut_and_every_changed_byte_of_a_seed_holds_every_claim() {
+    for target in TARGETS {
+        for (name, bytes) in files("seeds", target) {
+            println!("{} {name}", target.name);
+            for length in 0..bytes.len().min(CHANGED_MAX) {
+                (target.run)(&bytes[..length]);
+            }
+            let mut changed = bytes.clone();
+            for offset in 0..bytes.len().min(CHANGED_MAX) {
+                for value in [0, 1, 0x40, 0x45, 0x4f, 0x7f, 0x80, 0xfe, 0xff, bytes[offset] ^ 1, !bytes[offset]] {
+                    changed[offset] = value;
+                    (target.run)(&changed);
+                }
+                changed[offset] = bytes[offset];
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_hold_every_claim(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        for target in TARGETS {
+            (target.run)(&bytes);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+#!/bin/sh
+# Fuzzes on the stable toolchain. See README.md.
+#
+#   fuzz/run.sh                      lists the targets
+#   fuzz/run.sh TARGET SECONDS       fuzzes one target; further arguments go to libFuzzer
+#   fuzz/run.sh all SECONDS          fuzzes every target for SECONDS each
+#   fuzz/run.sh replay TARGET FILE   runs one input and shows the panic
+#   fuzz/run.sh minimize TARGET FILE makes a crashing input smaller
+set -eu
+case "${3:-}" in
+/*) input=$3 ;;
+*) input=$PWD/${3:-} ;;
+esac
+cd "$(dirname "$0")"
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+if ! command -v c++ >/dev/null 2>&1; then
+    echo "fuzz/run.sh: libFuzzer is C++: install a compiler, for example: apt-get install -y g++" >&2
+    exit 1
+fi
+
+# What `cargo fuzz` does, without the sanitizers, which need a nightly compiler: LLVM's coverage pass with the
+# counters, program counters and comparisons libFuzzer listens to. With --target, build scripts and procedural
+# macros stay without.
+RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
+export RUSTFLAGS
+cargo build --quiet --release --target "$host"
+program="${CARGO_TARGET_DIR:-target}/$host/release/fuzz"
+
+targets() {
+    sed -n 's/.*Target { name: "\([^"]*\)".*/\1/p' ../crates/fuzz-targets/src/lib.rs
+}
+
+fuzz() {
+    target=$1
+    seconds=$2
+    shift 2
+    mkdir -p "corpus/$target" "artifacts/$target"
+    seeds=""
+    for folder in "seeds/$target" "regressions/$target"; do
+        if [ -d "$folder" ]; then seeds="$seeds $folder"; fi
+    done
+    # Inputs found go to the first folder, the others are only read.
+    # shellcheck disable=SC2086
+    FUZZ_TARGET="$target" "$program" "corpus/$target" $seeds "-max_total_time=$seconds" \
+        "-artifact_prefix=artifacts/$target/" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$@"
+}
+
+case "${1:-}" in
+"")
+    targets
+    ;;
+all)
+    for target in $(targets); do
+        echo "== $target"
+        fuzz "$target" "${2:?seconds}" -verbosity=0
+    done
+    ;;
+replay)
+    FUZZ_TARGET=$2 RUST_BACKTRACE=1 "$program" "$input"
+    ;;
+minimize)
+    mkdir -p "artifacts/$2"
+    FUZZ_TARGET=$2 "$program" -minimize_crash=1 -runs=100000 "-exact_artifact_path=artifacts/$2/minimized" "$input"
+    ;;
+*)
+    target=$1
+    seconds=${2:?seconds}
+    shift 2
+    fuzz "$target" "$seconds" "$@"
+    ;;
+esac
