@@ -8,7 +8,7 @@ class Netfilter:
 
     name = "netfilter"
 
-    def start(self, network):
+    def start(self, network, **_differences):
         nat = network.nat
         nat.ip("address", "add", f"{topology.NAT_INSIDE}/24", "dev", "inside")
         nat.ip("address", "add", f"{topology.NAT_OUTSIDE}/24", "dev", "outside")
@@ -31,8 +31,11 @@ class Netfilter:
             """,
         )
 
+    def alive(self):
+        return True
+
     def stop(self):
-        """Goes with its namespace."""
+        """Goes with its namespace. Returns what went wrong, here nothing."""
 
     def facts(self):
         """What the NAT says of itself, for the summary: lines of text."""

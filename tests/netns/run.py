@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Tests of Natrix between real kernels, in network namespaces. Prints TAP; exit status 1 when a test fails."""
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "demo")]
+
+import kit  # noqa: E402
+import setups  # noqa: E402
+import test_fragments  # noqa: E402, F401
+import test_icmp  # noqa: E402, F401
+import test_tcp  # noqa: E402, F401
+import test_timers  # noqa: E402, F401
+import test_udp  # noqa: E402, F401
+import test_whole_run  # noqa: E402, F401  (the last: its tests look back on the others)
+from netlab import process  # noqa: E402
+from netlab.netfilter import Netfilter  # noqa: E402
+from netlab.topology import Network  # noqa: E402
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dut", choices=["natrix", "netfilter"], default="natrix", help="which NAT is tested")
+    parser.add_argument("--natrix", type=Path, default=HERE.parent.parent / "target/debug/natrix", help="the binary")
+    parser.add_argument("--only", default="", help="only tests whose name contains this")
+    parser.add_argument("--list", action="store_true", help="only list: name, tab, requirements shown")
+    return parser.parse_args()
+
+
+def make_dut(options):
+    if options.dut == "netfilter":
+        return Netfilter()
+    from netlab.natrix import Natrix
+
+    return Natrix(options.natrix)
+
+
+def watch_for_leaks(network):
+    """Lets the core router count every packet from the NAT that carries an inside source."""
+    network.core.run(
+        ["nft", "-f", "-"],
+        check=True,
+        stdin="""
+            table ip leaks {
+                chain in {
+                    type filter hook prerouting priority -300;
+                    iifname "nat" ip saddr 100.64.0.0/10 counter
+                }
+            }
+        """,
+    )
+
+
+class Tap:
+    """Numbered results."""
+
+    def __init__(self, total):
+        self.number = 0
+        self.failed = 0
+        print(f"1..{total}", flush=True)
+
+    def result(self, setup, function, failure, seconds):
+        self.number += 1
+        self.failed += failure is not None
+        marks = ",".join(getattr(function, "requirements", ()))
+        word = "ok" if failure is None else "not ok"
+        print(f"{word} {self.number} - {setup}/{function.__name__} [{marks}] {seconds:.1f} s", flush=True)
+        if failure is not None:
+            for line in failure.splitlines():
+                print(f"#   {line}", flush=True)
+
+
+def run_setup(options, name, functions, tap):
+    """Runs the tests of one setup in a network of its own."""
+    dut = make_dut(options)
+    extra = [f"100.64.0.{last}" for last in range(20, 220)]
+    try:
+        with Network("nxtest", dut, extra_subscribers=extra) as network:
+            watch_for_leaks(network)
+            dut.start(network, **setups.SETUPS[name])
+            for function in functions:
+                begun = time.monotonic()
+                failure = None
+                try:
+                    function(network)
+                    if not dut.alive():
+                        failure = "the NAT has ended"
+                except kit.Failure as error:
+                    failure = str(error)
+                except (OSError, ValueError, LookupError, process.CommandFailed):
+                    failure = traceback.format_exc()
+                tap.result(name, function, failure, time.monotonic() - begun)
+                functions = functions[1:]
+            failure = dut.stop()
+            if failure:
+                print(f"# {name}: {failure}", flush=True)
+                tap.failed += 1
+    except process.CommandFailed as error:
+        # The setup itself failed: so have all tests that could not run.
+        print(f"# setup {name}: {error}", flush=True)
+        for function in functions:
+            tap.result(name, function, "its setup failed, see above", 0)
+
+
+def main():
+    options = arguments()
+    if options.list:
+        for _, function in kit.TESTS:
+            print(f"{function.__name__}\t{' '.join(getattr(function, 'requirements', ()))}")
+        return 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    chosen = [(setup, function) for setup, function in kit.TESTS if options.only in function.__name__]
+    tap = Tap(len(chosen))
+    for name in setups.SETUPS:
+        functions = [function for setup, function in chosen if setup == name]
+        if functions:
+            run_setup(options, name, functions, tap)
+    print(f"# {tap.number - tap.failed} passed, {tap.failed} failed")
+    return 1 if tap.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""The configurations of the NAT that the tests run against: differences from the demo's."""
+
+SHORT_SECONDS = 3
+
+SETUPS = {
+    "default": {},
+    "address_dependent": {"filtering": "address-dependent"},
+    "address_and_port_dependent": {"filtering": "address-and-port-dependent"},
+    "tcp_address_dependent": {"filtering": {"tcp": "address-dependent", "udp": "endpoint-independent"}},
+    "narrow_outside": {"outside_mtu": 1400},
+    "narrow_inside": {"inside_mtu": 1300},
+    "short_timers": {"timeouts": {"udp": SHORT_SECONDS, "icmp": SHORT_SECONDS, "tcp_opening": SHORT_SECONDS}},
+}
