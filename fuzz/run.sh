@@ -43,9 +43,11 @@ fuzz() {
         if [ -d "$folder" ]; then seeds="$seeds $folder"; fi
     done
     # Inputs found go to the first folder, the others are only read.
+    # Value profiles: the optimiser joins the tests of several fields in one branch; only with the compared values does
+    # libFuzzer see that it comes nearer to passing them all.
     # shellcheck disable=SC2086
     FUZZ_TARGET="$target" "$program" "corpus/$target" $seeds "-max_total_time=$seconds" \
-        "-artifact_prefix=artifacts/$target/" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$@"
+        "-artifact_prefix=artifacts/$target/" -use_value_profile=1 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$@"
 }
 
 case "${1:-}" in
