@@ -18,6 +18,8 @@
 
 use core::net::Ipv4Addr;
 
+use self::units::Fit;
+use self::units::Units;
 use crate::fifo_map::FifoMap;
 use crate::fifo_map::Slot;
 use crate::fifo_map::keyed;
@@ -30,6 +32,7 @@ use crate::verdict::Verdict;
 
 #[cfg(test)]
 mod tests;
+mod units;
 
 /// Fragments of one datagram that can wait for its first one: a 64 KiB datagram in pieces of 512 bytes.
 pub const HELD_PER_DATAGRAM_MAX: u32 = 128;
@@ -45,9 +48,6 @@ pub const SLOT_BYTES_MAX: usize = 9_216;
 
 /// Bytes a datagram can have behind its IP header (RFC 791 §3.1: total length is 16 bits).
 const PAYLOAD_MAX: u32 = 65_535 - 20;
-
-/// 8-byte units of a datagram, in 64-bit words.
-const WORDS: usize = 65_536 / 8 / 64;
 
 /// A first fragment of TCP must have the whole fixed header: ports, flags and checksum (RFC 3128 §4).
 const TCP_FIRST_MIN: u32 = 20;
@@ -193,80 +193,6 @@ struct HeldFragment {
 struct Share {
     datagrams: u32,
     held: u32,
-}
-
-/// Which 8-byte units of a datagram have arrived, and at which ones a fragment began.
-#[derive(Clone, Debug)]
-struct Units {
-    arrived: [u64; WORDS],
-    begins: [u64; WORDS],
-}
-
-impl Units {
-    const NONE: Units = Units { arrived: [0; WORDS], begins: [0; WORDS] };
-}
-
-/// How a fragment relates to those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fit {
-    New,
-    Duplicate,
-    Overlap,
-}
-
-/// The words that units `from..to` touch, with the mask of the units in each.
-fn words_of(from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
-    (from / 64..to.div_ceil(64)).map(move |word| {
-        let low = from.saturating_sub(word * 64).min(63);
-        let high = (to - word * 64).min(64);
-        (word, (u64::MAX >> (64 - high)) & (u64::MAX << low))
-    })
-}
-
-impl Units {
-    fn has(bits: &[u64; WORDS], unit: usize) -> bool {
-        bits.get(unit / 64).is_some_and(|word| word >> (unit % 64) & 1 != 0)
-    }
-
-    fn fit(&self, from: usize, to: usize) -> Fit {
-        let (mut any, mut all, mut inner) = (false, true, false);
-        for (word, mask) in words_of(from, to) {
-            let arrived = self.arrived.get(word).copied().unwrap_or(0) & mask;
-            let begins = self.begins.get(word).copied().unwrap_or(0) & mask;
-            any |= arrived != 0;
-            all &= arrived == mask;
-            let own = if word == from / 64 { 1 << (from % 64) } else { 0 };
-            inner |= begins & !own != 0;
-        }
-        if !any {
-            return Fit::New;
-        }
-        // The same fragment again: begins where one began, none begins inside, and it ends where one ended.
-        let ends = Units::has(&self.begins, to) || !Units::has(&self.arrived, to);
-        if all && !inner && ends && Units::has(&self.begins, from) { Fit::Duplicate } else { Fit::Overlap }
-    }
-
-    fn mark(&mut self, from: usize, to: usize) {
-        for (word, mask) in words_of(from, to) {
-            if let Some(arrived) = self.arrived.get_mut(word) {
-                *arrived |= mask;
-            }
-        }
-        if let Some(begins) = self.begins.get_mut(from / 64) {
-            *begins |= 1 << (from % 64);
-        }
-    }
-
-    /// Forgets what arrived below `to`.
-    fn clear(&mut self, to: usize) {
-        let words = to.div_ceil(64).min(WORDS);
-        for word in self.arrived.iter_mut().take(words) {
-            *word = 0;
-        }
-        for word in self.begins.iter_mut().take(words) {
-            *word = 0;
-        }
-    }
 }
 
 /// The fragmented datagrams of one worker.
@@ -511,7 +437,8 @@ impl FragmentTracker {
 
     fn free_complete(&mut self) {
         if let Some(slot) = self.complete.take() {
-            self.free(slot);
+            // Its held fragments have been taken out by now; any that were not still need a verdict.
+            self.time_out(slot);
         }
     }
 

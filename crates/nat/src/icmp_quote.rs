@@ -187,7 +187,8 @@ pub fn rewrite(packet: &mut [u8], quote: &Quote, change: &QuoteChange) {
                 Protocol::Udp => (transport_at + udp::CHECKSUM_OFFSET, true),
                 _ => (transport_at + tcp::CHECKSUM_OFFSET, false),
             };
-            // The checksum of TCP lies behind the 8 bytes that old routers quote.
+            // The checksum of TCP lies behind the 8 bytes that old routers quote. One that is cut in half stays
+            // as it is: without its low byte its high byte can't be known.
             if at + 2 <= transport_end {
                 let old = editor.u16_at(at);
                 editor.set_u16(at, if is_udp { transport.apply_udp(old) } else { transport.apply(old) });
