@@ -1,4 +1,4 @@
-//! Writes the seeds of the `wire` targets: `cargo run -p fuzz-targets --example write-seeds`.
+//! Writes the seeds of the targets: `cargo run -p fuzz-targets --example write-seeds`.
 
 use std::fs;
 use std::io;
@@ -57,6 +57,11 @@ fn main() -> io::Result<()> {
         write("wire_verify", name, packet)?;
         write("wire_quoted", name, packet)?;
         write("wire_checksum", name, packet)?;
+        write("nat_own_icmp", name, packet)?;
+        write("nat_split", name, &[&[0, 100], packet.as_slice()].concat())?;
+        if Ipv4::new_unchecked(packet.as_slice()).protocol() == 1 {
+            write("nat_icmp_quote", name, packet)?;
+        }
         write("wire_fragments", name, &[&[0, 100], packet.as_slice()].concat())?;
         let view = Ipv4::new_unchecked(packet.as_slice());
         let target = match view.protocol() {
@@ -66,6 +71,12 @@ fn main() -> io::Result<()> {
         };
         write(target, name, view.payload())?;
     }
+    // Steps of `nat_fragments`: flags (32: more fragments, 64: refused), offset, length in units of 8, wait.
+    write("nat_fragments", "in-order", &[32, 0, 0, 10, 0, 32, 0, 80, 10, 1, 0, 0, 160, 1, 1])?;
+    write("nat_fragments", "last-first", &[0, 0, 160, 1, 0, 32, 0, 80, 10, 1, 32, 0, 0, 10, 1])?;
+    write("nat_fragments", "overlap", &[32, 0, 80, 10, 0, 32, 0, 88, 1, 0, 32, 0, 0, 10, 0])?;
+    write("nat_fragments", "too-late", &[32, 0, 80, 10, 0, 32, 0, 0, 10, 250, 0, 0, 160, 1, 255, 0, 0, 160, 1, 255])?;
+    write("nat_fragments", "refused", &[32, 0, 80, 10, 0, 96, 0, 0, 10, 0, 0, 0, 160, 1, 0])?;
     write("wire_ipv4_options", "routes", &route_options)?;
     write("wire_ipv4_options", "nothing", &[1, 1, 1, 0])?;
     write("wire_tcp", "options-alone", &syn_options)?;

@@ -4,6 +4,7 @@
 //! instrumentation. It calls [`target`]. `tests/replay.rs` runs the same functions over the committed seeds and
 //! regressions in every `cargo test`. How to fuzz and how to add a target: `fuzz/README.md`.
 
+pub mod nat;
 pub mod wire;
 
 /// A function the fuzzer feeds bytes to. It panics when a claim does not hold.
@@ -29,6 +30,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_fragments", run: wire::fragments },
     Target { name: "wire_verify", run: wire::verify },
     Target { name: "wire_mac_text", run: wire::mac_text },
+    Target { name: "nat_icmp_quote", run: nat::icmp_quote },
+    Target { name: "nat_own_icmp", run: nat::own_icmp },
+    Target { name: "nat_split", run: nat::split_packet },
+    Target { name: "nat_fragments", run: nat::fragments },
 ];
 
 /// The target with this name.

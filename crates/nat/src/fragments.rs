@@ -9,8 +9,8 @@
 //! - held fragments: `Limits::fragments_held_max` slots of a fixed size, at most [`HELD_PER_DATAGRAM_MAX`] of
 //!   one datagram;
 //! - shares (RFC 4787 §11 REQ-14a): sources are hashed into [`SOURCES`] classes, and one class has at most
-//!   an eighth of either table; one side has at most three quarters. A flood is dropped at its share;
-//!   nothing valid is evicted for it.
+//!   an eighth of either table (of the slots at least 64, one large datagram); one side has at most three
+//!   quarters. A flood is dropped at its share; nothing valid is evicted for it.
 //!
 //! What is refused: overlaps (the whole datagram, as RFC 5722 §4 has it for IPv6), tiny first fragments
 //! (RFC 1858, RFC 3128), and offsets that contradict each other. Two bits per 8-byte unit of a datagram say
@@ -220,7 +220,7 @@ pub struct FragmentTracker {
 impl FragmentTracker {
     /// A tracker within `limits`. `slot_bytes` is the largest packet that can be held (the largest MTU of the
     /// interfaces is a good choice), taken into [`SLOT_BYTES_MIN`]..=[`SLOT_BYTES_MAX`]; `key` is secret and
-    /// random.
+    /// random. Takes about 2.2 KiB a datagram and `slot_bytes` a held fragment.
     pub fn new(limits: &Limits, timeout: Duration, slot_bytes: usize, key: u64) -> FragmentTracker {
         let slot_bytes = slot_bytes.clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX);
         let datagrams_max = limits.fragmented_datagrams_max;
