@@ -1,0 +1,133 @@
+"""Natrix in the middle of the network: its configuration, its start and stop, and what it says of itself."""
+
+import json
+import socket
+from pathlib import Path
+
+from . import process
+
+DEMO_CONFIGURATION = Path(__file__).resolve().parent.parent / "demo.toml"
+_SOCKET_IN_DEMO = "/run/natrix/control.sock"
+_AF_XDP = 44
+
+
+def default_driver():
+    """The driver for virtual cables that this kernel has: AF_XDP sockets, otherwise tap devices.
+
+    Not packet sockets (net_af_packet): there the kernel puts fragments together before Natrix sees them.
+    """
+    try:
+        socket.socket(_AF_XDP, socket.SOCK_RAW).close()
+    except OSError:
+        return "tap"
+    return "af_xdp"
+
+
+# How each driver names the two ports.
+DRIVERS = {
+    "af_xdp": ("net_af_xdp0,iface=inside", "net_af_xdp1,iface=outside"),
+    "af_packet": (
+        "net_af_packet0,iface=inside,qpairs=2,framesz=16384,blocksz=65536,framecnt=256",
+        "net_af_packet1,iface=outside,qpairs=2,framesz=16384,blocksz=65536,framecnt=256",
+    ),
+    "tap": ("net_tap0,iface=tap-inside", "net_tap1,iface=tap-outside"),
+}
+
+
+class Natrix:
+    """A `natrix run` in the NAT's namespace."""
+
+    name = "natrix"
+
+    def __init__(self, binary, driver=None):
+        self.binary = Path(binary).resolve()
+        self.driver = driver or default_driver()
+        self.daemon = None
+        self.network = None
+
+    def start(self, network, driver=None, **differences):
+        """Starts it with the demo's configuration and these differences; returns when it is ready for traffic."""
+        if not self.binary.exists():
+            raise process.CommandFailed(f"no binary {self.binary}; build it first, see the Makefile")
+        self.network = network
+        self.driver = driver or self.driver
+        self.socket = network.state.directory / "control.sock"
+        self.configuration = network.state.directory / "natrix.toml"
+        self.configuration.write_text(self.configure(**differences))
+        status, out, err = network.nat.run([self.binary, "check", "-c", self.configuration])
+        if status != 0:
+            raise process.CommandFailed(f"natrix check: {err.strip() or out.strip()}")
+        self.daemon = network.nat.start("natrix", [self.binary, "run", "-c", self.configuration])
+        if not process.wait_until(lambda: not self.daemon.alive() or self.running(), 30, 0.1):
+            raise process.CommandFailed(f"natrix is not ready after 30 s:\n{self.daemon.log()}")
+        if not self.daemon.alive():
+            raise process.CommandFailed(f"natrix has ended:\n{self.daemon.log()}")
+        if self.driver == "tap":
+            self.bridge_taps()
+
+    def bridge_taps(self):
+        """A tap device is a wire of its own: ties each to its cable."""
+        nat = self.network.nat
+        for side in ("inside", "outside"):
+            nat.ip("link", "add", f"tie-{side}", "type", "bridge")
+            for device in (side, f"tap-{side}"):
+                nat.ip("link", "set", device, "master", f"tie-{side}")
+                nat.ip("link", "set", device, "up")
+            nat.ip("link", "set", f"tie-{side}", "up")
+
+    def running(self):
+        status = self.show("status")
+        return bool(status) and status[0]["state"] == "running"
+
+    def alive(self):
+        return self.daemon is not None and self.daemon.alive()
+
+    def stop(self):
+        """Ends it by SIGTERM. Returns what went wrong, or None."""
+        if self.daemon is None:
+            return None
+        if not self.alive():
+            return f"natrix had ended with status {self.daemon.process.returncode}:\n{self.daemon.log()[-2000:]}"
+        status = self.daemon.end(grace_seconds=15)
+        if status != 0:
+            return f"natrix ended with status {status} on SIGTERM:\n{self.daemon.log()[-2000:]}"
+        return None
+
+    def command(self, *words):
+        """A natrix command against this instance: (status, standard output, standard error)."""
+        return self.network.nat.run([self.binary, *words, "--socket", self.socket])
+
+    def show(self, *words):
+        """`natrix show … --json`: a list of objects; empty when it does not answer."""
+        status, out, _ = self.command("show", *words, "--json")
+        if status != 0:
+            return []
+        return [json.loads(line) for line in out.splitlines() if line.strip()]
+
+    def facts(self):
+        status = self.show("status")[0]
+        lines = [
+            f"sessions now {status['sessions']:,}, mappings now {status['mappings']:,}, subscribers {status['subscribers']}; "
+            f"sessions made {status['sessions_created']:,}, mappings made {status['mappings_created']:,}",
+            f"packets received {status['packets_received']:,}, forwarded {status['packets_forwarded']:,}, "
+            f"dropped {status['packets_dropped']:,}",
+        ]
+        for worker in status["workers"]:
+            lines.append(
+                f"worker {worker['worker']}: received {worker['packets_received']:,}, handed over {worker['handed_off']:,}, "
+                f"taken over {worker['taken_over']:,}"
+            )
+        drops = [drop for drop in self.show("drops") if drop["packets"]]
+        lines.append("drops by reason:" if drops else "no drops")
+        lines += [f"  {drop['packets']:>8,}  {drop['reason']:<24} {drop['description']}" for drop in drops]
+        return lines
+
+    def how_to_look(self):
+        binary, where = self.binary, f"--socket {self.socket}"
+        return [
+            f"{binary} top {where}",
+            f"{binary} show sessions {where}     also: status, interfaces, pools, subscribers, mappings, counters, drops",
+            f"{binary} find 203.0.113.1 {where}     who holds this external address",
+            f"{binary} why udp 100.64.0.10:5000 192.0.2.10:53 {where}     what would happen to this packet",
+            f"{binary} trace {where}     packets as they pass",
+        ]
