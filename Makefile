@@ -36,7 +36,7 @@ bench: build ## the in-memory benchmarks of the engine: 1 000, 1 M and 10 M sess
 	scripts/bench.sh
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (default 300) seconds
-	fuzz/run.sh $(FUZZ_SECONDS)
+	fuzz/run.sh all $(FUZZ_SECONDS)
 
 soak: build ## the demo's network under changing load for SOAK_MINUTES (default 30) minutes, invariants checked
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
