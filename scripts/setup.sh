@@ -85,6 +85,7 @@ install_packages() {
     restore_policy
     trap - EXIT INT TERM
 
+    # Where there is no systemd (a container, say) nothing is started at boot either.
     if command -v systemctl >/dev/null; then
         for unit in $units; do
             case " $known " in

@@ -18,11 +18,11 @@ ETH_P_IP = 0x0800
 TESTS = []
 
 
-def test(setup="default"):
-    """Registers a test; `setup` names the configuration of the NAT it runs against (see setups.py)."""
+def test(*names):
+    """Registers a test; the names are the setups of the NAT it runs against (see setups.py), "default" without any."""
 
     def register(function):
-        TESTS.append((setup, function))
+        TESTS.extend((name, function) for name in names or ("default",))
         return function
 
     return register

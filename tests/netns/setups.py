@@ -9,5 +9,8 @@ SETUPS = {
     "tcp_address_dependent": {"filtering": {"tcp": "address-dependent", "udp": "endpoint-independent"}},
     "narrow_outside": {"outside_mtu": 1400},
     "narrow_inside": {"inside_mtu": 1300},
+    # Other ways to receive, with a queue for each worker: flows come to any of them.
+    "packet_sockets": {"driver": "af_packet"},
+    "tap_devices": {"driver": "tap"},
     "short_timers": {"timeouts": {"udp": SHORT_SECONDS, "icmp": SHORT_SECONDS, "tcp_opening": SHORT_SECONDS}},
 }

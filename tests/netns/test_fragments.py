@@ -25,7 +25,7 @@ def inbound(n, server, sub, endpoint, order, pause=0.0):
     expect_equal(receive(sub, f"datagram in order {order}")[0], payload, "payload")
 
 
-@test()
+@test("default", "tap_devices")
 @shows("4787-REQ-14", "S4")
 def inbound_fragments_arrive_in_every_order(n):
     with sockets(udp(n.sub1), udp(n.srv1, address=SRV1)) as (sub, server):
@@ -43,7 +43,7 @@ def a_late_fragment_still_arrives(n):
             inbound(n, server, sub, endpoint, order, pause=0.8)
 
 
-@test()
+@test("default", "tap_devices")
 @shows("4787-REQ-14", "3022-3")
 def outbound_fragments_arrive_in_every_order(n):
     inside = SUBSCRIBERS["sub1"]

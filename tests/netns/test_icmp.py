@@ -27,7 +27,7 @@ def echo(sock, to, sequence, payload=b"some payload"):
     return kind, code, identifier, number, data[8:]
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("5508-REQ-1", "5508-REQ-10a3", "3022-5")
 def two_subscribers_with_the_same_query_id_get_their_own_replies(n):
     with sockets(echo_socket(n.sub1, 0x1234), echo_socket(n.sub2, 0x1234)) as subs:

@@ -127,7 +127,7 @@ def one_direction_goes_on_long_after_the_other_is_closed(n):
         expect(received == data, "the bytes are others")
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("5382-REQ-2", "3022-3")
 def both_directions_at_once_arrive_as_sent(n):
     size = 16 << 20
@@ -239,7 +239,7 @@ def the_same_five_numbers_work_again_right_after_a_reset(n):
     expect(len(externals) == 1, f"the mapping changed: {sorted(externals)}")
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("5382-REQ-8", "5382-REQ-8a")
 def subscribers_connect_to_each_other_by_external_endpoints(n):
     port = fresh_port()

@@ -12,7 +12,7 @@ from netlab.topology import SRV2
 from netlab.topology import SUBSCRIBERS
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("4787-REQ-1", "3022-1")
 def one_endpoint_keeps_its_mapping_over_many_destinations(n):
     port = fresh_port()
@@ -38,7 +38,7 @@ def all_mappings_of_one_subscriber_share_one_address(n):
     expect(len(seen) == 1, f"several addresses: {sorted(seen)}")
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("4787-REQ-3", "S15")
 def no_external_endpoint_is_given_twice(n):
     with sockets(udp(n.srv1)) as server:
@@ -57,7 +57,7 @@ def no_external_endpoint_is_given_twice(n):
                 expect_equal(data, str(endpoint).encode(), "reply")
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("4787-REQ-3", "4787-REQ-2")
 def two_hundred_subscribers_each_get_their_own_replies(n):
     with sockets(udp(n.srv1)) as server:
@@ -138,7 +138,7 @@ def hairpin(n):
         return one, external_of(one, server, destination), two, external_of(two, server, destination)
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("4787-REQ-9", "4787-REQ-9a")
 def subscribers_reach_each_other_by_external_endpoints(n):
     one, one_external, two, two_external = hairpin(n)
@@ -192,7 +192,7 @@ def no_checksum_stays_no_checksum_both_ways(n):
             expect_equal(seen[0].payload[6:8], b"\0\0", f"checksum seen by {address}")
 
 
-@test()
+@test("default", "packet_sockets", "tap_devices")
 @shows("S15")
 def order_is_kept_within_a_flow(n):
     with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
