@@ -100,6 +100,7 @@ verdicts! {
     FragmentBuffersFull, "fragment_buffers_full", Dropped, "Too many fragments wait for their first one.";
     FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not come in time.";
     FragmentRefused, "fragment_refused", Dropped, "The first fragment of this datagram was dropped, so the rest is too.";
+    Quarantined, "quarantined", Dropped, "Natrix failed on the burst this packet was in; the burst is kept for its developers.";
 }
 
 /// Event counters of one worker. All but gauges only grow.
