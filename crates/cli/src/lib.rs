@@ -1,1 +1,36 @@
 //! The natrix commands and the terminal dashboard; talks to the control socket only.
+//!
+//! [`parse`] reads the command line. What needs the engine itself (`check`, `run`, `replay`, `bench`) is handed back to the
+//! binary; everything else is a [`ClientCommand`] for [`execute`].
+
+mod arguments;
+mod ask;
+mod complete;
+mod error;
+mod execute;
+mod human;
+mod output;
+mod pcap;
+mod show;
+mod table;
+mod top;
+mod trace;
+mod usage;
+
+pub use arguments::Arguments;
+pub use arguments::BenchCommand;
+pub use arguments::BenchEngine;
+pub use arguments::BenchMode;
+pub use arguments::Check;
+pub use arguments::ClientCommand;
+pub use arguments::Command;
+pub use arguments::Replay;
+pub use arguments::Run;
+pub use complete::completions;
+pub use error::CliError;
+pub use execute::execute;
+pub use usage::parse;
+pub use usage::try_parse_from;
+
+/// Exit status for a command line that is not understood; everything else that fails exits with 1.
+pub const EXIT_USAGE: u8 = 2;

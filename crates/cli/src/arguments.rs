@@ -1,0 +1,494 @@
+//! The command line: one definition gives parsing, help and completions.
+
+use std::net::Ipv4Addr;
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use clap::Parser;
+use clap::Subcommand;
+use clap::ValueEnum;
+use clap_complete::Shell;
+use control::ParseError;
+use control::Prefix;
+use control::Protocol;
+use control::TcpSegment;
+
+/// A carrier-grade NAT in software.
+#[derive(Debug, Parser)]
+#[command(name = "natrix", version, about, long_about = None, disable_help_subcommand = true, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Validate a configuration file: every fault with its place, what is wrong and what to do
+    Check(Check),
+    /// Run the data plane in the foreground
+    Run(Run),
+    /// Translate captures offline: no privileges, capture time as the clock
+    Replay(Replay),
+    /// Benchmarks in memory
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Print the completion script of a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// The commands that ask a running instance.
+    #[command(flatten)]
+    Client(ClientCommand),
+}
+
+/// `natrix check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Configuration file
+    #[arg(short, long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// One JSON object per fault
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `natrix run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Configuration file
+    #[arg(short, long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// `natrix replay`.
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// Configuration file
+    #[arg(short, long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Capture of what arrives from inside
+    #[arg(long, value_name = "IN.pcap")]
+    pub inside: PathBuf,
+    /// Capture of what arrives from outside
+    #[arg(long, value_name = "OUT.pcap")]
+    pub outside: PathBuf,
+    /// Folder for what leaves, made when missing
+    #[arg(long, value_name = "DIR")]
+    pub out_dir: PathBuf,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `natrix bench`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The whole engine on frames in memory
+    Engine(BenchEngine),
+}
+
+/// `natrix bench engine`.
+#[derive(Debug, Args)]
+pub struct BenchEngine {
+    /// Sessions to hold
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub sessions: u64,
+    /// What the packets do
+    #[arg(long, value_enum, default_value_t = BenchMode::Established)]
+    pub mode: BenchMode,
+    /// Workers, one thread each
+    #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+    /// Length of the timed part
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the packets of a benchmark do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchMode {
+    /// All belong to sessions that exist
+    Established,
+    /// All make new sessions
+    New,
+    /// Nine in ten belong to sessions that exist
+    Mixed,
+}
+
+impl BenchMode {
+    /// The word of the command line and of JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BenchMode::Established => "established",
+            BenchMode::New => "new",
+            BenchMode::Mixed => "mixed",
+        }
+    }
+}
+
+/// Commands that ask a running instance.
+#[derive(Debug, Subcommand)]
+pub enum ClientCommand {
+    /// Show the state of the running instance
+    #[command(subcommand)]
+    Show(Show),
+    /// Who holds this external (or internal) endpoint
+    Find(Find),
+    /// What would happen to this packet now, step by step, changing nothing
+    Why(Why),
+    /// Packets as they pass, with what became of them
+    Trace(Trace),
+    /// Dashboard in the terminal
+    Top(Top),
+}
+
+/// Where the running instance listens.
+#[derive(Clone, Debug, Args)]
+pub struct Socket {
+    /// Control socket of the running instance
+    #[arg(long, value_name = "PATH", env = "NATRIX_SOCKET", default_value = control::SOCKET_PATH_DEFAULT)]
+    pub socket: PathBuf,
+}
+
+/// Socket and form of the output.
+#[derive(Clone, Debug, Args)]
+pub struct Output {
+    /// Where the instance listens.
+    #[command(flatten)]
+    pub socket: Socket,
+    /// JSON, one object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `natrix show`.
+#[derive(Debug, Subcommand)]
+pub enum Show {
+    /// Uptime, table use, rates and workers
+    Status(Output),
+    /// Interfaces with link state and traffic
+    Interfaces(Output),
+    /// Pools and how full they are
+    Pools(ShowPools),
+    /// Subscribers with at least one mapping
+    Subscribers(ShowSubscribers),
+    /// Mappings: internal and external endpoints
+    Mappings(ShowMappings),
+    /// Sessions: mappings and remote endpoints
+    Sessions(ShowSessions),
+    /// Rules of the configuration
+    Rules(ShowRules),
+    /// All counters
+    Counters(ShowCounters),
+    /// Packets dropped, by reason, most frequent first
+    Drops(ShowDrops),
+}
+
+/// How much of a list.
+#[derive(Clone, Debug, Args)]
+pub struct Paging {
+    /// Most objects to show
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: u64,
+    /// Show all, however many
+    #[arg(long, conflicts_with = "limit")]
+    pub all: bool,
+    /// Go on where an earlier page ended
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<String>,
+}
+
+/// `natrix show pools`.
+#[derive(Debug, Args)]
+pub struct ShowPools {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Each external address instead of each pool
+    #[arg(long)]
+    pub addresses: bool,
+    /// Only this pool
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Only these external addresses (with --addresses)
+    #[arg(long, value_name = "ADDRESS[/LENGTH]", requires = "addresses")]
+    pub external: Option<Prefix>,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show subscribers`.
+#[derive(Debug, Args)]
+pub struct ShowSubscribers {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Internal address or prefix
+    #[arg(long, value_name = "ADDRESS[/LENGTH]")]
+    pub internal: Option<Prefix>,
+    /// External address or prefix
+    #[arg(long, value_name = "ADDRESS[/LENGTH]")]
+    pub external: Option<Prefix>,
+    /// Owner.
+    #[command(flatten)]
+    pub owner: OwnerFilter,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// Which owner.
+#[derive(Clone, Debug, Args)]
+pub struct OwnerFilter {
+    /// Name of the pool
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Number of the worker
+    #[arg(long, value_name = "N")]
+    pub worker: Option<u8>,
+}
+
+/// Which mappings.
+#[derive(Clone, Debug, Args)]
+pub struct EndpointFilters {
+    /// Transport: udp, tcp or icmp
+    #[arg(long, value_name = "PROTOCOL")]
+    pub protocol: Option<Protocol>,
+    /// Internal address, prefix or endpoint
+    #[arg(long, value_name = "ADDRESS[/LENGTH][:PORT]")]
+    pub internal: Option<EndpointFilter>,
+    /// External address, prefix or endpoint
+    #[arg(long, value_name = "ADDRESS[/LENGTH][:PORT]")]
+    pub external: Option<EndpointFilter>,
+    /// Internal, external or remote port
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Owner.
+    #[command(flatten)]
+    pub owner: OwnerFilter,
+}
+
+/// `natrix show mappings`.
+#[derive(Debug, Args)]
+pub struct ShowMappings {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Which.
+    #[command(flatten)]
+    pub endpoints: EndpointFilters,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show sessions`.
+#[derive(Debug, Args)]
+pub struct ShowSessions {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Which.
+    #[command(flatten)]
+    pub endpoints: EndpointFilters,
+    /// Remote address, prefix or endpoint
+    #[arg(long, value_name = "ADDRESS[/LENGTH][:PORT]")]
+    pub remote: Option<EndpointFilter>,
+    /// State, as the table shows it
+    #[arg(long, value_name = "STATE")]
+    pub state: Option<String>,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show rules`.
+#[derive(Debug, Args)]
+pub struct ShowRules {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show counters`.
+#[derive(Debug, Args)]
+pub struct ShowCounters {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Each worker by itself instead of the sums
+    #[arg(long)]
+    pub per_worker: bool,
+    /// Only counters with this text in their name
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// Counters that are zero too
+    #[arg(long)]
+    pub all: bool,
+    /// Most counters to show
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+}
+
+/// `natrix show drops`.
+#[derive(Debug, Args)]
+pub struct ShowDrops {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Reasons that never occurred too
+    #[arg(long)]
+    pub all: bool,
+    /// Most reasons to show
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+}
+
+/// `natrix find`.
+#[derive(Debug, Args)]
+pub struct Find {
+    /// Address, or address and port (or ICMP query identifier)
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    pub endpoint: AddressAndPort,
+    /// Only this transport: udp, tcp or icmp
+    #[arg(long, value_name = "PROTOCOL")]
+    pub protocol: Option<Protocol>,
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix why`.
+#[derive(Debug, Args)]
+pub struct Why {
+    /// Transport: udp, tcp or icmp (echo)
+    #[arg(value_name = "PROTOCOL")]
+    pub protocol: Protocol,
+    /// Source; for icmp the port is the query identifier
+    #[arg(value_name = "SRC:PORT")]
+    pub source: SocketAddrV4,
+    /// Destination
+    #[arg(value_name = "DST:PORT")]
+    pub destination: SocketAddrV4,
+    /// The packet comes from outside
+    #[arg(long)]
+    pub inbound: bool,
+    /// Flags of a TCP segment: syn, syn_ack, ack, fin or rst
+    #[arg(long, value_name = "FLAGS")]
+    pub segment: Option<TcpSegment>,
+    /// Length of the IP packet in bytes; the shortest possible when absent
+    #[arg(long, value_name = "BYTES")]
+    pub length: Option<u16>,
+    /// Interface it arrives on; the first one of its side when absent
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `natrix trace`.
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// Write the frames to this capture file too: each as it came and as it left
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// End after so many packets
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Transport: udp, tcp or icmp
+    #[arg(long, value_name = "PROTOCOL")]
+    pub protocol: Option<Protocol>,
+    /// Source or destination address or prefix, before or after translation
+    #[arg(long, value_name = "ADDRESS[/LENGTH]")]
+    pub address: Option<Prefix>,
+    /// Source or destination port, before or after translation
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Interface the packet arrived on
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+    /// Only packets with this verdict (see `natrix show counters --all`)
+    #[arg(long, value_name = "NAME")]
+    pub verdict: Option<String>,
+    /// Only packets that were dropped
+    #[arg(long)]
+    pub dropped: bool,
+    /// Every decision under its packet
+    #[arg(long)]
+    pub steps: bool,
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `natrix top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Where the instance listens.
+    #[command(flatten)]
+    pub socket: Socket,
+}
+
+/// `ADDRESS[/LENGTH][:PORT]` or `:PORT`, as a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointFilter {
+    /// Addresses that match.
+    pub prefix: Option<Prefix>,
+    /// Port that matches.
+    pub port: Option<u16>,
+}
+
+impl FromStr for EndpointFilter {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<EndpointFilter, ParseError> {
+        const WRONG: ParseError = ParseError { expected: "10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000" };
+        let (prefix, port) = match text.split_once(':') {
+            Some((prefix, port)) => (prefix, Some(port.parse().map_err(|_| WRONG)?)),
+            None => (text, None),
+        };
+        let prefix = match prefix {
+            "" if port.is_some() => None,
+            text => Some(text.parse().map_err(|_| WRONG)?),
+        };
+        Ok(EndpointFilter { prefix, port })
+    }
+}
+
+/// `ADDRESS[:PORT]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressAndPort {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The port.
+    pub port: Option<u16>,
+}
+
+impl FromStr for AddressAndPort {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<AddressAndPort, ParseError> {
+        const WRONG: ParseError = ParseError { expected: "203.0.113.10 or 203.0.113.10:40001" };
+        let (address, port) = match text.split_once(':') {
+            Some((address, port)) => (address, Some(port.parse().map_err(|_| WRONG)?)),
+            None => (text, None),
+        };
+        Ok(AddressAndPort { address: address.parse().map_err(|_| WRONG)?, port })
+    }
+}

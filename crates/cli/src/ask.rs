@@ -1,0 +1,118 @@
+//! `natrix find` and `natrix why`.
+
+use std::io;
+use std::io::Write;
+
+use control::Direction;
+use control::FindAnswer;
+use control::Request;
+use control::WhyAnswer;
+
+use crate::arguments::Find;
+use crate::arguments::Why;
+use crate::error::CliError;
+use crate::execute::connect;
+use crate::human;
+use crate::output::Row;
+use crate::output::json_line;
+use crate::output::print_pages;
+use crate::table::Align;
+use crate::table::Align::Left;
+use crate::table::Align::Right;
+use crate::table::Table;
+
+impl Row for FindAnswer {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("ASKED", Left),
+        ("IS", Left),
+        ("HOLDER", Left),
+        ("PROTO", Left),
+        ("INTERNAL", Left),
+        ("EXTERNAL", Left),
+        ("IDLE", Right),
+        ("ENDS IN", Right),
+        ("", Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let mapping = self.mapping.as_ref();
+        let external = mapping.map(|mapping| mapping.external.to_string());
+        let external = external.or_else(|| self.external_address.map(|address| address.to_string()));
+        vec![
+            self.queried.clone(),
+            self.place.to_string(),
+            human::or_dash(self.holder),
+            human::or_dash(mapping.map(|mapping| mapping.protocol)),
+            human::or_dash(mapping.map(|mapping| mapping.internal)),
+            human::or_dash(external),
+            human::duration_or_dash(mapping.map(|mapping| mapping.idle_us)),
+            human::duration_or_dash(mapping.map(|mapping| mapping.expires_in_us)),
+            self.detail.clone(),
+        ]
+    }
+}
+
+/// Runs `find`.
+pub(crate) fn find(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    let mut client = connect(&arguments.output.socket)?;
+    let json = arguments.output.json;
+    let request = control::Find {
+        address: arguments.endpoint.address,
+        port: arguments.endpoint.port,
+        protocol: arguments.protocol,
+        limit: None,
+        cursor: None,
+    };
+    print_pages::<FindAnswer>(
+        &mut client,
+        &arguments.paging,
+        |limit, cursor| Request::Find(control::Find { limit, cursor, ..request.clone() }),
+        json,
+        out,
+        notes,
+    )
+}
+
+/// Runs `why`.
+pub(crate) fn why(arguments: &Why, out: &mut dyn Write) -> Result<(), CliError> {
+    let request = Request::Why(control::Why {
+        protocol: arguments.protocol,
+        source: arguments.source,
+        destination: arguments.destination,
+        inbound: arguments.inbound,
+        tcp_segment: arguments.segment,
+        length_bytes: arguments.length,
+        interface: arguments.interface.clone(),
+    });
+    let answer: WhyAnswer = connect(&arguments.output.socket)?.request_one(&request)?;
+    if arguments.output.json {
+        json_line(&answer, out)?;
+    } else {
+        print_why(&answer, out)?;
+    }
+    Ok(())
+}
+
+fn print_why(answer: &WhyAnswer, out: &mut dyn Write) -> io::Result<()> {
+    let WhyAnswer { protocol, source, destination, worker, verdict, kind, description, .. } = answer;
+    let from = match answer.direction {
+        Direction::Outbound => "inside",
+        Direction::Inbound => "outside",
+    };
+    writeln!(out, "{protocol} {source} > {destination}, from {from}, on worker {worker}\n")?;
+    let mut steps = Table::new(&[("", Right), ("STEP", Left), ("DECISION", Left), ("GROUNDS", Left)]);
+    for (position, step) in answer.steps.iter().enumerate() {
+        let number = (position + 1).to_string();
+        steps.row(vec![number, step.step.clone(), step.decision.clone(), step.detail.clone()]);
+    }
+    steps.flush(out)?;
+    writeln!(out, "\nverdict: {verdict} ({kind}): {description}")?;
+    if let (Some(source), Some(destination)) = (answer.translated_source, answer.translated_destination) {
+        writeln!(out, "leaves as: {protocol} {source} > {destination}")?;
+    }
+    if answer.state_changed {
+        writeln!(out, "the daemon says that asking changed its state")
+    } else {
+        writeln!(out, "nothing was changed by asking")
+    }
+}

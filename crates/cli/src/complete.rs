@@ -1,0 +1,19 @@
+//! Shell completions.
+
+use std::io;
+use std::io::Write;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::arguments::Arguments;
+
+/// Writes the completion script of `shell`.
+///
+/// # Errors
+/// When `out` can not be written to.
+pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "natrix", &mut script);
+    out.write_all(&script)
+}

@@ -1,0 +1,51 @@
+//! Runs the commands that ask a running instance.
+
+use std::io;
+use std::io::BufWriter;
+use std::io::Write;
+use std::time::Duration;
+
+use control::Client;
+
+use crate::arguments::ClientCommand;
+use crate::arguments::Socket;
+use crate::ask;
+use crate::error::CliError;
+use crate::show;
+use crate::top;
+use crate::trace;
+
+/// How long the daemon may take for one reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Runs one command; what it prints goes to `out`, remarks that are no part of the output to `notes`.
+///
+/// # Errors
+/// What went wrong, ready to be printed after `error: `. [`CliError::is_broken_pipe`] is for leaving quietly.
+pub fn execute(
+    command: &ClientCommand,
+    out: &mut (dyn Write + Send),
+    notes: &mut (dyn Write + Send),
+) -> Result<(), CliError> {
+    match command {
+        ClientCommand::Trace(arguments) => trace::run(arguments, out, notes),
+        ClientCommand::Top(arguments) => top::run(arguments),
+        ClientCommand::Show(arguments) => buffered(out, |out| show::run(arguments, out, notes)),
+        ClientCommand::Find(arguments) => buffered(out, |out| ask::find(arguments, out, notes)),
+        ClientCommand::Why(arguments) => buffered(out, |out| ask::why(arguments, out)),
+    }
+}
+
+/// Long lists are written in large pieces; what was printed before an error still appears.
+fn buffered(out: &mut dyn Write, command: impl FnOnce(&mut dyn Write) -> Result<(), CliError>) -> Result<(), CliError> {
+    let mut out = BufWriter::new(out);
+    let outcome = command(&mut out);
+    let flushed: io::Result<()> = out.flush();
+    outcome?;
+    Ok(flushed?)
+}
+
+/// Connects to the running instance.
+pub(crate) fn connect(socket: &Socket) -> Result<Client, CliError> {
+    Ok(Client::connect(&socket.socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT)?)
+}

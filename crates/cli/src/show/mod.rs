@@ -1,0 +1,123 @@
+//! `natrix show`.
+
+mod drops;
+mod rows;
+mod status;
+
+use std::io::Write;
+
+use control::Counter;
+use control::Counters;
+use control::Filter;
+use control::Interface;
+use control::List;
+use control::Mapping;
+use control::Pool;
+use control::PoolAddress;
+use control::Request;
+use control::Rule;
+use control::Session;
+use control::Subscriber;
+
+use crate::arguments::EndpointFilters;
+use crate::arguments::Output;
+use crate::arguments::Paging;
+use crate::arguments::Show;
+use crate::arguments::ShowCounters;
+use crate::arguments::ShowPools;
+use crate::error::CliError;
+use crate::execute::connect;
+use crate::output::Row;
+use crate::output::print_all;
+use crate::output::print_pages;
+
+/// Runs one `show`.
+pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    match show {
+        Show::Status(arguments) => status::show(arguments, out),
+        Show::Drops(arguments) => drops::show(arguments, out),
+        Show::Counters(arguments) => counters(arguments, out),
+        Show::Pools(arguments) => pools(arguments, out, notes),
+        Show::Interfaces(arguments) => {
+            let (interfaces, _) = connect(&arguments.socket)?.request::<Interface>(&Request::Interfaces)?;
+            Ok(print_all(&interfaces, arguments.json, out)?)
+        }
+        Show::Subscribers(arguments) => {
+            let filter = Filter {
+                internal: arguments.internal,
+                external: arguments.external,
+                pool: arguments.owner.pool.clone(),
+                worker: arguments.owner.worker,
+                ..Filter::default()
+            };
+            print_list::<Subscriber>(&arguments.output, filter, &arguments.paging, Request::Subscribers, out, notes)
+        }
+        Show::Mappings(arguments) => {
+            let filter = filter_of(&arguments.endpoints);
+            print_list::<Mapping>(&arguments.output, filter, &arguments.paging, Request::Mappings, out, notes)
+        }
+        Show::Sessions(arguments) => {
+            let mut filter = filter_of(&arguments.endpoints);
+            filter.remote = arguments.remote.and_then(|remote| remote.prefix);
+            filter.remote_port = arguments.remote.and_then(|remote| remote.port);
+            filter.state.clone_from(&arguments.state);
+            print_list::<Session>(&arguments.output, filter, &arguments.paging, Request::Sessions, out, notes)
+        }
+        Show::Rules(arguments) => {
+            print_list::<Rule>(&arguments.output, Filter::default(), &arguments.paging, Request::Rules, out, notes)
+        }
+    }
+}
+
+fn print_list<T: Row>(
+    output: &Output,
+    filter: Filter,
+    paging: &Paging,
+    page: fn(List) -> Request,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), CliError> {
+    let request = |limit, cursor| page(List { filter: filter.clone(), limit, cursor });
+    print_pages::<T>(&mut connect(&output.socket)?, paging, request, output.json, out, notes)
+}
+
+fn filter_of(endpoints: &EndpointFilters) -> Filter {
+    Filter {
+        protocol: endpoints.protocol,
+        internal: endpoints.internal.and_then(|internal| internal.prefix),
+        internal_port: endpoints.internal.and_then(|internal| internal.port),
+        external: endpoints.external.and_then(|external| external.prefix),
+        external_port: endpoints.external.and_then(|external| external.port),
+        port: endpoints.port,
+        pool: endpoints.owner.pool.clone(),
+        worker: endpoints.owner.worker,
+        ..Filter::default()
+    }
+}
+
+fn pools(arguments: &ShowPools, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    if arguments.addresses {
+        let filter = Filter { pool: arguments.pool.clone(), external: arguments.external, ..Filter::default() };
+        let page = Request::PoolAddresses;
+        return print_list::<PoolAddress>(&arguments.output, filter, &arguments.paging, page, out, notes);
+    }
+    let (mut pools, _) = connect(&arguments.output.socket)?.request::<Pool>(&Request::Pools)?;
+    if let Some(name) = &arguments.pool {
+        pools.retain(|pool| pool.name == *name);
+    }
+    if !arguments.paging.all {
+        pools.truncate(usize::try_from(arguments.paging.limit).unwrap_or(usize::MAX));
+    }
+    Ok(print_all(&pools, arguments.output.json, out)?)
+}
+
+fn counters(arguments: &ShowCounters, out: &mut dyn Write) -> Result<(), CliError> {
+    let request = Request::Counters(Counters { per_worker: arguments.per_worker });
+    let (mut counters, _) = connect(&arguments.output.socket)?.request::<Counter>(&request)?;
+    counters.retain(|counter| {
+        let named = arguments.name.as_ref().is_none_or(|part| counter.name.contains(part.as_str()));
+        named && (arguments.all || counter.value > 0)
+    });
+    counters.truncate(arguments.limit.unwrap_or(usize::MAX));
+    Ok(print_all(&counters, arguments.output.json, out)?)
+}

@@ -1,0 +1,250 @@
+//! How the objects of lists look in tables.
+
+use control::Counter;
+use control::Filtering;
+use control::Interface;
+use control::Mapping;
+use control::PerProtocol;
+use control::Pool;
+use control::PoolAddress;
+use control::Rule;
+use control::Session;
+use control::Subscriber;
+
+use crate::human;
+use crate::output::Row;
+use crate::table::Align;
+use crate::table::Align::Left;
+use crate::table::Align::Right;
+
+impl Row for Interface {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("NAME", Left),
+        ("SIDE", Left),
+        ("LINK", Left),
+        ("ADDRESS", Left),
+        ("MTU", Right),
+        ("VLAN", Right),
+        ("MAC", Left),
+        ("RX PACKETS", Right),
+        ("RX MISSED", Right),
+        ("TX PACKETS", Right),
+        ("TX DROPPED", Right),
+        ("DRIVER", Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.side.to_string(),
+            if self.link_up { "up" } else { "down" }.to_owned(),
+            self.addresses.join(","),
+            self.mtu_bytes.to_string(),
+            human::or_dash(self.vlan),
+            self.mac.clone(),
+            human::count(self.rx_packets),
+            human::count(self.rx_missed),
+            human::count(self.tx_packets),
+            human::count(self.tx_dropped),
+            self.driver.clone(),
+        ]
+    }
+}
+
+/// `used of total` of the transport that has the least left.
+fn fullest(used: &PerProtocol, total: &PerProtocol) -> String {
+    let fullest = control::Protocol::ALL
+        .iter()
+        .max_by(|a, b| {
+            control::ratio(used.of(**a), total.of(**a)).total_cmp(&control::ratio(used.of(**b), total.of(**b)))
+        })
+        .copied()
+        .unwrap_or(control::Protocol::Udp);
+    format!("{} of {} {fullest}", human::count(used.of(fullest)), human::count(total.of(fullest)))
+}
+
+/// The short names of RFC 5780 §4 and common use: EIF, ADF, APDF.
+fn filtering(filtering: Filtering) -> &'static str {
+    match filtering {
+        Filtering::EndpointIndependent => "EIF",
+        Filtering::AddressDependent => "ADF",
+        Filtering::AddressAndPortDependent => "APDF",
+    }
+}
+
+impl Row for Pool {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("NAME", Left),
+        ("ADDRESSES", Right),
+        ("PORTS", Left),
+        ("POOLING", Left),
+        ("FILTERING UDP/TCP/ICMP", Left),
+        ("SUBSCRIBERS", Right),
+        ("USED", Right),
+        ("FULLEST TRANSPORT", Left),
+        ("STATE", Left),
+        ("SERVES", Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let kinds = [self.filtering.udp, self.filtering.tcp, self.filtering.icmp].map(filtering);
+        let prefixes: Vec<String> = self.subscriber_prefixes.iter().map(ToString::to_string).collect();
+        vec![
+            self.name.clone(),
+            human::count(self.addresses),
+            format!("{}-{}", self.port_min, self.port_max),
+            self.pooling.to_string(),
+            kinds.join("/"),
+            human::count(self.subscribers),
+            human::percent(self.utilisation_ratio),
+            fullest(&self.ports_used, &self.ports_total),
+            if self.draining { "draining" } else { "active" }.to_owned(),
+            prefixes.join(","),
+        ]
+    }
+}
+
+impl Row for PoolAddress {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("POOL", Left),
+        ("ADDRESS", Left),
+        ("SUBSCRIBERS", Right),
+        ("UDP PORTS", Right),
+        ("TCP PORTS", Right),
+        ("ICMP IDS", Right),
+        ("USED", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.pool.clone(),
+            self.address.to_string(),
+            self.subscribers.map_or_else(|| "-".to_owned(), human::count),
+            human::count(self.ports_used.udp),
+            human::count(self.ports_used.tcp),
+            human::count(self.ports_used.icmp),
+            human::percent(self.utilisation_ratio),
+        ]
+    }
+}
+
+impl Row for Subscriber {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("ADDRESS", Left),
+        ("EXTERNAL", Left),
+        ("POOL", Left),
+        ("UDP", Right),
+        ("TCP", Right),
+        ("ICMP", Right),
+        ("SESSIONS", Right),
+        ("WORKER", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.address.to_string(),
+            human::or_dash(self.external_address),
+            self.pool.clone(),
+            human::count(self.mappings.udp),
+            human::count(self.mappings.tcp),
+            human::count(self.mappings.icmp),
+            human::count(self.sessions),
+            self.worker.to_string(),
+        ]
+    }
+}
+
+impl Row for Mapping {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("PROTO", Left),
+        ("INTERNAL", Left),
+        ("EXTERNAL", Left),
+        ("SESSIONS", Right),
+        ("AGE", Right),
+        ("IDLE", Right),
+        ("ENDS IN", Right),
+        ("POOL", Left),
+        ("WORKER", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.protocol.to_string(),
+            self.internal.to_string(),
+            self.external.to_string(),
+            human::count(self.sessions),
+            human::duration_or_dash(self.age_us),
+            human::duration(self.idle_us),
+            human::duration(self.expires_in_us),
+            self.pool.clone(),
+            self.worker.to_string(),
+        ]
+    }
+}
+
+impl Row for Session {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("PROTO", Left),
+        ("INTERNAL", Left),
+        ("EXTERNAL", Left),
+        ("REMOTE", Left),
+        ("STATE", Left),
+        ("OPENED", Left),
+        ("AGE", Right),
+        ("IDLE", Right),
+        ("ENDS IN", Right),
+        ("WORKER", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.protocol.to_string(),
+            self.internal.to_string(),
+            self.external.to_string(),
+            self.remote.to_string(),
+            self.state.clone(),
+            human::or_dash(self.direction),
+            human::duration_or_dash(self.age_us),
+            human::duration(self.idle_us),
+            human::duration(self.expires_in_us),
+            self.worker.to_string(),
+        ]
+    }
+}
+
+impl Row for Rule {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("RULE", Right),
+        ("ACTION", Left),
+        ("IP PROTOCOL", Right),
+        ("INSIDE", Left),
+        ("OUTSIDE", Left),
+        ("PACKETS", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.index.to_string(),
+            self.action.clone(),
+            self.ip_protocol.to_string(),
+            self.inside.to_string(),
+            self.outside.to_string(),
+            self.packets.map_or_else(|| "-".to_owned(), human::count),
+        ]
+    }
+}
+
+impl Row for Counter {
+    const COLUMNS: &'static [(&'static str, Align)] =
+        &[("COUNTER", Left), ("WORKER", Right), ("VALUE", Right), ("KIND", Left), ("MEANING", Left)];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.worker.map_or_else(|| "all".to_owned(), |worker| worker.to_string()),
+            human::count(self.value),
+            self.kind.to_string(),
+            self.description.clone(),
+        ]
+    }
+}

@@ -1,0 +1,90 @@
+//! `natrix show status`.
+
+use std::io;
+use std::io::Write;
+
+use control::Request;
+use control::Status;
+
+use crate::arguments::Output;
+use crate::error::CliError;
+use crate::execute::connect;
+use crate::human;
+use crate::output::json_line;
+use crate::table::Align::Left;
+use crate::table::Align::Right;
+use crate::table::Table;
+
+pub(super) fn show(arguments: &Output, out: &mut dyn Write) -> Result<(), CliError> {
+    let status: Status = connect(&arguments.socket)?.request_one(&Request::Status)?;
+    if arguments.json {
+        json_line(&status, out)?;
+    } else {
+        print(&status, out)?;
+    }
+    Ok(())
+}
+
+fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+    let uptime = human::duration(status.uptime_us);
+    let Status { version, state, config, pid, .. } = status;
+    writeln!(out, "natrix {version}: {state} for {uptime}, process {pid}, configuration {config}\n")?;
+
+    let mut tables = Table::new(&[("TABLE", Left), ("NOW", Right), ("ROOM FOR", Right), ("USED", Right)]);
+    for (name, now, max) in [
+        ("subscribers", status.subscribers, status.subscribers_max),
+        ("mappings", status.mappings, status.mappings_max),
+        ("sessions", status.sessions, status.sessions_max),
+    ] {
+        let used = human::percent(control::ratio(now, max));
+        tables.row(vec![name.to_owned(), human::count(now), human::count(max), used]);
+    }
+    tables.flush(out)?;
+    writeln!(out)?;
+
+    let mut traffic = Table::new(&[("TRAFFIC", Left), ("PER SECOND", Right), ("SINCE START", Right)]);
+    let bits = human::with_unit(status.bits_per_second as f64, "bit");
+    let rate = human::count;
+    for (name, per_second, total) in [
+        ("packets received", String::new(), human::count(status.packets_received)),
+        ("packets forwarded", rate(status.packets_per_second), human::count(status.packets_forwarded)),
+        ("packets dropped", rate(status.drops_per_second), human::count(status.packets_dropped)),
+        ("bytes forwarded", bits, human::count(status.bytes_forwarded)),
+        ("mappings created", rate(status.mappings_created_per_second), human::count(status.mappings_created)),
+        ("sessions created", String::new(), human::count(status.sessions_created)),
+    ] {
+        traffic.row(vec![name.to_owned(), per_second, total]);
+    }
+    traffic.flush(out)?;
+    writeln!(out)?;
+
+    let mut workers = Table::new(&[
+        ("WORKER", Right),
+        ("CPU", Right),
+        ("BUSY", Right),
+        ("RECEIVED", Right),
+        ("FORWARDED", Right),
+        ("DROPPED", Right),
+        ("HANDED OFF", Right),
+        ("TAKEN OVER", Right),
+        ("SUBSCRIBERS", Right),
+        ("MAPPINGS", Right),
+        ("SESSIONS", Right),
+    ]);
+    for worker in &status.workers {
+        let counts = [
+            worker.packets_received,
+            worker.packets_forwarded,
+            worker.packets_dropped,
+            worker.handed_off,
+            worker.taken_over,
+            worker.subscribers,
+            worker.mappings,
+            worker.sessions,
+        ];
+        let mut cells = vec![worker.worker.to_string(), human::or_dash(worker.cpu), human::percent(worker.busy_ratio)];
+        cells.extend(counts.map(human::count));
+        workers.row(cells);
+    }
+    workers.flush(out)
+}

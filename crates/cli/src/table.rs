@@ -1,0 +1,88 @@
+//! Aligned tables for people.
+
+use std::io;
+use std::io::Write;
+
+/// Which side of its column a text stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table that can be printed in parts: columns are as wide as what has been seen so far, the heading is printed once.
+#[derive(Debug)]
+pub(crate) struct Table {
+    columns: Vec<(&'static str, Align)>,
+    widths: Vec<usize>,
+    rows: Vec<Vec<String>>,
+    heading_printed: bool,
+}
+
+impl Table {
+    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Table {
+        let widths = columns.iter().map(|(name, _)| width_of(name)).collect();
+        Table { columns: columns.to_vec(), widths, rows: Vec::new(), heading_printed: false }
+    }
+
+    /// Adds a row, one cell for each column.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        for (width, cell) in self.widths.iter_mut().zip(&cells) {
+            *width = (*width).max(width_of(cell));
+        }
+        self.rows.push(cells);
+    }
+
+    /// Prints what was added since the last flush.
+    pub(crate) fn flush(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        if !self.heading_printed {
+            self.heading_printed = true;
+            let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
+            self.line(&names, out)?;
+        }
+        for row in std::mem::take(&mut self.rows) {
+            let cells: Vec<&str> = row.iter().map(String::as_str).collect();
+            self.line(&cells, out)?;
+        }
+        Ok(())
+    }
+
+    fn line(&self, cells: &[&str], out: &mut dyn Write) -> io::Result<()> {
+        let mut line = String::new();
+        for (position, ((cell, width), (_, align))) in cells.iter().zip(&self.widths).zip(&self.columns).enumerate() {
+            if position > 0 {
+                line.push_str("  ");
+            }
+            let padding = " ".repeat(width.saturating_sub(width_of(cell)));
+            match align {
+                Align::Left => line.extend([cell, padding.as_str()]),
+                Align::Right => line.extend([padding.as_str(), cell]),
+            }
+        }
+        writeln!(out, "{}", line.trim_end())
+    }
+}
+
+/// Columns a text takes. Names come from the configuration and are plain; wide characters would only misalign their row.
+fn width_of(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_right_and_words_left_without_trailing_spaces() {
+        let mut table = Table::new(&[("NAME", Align::Left), ("COUNT", Align::Right), ("", Align::Left)]);
+        table.row(vec!["a".to_owned(), "1,000,000".to_owned(), "x".to_owned()]);
+        let mut out = Vec::new();
+        table.flush(&mut out).unwrap();
+        table.row(vec!["longer".to_owned(), "2".to_owned(), String::new()]);
+        table.flush(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "NAME      COUNT\na     1,000,000  x\nlonger          2\n");
+    }
+}

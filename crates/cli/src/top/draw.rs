@@ -1,0 +1,400 @@
+//! Draws the dashboard. Made for 80 columns and 24 lines, and takes what more there is.
+
+use std::collections::VecDeque;
+
+use ratatui::Frame;
+use ratatui::layout::Alignment;
+use ratatui::layout::Constraint;
+use ratatui::layout::Layout;
+use ratatui::layout::Rect;
+use ratatui::style::Color;
+use ratatui::style::Modifier;
+use ratatui::style::Style;
+use ratatui::style::Stylize;
+use ratatui::text::Line;
+use ratatui::text::Span;
+use ratatui::widgets::Block;
+use ratatui::widgets::BorderType;
+use ratatui::widgets::Clear;
+use ratatui::widgets::Padding;
+use ratatui::widgets::Paragraph;
+use ratatui::widgets::RenderDirection;
+use ratatui::widgets::Sparkline;
+use ratatui::widgets::Wrap;
+
+use crate::human;
+use crate::top::dashboard::Dashboard;
+use crate::top::dashboard::Link;
+use crate::top::dashboard::Sort;
+use crate::top::fetch::Sample;
+
+/// Smallest terminal that shows anything useful.
+const COLUMNS_MIN: u16 = 72;
+const LINES_MIN: u16 = 20;
+
+const ACCENT: Color = Color::Cyan;
+const MUTED: Color = Color::DarkGray;
+
+/// Green, yellow and red for how full or busy something is.
+fn load_colour(ratio: f64) -> Color {
+    match ratio {
+        r if r >= 0.9 => Color::Red,
+        r if r >= 0.7 => Color::Yellow,
+        _ => Color::Green,
+    }
+}
+
+fn panel(title: &str) -> Block<'_> {
+    Block::bordered()
+        .border_type(BorderType::Rounded)
+        .border_style(Style::new().fg(MUTED))
+        .title(Span::styled(format!(" {title} "), Style::new().fg(ACCENT).add_modifier(Modifier::BOLD)))
+        .padding(Padding::horizontal(1))
+}
+
+/// Draws everything.
+pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard) {
+    let area = frame.area();
+    if area.width < COLUMNS_MIN || area.height < LINES_MIN {
+        let text = format!("natrix top needs {COLUMNS_MIN} columns and {LINES_MIN} lines; q leaves");
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
+        return;
+    }
+    let interfaces = dashboard.current.as_ref().map_or(0, |sample| sample.interfaces.len());
+    let workers = dashboard.current.as_ref().map_or(0, |sample| sample.status.workers.len());
+    // What is a list grows with it as far as there is room; the charts and drops share what is left.
+    let spare = area.height.saturating_sub(24);
+    let worker_lines = 4 + u16::try_from(workers.saturating_sub(4)).unwrap_or(u16::MAX).min(spare / 3);
+    let interface_lines = 2 + u16::try_from(interfaces.saturating_sub(2)).unwrap_or(u16::MAX).min(spare / 3);
+    let [header, charts, state, losses, links, footer] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Fill(1),
+        Constraint::Length(worker_lines + 2),
+        Constraint::Fill(1),
+        Constraint::Length(interface_lines + 3),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+
+    draw_header(frame, header, dashboard);
+    draw_footer(frame, footer, dashboard);
+    if let Some(sample) = &dashboard.current {
+        let halves = |area: Rect| Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas::<2>(area);
+        let [left, right] = halves(charts);
+        let rates = &dashboard.rates;
+        draw_chart(frame, left, "Forwarded packets", rates.packets, "/s", &dashboard.packets_history, ACCENT);
+        draw_chart(frame, right, "Forwarded bits", rates.bits, "bit/s", &dashboard.bits_history, Color::Blue);
+        let [left, right] = halves(state);
+        draw_tables(frame, left, dashboard, sample);
+        draw_workers(frame, right, dashboard, sample);
+        let [left, right] = halves(losses);
+        draw_pools(frame, left, sample);
+        draw_drops(frame, right, dashboard);
+        draw_interfaces(frame, links, dashboard, sample);
+    }
+    match &dashboard.link {
+        Link::Live => {}
+        Link::Connecting => draw_message(frame, "Connecting", Color::Yellow, std::slice::from_ref(&dashboard.socket)),
+        Link::Gone { reason, tries } => {
+            let seen = match &dashboard.current {
+                Some(_) => "Shown behind this is what it said last.",
+                None => "It has not answered yet.",
+            };
+            let tries = format!("{seen} Tried {} times, trying again each second.", human::count(u64::from(*tries)));
+            draw_message(frame, "The daemon is gone", Color::Red, &[reason.clone(), tries]);
+        }
+    }
+    if dashboard.help {
+        draw_help(frame);
+    }
+}
+
+fn draw_header(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
+    let mut left = vec![Span::styled(" natrix ", Style::new().fg(Color::Black).bg(ACCENT).bold())];
+    if let Some(sample) = &dashboard.current {
+        let status = &sample.status;
+        let uptime = human::duration(status.uptime_us);
+        left.push(format!(" {}  ", status.version).bold());
+        left.push(format!("{} for {uptime}  ", status.state).into());
+        left.push(Span::styled(status.config.clone(), Style::new().fg(MUTED)));
+    }
+    let (text, colour) = match (&dashboard.link, dashboard.paused) {
+        (Link::Gone { .. }, _) => (" gone ", Color::Red),
+        (Link::Connecting, _) => (" connecting ", Color::Yellow),
+        (Link::Live, true) => (" paused ", Color::Yellow),
+        (Link::Live, false) => (" live ", Color::Green),
+    };
+    let sign = Line::styled(text, Style::new().fg(Color::Black).bg(colour).bold());
+    let [left_area, right_area] =
+        Layout::horizontal([Constraint::Fill(1), Constraint::Length(text.len() as u16)]).areas(area);
+    frame.render_widget(Line::from(left), left_area);
+    frame.render_widget(sign, right_area);
+}
+
+fn draw_footer(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
+    let sort = match dashboard.sort {
+        Sort::Total => "sort drops by rate",
+        Sort::Rate => "sort drops by total",
+    };
+    let pause = if dashboard.paused { "go on" } else { "pause" };
+    let mut spans = Vec::new();
+    for (key, meaning) in [("q", "quit"), ("p", pause), ("s", sort), ("?", "help")] {
+        spans.push(Span::styled(format!(" {key}"), Style::new().fg(ACCENT).bold()));
+        spans.push(Span::styled(format!(" {meaning} "), Style::new().fg(MUTED)));
+    }
+    frame.render_widget(Line::from(spans), area);
+}
+
+fn draw_chart(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    title: &str,
+    now: f64,
+    unit: &str,
+    history: &VecDeque<u64>,
+    colour: Color,
+) {
+    let block = panel(title);
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let [numbers, chart] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(inner);
+    let shown: Vec<u64> = history.iter().copied().take(usize::from(chart.width)).collect();
+    let peak = shown.iter().copied().max().unwrap_or(0);
+    frame.render_widget(Line::from(human::with_unit(now, unit).bold()), numbers);
+    let peak_text = format!("peak {}", human::with_unit(peak as f64, unit));
+    frame.render_widget(Line::styled(peak_text, Style::new().fg(MUTED)).alignment(Alignment::Right), numbers);
+    let sparkline = Sparkline::default()
+        .data(&shown)
+        .max(peak.max(1))
+        .direction(RenderDirection::RightToLeft)
+        .style(Style::new().fg(colour));
+    frame.render_widget(sparkline, chart);
+}
+
+fn draw_tables(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
+    let status = &sample.status;
+    let mut lines = Vec::new();
+    for (name, now, max) in [
+        ("Subscribers", status.subscribers, status.subscribers_max),
+        ("Mappings", status.mappings, status.mappings_max),
+        ("Sessions", status.sessions, status.sessions_max),
+    ] {
+        let ratio = control::ratio(now, max);
+        lines.push(Line::from(vec![
+            format!("{name:<12}").into(),
+            format!("{:>10}", human::count(now)).bold(),
+            Span::styled(format!(" of {:<6}", human::scaled(max as f64)), Style::new().fg(MUTED)),
+            Span::styled(format!("{:>4.0}%", ratio * 100.0), Style::new().fg(load_colour(ratio))),
+        ]));
+    }
+    let new = format!("{:>10}", human::scaled(dashboard.rates.mappings_created));
+    let sessions = format!("  {:>7}", human::scaled(dashboard.rates.sessions_created));
+    lines.push(Line::from(vec![
+        format!("{:<12}", "New mappings").into(),
+        new.bold(),
+        Span::styled("/s", Style::new().fg(MUTED)),
+        sessions.bold(),
+        Span::styled(" sess/s", Style::new().fg(MUTED)),
+    ]));
+    frame.render_widget(Paragraph::new(lines).block(panel("State")), area);
+}
+
+/// A bar of `width` columns in eighths of a column.
+fn bar(ratio: f64, width: usize) -> Vec<Span<'static>> {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let ratio = if ratio.is_finite() { ratio.clamp(0.0, 1.0) } else { 0.0 };
+    let eighths = (ratio * width as f64 * 8.0).round() as usize;
+    // What is not nothing shows at least a sliver.
+    let eighths = if ratio > 0.0 { eighths.max(1) } else { 0 };
+    let (full, part) = (eighths / 8, PARTS.get(eighths % 8).copied().unwrap_or_default());
+    let rest = width.saturating_sub(full + usize::from(!part.is_empty()));
+    vec![
+        Span::styled(format!("{}{part}", "█".repeat(full)), Style::new().fg(load_colour(ratio))),
+        Span::styled("░".repeat(rest), Style::new().fg(MUTED)),
+    ]
+}
+
+/// Cuts a name that is too long, and fills one that is too short.
+fn fit(text: &str, width: usize) -> String {
+    if text.chars().count() > width {
+        let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+        return format!("{kept}…");
+    }
+    format!("{text:<width$}")
+}
+
+/// The lines that fit, the last of them saying how many do not.
+fn fitting(mut lines: Vec<Line<'static>>, area: Rect) -> Vec<Line<'static>> {
+    let room = usize::from(area.height.saturating_sub(2));
+    if lines.len() > room {
+        let hidden = lines.len() - room.saturating_sub(1);
+        lines.truncate(room.saturating_sub(1));
+        lines.push(Line::styled(format!("and {hidden} more"), Style::new().fg(MUTED)));
+    }
+    lines
+}
+
+fn inner_width(area: Rect) -> usize {
+    usize::from(area.width.saturating_sub(4))
+}
+
+fn draw_workers(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
+    let width = inner_width(area);
+    let lines = sample.status.workers.iter().map(|worker| {
+        let cpu = worker.cpu.map_or_else(String::new, |cpu| format!("cpu {cpu}"));
+        let mut spans =
+            vec![format!("{:<3}", worker.worker).into(), Span::styled(format!("{cpu:<7}"), Style::new().fg(MUTED))];
+        spans.extend(bar(worker.busy_ratio, width.saturating_sub(28)));
+        spans.push(format!("{:>8}", human::percent(worker.busy_ratio)).into());
+        spans.push(format!("{:>8}", human::scaled(dashboard.worker_rate(worker.worker))).bold());
+        spans.push(Span::styled("/s", Style::new().fg(MUTED)));
+        Line::from(spans)
+    });
+    let lines = fitting(lines.collect(), area);
+    frame.render_widget(Paragraph::new(lines).block(panel("Workers: busy, packets")), area);
+}
+
+fn draw_pools(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
+    let width = inner_width(area);
+    let lines = sample.pools.iter().map(|pool| {
+        let mut spans = vec![fit(&pool.name, 12).into(), " ".into()];
+        spans.extend(bar(pool.utilisation_ratio, width.saturating_sub(28)));
+        spans.push(format!("{:>8}", human::percent(pool.utilisation_ratio)).into());
+        spans.push(Span::styled(
+            format!("{:>7}", human::scaled(pool.ports_used.total() as f64)),
+            Style::new().fg(MUTED),
+        ));
+        Line::from(spans)
+    });
+    let lines = fitting(lines.collect(), area);
+    frame.render_widget(Paragraph::new(lines).block(panel("Pools: ports used")), area);
+}
+
+fn draw_drops(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
+    /// Columns of reason, rate and total.
+    const NUMBERS: usize = 21 + 8 + 7;
+    let width = inner_width(area);
+    let drops = dashboard.drops();
+    let lines = drops.iter().map(|entry| {
+        let rate = format!("{:>6}/s", human::scaled(entry.per_second));
+        let rate_style = if entry.per_second >= 0.5 { Style::new().fg(Color::Yellow) } else { Style::new().fg(MUTED) };
+        let mut spans = vec![
+            fit(&entry.drop.reason, 21).into(),
+            Span::styled(rate, rate_style),
+            format!("{:>7}", human::scaled(entry.drop.packets as f64)).bold(),
+        ];
+        // A wide terminal has room for the sentence.
+        if width > NUMBERS + 20 {
+            let sentence = fit(&entry.drop.description, width - NUMBERS - 2);
+            spans.push(Span::styled(format!("  {sentence}"), Style::new().fg(MUTED)));
+        }
+        Line::from(spans)
+    });
+    let mut lines = fitting(lines.collect(), area);
+    if lines.is_empty() {
+        lines.push(Line::styled("No packet has been dropped.", Style::new().fg(MUTED)));
+    }
+    let title = format!("Drops: {}/s", human::scaled(dashboard.rates.drops));
+    frame.render_widget(Paragraph::new(lines).block(panel(&title)), area);
+}
+
+fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
+    let name_width = inner_width(area).saturating_sub(64).clamp(12, 32);
+    let heading = format!(
+        "{:<name_width$}{:<9}{:<6}{:>9}{:>9}{:>9}{:>9}{:>6}{:>7}",
+        "", "", "link", "rx/s", "bit/s", "tx/s", "bit/s", "missed", "full"
+    );
+    let mut lines = vec![Line::styled(heading, Style::new().fg(MUTED))];
+    lines.extend(sample.interfaces.iter().map(|interface| {
+        let rates = dashboard.interface_rates(&interface.name);
+        let (link, colour) = if interface.link_up { ("up", Color::Green) } else { ("down", Color::Red) };
+        let trouble = |count: u64| {
+            let colour = if count > 0 { Color::Yellow } else { MUTED };
+            Style::new().fg(colour)
+        };
+        Line::from(vec![
+            fit(&interface.name, name_width).into(),
+            Span::styled(format!("{:<9}", interface.side.name()), Style::new().fg(MUTED)),
+            Span::styled(format!("{link:<6}"), Style::new().fg(colour)),
+            format!("{:>9}", human::scaled(rates.rx_packets)).bold(),
+            format!("{:>9}", human::scaled(rates.rx_bits)).into(),
+            format!("{:>9}", human::scaled(rates.tx_packets)).bold(),
+            format!("{:>9}", human::scaled(rates.tx_bits)).into(),
+            Span::styled(format!("{:>6}", human::scaled(interface.rx_missed as f64)), trouble(interface.rx_missed)),
+            Span::styled(format!("{:>7}", human::scaled(interface.tx_dropped as f64)), trouble(interface.tx_dropped)),
+        ])
+    }));
+    let lines = fitting(lines, area);
+    frame.render_widget(Paragraph::new(lines).block(panel("Interfaces")), area);
+}
+
+/// A box in the middle, as large as it must be.
+fn middle(area: Rect, width: u16, height: u16) -> Rect {
+    let width = width.min(area.width);
+    let height = height.min(area.height);
+    Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height }
+}
+
+fn draw_box(frame: &mut Frame<'_>, title: &str, colour: Color, lines: Vec<Line<'_>>) {
+    let height = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_add(2);
+    let area = middle(frame.area(), BOX_COLUMNS, height);
+    let block = Block::bordered()
+        .border_type(BorderType::Rounded)
+        .border_style(Style::new().fg(colour))
+        .title(Span::styled(format!(" {title} "), Style::new().fg(colour).bold()))
+        .padding(Padding::horizontal(2));
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// Columns of a box, and of the text in it.
+const BOX_COLUMNS: u16 = 68;
+const BOX_TEXT_COLUMNS: usize = BOX_COLUMNS as usize - 6;
+
+fn draw_message(frame: &mut Frame<'_>, title: &str, colour: Color, paragraphs: &[String]) {
+    let lines = paragraphs.iter().flat_map(|text| wrapped(text, BOX_TEXT_COLUMNS)).map(Line::from).collect();
+    draw_box(frame, title, colour, lines);
+}
+
+/// Breaks a text at spaces; a longer word is cut.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let word: Vec<char> = word.chars().collect();
+        for (position, piece) in word.chunks(width.max(1)).enumerate() {
+            let Some(line) = lines.last_mut() else { break };
+            let used = line.chars().count();
+            let gap = usize::from(used > 0);
+            if position > 0 || used + gap + piece.len() > width {
+                lines.push(piece.iter().collect());
+            } else {
+                line.extend(core::iter::repeat_n(' ', gap).chain(piece.iter().copied()));
+            }
+        }
+    }
+    lines
+}
+
+fn draw_help(frame: &mut Frame<'_>) {
+    let keys = [
+        ("q, Ctrl-C", "leave"),
+        ("p, space", "let the picture stand still; counting goes on"),
+        ("s", "sort drops by total or by rate"),
+        ("?, h, Esc", "this help"),
+    ];
+    let mut lines: Vec<Line<'_>> = keys
+        .iter()
+        .map(|(key, meaning)| {
+            Line::from(vec![Span::styled(format!("{key:<12}"), Style::new().fg(ACCENT).bold()), (*meaning).into()])
+        })
+        .collect();
+    lines.push(Line::default());
+    let words = [
+        "Rates are those of the last second of the daemon's clock.",
+        "Busy is the part of a second in which a worker had packets.",
+        "Missed: packets that no worker took in time.",
+        "Full: packets the transmit queue had no room for.",
+    ];
+    lines.extend(words.iter().map(|text| Line::styled(*text, Style::new().fg(MUTED))));
+    draw_box(frame, "Help", ACCENT, lines);
+}

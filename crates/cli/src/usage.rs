@@ -1,0 +1,96 @@
+//! Reading the command line, and saying what is wrong with it.
+
+use std::ffi::OsString;
+use std::process;
+
+use clap::CommandFactory;
+use clap::Parser;
+use clap::error::ContextKind;
+use clap::error::ContextValue;
+use clap::error::ErrorKind;
+use control::Fault;
+
+use crate::EXIT_USAGE;
+use crate::arguments::Arguments;
+use crate::arguments::Command;
+
+/// The command of this process. Prints help and version itself; leaves with status 2 when the line is not understood.
+pub fn parse() -> Command {
+    match try_parse_from(std::env::args_os()) {
+        Ok(command) => command,
+        Err(error) if !error.use_stderr() => {
+            // Help and version: a reader that has gone away is no error.
+            let _ = error.print();
+            process::exit(0);
+        }
+        Err(error) => {
+            eprintln!("{}", describe(&error));
+            process::exit(i32::from(EXIT_USAGE));
+        }
+    }
+}
+
+/// The command of a line of words, the first of which is the name of the program.
+///
+/// # Errors
+/// What clap says about it, help and version included.
+pub fn try_parse_from<I, T>(words: I) -> Result<Command, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    Arguments::try_parse_from(words).map(|arguments| arguments.command)
+}
+
+fn text(value: &ContextValue) -> String {
+    match value {
+        ContextValue::Strings(all) => all.join(" "),
+        other => other.to_string(),
+    }
+}
+
+/// The error in the form of all errors of Natrix; help where no command was given.
+pub(crate) fn describe(error: &clap::Error) -> String {
+    let context = |kind| error.get(kind).map(text).filter(|text| !text.is_empty());
+    let argument = context(ContextKind::InvalidArg);
+    let value = context(ContextKind::InvalidValue);
+    let suggestion = context(ContextKind::SuggestedArg)
+        .or_else(|| context(ContextKind::SuggestedSubcommand))
+        .or_else(|| context(ContextKind::SuggestedValue))
+        .map(|word| format!("did you mean `{word}`?"));
+    let valid = context(ContextKind::ValidValue).map(|words| format!("use one of: {words}"));
+    let reason = std::error::Error::source(error).map(ToString::to_string);
+    let help = "see `natrix --help`";
+    let remedy = suggestion.or(valid).unwrap_or_else(|| help.to_owned());
+    let object = argument.unwrap_or_else(|| "command line".to_owned());
+    let (object, problem, seen) = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            return usage_help(error);
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => match value {
+            Some(value) => (object, reason.unwrap_or_else(|| "not a value it takes".to_owned()), Some(value)),
+            None => (object, "needs a value".to_owned(), None),
+        },
+        ErrorKind::UnknownArgument => (object, "there is no such argument here".to_owned(), None),
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand);
+            ("command".to_owned(), "there is none of that name".to_owned(), word)
+        }
+        ErrorKind::MissingRequiredArgument => (object, "is missing".to_owned(), None),
+        ErrorKind::ArgumentConflict => {
+            let prior = context(ContextKind::PriorArg).unwrap_or_else(|| "another argument".to_owned());
+            (object, format!("can not be used with {prior}"), None)
+        }
+        _ => {
+            let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
+            (object, first_line.trim_start_matches("error: ").to_owned(), None)
+        }
+    };
+    let fault = Fault { object, problem, seen, remedy };
+    format!("error: {fault}")
+}
+
+fn usage_help(error: &clap::Error) -> String {
+    let help = error.to_string();
+    if help.is_empty() { Arguments::command().render_help().to_string() } else { help }
+}
