@@ -1,0 +1,221 @@
+//! Every command, end to end: words of a command line in, a socket in between, text out.
+
+mod mock;
+
+use std::io;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use cli::CliError;
+use cli::Command;
+use mock::Mock;
+
+struct Outcome {
+    out: String,
+    notes: String,
+    error: Option<String>,
+}
+
+fn run_at(socket: &Path, words: &str) -> Outcome {
+    let socket = format!("--socket={}", socket.display());
+    let words = ["natrix"].into_iter().chain(words.split(' ')).chain([socket.as_str()]);
+    let Command::Client(command) = cli::try_parse_from(words).unwrap() else { panic!("not a client command") };
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    let error = cli::execute(&command, &mut out, &mut notes).err().map(|error| error.to_string());
+    Outcome { out: String::from_utf8(out).unwrap(), notes: String::from_utf8(notes).unwrap(), error }
+}
+
+fn run(words: &str) -> Outcome {
+    let mock = Mock::start();
+    run_at(&mock.socket(), words)
+}
+
+/// Compares with `tests/expected/<name>.txt`; with `NATRIX_BLESS` set, writes that file instead.
+fn check(name: &str, words: &str) {
+    let outcome = run(words);
+    assert_eq!(outcome.error, None, "{words}");
+    let text = format!("$ natrix {words}\n{}{}", outcome.out, outcome.notes);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/expected").join(format!("{name}.txt"));
+    if std::env::var_os("NATRIX_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, expected, "run with NATRIX_BLESS=1 to accept");
+}
+
+#[test]
+fn status_shows_tables_traffic_and_workers() {
+    check("status", "show status");
+}
+
+#[test]
+fn interfaces_show_links_and_traffic() {
+    check("interfaces", "show interfaces");
+}
+
+#[test]
+fn pools_show_how_full_they_are() {
+    check("pools", "show pools");
+    check("pool_addresses", "show pools --addresses");
+    check("pool_addresses_filtered", "show pools --addresses --external 203.0.113.11 --json");
+}
+
+#[test]
+fn subscribers_show_their_external_address() {
+    check("subscribers", "show subscribers");
+    check("subscribers_filtered", "show subscribers --internal 10.0.0.3/32 --json");
+}
+
+#[test]
+fn mappings_show_both_endpoints() {
+    check("mappings", "show mappings");
+    check("mappings_json", "show mappings --protocol udp --internal 10.0.0.0/24:4000 --worker 1 --json");
+}
+
+#[test]
+fn sessions_are_filtered_by_every_endpoint() {
+    check("sessions", "show sessions");
+    check("sessions_remote", "show sessions --remote 198.51.100.7:53 --external 203.0.113.10");
+    check("sessions_state", "show sessions --state established --port 443 --json");
+}
+
+#[test]
+fn a_limit_ends_a_list_and_says_where_it_goes_on() {
+    check("sessions_limit", "show sessions --limit 2");
+    check("sessions_cursor", "show sessions --limit 2 --cursor 2");
+    let all = run("show sessions --all --json");
+    assert_eq!(all.out.lines().count(), 4);
+    assert_eq!(all.notes, "");
+}
+
+#[test]
+fn rules_show_what_they_match() {
+    check("rules", "show rules");
+}
+
+#[test]
+fn counters_are_filtered_by_name() {
+    check("counters", "show counters");
+    check("counters_name", "show counters --name outb --json");
+}
+
+#[test]
+fn drops_come_most_frequent_first_with_their_sentence() {
+    check("drops", "show drops");
+    check("drops_all", "show drops --all --json");
+}
+
+#[test]
+fn find_names_the_holder_or_says_that_there_is_none() {
+    check("find", "find 203.0.113.10:40001");
+    check("find_nobody", "find 203.0.113.11:9");
+    check("find_json", "find 203.0.113.10:40001 --protocol udp --json");
+}
+
+#[test]
+fn why_shows_every_step_and_the_verdict() {
+    check("why", "why udp 10.0.0.2:4000 198.51.100.7:53");
+    check("why_json", "why udp 10.0.0.2:4000 198.51.100.7:53 --json");
+}
+
+#[test]
+fn trace_shows_packets_before_and_after() {
+    check("trace", "trace --count 2 --steps");
+    check("trace_json", "trace --dropped --count 1 --json");
+}
+
+#[test]
+fn trace_writes_a_capture_file_with_both_frames() {
+    let mock = Mock::start();
+    let path = mock.directory().join("trace.pcap");
+    let outcome = run_at(&mock.socket(), &format!("trace --count 2 --pcap {}", path.display()));
+    assert_eq!(outcome.error, None);
+    let bytes = std::fs::read(path).unwrap();
+    // A header of 24 bytes, then the one record with frames: 16 and 14 bytes for each frame.
+    assert_eq!(bytes.len(), 24 + 2 * (16 + 14));
+    assert_eq!(bytes[..4], [0xd4, 0xc3, 0xb2, 0xa1]);
+    assert_eq!(u32::from_le_bytes(bytes[20..24].try_into().unwrap()), 1, "Ethernet");
+    let word = |offset: usize| u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap());
+    assert_eq!([word(24), word(28), word(32), word(36)], [1_700_000_000, 123_456, 14, 74]);
+    assert_eq!([word(24 + 30 + 8), word(24 + 30 + 12)], [14, 14]);
+    assert_eq!(bytes[40..46], [2, 0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_refused_request_gives_the_daemons_reason() {
+    let outcome = run("why udp 10.0.0.2:4000 198.51.100.7:53 --interface dmz");
+    assert_eq!(outcome.error.unwrap(), "interface: there is none of that name (dmz); see `natrix show interfaces`");
+    let outcome = run("show sessions --cursor nonsense");
+    assert_eq!(outcome.error.unwrap(), "cursor: not made by this daemon (nonsense); start from the first page");
+}
+
+#[test]
+fn a_missing_daemon_is_named_with_its_socket() {
+    let outcome = run_at(Path::new("/nonexistent/control.sock"), "show status");
+    let expected = "/nonexistent/control.sock: cannot connect (No such file or directory (os error 2)); \
+                    is `natrix run` running, and may this user use the socket?";
+    assert_eq!(outcome.error.unwrap(), expected);
+}
+
+#[test]
+fn another_protocol_version_is_refused_with_both_versions() {
+    let mock = Mock::serve(|mut stream: UnixStream| {
+        let _ = stream.write_all(b"{\"natrix_control\":9,\"version\":\"7.0.0\"}\n");
+        let mut sink = [0; 100];
+        let _ = io::Read::read(&mut stream, &mut sink);
+    });
+    let expected = format!(
+        "{}: protocol mismatch (daemon version 9 of natrix 7.0.0, this command version 1); \
+         use the natrix command of the daemon's release",
+        mock.socket().display()
+    );
+    assert_eq!(run_at(&mock.socket(), "show status").error.unwrap(), expected);
+}
+
+#[test]
+fn a_server_that_is_no_natrix_is_recognised() {
+    let mock = Mock::serve(|mut stream: UnixStream| {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    let error = run_at(&mock.socket(), "show status").error.unwrap();
+    assert!(error.contains("daemon sent no hello of natrix"), "{error}");
+}
+
+#[test]
+fn a_daemon_that_dies_in_the_middle_is_an_error() {
+    let mock = Mock::serve(|stream: UnixStream| {
+        let mut reader = stream.try_clone().unwrap();
+        let mut writer = stream;
+        let _ = writer.write_all(b"{\"natrix_control\":1,\"version\":\"0.1.0\"}\n");
+        let mut sink = [0; 400];
+        // The hello and the request may come in one read or in two.
+        let _ = io::Read::read(&mut reader, &mut sink);
+        let _ = writer.write_all(b"{\"status\":{\"version\"");
+    });
+    let error = run_at(&mock.socket(), "show status").error.unwrap();
+    assert!(error.contains("lost the daemon"), "{error}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    struct Gone;
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mock = Mock::start();
+    for words in ["show sessions", "show status --json", "trace --count 1", "find 203.0.113.11:9"] {
+        let socket = format!("--socket={}", mock.socket().display());
+        let words = ["natrix"].into_iter().chain(words.split(' ')).chain([socket.as_str()]);
+        let Command::Client(command) = cli::try_parse_from(words).unwrap() else { panic!("not a client command") };
+        let error: CliError = cli::execute(&command, &mut Gone, &mut io::sink()).unwrap_err();
+        assert!(error.is_broken_pipe(), "{error}");
+    }
+}

@@ -1,0 +1,180 @@
+//! A daemon that knows nothing but the golden replies of the `control` crate: it filters and pages them as a real one does.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use control::Candidate;
+use control::Fault;
+use control::List;
+use control::Reply;
+use control::Request;
+use control::line::LineError;
+use control::server::Connection;
+
+const GOLDEN: &str = include_str!("../../../control/tests/replies.jsonl");
+
+/// A listening mock; its socket goes with it. Its threads end with the test process.
+pub(crate) struct Mock {
+    directory: PathBuf,
+}
+
+impl Mock {
+    /// Serves the golden replies.
+    pub(crate) fn start() -> Mock {
+        Mock::serve(|stream| answer_all(stream))
+    }
+
+    /// Serves each connection with `serve`.
+    pub(crate) fn serve(serve: fn(UnixStream)) -> Mock {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("natrix-cli-{}-{number}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let mock = Mock { directory };
+        let listener = UnixListener::bind(mock.socket()).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || serve(stream));
+            }
+        });
+        mock
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
+    /// Its folder, for files of the test.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for Mock {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn golden(wanted: fn(&Reply) -> bool) -> Vec<Reply> {
+    GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).filter(wanted).collect()
+}
+
+fn candidate(reply: &Reply) -> Candidate<'_> {
+    match reply {
+        Reply::Mapping(mapping) => Candidate {
+            protocol: Some(mapping.protocol),
+            internal: Some(*mapping.internal.ip()),
+            internal_port: Some(mapping.internal.port()),
+            external: Some(*mapping.external.ip()),
+            external_port: Some(mapping.external.port()),
+            pool: Some(&mapping.pool),
+            worker: Some(mapping.worker),
+            ..Candidate::default()
+        },
+        Reply::Session(session) => Candidate {
+            protocol: Some(session.protocol),
+            internal: Some(*session.internal.ip()),
+            internal_port: Some(session.internal.port()),
+            external: Some(*session.external.ip()),
+            external_port: Some(session.external.port()),
+            remote: Some(session.remote),
+            state: Some(&session.state),
+            pool: Some(&session.pool),
+            worker: Some(session.worker),
+        },
+        Reply::Subscriber(subscriber) => Candidate {
+            internal: Some(subscriber.address),
+            external: subscriber.external_address,
+            pool: Some(&subscriber.pool),
+            worker: Some(subscriber.worker),
+            ..Candidate::default()
+        },
+        Reply::PoolAddress(address) => {
+            Candidate { external: Some(address.address), pool: Some(&address.pool), ..Candidate::default() }
+        }
+        _ => Candidate::default(),
+    }
+}
+
+/// One page; the cursor is the position of the next object.
+fn page(replies: Vec<Reply>, list: &List) -> Result<(Vec<Reply>, Option<String>), Fault> {
+    let start = match &list.cursor {
+        None => 0,
+        Some(cursor) => cursor.parse().map_err(|_| {
+            Fault::new("cursor", "not made by this daemon", "start from the first page").seen(cursor.clone())
+        })?,
+    };
+    let mut wanted: Vec<(usize, Reply)> = replies
+        .into_iter()
+        .enumerate()
+        .skip(start)
+        .filter(|(_, reply)| list.filter.matches(&candidate(reply)))
+        .collect();
+    let limit = list.limit_effective() as usize;
+    let cursor = wanted.get(limit).map(|(position, _)| position.to_string());
+    wanted.truncate(limit);
+    Ok((wanted.into_iter().map(|(_, reply)| reply).collect(), cursor))
+}
+
+fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
+    let all = List { limit: Some(1_000), ..List::default() };
+    match request {
+        Request::Status => page(golden(|reply| matches!(reply, Reply::Status(_))), &all),
+        Request::Interfaces => page(golden(|reply| matches!(reply, Reply::Interface(_))), &all),
+        Request::Pools => page(golden(|reply| matches!(reply, Reply::Pool(_))), &all),
+        Request::PoolAddresses(list) => page(golden(|reply| matches!(reply, Reply::PoolAddress(_))), list),
+        Request::Subscribers(list) => page(golden(|reply| matches!(reply, Reply::Subscriber(_))), list),
+        Request::Mappings(list) => page(golden(|reply| matches!(reply, Reply::Mapping(_))), list),
+        Request::Sessions(list) => page(golden(|reply| matches!(reply, Reply::Session(_))), list),
+        Request::Rules(list) => page(golden(|reply| matches!(reply, Reply::Rule(_))), list),
+        Request::Counters(_) => page(golden(|reply| matches!(reply, Reply::Counter(_))), &all),
+        Request::Drops => page(golden(|reply| matches!(reply, Reply::Drop(_))), &all),
+        Request::Find(find) => {
+            let queried = match find.port {
+                Some(port) => format!("{}:{port}", find.address),
+                None => find.address.to_string(),
+            };
+            let mut found = golden(|reply| matches!(reply, Reply::Find(_)));
+            found.retain(|reply| matches!(reply, Reply::Find(answer) if answer.queried == queried));
+            page(found, &all)
+        }
+        Request::Why(why) if why.interface.as_deref() == Some("dmz") => {
+            Err(Fault::new("interface", "there is none of that name", "see `natrix show interfaces`").seen("dmz"))
+        }
+        Request::Why(_) => page(golden(|reply| matches!(reply, Reply::Why(_))), &all),
+        Request::Trace(trace) => {
+            let mut records = golden(|reply| matches!(reply, Reply::Trace(_)));
+            records
+                .retain(|reply| matches!(reply, Reply::Trace(record) if !trace.dropped_only || record.after.is_none()));
+            let count = trace.count.map(|count| u32::try_from(count).unwrap());
+            page(records, &List { limit: count, ..List::default() }).map(|(records, _)| (records, None))
+        }
+        Request::TraceStop => Ok((Vec::new(), None)),
+    }
+}
+
+fn answer_all(stream: UnixStream) {
+    let Ok(writer) = stream.try_clone() else { return };
+    let Ok(mut connection) = Connection::new(stream, writer, "0.1.0") else { return };
+    loop {
+        let sent = match connection.next_request() {
+            Ok(Some(request)) => match answer(&request) {
+                Ok((replies, cursor)) => connection.send_all(replies, cursor),
+                Err(fault) => connection.send(&Reply::Error(fault)),
+            },
+            Err(LineError::Unreadable(_)) => Ok(()),
+            Ok(None) | Err(_) => return,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
