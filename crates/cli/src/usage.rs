@@ -94,3 +94,56 @@ fn usage_help(error: &clap::Error) -> String {
     let help = error.to_string();
     if help.is_empty() { Arguments::command().render_help().to_string() } else { help }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_errors_have_the_form_of_all_errors() {
+        for (words, message) in [
+            ("shwo", "error: command: there is none of that name (shwo); did you mean `show`?"),
+            ("show sesions", "error: command: there is none of that name (sesions); did you mean `sessions`?"),
+            ("check", "error: --config <FILE>: is missing; see `natrix --help`"),
+            ("check -c", "error: --config <FILE>: needs a value; see `natrix --help`"),
+            ("show status --jsn", "error: --jsn: there is no such argument here; did you mean `--json`?"),
+            (
+                "show mappings --limit 0",
+                "error: --limit <N>: 0 is not in 1..18446744073709551615 (0); see `natrix --help`",
+            ),
+            (
+                "show mappings --protocol gre",
+                "error: --protocol <PROTOCOL>: udp, tcp or icmp expected (gre); see `natrix --help`",
+            ),
+            (
+                "show mappings --internal 10.0.0.256",
+                "error: --internal <ADDRESS[/LENGTH][:PORT]>: 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 expected (10.0.0.256); see `natrix --help`",
+            ),
+            ("show mappings --all --limit 5", "error: --all: can not be used with --limit <N>; see `natrix --help`"),
+            (
+                "bench engine --mode quick",
+                "error: --mode <MODE>: not a value it takes (quick); use one of: established new mixed",
+            ),
+            (
+                "why udp 10.0.0.1 1.1.1.1:53",
+                "error: <SRC:PORT>: invalid IPv4 socket address syntax (10.0.0.1); see `natrix --help`",
+            ),
+        ] {
+            let line = ["natrix"].into_iter().chain(words.split(' '));
+            let error = try_parse_from(line).unwrap_err();
+            assert_eq!(describe(&error), message, "{words}");
+            assert!(error.use_stderr());
+        }
+    }
+
+    #[test]
+    fn a_command_line_without_a_command_shows_help() {
+        let error = try_parse_from(["natrix"]).unwrap_err();
+        assert!(describe(&error).contains("Usage: natrix <COMMAND>"));
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -68,9 +68,9 @@ pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard) {
     let interface_lines = 2 + u16::try_from(interfaces.saturating_sub(2)).unwrap_or(u16::MAX).min(spare / 3);
     let [header, charts, state, losses, links, footer] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Fill(1),
+        Constraint::Fill(4),
         Constraint::Length(worker_lines + 2),
-        Constraint::Fill(1),
+        Constraint::Fill(5),
         Constraint::Length(interface_lines + 3),
         Constraint::Length(1),
     ])
@@ -173,6 +173,7 @@ fn draw_chart(
 
 fn draw_tables(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
     let status = &sample.status;
+    let width = inner_width(area);
     let mut lines = Vec::new();
     for (name, now, max) in [
         ("Subscribers", status.subscribers, status.subscribers_max),
@@ -180,22 +181,19 @@ fn draw_tables(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample:
         ("Sessions", status.sessions, status.sessions_max),
     ] {
         let ratio = control::ratio(now, max);
-        lines.push(Line::from(vec![
-            format!("{name:<12}").into(),
-            format!("{:>10}", human::count(now)).bold(),
-            Span::styled(format!(" of {:<6}", human::scaled(max as f64)), Style::new().fg(MUTED)),
-            Span::styled(format!("{:>4.0}%", ratio * 100.0), Style::new().fg(load_colour(ratio))),
-        ]));
+        let mut spans = vec![format!("{name:<12}").into(), format!("{:>10} ", human::count(now)).bold()];
+        spans.extend(bar(ratio, width.saturating_sub(31)));
+        spans.push(format!("{:>8}", human::percent(ratio)).into());
+        lines.push(Line::from(spans));
     }
-    let new = format!("{:>10}", human::scaled(dashboard.rates.mappings_created));
-    let sessions = format!("  {:>7}", human::scaled(dashboard.rates.sessions_created));
-    lines.push(Line::from(vec![
-        format!("{:<12}", "New mappings").into(),
-        new.bold(),
-        Span::styled("/s", Style::new().fg(MUTED)),
-        sessions.bold(),
-        Span::styled(" sess/s", Style::new().fg(MUTED)),
-    ]));
+    let created = |rate| format!("{:>10}", human::with_unit(rate, "/s"));
+    let mut spans: Vec<Span<'_>> = vec!["New mappings".into(), created(dashboard.rates.mappings_created).bold()];
+    // A wide terminal has room for the sessions too.
+    if width >= 52 {
+        spans.push("    New sessions".into());
+        spans.push(created(dashboard.rates.sessions_created).bold());
+    }
+    lines.push(Line::from(spans));
     frame.render_widget(Paragraph::new(lines).block(panel("State")), area);
 }
 
@@ -256,9 +254,10 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample
 
 fn draw_pools(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
     let width = inner_width(area);
+    let name_width = (width / 3).clamp(12, 24);
     let lines = sample.pools.iter().map(|pool| {
-        let mut spans = vec![fit(&pool.name, 12).into(), " ".into()];
-        spans.extend(bar(pool.utilisation_ratio, width.saturating_sub(28)));
+        let mut spans = vec![fit(&pool.name, name_width).into(), " ".into()];
+        spans.extend(bar(pool.utilisation_ratio, width.saturating_sub(name_width + 16)));
         spans.push(format!("{:>8}", human::percent(pool.utilisation_ratio)).into());
         spans.push(Span::styled(
             format!("{:>7}", human::scaled(pool.ports_used.total() as f64)),
@@ -299,29 +298,33 @@ fn draw_drops(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
 }
 
 fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
-    let name_width = inner_width(area).saturating_sub(64).clamp(12, 32);
+    // 76 columns at least: 12 for the name, 8 and 5 for side and link, 9 for each rate, 8 and 7 for the losses.
+    let spare = inner_width(area).saturating_sub(76);
+    let name = 12 + (spare / 4).min(20);
+    let number = 9 + (spare / 8).min(6);
     let heading = format!(
-        "{:<name_width$}{:<9}{:<6}{:>9}{:>9}{:>9}{:>9}{:>6}{:>7}",
+        "{:<name$}{:<8}{:<5}{:>number$}{:>number$}{:>number$}{:>number$}{:>8}{:>7}",
         "", "", "link", "rx/s", "bit/s", "tx/s", "bit/s", "missed", "full"
     );
     let mut lines = vec![Line::styled(heading, Style::new().fg(MUTED))];
     lines.extend(sample.interfaces.iter().map(|interface| {
         let rates = dashboard.interface_rates(&interface.name);
         let (link, colour) = if interface.link_up { ("up", Color::Green) } else { ("down", Color::Red) };
-        let trouble = |count: u64| {
+        let rate = |rate| format!("{:>number$}", human::scaled(rate));
+        let loss = |count: u64, width| {
             let colour = if count > 0 { Color::Yellow } else { MUTED };
-            Style::new().fg(colour)
+            Span::styled(format!("{:>width$}", human::scaled(count as f64)), Style::new().fg(colour))
         };
         Line::from(vec![
-            fit(&interface.name, name_width).into(),
-            Span::styled(format!("{:<9}", interface.side.name()), Style::new().fg(MUTED)),
-            Span::styled(format!("{link:<6}"), Style::new().fg(colour)),
-            format!("{:>9}", human::scaled(rates.rx_packets)).bold(),
-            format!("{:>9}", human::scaled(rates.rx_bits)).into(),
-            format!("{:>9}", human::scaled(rates.tx_packets)).bold(),
-            format!("{:>9}", human::scaled(rates.tx_bits)).into(),
-            Span::styled(format!("{:>6}", human::scaled(interface.rx_missed as f64)), trouble(interface.rx_missed)),
-            Span::styled(format!("{:>7}", human::scaled(interface.tx_dropped as f64)), trouble(interface.tx_dropped)),
+            fit(&interface.name, name - 1).into(),
+            Span::styled(format!(" {:<8}", interface.side.name()), Style::new().fg(MUTED)),
+            Span::styled(format!("{link:<5}"), Style::new().fg(colour)),
+            rate(rates.rx_packets).bold(),
+            rate(rates.rx_bits).into(),
+            rate(rates.tx_packets).bold(),
+            rate(rates.tx_bits).into(),
+            loss(interface.rx_missed, 8),
+            loss(interface.tx_dropped, 7),
         ])
     }));
     let lines = fitting(lines, area);

@@ -1,1 +1,217 @@
+//! The dashboard on a terminal in memory, compared with pictures in `tests/expected/top_*.txt`.
 
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::Duration;
+
+use control::Reply;
+use control::server::Connection;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use crate::arguments::Socket;
+use crate::top::dashboard::Dashboard;
+use crate::top::dashboard::Key;
+use crate::top::dashboard::Link;
+use crate::top::draw::draw;
+use crate::top::fetch;
+use crate::top::fetch::News;
+use crate::top::fetch::Sample;
+
+const GOLDEN: &str = include_str!("../../../control/tests/replies.jsonl");
+
+fn golden_replies() -> Vec<Reply> {
+    GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The golden replies as a sample.
+fn golden() -> Sample {
+    let (mut status, mut interfaces, mut pools, mut drops) = (None, Vec::new(), Vec::new(), Vec::new());
+    for reply in golden_replies() {
+        match reply {
+            Reply::Status(object) => status = Some(object),
+            Reply::Interface(object) => interfaces.push(object),
+            Reply::Pool(object) => pools.push(object),
+            Reply::Drop(object) => drops.push(object),
+            _ => {}
+        }
+    }
+    Sample { status: status.unwrap(), interfaces, pools, drops }
+}
+
+/// The golden sample as it is `seconds` later, with `packets` more each second.
+fn later(seconds: u64, packets: u64) -> Sample {
+    let mut sample = golden();
+    let grown = packets * seconds;
+    sample.status.uptime_us += seconds * 1_000_000;
+    sample.status.packets_forwarded += grown;
+    sample.status.bytes_forwarded += grown * 1_000;
+    sample.status.packets_dropped += 7 * seconds;
+    sample.status.mappings_created += 120 * seconds;
+    sample.status.sessions_created += 250 * seconds;
+    for worker in &mut sample.status.workers {
+        worker.packets_received += grown / 2;
+    }
+    for interface in &mut sample.interfaces {
+        interface.rx_packets += grown / 2;
+        interface.rx_bytes += grown * 500;
+        interface.tx_packets += grown / 2;
+        interface.tx_bytes += grown * 500;
+    }
+    // The rarer reason is the quicker one now.
+    sample.drops[0].packets += 7 * seconds;
+    sample
+}
+
+fn news(sample: Sample) -> News {
+    News::Sample(Box::new(sample))
+}
+
+fn dashboard_with_history() -> Dashboard {
+    let mut dashboard = Dashboard::new("/run/natrix/control.sock".to_owned());
+    for second in 0..20 {
+        dashboard.take(news(later(second, 10_000 + 1_000 * second)));
+    }
+    dashboard
+}
+
+fn picture(dashboard: &Dashboard, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, dashboard)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let rows = (0..height).map(|y| {
+        let row: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+        format!("{}\n", row.trim_end())
+    });
+    rows.collect()
+}
+
+/// Compares with a picture; with `NATRIX_BLESS` set, writes it instead.
+fn check(name: &str, dashboard: &Dashboard, width: u16, height: u16) {
+    let picture = picture(dashboard, width, height);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/expected").join(format!("top_{name}.txt"));
+    if std::env::var_os("NATRIX_BLESS").is_some() {
+        std::fs::write(&path, picture).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert!(picture == expected, "{picture}\nis not {}\n{expected}", path.display());
+}
+
+#[test]
+fn everything_fits_80_columns_and_24_lines() {
+    check("80x24", &dashboard_with_history(), 80, 24);
+}
+
+#[test]
+fn a_large_terminal_shows_sentences_and_more_lines() {
+    check("160x45", &dashboard_with_history(), 160, 45);
+}
+
+#[test]
+fn a_daemon_that_is_gone_is_said_over_its_last_state() {
+    let mut dashboard = dashboard_with_history();
+    dashboard.take(News::Gone("/run/natrix/control.sock: lost the daemon (it closed the connection)".to_owned()));
+    dashboard.take(News::Gone("/run/natrix/control.sock: cannot connect (Connection refused)".to_owned()));
+    check("gone", &dashboard, 80, 24);
+    dashboard.take(news(golden()));
+    assert_eq!(dashboard.link, Link::Live);
+}
+
+#[test]
+fn before_the_first_answer_it_says_what_it_waits_for() {
+    check("connecting", &Dashboard::new("/run/natrix/control.sock".to_owned()), 80, 24);
+}
+
+#[test]
+fn help_lists_the_keys() {
+    let mut dashboard = dashboard_with_history();
+    dashboard.press(Key::Help);
+    check("help", &dashboard, 80, 24);
+    dashboard.press(Key::Escape);
+    assert!(!dashboard.help);
+}
+
+#[test]
+fn no_size_of_the_terminal_is_too_small_to_draw() {
+    let mut dashboard = dashboard_with_history();
+    dashboard.press(Key::Help);
+    for (width, height) in [(1, 1), (10, 3), (71, 24), (72, 20), (80, 21), (300, 20), (72, 100)] {
+        picture(&dashboard, width, height);
+    }
+}
+
+#[test]
+fn rates_follow_the_clock_of_the_daemon() {
+    let mut dashboard = Dashboard::new(String::new());
+    dashboard.take(news(golden()));
+    assert_eq!(dashboard.rates.packets, 0.0, "one sample is no rate");
+    dashboard.take(news(later(2, 10_000)));
+    assert_eq!(dashboard.rates.packets, 10_000.0);
+    assert_eq!(dashboard.rates.bits, 80_000_000.0);
+    assert_eq!(dashboard.rates.mappings_created, 120.0);
+    assert_eq!(dashboard.worker_rate(1), 5_000.0);
+    assert_eq!(dashboard.interface_rates("lan").rx_packets, 5_000.0);
+}
+
+#[test]
+fn a_daemon_started_anew_makes_no_peak() {
+    let mut dashboard = dashboard_with_history();
+    let mut fresh = golden();
+    fresh.status.pid += 1;
+    fresh.status.packets_forwarded = u64::MAX;
+    let before = dashboard.packets_history.len();
+    dashboard.take(news(fresh));
+    assert_eq!(dashboard.rates.packets, 0.0);
+    assert_eq!(dashboard.packets_history.len(), before);
+}
+
+#[test]
+fn pause_keeps_the_picture_but_not_the_silence_about_a_dead_daemon() {
+    let mut dashboard = dashboard_with_history();
+    dashboard.press(Key::Pause);
+    let still = picture(&dashboard, 80, 24);
+    dashboard.take(news(later(21, 90_000)));
+    assert_eq!(picture(&dashboard, 80, 24), still);
+    dashboard.take(News::Gone("reason".to_owned()));
+    assert_ne!(picture(&dashboard, 80, 24), still);
+}
+
+#[test]
+fn sort_puts_the_quickest_or_the_most_frequent_drop_first() {
+    let mut dashboard = dashboard_with_history();
+    let first = |dashboard: &Dashboard| dashboard.drops()[0].drop.reason.clone();
+    assert_eq!(first(&dashboard), "ttl_expired", "by rate");
+    dashboard.press(Key::Sort);
+    assert_eq!(first(&dashboard), "no_mapping", "by total");
+}
+
+#[test]
+fn the_fetcher_reports_a_missing_daemon_and_finds_it_when_it_comes() {
+    let directory = std::env::temp_dir().join(format!("natrix-top-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("control.sock");
+    let receiver = fetch::start(Socket { socket: path.clone() }).unwrap();
+    let patience = Duration::from_secs(60);
+    assert!(matches!(receiver.recv_timeout(patience).unwrap(), News::Gone(_)));
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut connection = Connection::new(stream.try_clone().unwrap(), stream, "0.1.0").unwrap();
+            while let Ok(Some(request)) = connection.next_request() {
+                let wanted = |reply: &Reply| match request {
+                    control::Request::Status => matches!(reply, Reply::Status(_)),
+                    control::Request::Interfaces => matches!(reply, Reply::Interface(_)),
+                    control::Request::Pools => matches!(reply, Reply::Pool(_)),
+                    _ => matches!(reply, Reply::Drop(_)),
+                };
+                connection.send_all(golden_replies().into_iter().filter(wanted), None).unwrap();
+            }
+        }
+    });
+    let found = std::iter::repeat_with(|| receiver.recv_timeout(patience).unwrap())
+        .take(10)
+        .find(|news| matches!(news, News::Sample(_)));
+    assert_eq!(found, Some(news(golden())));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
