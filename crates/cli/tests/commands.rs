@@ -1,5 +1,7 @@
 //! Every command, end to end: words of a command line in, a socket in between, text out.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
 mod mock;
 
 use std::io;
@@ -217,5 +219,20 @@ fn a_reader_that_goes_away_is_no_failure() {
         let Command::Client(command) = cli::try_parse_from(words).unwrap() else { panic!("not a client command") };
         let error: CliError = cli::execute(&command, &mut Gone, &mut io::sink()).unwrap_err();
         assert!(error.is_broken_pipe(), "{error}");
+    }
+}
+
+#[test]
+fn every_example_of_the_documentation_is_what_the_command_prints() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(tests.join("../../docs/commands.md")).unwrap();
+    let expected: Vec<String> = std::fs::read_dir(tests.join("tests/expected"))
+        .unwrap()
+        .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    let examples: Vec<&str> = page.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() >= 15, "{}", examples.len());
+    for example in examples {
+        assert!(expected.iter().any(|text| text == example), "no command prints this:\n{example}");
     }
 }

@@ -1,10 +1,11 @@
 //! The client's end, with blocking sockets.
 
 use std::io;
-use std::os::unix::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use crate::fault::Fault;
@@ -64,21 +65,23 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the socket at `path` and exchanges hellos. Reads and writes that take longer than `timeout` fail;
-    /// a Unix socket connects at once or not at all. `version` is the release of this program.
+    /// Connects to the socket at `path` and exchanges hellos. Connecting, and each read and write, fails when it takes longer than
+    /// `timeout`. `version` is the release of this program.
     pub fn connect(path: &Path, version: &str, timeout: Duration) -> Result<Client, ClientError> {
-        let connect = || -> io::Result<(UnixStream, UnixStream)> {
-            let writer = UnixStream::connect_addr(&SocketAddr::from_pathname(path)?)?;
+        let open = || -> io::Result<(UnixStream, UnixStream)> {
+            let writer = connect_in_time(path, timeout)?;
             writer.set_read_timeout(Some(timeout))?;
             writer.set_write_timeout(Some(timeout))?;
             Ok((writer.try_clone()?, writer))
         };
-        let (reader, writer) = connect().map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
+        let (reader, writer) = open().map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
         let reader = LineReader::new(reader, REPLY_BYTES_MAX);
         let mut client = Client { path: path.to_owned(), reader, writer, daemon_version: String::new() };
-        write_line(&mut client.writer, &Hello::new(version)).map_err(|error| client.lost(&LineError::Io(error)))?;
+        // What the other side said before it went away explains more than that it went away.
+        let sent = write_line(&mut client.writer, &Hello::new(version));
         match client.reader.next_value::<Hello>() {
             Ok(Some(hello)) if hello.speaks_our_version() => {
+                sent.map_err(|error| client.lost(&LineError::Io(error)))?;
                 client.daemon_version = hello.version;
                 Ok(client)
             }
@@ -178,6 +181,19 @@ impl Client {
         };
         ClientError::Lost { path: self.path.clone(), reason }
     }
+}
+
+/// Connects, or gives up. A daemon that does not accept makes `connect` wait for ever once its backlog is full, and the socket of
+/// the standard library has no limit for that: so a thread waits in its place.
+fn connect_in_time(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let (sender, receiver) = mpsc::channel();
+    let path = path.to_owned();
+    let connect = move || {
+        // Nobody may be listening any more: then the stream is closed again.
+        let _ = sender.send(UnixStream::connect(path));
+    };
+    thread::Builder::new().name("connect".to_owned()).spawn(connect)?;
+    receiver.recv_timeout(timeout).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// What [`Client::next_object`] finds.

@@ -1,6 +1,8 @@
 //! The field names, their order and their units are what other programs read: every line of the golden files must come back
 //! byte for byte. A change to one of them is a change of the protocol.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
 use std::collections::BTreeSet;
 
 use control::Reply;

@@ -1,5 +1,7 @@
 //! What a filter lets through.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 

@@ -1,5 +1,7 @@
 //! Lines of any content, in pieces of any size: never a panic, never more memory than the limit, nothing lost.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
 use std::io;
 use std::io::Read;
 

@@ -12,7 +12,9 @@ fn main() -> ExitCode {
     let outcome = match cli::parse() {
         Command::Client(command) => cli::execute(&command, &mut out, &mut io::stderr()),
         Command::Completions { shell } => cli::completions(shell, &mut out).map_err(CliError::from),
-        Command::Check(_) | Command::Run(_) | Command::Replay(_) | Command::Bench(_) => return ExitCode::FAILURE,
+        Command::Check(_) | Command::Run(_) | Command::Replay(_) | Command::Bench(_) => {
+            Err(control::Fault::new("command", "this build has no engine", "use a build of a later revision").into())
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -27,7 +27,7 @@ pub(crate) struct Mock {
 impl Mock {
     /// Serves the golden replies.
     pub(crate) fn start() -> Mock {
-        Mock::serve(|stream| answer_all(stream))
+        Mock::serve(answer_all)
     }
 
     /// Serves each connection with `serve`.
