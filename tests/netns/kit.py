@@ -11,6 +11,7 @@ import time
 IP_MTU_DISCOVER, IP_RECVERR, IP_MTU = 10, 11, 14
 IP_PMTUDISC_DONT, IP_PMTUDISC_DO = 0, 2
 SO_NO_CHECK = 11
+MSG_FASTOPEN = 0x20000000
 MSG_ERRQUEUE = 0x2000
 
 ETH_P_IP = 0x0800
@@ -248,6 +249,7 @@ class Packet:
 
     def __init__(self, data):
         self.header_length = (data[0] & 0xF) * 4
+        self.class_of_service = data[1]
         self.total_length, self.identification, flags = struct.unpack("!HHH", data[2:8])
         self.dont_fragment = bool(flags & 0x4000)
         self.more_fragments = bool(flags & 0x2000)

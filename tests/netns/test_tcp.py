@@ -193,6 +193,52 @@ def both_ends_may_open_at_the_same_time(n):
         n.srv1.run(["nft", "delete", "table", *table.split()])
 
 
+@test()
+@shows("5382-REQ-2")
+def data_in_the_syn_passes(n):
+    port = fresh_port()
+    for host in (n.sub1, n.srv1):
+        host.sysctl("net.ipv4.tcp_fastopen", 3)
+    with sockets(listener(n.srv1, port)) as server, Sniffer(n.srv1) as sniffer:
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_FASTOPEN, 16)
+        # The first connection brings the cookie, the second one's SYN carries data.
+        for text in (b"first", b"second"):
+            with sockets(tcp(n.sub1)) as sub:
+                # Only a blocking socket takes data before the connection is there; two SYNs bound the wait.
+                sub.setblocking(True)
+                sub.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, 2)
+                sub.sendto(text, MSG_FASTOPEN, (SRV1, port))
+                accepted, _ = server.accept()
+                with sockets(accepted):
+                    accepted.settimeout(5)
+                    expect_equal(receive_stream(accepted, len(text)), text, "data")
+        syns = sniffer.packets(1, lambda p: p.protocol == 6 and p.payload[13] & 0x12 == 2)
+        expect(any(p.payload.endswith(b"second") for p in syns), "no SYN carried data")
+
+
+@test()
+@shows("5382-REQ-2")
+def urgent_data_and_congestion_marks_pass(n):
+    for host in (n.sub1, n.srv1):
+        host.sysctl("net.ipv4.tcp_ecn", 1)
+    with Sniffer(n.srv1) as sniffer:
+        sub, server, _ = connection(n)
+        with sockets(sub, server):
+            sub.send(b"!", socket.MSG_OOB)
+            deadline = time.monotonic() + 5
+            urgent = b""
+            # A socket with a timeout waits for ordinary data first.
+            server.setblocking(False)
+            while not urgent and time.monotonic() < deadline:
+                try:
+                    urgent = server.recv(1, socket.MSG_OOB)
+                except OSError:
+                    time.sleep(0.02)
+            expect_equal(urgent, b"!", "urgent byte")
+        seen = sniffer.packets(1, lambda p: p.protocol == 6 and p.payload[13] & 0x02)
+        expect(seen and seen[0].payload[13] & 0xC0 == 0xC0, "the SYN has lost its congestion marks")
+
+
 def reset(sock):
     """Closes with a RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,10 +1,13 @@
 """UDP through real kernels: RFC 4787 and what RFC 7857 changed in it."""
 
+import random
 import socket
 import struct
 import time
 
 from kit import *
+from netlab.topology import NAT_INSIDE
+from netlab.topology import NAT_OUTSIDE
 from netlab.topology import POOL
 from netlab.topology import SRV1
 from netlab.topology import SRV1_SECOND
@@ -212,6 +215,73 @@ def order_is_kept_within_a_flow(n):
                     break
             expect(len(seen) > 2500, f"only {len(seen)} of 3000 came")
             expect(seen == sorted(seen), "datagrams overtook each other")
+
+
+@test()
+@shows("3022-3", "3022-6")
+def every_payload_length_arrives_both_ways(n):
+    with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
+        destination = (SRV1, server.getsockname()[1])
+        for length in (*range(0, 66), *range(1465, 1473)):
+            payload = random.Random(length).randbytes(length)
+            sub.sendto(payload, destination)
+            data, endpoint = receive(server, f"datagram of {length} bytes")
+            expect_equal(data, payload, "payload outside")
+            server.sendto(payload, endpoint)
+            expect_equal(receive(sub, f"reply of {length} bytes")[0], payload, "payload inside")
+
+
+@test()
+@shows("3022-6", "3022-3")
+def ip_options_of_every_length_pass(n):
+    with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
+        destination = (SRV1, server.getsockname()[1])
+        for words in range(1, 11):
+            # No-operation options: legal, harmless and four bytes a word.
+            sub.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, b"\x01" * 4 * words)
+            sub.sendto(b"with options", destination)
+            receive(server, f"datagram with {4 * words} bytes of options")
+
+
+@test()
+@shows("S7")
+def ttl_loses_one_here_and_the_class_of_service_stays(n):
+    with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server), Sniffer(n.srv1) as outside, Sniffer(n.sub1) as inside:
+        for sock in (sub, server):
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 100)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0xB8)
+        endpoint = external_of(sub, server, (SRV1, server.getsockname()[1]))
+        server.sendto(b"back", endpoint)
+        receive(sub, "reply")
+        for sniffer, address in ((outside, SRV1), (inside, SUBSCRIBERS["sub1"])):
+            seen = sniffer.packets(2, lambda p, to=address: p.protocol == 17 and p.destination == to, 1)
+            # The core router takes one as well.
+            expect_equal([(p.ttl, p.class_of_service) for p in seen], [(98, 0xB8)], f"TTL and TOS seen by {address}")
+
+
+@test()
+def a_forged_source_goes_nowhere(n):
+    port = fresh_port()
+    with sockets(raw(n.sub1)) as sender, Sniffer(n.srv1) as sniffer:
+        for source in (*POOL, "8.8.8.8", "127.0.0.1", NAT_INSIDE):
+            segment = udp_segment(source, port, SRV1, port, b"forged")
+            sender.sendto(ip_packet(source, SRV1, 17, segment), (SRV1, 0))
+        seen = sniffer.packets(1, lambda p: p.payload.endswith(b"forged"))
+        expect(not seen, f"a packet of {[p.source for p in seen]} came through")
+
+
+@test()
+def nobody_outside_reaches_an_inside_address(n):
+    n.core.ip("route", "add", "100.64.0.0/10", "via", NAT_OUTSIDE)
+    try:
+        with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
+            endpoint = external_of(sub, server, (SRV1, server.getsockname()[1]))
+            server.sendto(b"direct", (SUBSCRIBERS["sub1"], sub.getsockname()[1]))
+            server.sendto(b"translated", endpoint)
+            expect_equal(receive(sub, "translated datagram")[0], b"translated", "datagram")
+            expect_silence(sub, 0.5, "datagram to the inside address")
+    finally:
+        n.core.ip("route", "del", "100.64.0.0/10")
 
 
 @test()
