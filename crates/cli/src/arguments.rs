@@ -105,8 +105,8 @@ pub struct BenchEngine {
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
     /// Length of the timed part
-    #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub seconds: f64,
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,
@@ -119,7 +119,7 @@ pub enum BenchMode {
     Established,
     /// All make new sessions
     New,
-    /// Nine in ten belong to sessions that exist
+    /// Most belong to sessions that exist; as many sessions end as begin
     Mixed,
 }
 

@@ -148,7 +148,7 @@ impl Row for Subscriber {
             human::count(self.mappings.udp),
             human::count(self.mappings.tcp),
             human::count(self.mappings.icmp),
-            human::count(self.sessions),
+            self.sessions.map_or_else(|| "-".to_owned(), human::count),
             self.worker.to_string(),
         ]
     }

@@ -38,8 +38,8 @@ pub struct Subscriber {
     pub worker: u8,
     /// Mappings.
     pub mappings: PerProtocol,
-    /// Sessions.
-    pub sessions: u64,
+    /// Sessions; null when they are not counted by subscriber.
+    pub sessions: Option<u64>,
 }
 
 /// An internal endpoint and the external endpoint it has (RFC 4787 §4). With ICMP the ports are query identifiers.

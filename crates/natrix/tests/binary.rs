@@ -1,0 +1,81 @@
+//! The binary itself: exit statuses, standard error, and a reader that goes away.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::io::Read;
+use std::process::Command;
+use std::process::Output;
+use std::process::Stdio;
+
+fn natrix(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_natrix"));
+    command.args(words).env_remove("NATRIX_SOCKET").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_line_that_is_not_understood_exits_with_2() {
+    let output = natrix(&["show", "sesions"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        text(&output.stderr),
+        "error: command: there is none of that name (sesions); did you mean `sessions`?\n"
+    );
+    assert_eq!(text(&output.stdout), "");
+    assert_eq!(natrix(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn help_and_version_exit_with_0() {
+    let output = natrix(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = text(&output.stdout);
+    for command in ["check", "run", "show", "find", "why", "trace", "top", "replay", "bench", "completions"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command}: {help}");
+    }
+    assert_eq!(text(&natrix(&["--version"]).stdout), concat!("natrix ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn a_missing_daemon_exits_with_1_and_names_the_socket() {
+    let output = natrix(&["show", "status", "--socket", "/nonexistent/control.sock"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.starts_with("error: /nonexistent/control.sock: cannot connect ("), "{error}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_natrix"));
+    let output = command.args(["show", "status"]).env("NATRIX_SOCKET", "/nonexistent/env.sock").output().unwrap();
+    assert!(text(&output.stderr).starts_with("error: /nonexistent/env.sock: "), "{output:?}");
+}
+
+#[test]
+fn the_dashboard_wants_a_terminal() {
+    let output = natrix(&["top"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "error: top: standard output is not a terminal; use `natrix show status --json` for programs\n"
+    );
+}
+
+#[test]
+fn completions_name_the_commands_of_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = natrix(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(text(&output.stdout).contains("subscribers"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_natrix"));
+    command.args(["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""));
+}
