@@ -20,15 +20,25 @@ use crate::request::Request;
 pub struct Connection<R, W> {
     reader: LineReader<R>,
     writer: W,
+    /// Lines of the answer under way: a long list goes out in large pieces, not line by line.
+    unsent: Vec<u8>,
     greeted: bool,
 }
+
+/// Bytes of an answer that go out together.
+const UNSENT_BYTES: usize = 64 * 1024;
 
 impl<R: Read, W: Write> Connection<R, W> {
     /// Takes the stream over and sends the server's hello; `version` is the daemon's release.
     pub fn new(reader: R, mut writer: W, version: &str) -> io::Result<Connection<R, W>> {
         write_line(&mut writer, &Hello::new(version))?;
         writer.flush()?;
-        Ok(Connection { reader: LineReader::new(reader, REQUEST_BYTES_MAX), writer, greeted: false })
+        Ok(Connection {
+            reader: LineReader::new(reader, REQUEST_BYTES_MAX),
+            writer,
+            unsent: Vec::new(),
+            greeted: false,
+        })
     }
 
     /// The next request; None when the client has gone. The client's hello is read and checked on the way.
@@ -71,8 +81,8 @@ impl<R: Read, W: Write> Connection<R, W> {
 
     /// Sends one reply at once.
     pub fn send(&mut self, reply: &Reply) -> io::Result<()> {
-        write_line(&mut self.writer, reply)?;
-        self.writer.flush()
+        write_line(&mut self.unsent, reply)?;
+        self.write_out()
     }
 
     /// Sends a whole answer: the objects, then the end with its cursor.
@@ -82,9 +92,19 @@ impl<R: Read, W: Write> Connection<R, W> {
         cursor: Option<String>,
     ) -> io::Result<()> {
         for object in objects {
-            write_line(&mut self.writer, &object.into())?;
+            write_line(&mut self.unsent, &object.into())?;
+            if self.unsent.len() >= UNSENT_BYTES {
+                self.write_out()?;
+            }
         }
         self.send(&Reply::End(End { cursor }))
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        let outcome = self.writer.write_all(&self.unsent);
+        self.unsent.clear();
+        outcome?;
+        self.writer.flush()
     }
 
     /// The stream requests are read from.
