@@ -1,0 +1,230 @@
+//! Sessions beyond the first of their mapping: a side table, chained per mapping.
+//!
+//! Found by hash of (mapping, remote endpoint). In pools with address-dependent filtering the port is
+//! left out of the hash, so that "may this address send here?" is one lookup too.
+
+use mem::Arena;
+use mem::ArenaError;
+use zerocopy::FromZeros;
+
+use crate::mapping::Mapping;
+use crate::mapping::MappingStore;
+use crate::mapping::NewSession;
+use crate::random::KeyedHash;
+use crate::table::BucketTable;
+use crate::tcp::SequenceTracker;
+use crate::tcp::TcpState;
+use crate::time::Instant;
+use crate::types::Side;
+
+const FROM_OUTSIDE: u8 = 1 << 1;
+const HAIRPIN: u8 = 1 << 2;
+/// The hash leaves the port out.
+const HASHED_BY_ADDRESS: u8 = 1 << 3;
+
+/// One further session.
+#[derive(FromZeros)]
+#[repr(C, align(16))]
+pub(crate) struct Session {
+    /// The mapping it belongs to; 0 in a free record.
+    pub(crate) mapping: u32,
+    /// Next session of the mapping; in a free record the next free one.
+    pub(crate) next: u32,
+    previous: u32,
+    pub(crate) remote_address: u32,
+    pub(crate) remote_port: u16,
+    state: u8,
+    flags: u8,
+    created_s: u32,
+    expires: u64,
+    pub(crate) tracker: SequenceTracker,
+}
+
+const _: () = assert!(size_of::<Session>() <= 64, "a session is at most one cache line");
+
+impl Session {
+    pub(crate) fn is_alive(&self, now: Instant) -> bool {
+        self.mapping != 0 && now < self.expires()
+    }
+
+    pub(crate) fn expires(&self) -> Instant {
+        Instant::from_micros(self.expires)
+    }
+
+    pub(crate) fn state(&self) -> TcpState {
+        TcpState::from_u8(self.state)
+    }
+
+    pub(crate) fn created_s(&self) -> u32 {
+        self.created_s
+    }
+
+    pub(crate) fn is_hairpin(&self) -> bool {
+        self.flags & HAIRPIN != 0
+    }
+
+    pub(crate) fn opened_from(&self) -> Side {
+        if self.flags & FROM_OUTSIDE != 0 { Side::Outside } else { Side::Inside }
+    }
+
+    /// Gives the session a new state and end; true when it would have ended later before.
+    pub(crate) fn refresh(&mut self, state: TcpState, expires: Instant) -> bool {
+        let shortened = expires.as_micros() < self.expires;
+        self.state = state as u8;
+        self.expires = expires.as_micros();
+        shortened
+    }
+}
+
+/// How sessions of a pool are hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HashedBy {
+    /// Remote address and port.
+    Endpoint,
+    /// Remote address only (address-dependent filtering).
+    Address,
+}
+
+/// Further sessions of one shard.
+pub(crate) struct SessionStore {
+    records: Arena<Session>,
+    table: BucketTable,
+    hash: KeyedHash,
+    free: u32,
+    untouched: u32,
+}
+
+impl SessionStore {
+    pub(crate) fn new(sessions_max: u32, hash: KeyedHash) -> Result<SessionStore, ArenaError> {
+        Ok(SessionStore {
+            records: Arena::zeroed(sessions_max as usize + 1)?,
+            table: BucketTable::with_capacity(sessions_max as usize)?,
+            hash,
+            free: 0,
+            untouched: 1,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.len() * size_of::<Session>() + self.table.bytes()
+    }
+
+    pub(crate) fn walk_end(&self) -> u32 {
+        self.untouched
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &Session {
+        &self.records[index as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Session {
+        &mut self.records[index as usize]
+    }
+
+    fn hash_of(&self, mapping: u32, remote_address: u32, remote_port: u16, by: HashedBy) -> u64 {
+        let port = match by {
+            HashedBy::Endpoint => u64::from(remote_port),
+            HashedBy::Address => 1 << 16,
+        };
+        self.hash.hash(u64::from(mapping) << 32 | u64::from(remote_address), port)
+    }
+
+    /// The live session of this mapping with this remote endpoint.
+    pub(crate) fn find(&self, mapping: u32, address: u32, port: u16, by: HashedBy, now: Instant) -> Option<u32> {
+        let hash = self.hash_of(mapping, address, port, by);
+        self.table.find(hash, |index| {
+            let session = &self.records[index as usize];
+            session.mapping == mapping
+                && session.remote_address == address
+                && session.remote_port == port
+                && now < session.expires()
+        })
+    }
+
+    /// Whether the mapping has a live session with any port of this remote address. Only for sessions hashed by address.
+    pub(crate) fn has_address(&self, mapping: u32, address: u32, now: Instant) -> bool {
+        let hash = self.hash_of(mapping, address, 0, HashedBy::Address);
+        self.table
+            .find(hash, |index| {
+                let session = &self.records[index as usize];
+                session.mapping == mapping && session.remote_address == address && now < session.expires()
+            })
+            .is_some()
+    }
+
+    /// Adds a session to the mapping's chain. None when the table is full: nothing is evicted.
+    pub(crate) fn insert(
+        &mut self,
+        index: u32,
+        mapping: &mut Mapping,
+        new: &NewSession,
+        by: HashedBy,
+        now: Instant,
+    ) -> Option<u32> {
+        let slot = if self.free != 0 {
+            self.free
+        } else if (self.untouched as usize) < self.records.len() {
+            self.untouched
+        } else {
+            return None;
+        };
+        let hash = self.hash_of(index, new.remote_address, new.remote_port, by);
+        self.table.insert(hash, slot).ok()?;
+        if slot == self.free {
+            self.free = self.records[slot as usize].next;
+        } else {
+            self.untouched += 1;
+        }
+        let head = mapping.extra_head;
+        if head != 0 {
+            self.records[head as usize].previous = slot;
+        }
+        self.records[slot as usize] = Session {
+            mapping: index,
+            next: head,
+            previous: 0,
+            remote_address: new.remote_address,
+            remote_port: new.remote_port,
+            state: new.state as u8,
+            flags: if new.opened_from == Side::Outside { FROM_OUTSIDE } else { 0 }
+                | if new.hairpin { HAIRPIN } else { 0 }
+                | if by == HashedBy::Address { HASHED_BY_ADDRESS } else { 0 },
+            created_s: (now.as_micros() / 1_000_000) as u32,
+            expires: new.expires.as_micros(),
+            tracker: SequenceTracker::default(),
+        };
+        mapping.extra_head = slot;
+        mapping.extra_count += 1;
+        mapping.extend_to(new.expires, false);
+        Some(slot)
+    }
+
+    /// Takes a session out of its mapping's chain and out of the table.
+    pub(crate) fn remove(&mut self, slot: u32, mappings: &mut MappingStore) {
+        let record = &self.records[slot as usize];
+        let (index, next, previous) = (record.mapping, record.next, record.previous);
+        let by = if record.flags & HASHED_BY_ADDRESS != 0 { HashedBy::Address } else { HashedBy::Endpoint };
+        let hash = self.hash_of(index, record.remote_address, record.remote_port, by);
+        let was_there = self.table.remove(hash, slot);
+        debug_assert!(was_there, "every session is in the table");
+        if next != 0 {
+            self.records[next as usize].previous = previous;
+        }
+        let mapping = mappings.get_mut(index);
+        if previous != 0 {
+            self.records[previous as usize].next = next;
+        } else {
+            mapping.extra_head = next;
+        }
+        mapping.extra_count -= 1;
+        let free = self.free;
+        let record = &mut self.records[slot as usize];
+        record.mapping = 0;
+        record.next = free;
+        self.free = slot;
+    }
+}

@@ -1,0 +1,149 @@
+//! Subscribers with at least one mapping, and the external address each is paired with (RFC 4787 §4.1 REQ-2).
+
+use mem::Arena;
+use mem::ArenaError;
+use zerocopy::FromZeros;
+
+use crate::random::KeyedHash;
+use crate::table::BucketTable;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::RealmId;
+
+/// A subscriber: an internal address of one realm. 32 bytes.
+#[derive(FromZeros)]
+#[repr(C, align(32))]
+pub(crate) struct Subscriber {
+    pub(crate) address: u32,
+    /// Paired external address, by index; the next free record in a free one.
+    pub(crate) paired: u32,
+    pub(crate) realm: u16,
+    pub(crate) pool: u16,
+    in_use: u32,
+    /// Mappings by protocol index.
+    pub(crate) mappings: [u32; Protocol::COUNT],
+    _reserved: u32,
+}
+
+const _: () = assert!(size_of::<Subscriber>() == 32, "two subscribers a cache line");
+
+impl Subscriber {
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_use != 0
+    }
+
+    fn mappings_total(&self) -> u32 {
+        self.mappings.iter().sum()
+    }
+}
+
+/// The subscribers of one shard.
+pub(crate) struct SubscriberStore {
+    records: Arena<Subscriber>,
+    table: BucketTable,
+    hash: KeyedHash,
+    free: u32,
+    untouched: u32,
+}
+
+impl SubscriberStore {
+    pub(crate) fn new(subscribers_max: u32, hash: KeyedHash) -> Result<SubscriberStore, ArenaError> {
+        Ok(SubscriberStore {
+            records: Arena::zeroed(subscribers_max as usize + 1)?,
+            table: BucketTable::with_capacity(subscribers_max as usize)?,
+            hash,
+            free: 0,
+            untouched: 1,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.len() * size_of::<Subscriber>() + self.table.bytes()
+    }
+
+    pub(crate) fn walk_end(&self) -> u32 {
+        self.untouched
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &Subscriber {
+        &self.records[index as usize]
+    }
+
+    fn hash_of(&self, realm: RealmId, address: u32) -> u64 {
+        self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x5b5c)
+    }
+
+    pub(crate) fn find(&self, realm: RealmId, address: u32) -> Option<u32> {
+        self.table.find(self.hash_of(realm, address), |index| {
+            let record = &self.records[index as usize];
+            record.address == address && record.realm == realm.0
+        })
+    }
+
+    /// Adds a subscriber. None when the table is full.
+    pub(crate) fn insert(&mut self, realm: RealmId, address: u32, pool: PoolId, paired: AddressIndex) -> Option<u32> {
+        let slot = if self.free != 0 {
+            self.free
+        } else if (self.untouched as usize) < self.records.len() {
+            self.untouched
+        } else {
+            return None;
+        };
+        let hash = self.hash_of(realm, address);
+        self.table.insert(hash, slot).ok()?;
+        if slot == self.free {
+            self.free = self.records[slot as usize].paired;
+        } else {
+            self.untouched += 1;
+        }
+        self.records[slot as usize] = Subscriber {
+            address,
+            paired: paired.0,
+            realm: realm.0,
+            pool: pool.0,
+            in_use: 1,
+            mappings: [0; Protocol::COUNT],
+            _reserved: 0,
+        };
+        Some(slot)
+    }
+
+    pub(crate) fn count_mapping(&mut self, slot: u32, protocol: Protocol) {
+        self.records[slot as usize].mappings[protocol.index()] += 1;
+    }
+
+    /// Takes notice that a mapping ended. With the last one the subscriber goes, and the address it
+    /// was paired with is returned so that the caller can end the pairing.
+    pub(crate) fn uncount_mapping(&mut self, realm: RealmId, address: u32, protocol: Protocol) -> Option<AddressIndex> {
+        let slot = self.find(realm, address)?;
+        let record = &mut self.records[slot as usize];
+        record.mappings[protocol.index()] -= 1;
+        if record.mappings_total() > 0 {
+            return None;
+        }
+        self.remove(slot)
+    }
+
+    /// Removes a subscriber that has no mapping; returns the address it was paired with.
+    pub(crate) fn remove_if_idle(&mut self, slot: u32) -> Option<AddressIndex> {
+        if self.records[slot as usize].mappings_total() > 0 { None } else { self.remove(slot) }
+    }
+
+    fn remove(&mut self, slot: u32) -> Option<AddressIndex> {
+        let free = self.free;
+        let record = &mut self.records[slot as usize];
+        let (realm, address, paired) = (RealmId(record.realm), record.address, AddressIndex(record.paired));
+        record.in_use = 0;
+        record.paired = free;
+        self.free = slot;
+        let hash = self.hash_of(realm, address);
+        let was_there = self.table.remove(hash, slot);
+        debug_assert!(was_there, "every subscriber is in the table");
+        Some(paired)
+    }
+}
