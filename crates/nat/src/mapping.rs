@@ -31,6 +31,9 @@ const IN_USE: u8 = 1 << 0;
 /// Some session's life was cut short, so `expires` may be later than the last session's end.
 const EXPIRY_IS_BOUND: u8 = 1 << 1;
 
+/// The mapping has ended; the record waits for its further sessions to be reclaimed.
+const CONDEMNED: u8 = 1 << 2;
+
 /// The inline slot holds a session.
 const SESSION_PRESENT: u8 = 1 << 0;
 /// The session was opened from outside.
@@ -110,7 +113,17 @@ impl Mapping {
         self.flags & IN_USE != 0
     }
 
-    /// In use and not out of date.
+    /// Ended, and waiting for its further sessions to be reclaimed.
+    pub(crate) fn is_condemned(&self) -> bool {
+        self.flags & CONDEMNED != 0
+    }
+
+    /// Marks the mapping as ended while it still has further sessions.
+    pub(crate) fn condemn(&mut self) {
+        self.flags = CONDEMNED;
+    }
+
+    /// In use and not out of date (or, while `expiry_is_bound`, perhaps out of date).
     #[inline]
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
         self.is_in_use() && now < self.expires()
@@ -184,14 +197,6 @@ impl Mapping {
         self.flags & EXPIRY_IS_BOUND != 0
     }
 
-    pub(crate) fn set_expiry_is_bound(&mut self, bound: bool) {
-        if bound {
-            self.flags |= EXPIRY_IS_BOUND;
-        } else {
-            self.flags &= !EXPIRY_IS_BOUND;
-        }
-    }
-
     /// The inline session exists and is not out of date.
     #[inline]
     pub(crate) fn has_live_session(&self, now: Instant) -> bool {
@@ -209,7 +214,7 @@ impl Mapping {
 
     #[inline]
     pub(crate) fn state(&self) -> TcpState {
-        TcpState::from_u8(self.state)
+        TcpState::from_number(self.state).unwrap_or(TcpState::Transitory)
     }
 
     /// Gives the inline session a new state and end. The mapping lives at least as long.
@@ -347,7 +352,7 @@ impl MappingStore {
     pub(crate) fn remove(&mut self, index: u32) {
         let free = self.free;
         let record = &mut self.records[index as usize];
-        debug_assert!(record.is_in_use() && record.extra_count == 0, "sessions go before their mapping");
+        debug_assert!(record.flags != 0 && record.extra_count == 0, "sessions go before their mapping");
         record.flags = 0;
         record.session_flags = 0;
         record.extra_head = free;

@@ -22,6 +22,9 @@ pub enum Stage {
     FragmentResolved,
     /// Source already translated; now the destination, a mapping of this worker, is to be translated (RFC 4787 REQ-9).
     Hairpin,
+    /// An ICMP error Natrix itself made about a hairpinned packet, on its way to the worker of the sender's
+    /// mapping. Not a packet received: it is counted as originated and has no verdict.
+    OwnError,
     /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
     HairpinFragment,
 }

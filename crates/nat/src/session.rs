@@ -52,7 +52,7 @@ impl Session {
     }
 
     pub(crate) fn state(&self) -> TcpState {
-        TcpState::from_u8(self.state)
+        TcpState::from_number(self.state).unwrap_or(TcpState::Transitory)
     }
 
     pub(crate) fn created_s(&self) -> u32 {

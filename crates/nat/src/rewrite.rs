@@ -1,0 +1,92 @@
+//! Changes addresses, ports, identification and TTL in place, with incremental checksums (RFC 1624).
+
+use wire::checksum::Delta;
+
+use crate::parse::Class;
+use crate::parse::Parsed;
+use crate::parse::get_u16;
+use crate::parse::ip;
+use crate::parse::put_u16;
+use crate::parse::put_u32;
+
+/// Which end of the packet changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Source,
+    Destination,
+}
+
+/// One translation of one packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rewrite {
+    pub(crate) end: End,
+    pub(crate) address: u32,
+    pub(crate) port: u16,
+    /// New identification of a datagram that is not atomic (RFC 6864 §5.3.1).
+    pub(crate) identification: Option<u16>,
+    /// Take one from the TTL. Once for each packet, also when it is hairpinned.
+    pub(crate) decrement_ttl: bool,
+}
+
+/// Applies `change` to the packet `parsed` describes. Touches only header fields; the payload stays.
+///
+/// The transport header is rewritten when the packet has one, that is unless it is a later fragment:
+/// the checksum over the whole datagram is in its first fragment.
+#[inline]
+pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
+    let (old_address, old_port, address_offset, port_offset) = match change.end {
+        End::Source => (parsed.source, parsed.source_port, ip::SOURCE, 0),
+        End::Destination => (parsed.destination, parsed.destination_port, ip::DESTINATION, 2),
+    };
+    let address_delta = Delta::of_u32(old_address, change.address);
+    put_u32(bytes, address_offset, change.address);
+    let mut ip_delta = address_delta;
+    if let Some(identification) = change.identification {
+        ip_delta = ip_delta.combine(Delta::of_u16(parsed.identification, identification));
+        put_u16(bytes, ip::IDENTIFICATION, identification);
+    }
+    if change.decrement_ttl {
+        ip_delta = ip_delta.combine(decrement_ttl_field(bytes));
+    }
+    put_u16(bytes, ip::CHECKSUM, ip_delta.apply(get_u16(bytes, ip::CHECKSUM)));
+
+    if parsed.fragment_offset != 0 {
+        return;
+    }
+    let transport = usize::from(parsed.header_length);
+    let port_delta = Delta::of_u16(old_port, change.port);
+    match parsed.class {
+        Class::Udp => {
+            put_u16(bytes, transport + port_offset, change.port);
+            let checksum = get_u16(bytes, transport + 6);
+            // Zero means that the sender computed none, and stays (RFC 3022 §4.1).
+            put_u16(bytes, transport + 6, address_delta.combine(port_delta).apply_udp(checksum));
+        }
+        Class::Tcp => {
+            put_u16(bytes, transport + port_offset, change.port);
+            let checksum = get_u16(bytes, transport + 16);
+            put_u16(bytes, transport + 16, address_delta.combine(port_delta).apply(checksum));
+        }
+        Class::IcmpRequest | Class::IcmpReply => {
+            put_u16(bytes, transport + 4, change.port);
+            let checksum = get_u16(bytes, transport + 2);
+            // ICMP has no pseudo-header: the addresses are not in its checksum.
+            put_u16(bytes, transport + 2, port_delta.apply(checksum));
+        }
+        Class::IcmpError | Class::LaterFragment | Class::Other => {}
+    }
+}
+
+/// Takes one from the TTL of a packet that is not translated otherwise.
+pub(crate) fn decrement_ttl(bytes: &mut [u8]) {
+    let delta = decrement_ttl_field(bytes);
+    put_u16(bytes, ip::CHECKSUM, delta.apply(get_u16(bytes, ip::CHECKSUM)));
+}
+
+#[inline]
+fn decrement_ttl_field(bytes: &mut [u8]) -> Delta {
+    let old = get_u16(bytes, ip::TTL);
+    let new = old.wrapping_sub(0x0100);
+    put_u16(bytes, ip::TTL, new);
+    Delta::of_u16(old, new)
+}

@@ -1,0 +1,360 @@
+//! One worker's share of the engine: its mappings, sessions and subscribers, and the way of a packet through them.
+//!
+//! A burst is processed in three passes, so that memory is waited for once per burst and not once per
+//! packet: (1) read the headers and prefetch the table line, (2) read the table line and prefetch the
+//! mapping record, (3) decide, rewrite, count. Passes 1 and 2 only prefetch; pass 3 alone decides.
+//!
+//! The paths by frequency: established packets (`outbound::established`, `inbound::established`) touch
+//! two cold lines; first packets of a flow add the port table, the subscriber and the free list; all
+//! else (fragments, ICMP errors, packets to Natrix) is rare and kept out of line.
+
+use std::sync::Arc;
+
+use crate::fragments::FragmentTracker;
+use crate::identification::Identifications;
+use crate::mapping::InternalKey;
+use crate::mapping::MappingStore;
+use crate::packet::BURST_MAX;
+use crate::packet::Egress;
+use crate::packet::Outcome;
+use crate::packet::Packet;
+use crate::packet::PacketMeta;
+use crate::packet::Sink;
+use crate::packet::Stage;
+use crate::parse::Class;
+use crate::parse::Parsed;
+use crate::parse::parse;
+use crate::random::KeyedHash;
+use crate::random::Random;
+use crate::rate_limit::RateLimit;
+use crate::session::SessionStore;
+use crate::shared::BuildError;
+use crate::shared::Shared;
+use crate::subscriber::SubscriberStore;
+use crate::table::BucketTable;
+use crate::time::Instant;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::unsolicited_syn::SynStore;
+use crate::verdict::Counters;
+use crate::verdict::Verdict;
+
+mod errors;
+mod explain;
+mod fragment_path;
+mod inbound;
+mod local;
+mod outbound;
+mod show;
+mod state;
+mod sweep;
+
+/// Largest IP packet the shard can hold a copy of (held fragments, errors on their way through a hairpin).
+const SCRATCH_BYTES: usize = 9_216;
+
+/// One worker's share of the engine. Not shared between threads; hand packets over instead.
+pub struct Shard {
+    shared: Arc<Shared>,
+    worker: WorkerId,
+    mappings: MappingStore,
+    /// Internal endpoint → mapping.
+    outbound: BucketTable,
+    hash: KeyedHash,
+    sessions: SessionStore,
+    subscribers: SubscriberStore,
+    fragments: FragmentTracker,
+    syns: SynStore,
+    icmp_limit: RateLimit,
+    identifications: Identifications,
+    random: Random,
+    counters: Counters,
+    sweep: sweep::Sweep,
+    /// Room for one packet that is processed away from its buffer. None while it is in use.
+    scratch: Option<Box<[u8; SCRATCH_BYTES]>>,
+}
+
+/// How the processing of one packet ended.
+enum Fate {
+    /// The packet leaves in its own buffer.
+    Forward { verdict: Verdict, egress: Egress, length: u16 },
+    /// It belongs to another worker.
+    HandOff { worker: WorkerId, meta: PacketMeta },
+    /// It ended here, or has left by the sink already.
+    Done(Verdict),
+    /// A copy waits for the first fragment of its datagram.
+    Held,
+}
+
+/// What pass 1 found out about a packet.
+#[derive(Clone, Copy)]
+struct Glance {
+    parsed: Result<Parsed, Verdict>,
+    hash: u64,
+    hint: Hint,
+}
+
+/// What to prefetch in pass 2.
+#[derive(Clone, Copy)]
+enum Hint {
+    Nothing,
+    /// The outbound table's candidate for this hash.
+    Outbound,
+    /// The owner of this external endpoint.
+    Inbound(crate::types::AddressIndex, crate::types::Protocol),
+}
+
+impl Shard {
+    /// Builds the shard of `worker` and takes the memory of its tables.
+    ///
+    /// `secret` seeds hashing and port choice: 256 random bits that outsiders must not know, different
+    /// for each worker and each start (RFC 6056 §3.4).
+    ///
+    /// # Errors
+    /// [`BuildError`] when memory is short; nothing is kept then.
+    pub fn new(shared: Arc<Shared>, worker: WorkerId, secret: [u64; 4]) -> Result<Shard, BuildError> {
+        let limits = shared.settings().limits;
+        let memory = |table| move |source| BuildError::Memory { table, source };
+        let hash = KeyedHash::new([secret[0], secret[1]]);
+        Ok(Shard {
+            mappings: MappingStore::new(limits.mappings_max).map_err(memory("mappings"))?,
+            outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
+            sessions: SessionStore::new(limits.extra_sessions_max, hash).map_err(memory("sessions"))?,
+            subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
+            fragments: FragmentTracker::new(
+                limits.fragmented_datagrams_max,
+                limits.fragments_held_max,
+                shared.settings().timeouts.fragment,
+                hash,
+            )
+            .map_err(memory("fragments"))?,
+            syns: SynStore::new(limits.unsolicited_syns_max, shared.settings().timeouts.unsolicited_syn, hash)
+                .map_err(memory("unsolicited SYNs"))?,
+            icmp_limit: RateLimit::new(
+                shared.settings().icmp.errors_per_second_max,
+                shared.settings().icmp.errors_per_second_per_destination_max,
+                hash,
+            ),
+            identifications: Identifications::new(worker, shared.workers(), hash),
+            random: Random::new([secret[2], secret[3]]),
+            hash,
+            counters: Counters::default(),
+            sweep: sweep::Sweep::default(),
+            scratch: Some(Box::new([0; SCRATCH_BYTES])),
+            shared,
+            worker,
+        })
+    }
+
+    /// What all shards share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Whose shard this is.
+    pub fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// Counters of this worker.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Counters of this worker, for what its caller counts (packets received, link-layer verdicts).
+    pub fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// Bytes of all tables of this shard.
+    pub fn bytes(&self) -> usize {
+        self.mappings.bytes() + self.outbound.bytes() + self.sessions.bytes() + self.subscribers.bytes()
+    }
+
+    /// Processes up to [`BURST_MAX`] packets in order; each packet's `outcome` and `verdict` say what became of it.
+    ///
+    /// Allocates nothing. Costs two cold cache lines for an established packet.
+    ///
+    /// Packets beyond [`BURST_MAX`] are processed in further rounds.
+    pub fn process<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) {
+        for round in burst.chunks_mut(BURST_MAX) {
+            self.process_round(now, round, sink);
+        }
+    }
+
+    fn process_round<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) {
+        const NOTHING: Glance = Glance { parsed: Err(Verdict::IpMalformed), hash: 0, hint: Hint::Nothing };
+        let mut glances = [NOTHING; BURST_MAX];
+        for (packet, glance) in burst.iter().zip(glances.iter_mut()) {
+            *glance = self.glance(packet);
+        }
+        for glance in &glances[..burst.len().min(BURST_MAX)] {
+            self.prefetch_record(glance);
+        }
+        for (packet, glance) in burst.iter_mut().zip(glances.iter()) {
+            let fate = match &glance.parsed {
+                Ok(parsed) => self.decide(now, packet.bytes, packet.meta, parsed, glance.hash, sink),
+                Err(verdict) => Fate::Done(*verdict),
+            };
+            match fate {
+                Fate::Forward { verdict, egress, length } => {
+                    self.counters.count(verdict);
+                    packet.verdict = Some(verdict);
+                    packet.outcome = Outcome::Transmit { egress, length };
+                }
+                Fate::Done(verdict) => {
+                    self.counters.count(verdict);
+                    packet.verdict = Some(verdict);
+                    packet.outcome = Outcome::Done;
+                }
+                Fate::HandOff { worker, meta } => {
+                    packet.verdict = None;
+                    packet.outcome = Outcome::HandOff { worker, meta };
+                }
+                Fate::Held => {
+                    packet.verdict = None;
+                    packet.outcome = Outcome::Done;
+                }
+            }
+        }
+        self.counters.fragments_held = self.fragments.held() as u64;
+    }
+
+    /// Pass 1: reads the headers and prefetches the first line the packet will need.
+    #[inline]
+    fn glance(&self, packet: &Packet<'_>) -> Glance {
+        let parsed = match parse(packet.bytes) {
+            Ok(parsed) => parsed,
+            Err(verdict) => return Glance { parsed: Err(verdict), hash: 0, hint: Hint::Nothing },
+        };
+        let mut glance = Glance { parsed: Ok(parsed), hash: 0, hint: Hint::Nothing };
+        let Some(protocol) = parsed.protocol() else { return glance };
+        if matches!(parsed.class, Class::LaterFragment | Class::IcmpError) {
+            return glance;
+        }
+        let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment);
+        if !hairpin && self.shared.side(packet.meta.ingress) == Side::Inside {
+            let key = InternalKey {
+                realm: RealmId::default(),
+                protocol,
+                address: parsed.source,
+                port: parsed.source_port,
+            };
+            glance.hash = self.hash_of(&key);
+            glance.hint = Hint::Outbound;
+            self.outbound.prefetch(glance.hash);
+        } else if let Some(address) = self.shared.local.find(parsed.destination).and_then(|local| local.pool_address())
+        {
+            glance.hint = Hint::Inbound(address, protocol);
+            self.shared.ports.prefetch(address, protocol, parsed.destination_port);
+        }
+        glance
+    }
+
+    /// Pass 2: the table line has arrived; prefetches the mapping record it names.
+    #[inline]
+    fn prefetch_record(&self, glance: &Glance) {
+        let Ok(parsed) = &glance.parsed else { return };
+        match glance.hint {
+            Hint::Nothing => {}
+            Hint::Outbound => {
+                if let Some(index) = self.outbound.first_candidate(glance.hash) {
+                    self.mappings.prefetch(index);
+                }
+            }
+            Hint::Inbound(address, protocol) => {
+                if let Some((worker, index)) = self.shared.ports.lookup(address, protocol, parsed.destination_port)
+                    && worker == self.worker
+                {
+                    self.mappings.prefetch(index.0);
+                }
+            }
+        }
+    }
+
+    /// Pass 3 for one packet.
+    #[inline]
+    fn decide<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        hash: u64,
+        sink: &mut S,
+    ) -> Fate {
+        match meta.stage {
+            Stage::Received | Stage::Steered => match self.shared.side(meta.ingress) {
+                Side::Inside => self.from_inside(now, bytes, meta, parsed, hash, sink),
+                Side::Outside => self.from_outside(now, bytes, meta, parsed, sink),
+            },
+            Stage::Hairpin => match parsed.class {
+                Class::IcmpError => self.inbound_error(now, bytes, meta, parsed, inbound::Via::Hairpin),
+                _ => self.inbound_flow(now, bytes, meta, parsed, inbound::Via::Hairpin, sink),
+            },
+            Stage::FragmentResolved | Stage::HairpinFragment => {
+                let resolved = fragment_path::with_ports(parsed, meta.ports);
+                let via = if meta.stage == Stage::HairpinFragment {
+                    inbound::Via::Hairpin
+                } else {
+                    inbound::Via::Outside
+                };
+                self.inbound_flow(now, bytes, meta, &resolved, via, sink)
+            }
+        }
+    }
+
+    #[inline]
+    fn hash_of(&self, key: &InternalKey) -> u64 {
+        self.hash.hash(
+            u64::from(key.address) << 16 | u64::from(key.port),
+            u64::from(key.realm.0) << 8 | key.protocol as u64,
+        )
+    }
+
+    /// Carries out the fate of a packet that is not in a buffer of the burst but in `bytes`.
+    fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
+        match fate {
+            Fate::Forward { verdict, egress, length } => {
+                let sent = sink.transmit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)]);
+                self.counters.count(if sent { verdict } else { Verdict::NoBuffer });
+            }
+            Fate::HandOff { worker, meta } => {
+                if sink.hand_off(worker, meta, &[bytes]) {
+                    self.counters.handed_off += 1;
+                } else {
+                    self.counters.count(Verdict::HandOffRingFull);
+                }
+            }
+            Fate::Done(verdict) => self.counters.count(verdict),
+            Fate::Held => {}
+        }
+    }
+}
+
+impl Shared {
+    /// The worker a subscriber belongs to. The same on every shard, in every run.
+    #[inline]
+    pub fn worker_of_subscriber(&self, address: u32) -> WorkerId {
+        self.spread(u64::from(address))
+    }
+
+    /// The worker that looks after things that no mapping owns (fragments without ports, unsolicited
+    /// SYNs): any will do, as long as all packets of one thing go to the same.
+    #[inline]
+    pub(crate) fn worker_of_stray(&self, a: u32, b: u32, c: u32) -> WorkerId {
+        self.spread((u64::from(a) << 32 | u64::from(b)) ^ u64::from(c).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    #[inline]
+    fn spread(&self, key: u64) -> WorkerId {
+        let workers = self.workers() as u64;
+        if workers == 1 {
+            return WorkerId(0);
+        }
+        // Finaliser of a 64-bit mixer: neighbouring addresses spread over all workers.
+        let mixed = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        WorkerId(((u128::from(mixed) * u128::from(workers)) >> 64) as u8)
+    }
+}

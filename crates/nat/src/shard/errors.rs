@@ -1,0 +1,159 @@
+//! ICMP errors on their way through the NAT (RFC 5508 §4): the packet they quote is translated back, and
+//! no mapping is ended, shortened or refreshed by one (RFC 4787 §9 REQ-12, RFC 5508 §4.3 REQ-6).
+
+use super::Fate;
+use super::Shard;
+use super::inbound::Via;
+use crate::icmp_quote;
+use crate::icmp_quote::QuoteChange;
+use crate::mapping::InternalKey;
+use crate::packet::PacketMeta;
+use crate::packet::Sink;
+use crate::packet::Stage;
+use crate::parse::Parsed;
+use crate::parse::source_is_valid;
+use crate::rewrite::decrement_ttl;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+impl Shard {
+    /// An error from outside (or, via a hairpin, from another subscriber) about a packet that left with one
+    /// of our external endpoints as its source.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn inbound_error(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        via: Via,
+    ) -> Fate {
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
+            return Fate::Done(Verdict::IpMalformed);
+        };
+        // The source is not compared with the peer: routers on the way report too (RFC 4787 REQ-12a).
+        if !source_is_valid(parsed.source) {
+            return Fate::Done(Verdict::SourceInvalid);
+        }
+        let local = self.shared.local.lookup(parsed.destination);
+        let Some(address) = local.and_then(|local| local.pool_address()) else {
+            let verdict = if local.is_some() { Verdict::LocalIgnored } else { Verdict::DestinationNotPool };
+            return Fate::Done(verdict);
+        };
+        let quote = match icmp_quote::parse(packet) {
+            Ok(quote) => quote,
+            Err(verdict) => return Fate::Done(verdict),
+        };
+        if quote.source.address != quote.outer_destination {
+            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+        }
+        let Some((worker, mapping)) = self.shared.owner(address, quote.protocol, quote.source.port) else {
+            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+        };
+        if worker != self.worker {
+            let stage = if via == Via::Hairpin { Stage::Hairpin } else { Stage::Steered };
+            return Fate::HandOff { worker, meta: PacketMeta { stage, ..meta } };
+        }
+        if !self.is_alive(mapping.0, now) {
+            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+        }
+        if parsed.ttl <= 1 {
+            return Fate::Done(Verdict::TtlExpired);
+        }
+        let internal = self.mappings.get(mapping.0).internal();
+        let Some(hop) = self.shared.route(Side::Inside, internal.address.to_bits()).copied() else {
+            return Fate::Done(Verdict::NoRoute);
+        };
+        if parsed.total_length > hop.mtu {
+            return Fate::Done(Verdict::TooBig);
+        }
+        // RFC 5508 §4.2 REQ-4: the quote becomes what the subscriber sent.
+        let change = QuoteChange { source: internal, outer_destination: internal.address, ..quote.unchanged() };
+        icmp_quote::rewrite(packet, &quote, &change);
+        decrement_ttl(packet);
+        self.counters.icmp_errors_translated += 1;
+        let verdict = if via == Via::Hairpin { Verdict::Hairpin } else { Verdict::Inbound };
+        self.counters.bytes_forwarded[if via == Via::Hairpin { 2 } else { 1 }] += u64::from(parsed.total_length);
+        Fate::Forward { verdict, egress: hop.egress(internal.address.to_bits()), length: parsed.total_length }
+    }
+
+    /// An error from inside about a packet that came in to a subscriber.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn outbound_error<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        sink: &mut S,
+    ) -> Fate {
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
+            return Fate::Done(Verdict::IpMalformed);
+        };
+        if let Some(verdict) = self.check_inside_source(parsed.source) {
+            return Fate::Done(verdict);
+        }
+        if !crate::parse::destination_is_valid(parsed.destination) {
+            return Fate::Done(Verdict::DestinationInvalid);
+        }
+        let local = self.shared.local.lookup(parsed.destination);
+        let hairpin = local.and_then(|local| local.pool_address());
+        if local.is_some() && hairpin.is_none() {
+            return Fate::Done(Verdict::LocalIgnored);
+        }
+        let quote = match icmp_quote::parse(packet) {
+            Ok(quote) => quote,
+            Err(verdict) => return Fate::Done(verdict),
+        };
+        if quote.source.address != quote.outer_destination {
+            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+        }
+        let owner = self.shared.worker_of_subscriber(quote.destination.address.to_bits());
+        if owner != self.worker {
+            return Fate::HandOff { worker: owner, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+        }
+        let key = InternalKey {
+            realm: RealmId::default(),
+            protocol: quote.protocol,
+            address: quote.destination.address.to_bits(),
+            port: quote.destination.port,
+        };
+        let Some(index) = self.find_live_mapping(&key, now) else {
+            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+        };
+        if parsed.ttl <= 1 {
+            return Fate::Done(Verdict::TtlExpired);
+        }
+        let external: Endpoint = self.mappings.get(index).external();
+        let route = self.shared.route(Side::Outside, parsed.destination).copied();
+        if hairpin.is_none() && route.is_none_or(|hop| parsed.total_length > hop.mtu) {
+            return Fate::Done(if route.is_none() { Verdict::NoRoute } else { Verdict::TooBig });
+        }
+        // RFC 5508 §4.2 REQ-5: the quote becomes what the remote host sent; the error itself comes from the
+        // external address, whoever inside reported it (REQ-5c), so that no inside address leaves.
+        let change =
+            QuoteChange { destination: external, outer_source: external.address, ..quote.unchanged() };
+        icmp_quote::rewrite(packet, &quote, &change);
+        if hairpin.is_some() {
+            // RFC 5508 §5 REQ-7: the other mapping is still to be undone, where it lives.
+            let translated = Parsed { source: external.address.to_bits(), ..*parsed };
+            return self.inbound_error(now, bytes, meta, &translated, Via::Hairpin);
+        }
+        decrement_ttl(packet);
+        self.counters.icmp_errors_translated += 1;
+        self.counters.bytes_forwarded[0] += u64::from(parsed.total_length);
+        match route {
+            Some(hop) => Fate::Forward {
+                verdict: Verdict::Outbound,
+                egress: hop.egress(parsed.destination),
+                length: parsed.total_length,
+            },
+            None => Fate::Done(Verdict::NoRoute),
+        }
+    }
+}

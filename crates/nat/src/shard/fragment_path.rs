@@ -1,0 +1,225 @@
+//! Fragments: tracked until their ports are known, then processed like whole packets (RFC 4787 §11 REQ-14).
+
+use super::Fate;
+use super::Shard;
+use super::inbound::Via;
+use crate::fragments::FragmentInfo;
+use crate::fragments::FragmentKey;
+use crate::fragments::FragmentOutcome;
+use crate::mapping::InternalKey;
+use crate::packet::Egress;
+use crate::packet::PacketMeta;
+use crate::packet::Sink;
+use crate::packet::Stage;
+use crate::parse::Parsed;
+use crate::parse::parse;
+use crate::split::split;
+use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+/// The headers of a fragment, with the ports of its datagram.
+pub(super) fn with_ports(parsed: &Parsed, ports: (u16, u16)) -> Parsed {
+    Parsed { source_port: ports.0, destination_port: ports.1, ..*parsed }
+}
+
+impl Shard {
+    /// A fragment from a subscriber of this worker.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn outbound_fragment<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        sink: &mut S,
+    ) -> Fate {
+        if let Some(verdict) = self.check_inside_source(parsed.source) {
+            return Fate::Done(verdict);
+        }
+        if parsed.protocol().is_none() {
+            return self.outbound_other(now, bytes, meta, parsed, sink);
+        }
+        self.track(now, Side::Inside, bytes, meta, parsed, sink)
+    }
+
+    /// A fragment from outside. All of one datagram meet on one worker, which need not own the mapping.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn inbound_fragment<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        sink: &mut S,
+    ) -> Fate {
+        if parsed.protocol().is_none() {
+            return self.inbound_other(now, bytes, meta, parsed, sink);
+        }
+        if self.shared.local.lookup(parsed.destination).and_then(|local| local.pool_address()).is_none() {
+            // Nothing here is reassembled for Natrix itself, and nothing else is forwarded.
+            return self.inbound_flow(now, bytes, meta, parsed, Via::Outside, sink);
+        }
+        let rest = u32::from(parsed.identification) << 8 | u32::from(parsed.protocol_number);
+        let tracker = self.shared.worker_of_stray(parsed.source, parsed.destination, rest);
+        if tracker != self.worker {
+            return Fate::HandOff { worker: tracker, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+        }
+        self.track(now, Side::Outside, bytes, meta, parsed, sink)
+    }
+
+    fn track<S: Sink>(
+        &mut self,
+        now: Instant,
+        side: Side,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        sink: &mut S,
+    ) -> Fate {
+        let key = FragmentKey::new(
+            side,
+            parsed.source.into(),
+            parsed.destination.into(),
+            parsed.protocol_number,
+            parsed.identification,
+        );
+        let is_first = parsed.fragment_offset == 0;
+        let info = FragmentInfo {
+            offset: u32::from(parsed.fragment_offset),
+            length: u32::from(parsed.payload_length()),
+            more: parsed.more_fragments,
+            first_ports: is_first.then_some((parsed.source_port, parsed.destination_port)),
+        };
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
+            return Fate::Done(Verdict::IpMalformed);
+        };
+        match self.fragments.accept(now, key, info, packet, meta) {
+            FragmentOutcome::Held => Fate::Held,
+            FragmentOutcome::Dropped { verdict, held_discarded } => {
+                self.count_held(verdict, held_discarded);
+                Fate::Done(verdict)
+            }
+            FragmentOutcome::Resolved { datagram, ports } => {
+                let resolved = with_ports(parsed, ports);
+                let fate = self.resolved(now, side, packet, meta, &resolved, datagram, sink);
+                if !is_first {
+                    return fate;
+                }
+                if let Fate::Done(verdict) = fate
+                    && verdict.kind() == crate::verdict::VerdictKind::Dropped
+                {
+                    // Nobody can use the rest of a datagram without its beginning.
+                    let discarded = self.fragments.refuse(datagram);
+                    self.count_held(Verdict::FragmentRefused, discarded);
+                    return fate;
+                }
+                // The first one goes ahead of those that waited for it.
+                match fate {
+                    Fate::Forward { verdict, egress, length } => {
+                        let sent = sink.transmit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)]);
+                        self.release_held(now, side, datagram, ports, sink);
+                        Fate::Done(if sent { verdict } else { Verdict::NoBuffer })
+                    }
+                    Fate::HandOff { worker, meta } => {
+                        // Sent by the sink, so that it is in the ring before those released now.
+                        let sent = sink.hand_off(worker, meta, &[packet]);
+                        self.release_held(now, side, datagram, ports, sink);
+                        if sent {
+                            self.counters.handed_off += 1;
+                            Fate::Held
+                        } else {
+                            Fate::Done(Verdict::HandOffRingFull)
+                        }
+                    }
+                    other => {
+                        self.release_held(now, side, datagram, ports, sink);
+                        other
+                    }
+                }
+            }
+        }
+    }
+
+    fn count_held(&mut self, verdict: Verdict, fragments: u32) {
+        self.counters.verdicts[verdict.index()] += u64::from(fragments);
+    }
+
+    /// A fragment whose ports are known.
+    fn resolved<S: Sink>(
+        &mut self,
+        now: Instant,
+        side: Side,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        datagram: crate::fragments::DatagramIndex,
+        sink: &mut S,
+    ) -> Fate {
+        match side {
+            Side::Outside => self.inbound_flow(now, bytes, meta, parsed, Via::Outside, sink),
+            Side::Inside => {
+                let Some(protocol) = Protocol::from_number(parsed.protocol_number) else {
+                    return Fate::Done(Verdict::ProtocolUnsupported);
+                };
+                let key = InternalKey {
+                    realm: RealmId::default(),
+                    protocol,
+                    address: parsed.source,
+                    port: parsed.source_port,
+                };
+                let hash = self.hash_of(&key);
+                self.outbound_flow(now, bytes, meta, parsed, hash, Some(datagram), sink)
+            }
+        }
+    }
+
+    /// Processes the fragments that waited for the first one of their datagram.
+    fn release_held<S: Sink>(
+        &mut self,
+        now: Instant,
+        side: Side,
+        datagram: crate::fragments::DatagramIndex,
+        ports: (u16, u16),
+        sink: &mut S,
+    ) {
+        let Some(mut scratch) = self.scratch.take() else { return };
+        while let Some((length, meta)) = self.fragments.next_held(datagram, &mut scratch[..]) {
+            let packet = &mut scratch[..length];
+            let fate = match parse(packet) {
+                Ok(parsed) => self.resolved(now, side, packet, meta, &with_ports(&parsed, ports), datagram, sink),
+                Err(verdict) => Fate::Done(verdict),
+            };
+            self.deliver(fate, packet, sink);
+        }
+        self.scratch = Some(scratch);
+    }
+
+    /// Sends a translated packet in pieces that fit the next link (RFC 4787 §11 REQ-13a).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_in_fragments<S: Sink>(
+        &mut self,
+        bytes: &[u8],
+        parsed: &Parsed,
+        mtu: u16,
+        egress: Egress,
+        verdict: Verdict,
+        sink: &mut S,
+    ) -> Fate {
+        let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
+        let Ok(pieces) = split(packet, mtu) else { return Fate::Done(Verdict::TooBig) };
+        for piece in pieces {
+            let payload = packet.get(piece.payload.clone()).unwrap_or(&[]);
+            if !sink.transmit(egress, &[piece.header.as_bytes(), payload]) {
+                return Fate::Done(Verdict::NoBuffer);
+            }
+        }
+        self.counters.fragmented += 1;
+        Fate::Done(verdict)
+    }
+}

@@ -1,0 +1,403 @@
+//! From outside, and the second half of hairpinning: destination translation behind the filter.
+
+use super::Fate;
+use super::Shard;
+use super::local::Reason;
+use super::outbound::remote_port;
+use crate::addresses::Local;
+use crate::mapping::NewSession;
+use crate::mapping::SessionRef;
+use crate::packet::PacketMeta;
+use crate::packet::Sink;
+use crate::packet::Stage;
+use crate::parse::Class;
+use crate::parse::Parsed;
+use crate::parse::source_is_valid;
+use crate::rewrite::End;
+use crate::rewrite::Rewrite;
+use crate::rewrite::rewrite;
+use crate::session::HashedBy;
+use crate::settings::Filtering;
+use crate::shared::NextHop;
+use crate::tcp::TcpFlags;
+use crate::tcp::TcpState;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::unsolicited_syn::Hold;
+use crate::verdict::Verdict;
+
+/// How a packet came to the inbound half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    /// From an outside interface.
+    Outside,
+    /// From another subscriber, whose source is translated already. Never hairpinned again.
+    Hairpin,
+}
+
+impl Via {
+    fn verdict(self) -> Verdict {
+        match self {
+            Via::Outside => Verdict::Inbound,
+            Via::Hairpin => Verdict::Hairpin,
+        }
+    }
+}
+
+impl Shard {
+    /// A packet that came in by an outside interface.
+    #[inline]
+    pub(super) fn from_outside<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        sink: &mut S,
+    ) -> Fate {
+        if parsed.class == Class::IcmpError {
+            return self.inbound_error(now, bytes, meta, parsed, Via::Outside);
+        }
+        if parsed.is_fragment() {
+            return self.inbound_fragment(now, bytes, meta, parsed, sink);
+        }
+        if parsed.class == Class::Other {
+            return self.inbound_other(now, bytes, meta, parsed, sink);
+        }
+        self.inbound_flow(now, bytes, meta, parsed, Via::Outside, sink)
+    }
+
+    /// TCP, UDP and ICMP replies to an external endpoint. `parsed` has the ports also when the packet is a later fragment.
+    #[inline]
+    pub(super) fn inbound_flow<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        let (address, is_own) = match self.shared.local.lookup(parsed.destination) {
+            Some(Local::Pool(address)) => (address, false),
+            Some(Local::OwnAndPool(_, address)) => (address, true),
+            other => return self.not_for_a_mapping(now, bytes, meta, parsed, other, sink),
+        };
+        // A query from outside is for nobody behind a NAPT; only Natrix itself may answer it.
+        let owner = match parsed.class {
+            Class::IcmpRequest => None,
+            _ => self.shared.owner(address, protocol, parsed.destination_port),
+        };
+        let Some((worker, mapping)) = owner else {
+            if is_own && via == Via::Outside && parsed.class != Class::IcmpReply {
+                return self.local_packet(now, Side::Outside, bytes, meta, parsed, sink);
+            }
+            return self.no_mapping(now, bytes, meta, parsed);
+        };
+        if worker != self.worker {
+            let stage = match (via, parsed.class) {
+                (Via::Outside, Class::LaterFragment) => Stage::FragmentResolved,
+                (Via::Outside, _) if parsed.is_fragment() => Stage::FragmentResolved,
+                (Via::Outside, _) => Stage::Steered,
+                (Via::Hairpin, Class::LaterFragment) => Stage::HairpinFragment,
+                (Via::Hairpin, _) => Stage::Hairpin,
+            };
+            let ports = (parsed.source_port, parsed.destination_port);
+            return Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } };
+        }
+        let index = mapping.0;
+        if !self.is_alive(index, now) {
+            return self.no_mapping(now, bytes, meta, parsed);
+        }
+        let remote_port = remote_port(protocol, parsed.source_port);
+        let session = if self.mappings.get(index).session_matches(parsed.source, remote_port, now) {
+            Some(SessionRef::Inline)
+        } else {
+            match self.admit(now, bytes, meta, parsed, index, address, protocol) {
+                Ok(session) => session,
+                Err(fate) => return fate,
+            }
+        };
+        let hop = match self.way_in(now, bytes, meta, parsed, index, via, sink) {
+            Ok(hop) => hop,
+            Err(fate) => return fate,
+        };
+        self.established_inbound(now, bytes, meta, parsed, index, session, &hop, via, sink)
+    }
+
+    /// A packet that is not from the remote endpoint of the mapping's first session: is there another
+    /// session, does the filter let it in, and does it open a session?
+    #[cold]
+    #[inline(never)]
+    fn admit(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        index: u32,
+        address: AddressIndex,
+        protocol: Protocol,
+    ) -> Result<Option<SessionRef>, Fate> {
+        let remote_port = remote_port(protocol, parsed.source_port);
+        let facts = *self.shared.facts(address);
+        let by = Shard::hashed_by(&facts, protocol);
+        if let Some(session) = self.find_session(index, parsed.source, remote_port, by, now) {
+            return Ok(Some(session));
+        }
+        if !source_is_valid(parsed.source) {
+            return Err(Fate::Done(Verdict::SourceInvalid));
+        }
+        if !self.filter_allows(now, index, parsed.source, facts.filtering[protocol.index()], by) {
+            let is_syn = parsed.class == Class::Tcp && TcpFlags(parsed.tcp_flags).opens();
+            return Err(if is_syn {
+                self.hold_syn(now, bytes, meta, parsed)
+            } else {
+                Fate::Done(Verdict::Filtered)
+            });
+        }
+        match protocol {
+            // Passing needs no state of its own; a session comes with the first packet from inside, so that
+            // a flood from outside takes no memory.
+            Protocol::Udp | Protocol::Icmp => Ok(None),
+            Protocol::Tcp => {
+                if parsed.class == Class::LaterFragment || !TcpFlags(parsed.tcp_flags).opens() {
+                    return Err(Fate::Done(Verdict::TcpNoSession));
+                }
+                if parsed.ttl <= 1 {
+                    // The packet ends here, and must not leave a session behind (conformance point S7).
+                    return Ok(None);
+                }
+                let new = NewSession {
+                    remote_address: parsed.source,
+                    remote_port,
+                    state: TcpState::OpeningInbound,
+                    opened_from: Side::Outside,
+                    hairpin: self.shared.local.lookup(parsed.source).is_some(),
+                    expires: now + self.idle_time(Protocol::Tcp),
+                };
+                match self.create_session(now, index, &new, by) {
+                    Ok(session) => Ok(Some(session)),
+                    Err(verdict) => Err(Fate::Done(verdict)),
+                }
+            }
+        }
+    }
+
+    /// RFC 4787 §5: whether this remote address may send to the mapping although it has no session with it.
+    pub(super) fn filter_allows(
+        &self,
+        now: Instant,
+        index: u32,
+        remote_address: u32,
+        filtering: Filtering,
+        by: HashedBy,
+    ) -> bool {
+        match filtering {
+            Filtering::EndpointIndependent => true,
+            Filtering::AddressDependent => {
+                let mapping = self.mappings.get(index);
+                (mapping.remote_address == remote_address && mapping.has_live_session(now))
+                    || (by == HashedBy::Address
+                        && mapping.extra_count > 0
+                        && self.sessions.has_address(index, remote_address, now))
+            }
+            Filtering::AddressAndPortDependent => false,
+        }
+    }
+
+    /// Finds the way to the subscriber, and refuses packets whose time or size does not allow it.
+    #[inline]
+    fn way_in<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        index: u32,
+        via: Via,
+        sink: &mut S,
+    ) -> Result<NextHop, Fate> {
+        let internal = self.mappings.get(index).internal_address;
+        let towards = match via {
+            Via::Outside => Side::Outside,
+            Via::Hairpin => Side::Inside,
+        };
+        if parsed.ttl <= 1 {
+            self.send_error(now, towards, meta, Reason::TtlExpired, bytes, sink);
+            return Err(Fate::Done(Verdict::TtlExpired));
+        }
+        let Some(hop) = self.shared.route(Side::Inside, internal).copied() else {
+            self.send_error(now, towards, meta, Reason::HostUnreachable, bytes, sink);
+            return Err(Fate::Done(Verdict::NoRoute));
+        };
+        if parsed.total_length > hop.mtu && parsed.dont_fragment {
+            self.send_error(now, towards, meta, Reason::TooBig(hop.mtu), bytes, sink);
+            return Err(Fate::Done(Verdict::TooBig));
+        }
+        Ok(hop)
+    }
+
+    #[inline]
+    fn established_inbound<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        _meta: PacketMeta,
+        parsed: &Parsed,
+        index: u32,
+        session: Option<SessionRef>,
+        hop: &NextHop,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        match session {
+            Some(session) if parsed.class == Class::Tcp => {
+                let advance = self.advance_tcp(now, index, session, Side::Outside, bytes, parsed);
+                if let Some(expires) = advance.expires {
+                    self.refresh(index, session, advance.state, expires);
+                }
+            }
+            // RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is a choice; ICMP replies follow it.
+            session if self.shared.settings().inbound_refresh => {
+                let protocol = self.mappings.get(index).protocol();
+                if protocol != Protocol::Tcp {
+                    let expires = now + self.idle_time(protocol);
+                    match session {
+                        Some(session) => self.refresh(index, session, TcpState::Established, expires),
+                        None => self.mappings.get_mut(index).extend_to(expires, false),
+                    }
+                }
+            }
+            _ => {}
+        }
+        let mapping = self.mappings.get(index);
+        let change = Rewrite {
+            end: End::Destination,
+            address: mapping.internal_address,
+            port: mapping.internal_port,
+            identification: None,
+            decrement_ttl: true,
+        };
+        rewrite(bytes, parsed, &change);
+        self.finish(bytes, parsed, hop, change.address, via.verdict(), sink)
+    }
+
+    /// The packet's own journey through the NAT is over: it leaves, in fragments if it has to.
+    #[inline]
+    pub(super) fn finish<S: Sink>(
+        &mut self,
+        bytes: &mut [u8],
+        parsed: &Parsed,
+        hop: &NextHop,
+        destination: u32,
+        verdict: Verdict,
+        sink: &mut S,
+    ) -> Fate {
+        let way = match verdict {
+            Verdict::Outbound => 0,
+            Verdict::Inbound => 1,
+            _ => 2,
+        };
+        self.counters.bytes_forwarded[way] += u64::from(parsed.total_length);
+        let egress = hop.egress(destination);
+        if parsed.total_length <= hop.mtu {
+            return Fate::Forward { verdict, egress, length: parsed.total_length };
+        }
+        self.send_in_fragments(bytes, parsed, hop.mtu, egress, verdict, sink)
+    }
+
+    /// No mapping has the external endpoint. A SYN is held for a while (RFC 5382 §4.3 REQ-4).
+    #[cold]
+    #[inline(never)]
+    fn no_mapping(&mut self, now: Instant, bytes: &[u8], meta: PacketMeta, parsed: &Parsed) -> Fate {
+        if !source_is_valid(parsed.source) {
+            return Fate::Done(Verdict::SourceInvalid);
+        }
+        if parsed.class != Class::Tcp || !TcpFlags(parsed.tcp_flags).opens() {
+            return Fate::Done(Verdict::NoMapping);
+        }
+        // Retransmissions must meet on one worker; the mapping a SYN may wait for has no owner yet.
+        let keeper =
+            self.shared.worker_of_stray(parsed.destination, parsed.source, u32::from(parsed.destination_port));
+        if keeper != self.worker && meta.stage == Stage::Received {
+            return Fate::HandOff { worker: keeper, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+        }
+        self.hold_syn(now, bytes, meta, parsed)
+    }
+
+    fn hold_syn(&mut self, now: Instant, bytes: &[u8], meta: PacketMeta, parsed: &Parsed) -> Fate {
+        if self.shared.settings().answer_unsolicited_syn {
+            let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+            let remote = Endpoint::new(parsed.source.into(), parsed.source_port);
+            let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
+            if self.syns.hold(now, external, remote, meta.ingress, packet) == Hold::Full {
+                self.counters.unsolicited_syns_overflow += 1;
+            }
+        }
+        Fate::Done(Verdict::UnsolicitedSyn)
+    }
+
+    /// The destination is no pool's address.
+    #[cold]
+    #[inline(never)]
+    fn not_for_a_mapping<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        local: Option<Local>,
+        sink: &mut S,
+    ) -> Fate {
+        match local {
+            Some(Local::Own(_)) => self.local_packet(now, Side::Outside, bytes, meta, parsed, sink),
+            Some(Local::Broadcast(_)) => Fate::Done(Verdict::DestinationInvalid),
+            _ if !crate::parse::destination_is_valid(parsed.destination) => Fate::Done(Verdict::DestinationInvalid),
+            _ => Fate::Done(Verdict::DestinationNotPool),
+        }
+    }
+
+    /// Protocols without ports, from outside: passed untranslated by a rule, or dropped.
+    pub(super) fn inbound_other<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        sink: &mut S,
+    ) -> Fate {
+        if !source_is_valid(parsed.source) {
+            return Fate::Done(Verdict::SourceInvalid);
+        }
+        match self.shared.local.lookup(parsed.destination) {
+            Some(Local::Own(_)) => return Fate::Done(Verdict::LocalIgnored),
+            Some(_) => return Fate::Done(Verdict::ProtocolUnsupported),
+            None => {}
+        }
+        if self.shared.local.lookup(parsed.source).is_some() {
+            return Fate::Done(Verdict::SourceSpoofed);
+        }
+        if self.shared.pass_rule(parsed.protocol_number, parsed.destination, parsed.source).is_none() {
+            return Fate::Done(Verdict::DestinationNotPool);
+        }
+        if parsed.ttl <= 1 {
+            self.send_error(now, Side::Outside, meta, Reason::TtlExpired, bytes, sink);
+            return Fate::Done(Verdict::TtlExpired);
+        }
+        let Some(hop) = self.shared.route(Side::Inside, parsed.destination).copied() else {
+            self.send_error(now, Side::Outside, meta, Reason::HostUnreachable, bytes, sink);
+            return Fate::Done(Verdict::NoRoute);
+        };
+        if parsed.total_length > hop.mtu && parsed.dont_fragment {
+            self.send_error(now, Side::Outside, meta, Reason::TooBig(hop.mtu), bytes, sink);
+            return Fate::Done(Verdict::TooBig);
+        }
+        crate::rewrite::decrement_ttl(bytes);
+        self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Passed, sink)
+    }
+}

@@ -1,0 +1,439 @@
+//! From inside: source translation, and the making of mappings and sessions.
+
+use super::Fate;
+use super::Shard;
+use super::inbound::Via;
+use super::local::Reason;
+use crate::addresses::Local;
+use crate::mapping::InternalKey;
+use crate::mapping::NewSession;
+use crate::mapping::SessionRef;
+use crate::packet::PacketMeta;
+use crate::packet::Sink;
+use crate::packet::Stage;
+use crate::parse::Class;
+use crate::parse::Parsed;
+use crate::parse::destination_is_valid;
+use crate::parse::source_is_valid;
+use crate::rewrite::End;
+use crate::rewrite::Rewrite;
+use crate::rewrite::rewrite;
+use crate::settings::Filtering;
+use crate::shared::NextHop;
+use crate::tcp::TcpFlags;
+use crate::tcp::TcpState;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+/// Where an outbound packet goes on.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// Out by this hop.
+    Out(NextHop),
+    /// To another subscriber's external endpoint on this address (RFC 4787 §6 REQ-9).
+    Hairpin(AddressIndex),
+}
+
+/// The session of an outbound packet.
+#[derive(Clone, Copy)]
+pub(super) struct Flow {
+    /// Mapping record.
+    pub(super) index: u32,
+    /// Its session; None when an unfiltered UDP mapping goes on without one.
+    pub(super) session: Option<SessionRef>,
+}
+
+impl Shard {
+    /// A packet that came in by an inside interface.
+    #[inline]
+    pub(super) fn from_inside<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        hash: u64,
+        sink: &mut S,
+    ) -> Fate {
+        if parsed.class == Class::IcmpError {
+            // Belongs to the subscriber it is about, who need not be its sender (a router may be).
+            return self.outbound_error(now, bytes, meta, parsed, sink);
+        }
+        let owner = self.shared.worker_of_subscriber(parsed.source);
+        if owner != self.worker {
+            return Fate::HandOff { worker: owner, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+        }
+        if parsed.is_fragment() {
+            return self.outbound_fragment(now, bytes, meta, parsed, sink);
+        }
+        if parsed.class == Class::Other {
+            return self.outbound_other(now, bytes, meta, parsed, sink);
+        }
+        self.outbound_flow(now, bytes, meta, parsed, hash, None, sink)
+    }
+
+    /// TCP, UDP and ICMP queries, whole or in fragments. `datagram` is the tracker's entry of a fragment.
+    #[inline]
+    pub(super) fn outbound_flow<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        hash: u64,
+        datagram: Option<crate::fragments::DatagramIndex>,
+        sink: &mut S,
+    ) -> Fate {
+        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        let key = InternalKey {
+            realm: RealmId::default(),
+            protocol,
+            address: parsed.source,
+            port: parsed.source_port,
+        };
+        let remote_port = remote_port(protocol, parsed.destination_port);
+        // The usual case first: the mapping is alive and this is its first session. That session was
+        // checked when it was made, so that addresses need no further look.
+        let found = self.find_mapping(&key, hash);
+        let (way, flow) = match found {
+            Some(index)
+                if self.mappings.get(index).session_matches(parsed.destination, remote_port, now)
+                    && parsed.class != Class::IcmpReply =>
+            {
+                let hairpin = self.mappings.get(index).session_is_hairpin();
+                let way = match self.way_out(now, bytes, meta, parsed, hairpin, sink) {
+                    Ok(way) => way,
+                    Err(fate) => return fate,
+                };
+                (way, Flow { index, session: Some(SessionRef::Inline) })
+            }
+            _ => match self.open_outbound(now, bytes, meta, parsed, &key, hash, found, sink) {
+                Ok(opened) => opened,
+                Err(fate) => return fate,
+            },
+        };
+        self.established_outbound(now, bytes, meta, parsed, datagram, way, flow, sink)
+    }
+
+    /// Finds the way out, and refuses packets whose time or size does not allow it, before any state is touched.
+    #[inline]
+    fn way_out<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        hairpin: bool,
+        sink: &mut S,
+    ) -> Result<Way, Fate> {
+        if parsed.ttl <= 1 {
+            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
+            return Err(Fate::Done(Verdict::TtlExpired));
+        }
+        if hairpin {
+            return match self.shared.local.lookup(parsed.destination).and_then(Local::pool_address) {
+                Some(address) => Ok(Way::Hairpin(address)),
+                None => Err(Fate::Done(Verdict::NoMapping)),
+            };
+        }
+        let Some(hop) = self.shared.route(Side::Outside, parsed.destination).copied() else {
+            self.send_error(now, Side::Inside, meta, Reason::NetUnreachable, bytes, sink);
+            return Err(Fate::Done(Verdict::NoRoute));
+        };
+        if parsed.total_length > hop.mtu && parsed.dont_fragment {
+            // RFC 4787 §11 REQ-13: the sender learns the MTU of the next link.
+            self.send_error(now, Side::Inside, meta, Reason::TooBig(hop.mtu), bytes, sink);
+            return Err(Fate::Done(Verdict::TooBig));
+        }
+        Ok(Way::Out(hop))
+    }
+
+    /// Everything but the first session of a live mapping: all checks, then mapping and session are found or made.
+    #[cold]
+    #[inline(never)]
+    fn open_outbound<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        key: &InternalKey,
+        hash: u64,
+        found: Option<u32>,
+        sink: &mut S,
+    ) -> Result<(Way, Flow), Fate> {
+        if let Some(verdict) = self.check_inside_source(parsed.source) {
+            return Err(Fate::Done(verdict));
+        }
+        let hairpin = match self.shared.local.lookup(parsed.destination) {
+            Some(Local::Own(_)) => return Err(self.local_packet(now, Side::Inside, bytes, meta, parsed, sink)),
+            Some(Local::Broadcast(_)) => return Err(Fate::Done(Verdict::DestinationInvalid)),
+            Some(Local::OwnAndPool(_, address)) => {
+                if self.shared.owner(address, key.protocol, parsed.destination_port).is_none()
+                    || key.protocol == Protocol::Icmp
+                {
+                    return Err(self.local_packet(now, Side::Inside, bytes, meta, parsed, sink));
+                }
+                Some(address)
+            }
+            Some(Local::Pool(address)) => Some(address),
+            None => None,
+        };
+        if !destination_is_valid(parsed.destination) {
+            return Err(Fate::Done(Verdict::DestinationInvalid));
+        }
+        if parsed.class == Class::IcmpReply {
+            // An answer to nothing: queries from outside do not pass a NAPT, so no reply is due.
+            return Err(Fate::Done(Verdict::IcmpTypeUnsupported));
+        }
+        let way = self.way_out(now, bytes, meta, parsed, hairpin.is_some(), sink)?;
+        if let Some(address) = hairpin {
+            // Only basic NAT hairpins queries (RFC 5508 §6 REQ-7), and no state is made for a packet that
+            // will find no mapping on the other side. A SYN may be waited for, like one from outside.
+            let has_owner = self.shared.owner(address, key.protocol, parsed.destination_port).is_some();
+            if key.protocol == Protocol::Icmp || !has_owner {
+                return Err(Fate::Done(Verdict::NoMapping));
+            }
+        }
+        let remote_port = remote_port(key.protocol, parsed.destination_port);
+        let alive = found.filter(|index| self.is_alive(*index, now));
+        if let Some(index) = alive {
+            let by = self.facts_of_mapping(index).map(|facts| Shard::hashed_by(&facts, key.protocol));
+            if let Some(by) = by
+                && let Some(session) = self.find_session(index, parsed.destination, remote_port, by, now)
+            {
+                return Ok((way, Flow { index, session: Some(session) }));
+            }
+        }
+        if parsed.fragment_offset != 0 {
+            // Only the first fragment of a datagram, which has the ports, opens anything.
+            return Err(Fate::Done(Verdict::FragmentRefused));
+        }
+        let state = if key.protocol == Protocol::Tcp {
+            if !TcpFlags(parsed.tcp_flags).opens() {
+                // RFC 5382 §5 leaves this open; silence, and no state from a bare ACK.
+                return Err(Fate::Done(Verdict::TcpNoSession));
+            }
+            TcpState::OpeningOutbound
+        } else {
+            TcpState::Established
+        };
+        let index = match (alive, found) {
+            (Some(index), _) => index,
+            (None, dead) => {
+                if let Some(dead) = dead {
+                    self.end_mapping(dead);
+                }
+                match self.create_mapping(now, key, hash) {
+                    Ok(index) => index,
+                    Err(verdict) => return Err(self.refuse(now, verdict, meta, bytes, sink)),
+                }
+            }
+        };
+        let Some(facts) = self.facts_of_mapping(index) else { return Err(Fate::Done(Verdict::NoMapping)) };
+        let expires = now + self.idle_time(key.protocol);
+        let new = NewSession {
+            remote_address: parsed.destination,
+            remote_port,
+            state,
+            opened_from: Side::Inside,
+            hairpin: hairpin.is_some(),
+            expires,
+        };
+        let external = self.mappings.get(index).external();
+        match self.create_session(now, index, &new, Shard::hashed_by(&facts, key.protocol)) {
+            Ok(session) => {
+                if key.protocol == Protocol::Tcp {
+                    let remote = Endpoint::new(parsed.destination.into(), remote_port);
+                    if self.syns.forget(external, remote) {
+                        self.counters.unsolicited_syns_matched += 1;
+                    }
+                }
+                Ok((way, Flow { index, session: Some(session) }))
+            }
+            // Where nobody is filtered a UDP session is only bookkeeping: going on without it hurts nobody,
+            // while refusing would break programs that talk to thousands (peer-to-peer, resolvers).
+            Err(_)
+                if key.protocol == Protocol::Udp
+                    && facts.filtering[Protocol::Udp.index()] == Filtering::EndpointIndependent =>
+            {
+                Ok((way, Flow { index, session: None }))
+            }
+            Err(verdict) => Err(self.refuse(now, verdict, meta, bytes, sink)),
+        }
+    }
+
+    /// RFC 6888 REQ-11: no resources. The packet is dropped, and its sender told that it is so.
+    fn refuse<S: Sink>(
+        &mut self,
+        now: Instant,
+        verdict: Verdict,
+        meta: PacketMeta,
+        bytes: &[u8],
+        sink: &mut S,
+    ) -> Fate {
+        if verdict != Verdict::SourceNotSubscriber
+            && let Some(code) = self.shared.settings().icmp.no_resources_code
+        {
+            self.send_error(now, Side::Inside, meta, Reason::NoResources(code), bytes, sink);
+        }
+        Fate::Done(verdict)
+    }
+
+    /// A packet of a session that exists by now: state, timer, rewriting.
+    #[inline]
+    fn established_outbound<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        datagram: Option<crate::fragments::DatagramIndex>,
+        way: Way,
+        flow: Flow,
+        sink: &mut S,
+    ) -> Fate {
+        match flow.session {
+            Some(session) if parsed.class == Class::Tcp => {
+                let advance = self.advance_tcp(now, flow.index, session, Side::Inside, bytes, parsed);
+                if let Some(expires) = advance.expires {
+                    self.refresh(flow.index, session, advance.state, expires);
+                }
+            }
+            Some(session) => {
+                let (state, expires) = self.session_state(flow.index, session);
+                // A later fragment of a TCP segment changes nothing but the timer, and that never shortens.
+                let lifetime = match self.mappings.get(flow.index).protocol() {
+                    Protocol::Tcp => expires.saturating_since(now),
+                    protocol => self.idle_time(protocol),
+                };
+                self.refresh(flow.index, session, state, now + lifetime);
+            }
+            None => {
+                let expires = now + self.idle_time(Protocol::Udp);
+                self.mappings.get_mut(flow.index).extend_to(expires, false);
+            }
+        }
+        let mapping = self.mappings.get(flow.index);
+        let (address, port) = (mapping.external_address, mapping.external_port);
+        let identification = self.identification_outside(parsed, address, datagram);
+        let decrement_ttl = matches!(way, Way::Out(_));
+        let change = Rewrite { end: End::Source, address, port, identification, decrement_ttl };
+        rewrite(bytes, parsed, &change);
+        match way {
+            Way::Out(hop) => {
+                self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Outbound, sink)
+            }
+            Way::Hairpin(pool_address) => {
+                let translated = Parsed {
+                    source: address,
+                    source_port: port,
+                    // A query identifier stands for both ports.
+                    destination_port: parsed.destination_port,
+                    identification: identification.unwrap_or(parsed.identification),
+                    ..*parsed
+                };
+                self.hairpin(now, bytes, meta, &translated, pool_address, sink)
+            }
+        }
+    }
+
+    /// The second half of a hairpin: here, or on the worker that owns the other mapping.
+    fn hairpin<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        translated: &Parsed,
+        address: AddressIndex,
+        sink: &mut S,
+    ) -> Fate {
+        let Some(protocol) = translated.protocol() else { return Fate::Done(Verdict::NoMapping) };
+        if let Some((worker, _)) = self.shared.owner(address, protocol, translated.destination_port)
+            && worker != self.worker
+        {
+            let stage =
+                if translated.class == Class::LaterFragment { Stage::HairpinFragment } else { Stage::Hairpin };
+            let ports = (translated.source_port, translated.destination_port);
+            return Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } };
+        }
+        self.inbound_flow(now, bytes, meta, translated, Via::Hairpin, sink)
+    }
+
+    /// The identification a packet gets outside. Many subscribers share an address, so that ids of
+    /// datagrams that may be in fragments must be given out anew (RFC 6864 §5.3.1, RFC 7857 §10).
+    #[inline]
+    fn identification_outside(
+        &mut self,
+        parsed: &Parsed,
+        external_address: u32,
+        datagram: Option<crate::fragments::DatagramIndex>,
+    ) -> Option<u16> {
+        let source = external_address.into();
+        let destination = parsed.destination.into();
+        match datagram {
+            None if parsed.dont_fragment => None,
+            None => Some(self.identifications.next(source, destination, parsed.protocol_number)),
+            Some(datagram) => {
+                let known = self.fragments.translated_identification(datagram);
+                Some(known.unwrap_or_else(|| {
+                    let fresh = self.identifications.next(source, destination, parsed.protocol_number);
+                    self.fragments.set_translated_identification(datagram, fresh);
+                    fresh
+                }))
+            }
+        }
+    }
+
+    /// Protocols without ports: passed untranslated by a rule, or dropped.
+    pub(super) fn outbound_other<S: Sink>(
+        &mut self,
+        now: Instant,
+        bytes: &mut [u8],
+        meta: PacketMeta,
+        parsed: &Parsed,
+        sink: &mut S,
+    ) -> Fate {
+        if let Some(verdict) = self.check_inside_source(parsed.source) {
+            return Fate::Done(verdict);
+        }
+        if let Some(Local::Own(_) | Local::OwnAndPool(..)) = self.shared.local.lookup(parsed.destination) {
+            return Fate::Done(Verdict::LocalIgnored);
+        }
+        let rule = self.shared.pass_rule(parsed.protocol_number, parsed.source, parsed.destination);
+        if rule.is_none() {
+            return Fate::Done(Verdict::ProtocolUnsupported);
+        }
+        match self.way_out(now, bytes, meta, parsed, false, sink) {
+            Ok(Way::Out(hop)) => {
+                crate::rewrite::decrement_ttl(bytes);
+                self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Passed, sink)
+            }
+            Ok(Way::Hairpin(_)) => Fate::Done(Verdict::ProtocolUnsupported),
+            Err(fate) => fate,
+        }
+    }
+
+    /// Sources that can not be: never outside (S15), never Natrix's own or a pool's.
+    pub(super) fn check_inside_source(&self, source: u32) -> Option<Verdict> {
+        if !source_is_valid(source) {
+            return Some(Verdict::SourceInvalid);
+        }
+        match self.shared.local.lookup(source) {
+            None => None,
+            Some(Local::Broadcast(_)) => Some(Verdict::SourceInvalid),
+            Some(_) => Some(Verdict::SourceSpoofed),
+        }
+    }
+}
+
+/// The remote port of a session: ICMP queries have none, the identifier is the mapping's own.
+#[inline]
+pub(super) fn remote_port(protocol: Protocol, port: u16) -> u16 {
+    if protocol == Protocol::Icmp { 0 } else { port }
+}

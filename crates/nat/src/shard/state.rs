@@ -1,0 +1,389 @@
+//! Making and ending mappings and sessions: every change of NAT state is here.
+
+use core::net::Ipv4Addr;
+
+use super::Shard;
+use crate::mapping::InternalKey;
+use crate::mapping::NewSession;
+use crate::mapping::SessionRef;
+use crate::parse::Parsed;
+use crate::parse::get_u16;
+use crate::parse::get_u32;
+use crate::ports::Parity;
+use crate::ports::PortClass;
+use crate::session::HashedBy;
+use crate::settings::Filtering;
+use crate::settings::Pooling;
+use crate::shared::PoolFacts;
+use crate::tcp;
+use crate::tcp::TcpFlags;
+use crate::tcp::TcpState;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+/// Marks a subscriber of a pool with arbitrary pooling: paired with no address.
+pub(super) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
+
+/// Attempts of arbitrary pooling to find an address that still has a port. More than one is needed only
+/// when another worker takes the last port of the chosen address at the same moment.
+const ARBITRARY_ATTEMPTS: usize = 8;
+
+/// A segment's effect on a session.
+pub(super) struct Advance {
+    pub(super) state: TcpState,
+    /// New end of the session; None leaves it as it is.
+    pub(super) expires: Option<Instant>,
+}
+
+impl Shard {
+    /// The mapping of an internal endpoint, dead or alive.
+    #[inline]
+    pub(super) fn find_mapping(&self, key: &InternalKey, hash: u64) -> Option<u32> {
+        self.outbound.find(hash, |index| self.mappings.get(index).matches(key))
+    }
+
+    /// The live mapping of an internal endpoint.
+    pub(super) fn find_live_mapping(&self, key: &InternalKey, now: Instant) -> Option<u32> {
+        self.find_mapping(key, self.hash_of(key)).filter(|index| self.is_alive(*index, now))
+    }
+
+    /// Whether the mapping is in use and not out of date.
+    ///
+    /// Exact: where a session ended early beside others, the record's end is only a bound, and a live
+    /// session is looked for. That stops at the first one; new sessions are at the head of the chain.
+    #[inline]
+    pub(super) fn is_alive(&self, index: u32, now: Instant) -> bool {
+        let mapping = self.mappings.get(index);
+        mapping.is_alive(now) && (!mapping.expiry_is_bound() || self.has_live_session(index, now))
+    }
+
+    #[cold]
+    fn has_live_session(&self, index: u32, now: Instant) -> bool {
+        let mapping = self.mappings.get(index);
+        if mapping.has_live_session(now) {
+            return true;
+        }
+        let mut slot = mapping.extra_head;
+        while slot != 0 {
+            let session = self.sessions.get(slot);
+            if session.is_alive(now) {
+                return true;
+            }
+            slot = session.next;
+        }
+        false
+    }
+
+    /// How sessions of a pool and protocol are hashed.
+    pub(super) fn hashed_by(facts: &PoolFacts, protocol: Protocol) -> HashedBy {
+        match facts.filtering[protocol.index()] {
+            Filtering::AddressDependent => HashedBy::Address,
+            _ => HashedBy::Endpoint,
+        }
+    }
+
+    /// The facts of the pool a mapping's external address belongs to.
+    pub(super) fn facts_of_mapping(&self, index: u32) -> Option<PoolFacts> {
+        let external = self.mappings.get(index).external_address;
+        let address = self.shared.address_index(Ipv4Addr::from_bits(external))?;
+        Some(*self.shared.facts(address))
+    }
+
+    /// The live session of a mapping with a remote endpoint.
+    #[inline]
+    pub(super) fn find_session(
+        &self,
+        index: u32,
+        remote_address: u32,
+        remote_port: u16,
+        by: HashedBy,
+        now: Instant,
+    ) -> Option<SessionRef> {
+        let mapping = self.mappings.get(index);
+        if mapping.session_matches(remote_address, remote_port, now) {
+            return Some(SessionRef::Inline);
+        }
+        if mapping.extra_count == 0 {
+            return None;
+        }
+        self.sessions.find(index, remote_address, remote_port, by, now).map(SessionRef::Extra)
+    }
+
+    pub(super) fn session_state(&self, index: u32, session: SessionRef) -> (TcpState, Instant) {
+        match session {
+            SessionRef::Inline => {
+                let mapping = self.mappings.get(index);
+                (mapping.state(), mapping.session_expires())
+            }
+            SessionRef::Extra(slot) => {
+                let session = self.sessions.get(slot);
+                (session.state(), session.expires())
+            }
+        }
+    }
+
+    /// Idle time of one protocol; TCP asks the state instead.
+    #[inline]
+    pub(super) fn idle_time(&self, protocol: Protocol) -> Duration {
+        let timeouts = &self.shared.settings().timeouts;
+        match protocol {
+            Protocol::Udp => timeouts.udp,
+            Protocol::Tcp => timeouts.tcp_opening,
+            Protocol::Icmp => timeouts.icmp,
+        }
+    }
+
+    /// Writes a session's new state and end down.
+    #[inline]
+    pub(super) fn refresh(&mut self, index: u32, session: SessionRef, state: TcpState, expires: Instant) {
+        match session {
+            SessionRef::Inline => self.mappings.get_mut(index).refresh_session(state, expires),
+            SessionRef::Extra(slot) => {
+                let shortened = self.sessions.get_mut(slot).refresh(state, expires);
+                self.mappings.get_mut(index).extend_to(expires, shortened);
+            }
+        }
+    }
+
+    /// What a TCP segment does to its session (RFC 7857 §2). Takes note of its sequence numbers.
+    pub(super) fn advance_tcp(
+        &mut self,
+        now: Instant,
+        index: u32,
+        session: SessionRef,
+        from: Side,
+        bytes: &[u8],
+        parsed: &Parsed,
+    ) -> Advance {
+        let timeouts = self.shared.settings().timeouts;
+        let (stored, expires) = self.session_state(index, session);
+        let before = state_now(stored, expires, now, &timeouts);
+        let flags = TcpFlags(parsed.tcp_flags);
+        let transport = usize::from(parsed.header_length);
+        let sequence = get_u32(bytes, transport + 4);
+        let ack = get_u32(bytes, transport + 8);
+        let tracker = match session {
+            SessionRef::Inline => &mut self.mappings.get_mut(index).tracker,
+            SessionRef::Extra(slot) => &mut self.sessions.get_mut(slot).tracker,
+        };
+        let reset_accepted = flags.rst() && tracker.reset_is_plausible(from, sequence, flags.ack().then_some(ack));
+        let after = tcp::next(before, from, flags, reset_accepted);
+        if flags.opens() && after != before && matches!(before, TcpState::Closing | TcpState::Transitory) {
+            *tracker = tcp::SequenceTracker::default();
+        }
+        // The data offset is the upper half of byte 12, in words.
+        let data_offset = (get_u16(bytes, transport + 12) >> 12) * 4;
+        let payload = parsed.payload_length().saturating_sub(data_offset);
+        let length = u32::from(payload) + u32::from(flags.syn()) + u32::from(flags.fin());
+        tracker.observe(from, sequence, length, ack, flags);
+        if flags.rst() && !reset_accepted {
+            self.counters.tcp_resets_ignored += 1;
+        }
+        let restarts = tcp::restarts_timer(before, after, flags);
+        Advance { state: after, expires: restarts.then(|| now + tcp::lifetime(after, &timeouts)) }
+    }
+
+    /// Adds a session to a mapping: inline when that slot is free, else in the side table.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it. Nothing is evicted (RFC 6888 REQ-11d).
+    pub(super) fn create_session(
+        &mut self,
+        now: Instant,
+        index: u32,
+        new: &NewSession,
+        by: HashedBy,
+    ) -> Result<SessionRef, Verdict> {
+        let mapping = self.mappings.get_mut(index);
+        if !mapping.has_live_session(now) {
+            if mapping.has_session() {
+                self.counters.sessions_removed += 1;
+            }
+            mapping.set_inline_session(new);
+            self.counters.sessions_created += 1;
+            return Ok(SessionRef::Inline);
+        }
+        let limit = self.shared.settings().limits.sessions_per_mapping_max;
+        if u32::from(mapping.extra_count) + 1 >= limit.min(u32::from(u16::MAX)) {
+            return Err(Verdict::SessionLimit);
+        }
+        let slot = self.sessions.insert(index, mapping, new, by, now).ok_or(Verdict::SessionTableFull)?;
+        self.counters.sessions_created += 1;
+        Ok(SessionRef::Extra(slot))
+    }
+
+    /// Makes a mapping for an internal endpoint that has none. It has no session yet and is out of date
+    /// until it gets one.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it; nothing is changed then.
+    pub(super) fn create_mapping(&mut self, now: Instant, key: &InternalKey, hash: u64) -> Result<u32, Verdict> {
+        if self.mappings.is_full() {
+            return Err(Verdict::MappingTableFull);
+        }
+        let pool = self.shared.pool_for(Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
+        let facts = self.shared.pools[pool.index()];
+        let class = port_class(key, &facts);
+        let (subscriber, is_new) = match self.subscribers.find(key.realm, key.address) {
+            Some(slot) => (slot, false),
+            None => (self.create_subscriber(key, pool, &facts, class)?, true),
+        };
+        let paired = AddressIndex(self.subscribers.get(subscriber).paired);
+        let taken = self.take_port(key, &facts, class, paired);
+        let Some((address, port)) = taken else {
+            self.forget_subscriber_if_new(subscriber, is_new);
+            return Err(Verdict::PortsExhausted);
+        };
+        let external = Endpoint::new(self.shared.address(address), port);
+        let Some(index) = self.mappings.insert(key, external, now) else {
+            self.shared.ports.release(address, key.protocol, port);
+            self.forget_subscriber_if_new(subscriber, is_new);
+            return Err(Verdict::MappingTableFull);
+        };
+        if self.outbound.insert(hash, index.0).is_err() {
+            self.mappings.remove(index.0);
+            self.shared.ports.release(address, key.protocol, port);
+            self.forget_subscriber_if_new(subscriber, is_new);
+            return Err(Verdict::MappingTableFull);
+        }
+        self.subscribers.count_mapping(subscriber, key.protocol);
+        // Last, because from here on other workers find the owner of the external endpoint.
+        self.shared.ports.publish(address, key.protocol, port, self.worker, index);
+        self.counters.mappings_created[key.protocol.index()] += 1;
+        Ok(index.0)
+    }
+
+    fn create_subscriber(
+        &mut self,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Result<u32, Verdict> {
+        let paired = match facts.pooling {
+            Pooling::Arbitrary => UNPAIRED,
+            Pooling::Paired => self
+                .shared
+                .ports
+                .choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)
+                .ok_or(Verdict::PortsExhausted)?,
+        };
+        let slot =
+            self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
+        if paired != UNPAIRED {
+            self.shared.ports.pair(paired);
+        }
+        Ok(slot)
+    }
+
+    fn forget_subscriber_if_new(&mut self, subscriber: u32, is_new: bool) {
+        if is_new
+            && let Some(paired) = self.subscribers.remove_if_idle(subscriber)
+            && paired != UNPAIRED
+        {
+            self.shared.ports.unpair(paired);
+        }
+    }
+
+    /// Takes a free external port at random: on the paired address, or on any of the pool.
+    fn take_port(
+        &mut self,
+        key: &InternalKey,
+        facts: &PoolFacts,
+        class: PortClass,
+        paired: AddressIndex,
+    ) -> Option<(AddressIndex, u16)> {
+        // RFC 4787 §4.2.2 REQ-4 as relaxed by RFC 7857 §8. A query identifier has no parity.
+        let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
+        let attempts = if paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };
+        for _ in 0..attempts {
+            let address = if paired == UNPAIRED {
+                self.shared.ports.choose_address(
+                    facts.first,
+                    facts.count,
+                    key.protocol,
+                    class,
+                    &mut self.random,
+                )?
+            } else {
+                paired
+            };
+            let workers = self.shared.workers();
+            let ports = &self.shared.ports;
+            if let Some(port) =
+                ports.allocate(address, key.protocol, class, parity, self.worker, workers, &mut self.random)
+            {
+                return Some((address, port));
+            }
+        }
+        None
+    }
+
+    /// Ends a mapping: its port is free at once. Further sessions are reclaimed by the sweep, so that the
+    /// cost here does not depend on how many there are.
+    pub(super) fn end_mapping(&mut self, index: u32) {
+        let mapping = self.mappings.get_mut(index);
+        let key = mapping.key();
+        let external = mapping.external();
+        if mapping.has_session() {
+            mapping.clear_inline_session();
+            self.counters.sessions_removed += 1;
+        }
+        let has_extra = mapping.extra_count > 0;
+        let hash = self.hash_of(&key);
+        let was_there = self.outbound.remove(hash, index);
+        debug_assert!(was_there, "every mapping is in the outbound table");
+        if let Some(address) = self.shared.address_index(external.address) {
+            self.shared.ports.release(address, key.protocol, external.port);
+        }
+        if let Some(paired) = self.subscribers.uncount_mapping(key.realm, key.address, key.protocol)
+            && paired != UNPAIRED
+        {
+            self.shared.ports.unpair(paired);
+        }
+        self.counters.mappings_removed[key.protocol.index()] += 1;
+        if has_extra {
+            self.mappings.get_mut(index).condemn();
+        } else {
+            self.mappings.remove(index);
+        }
+    }
+
+    /// Ends a further session, and with the last one of a condemned mapping its record.
+    pub(super) fn end_extra_session(&mut self, slot: u32) {
+        let index = self.sessions.get(slot).mapping;
+        self.sessions.remove(slot, &mut self.mappings);
+        self.counters.sessions_removed += 1;
+        let mapping = self.mappings.get(index);
+        if mapping.is_condemned() && mapping.extra_count == 0 {
+            self.mappings.remove(index);
+        }
+    }
+}
+
+/// The state a stored one stands for now: an established session whose idle time has run out is
+/// Transitory (RFC 7857 §2, edge "TCP_EST expired").
+pub(super) fn state_now(
+    stored: TcpState,
+    expires: Instant,
+    now: Instant,
+    timeouts: &crate::settings::Timeouts,
+) -> TcpState {
+    if stored.is_established() && expires.saturating_since(now) <= timeouts.tcp_closing {
+        TcpState::Transitory
+    } else {
+        stored
+    }
+}
+
+/// RFC 4787 §4.2.1 REQ-3a: well-known source ports map to well-known ones and others to others, as far as the pool has both.
+fn port_class(key: &InternalKey, facts: &PoolFacts) -> PortClass {
+    let is_low = key.port < 1024;
+    if (is_low && facts.has_low_ports) || !facts.has_high_ports { PortClass::Low } else { PortClass::High }
+}

@@ -1,0 +1,134 @@
+//! The bounded sweep: reclaims what is out of date, so many entries a call, and answers held SYNs.
+//!
+//! Nothing waits for it: a lookup treats an entry that is out of date as absent. The sweep only gives the
+//! memory and the external port back.
+
+use super::Shard;
+use super::local::Reason;
+use crate::packet::PacketMeta;
+use crate::packet::Sink;
+use crate::packet::Stage;
+use crate::time::Instant;
+use crate::verdict::Verdict;
+
+/// A whole round over all records takes about this long, if calls come often enough.
+const ROUND_MICROS: u64 = 4_000_000;
+/// Records visited in one call at most: about 10 µs.
+const RECORDS_PER_CALL_MAX: u64 = 512;
+/// Records visited in one call at least, so that small tables are clean soon.
+const RECORDS_PER_CALL_MIN: u64 = 16;
+/// Incomplete datagrams given up in one call at most.
+const DATAGRAMS_PER_CALL_MAX: usize = 16;
+/// Held SYNs answered in one call at most.
+const SYNS_PER_CALL_MAX: usize = 16;
+
+/// Where the sweep is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sweep {
+    last: Instant,
+    mapping_hand: u32,
+    session_hand: u32,
+}
+
+impl Default for Sweep {
+    fn default() -> Sweep {
+        Sweep { last: Instant::ORIGIN, mapping_hand: 1, session_hand: 1 }
+    }
+}
+
+impl Shard {
+    /// Does a bounded piece of housekeeping. Call it once per poll, also when no packet came; the cost is at
+    /// most some 20 µs, usually far less.
+    pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        let elapsed = now.saturating_since(self.sweep.last).as_micros();
+        self.sweep.last = now;
+        self.sweep_mappings(now, elapsed);
+        self.sweep_sessions(now, elapsed);
+        let counters = &mut self.counters;
+        self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
+            counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
+        });
+        self.counters.fragments_held = u64::from(self.fragments.held());
+        self.answer_syns(now, sink);
+    }
+
+    fn sweep_mappings(&mut self, now: Instant, elapsed: u64) {
+        let end = self.mappings.walk_end();
+        for _ in 0..budget(end, elapsed) {
+            let index = self.sweep.mapping_hand;
+            self.sweep.mapping_hand = if index + 1 >= end { 1 } else { index + 1 };
+            if index >= end {
+                continue;
+            }
+            if self.mappings.get(index).is_in_use() && !self.is_alive(index, now) {
+                self.end_mapping(index);
+            }
+        }
+    }
+
+    fn sweep_sessions(&mut self, now: Instant, elapsed: u64) {
+        let end = self.sessions.walk_end();
+        for _ in 0..budget(end, elapsed) {
+            let slot = self.sweep.session_hand;
+            self.sweep.session_hand = if slot + 1 >= end { 1 } else { slot + 1 };
+            if slot >= end {
+                continue;
+            }
+            let session = self.sessions.get(slot);
+            let mapping = session.mapping;
+            if mapping != 0 && (!session.is_alive(now) || self.mappings.get(mapping).is_condemned()) {
+                self.end_extra_session(slot);
+            }
+        }
+    }
+
+    /// RFC 5382 §4.3 REQ-4: six seconds have passed and nobody inside sent a matching SYN.
+    fn answer_syns<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        for _ in 0..SYNS_PER_CALL_MAX {
+            let Some(syn) = self.syns.pop_due(now) else { return };
+            let meta = PacketMeta { ingress: syn.ingress, stage: Stage::Received, ports: (0, 0) };
+            let towards = self.shared.side(syn.ingress);
+            let address = self.shared.address_index(syn.external.address);
+            let owner = address
+                .and_then(|address| self.shared.owner(address, crate::types::Protocol::Tcp, syn.external.port));
+            // A mapping that another worker made meanwhile may be the one the SYN was waiting for; its
+            // sessions can not be seen from here, so silence (which is always allowed, REQ-4a).
+            if owner.is_some_and(|(worker, _)| worker != self.worker) {
+                self.counters.unsolicited_syns_matched += 1;
+                continue;
+            }
+            self.send_error(now, towards, meta, Reason::PortUnreachable, syn.quote(), sink);
+        }
+    }
+
+    /// Whether no mapping, session, subscriber, fragment or SYN is left.
+    pub fn is_empty(&self) -> bool {
+        self.mappings.len() == 0
+            && self.sessions.len() == 0
+            && self.subscribers.len() == 0
+            && self.fragments.is_empty()
+            && self.syns.is_empty()
+            && self.outbound.is_empty()
+    }
+
+    /// Mappings in the table, including those out of date and not yet reclaimed.
+    pub fn mappings_len(&self) -> u32 {
+        self.mappings.len()
+    }
+
+    /// Sessions in the tables, including those out of date and not yet reclaimed.
+    pub fn sessions_len(&self) -> u64 {
+        self.counters.sessions_created - self.counters.sessions_removed
+    }
+
+    /// Subscribers with at least one mapping.
+    pub fn subscribers_len(&self) -> usize {
+        self.subscribers.len()
+    }
+}
+
+/// Records to visit now, of so many, when the last visit was so long ago.
+fn budget(records: u32, elapsed_micros: u64) -> u64 {
+    let due = (u128::from(records) * u128::from(elapsed_micros) / u128::from(ROUND_MICROS)) as u64;
+    due.clamp(RECORDS_PER_CALL_MIN, RECORDS_PER_CALL_MAX).min(u64::from(records))
+}

@@ -1,0 +1,277 @@
+//! What all shards of an instance share: the compiled settings, and the external ports.
+//!
+//! Everything here but the port table is read-only. The port table is shared because it answers, with
+//! one array read, which worker owns an external endpoint; its lines are written only when a mapping
+//! begins or ends (see `docs/adr/0001-one-port-table.md`).
+
+use core::net::Ipv4Addr;
+
+use mem::ArenaError;
+
+use crate::addresses::Local;
+use crate::addresses::LocalAddresses;
+use crate::packet::Egress;
+use crate::ports::AddressSpec;
+use crate::ports::PortTable;
+use crate::route::RouteTable;
+use crate::settings::Filtering;
+use crate::settings::Pool;
+use crate::settings::Pooling;
+use crate::settings::Settings;
+use crate::types::AddressIndex;
+use crate::types::InterfaceId;
+use crate::types::MappingIndex;
+use crate::types::PoolId;
+use crate::types::Prefix;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::types::WorkerId;
+
+/// Why an engine could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Memory for a table could not be had.
+    #[error("table \"{table}\": {source}")]
+    Memory {
+        /// Which table.
+        table: &'static str,
+        /// What went wrong.
+        source: ArenaError,
+    },
+    /// A number in the settings is out of bounds; `config` refuses such files before they come here.
+    #[error("settings: {what} is out of range ({value}); allowed are {minimum} to {maximum}")]
+    OutOfRange {
+        /// Which number.
+        what: &'static str,
+        /// Value seen.
+        value: u64,
+        /// Smallest allowed.
+        minimum: u64,
+        /// Largest allowed.
+        maximum: u64,
+    },
+}
+
+/// Where a packet to some destination goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextHop {
+    pub(crate) interface: InterfaceId,
+    /// Router; 0 when the destination is on the link itself.
+    gateway: u32,
+    pub(crate) mtu: u16,
+}
+
+impl NextHop {
+    #[inline]
+    pub(crate) fn egress(&self, destination: u32) -> Egress {
+        Egress { interface: self.interface, next_hop: if self.gateway == 0 { destination } else { self.gateway } }
+    }
+}
+
+/// What the packet path needs of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolFacts {
+    pub(crate) filtering: [Filtering; Protocol::COUNT],
+    pub(crate) pooling: Pooling,
+    pub(crate) parity: bool,
+    pub(crate) has_low_ports: bool,
+    pub(crate) has_high_ports: bool,
+    pub(crate) first: AddressIndex,
+    pub(crate) count: u32,
+}
+
+/// Compiled settings and port table of one instance; shared by its shards.
+pub struct Shared {
+    settings: Settings,
+    workers: usize,
+    pub(crate) ports: PortTable,
+    pub(crate) local: LocalAddresses,
+    pub(crate) pools: Vec<PoolFacts>,
+    /// Pool of each external address.
+    pool_of: Vec<PoolId>,
+    /// Each external address.
+    address_of: Vec<u32>,
+    /// Pool by subscriber prefix: value is the pool.
+    pool_routes: RouteTable,
+    routes: [RouteTable; 2],
+    next_hops: Vec<NextHop>,
+    sides: Vec<Side>,
+}
+
+impl Shared {
+    /// Compiles `settings` for `workers` shards and takes the memory of the port table: about 0.8 MiB per
+    /// external address.
+    ///
+    /// # Errors
+    /// [`BuildError`] when memory is short or a number is out of range.
+    pub fn new(settings: Settings, workers: usize) -> Result<Shared, BuildError> {
+        in_range("workers", workers as u64, 1, WorkerId::COUNT_MAX as u64)?;
+        in_range("mappings_max", u64::from(settings.limits.mappings_max), 1, MappingIndex::COUNT_MAX as u64)?;
+        for pool in &settings.pools {
+            in_range("port_min", u64::from(pool.port_min), 1, u64::from(pool.port_max))?;
+        }
+
+        let mut specs = Vec::new();
+        let mut pool_of = Vec::new();
+        let mut address_of = Vec::new();
+        let mut pools = Vec::new();
+        let mut pool_prefixes = Vec::new();
+        for (position, pool) in settings.pools.iter().enumerate() {
+            let id = PoolId(position as u16);
+            pools.push(PoolFacts::new(pool, AddressIndex(specs.len() as u32)));
+            for address in &pool.addresses {
+                specs.push(AddressSpec {
+                    port_min: pool.port_min,
+                    port_max: pool.port_max,
+                    reserved: pool.reserved_ports.clone(),
+                });
+                pool_of.push(id);
+                address_of.push(address.to_bits());
+            }
+            pool_prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, u32::from(id.0))));
+        }
+
+        let mut next_hops = Vec::new();
+        let mut route_lists: [Vec<(Prefix, u32)>; 2] = [Vec::new(), Vec::new()];
+        for (position, interface) in settings.interfaces.iter().enumerate() {
+            for own in &interface.addresses {
+                let Some(prefix) = Prefix::new(own.address, own.prefix_length) else { continue };
+                let hop = NextHop { interface: InterfaceId(position as u16), gateway: 0, mtu: interface.mtu };
+                route_lists[interface.side.index()].push((prefix, next_hops.len() as u32));
+                next_hops.push(hop);
+            }
+        }
+        for route in &settings.routes {
+            let Some(interface) = settings.interfaces.get(route.interface.index()) else { continue };
+            let hop =
+                NextHop { interface: route.interface, gateway: route.next_hop.to_bits(), mtu: interface.mtu };
+            route_lists[interface.side.index()].push((route.prefix, next_hops.len() as u32));
+            next_hops.push(hop);
+        }
+
+        let memory = |table| move |source| BuildError::Memory { table, source };
+        Ok(Shared {
+            ports: PortTable::new(&specs).map_err(memory("external ports"))?,
+            local: LocalAddresses::new(&settings),
+            pools,
+            pool_of,
+            address_of,
+            pool_routes: RouteTable::new(&pool_prefixes),
+            routes: [RouteTable::new(&route_lists[0]), RouteTable::new(&route_lists[1])],
+            next_hops,
+            sides: settings.interfaces.iter().map(|interface| interface.side).collect(),
+            workers,
+            settings,
+        })
+    }
+
+    /// The settings this instance was built from.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Number of shards.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Bytes of the port table.
+    pub fn bytes(&self) -> usize {
+        self.ports.bytes()
+    }
+
+    /// External addresses of all pools together.
+    pub fn address_count(&self) -> usize {
+        self.address_of.len()
+    }
+
+    /// The external address with this index.
+    pub fn address(&self, index: AddressIndex) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address_of.get(index.index()).copied().unwrap_or(0))
+    }
+
+    /// The index of an external address; None when no pool has it.
+    pub fn address_index(&self, address: Ipv4Addr) -> Option<AddressIndex> {
+        self.local.find(address.to_bits()).and_then(Local::pool_address)
+    }
+
+    /// The pool an external address belongs to.
+    #[inline]
+    pub fn pool_of(&self, index: AddressIndex) -> PoolId {
+        self.pool_of.get(index.index()).copied().unwrap_or_default()
+    }
+
+    /// External ports of one address in use now.
+    pub fn ports_used(&self, index: AddressIndex, protocol: Protocol) -> u32 {
+        self.ports.used(index, protocol)
+    }
+
+    /// External ports one address can give out.
+    pub fn ports_available(&self, index: AddressIndex, protocol: Protocol) -> u32 {
+        self.ports.available(index, protocol)
+    }
+
+    /// Subscribers paired with one address now.
+    pub fn paired_subscribers(&self, index: AddressIndex) -> u32 {
+        self.ports.paired_subscribers(index)
+    }
+
+    /// The worker and mapping that own an external endpoint. What multi-worker steering asks.
+    #[inline]
+    pub fn owner(&self, index: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
+        self.ports.lookup(index, protocol, port)
+    }
+
+    #[inline]
+    pub(crate) fn facts(&self, index: AddressIndex) -> &PoolFacts {
+        &self.pools[self.pool_of(index).index()]
+    }
+
+    /// The pool that serves an inside address.
+    pub fn pool_for(&self, inside: Ipv4Addr) -> Option<PoolId> {
+        self.pool_routes.lookup(inside.to_bits()).map(|pool| PoolId(pool as u16))
+    }
+
+    /// Where a packet to `destination` leaves on this side.
+    #[inline]
+    pub(crate) fn route(&self, side: Side, destination: u32) -> Option<&NextHop> {
+        self.routes[side.index()].lookup(destination).map(|hop| &self.next_hops[hop as usize])
+    }
+
+    #[inline]
+    pub(crate) fn side(&self, interface: InterfaceId) -> Side {
+        self.sides.get(interface.index()).copied().unwrap_or(Side::Outside)
+    }
+
+    /// Natrix's own address on the interface that leads to `destination`: the source of what it says there.
+    pub(crate) fn own_address_towards(&self, side: Side, destination: u32) -> Option<u32> {
+        let hop = self.route(side, destination)?;
+        let interface = self.settings.interfaces.get(hop.interface.index())?;
+        let on_link = interface.addresses.iter().find(|own| {
+            Prefix::new(own.address, own.prefix_length)
+                .is_some_and(|prefix| prefix.contains(Ipv4Addr::from_bits(hop.egress(destination).next_hop)))
+        });
+        on_link.or(interface.addresses.first()).map(|own| own.address.to_bits())
+    }
+}
+
+impl PoolFacts {
+    fn new(pool: &Pool, first: AddressIndex) -> PoolFacts {
+        PoolFacts {
+            filtering: pool.filtering,
+            pooling: pool.pooling,
+            parity: pool.parity,
+            has_low_ports: pool.port_min <= 1023,
+            has_high_ports: pool.port_max >= 1024,
+            first,
+            count: pool.addresses.len() as u32,
+        }
+    }
+}
+
+fn in_range(what: &'static str, value: u64, minimum: u64, maximum: u64) -> Result<(), BuildError> {
+    if value < minimum || value > maximum {
+        return Err(BuildError::OutOfRange { what, value, minimum, maximum });
+    }
+    Ok(())
+}

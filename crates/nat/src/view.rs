@@ -1,0 +1,188 @@
+//! What the engine shows of its state: copies, made a page at a time so that traffic never waits.
+
+use core::net::Ipv4Addr;
+
+use crate::settings::Filtering;
+use crate::tcp::TcpState;
+use crate::time::Duration;
+use crate::types::Endpoint;
+use crate::types::PoolId;
+use crate::types::Prefix;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+/// One mapping as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Pool of the external address.
+    pub pool: PoolId,
+    /// Owner.
+    pub worker: WorkerId,
+    /// Since creation, whole seconds.
+    pub age: Duration,
+    /// Until the mapping ends if nothing refreshes it.
+    pub expires_in: Duration,
+    /// Live sessions.
+    pub sessions: u32,
+}
+
+/// One session as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Remote endpoint.
+    pub remote: Endpoint,
+    /// Owner.
+    pub worker: WorkerId,
+    /// Who sent the first packet.
+    pub opened_from: Side,
+    /// State of the connection; None for UDP and ICMP.
+    pub state: Option<TcpState>,
+    /// Whether the remote endpoint is another subscriber's external endpoint.
+    pub hairpin: bool,
+    /// Since creation, whole seconds.
+    pub age: Duration,
+    /// Until the session ends if nothing refreshes it.
+    pub expires_in: Duration,
+}
+
+/// One subscriber as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriberView {
+    /// Internal address.
+    pub address: Ipv4Addr,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Pool that serves it.
+    pub pool: PoolId,
+    /// Paired external address; None with arbitrary pooling.
+    pub external_address: Option<Ipv4Addr>,
+    /// Owner.
+    pub worker: WorkerId,
+    /// Mappings by [`Protocol::index`].
+    pub mappings: [u32; Protocol::COUNT],
+}
+
+/// Which mappings or sessions to show; None matches all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Transport.
+    pub protocol: Option<Protocol>,
+    /// Internal addresses.
+    pub internal: Option<Prefix>,
+    /// Internal port.
+    pub internal_port: Option<u16>,
+    /// External addresses.
+    pub external: Option<Prefix>,
+    /// External port.
+    pub external_port: Option<u16>,
+    /// Remote addresses (sessions only).
+    pub remote: Option<Prefix>,
+    /// Remote port (sessions only).
+    pub remote_port: Option<u16>,
+    /// Pool.
+    pub pool: Option<PoolId>,
+    /// TCP state (sessions only).
+    pub state: Option<TcpState>,
+}
+
+/// One step of an explanation, in the order the packet path takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The headers were read.
+    Parsed {
+        /// IP protocol number.
+        protocol: u8,
+        /// Source, with port or query identifier when there is one.
+        source: Endpoint,
+        /// Destination, likewise.
+        destination: Endpoint,
+    },
+    /// The worker that owns the packet.
+    Owner(WorkerId),
+    /// The destination is an address of Natrix itself.
+    OwnAddress(Ipv4Addr),
+    /// The destination is an external address: the packet is hairpinned.
+    Hairpin {
+        /// External endpoint addressed.
+        external: Endpoint,
+    },
+    /// Longest-prefix match found the way out.
+    Routed {
+        /// Index of the interface in the settings.
+        interface: u16,
+        /// Next hop.
+        next_hop: Ipv4Addr,
+        /// MTU of the interface, bytes.
+        mtu: u16,
+    },
+    /// The source is a subscriber of this pool.
+    Pool(PoolId),
+    /// The subscriber is already paired with this address.
+    PairedWith(Ipv4Addr),
+    /// A mapping exists.
+    MappingFound {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// Until it ends.
+        expires_in: Duration,
+    },
+    /// No mapping exists; one would be made, with a port chosen at random then.
+    MappingWouldBeCreated {
+        /// Ports of the paired address (or of the whole pool) still free.
+        ports_free: u64,
+    },
+    /// No mapping exists, and none may be made by this packet.
+    NoMapping,
+    /// The filter was asked.
+    FilterAsked {
+        /// Filtering in force.
+        filtering: Filtering,
+        /// Whether it lets the packet in.
+        allowed: bool,
+    },
+    /// A session exists.
+    SessionFound {
+        /// State of the connection; None for UDP and ICMP.
+        state: Option<TcpState>,
+        /// Until it ends.
+        expires_in: Duration,
+    },
+    /// A session would be made.
+    SessionWouldBeCreated,
+    /// An explicit rule passes the protocol.
+    PassRule(usize),
+}
+
+/// What would happen to a packet now, and why. Nothing is changed to find out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Decisions in order.
+    pub steps: Vec<Step>,
+    /// How it would end.
+    pub verdict: Verdict,
+    /// The packet's source when it leaves, if it leaves.
+    pub source_after: Option<Endpoint>,
+    /// The packet's destination when it leaves, if it leaves.
+    pub destination_after: Option<Endpoint>,
+}
