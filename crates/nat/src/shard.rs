@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use crate::fragments::FragmentTracker;
-use crate::identification::Identifications;
+use crate::identification::IdentificationSource;
 use crate::mapping::InternalKey;
 use crate::mapping::MappingStore;
 use crate::packet::BURST_MAX;
@@ -66,7 +66,7 @@ pub struct Shard {
     fragments: FragmentTracker,
     syns: SynStore,
     icmp_limit: RateLimit,
-    identifications: Identifications,
+    identifications: IdentificationSource,
     random: Random,
     counters: Counters,
     sweep: sweep::Sweep,
@@ -135,7 +135,7 @@ impl Shard {
                 shared.settings().icmp.errors_per_second_per_destination_max,
                 hash,
             ),
-            identifications: Identifications::new(worker, shared.workers(), hash),
+            identifications: IdentificationSource::new(worker, shared.workers(), hash),
             random: Random::new([secret[2], secret[3]]),
             hash,
             counters: Counters::default(),
@@ -243,7 +243,7 @@ impl Shard {
             glance.hash = self.hash_of(&key);
             glance.hint = Hint::Outbound;
             self.outbound.prefetch(glance.hash);
-        } else if let Some(address) = self.shared.local.find(parsed.destination).and_then(|local| local.pool_address())
+        } else if let Some(address) = self.shared.local.lookup(parsed.destination).and_then(|local| local.pool_address())
         {
             glance.hint = Hint::Inbound(address, protocol);
             self.shared.ports.prefetch(address, protocol, parsed.destination_port);

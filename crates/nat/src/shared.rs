@@ -152,7 +152,7 @@ impl Shared {
         let memory = |table| move |source| BuildError::Memory { table, source };
         Ok(Shared {
             ports: PortTable::new(&specs).map_err(memory("external ports"))?,
-            local: LocalAddresses::new(&settings),
+            local: LocalAddresses::new(&settings.interfaces, &settings.pools),
             pools,
             pool_of,
             address_of,
@@ -192,7 +192,7 @@ impl Shared {
 
     /// The index of an external address; None when no pool has it.
     pub fn address_index(&self, address: Ipv4Addr) -> Option<AddressIndex> {
-        self.local.find(address.to_bits()).and_then(Local::pool_address)
+        self.local.lookup(address.to_bits()).and_then(Local::pool_address)
     }
 
     /// The pool an external address belongs to.
@@ -252,6 +252,21 @@ impl Shared {
                 .is_some_and(|prefix| prefix.contains(Ipv4Addr::from_bits(hop.egress(destination).next_hop)))
         });
         on_link.or(interface.addresses.first()).map(|own| own.address.to_bits())
+    }
+
+    /// Some address of Natrix's own on this side.
+    pub(crate) fn any_own_address(&self, side: Side) -> Option<u32> {
+        let interfaces = self.settings.interfaces.iter().filter(|interface| interface.side == side);
+        interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address.to_bits()).next()
+    }
+
+    /// The first rule that passes this protocol between these addresses. In line: there are few such rules.
+    pub(crate) fn pass_rule(&self, protocol: u8, inside: u32, outside: u32) -> Option<usize> {
+        self.settings.pass_rules.iter().position(|rule| {
+            rule.protocol == protocol
+                && rule.inside.contains(Ipv4Addr::from_bits(inside))
+                && rule.outside.contains(Ipv4Addr::from_bits(outside))
+        })
     }
 }
 

@@ -1,0 +1,357 @@
+//! What would happen to a packet now, step by step, changing nothing: the answer to `natrix why`.
+//!
+//! It takes the decisions of the packet path in the same order with the same functions, but only reads. A
+//! test sends the same packets both ways and compares the verdicts.
+
+use core::net::Ipv4Addr;
+
+use super::Shard;
+use super::inbound::Via;
+use super::outbound::remote_port;
+use super::state::UNPAIRED;
+use super::state::state_now;
+use crate::addresses::Local;
+use crate::mapping::InternalKey;
+use crate::mapping::SessionRef;
+use crate::parse::Class;
+use crate::parse::Parsed;
+use crate::parse::destination_is_valid;
+use crate::parse::parse;
+use crate::parse::source_is_valid;
+use crate::settings::Filtering;
+use crate::tcp::TcpFlags;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+use crate::view::Explanation;
+use crate::view::Step;
+
+/// Collects the steps of one explanation.
+struct Account {
+    steps: Vec<Step>,
+    source_after: Option<Endpoint>,
+    destination_after: Option<Endpoint>,
+}
+
+impl Account {
+    fn end(self, verdict: Verdict) -> Explanation {
+        Explanation {
+            steps: self.steps,
+            verdict,
+            source_after: self.source_after,
+            destination_after: self.destination_after,
+        }
+    }
+}
+
+/// The worker whose shard can explain an IP packet from this side: ask that one.
+pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8]) -> WorkerId {
+    let Ok(parsed) = parse(packet) else { return shard.worker };
+    match side {
+        Side::Inside => shard.shared.worker_of_subscriber(parsed.source),
+        Side::Outside => {
+            let address = shard.shared.address_index(Ipv4Addr::from_bits(parsed.destination));
+            let owner = address.zip(parsed.protocol()).and_then(|(address, protocol)| {
+                shard.shared.owner(address, protocol, parsed.destination_port)
+            });
+            owner.map_or(shard.worker, |(worker, _)| worker)
+        }
+    }
+}
+
+impl Shard {
+    /// The worker whose shard can explain this IP packet.
+    pub fn worker_to_ask(&self, side: Side, packet: &[u8]) -> WorkerId {
+        worker_to_ask(self, side, packet)
+    }
+
+    /// Explains what would happen now to an IP packet that came in by this side. Changes nothing.
+    ///
+    /// To be asked of the shard that [`Shard::worker_to_ask`] names. The second half of a hairpin is
+    /// explained too if its mapping belongs to this shard.
+    pub fn explain(&self, now: Instant, side: Side, packet: &[u8]) -> Explanation {
+        let mut account = Account { steps: Vec::new(), source_after: None, destination_after: None };
+        let parsed = match parse(packet) {
+            Ok(parsed) => parsed,
+            Err(verdict) => return account.end(verdict),
+        };
+        account.steps.push(Step::Parsed {
+            protocol: parsed.protocol_number,
+            source: Endpoint::new(parsed.source.into(), parsed.source_port),
+            destination: Endpoint::new(parsed.destination.into(), parsed.destination_port),
+        });
+        account.steps.push(Step::Owner(worker_to_ask(self, side, packet)));
+        let verdict = match side {
+            Side::Inside => self.explain_outbound(now, &parsed, &mut account),
+            Side::Outside => self.explain_inbound(now, &parsed, Via::Outside, &mut account),
+        };
+        account.end(verdict)
+    }
+
+    fn explain_route(&self, side: Side, destination: u32, parsed: &Parsed, account: &mut Account) -> Option<Verdict> {
+        if parsed.ttl <= 1 {
+            return Some(Verdict::TtlExpired);
+        }
+        let Some(hop) = self.shared.route(side, destination) else { return Some(Verdict::NoRoute) };
+        account.steps.push(Step::Routed {
+            interface: hop.interface.0,
+            next_hop: hop.egress(destination).next_hop.into(),
+            mtu: hop.mtu,
+        });
+        (parsed.total_length > hop.mtu && parsed.dont_fragment).then_some(Verdict::TooBig)
+    }
+
+    fn explain_outbound(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
+        if parsed.class == Class::Other {
+            return self.explain_other(parsed, parsed.source, parsed.destination, Side::Outside, account);
+        }
+        let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
+        if parsed.class == Class::IcmpError {
+            return Verdict::IcmpQuoteNoMapping;
+        }
+        if let Some(verdict) = self.check_inside_source(parsed.source) {
+            return verdict;
+        }
+        let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+        let hairpin = match self.shared.local.lookup(parsed.destination) {
+            Some(Local::Own(_)) => {
+                account.steps.push(Step::OwnAddress(destination.address));
+                return self.explain_local(parsed);
+            }
+            Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
+            Some(Local::OwnAndPool(_, address)) => {
+                let owned = self.shared.owner(address, protocol, parsed.destination_port).is_some();
+                if !owned || protocol == Protocol::Icmp {
+                    account.steps.push(Step::OwnAddress(destination.address));
+                    return self.explain_local(parsed);
+                }
+                Some(address)
+            }
+            Some(Local::Pool(address)) => Some(address),
+            None => None,
+        };
+        if !destination_is_valid(parsed.destination) {
+            return Verdict::DestinationInvalid;
+        }
+        if parsed.class == Class::IcmpReply {
+            return Verdict::IcmpTypeUnsupported;
+        }
+        match hairpin {
+            None => {
+                if let Some(verdict) = self.explain_route(Side::Outside, parsed.destination, parsed, account) {
+                    return verdict;
+                }
+            }
+            Some(address) => {
+                account.steps.push(Step::Hairpin { external: destination });
+                if parsed.ttl <= 1 {
+                    return Verdict::TtlExpired;
+                }
+                let owner = self.shared.owner(address, protocol, parsed.destination_port);
+                if protocol == Protocol::Icmp || owner.is_none() {
+                    account.steps.push(Step::NoMapping);
+                    return Verdict::NoMapping;
+                }
+            }
+        }
+        let key = InternalKey {
+            realm: RealmId::default(),
+            protocol,
+            address: parsed.source,
+            port: parsed.source_port,
+        };
+        let remote_port = remote_port(protocol, parsed.destination_port);
+        let alive = self.find_live_mapping(&key, now);
+        let session = alive.and_then(|index| {
+            let facts = self.facts_of_mapping(index)?;
+            self.find_session(index, parsed.destination, remote_port, Shard::hashed_by(&facts, protocol), now)
+        });
+        if let Some(index) = alive {
+            self.explain_mapping(now, index, account);
+            account.source_after = Some(self.mappings.get(index).external());
+        }
+        match (alive, session) {
+            (Some(index), Some(session)) => self.explain_session(now, index, session, account),
+            _ if protocol == Protocol::Tcp && !TcpFlags(parsed.tcp_flags).opens() => return Verdict::TcpNoSession,
+            (Some(_), None) => account.steps.push(Step::SessionWouldBeCreated),
+            (None, _) => {
+                if let Some(verdict) = self.explain_new_mapping(parsed.source, protocol, account) {
+                    return verdict;
+                }
+                account.steps.push(Step::SessionWouldBeCreated);
+            }
+        }
+        match hairpin {
+            None => {
+                account.destination_after = Some(destination);
+                Verdict::Outbound
+            }
+            Some(address) => match self.shared.owner(address, protocol, parsed.destination_port) {
+                Some((worker, _)) if worker == self.worker => {
+                    let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), 0));
+                    let translated =
+                        Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
+                    self.explain_inbound(now, &translated, Via::Hairpin, account)
+                }
+                _ => Verdict::Hairpin,
+            },
+        }
+    }
+
+    fn explain_mapping(&self, now: Instant, index: u32, account: &mut Account) {
+        let mapping = self.mappings.get(index);
+        account.steps.push(Step::MappingFound {
+            internal: mapping.internal(),
+            external: mapping.external(),
+            expires_in: mapping.expires().saturating_since(now),
+        });
+    }
+
+    fn explain_session(&self, now: Instant, index: u32, session: SessionRef, account: &mut Account) {
+        let (state, expires) = self.session_state(index, session);
+        let timeouts = &self.shared.settings().timeouts;
+        let is_tcp = self.mappings.get(index).protocol() == Protocol::Tcp;
+        account.steps.push(Step::SessionFound {
+            state: is_tcp.then(|| state_now(state, expires, now, timeouts)),
+            expires_in: expires.saturating_since(now),
+        });
+    }
+
+    fn explain_new_mapping(&self, source: u32, protocol: Protocol, account: &mut Account) -> Option<Verdict> {
+        let Some(pool) = self.shared.pool_for(source.into()) else { return Some(Verdict::SourceNotSubscriber) };
+        account.steps.push(Step::Pool(pool));
+        if self.mappings.is_full() {
+            return Some(Verdict::MappingTableFull);
+        }
+        let facts = &self.shared.pools[pool.index()];
+        let paired = self
+            .subscribers
+            .find(RealmId::default(), source)
+            .map(|slot| AddressIndex(self.subscribers.get(slot).paired))
+            .filter(|paired| *paired != UNPAIRED);
+        let free = |address: AddressIndex| {
+            u64::from(self.shared.ports.available(address, protocol) - self.shared.ports.used(address, protocol))
+        };
+        let ports_free = match paired {
+            Some(address) => {
+                account.steps.push(Step::PairedWith(self.shared.address(address)));
+                free(address)
+            }
+            None => (0..facts.count).map(|i| free(AddressIndex(facts.first.0 + i))).sum(),
+        };
+        if ports_free == 0 {
+            return Some(Verdict::PortsExhausted);
+        }
+        account.steps.push(Step::MappingWouldBeCreated { ports_free });
+        None
+    }
+
+    fn explain_inbound(&self, now: Instant, parsed: &Parsed, via: Via, account: &mut Account) -> Verdict {
+        if parsed.class == Class::Other {
+            return self.explain_other(parsed, parsed.destination, parsed.source, Side::Inside, account);
+        }
+        let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
+        if parsed.class == Class::IcmpError {
+            return Verdict::IcmpQuoteNoMapping;
+        }
+        let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+        let (address, is_own) = match self.shared.local.lookup(parsed.destination) {
+            Some(Local::Pool(address)) => (address, false),
+            Some(Local::OwnAndPool(_, address)) => (address, true),
+            Some(Local::Own(_)) => {
+                account.steps.push(Step::OwnAddress(destination.address));
+                return self.explain_local(parsed);
+            }
+            Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
+            None if !destination_is_valid(parsed.destination) => return Verdict::DestinationInvalid,
+            None => return Verdict::DestinationNotPool,
+        };
+        let owner = match parsed.class {
+            Class::IcmpRequest => None,
+            _ => self.shared.owner(address, protocol, parsed.destination_port),
+        };
+        let is_syn = parsed.class == Class::Tcp && TcpFlags(parsed.tcp_flags).opens();
+        let index = match owner {
+            Some((worker, mapping)) if worker == self.worker && self.is_alive(mapping.0, now) => mapping.0,
+            _ => {
+                if owner.is_none() && is_own && parsed.class != Class::IcmpReply {
+                    account.steps.push(Step::OwnAddress(destination.address));
+                    return self.explain_local(parsed);
+                }
+                account.steps.push(Step::NoMapping);
+                return match (source_is_valid(parsed.source), is_syn) {
+                    (false, _) => Verdict::SourceInvalid,
+                    (true, true) => Verdict::UnsolicitedSyn,
+                    (true, false) => Verdict::NoMapping,
+                };
+            }
+        };
+        self.explain_mapping(now, index, account);
+        let facts = *self.shared.facts(address);
+        let by = Shard::hashed_by(&facts, protocol);
+        let remote_port = remote_port(protocol, parsed.source_port);
+        if let Some(session) = self.find_session(index, parsed.source, remote_port, by, now) {
+            self.explain_session(now, index, session, account);
+        } else {
+            if !source_is_valid(parsed.source) {
+                return Verdict::SourceInvalid;
+            }
+            let filtering: Filtering = facts.filtering[protocol.index()];
+            let allowed = self.filter_allows(now, index, parsed.source, filtering, by);
+            account.steps.push(Step::FilterAsked { filtering, allowed });
+            match (allowed, protocol) {
+                (false, _) if is_syn => return Verdict::UnsolicitedSyn,
+                (false, _) => return Verdict::Filtered,
+                (true, Protocol::Tcp) if !is_syn => return Verdict::TcpNoSession,
+                (true, Protocol::Tcp) => account.steps.push(Step::SessionWouldBeCreated),
+                (true, _) => {}
+            }
+        }
+        let internal = self.mappings.get(index).internal();
+        if let Some(verdict) = self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account) {
+            return verdict;
+        }
+        account.destination_after = Some(internal);
+        match via {
+            Via::Outside => {
+                account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
+                Verdict::Inbound
+            }
+            Via::Hairpin => Verdict::Hairpin,
+        }
+    }
+
+    fn explain_local(&self, parsed: &Parsed) -> Verdict {
+        if !source_is_valid(parsed.source) {
+            return Verdict::SourceInvalid;
+        }
+        match parsed.class {
+            Class::IcmpRequest if self.shared.settings().icmp.answer_echo => Verdict::Local,
+            Class::Udp => Verdict::Local,
+            _ => Verdict::LocalIgnored,
+        }
+    }
+
+    fn explain_other(
+        &self,
+        parsed: &Parsed,
+        inside: u32,
+        outside: u32,
+        out_by: Side,
+        account: &mut Account,
+    ) -> Verdict {
+        let Some(rule) = self.shared.pass_rule(parsed.protocol_number, inside, outside) else {
+            return match out_by {
+                Side::Outside => Verdict::ProtocolUnsupported,
+                Side::Inside => Verdict::DestinationNotPool,
+            };
+        };
+        account.steps.push(Step::PassRule(rule));
+        self.explain_route(out_by, parsed.destination, parsed, account).unwrap_or(Verdict::Passed)
+    }
+}

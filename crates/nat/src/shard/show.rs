@@ -1,0 +1,235 @@
+//! Copies of the state for people and programs, a bounded page at a time.
+//!
+//! A cursor is a record number; the walk visits records in order, so that each mapping that exists during
+//! the whole walk is shown exactly once, however much comes and goes meanwhile.
+
+use core::net::Ipv4Addr;
+
+use super::Shard;
+use super::state::UNPAIRED;
+use super::state::state_now;
+use crate::mapping::Mapping;
+use crate::tcp::TcpState;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::view::Filter;
+use crate::view::MappingView;
+use crate::view::SessionView;
+use crate::view::SubscriberView;
+
+/// Session cursors from here on walk the table of further sessions.
+const EXTRA_CURSOR: u32 = 1 << 31;
+
+impl Shard {
+    /// Appends up to `limit` live mappings that match `filter` to `out`, visiting at most `scan_max` records
+    /// from `cursor` on (0 to begin). Returns the cursor to go on with; None at the end.
+    pub fn mappings_page(
+        &self,
+        now: Instant,
+        cursor: u32,
+        limit: usize,
+        scan_max: usize,
+        filter: &Filter,
+        out: &mut Vec<MappingView>,
+    ) -> Option<u32> {
+        let mut found = 0;
+        let mut index = cursor.max(1);
+        for _ in 0..scan_max {
+            if index >= self.mappings.walk_end() {
+                return None;
+            }
+            let mapping = self.mappings.get(index);
+            if mapping.is_in_use() && self.is_alive(index, now) {
+                let view = self.mapping_view(index, now);
+                if matches_mapping(filter, mapping, view.pool) {
+                    if found == limit {
+                        return Some(index);
+                    }
+                    out.push(view);
+                    found += 1;
+                }
+            }
+            index += 1;
+        }
+        (index < self.mappings.walk_end()).then_some(index)
+    }
+
+    /// As [`Shard::mappings_page`], for sessions.
+    pub fn sessions_page(
+        &self,
+        now: Instant,
+        cursor: u32,
+        limit: usize,
+        scan_max: usize,
+        filter: &Filter,
+        out: &mut Vec<SessionView>,
+    ) -> Option<u32> {
+        let mut found = 0;
+        let mut cursor = cursor.max(1);
+        for _ in 0..scan_max {
+            if cursor & EXTRA_CURSOR == 0 && cursor >= self.mappings.walk_end() {
+                cursor = EXTRA_CURSOR | 1;
+            }
+            let is_extra = cursor & EXTRA_CURSOR != 0;
+            let slot = cursor & !EXTRA_CURSOR;
+            if is_extra && slot >= self.sessions.walk_end() {
+                return None;
+            }
+            let view = if is_extra { self.extra_session_view(slot, now) } else { self.inline_session_view(slot, now) };
+            if let Some((view, index)) = view
+                && matches_session(filter, &view)
+                && matches_mapping(filter, self.mappings.get(index), self.pool_of_mapping(index))
+            {
+                if found == limit {
+                    return Some(cursor);
+                }
+                out.push(view);
+                found += 1;
+            }
+            cursor += 1;
+        }
+        Some(cursor)
+    }
+
+    /// As [`Shard::mappings_page`], for subscribers; of `filter` only `internal` and `pool` apply.
+    pub fn subscribers_page(
+        &self,
+        cursor: u32,
+        limit: usize,
+        scan_max: usize,
+        filter: &Filter,
+        out: &mut Vec<SubscriberView>,
+    ) -> Option<u32> {
+        let mut found = 0;
+        let mut slot = cursor.max(1);
+        for _ in 0..scan_max {
+            if slot >= self.subscribers.walk_end() {
+                return None;
+            }
+            let subscriber = self.subscribers.get(slot);
+            let address = Ipv4Addr::from_bits(subscriber.address);
+            let wanted = filter.internal.is_none_or(|prefix| prefix.contains(address))
+                && filter.pool.is_none_or(|pool| pool.0 == subscriber.pool);
+            if subscriber.is_in_use() && wanted {
+                if found == limit {
+                    return Some(slot);
+                }
+                let paired = AddressIndex(subscriber.paired);
+                out.push(SubscriberView {
+                    address,
+                    realm: RealmId(subscriber.realm),
+                    pool: PoolId(subscriber.pool),
+                    external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
+                    worker: self.worker,
+                    mappings: subscriber.mappings,
+                });
+                found += 1;
+            }
+            slot += 1;
+        }
+        (slot < self.subscribers.walk_end()).then_some(slot)
+    }
+
+    /// The live mapping with this external endpoint, if it is this shard's.
+    pub fn mapping_by_external(&self, now: Instant, external: Endpoint, protocol: Protocol) -> Option<MappingView> {
+        let address = self.shared.address_index(external.address)?;
+        let (worker, index) = self.shared.owner(address, protocol, external.port)?;
+        (worker == self.worker && self.is_alive(index.0, now)).then(|| self.mapping_view(index.0, now))
+    }
+
+    fn pool_of_mapping(&self, index: u32) -> PoolId {
+        let external = Ipv4Addr::from_bits(self.mappings.get(index).external_address);
+        self.shared.address_index(external).map(|address| self.shared.pool_of(address)).unwrap_or_default()
+    }
+
+    pub(super) fn mapping_view(&self, index: u32, now: Instant) -> MappingView {
+        let mapping = self.mappings.get(index);
+        let key = mapping.key();
+        MappingView {
+            protocol: key.protocol,
+            realm: key.realm,
+            internal: mapping.internal(),
+            external: mapping.external(),
+            pool: self.pool_of_mapping(index),
+            worker: self.worker,
+            age: age(mapping.created_s(), now),
+            expires_in: mapping.expires().saturating_since(now),
+            sessions: u32::from(mapping.extra_count) + u32::from(mapping.has_live_session(now)),
+        }
+    }
+
+    fn inline_session_view(&self, index: u32, now: Instant) -> Option<(SessionView, u32)> {
+        let mapping = self.mappings.get(index);
+        if !mapping.is_in_use() || !mapping.has_live_session(now) {
+            return None;
+        }
+        let remote = Endpoint::new(Ipv4Addr::from_bits(mapping.remote_address), mapping.remote_port);
+        let expires = mapping.session_expires();
+        let common = (mapping.session_opened_from(), mapping.session_is_hairpin(), mapping.created_s());
+        Some((self.session_view(mapping, remote, mapping.state(), expires, common, now), index))
+    }
+
+    fn extra_session_view(&self, slot: u32, now: Instant) -> Option<(SessionView, u32)> {
+        let session = self.sessions.get(slot);
+        if !session.is_alive(now) || !self.mappings.get(session.mapping).is_in_use() {
+            return None;
+        }
+        let mapping = self.mappings.get(session.mapping);
+        let remote = Endpoint::new(Ipv4Addr::from_bits(session.remote_address), session.remote_port);
+        let common = (session.opened_from(), session.is_hairpin(), session.created_s());
+        let view = self.session_view(mapping, remote, session.state(), session.expires(), common, now);
+        Some((view, session.mapping))
+    }
+
+    fn session_view(
+        &self,
+        mapping: &Mapping,
+        remote: Endpoint,
+        state: TcpState,
+        expires: Instant,
+        (opened_from, hairpin, created_s): (Side, bool, u32),
+        now: Instant,
+    ) -> SessionView {
+        let key = mapping.key();
+        let timeouts = &self.shared.settings().timeouts;
+        SessionView {
+            protocol: key.protocol,
+            realm: key.realm,
+            internal: mapping.internal(),
+            external: mapping.external(),
+            remote,
+            worker: self.worker,
+            opened_from,
+            state: (key.protocol == Protocol::Tcp).then(|| state_now(state, expires, now, timeouts)),
+            hairpin,
+            age: age(created_s, now),
+            expires_in: expires.saturating_since(now),
+        }
+    }
+}
+
+fn age(created_s: u32, now: Instant) -> Duration {
+    Duration::from_secs((now.as_micros() / 1_000_000).saturating_sub(u64::from(created_s)))
+}
+
+fn matches_mapping(filter: &Filter, mapping: &Mapping, pool: PoolId) -> bool {
+    let (internal, external) = (mapping.internal(), mapping.external());
+    filter.protocol.is_none_or(|protocol| protocol == mapping.protocol())
+        && filter.internal.is_none_or(|prefix| prefix.contains(internal.address))
+        && filter.internal_port.is_none_or(|port| port == internal.port)
+        && filter.external.is_none_or(|prefix| prefix.contains(external.address))
+        && filter.external_port.is_none_or(|port| port == external.port)
+        && filter.pool.is_none_or(|wanted| wanted == pool)
+}
+
+fn matches_session(filter: &Filter, view: &SessionView) -> bool {
+    filter.remote.is_none_or(|prefix| prefix.contains(view.remote.address))
+        && filter.remote_port.is_none_or(|port| port == view.remote.port)
+        && filter.state.is_none_or(|state| view.state == Some(state))
+}
