@@ -1,1 +1,11 @@
-//! In-memory benchmarks of the engine.
+//! In-memory benchmarks of the engine. They print figures and compare within one run; none fails on a time.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod memory_bound;
+
+pub use engine::BenchError;
+pub use engine::Mode;
+pub use engine::Options;
+pub use engine::Report;

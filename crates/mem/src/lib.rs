@@ -4,6 +4,7 @@ pub mod arena;
 pub mod available;
 pub mod prefetch;
 pub mod ring;
+pub mod tsc;
 
 pub use arena::Arena;
 pub use arena::ArenaError;

@@ -5,24 +5,40 @@
 
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 mod fifo_map;
 pub mod fragments;
 pub mod icmp_quote;
 pub mod identification;
+mod mapping;
 pub mod own_icmp;
 pub mod packet;
+mod parse;
+pub mod ports;
+pub mod random;
 pub mod rate_limit;
+mod rewrite;
+pub mod route;
+mod session;
 pub mod settings;
+mod shard;
+mod shared;
 pub mod split;
+mod subscriber;
+pub mod table;
 pub mod tcp;
 pub mod time;
 pub mod types;
 pub mod unsolicited_syn;
 pub mod verdict;
+pub mod view;
 
 pub use packet::Outcome;
 pub use packet::Packet;
 pub use settings::Settings;
+pub use shard::Shard;
+pub use shared::BuildError;
+pub use shared::Shared;
 pub use time::Duration;
 pub use time::Instant;
 pub use types::Protocol;

@@ -219,9 +219,7 @@ fn parse_transport(transport: &[u8], parsed: &mut Parsed) -> Result<(), Verdict>
 /// Checksum of a header with options, and the options that must not be forwarded.
 #[cold]
 fn check_options(header: &[u8]) -> Result<(), Verdict> {
-    let mut sum = wire::checksum::Sum::ZERO;
-    sum.add_bytes(header);
-    if sum.fold() != 0xffff {
+    if !wire::checksum::is_ipv4_header_valid(header) {
         return Err(Verdict::IpBadChecksum);
     }
     // Source routes name inside addresses outside and dodge filters (RFC 5508 §7 REQ-10b3).

@@ -51,7 +51,7 @@ mod state;
 mod sweep;
 
 /// Largest IP packet the shard can hold a copy of (held fragments, errors on their way through a hairpin).
-const SCRATCH_BYTES: usize = 9_216;
+const SCRATCH_BYTES: usize = crate::fragments::SLOT_BYTES_MAX;
 
 /// One worker's share of the engine. Not shared between threads; hand packets over instead.
 pub struct Shard {
@@ -115,28 +115,22 @@ impl Shard {
     pub fn new(shared: Arc<Shared>, worker: WorkerId, secret: [u64; 4]) -> Result<Shard, BuildError> {
         let limits = shared.settings().limits;
         let memory = |table| move |source| BuildError::Memory { table, source };
-        let hash = KeyedHash::new([secret[0], secret[1]]);
+        let timeouts = shared.settings().timeouts;
+        let policy = shared.settings().icmp;
+        let mtu_max = shared.settings().interfaces.iter().map(|interface| interface.mtu).max().unwrap_or(0);
+        let hash = KeyedHash::new(secret);
+        // Each user of randomness gets a key of its own from the one secret.
+        let key = |purpose: u64| hash.hash(purpose, u64::from(worker.0));
         Ok(Shard {
             mappings: MappingStore::new(limits.mappings_max).map_err(memory("mappings"))?,
             outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
             sessions: SessionStore::new(limits.extra_sessions_max, hash).map_err(memory("sessions"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
-            fragments: FragmentTracker::new(
-                limits.fragmented_datagrams_max,
-                limits.fragments_held_max,
-                shared.settings().timeouts.fragment,
-                hash,
-            )
-            .map_err(memory("fragments"))?,
-            syns: SynStore::new(limits.unsolicited_syns_max, shared.settings().timeouts.unsolicited_syn, hash)
-                .map_err(memory("unsolicited SYNs"))?,
-            icmp_limit: RateLimit::new(
-                shared.settings().icmp.errors_per_second_max,
-                shared.settings().icmp.errors_per_second_per_destination_max,
-                hash,
-            ),
-            identifications: IdentificationSource::new(worker, shared.workers(), hash),
-            random: Random::new([secret[2], secret[3]]),
+            fragments: FragmentTracker::new(&limits, timeouts.fragment, usize::from(mtu_max), key(1)),
+            syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, key(2)),
+            icmp_limit: RateLimit::new(&policy, key(3)),
+            identifications: IdentificationSource::new(worker, shared.workers(), key(4)),
+            random: Random::new([key(5), key(6), key(7), key(8)]),
             hash,
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
@@ -196,7 +190,17 @@ impl Shard {
                 Ok(parsed) => self.decide(now, packet.bytes, packet.meta, parsed, glance.hash, sink),
                 Err(verdict) => Fate::Done(*verdict),
             };
+            // What Natrix itself made is no packet received, and has no verdict.
+            let is_own = packet.meta.stage == Stage::OwnError;
             match fate {
+                Fate::Forward { egress, length, .. } if is_own => {
+                    packet.verdict = None;
+                    packet.outcome = Outcome::Transmit { egress, length };
+                }
+                Fate::Done(_) if is_own => {
+                    packet.verdict = None;
+                    packet.outcome = Outcome::Done;
+                }
                 Fate::Forward { verdict, egress, length } => {
                     self.counters.count(verdict);
                     packet.verdict = Some(verdict);
@@ -217,7 +221,7 @@ impl Shard {
                 }
             }
         }
-        self.counters.fragments_held = self.fragments.held() as u64;
+        self.counters.fragments_held = u64::from(self.fragments.held());
     }
 
     /// Pass 1: reads the headers and prefetches the first line the packet will need.
@@ -232,7 +236,7 @@ impl Shard {
         if matches!(parsed.class, Class::LaterFragment | Class::IcmpError) {
             return glance;
         }
-        let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment);
+        let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
         if !hairpin && self.shared.side(packet.meta.ingress) == Side::Inside {
             let key = InternalKey {
                 realm: RealmId::default(),
@@ -288,6 +292,7 @@ impl Shard {
                 Side::Inside => self.from_inside(now, bytes, meta, parsed, hash, sink),
                 Side::Outside => self.from_outside(now, bytes, meta, parsed, sink),
             },
+            Stage::OwnError => self.inbound_error(now, bytes, meta, parsed, inbound::Via::Hairpin),
             Stage::Hairpin => match parsed.class {
                 Class::IcmpError => self.inbound_error(now, bytes, meta, parsed, inbound::Via::Hairpin),
                 _ => self.inbound_flow(now, bytes, meta, parsed, inbound::Via::Hairpin, sink),

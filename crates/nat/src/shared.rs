@@ -38,6 +38,9 @@ pub enum BuildError {
         /// What went wrong.
         source: ArenaError,
     },
+    /// The routes or the pools' subscriber prefixes can not be compiled.
+    #[error(transparent)]
+    Routes(#[from] crate::route::RouteError),
     /// A number in the settings is out of bounds; `config` refuses such files before they come here.
     #[error("settings: {what} is out of range ({value}); allowed are {minimum} to {maximum}")]
     OutOfRange {
@@ -156,8 +159,8 @@ impl Shared {
             pools,
             pool_of,
             address_of,
-            pool_routes: RouteTable::new(&pool_prefixes),
-            routes: [RouteTable::new(&route_lists[0]), RouteTable::new(&route_lists[1])],
+            pool_routes: RouteTable::new(&pool_prefixes)?,
+            routes: [RouteTable::new(&route_lists[0])?, RouteTable::new(&route_lists[1])?],
             next_hops,
             sides: settings.interfaces.iter().map(|interface| interface.side).collect(),
             workers,

@@ -45,7 +45,7 @@ pub enum TcpState {
 }
 
 /// Whether a segment asks for a new connection: SYN without ACK and RST.
-const fn opens(flags: Flags) -> bool {
+pub const fn opens(flags: Flags) -> bool {
     flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST))
 }
 
@@ -197,7 +197,8 @@ const JUMP_MAX: u32 = 65_535;
 /// An off-path attacker from outside has to hit a RST into [what the inside acknowledged, what the outside
 /// sent]. The lower end comes from inside segments, which he can't forge; the upper end he can move only by
 /// hitting the same range with data first, and then by no more than `JUMP_MAX` and the segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, zerocopy::FromZeros)]
+#[repr(C)]
 pub struct SequenceTracker {
     highest_end: [u32; 2],
     latest_ack: [u32; 2],

@@ -8,7 +8,6 @@ use crate::icmp_quote;
 use crate::icmp_quote::QuoteChange;
 use crate::mapping::InternalKey;
 use crate::packet::PacketMeta;
-use crate::packet::Sink;
 use crate::packet::Stage;
 use crate::parse::Parsed;
 use crate::parse::source_is_valid;
@@ -84,13 +83,12 @@ impl Shard {
     /// An error from inside about a packet that came in to a subscriber.
     #[cold]
     #[inline(never)]
-    pub(super) fn outbound_error<S: Sink>(
+    pub(super) fn outbound_error(
         &mut self,
         now: Instant,
         bytes: &mut [u8],
         meta: PacketMeta,
         parsed: &Parsed,
-        sink: &mut S,
     ) -> Fate {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);

@@ -19,7 +19,8 @@ use crate::parse::destination_is_valid;
 use crate::parse::parse;
 use crate::parse::source_is_valid;
 use crate::settings::Filtering;
-use crate::tcp::TcpFlags;
+use wire::tcp::Flags;
+use crate::tcp;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
@@ -177,7 +178,7 @@ impl Shard {
         }
         match (alive, session) {
             (Some(index), Some(session)) => self.explain_session(now, index, session, account),
-            _ if protocol == Protocol::Tcp && !TcpFlags(parsed.tcp_flags).opens() => return Verdict::TcpNoSession,
+            _ if protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) => return Verdict::TcpNoSession,
             (Some(_), None) => account.steps.push(Step::SessionWouldBeCreated),
             (None, _) => {
                 if let Some(verdict) = self.explain_new_mapping(parsed.source, protocol, account) {
@@ -275,7 +276,7 @@ impl Shard {
             Class::IcmpRequest => None,
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
-        let is_syn = parsed.class == Class::Tcp && TcpFlags(parsed.tcp_flags).opens();
+        let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
         let index = match owner {
             Some((worker, mapping)) if worker == self.worker && self.is_alive(mapping.0, now) => mapping.0,
             _ => {

@@ -19,7 +19,8 @@ use crate::rewrite::rewrite;
 use crate::session::HashedBy;
 use crate::settings::Filtering;
 use crate::shared::NextHop;
-use crate::tcp::TcpFlags;
+use wire::tcp::Flags;
+use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -153,7 +154,7 @@ impl Shard {
             return Err(Fate::Done(Verdict::SourceInvalid));
         }
         if !self.filter_allows(now, index, parsed.source, facts.filtering[protocol.index()], by) {
-            let is_syn = parsed.class == Class::Tcp && TcpFlags(parsed.tcp_flags).opens();
+            let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
             return Err(if is_syn {
                 self.hold_syn(now, bytes, meta, parsed)
             } else {
@@ -165,7 +166,7 @@ impl Shard {
             // a flood from outside takes no memory.
             Protocol::Udp | Protocol::Icmp => Ok(None),
             Protocol::Tcp => {
-                if parsed.class == Class::LaterFragment || !TcpFlags(parsed.tcp_flags).opens() {
+                if parsed.class == Class::LaterFragment || !tcp::opens(Flags(parsed.tcp_flags)) {
                     return Err(Fate::Done(Verdict::TcpNoSession));
                 }
                 if parsed.ttl <= 1 {
@@ -318,7 +319,7 @@ impl Shard {
         if !source_is_valid(parsed.source) {
             return Fate::Done(Verdict::SourceInvalid);
         }
-        if parsed.class != Class::Tcp || !TcpFlags(parsed.tcp_flags).opens() {
+        if parsed.class != Class::Tcp || !tcp::opens(Flags(parsed.tcp_flags)) {
             return Fate::Done(Verdict::NoMapping);
         }
         // Retransmissions must meet on one worker; the mapping a SYN may wait for has no owner yet.

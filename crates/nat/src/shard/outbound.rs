@@ -20,7 +20,8 @@ use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
 use crate::settings::Filtering;
 use crate::shared::NextHop;
-use crate::tcp::TcpFlags;
+use wire::tcp::Flags;
+use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -62,7 +63,7 @@ impl Shard {
     ) -> Fate {
         if parsed.class == Class::IcmpError {
             // Belongs to the subscriber it is about, who need not be its sender (a router may be).
-            return self.outbound_error(now, bytes, meta, parsed, sink);
+            return self.outbound_error(now, bytes, meta, parsed);
         }
         let owner = self.shared.worker_of_subscriber(parsed.source);
         if owner != self.worker {
@@ -215,7 +216,7 @@ impl Shard {
             return Err(Fate::Done(Verdict::FragmentRefused));
         }
         let state = if key.protocol == Protocol::Tcp {
-            if !TcpFlags(parsed.tcp_flags).opens() {
+            if !tcp::opens(Flags(parsed.tcp_flags)) {
                 // RFC 5382 §5 leaves this open; silence, and no state from a bare ACK.
                 return Err(Fate::Done(Verdict::TcpNoSession));
             }

@@ -16,7 +16,7 @@ use crate::settings::Filtering;
 use crate::settings::Pooling;
 use crate::shared::PoolFacts;
 use crate::tcp;
-use crate::tcp::TcpFlags;
+use wire::tcp::Flags;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -164,7 +164,7 @@ impl Shard {
         let timeouts = self.shared.settings().timeouts;
         let (stored, expires) = self.session_state(index, session);
         let before = state_now(stored, expires, now, &timeouts);
-        let flags = TcpFlags(parsed.tcp_flags);
+        let flags = Flags(parsed.tcp_flags);
         let transport = usize::from(parsed.header_length);
         let sequence = get_u32(bytes, transport + 4);
         let ack = get_u32(bytes, transport + 8);
@@ -172,17 +172,17 @@ impl Shard {
             SessionRef::Inline => &mut self.mappings.get_mut(index).tracker,
             SessionRef::Extra(slot) => &mut self.sessions.get_mut(slot).tracker,
         };
-        let reset_accepted = flags.rst() && tracker.reset_is_plausible(from, sequence, flags.ack().then_some(ack));
+        let reset_accepted = flags.contains(Flags::RST) && tracker.reset_is_plausible(from, sequence, flags.contains(Flags::ACK).then_some(ack));
         let after = tcp::next(before, from, flags, reset_accepted);
-        if flags.opens() && after != before && matches!(before, TcpState::Closing | TcpState::Transitory) {
+        if tcp::opens(flags) && after != before && matches!(before, TcpState::Closing | TcpState::Transitory) {
             *tracker = tcp::SequenceTracker::default();
         }
         // The data offset is the upper half of byte 12, in words.
         let data_offset = (get_u16(bytes, transport + 12) >> 12) * 4;
         let payload = parsed.payload_length().saturating_sub(data_offset);
-        let length = u32::from(payload) + u32::from(flags.syn()) + u32::from(flags.fin());
+        let length = u32::from(payload) + u32::from(flags.contains(Flags::SYN)) + u32::from(flags.contains(Flags::FIN));
         tracker.observe(from, sequence, length, ack, flags);
-        if flags.rst() && !reset_accepted {
+        if flags.contains(Flags::RST) && !reset_accepted {
             self.counters.tcp_resets_ignored += 1;
         }
         let restarts = tcp::restarts_timer(before, after, flags);

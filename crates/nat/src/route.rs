@@ -1,0 +1,183 @@
+//! Which way: longest-prefix match from an IPv4 address to a small number.
+//!
+//! ```text
+//!  root: 65536 entries by bits 31..16 ──► chunk: 256 entries by bits 15..8 ──► chunk: 256 entries by bits 7..0
+//!  entry: 0 none · value + 1 · CHUNK bit + chunk number
+//! ```
+//!
+//! At most three dependent loads, whatever the number of routes. With a handful of routes, as most
+//! instances have, a scan of their list stays in the first-level cache and is faster still.
+
+use mem::Arena;
+use mem::ArenaError;
+
+use crate::types::Prefix;
+
+/// Tables of at most this many routes are scanned.
+const SCAN_MAX: usize = 8;
+
+const CHUNK: u32 = 1 << 31;
+const CHUNK_ENTRIES: usize = 256;
+
+/// Values a route can have are below this.
+pub const VALUE_LIMIT: u32 = CHUNK - 1;
+
+/// Why a route table could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// Too little memory.
+    #[error("route table: {0}")]
+    Memory(#[from] ArenaError),
+    /// A value is too large for an entry.
+    #[error("route {prefix}: value {value} is not below {VALUE_LIMIT}")]
+    Value {
+        /// The route.
+        prefix: Prefix,
+        /// Its value.
+        value: u32,
+    },
+}
+
+/// Routes, built once. See the [module](self).
+#[derive(Debug)]
+pub struct RouteTable {
+    lookup: Lookup,
+    length: usize,
+}
+
+#[derive(Debug)]
+enum Lookup {
+    /// Longest prefix first.
+    Scan(Vec<Scanned>),
+    Tree { root: Arena<u32>, chunks: Arena<[u32; CHUNK_ENTRIES]> },
+}
+
+#[derive(Debug)]
+struct Scanned {
+    network: u32,
+    mask: u32,
+    value: u32,
+}
+
+impl RouteTable {
+    /// Builds the table. Of two routes for the same prefix the later one counts.
+    ///
+    /// Takes 256 KiB, 1 KiB for each /16 that has a route longer than 16 bits, and 1 KiB for each /24 that has
+    /// one longer than 24.
+    ///
+    /// # Errors
+    /// When memory is short, or a value is not below [`VALUE_LIMIT`].
+    pub fn new(routes: &[(Prefix, u32)]) -> Result<RouteTable, RouteError> {
+        if let Some(&(prefix, value)) = routes.iter().find(|(_, value)| *value >= VALUE_LIMIT) {
+            return Err(RouteError::Value { prefix, value });
+        }
+        // Stable: among equal prefixes the later one stays behind, and wins by being painted last.
+        let mut sorted = routes.to_vec();
+        sorted.sort_by_key(|(prefix, _)| prefix.length());
+        let lookup = if sorted.len() <= SCAN_MAX {
+            let scanned = |&(prefix, value): &(Prefix, u32)| Scanned {
+                network: prefix.address().to_bits(),
+                mask: prefix.mask(),
+                value,
+            };
+            Lookup::Scan(sorted.iter().rev().map(scanned).collect())
+        } else {
+            build_tree(&sorted)?
+        };
+        Ok(RouteTable { lookup, length: routes.len() })
+    }
+
+    /// Routes it was built from.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Memory it takes.
+    pub fn bytes(&self) -> usize {
+        match &self.lookup {
+            Lookup::Scan(routes) => size_of_val(routes.as_slice()),
+            Lookup::Tree { root, chunks } => root.bytes() + chunks.bytes(),
+        }
+    }
+
+    /// The value of the longest prefix that contains `address` (host bit order).
+    #[inline]
+    pub fn lookup(&self, address: u32) -> Option<u32> {
+        match &self.lookup {
+            Lookup::Scan(routes) => {
+                routes.iter().find(|route| address & route.mask == route.network).map(|route| route.value)
+            }
+            Lookup::Tree { root, chunks } => {
+                let mut entry = root[(address >> 16) as usize];
+                if entry & CHUNK != 0 {
+                    entry = chunks.at(entry ^ CHUNK)[(address >> 8) as usize % CHUNK_ENTRIES];
+                    if entry & CHUNK != 0 {
+                        entry = chunks.at(entry ^ CHUNK)[address as usize % CHUNK_ENTRIES];
+                    }
+                }
+                entry.checked_sub(1)
+            }
+        }
+    }
+}
+
+/// Paints routes from short to long, so that longer ones cover shorter ones.
+fn build_tree(sorted: &[(Prefix, u32)]) -> Result<Lookup, ArenaError> {
+    let mut root = Arena::<u32>::zeroed(1 << 16)?;
+    let chunks_needed = parents(sorted, 16) + parents(sorted, 24);
+    let mut chunks = Arena::<[u32; CHUNK_ENTRIES]>::zeroed(chunks_needed)?;
+    let mut chunks_used = 0;
+    for &(prefix, value) in sorted {
+        let leaf = value + 1;
+        let bits = prefix.address().to_bits();
+        let last = prefix.last().to_bits();
+        if prefix.length() <= 16 {
+            root[(bits >> 16) as usize..=(last >> 16) as usize].fill(leaf);
+            continue;
+        }
+        let middle = descend(&mut root[(bits >> 16) as usize], &mut chunks, &mut chunks_used);
+        if prefix.length() <= 24 {
+            chunks[middle][low_byte(bits >> 8)..=low_byte(last >> 8)].fill(leaf);
+            continue;
+        }
+        let mut entry = chunks[middle][low_byte(bits >> 8)];
+        let bottom = descend(&mut entry, &mut chunks, &mut chunks_used);
+        chunks[middle][low_byte(bits >> 8)] = entry;
+        chunks[bottom][low_byte(bits)..=low_byte(last)].fill(leaf);
+    }
+    Ok(Lookup::Tree { root, chunks })
+}
+
+fn low_byte(bits: u32) -> usize {
+    bits as usize % CHUNK_ENTRIES
+}
+
+/// How many different prefixes of `length` bits have routes longer than that below them.
+fn parents(sorted: &[(Prefix, u32)], length: u8) -> usize {
+    let mut parents: Vec<u32> = sorted
+        .iter()
+        .filter(|(prefix, _)| prefix.length() > length)
+        .map(|(prefix, _)| prefix.address().to_bits() >> (32 - length))
+        .collect();
+    parents.sort_unstable();
+    parents.dedup();
+    parents.len()
+}
+
+/// The chunk below `entry`; made, with what `entry` said everywhere, when there is none.
+fn descend(entry: &mut u32, chunks: &mut Arena<[u32; CHUNK_ENTRIES]>, chunks_used: &mut u32) -> usize {
+    if *entry & CHUNK == 0 {
+        chunks.at_mut(*chunks_used).fill(*entry);
+        *entry = *chunks_used | CHUNK;
+        *chunks_used += 1;
+    }
+    (*entry ^ CHUNK) as usize
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! From a hash to the indices of records that may have it: one table each for mappings, sessions and subscribers.
+//!
+//! ```text
+//!  bucket (one 64-byte cache line)
+//!  ┌───────────────┬───────────────────────┬──────────┬─────┐
+//!  │ tags 8 × u16  │ indices 8 × u32       │ overflow │     │   tag 0: slot is empty
+//!  └───────────────┴───────────────────────┴──────────┴─────┘
+//!  hash: upper 32 bits → home bucket, lower 16 bits → tag
+//! ```
+//!
+//! An entry goes to the first bucket with an empty slot, starting at its home; each bucket passed on the way
+//! counts it in `overflow`. A lookup so ends at the first bucket with `overflow` 0: almost always the home
+//! bucket, so one cache line, and deletion leaves no tombstones behind.
+
+use core::mem::size_of;
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::FromZeros;
+use mem::PageKind;
+
+const SLOTS: usize = 8;
+
+/// Share of slots in use at capacity: 4 of 5. Then 1 entry in 15 or so lies outside its home bucket.
+const LOAD_MAX: (usize, usize) = (4, 5);
+
+#[derive(FromZeros)]
+#[repr(C, align(64))]
+struct Bucket {
+    tags: [u16; SLOTS],
+    indices: [u32; SLOTS],
+    /// Entries that wanted this bucket, or one before it, and were put further on.
+    overflow: u32,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64, "a bucket is one cache line");
+
+impl Bucket {
+    /// One bit for each slot whose tag is `tag`. No branches: LLVM makes it one vector compare and a bit mask.
+    #[inline(always)]
+    fn matches(&self, tag: u16) -> u32 {
+        let mut mask = 0;
+        for (slot, &other) in self.tags.iter().enumerate() {
+            mask |= u32::from(other == tag) << slot;
+        }
+        mask
+    }
+}
+
+/// The table already has as many entries as it was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("table is full")]
+pub struct TableFull;
+
+/// A multimap from 64-bit hash to `u32` index. See the [module](self).
+///
+/// Entries with the same home bucket cost one more cache line for every eight of them, so n equal hashes
+/// cost n / 8 lines a lookup. The hash is keyed ([`crate::random::KeyedHash`]), so nobody outside can
+/// make that happen. Owned by one worker.
+#[derive(Debug)]
+pub struct BucketTable {
+    buckets: Arena<Bucket>,
+    length: usize,
+    capacity: usize,
+}
+
+impl BucketTable {
+    /// A table for up to `entries_max` entries: 10 bytes each.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn with_capacity(entries_max: usize) -> Result<BucketTable, ArenaError> {
+        let buckets = (entries_max / SLOTS * LOAD_MAX.1).div_ceil(LOAD_MAX.0) + 2;
+        if u32::try_from(buckets).is_err() {
+            // Positions are 32 bits of the hash.
+            return Err(ArenaError::TooLarge { length: buckets, record_bytes: size_of::<Bucket>() });
+        }
+        Ok(BucketTable { buckets: Arena::zeroed(buckets)?, length: 0, capacity: entries_max })
+    }
+
+    /// Entries in the table.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Entries it can have.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.buckets.bytes()
+    }
+
+    /// The pages it lies on.
+    pub fn pages(&self) -> PageKind {
+        self.buckets.pages()
+    }
+
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    #[inline(always)]
+    fn tag(hash: u64) -> u16 {
+        (hash as u16).max(1)
+    }
+
+    #[inline(always)]
+    fn after(&self, position: usize) -> usize {
+        if position + 1 == self.buckets.len() { 0 } else { position + 1 }
+    }
+
+    /// Asks for the home bucket of `hash`.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        self.buckets.prefetch(self.home(hash));
+    }
+
+    /// The index [`BucketTable::find`] would try first: its record is worth prefetching.
+    #[inline]
+    pub fn first_candidate(&self, hash: u64) -> Option<u32> {
+        self.find(hash, |_| true)
+    }
+
+    /// The first index entered under `hash` (or, rarely, under another hash with the same tag nearby) that `is_it` accepts.
+    #[inline]
+    pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let tag = BucketTable::tag(hash);
+        let mut position = self.home(hash);
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[position];
+            let mut matches = bucket.matches(tag);
+            while matches != 0 {
+                let index = bucket.indices[matches.trailing_zeros() as usize % SLOTS];
+                if is_it(index) {
+                    return Some(index);
+                }
+                matches &= matches - 1;
+            }
+            if bucket.overflow == 0 {
+                return None;
+            }
+            position = self.after(position);
+        }
+        None
+    }
+
+    /// Enters `index` under `hash`. Does not look for entries that are there already.
+    ///
+    /// # Errors
+    /// When the table has [`BucketTable::capacity`] entries; nothing is changed.
+    pub fn insert(&mut self, hash: u64, index: u32) -> Result<(), TableFull> {
+        // Below capacity there is always an empty slot, so the loop ends.
+        if self.length >= self.capacity {
+            return Err(TableFull);
+        }
+        let mut position = self.home(hash);
+        loop {
+            let next = self.after(position);
+            let bucket = &mut self.buckets[position];
+            let empty = bucket.matches(0);
+            if empty != 0 {
+                let slot = empty.trailing_zeros() as usize % SLOTS;
+                bucket.tags[slot] = BucketTable::tag(hash);
+                bucket.indices[slot] = index;
+                self.length += 1;
+                return Ok(());
+            }
+            bucket.overflow += 1;
+            position = next;
+        }
+    }
+
+    /// Removes the entry of `index` under `hash`. False when there is none.
+    pub fn remove(&mut self, hash: u64, index: u32) -> bool {
+        let Some((position, slot)) = self.locate(hash, index) else { return false };
+        let bucket = &mut self.buckets[position];
+        bucket.tags[slot] = 0;
+        bucket.indices[slot] = 0;
+        let mut passed = self.home(hash);
+        while passed != position {
+            self.buckets[passed].overflow -= 1;
+            passed = self.after(passed);
+        }
+        self.length -= 1;
+        true
+    }
+
+    fn locate(&self, hash: u64, index: u32) -> Option<(usize, usize)> {
+        let tag = BucketTable::tag(hash);
+        let mut position = self.home(hash);
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[position];
+            let mut matches = bucket.matches(tag);
+            while matches != 0 {
+                let slot = matches.trailing_zeros() as usize % SLOTS;
+                if bucket.indices[slot] == index {
+                    return Some((position, slot));
+                }
+                matches &= matches - 1;
+            }
+            if bucket.overflow == 0 {
+                return None;
+            }
+            position = self.after(position);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;
