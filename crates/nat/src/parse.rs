@@ -5,9 +5,7 @@ use crate::verdict::Verdict;
 
 /// Offsets inside the IPv4 header (RFC 791 §3.1).
 pub(crate) mod ip {
-    pub(crate) const TOTAL_LENGTH: usize = 2;
     pub(crate) const IDENTIFICATION: usize = 4;
-    pub(crate) const FLAGS: usize = 6;
     pub(crate) const TTL: usize = 8;
     pub(crate) const PROTOCOL: usize = 9;
     pub(crate) const CHECKSUM: usize = 10;

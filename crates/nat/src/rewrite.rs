@@ -70,8 +70,11 @@ pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
         Class::IcmpRequest | Class::IcmpReply => {
             put_u16(bytes, transport + 4, change.port);
             let checksum = get_u16(bytes, transport + 2);
-            // ICMP has no pseudo-header: the addresses are not in its checksum.
-            put_u16(bytes, transport + 2, port_delta.apply(checksum));
+            // ICMP has no pseudo-header: the addresses are not in its checksum. So a message can sum to zero,
+            // which `apply_icmp` gets right.
+            let end = usize::from(parsed.total_length);
+            let checksum = port_delta.apply_icmp(checksum, bytes.get(transport..end).unwrap_or(&[]));
+            put_u16(bytes, transport + 2, checksum);
         }
         Class::IcmpError | Class::LaterFragment | Class::Other => {}
     }

@@ -49,6 +49,8 @@ mod outbound;
 mod show;
 mod state;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 /// Largest IP packet the shard can hold a copy of (held fragments, errors on their way through a hairpin).
 const SCRATCH_BYTES: usize = crate::fragments::SLOT_BYTES_MAX;

@@ -1,0 +1,171 @@
+//! The shard seen from its own interface: what the black-box tests of `testkit` can not name.
+
+use core::net::Ipv4Addr;
+use std::sync::Arc;
+
+use wire::build;
+use wire::tcp::Flags;
+use wire::verify;
+
+use super::*;
+use crate::settings::Filtering;
+use crate::settings::Interface;
+use crate::settings::InterfaceAddress;
+use crate::settings::Pool;
+use crate::settings::Pooling;
+use crate::settings::Route;
+use crate::settings::Settings;
+use crate::time::Duration;
+use crate::types::InterfaceId;
+use crate::types::Prefix;
+
+/// Collects what the shard sends by itself.
+#[derive(Default)]
+struct Caught(Vec<(Egress, Vec<u8>)>);
+
+impl Sink for Caught {
+    fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool {
+        self.0.push((egress, parts.concat()));
+        true
+    }
+
+    fn hand_off(&mut self, _: WorkerId, _: PacketMeta, _: &[&[u8]]) -> bool {
+        panic!("one worker hands nothing off");
+    }
+}
+
+fn settings() -> Settings {
+    let interface = |name: &str, side, address: [u8; 4]| Interface {
+        name: name.to_owned(),
+        side,
+        addresses: vec![InterfaceAddress { address: address.into(), prefix_length: 24 }],
+        mtu: 1_500,
+    };
+    Settings {
+        interfaces: vec![
+            interface("in", Side::Inside, [100, 64, 0, 1]),
+            interface("out", Side::Outside, [192, 0, 2, 1]),
+        ],
+        routes: vec![Route {
+            prefix: Prefix::ALL,
+            next_hop: Ipv4Addr::new(192, 0, 2, 254),
+            interface: InterfaceId(1),
+        }],
+        pools: vec![Pool {
+            name: "a".to_owned(),
+            addresses: vec![Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 129)],
+            port_min: 1_024,
+            port_max: 65_535,
+            reserved_ports: vec![5_060],
+            subscribers: vec![Prefix::ALL],
+            pooling: Pooling::Paired,
+            filtering: [Filtering::EndpointIndependent; 3],
+            parity: false,
+        }],
+        ..Settings::default()
+    }
+}
+
+fn shard() -> Shard {
+    let shared = Arc::new(Shared::new(settings(), 1).expect("settings are sound"));
+    Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices")
+}
+
+/// One packet in, what leaves by its own buffer and by the sink.
+fn send(shard: &mut Shard, at_s: u64, side: Side, packet: &[u8]) -> (Option<Verdict>, Vec<Vec<u8>>) {
+    let mut bytes = packet.to_vec();
+    let mut caught = Caught::default();
+    let meta = PacketMeta { ingress: InterfaceId(side as u16), ..PacketMeta::default() };
+    let mut burst = [Packet::new(&mut bytes, meta)];
+    shard.counters_mut().received += 1;
+    shard.process(Instant::ORIGIN + Duration::from_secs(at_s), &mut burst, &mut caught);
+    let (outcome, verdict) = (burst[0].outcome, burst[0].verdict);
+    let mut left: Vec<Vec<u8>> = caught.0.into_iter().map(|(_, packet)| packet).collect();
+    if let Outcome::Transmit { length, .. } = outcome {
+        left.push(bytes[..usize::from(length)].to_vec());
+    }
+    for packet in &left {
+        assert_eq!(verify::faults(packet), [], "every packet that leaves is sound");
+    }
+    let counters = shard.counters();
+    assert_eq!(counters.received, counters.verdicts_total() + counters.fragments_held, "every packet has one verdict");
+    (verdict, left)
+}
+
+fn source_of(packet: &[u8]) -> (Ipv4Addr, u16) {
+    let port = u16::from_be_bytes([packet[20], packet[21]]);
+    (Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]), port)
+}
+
+#[test]
+fn a_udp_exchange_is_translated_both_ways() {
+    let mut shard = shard();
+    let (i1, e1) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([198, 51, 100, 1], 53));
+    let (verdict, left) = send(&mut shard, 0, Side::Inside, &build::udp(i1, e1).payload(b"query").build());
+    assert_eq!(verdict, Some(Verdict::Outbound));
+    let (address, port) = source_of(&left[0]);
+    assert!([Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 129)].contains(&address));
+    let external = std::net::SocketAddrV4::new(address, port);
+    let (verdict, left) = send(&mut shard, 1, Side::Outside, &build::udp(e1, external).payload(b"answer").build());
+    assert_eq!(verdict, Some(Verdict::Inbound));
+    assert_eq!(&left[0][16..20], [100, 64, 0, 10]);
+    assert_eq!(&left[0][22..24], 5_000u16.to_be_bytes());
+}
+
+#[test]
+fn a_bare_ack_makes_no_state() {
+    let mut shard = shard();
+    let (i1, e1) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([198, 51, 100, 1], 80));
+    let (verdict, left) = send(&mut shard, 0, Side::Inside, &build::tcp(i1, e1, Flags::ACK).build());
+    assert_eq!((verdict, left.len()), (Some(Verdict::TcpNoSession), 0));
+    assert!(shard.is_empty());
+}
+
+#[test]
+fn what_has_run_out_is_swept_and_the_ports_come_back() {
+    let mut shard = shard();
+    let e1 = build::endpoint([198, 51, 100, 1], 80);
+    for port in 0..100 {
+        let packet = build::udp(build::endpoint([100, 64, 0, 10], 5_000 + port), e1).build();
+        assert_eq!(send(&mut shard, 0, Side::Inside, &packet).0, Some(Verdict::Outbound));
+    }
+    assert_eq!(shard.mappings_len(), 100);
+    for round in 0..100 {
+        shard.maintain(Instant::ORIGIN + Duration::from_secs(301 + round), &mut Caught::default());
+    }
+    assert!(shard.is_empty());
+    let shared = Arc::clone(shard.shared());
+    assert_eq!((0..2).map(|i| shared.ports_used(crate::types::AddressIndex(i), crate::Protocol::Udp)).sum::<u32>(), 0);
+}
+
+#[test]
+fn a_hairpinned_packet_shows_the_external_source_and_loses_one_hop() {
+    let mut shard = shard();
+    let e1 = build::endpoint([198, 51, 100, 1], 80);
+    let (i1, i2) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([100, 64, 0, 11], 6_000));
+    let first = send(&mut shard, 0, Side::Inside, &build::udp(i1, e1).build()).1;
+    let second = send(&mut shard, 0, Side::Inside, &build::udp(i2, e1).build()).1;
+    let (p1, p2) = (source_of(&first[0]), source_of(&second[0]));
+    let to = std::net::SocketAddrV4::new(p2.0, p2.1);
+    let (verdict, left) = send(&mut shard, 0, Side::Inside, &build::udp(i1, to).ttl(9).payload(b"x").build());
+    assert_eq!(verdict, Some(Verdict::Hairpin));
+    assert_eq!(source_of(&left[0]), p1);
+    assert_eq!(&left[0][16..20], [100, 64, 0, 11]);
+    assert_eq!(left[0][8], 8);
+}
+
+#[test]
+fn fragments_out_of_order_leave_with_one_identification() {
+    let mut shard = shard();
+    let (i1, e1) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([198, 51, 100, 1], 80));
+    let whole = build::udp(i1, e1).payload_length(4_000).identification(77).build();
+    let mut pieces = build::fragment(&whole, 1_500);
+    pieces.reverse();
+    let mut left = Vec::new();
+    for piece in &pieces {
+        left.extend(send(&mut shard, 0, Side::Inside, piece).1);
+    }
+    assert_eq!(left.len(), 3);
+    let whole = build::reassemble(&left).expect("one datagram");
+    assert_eq!(verify::faults(&whole), []);
+}
