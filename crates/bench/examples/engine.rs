@@ -1,1 +1,0 @@
-fn main() { let a: Vec<String> = std::env::args().collect(); let mode = match a[2].as_str() {"new"=>bench::Mode::New,"mixed"=>bench::Mode::Mixed,_=>bench::Mode::Established}; println!("{:?}", bench::engine::run(&bench::Options{sessions:a[1].parse().unwrap(),mode,workers:1,seconds:2.0}).unwrap()); }
