@@ -508,7 +508,10 @@ fn flows(shared: &Shared, worker: WorkerId, count: u64) -> Result<Arena<Flow>, B
 /// Addresses of this worker that have no other flows.
 fn churn_subscribers(shared: &Shared, worker: WorkerId) -> Vec<u32> {
     let first = u32::from(Ipv4Addr::new(10, 192, 0, 1));
-    (first..).filter(|address| shared.worker_of_subscriber(*address) == worker).take(CHURN_SUBSCRIBERS as usize).collect()
+    (first..)
+        .filter(|address| shared.worker_of_subscriber(*address) == worker)
+        .take(CHURN_SUBSCRIBERS as usize)
+        .collect()
 }
 
 impl WorkerBench {
@@ -634,7 +637,8 @@ impl WorkerBench {
         debug_assert!(packets[..count].iter().all(|packet| packet.outcome != Outcome::Done), "all packets leave");
         self.cycles += cycles;
         self.packets += count as u64;
-        self.bursts.saturating_record(cycles);
+        let recorded = self.bursts.record(cycles);
+        debug_assert!(recorded.is_ok(), "the histogram grows by itself");
     }
 }
 

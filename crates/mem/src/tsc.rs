@@ -1,6 +1,9 @@
 //! The time-stamp counter: the cheapest clock there is, for benchmarks and for the daemon's clock.
 
-#![allow(unsafe_code, reason = "reading the counter is an intrinsic without preconditions that older toolchains call unsafe")]
+#![allow(
+    unsafe_code,
+    reason = "reading the counter is an intrinsic without preconditions that older toolchains call unsafe"
+)]
 
 /// Cycles since some moment in the past, at a constant rate. Not ordered with surrounding loads and
 /// stores; a few cycles of blur are nothing beside a burst.

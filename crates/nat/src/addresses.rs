@@ -83,7 +83,8 @@ impl LocalAddresses {
         for (index, address) in (0..).zip(pools.iter().flat_map(|pool| &pool.addresses)) {
             set.add(address.to_bits(), Local::Pool(AddressIndex(index)));
         }
-        let addresses = || (0..).zip(interfaces).flat_map(|(id, i)| i.addresses.iter().map(move |a| (InterfaceId(id), a)));
+        let addresses =
+            || (0..).zip(interfaces).flat_map(|(id, i)| i.addresses.iter().map(move |a| (InterfaceId(id), a)));
         for (interface, own) in addresses() {
             set.add(own.address.to_bits(), Local::Own(interface));
         }

@@ -19,8 +19,11 @@ pub struct KeyedHash {
 
 impl KeyedHash {
     /// A hash under `secret`, which must be random and stay private.
+    ///
+    /// The words are scattered first: a fixed secret of small numbers, as tests like to use, would make
+    /// products so small that their halves hardly mix.
     pub const fn new(secret: [u64; 4]) -> KeyedHash {
-        KeyedHash { key: secret }
+        KeyedHash { key: [scatter(secret[0], 1), scatter(secret[1], 2), scatter(secret[2], 3), scatter(secret[3], 4)] }
     }
 
     /// The hash of the pair.
@@ -30,6 +33,14 @@ impl KeyedHash {
         let (low, high) = multiply(low ^ self.key[2], high ^ self.key[3]);
         low ^ high
     }
+}
+
+/// One-to-one, and different for each position, so that equal words do not give equal keys.
+const fn scatter(word: u64, position: u64) -> u64 {
+    let word = word.wrapping_add(position.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
 }
 
 /// The halves of the product, low one first.

@@ -49,7 +49,10 @@ pub struct RouteTable {
 enum Lookup {
     /// Longest prefix first.
     Scan(Vec<Scanned>),
-    Tree { root: Arena<u32>, chunks: Arena<[u32; CHUNK_ENTRIES]> },
+    Tree {
+        root: Arena<u32>,
+        chunks: Arena<[u32; CHUNK_ENTRIES]>,
+    },
 }
 
 #[derive(Debug)]

@@ -240,16 +240,13 @@ impl Shard {
         }
         let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
         if !hairpin && self.shared.side(packet.meta.ingress) == Side::Inside {
-            let key = InternalKey {
-                realm: RealmId::default(),
-                protocol,
-                address: parsed.source,
-                port: parsed.source_port,
-            };
+            let key =
+                InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
             glance.hash = self.hash_of(&key);
             glance.hint = Hint::Outbound;
             self.outbound.prefetch(glance.hash);
-        } else if let Some(address) = self.shared.local.lookup(parsed.destination).and_then(|local| local.pool_address())
+        } else if let Some(address) =
+            self.shared.local.lookup(parsed.destination).and_then(|local| local.pool_address())
         {
             glance.hint = Hint::Inbound(address, protocol);
             self.shared.ports.prefetch(address, protocol, parsed.destination_port);
@@ -301,11 +298,8 @@ impl Shard {
             },
             Stage::FragmentResolved | Stage::HairpinFragment => {
                 let resolved = fragment_path::with_ports(parsed, meta.ports);
-                let via = if meta.stage == Stage::HairpinFragment {
-                    inbound::Via::Hairpin
-                } else {
-                    inbound::Via::Outside
-                };
+                let via =
+                    if meta.stage == Stage::HairpinFragment { inbound::Via::Hairpin } else { inbound::Via::Outside };
                 self.inbound_flow(now, bytes, meta, &resolved, via, sink)
             }
         }
@@ -313,10 +307,8 @@ impl Shard {
 
     #[inline]
     fn hash_of(&self, key: &InternalKey) -> u64 {
-        self.hash.hash(
-            u64::from(key.address) << 16 | u64::from(key.port),
-            u64::from(key.realm.0) << 8 | key.protocol as u64,
-        )
+        self.hash
+            .hash(u64::from(key.address) << 16 | u64::from(key.port), u64::from(key.realm.0) << 8 | key.protocol as u64)
     }
 
     /// Carries out the fate of a packet that is not in a buffer of the burst but in `bytes`.

@@ -146,8 +146,7 @@ impl Shared {
         }
         for route in &settings.routes {
             let Some(interface) = settings.interfaces.get(route.interface.index()) else { continue };
-            let hop =
-                NextHop { interface: route.interface, gateway: route.next_hop.to_bits(), mtu: interface.mtu };
+            let hop = NextHop { interface: route.interface, gateway: route.next_hop.to_bits(), mtu: interface.mtu };
             route_lists[interface.side.index()].push((route.prefix, next_hops.len() as u32));
             next_hops.push(hop);
         }

@@ -83,13 +83,7 @@ impl Shard {
     /// An error from inside about a packet that came in to a subscriber.
     #[cold]
     #[inline(never)]
-    pub(super) fn outbound_error(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-    ) -> Fate {
+    pub(super) fn outbound_error(&mut self, now: Instant, bytes: &mut [u8], meta: PacketMeta, parsed: &Parsed) -> Fate {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
@@ -134,8 +128,7 @@ impl Shard {
         }
         // RFC 5508 §4.2 REQ-5: the quote becomes what the remote host sent; the error itself comes from the
         // external address, whoever inside reported it (REQ-5c), so that no inside address leaves.
-        let change =
-            QuoteChange { destination: external, outer_source: external.address, ..quote.unchanged() };
+        let change = QuoteChange { destination: external, outer_source: external.address, ..quote.unchanged() };
         icmp_quote::rewrite(packet, &quote, &change);
         if hairpin.is_some() {
             // RFC 5508 §5 REQ-7: the other mapping is still to be undone, where it lives.

@@ -19,7 +19,6 @@ use crate::parse::destination_is_valid;
 use crate::parse::parse;
 use crate::parse::source_is_valid;
 use crate::settings::Filtering;
-use wire::tcp::Flags;
 use crate::tcp;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -31,6 +30,7 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use crate::view::Explanation;
 use crate::view::Step;
+use wire::tcp::Flags;
 
 /// Collects the steps of one explanation.
 struct Account {
@@ -57,9 +57,9 @@ pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8]) -> WorkerI
         Side::Inside => shard.shared.worker_of_subscriber(parsed.source),
         Side::Outside => {
             let address = shard.shared.address_index(Ipv4Addr::from_bits(parsed.destination));
-            let owner = address.zip(parsed.protocol()).and_then(|(address, protocol)| {
-                shard.shared.owner(address, protocol, parsed.destination_port)
-            });
+            let owner = address
+                .zip(parsed.protocol())
+                .and_then(|(address, protocol)| shard.shared.owner(address, protocol, parsed.destination_port));
             owner.map_or(shard.worker, |(worker, _)| worker)
         }
     }
@@ -160,12 +160,7 @@ impl Shard {
                 }
             }
         }
-        let key = InternalKey {
-            realm: RealmId::default(),
-            protocol,
-            address: parsed.source,
-            port: parsed.source_port,
-        };
+        let key = InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
         let remote_port = remote_port(protocol, parsed.destination_port);
         let alive = self.find_live_mapping(&key, now);
         let session = alive.and_then(|index| {
@@ -195,8 +190,7 @@ impl Shard {
             Some(address) => match self.shared.owner(address, protocol, parsed.destination_port) {
                 Some((worker, _)) if worker == self.worker => {
                     let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), 0));
-                    let translated =
-                        Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
+                    let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
                     self.explain_inbound(now, &translated, Via::Hairpin, account)
                 }
                 _ => Verdict::Hairpin,

@@ -19,7 +19,6 @@ use crate::rewrite::rewrite;
 use crate::session::HashedBy;
 use crate::settings::Filtering;
 use crate::shared::NextHop;
-use wire::tcp::Flags;
 use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Instant;
@@ -29,6 +28,7 @@ use crate::types::Protocol;
 use crate::types::Side;
 use crate::unsolicited_syn::Hold;
 use crate::verdict::Verdict;
+use wire::tcp::Flags;
 
 /// How a packet came to the inbound half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,11 +155,7 @@ impl Shard {
         }
         if !self.filter_allows(now, index, parsed.source, facts.filtering[protocol.index()], by) {
             let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
-            return Err(if is_syn {
-                self.hold_syn(now, bytes, meta, parsed)
-            } else {
-                Fate::Done(Verdict::Filtered)
-            });
+            return Err(if is_syn { self.hold_syn(now, bytes, meta, parsed) } else { Fate::Done(Verdict::Filtered) });
         }
         match protocol {
             // Passing needs no state of its own; a session comes with the first packet from inside, so that
@@ -323,8 +319,7 @@ impl Shard {
             return Fate::Done(Verdict::NoMapping);
         }
         // Retransmissions must meet on one worker; the mapping a SYN may wait for has no owner yet.
-        let keeper =
-            self.shared.worker_of_stray(parsed.destination, parsed.source, u32::from(parsed.destination_port));
+        let keeper = self.shared.worker_of_stray(parsed.destination, parsed.source, u32::from(parsed.destination_port));
         if keeper != self.worker && meta.stage == Stage::Received {
             return Fate::HandOff { worker: keeper, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }

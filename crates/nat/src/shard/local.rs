@@ -85,8 +85,7 @@ impl Shard {
             return Fate::Done(Verdict::NoRoute);
         };
         let own = Ipv4Addr::from_bits(parsed.destination);
-        let identification =
-            self.identifications.next(own, Ipv4Addr::from_bits(parsed.source), parsed.protocol_number);
+        let identification = self.identifications.next(own, Ipv4Addr::from_bits(parsed.source), parsed.protocol_number);
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
@@ -130,7 +129,11 @@ impl Shard {
         }
         // A hairpinned packet shows its sender's external address here, which no route leads to: any inside
         // address of Natrix will do as the source then.
-        let from = if hairpinned { self.shared.any_own_address(towards) } else { self.shared.own_address_towards(towards, to) };
+        let from = if hairpinned {
+            self.shared.any_own_address(towards)
+        } else {
+            self.shared.own_address_towards(towards, to)
+        };
         let Some(from) = from else { return };
         if !self.icmp_limit.allow(now, Ipv4Addr::from_bits(to)) {
             self.counters.icmp_errors_suppressed += 1;

@@ -20,7 +20,6 @@ use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
 use crate::settings::Filtering;
 use crate::shared::NextHop;
-use wire::tcp::Flags;
 use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Instant;
@@ -30,6 +29,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::verdict::Verdict;
+use wire::tcp::Flags;
 
 /// Where an outbound packet goes on.
 #[derive(Clone, Copy)]
@@ -91,12 +91,7 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
-        let key = InternalKey {
-            realm: RealmId::default(),
-            protocol,
-            address: parsed.source,
-            port: parsed.source_port,
-        };
+        let key = InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
         let remote_port = remote_port(protocol, parsed.destination_port);
         // The usual case first: the mapping is alive and this is its first session. That session was
         // checked when it was made, so that addresses need no further look.
@@ -327,9 +322,7 @@ impl Shard {
         let change = Rewrite { end: End::Source, address, port, identification, decrement_ttl };
         rewrite(bytes, parsed, &change);
         match way {
-            Way::Out(hop) => {
-                self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Outbound, sink)
-            }
+            Way::Out(hop) => self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Outbound, sink),
             Way::Hairpin(pool_address) => {
                 let translated = Parsed {
                     source: address,
@@ -358,8 +351,7 @@ impl Shard {
         if let Some((worker, _)) = self.shared.owner(address, protocol, translated.destination_port)
             && worker != self.worker
         {
-            let stage =
-                if translated.class == Class::LaterFragment { Stage::HairpinFragment } else { Stage::Hairpin };
+            let stage = if translated.class == Class::LaterFragment { Stage::HairpinFragment } else { Stage::Hairpin };
             let ports = (translated.source_port, translated.destination_port);
             return Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } };
         }

@@ -16,7 +16,6 @@ use crate::settings::Filtering;
 use crate::settings::Pooling;
 use crate::shared::PoolFacts;
 use crate::tcp;
-use wire::tcp::Flags;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -26,6 +25,7 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
+use wire::tcp::Flags;
 
 /// Marks a subscriber of a pool with arbitrary pooling: paired with no address.
 pub(super) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
@@ -172,7 +172,8 @@ impl Shard {
             SessionRef::Inline => &mut self.mappings.get_mut(index).tracker,
             SessionRef::Extra(slot) => &mut self.sessions.get_mut(slot).tracker,
         };
-        let reset_accepted = flags.contains(Flags::RST) && tracker.reset_is_plausible(from, sequence, flags.contains(Flags::ACK).then_some(ack));
+        let reset_accepted = flags.contains(Flags::RST)
+            && tracker.reset_is_plausible(from, sequence, flags.contains(Flags::ACK).then_some(ack));
         let after = tcp::next(before, from, flags, reset_accepted);
         if tcp::opens(flags) && after != before && matches!(before, TcpState::Closing | TcpState::Transitory) {
             *tracker = tcp::SequenceTracker::default();
@@ -274,8 +275,7 @@ impl Shard {
                 .choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)
                 .ok_or(Verdict::PortsExhausted)?,
         };
-        let slot =
-            self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
+        let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
         if paired != UNPAIRED {
             self.shared.ports.pair(paired);
         }
@@ -304,13 +304,7 @@ impl Shard {
         let attempts = if paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };
         for _ in 0..attempts {
             let address = if paired == UNPAIRED {
-                self.shared.ports.choose_address(
-                    facts.first,
-                    facts.count,
-                    key.protocol,
-                    class,
-                    &mut self.random,
-                )?
+                self.shared.ports.choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)?
             } else {
                 paired
             };

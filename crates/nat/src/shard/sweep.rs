@@ -89,8 +89,8 @@ impl Shard {
             let meta = PacketMeta { ingress: syn.ingress, stage: Stage::Received, ports: (0, 0) };
             let towards = self.shared.side(syn.ingress);
             let address = self.shared.address_index(syn.external.address);
-            let owner = address
-                .and_then(|address| self.shared.owner(address, crate::types::Protocol::Tcp, syn.external.port));
+            let owner =
+                address.and_then(|address| self.shared.owner(address, crate::types::Protocol::Tcp, syn.external.port));
             // A mapping that another worker made meanwhile may be the one the SYN was waiting for; its
             // sessions can not be seen from here, so silence (which is always allowed, REQ-4a).
             if owner.is_some_and(|(worker, _)| worker != self.worker) {

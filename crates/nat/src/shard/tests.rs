@@ -46,11 +46,7 @@ fn settings() -> Settings {
             interface("in", Side::Inside, [100, 64, 0, 1]),
             interface("out", Side::Outside, [192, 0, 2, 1]),
         ],
-        routes: vec![Route {
-            prefix: Prefix::ALL,
-            next_hop: Ipv4Addr::new(192, 0, 2, 254),
-            interface: InterfaceId(1),
-        }],
+        routes: vec![Route { prefix: Prefix::ALL, next_hop: Ipv4Addr::new(192, 0, 2, 254), interface: InterfaceId(1) }],
         pools: vec![Pool {
             name: "a".to_owned(),
             addresses: vec![Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 129)],
