@@ -10,8 +10,10 @@ mod fetch;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::io::IsTerminal;
 use std::sync::mpsc;
+use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use control::Fault;
@@ -33,7 +35,7 @@ const KEY_WAIT: Duration = Duration::from_millis(100);
 
 /// Runs the dashboard until it is left. The terminal is put back on the way out, on a panic too.
 pub(crate) fn run(arguments: &Top) -> Result<(), CliError> {
-    if !std::io::stdout().is_terminal() {
+    if !io::stdout().is_terminal() {
         let remedy = "use `natrix show status --json` for programs";
         return Err(Fault::new("top", "standard output is not a terminal", remedy).into());
     }
@@ -46,16 +48,17 @@ pub(crate) fn run(arguments: &Top) -> Result<(), CliError> {
     Ok(outcome?)
 }
 
-fn watch(
-    terminal: &mut DefaultTerminal,
-    dashboard: &mut Dashboard,
-    news: &mpsc::Receiver<News>,
-) -> std::io::Result<()> {
+fn watch(terminal: &mut DefaultTerminal, dashboard: &mut Dashboard, news: &mpsc::Receiver<News>) -> io::Result<()> {
     terminal.draw(|frame| draw::draw(frame, dashboard))?;
     loop {
         let mut changed = false;
-        for news in news.try_iter() {
-            dashboard.take(news);
+        loop {
+            match news.try_recv() {
+                Ok(news) => dashboard.take(news),
+                Err(TryRecvError::Empty) => break,
+                // A picture that silently stands still would mislead.
+                Err(TryRecvError::Disconnected) => return Err(io::Error::other("the fetching thread has ended")),
+            }
             changed = true;
         }
         if event::poll(KEY_WAIT)? {
