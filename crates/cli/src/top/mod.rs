@@ -45,7 +45,8 @@ pub(crate) fn run(arguments: &Top) -> Result<(), CliError> {
     let mut terminal = ratatui::try_init()?;
     let outcome = watch(&mut terminal, &mut dashboard, &news);
     ratatui::restore();
-    Ok(outcome?)
+    let stopped = |error: io::Error| Fault::new("top", "had to stop", "start it again").seen(error.to_string());
+    Ok(outcome.map_err(stopped)?)
 }
 
 fn watch(terminal: &mut DefaultTerminal, dashboard: &mut Dashboard, news: &mpsc::Receiver<News>) -> io::Result<()> {
