@@ -81,7 +81,7 @@ impl Client {
         let sent = write_line(&mut client.writer, &Hello::new(version));
         match client.reader.next_value::<Hello>() {
             Ok(Some(hello)) if hello.speaks_our_version() => {
-                sent.map_err(|error| client.lost(&LineError::Io(error)))?;
+                sent.map_err(|error| client.unsent(error))?;
                 client.daemon_version = hello.version;
                 Ok(client)
             }
@@ -114,8 +114,8 @@ impl Client {
 
     /// Sends a request without reading its answer.
     pub fn send(&mut self, request: &Request) -> Result<(), ClientError> {
-        let outcome = write_line(&mut self.writer, request);
-        outcome.map_err(|error| self.lost(&LineError::Io(error)))
+        let sent = write_line(&mut self.writer, request);
+        sent.map_err(|error| self.unsent(error))
     }
 
     /// The next reply, of any kind.
@@ -166,6 +166,14 @@ impl Client {
     /// Walks through all pages of a list, object by object; `page` makes the request for one page.
     pub fn pages<T: Object>(&mut self, list: List, page: fn(List) -> Request) -> Pages<'_, T> {
         Pages { client: self, list, page, buffered: Vec::new().into_iter(), done: false }
+    }
+
+    /// Why something could not be sent. A daemon that turns clients away says the reason before it closes.
+    fn unsent(&mut self, error: io::Error) -> ClientError {
+        match self.reader.next_value() {
+            Ok(Some(Reply::Error(fault))) => ClientError::Refused(fault),
+            _ => self.lost(&LineError::Io(error)),
+        }
     }
 
     fn out_of_step(&self, reason: &str) -> ClientError {

@@ -156,3 +156,15 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     let error = client.request_one::<Status>(&Request::Status).unwrap_err();
     assert!(matches!(error, ClientError::Lost { ref reason, .. } if reason == "no answer in time"), "{error}");
 }
+
+#[test]
+fn a_client_that_is_turned_away_learns_why() {
+    let listening = Listening::start(|stream| {
+        let mut connection = Connection::new(&stream, &stream, "0.1.0").unwrap();
+        connection.send(&Reply::Error(Fault::new("control socket", "too many clients", "try again later"))).unwrap();
+    });
+    // The daemon may have closed before the hello, before the request or not yet: the reason is the same.
+    let asked = listening.connect().and_then(|mut client| client.request_one::<Status>(&Request::Status));
+    let error = asked.unwrap_err();
+    assert_eq!(error.to_string(), "control socket: too many clients; try again later");
+}
