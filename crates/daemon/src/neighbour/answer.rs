@@ -4,20 +4,9 @@ use nat::Settings;
 use nat::Verdict;
 use nat::types::InterfaceId;
 use nat::types::Side;
-use wire::MacAddress;
-
-/// The four fields of an ARP packet for IPv4 over Ethernet that matter here (RFC 826).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArpMessage {
-    /// Whether it asks or answers.
-    pub is_request: bool,
-    /// Link-layer address of the sender.
-    pub sender_station: MacAddress,
-    /// IPv4 address of the sender, in host bit order; 0 in a probe (RFC 5227 §1.1).
-    pub sender_address: u32,
-    /// IPv4 address asked for, in host bit order.
-    pub target_address: u32,
-}
+use wire::arp::Message;
+use wire::arp::Operation;
+use wire::ethernet::MacAddress;
 
 /// A pair of addresses seen in an ARP packet; what workers tell each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +79,13 @@ impl Answerer {
     }
 
     /// Judges one ARP packet that came in on `interface`, whose own link-layer address is `station`.
-    pub fn judge(&self, interface: InterfaceId, station: MacAddress, message: &ArpMessage) -> Answer {
+    pub fn judge(&self, interface: InterfaceId, station: MacAddress, message: &Message) -> Answer {
         let mut answer = Answer { verdict: Verdict::LocalIgnored, reply: false, learnt: None, conflict: false };
-        if message.sender_station == station {
+        if message.sender_mac == station {
             // Our own packet, come back over a loop in the network or from a capture of both directions.
             return answer;
         }
-        if !message.sender_station.is_unicast() || message.sender_station == MacAddress([0; 6]) {
+        if !message.sender_mac.is_unicast() {
             answer.verdict = Verdict::ArpInvalid;
             return answer;
         }
@@ -106,10 +95,10 @@ impl Answerer {
                 return answer;
             }
             answer.learnt =
-                Some(Learnt { interface, address: message.sender_address, station: message.sender_station });
+                Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
         }
         if self.is_ours(interface, message.target_address) {
-            answer.reply = message.is_request;
+            answer.reply = message.operation == Operation::Request;
             answer.verdict = Verdict::Local;
         }
         answer

@@ -13,7 +13,7 @@
 use nat::Duration;
 use nat::Instant;
 use nat::types::InterfaceId;
-use wire::MacAddress;
+use wire::ethernet::MacAddress;
 
 /// Time between requests for the same neighbour (RFC 1122 §2.3.2.1: at most one per second).
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -369,7 +369,7 @@ impl<P> Neighbours<P> {
             attempts: 0,
             used: true,
             waiting_count: 0,
-            station: MacAddress([0; 6]),
+            station: MacAddress::ZERO,
             due: now,
             trusted_until: now,
             waiting_first: NONE,
