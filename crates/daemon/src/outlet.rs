@@ -35,6 +35,7 @@ use crate::neighbour::Announcer;
 use crate::neighbour::Answerer;
 use crate::neighbour::NeighbourLimits;
 use crate::neighbour::Neighbours;
+use crate::worker::Ends;
 
 /// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the packets.
 const NEIGHBOUR_ACTIONS_MAX: usize = 64;
@@ -152,13 +153,12 @@ pub struct Outlet<I: Io> {
 }
 
 impl<I: Io> Outlet<I> {
-    /// `senders[port]` is the worker that sends on the port where `io` cannot.
+    #[allow(clippy::too_many_arguments, reason = "called in one place, which has all of these at hand")]
     pub(crate) fn new(
         io: I,
-        links: Arc<Links>,
-        settings: Arc<Settings>,
-        crossings: Crossings<I::Buffer>,
-        senders: &[Option<WorkerId>],
+        links: &Arc<Links>,
+        settings: &Arc<Settings>,
+        ends: Ends<I::Buffer>,
         announces: impl Fn(InterfaceId) -> bool,
         limits: NeighbourLimits,
         secret: u64,
@@ -166,22 +166,22 @@ impl<I: Io> Outlet<I> {
     ) -> Outlet<I> {
         let queues = (0..links.port_count()).map(|port| {
             let can_transmit = io.can_transmit(PortIndex(port as u16));
-            let sender = if can_transmit { None } else { senders.get(port).copied().flatten() };
+            let sender = if can_transmit { None } else { ends.senders.get(port).copied().flatten() };
             Queue { burst: Burst::new(), marks: [Mark::default(); BURST_MAX], sender }
         });
         Outlet {
             queues: queues.collect(),
-            answerer: Answerer::new(&settings),
-            crossings,
+            answerer: Answerer::new(settings),
+            crossings: ends.crossings,
             ledger: Ledger::new(),
             interfaces: vec![InterfaceCounters::default(); links.interface_count()],
             counters: LinkCounters::default(),
             now,
             neighbours: Neighbours::new(limits, secret),
-            announcer: Announcer::new(&settings, now, announces),
+            announcer: Announcer::new(settings, now, announces),
             io,
-            links,
-            settings,
+            links: Arc::clone(links),
+            settings: Arc::clone(settings),
         }
     }
 
@@ -437,11 +437,7 @@ impl<I: Io> Sink for Outlet<I> {
             return false;
         }
         let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
-        let pushed = ring.is_some_and(|ring| ring.try_push(Crossing::Process { buffer, meta }).is_ok());
-        if pushed {
-            self.ledger.dirty = true;
-            self.ledger.handed_off += 1;
-        }
-        pushed
+        // The shard counts this one itself.
+        ring.is_some_and(|ring| ring.try_push(Crossing::Process { buffer, meta }).is_ok())
     }
 }

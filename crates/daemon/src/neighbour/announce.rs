@@ -92,5 +92,3 @@ impl Announcer {
     }
 }
 
-#[cfg(test)]
-mod tests;

@@ -110,5 +110,3 @@ impl Answerer {
     }
 }
 
-#[cfg(test)]
-mod tests;

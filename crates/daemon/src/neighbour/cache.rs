@@ -455,5 +455,3 @@ impl<P> Neighbours<P> {
     }
 }
 
-#[cfg(test)]
-mod tests;
