@@ -464,3 +464,6 @@ impl<I: Io> Worker<I> {
     }
 }
 
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -92,3 +92,6 @@ impl Announcer {
     }
 }
 
+
+#[cfg(test)]
+mod tests;

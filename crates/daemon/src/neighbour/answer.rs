@@ -110,3 +110,6 @@ impl Answerer {
     }
 }
 
+
+#[cfg(test)]
+mod tests;

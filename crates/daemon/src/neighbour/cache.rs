@@ -455,3 +455,6 @@ impl<P> Neighbours<P> {
     }
 }
 
+
+#[cfg(test)]
+mod tests;
