@@ -9,11 +9,15 @@
 //! [`worker::Worker`] is the heart; it has neither thread nor clock. `run` gives each one a thread and DPDK ports, `replay`
 //! gives it captures and their time, tests and simulations give it memory and a virtual clock.
 
+pub mod clock;
 pub mod crossing;
+pub mod instance;
 pub mod links;
+pub mod log;
 pub mod mailbox;
 pub mod neighbour;
 pub mod outlet;
+pub mod server;
 pub mod trace;
 pub mod worker;
 

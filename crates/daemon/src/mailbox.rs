@@ -8,6 +8,8 @@ use mem::ring::Consumer;
 use mem::ring::Producer;
 use nat::Counters;
 use nat::Instant;
+use nat::Protocol;
+use nat::types::Endpoint;
 use nat::types::Side;
 use nat::view::Explanation;
 use nat::view::Filter;
@@ -62,6 +64,15 @@ pub enum Question {
     Sessions(Page<SessionView>),
     /// Subscribers.
     Subscribers(Page<SubscriberView>),
+    /// The mapping with this external endpoint.
+    Holder {
+        /// The endpoint.
+        external: Endpoint,
+        /// Its transport.
+        protocol: Protocol,
+        /// Out: the mapping, when this worker has it.
+        mapping: Option<MappingView>,
+    },
     /// What would happen to this IP packet.
     Explain {
         /// Where it would come from.
@@ -84,6 +95,12 @@ pub struct Snapshot {
     pub now: Instant,
     /// Verdicts and events.
     pub counters: Counters,
+    /// Mappings now.
+    pub mappings: u64,
+    /// Sessions now.
+    pub sessions: u64,
+    /// Subscribers with at least one mapping now.
+    pub subscribers: u64,
     /// What happened on the links.
     pub links: LinkCounters,
     /// By logical interface.
@@ -194,7 +211,6 @@ impl<I: Io> Worker<I> {
             }
             Question::Subscribers(mut page) => {
                 page.next = self.shard.subscribers_page(
-                    now,
                     page.cursor,
                     page.limit,
                     page.scan_max,
@@ -202,6 +218,10 @@ impl<I: Io> Worker<I> {
                     &mut page.records,
                 );
                 Question::Subscribers(page)
+            }
+            Question::Holder { external, protocol, .. } => {
+                let mapping = self.shard.mapping_by_external(now, external, protocol);
+                Question::Holder { external, protocol, mapping }
             }
             Question::Explain { side, packet, .. } => {
                 let explanation = Some(self.shard.explain(now, side, &packet));
@@ -221,6 +241,9 @@ impl<I: Io> Worker<I> {
     pub fn fill_snapshot(&mut self, now: Instant, snapshot: &mut Snapshot) {
         snapshot.now = now;
         snapshot.counters.clone_from(self.shard.counters());
+        snapshot.mappings = u64::from(self.shard.mappings_len());
+        snapshot.sessions = self.shard.sessions_len();
+        snapshot.subscribers = self.shard.subscribers_len() as u64;
         snapshot.links = self.outlet.counters;
         snapshot.interfaces.clear();
         snapshot.interfaces.extend_from_slice(&self.outlet.interfaces);
