@@ -11,11 +11,13 @@
 
 pub mod clock;
 pub mod crossing;
+pub mod fleet;
 pub mod instance;
 pub mod links;
 pub mod log;
 pub mod mailbox;
 pub mod neighbour;
+pub mod notify;
 pub mod outlet;
 pub mod server;
 pub mod trace;

@@ -227,9 +227,7 @@ impl<I: Io> Worker<I> {
                 let explanation = Some(self.shard.explain(now, side, &packet));
                 Question::Explain { side, packet, explanation }
             }
-            Question::TraceStart(tap) => {
-                Question::TraceStart(tap.and_then(|tap| self.tracer.start(tap).err()))
-            }
+            Question::TraceStart(tap) => Question::TraceStart(tap.and_then(|tap| self.tracer.start(tap).err())),
             Question::TraceStop(id) => {
                 self.tracer.stop(id);
                 Question::TraceStop(id)

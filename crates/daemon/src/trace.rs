@@ -322,13 +322,7 @@ impl Tracer {
     }
 
     /// Records a frame that ended at the link layer.
-    pub(crate) fn record_link(
-        &mut self,
-        now: Instant,
-        interface: Option<InterfaceId>,
-        frame: &[u8],
-        verdict: Verdict,
-    ) {
+    pub(crate) fn record_link(&mut self, now: Instant, interface: Option<InterfaceId>, frame: &[u8], verdict: Verdict) {
         for tap in &mut self.taps {
             if !tap.filter.matches(interface, verdict, None, None) {
                 continue;

@@ -117,10 +117,8 @@ pub fn build_workers<I: Io>(
     let mut workers = Vec::with_capacity(ios.len());
     for (index, (io, crossings)) in ios.into_iter().zip(crossings).enumerate() {
         let id = WorkerId(index as u8);
-        let senders: Vec<Option<WorkerId>> = capable
-            .iter()
-            .map(|able| able.get(index.checked_rem(able.len()).unwrap_or(0)).copied())
-            .collect();
+        let senders: Vec<Option<WorkerId>> =
+            capable.iter().map(|able| able.get(index.checked_rem(able.len()).unwrap_or(0)).copied()).collect();
         let announces = |interface: InterfaceId| {
             let link = links.link(interface);
             let first = link.and_then(|link| capable.get(link.port.index())).and_then(|able| able.first());
@@ -367,8 +365,7 @@ impl<I: Io> Worker<I> {
         let answer = self.outlet.answerer.judge(interface, self.outlet.links.station(port), &message);
         if answer.conflict {
             self.outlet.counters.address_conflicts += 1;
-            self.conflict =
-                Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
+            self.conflict = Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
         }
         if let Some(learnt) = answer.learnt {
             self.outlet.learn(learnt.interface, learnt.address, learnt.station);
@@ -452,10 +449,8 @@ impl<I: Io> Worker<I> {
         }
         self.settle();
         let counters = self.shard.counters_mut();
-        let accounted = counters.verdicts_total()
-            + counters.handed_off
-            + counters.fragments_held
-            + counters.neighbour_pending;
+        let accounted =
+            counters.verdicts_total() + counters.handed_off + counters.fragments_held + counters.neighbour_pending;
         let lost = (counters.received + counters.taken_over).saturating_sub(accounted);
         if let Some(place) = counters.verdicts.get_mut(Verdict::Quarantined.index()) {
             *place += lost;
@@ -463,7 +458,6 @@ impl<I: Io> Worker<I> {
         lost
     }
 }
-
 
 #[cfg(test)]
 pub(crate) mod tests;

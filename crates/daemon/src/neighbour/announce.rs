@@ -92,6 +92,5 @@ impl Announcer {
     }
 }
 
-
 #[cfg(test)]
 mod tests;

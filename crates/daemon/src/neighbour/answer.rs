@@ -94,8 +94,7 @@ impl Answerer {
                 answer.conflict = true;
                 return answer;
             }
-            answer.learnt =
-                Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
+            answer.learnt = Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
         }
         if self.is_ours(interface, message.target_address) {
             answer.reply = message.operation == Operation::Request;
@@ -109,7 +108,6 @@ impl Answerer {
         after > 0 && self.pool_ranges.get(after - 1).is_some_and(|(_, last)| address <= *last)
     }
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -455,6 +455,5 @@ impl<P> Neighbours<P> {
     }
 }
 
-
 #[cfg(test)]
 mod tests;

@@ -109,11 +109,7 @@ fn answers_from(answered: Answered, mut make: impl FnMut(Reply) -> Option<FindAn
 }
 
 /// The subscribers that have an external address of their own: this one.
-fn users(
-    instance: &Instance,
-    find: &Find,
-    empty: &dyn Fn(Place, String) -> FindAnswer,
-) -> Result<Answered, Fault> {
+fn users(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Result<Answered, Fault> {
     let filter = control::Filter { external: Some(control::Prefix::host(find.address)), ..control::Filter::default() };
     let list = List { filter, limit: find.limit, cursor: find.cursor.clone() };
     let answered = lists::subscribers(instance, &list)?;
@@ -132,11 +128,7 @@ fn users(
 }
 
 /// What an internal address, or one of its ports, has.
-fn internal(
-    instance: &Instance,
-    find: &Find,
-    empty: &dyn Fn(Place, String) -> FindAnswer,
-) -> Result<Answered, Fault> {
+fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Result<Answered, Fault> {
     let owner = instance.shared.worker_of_subscriber(find.address.to_bits());
     let filter = control::Filter {
         internal: Some(control::Prefix::host(find.address)),
@@ -152,7 +144,8 @@ fn internal(
     };
     Ok(answers_from(answered, |reply| match reply {
         Reply::Mapping(mapping) => {
-            let detail = format!("{} {} has external endpoint {}", mapping.protocol, mapping.internal, mapping.external);
+            let detail =
+                format!("{} {} has external endpoint {}", mapping.protocol, mapping.internal, mapping.external);
             let mut answer = empty(Place::Internal, detail);
             answer.holder = Some(find.address);
             answer.realm = Some(mapping.realm);

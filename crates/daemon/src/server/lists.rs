@@ -130,7 +130,8 @@ fn page_of<T: Into<Reply>>(list: &List, objects: impl Iterator<Item = T>) -> Res
 }
 
 pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let addresses = (0..instance.shared.address_count()).map(|index| pool_address(instance, AddressIndex(index as u32)));
+    let addresses =
+        (0..instance.shared.address_count()).map(|index| pool_address(instance, AddressIndex(index as u32)));
     page_of(
         list,
         addresses.filter(|object| {
@@ -147,7 +148,8 @@ fn pool_address(instance: &Instance, index: AddressIndex) -> PoolAddress {
     let numbers = |of: &dyn Fn(Protocol) -> u32| Protocol::ALL.map(|protocol| u64::from(of(protocol)));
     let used = numbers(&|protocol| shared.ports_used(index, protocol));
     let total = numbers(&|protocol| shared.ports_available(index, protocol));
-    let paired = instance.settings().pools.get(pool.index()).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
+    let paired =
+        instance.settings().pools.get(pool.index()).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
     PoolAddress {
         pool: convert::pool_name(instance.settings(), pool),
         address: shared.address(index),

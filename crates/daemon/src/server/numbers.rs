@@ -192,7 +192,12 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("handed_off", handed_off, Event, "Packets given to other workers."),
         ("taken_over", taken_over, Event, "Packets taken from other workers."),
         ("fragments_held", fragments_held, Gauge, "Fragments waiting for the first one of their datagram."),
-        ("neighbour_pending", neighbour_pending, Gauge, "Packets waiting for the link-layer address of their next hop."),
+        (
+            "neighbour_pending",
+            neighbour_pending,
+            Gauge,
+            "Packets waiting for the link-layer address of their next hop.",
+        ),
         ("fragmented", fragmented, Event, "Packets that left in fragments because of the next link's MTU."),
         ("originated", originated, Event, "Packets Natrix made itself (ICMP errors, replies)."),
         ("originated_dropped", links.originated_dropped, Event, "Packets Natrix made itself that could not be sent."),
@@ -200,15 +205,35 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("icmp_errors_translated", icmp_errors_translated, Event, "ICMP errors translated."),
         ("sessions_created", sessions_created, Event, "Sessions created."),
         ("sessions_removed", sessions_removed, Event, "Sessions removed."),
-        ("tcp_resets_ignored", tcp_resets_ignored, Event, "RSTs outside the connection's sequence numbers (RFC 7857 §2.2)."),
-        ("unsolicited_syns_matched", unsolicited_syns_matched, Event, "Unsolicited SYNs followed in time by a matching one from inside."),
-        ("unsolicited_syns_overflow", unsolicited_syns_overflow, Event, "Unsolicited SYNs dropped at once, because too many were held."),
+        (
+            "tcp_resets_ignored",
+            tcp_resets_ignored,
+            Event,
+            "RSTs outside the connection's sequence numbers (RFC 7857 §2.2).",
+        ),
+        (
+            "unsolicited_syns_matched",
+            unsolicited_syns_matched,
+            Event,
+            "Unsolicited SYNs followed in time by a matching one from inside.",
+        ),
+        (
+            "unsolicited_syns_overflow",
+            unsolicited_syns_overflow,
+            Event,
+            "Unsolicited SYNs dropped at once, because too many were held.",
+        ),
         ("bytes_outbound", bytes_outbound, Event, "Bytes of IP packets translated from inside to outside."),
         ("bytes_inbound", bytes_inbound, Event, "Bytes of IP packets translated from outside to inside."),
         ("bytes_hairpin", bytes_hairpin, Event, "Bytes of IP packets from one subscriber to another."),
         ("arp_replies", links.arp_replies, Event, "ARP requests answered."),
         ("arp_requests", links.arp_requests, Event, "ARP requests, probes and announcements sent."),
-        ("address_conflicts", links.address_conflicts, Event, "ARP packets in which another station claimed an address of Natrix."),
+        (
+            "address_conflicts",
+            links.address_conflicts,
+            Event,
+            "ARP packets in which another station claimed an address of Natrix.",
+        ),
     ]
     .into_iter()
     .map(|(name, value, kind, description)| (name.to_owned(), value, kind, description))

@@ -131,7 +131,8 @@ fn filter_of(instance: &Instance, wanted: &Trace) -> Result<TraceFilter, Fault> 
         None => None,
         Some(name) => {
             let position = instance.settings().interfaces.iter().position(|interface| interface.name == *name);
-            let missing = || Fault::new(format!("interface \"{name}\""), "does not exist", "see natrix show interfaces");
+            let missing =
+                || Fault::new(format!("interface \"{name}\""), "does not exist", "see natrix show interfaces");
             Some(InterfaceId(position.ok_or_else(missing)? as u16))
         }
     };

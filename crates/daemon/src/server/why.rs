@@ -116,17 +116,22 @@ fn worker_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side)
 fn step_of(settings: &Settings, step: view::Step) -> Step {
     let (name, decision, detail) = match step {
         view::Step::Parsed { protocol, source, destination } => {
-            let transport = Protocol::from_number(protocol).map_or_else(|| protocol.to_string(), |p| p.name().to_owned());
+            let transport =
+                Protocol::from_number(protocol).map_or_else(|| protocol.to_string(), |p| p.name().to_owned());
             ("parse", format!("{transport} {source} > {destination}"), "headers are complete and agree".to_owned())
         }
-        view::Step::Owner(worker) => ("owner", format!("worker {}", worker.0), "all packets of the flow go there".to_owned()),
+        view::Step::Owner(worker) => {
+            ("owner", format!("worker {}", worker.0), "all packets of the flow go there".to_owned())
+        }
         view::Step::OwnAddress(address) => {
             let interface = convert::own_interface(settings, address).unwrap_or_default();
             ("local", "for Natrix itself".to_owned(), format!("{address} is its address on interface \"{interface}\""))
         }
-        view::Step::Hairpin { external } => {
-            ("hairpin", "to another subscriber".to_owned(), format!("{external} is an external endpoint here (RFC 4787 REQ-9)"))
-        }
+        view::Step::Hairpin { external } => (
+            "hairpin",
+            "to another subscriber".to_owned(),
+            format!("{external} is an external endpoint here (RFC 4787 REQ-9)"),
+        ),
         view::Step::Routed { interface, next_hop, mtu } => {
             let name = settings.interfaces.get(usize::from(interface)).map_or("", |interface| &interface.name);
             ("route", format!("interface \"{name}\" via {next_hop}"), format!("longest prefix; MTU {mtu} bytes"))
@@ -135,9 +140,11 @@ fn step_of(settings: &Settings, step: view::Step) -> Step {
             let name = convert::pool_name(settings, pool);
             ("pool", format!("pool \"{name}\""), "longest subscriber prefix that has the source".to_owned())
         }
-        view::Step::PairedWith(address) => {
-            ("pool", format!("external address {address}"), "the subscriber is paired with it (RFC 4787 REQ-2)".to_owned())
-        }
+        view::Step::PairedWith(address) => (
+            "pool",
+            format!("external address {address}"),
+            "the subscriber is paired with it (RFC 4787 REQ-2)".to_owned(),
+        ),
         view::Step::MappingFound { internal, external, expires_in } => {
             ("lookup", format!("mapping {internal} = {external}"), format!("expires in {expires_in}"))
         }
@@ -146,9 +153,7 @@ fn step_of(settings: &Settings, step: view::Step) -> Step {
             "a mapping would be created".to_owned(),
             format!("a port drawn at random from {ports_free} free ones (RFC 6056)"),
         ),
-        view::Step::NoMapping => {
-            ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned())
-        }
+        view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned()),
         view::Step::FilterAsked { filtering, allowed } => {
             let rule = match filtering {
                 Filtering::EndpointIndependent => "anyone may send to a mapping",

@@ -9,4 +9,5 @@ mod watching;
 pub(crate) use bed::Bed;
 pub(crate) use bed::INSIDE;
 pub(crate) use bed::OUTSIDE;
+pub(crate) use bed::SERVER;
 pub(crate) use bed::subscriber;

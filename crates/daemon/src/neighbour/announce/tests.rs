@@ -15,12 +15,7 @@ use super::Announcer;
 fn a_large_pool_on_the_link_is_announced_without_a_flood() {
     let own = InterfaceAddress { address: Ipv4Addr::new(100, 64, 0, 1), prefix_length: 16 };
     let settings = Settings {
-        interfaces: vec![Interface {
-            name: "wan".to_owned(),
-            side: Side::Outside,
-            addresses: vec![own],
-            mtu: 1_500,
-        }],
+        interfaces: vec![Interface { name: "wan".to_owned(), side: Side::Outside, addresses: vec![own], mtu: 1_500 }],
         pools: vec![Pool {
             name: "a".to_owned(),
             addresses: (0..4_096_u32).map(|n| Ipv4Addr::from_bits(0x6440_1000 + n)).collect(),

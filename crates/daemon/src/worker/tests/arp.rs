@@ -196,12 +196,9 @@ fn addresses_are_probed_and_then_announced_at_start() {
         (probes.len(), announcements.len())
     };
     let (inside, outside) = (bed.sent(INSIDE), bed.sent(OUTSIDE));
-    for (sent, address) in [
-        (&inside, INSIDE_ADDRESS),
-        (&inside, VLAN_ADDRESS),
-        (&outside, OUTSIDE_ADDRESS),
-        (&outside, POOL_ON_LINK),
-    ] {
+    for (sent, address) in
+        [(&inside, INSIDE_ADDRESS), (&inside, VLAN_ADDRESS), (&outside, OUTSIDE_ADDRESS), (&outside, POOL_ON_LINK)]
+    {
         assert_eq!(said(sent, address), (1, 3), "{address}");
     }
     assert_eq!(said(&outside, POOL_OFF_LINK), (0, 0), "it is not on the link");

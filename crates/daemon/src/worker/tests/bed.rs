@@ -142,8 +142,8 @@ impl<I: Io> Bed<I> {
         let shared = Arc::new(Shared::new(settings(), workers).expect("the settings are valid"));
         let ios = (0..workers).map(|worker| wrap(worker, ports.io(worker))).collect();
         let now = Instant::from_micros(1_000_000);
-        let workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), [1, 2, 3, 4], now)
-            .expect("there is memory");
+        let workers =
+            build_workers(&shared, &links, ios, &WorkerOptions::default(), [1, 2, 3, 4], now).expect("there is memory");
         Bed { ports, workers, now }
     }
 
@@ -210,7 +210,7 @@ impl<I: Io> Bed<I> {
 
     /// An IP packet from the host that has its source address, to Natrix.
     pub(crate) fn push_ip(&self, worker: usize, port: PortIndex, source: Ipv4Addr, packet: &[u8]) {
-        let to = MacAddress(self.workers[0].io().mac(port));
+        let to = MacAddress(self.ports.io(0).mac(port));
         self.push(worker, port, &build::frame(station_of(source), to, ETHER_TYPE_IPV4, packet));
     }
 

@@ -97,7 +97,10 @@ fn flows_keep_their_order_and_no_packet_is_lost_whatever_the_steering() {
             let mut bed = Bed::new(workers).after_start();
             exchange(&mut bed, 12, 8, seed);
             let total = bed.total();
-            assert_eq!((total.of(Verdict::Outbound), total.of(Verdict::Inbound)), (12 * 8 + u64::from(WARM_UP), 12 * 8));
+            assert_eq!(
+                (total.of(Verdict::Outbound), total.of(Verdict::Inbound)),
+                (12 * 8 + u64::from(WARM_UP), 12 * 8)
+            );
             assert_eq!(total.handed_off, total.taken_over);
             assert_eq!(total.handed_off > 0, workers > 1);
         }

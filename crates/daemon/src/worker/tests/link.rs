@@ -41,11 +41,7 @@ fn each_frame_that_is_not_for_us_gets_the_verdict_that_says_why() {
             build::frame(HOST, station_of(*SERVER.ip()), ETHER_TYPE_IPV4, &packet),
             Verdict::LinkOtherDestination,
         ),
-        (
-            "IP as broadcast",
-            build::frame(HOST, MacAddress::BROADCAST, ETHER_TYPE_IPV4, &packet),
-            Verdict::LocalIgnored,
-        ),
+        ("IP as broadcast", build::frame(HOST, MacAddress::BROADCAST, ETHER_TYPE_IPV4, &packet), Verdict::LocalIgnored),
         ("IP as multicast", build::frame(HOST, multicast, ETHER_TYPE_IPV4, &packet), Verdict::LocalIgnored),
         ("short ARP", build::frame(HOST, PORT, 0x0806, &[0; 27])[..41].to_vec(), Verdict::ArpInvalid),
         ("ARP for no family", build::frame(HOST, PORT, 0x0806, &[0; 28]), Verdict::ArpInvalid),
@@ -86,7 +82,10 @@ fn tagged_frames_belong_to_their_interface_and_answers_carry_the_tag() {
     assert_eq!(back[0].header.destination, station_of(*client.ip()));
     assert_eq!(back[0].udp().map(|(_, to, payload)| (to, payload)), Some((client, &b"answer"[..])));
     let counted = bed.workers[0].interface_counters()[2];
-    assert!(counted.received_packets == 2 && counted.sent_packets == 4 + 2, "announcements, then packet and ARP each way: {counted:?}");
+    assert!(
+        counted.received_packets == 2 && counted.sent_packets == 4 + 2,
+        "announcements, then packet and ARP each way: {counted:?}"
+    );
 }
 
 #[test]
