@@ -19,6 +19,8 @@ pub mod mailbox;
 pub mod neighbour;
 pub mod notify;
 pub mod outlet;
+pub mod quarantine;
+pub mod running;
 pub mod server;
 pub mod trace;
 pub mod worker;

@@ -69,10 +69,6 @@ pub(crate) fn socket(endpoint: Endpoint) -> SocketAddrV4 {
     SocketAddrV4::new(endpoint.address, endpoint.port)
 }
 
-pub(crate) fn endpoint(socket: SocketAddrV4) -> Endpoint {
-    Endpoint::new(*socket.ip(), socket.port())
-}
-
 pub(crate) fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
     let of = |protocol: Protocol| numbers.get(protocol.index()).copied().unwrap_or(0);
     PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
@@ -132,7 +128,7 @@ pub(crate) fn mapping(settings: &Settings, view: &MappingView) -> Mapping {
     let limit = idle_limit(settings, view.protocol, None);
     Mapping {
         protocol: protocol(view.protocol),
-        realm: u16::from(view.realm.0),
+        realm: view.realm.0,
         internal: socket(view.internal),
         external: socket(view.external),
         pool: pool_name(settings, view.pool),
@@ -148,7 +144,7 @@ pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> 
     let limit = idle_limit(settings, view.protocol, view.state);
     Session {
         protocol: protocol(view.protocol),
-        realm: u16::from(view.realm.0),
+        realm: view.realm.0,
         internal: socket(view.internal),
         external: socket(view.external),
         remote: socket(view.remote),
@@ -168,7 +164,7 @@ pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> 
 pub(crate) fn subscriber(settings: &Settings, view: &SubscriberView) -> Subscriber {
     Subscriber {
         address: view.address,
-        realm: u16::from(view.realm.0),
+        realm: view.realm.0,
         pool: pool_name(settings, view.pool),
         external_address: view.external_address,
         worker: view.worker.0,
