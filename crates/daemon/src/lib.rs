@@ -26,6 +26,7 @@ pub mod trace;
 pub mod worker;
 
 pub use links::InterfaceLink;
+pub use worker::LinkMode;
 pub use worker::Worker;
 pub use worker::WorkerOptions;
 pub use worker::build_workers;

@@ -35,7 +35,9 @@ impl Links {
         let mut by_vlan: Vec<Vec<u16>> = stations.iter().map(|_| vec![NO_INTERFACE; VLANS]).collect();
         for (index, link) in interfaces.iter().enumerate() {
             let vlan = link.vlan.unwrap_or(0) as usize;
-            if let Some(place) = by_vlan.get_mut(link.port.index()).and_then(|vlans| vlans.get_mut(vlan)) {
+            let place = by_vlan.get_mut(link.port.index()).and_then(|vlans| vlans.get_mut(vlan));
+            // Where two have the same place, as a capture of several ports may, frames belong to the first.
+            if let Some(place) = place.filter(|place| **place == NO_INTERFACE) {
                 *place = index as u16;
             }
         }

@@ -9,13 +9,19 @@ use config::LogLevel;
 /// Writes what is at least as severe as its level.
 #[derive(Clone, Copy, Debug)]
 pub struct Log {
-    level: LogLevel,
+    /// None: nothing at all.
+    level: Option<LogLevel>,
 }
 
 impl Log {
     /// A log that leaves out what is less severe than `level`.
     pub const fn new(level: LogLevel) -> Log {
-        Log { level }
+        Log { level: Some(level) }
+    }
+
+    /// A log that nobody reads.
+    pub const fn silent() -> Log {
+        Log { level: None }
     }
 
     /// Something failed.
@@ -34,7 +40,7 @@ impl Log {
     }
 
     fn write(self, level: LogLevel, word: &str, message: &dyn Display) {
-        if level <= self.level {
+        if self.level.is_some_and(|least| level <= least) {
             // Where the log cannot be written there is nobody to tell.
             let _ = writeln!(io::stderr().lock(), "{word}: {message}");
         }

@@ -33,9 +33,10 @@ use crate::links::Links;
 use crate::neighbour::Action;
 use crate::neighbour::Announcer;
 use crate::neighbour::Answerer;
-use crate::neighbour::NeighbourLimits;
 use crate::neighbour::Neighbours;
 use crate::worker::Ends;
+use crate::worker::LinkMode;
+use crate::worker::WorkerOptions;
 
 /// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the packets.
 const NEIGHBOUR_ACTIONS_MAX: usize = 64;
@@ -147,6 +148,7 @@ pub struct Outlet<I: Io> {
     pub(crate) counters: LinkCounters,
     /// The instant of the running poll.
     pub(crate) now: Instant,
+    pub(crate) mode: LinkMode,
     queues: Vec<Queue<I::Buffer>>,
     neighbours: Neighbours<Waiting<I::Buffer>>,
     announcer: Announcer,
@@ -160,7 +162,7 @@ impl<I: Io> Outlet<I> {
         settings: &Arc<Settings>,
         ends: Ends<I::Buffer>,
         announces: impl Fn(InterfaceId) -> bool,
-        limits: NeighbourLimits,
+        options: &WorkerOptions,
         secret: u64,
         now: Instant,
     ) -> Outlet<I> {
@@ -177,7 +179,8 @@ impl<I: Io> Outlet<I> {
             interfaces: vec![InterfaceCounters::default(); links.interface_count()],
             counters: LinkCounters::default(),
             now,
-            neighbours: Neighbours::new(limits, secret),
+            mode: options.mode,
+            neighbours: Neighbours::new(options.neighbours, secret),
             announcer: Announcer::new(settings, now, announces),
             io,
             links: Arc::clone(links),
@@ -194,7 +197,11 @@ impl<I: Io> Outlet<I> {
         if let Some(Queue { sender: Some(sender), .. }) = self.queues.get(link.port.index()) {
             return self.cross(*sender, Crossing::Transmit { buffer, egress, verdict }, verdict);
         }
-        match self.neighbours.lookup(egress.interface, egress.next_hop) {
+        let station = match self.mode {
+            LinkMode::Live => self.neighbours.lookup(egress.interface, egress.next_hop),
+            LinkMode::Offline => Some(made_up_station(egress.next_hop)),
+        };
+        match station {
             Some(station) => self.send_to(buffer, egress.interface, station, verdict),
             None => self.wait(buffer, egress, verdict),
         }
@@ -415,6 +422,12 @@ impl<I: Io> Outlet<I> {
         let mut buffer = self.io.allocate()?;
         buffer.fill(&[bytes.get(..length)?, payload]).then_some(buffer)
     }
+}
+
+/// The station of a host where there is none to ask.
+fn made_up_station(address: u32) -> MacAddress {
+    let [a, b, c, d] = address.to_be_bytes();
+    MacAddress([2, 0, a, b, c, d])
 }
 
 impl<I: Io> Sink for Outlet<I> {

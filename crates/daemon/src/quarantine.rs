@@ -11,12 +11,17 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::thread::JoinHandle;
 
+use nat::Duration;
+use nat::Instant;
+
 use crate::clock::Clock;
 use crate::fleet::Quarantined;
 use crate::log::Log;
 
 /// Bytes of captures kept; what comes later is only counted.
 const BYTES_MAX: u64 = 4 << 20;
+/// Time between two log lines about failures.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Failed bursts that may wait to be written.
 const WAITING_MAX: usize = 16;
 
@@ -56,16 +61,40 @@ impl Drop for Quarantine {
     }
 }
 
+/// Failures not logged yet: whoever can make the engine fail must not be able to fill the log.
+#[derive(Default)]
+struct Unreported {
+    bursts: u64,
+    packets: u64,
+    reported_at: Option<Instant>,
+}
+
+impl Unreported {
+    fn add(&mut self, failed: &Quarantined) {
+        self.bursts += 1;
+        self.packets += failed.lost;
+    }
+
+    fn report(&mut self, path: &Path, log: Log, now: Instant) {
+        if self.reported_at.is_some_and(|at| now < at + REPORT_EVERY) {
+            return;
+        }
+        let path = path.display();
+        log.error(&format_args!(
+            "workers: the engine failed on {} bursts ({} packets lost); report it with the capture {path}",
+            self.bursts, self.packets,
+        ));
+        *self = Unreported { reported_at: Some(now), ..Unreported::default() };
+    }
+}
+
 fn write_all(path: &Path, clock: Clock, log: Log, receiver: &Receiver<Quarantined>) {
     let mut file: Option<File> = None;
     let mut written = 0_u64;
+    let mut unreported = Unreported::default();
     while let Ok(failed) = receiver.recv() {
-        log.error(&format_args!(
-            "worker {}: the engine failed on a burst ({} packets lost); report it with the capture {}",
-            failed.worker,
-            failed.lost,
-            path.display(),
-        ));
+        unreported.add(&failed);
+        unreported.report(path, log, failed.at);
         let open = || -> io::Result<File> {
             let mut file = File::create(path)?;
             file.write_all(&file_header())?;
@@ -122,16 +151,12 @@ fn record(unix_us: u64, packet: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use config::LogLevel;
-    use nat::Instant;
-
     use super::*;
 
     #[test]
     fn failed_bursts_are_kept_up_to_a_bound() {
         let path = std::env::temp_dir().join(format!("natrix-{}-quarantine.pcap", std::process::id()));
-        let quarantine =
-            Quarantine::start(path.clone(), Clock::start(), Log::new(LogLevel::Error)).expect("a thread starts");
+        let quarantine = Quarantine::start(path.clone(), Clock::start(), Log::silent()).expect("a thread starts");
         assert!(!path.exists(), "there is no file without a failure");
         let sender = quarantine.sender().expect("a sender");
         for number in 0..100 {

@@ -103,6 +103,12 @@ impl Running {
             station: MacAddress(ios.first().map_or([0; 6], |io| io.mac(PortIndex(index as u16)))),
         };
         let cpus: Vec<Option<u16>> = (0..ios.len()).map(|worker| config.workers.cpus.get(worker).copied()).collect();
+        let known = core_affinity::get_core_ids().unwrap_or_default();
+        for cpu in cpus.iter().flatten().filter(|cpu| !known.iter().any(|core| core.id == usize::from(**cpu))) {
+            log.warn(&format_args!(
+                "workers.cpus: this process may not run on CPU {cpu}; its worker runs where the system puts it"
+            ));
+        }
         let description = Description {
             version: version.to_owned(),
             config_path: config_path.display().to_string(),

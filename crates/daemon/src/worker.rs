@@ -55,6 +55,17 @@ const RING_ITEMS_MAX: usize = BURST_MAX;
 /// ARP news taken from one ring in one poll.
 const LEARNT_MAX: usize = 16;
 
+/// Whether there are stations on the links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkMode {
+    /// There are: frames for others are not for us, and next hops are asked for by ARP.
+    #[default]
+    Live,
+    /// There are none, as with a capture taken elsewhere: every unicast frame is for us, whatever station it was sent
+    /// to, and next hops have made-up stations (`02:00`, then the address), so that nobody needs to answer.
+    Offline,
+}
+
 /// Sizes of what stands between workers and in front of the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerOptions {
@@ -62,11 +73,13 @@ pub struct WorkerOptions {
     pub ring_packets: usize,
     /// Bounds of each worker's neighbour cache.
     pub neighbours: NeighbourLimits,
+    /// Whether there are stations on the links.
+    pub mode: LinkMode,
 }
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { ring_packets: 1_024, neighbours: NeighbourLimits::default() }
+        WorkerOptions { ring_packets: 1_024, neighbours: NeighbourLimits::default(), mode: LinkMode::Live }
     }
 }
 
@@ -120,14 +133,14 @@ pub fn build_workers<I: Io>(
         let senders: Vec<Option<WorkerId>> =
             capable.iter().map(|able| able.get(index.checked_rem(able.len()).unwrap_or(0)).copied()).collect();
         let announces = |interface: InterfaceId| {
-            let link = links.link(interface);
+            let link = links.link(interface).filter(|_| options.mode == LinkMode::Live);
             let first = link.and_then(|link| capable.get(link.port.index())).and_then(|able| able.first());
             first == Some(&id)
         };
         let secret = secret_of(secret, index as u64);
         let shard = Shard::new(Arc::clone(shared), id, secret)?;
         let ends = Ends { crossings, senders };
-        let outlet = Outlet::new(io, &links, &settings, ends, announces, options.neighbours, secret[0], now);
+        let outlet = Outlet::new(io, &links, &settings, ends, announces, options, secret[0], now);
         workers.push(Worker {
             id,
             shard,
@@ -328,7 +341,8 @@ impl<I: Io> Worker<I> {
             counters.received_packets += 1;
             counters.received_bytes += frame.len() as u64;
         }
-        let for_us = header.destination == self.outlet.links.station(port);
+        let for_us = header.destination == self.outlet.links.station(port)
+            || (self.outlet.mode == LinkMode::Offline && header.destination.is_unicast());
         if !for_us && !header.destination.is_multicast() {
             return self.refuse(now, Some(interface), frame, Verdict::LinkOtherDestination);
         }

@@ -13,7 +13,6 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Instant;
 
-use config::LogLevel;
 use control::Client;
 use control::ClientError;
 use control::Filter;
@@ -117,7 +116,7 @@ impl Running {
         let (quarantine, _receiver) = sync_channel(1);
         let options = ThreadOptions { clock, idle: Idle::Sleep, quarantine };
         let fleet = Fleet::start(workers, &[], &options, || {}).expect("threads start");
-        let log = Log::new(LogLevel::Error);
+        let log = Log::silent();
         let socket = Socket::open(&directory.socket(), 0o600).expect("the socket opens");
         let server = Server::start(socket, Arc::clone(&instance), log).expect("the server starts");
         let ticker = Ticker::start(instance, log).expect("the ticker starts");

@@ -33,6 +33,7 @@ use wire::ethernet::MacAddress;
 use wire::ethernet::VlanTag;
 
 use crate::links::InterfaceLink;
+use crate::worker::LinkMode;
 use crate::worker::Worker;
 use crate::worker::WorkerOptions;
 use crate::worker::build_workers;
@@ -129,10 +130,25 @@ impl Bed<MemoryIo> {
     pub(crate) fn new(workers: usize) -> Bed {
         Bed::with_io(workers, &MemorySettings::default(), |_, io| io)
     }
+
+    /// Links without stations.
+    pub(crate) fn offline() -> Bed {
+        let options = WorkerOptions { mode: LinkMode::Offline, ..WorkerOptions::default() };
+        Bed::with_options(1, &MemorySettings::default(), &options, |_, io| io)
+    }
 }
 
 impl<I: Io> Bed<I> {
     pub(crate) fn with_io(workers: usize, sizes: &MemorySettings, wrap: impl Fn(usize, MemoryIo) -> I) -> Bed<I> {
+        Bed::with_options(workers, sizes, &WorkerOptions::default(), wrap)
+    }
+
+    fn with_options(
+        workers: usize,
+        sizes: &MemorySettings,
+        options: &WorkerOptions,
+        wrap: impl Fn(usize, MemoryIo) -> I,
+    ) -> Bed<I> {
         let ports = MemoryBed::new(&MemorySettings { workers, ..sizes.clone() });
         let links = [
             InterfaceLink { port: INSIDE, vlan: None },
@@ -142,8 +158,7 @@ impl<I: Io> Bed<I> {
         let shared = Arc::new(Shared::new(settings(), workers).expect("the settings are valid"));
         let ios = (0..workers).map(|worker| wrap(worker, ports.io(worker))).collect();
         let now = Instant::from_micros(1_000_000);
-        let workers =
-            build_workers(&shared, &links, ios, &WorkerOptions::default(), [1, 2, 3, 4], now).expect("there is memory");
+        let workers = build_workers(&shared, &links, ios, options, [1, 2, 3, 4], now).expect("there is memory");
         Bed { ports, workers, now }
     }
 

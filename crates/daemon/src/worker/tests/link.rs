@@ -130,3 +130,17 @@ fn a_burst_the_shard_failed_on_is_given_out_and_counted() {
     bed.push_udp(0, subscriber(2), SERVER, b"life goes on");
     assert_eq!(bed.settle_with_arp(OUTSIDE).len(), 1);
 }
+
+#[test]
+fn without_stations_every_unicast_frame_is_ours_and_nobody_is_asked() {
+    let mut bed = Bed::offline();
+    let packet = build::udp(subscriber(2), SERVER).payload(b"x").build();
+    let router_of_the_capture = MacAddress([6, 7, 7, 7, 7, 7]);
+    bed.push(0, INSIDE, &build::frame(HOST, router_of_the_capture, ETHER_TYPE_IPV4, &packet));
+    bed.push(0, INSIDE, &build::frame(HOST, MacAddress::BROADCAST, ETHER_TYPE_IPV4, &packet));
+    bed.settle();
+    let sent = bed.sent(OUTSIDE);
+    assert_eq!(sent.len(), 1, "no announcement, no request");
+    assert_eq!(sent[0].header.destination, MacAddress([2, 0, 198, 51, 100, 100]));
+    assert_eq!((bed.total().of(Verdict::Outbound), bed.total().of(Verdict::LocalIgnored)), (1, 1));
+}
