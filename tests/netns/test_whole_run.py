@@ -60,7 +60,7 @@ def the_verdicts_add_up_to_the_packets_received(n):
 
 
 @test("default", "packet_sockets", "tap_devices")
-@shows("S15", "6888-REQ-11")
+@shows("S15", "6888-REQ-11a")
 def no_inside_source_was_ever_seen_outside(n):
     # Counted by the core router from the first packet on; see run.py.
     out = n.core.run(["nft", "list", "table", "ip", "leaks"], check=True)[1]

@@ -1,1 +1,54 @@
 //! Test beds: frames in, frames out, virtual clock, simulated network, reference model.
+//!
+//! ```no_run
+//! use testkit::*;
+//! use wire::build;
+//!
+//! let mut bed = Bed::new(settings()).workers(2).seed(7);
+//! bed.inside(&build::udp(at(I1, 5000), at(E1, 1000)).build());
+//! let out = bed.take_outside();
+//! assert_eq!(destination(&out[0]), at(E1, 1000));
+//! ```
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test kit stops the test when it cannot go on; there is nobody to hand an error to"
+)]
+
+pub mod bed;
+pub mod conformance;
+pub mod packet;
+pub mod topology;
+
+pub use bed::Bed;
+pub use bed::Steering;
+pub use packet::destination;
+pub use packet::identifier;
+pub use packet::is_icmp;
+pub use packet::payload;
+pub use packet::quote;
+pub use packet::source;
+pub use packet::ttl;
+pub use topology::E1;
+pub use topology::E2;
+pub use topology::I1;
+pub use topology::I2;
+pub use topology::I3;
+pub use topology::INSIDE_ROUTER;
+pub use topology::OUTSIDE_ROUTER;
+pub use topology::OWN_INSIDE;
+pub use topology::OWN_OUTSIDE;
+pub use topology::POOL;
+pub use topology::Variants;
+pub use topology::at;
+pub use topology::settings;
+
+/// Says which requirements of `docs/conformance.toml` a test shows. Put it first in the test:
+/// `covers!("4787-REQ-1", "7857-5a");`. Nothing happens at run time; `conformance` reads it in the source.
+#[macro_export]
+macro_rules! covers {
+    ($($id:literal),+ $(,)?) => {
+        const _: &[&str] = &[$($id),+];
+    };
+}

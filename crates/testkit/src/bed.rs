@@ -1,0 +1,533 @@
+//! The black-box test bed: IP packets in, IP packets out, a virtual clock, and checks that never sleep.
+
+pub mod audit;
+mod machine;
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use nat::Counters;
+use nat::Duration;
+use nat::Instant;
+use nat::Protocol;
+use nat::Settings;
+use nat::Shard;
+use nat::Shared;
+use nat::Verdict;
+use nat::types::AddressIndex;
+use nat::types::Side;
+use nat::types::WorkerId;
+use nat::verdict::VerdictKind;
+use nat::view::Filter;
+use nat::view::MappingView;
+use nat::view::SessionView;
+use nat::view::SubscriberView;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use wire::build;
+use wire::ipv4::Ipv4;
+use wire::tcp::Flags;
+
+use crate::packet;
+
+/// Which worker a packet is received by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// The one that owns it, as far as that is known.
+    Owner,
+    /// Always another one than the owner.
+    Wrong,
+    /// Any, by the seed.
+    Random,
+    /// Always this one.
+    Fixed(usize),
+}
+
+/// A NAT with the world around it. See the [crate].
+///
+/// When it is dropped the books are checked: each packet received has exactly one verdict, or is still held.
+pub struct Bed {
+    settings: Settings,
+    workers: usize,
+    seed: u64,
+    ring_packets: usize,
+    steering: Steering,
+    machine: machine::Machine,
+    audit: audit::Audit,
+    random: SmallRng,
+    now: Instant,
+    records_peak: u64,
+    taken: [Vec<Vec<u8>>; 2],
+}
+
+/// Longest time between two rounds of housekeeping while the clock advances.
+const STEP_MAX: Duration = Duration::from_millis(500);
+/// Shortest one.
+const STEP_MIN: Duration = Duration::from_millis(10);
+/// Steps one advance has at least, as far as the limits above allow.
+const STEPS: u64 = 1_000;
+/// Records times the time between two rounds of housekeeping: what keeps the sweep of a large table in time.
+const SWEEP_MICROS_TIMES_RECORDS: u64 = 2_000_000_000;
+/// Rounds after which a bed that still has work counts as stuck.
+const ROUNDS_MAX: usize = 100_000;
+
+impl Bed {
+    /// One worker, seed 1, time one hour after the origin of the clock.
+    pub fn new(settings: Settings) -> Bed {
+        Bed::with(settings, 1, 1, 1_024, Steering::Owner)
+    }
+
+    fn with(settings: Settings, workers: usize, seed: u64, ring_packets: usize, steering: Steering) -> Bed {
+        Bed {
+            machine: machine::Machine::new(&settings, workers, seed, ring_packets),
+            audit: audit::Audit::new(&settings),
+            random: SmallRng::seed_from_u64(seed),
+            now: Instant::from_micros(3_600_000_000),
+            records_peak: 0,
+            taken: [Vec::new(), Vec::new()],
+            settings,
+            workers,
+            seed,
+            ring_packets,
+            steering,
+        }
+    }
+
+    fn rebuilt(&self) -> Bed {
+        Bed::with(self.settings.clone(), self.workers, self.seed, self.ring_packets, self.steering)
+    }
+
+    /// So many workers; to be called before the first packet.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Bed {
+        self.workers = workers;
+        self.rebuilt()
+    }
+
+    /// Seed of port choice and of random steering; to be called before the first packet.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Bed {
+        self.seed = seed;
+        self.rebuilt()
+    }
+
+    /// Packets each ring between two workers holds; to be called before the first packet.
+    #[must_use]
+    pub fn ring_packets(mut self, packets: usize) -> Bed {
+        self.ring_packets = packets;
+        self.rebuilt()
+    }
+
+    /// Which worker receives a packet.
+    #[must_use]
+    pub fn steering(mut self, steering: Steering) -> Bed {
+        self.steering = steering;
+        self
+    }
+
+    /// Sets the clock; to be called before the first packet.
+    #[must_use]
+    pub fn clock(mut self, now: Instant) -> Bed {
+        self.now = now;
+        self
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What the shards share.
+    pub fn shared(&self) -> &Shared {
+        self.machine.shared()
+    }
+
+    /// The shards, to look into.
+    pub fn shards(&self) -> impl Iterator<Item = &Shard> {
+        self.machine.shards()
+    }
+
+    /// A packet from a subscriber (or a router inside) arrives and is dealt with.
+    pub fn inside(&mut self, packet: &[u8]) {
+        self.offer(Side::Inside, packet);
+        self.settle();
+    }
+
+    /// A packet from the Internet arrives and is dealt with.
+    pub fn outside(&mut self, packet: &[u8]) {
+        self.offer(Side::Outside, packet);
+        self.settle();
+    }
+
+    /// Packets that arrive at the same time, so that workers see them in bursts.
+    pub fn burst(&mut self, side: Side, packets: &[Vec<u8>]) {
+        for packet in packets {
+            self.offer(side, packet);
+        }
+        self.settle();
+    }
+
+    /// A packet arrives in the receive queue of a worker; nobody looks at it before the next [`Bed::poll`] or
+    /// [`Bed::settle`].
+    pub fn offer(&mut self, side: Side, packet: &[u8]) {
+        let worker = self.steer(side, packet);
+        self.offer_to(worker, side, packet);
+    }
+
+    /// As [`Bed::offer`], at this worker.
+    pub fn offer_to(&mut self, worker: usize, side: Side, packet: &[u8]) {
+        self.audit.goes_in(packet);
+        self.machine.receive(worker, side, packet);
+    }
+
+    /// One round of one worker. Returns how many packets it took.
+    pub fn poll(&mut self, worker: usize) -> usize {
+        let taken = self.machine.poll(worker, self.now);
+        self.collect();
+        taken
+    }
+
+    /// Rounds of all workers until nothing is on its way.
+    ///
+    /// # Panics
+    /// When that does not end: packets go round in a circle.
+    pub fn settle(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            let mut taken = 0;
+            for worker in 0..self.workers {
+                taken += self.machine.poll(worker, self.now);
+            }
+            if taken == 0 {
+                self.collect();
+                return;
+            }
+        }
+        panic!("packets go from worker to worker without end");
+    }
+
+    fn steer(&mut self, side: Side, packet: &[u8]) -> usize {
+        if self.workers == 1 {
+            return 0;
+        }
+        match self.steering {
+            Steering::Fixed(worker) => worker,
+            Steering::Random => self.random.random_range(0..self.workers),
+            Steering::Owner => self.owner(side, packet),
+            Steering::Wrong => (self.owner(side, packet) + self.random.random_range(1..self.workers)) % self.workers,
+        }
+    }
+
+    /// The worker that owns a packet; 0 when nobody does.
+    fn owner(&self, side: Side, packet: &[u8]) -> usize {
+        let Ok(view) = Ipv4::new_checked(packet) else { return 0 };
+        let shared = self.machine.shared();
+        if side == Side::Inside {
+            return shared.worker_of_subscriber(view.source()).index();
+        }
+        let Some(protocol) = Protocol::from_number(view.protocol()) else { return 0 };
+        let endpoint = packet::destination(packet);
+        let address = shared.address_index(*endpoint.ip());
+        let owner = address.and_then(|address| shared.owner(address, protocol, endpoint.port()));
+        owner.map_or(0, |(worker, _)| worker.index())
+    }
+
+    /// Lets time pass, with housekeeping in small steps, smaller ones where there is more to look after.
+    pub fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        let step = Duration::from_micros(time.as_micros() / STEPS).clamp(STEP_MIN, STEP_MAX);
+        while self.now < end {
+            let records = self.shards().map(|shard| u64::from(shard.mappings_len()).max(shard.sessions_len())).max();
+            self.records_peak = self.records_peak.max(records.unwrap_or(0));
+            let busy_step = Duration::from_micros(SWEEP_MICROS_TIMES_RECORDS / self.records_peak.max(1));
+            self.now = (self.now + step.min(busy_step)).min(end);
+            self.machine.maintain(self.now);
+            self.settle();
+        }
+    }
+
+    /// Lets so many seconds pass.
+    pub fn advance_secs(&mut self, seconds: u64) {
+        self.advance(Duration::from_secs(seconds));
+    }
+
+    /// Sets the clock forward at once, without housekeeping on the way.
+    pub fn jump(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    /// Lets all timers run out and checks that nothing is left: no record, no port in use.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn run_out(&mut self) {
+        let timeouts = &self.settings.timeouts;
+        let longest = [timeouts.udp, timeouts.icmp, timeouts.tcp_opening, timeouts.tcp_established];
+        let longest = longest.into_iter().max().unwrap_or(Duration::ZERO) + timeouts.tcp_closing;
+        self.advance(longest + timeouts.unsolicited_syn + timeouts.fragment);
+        for _ in 0..ROUNDS_MAX {
+            if self.machine.shards().all(Shard::is_empty) {
+                break;
+            }
+            self.now = self.now + Duration::from_millis(100);
+            self.machine.maintain(self.now);
+        }
+        self.settle();
+        assert!(self.machine.shards().all(Shard::is_empty), "records are left after all timers ran out");
+        assert_eq!(self.ports_used(), 0, "ports are in use though there is no mapping");
+        let counters = self.counters();
+        assert_eq!(counters.mappings_created, counters.mappings_removed, "mappings created and removed");
+        assert_eq!(counters.sessions_created, counters.sessions_removed, "sessions created and removed");
+    }
+
+    fn collect(&mut self) {
+        while let Some((side, packet)) = self.machine.next_sent() {
+            self.audit.comes_out(side, &packet);
+            self.taken[side.index()].push(packet);
+        }
+    }
+
+    /// What left inside since the last call, in order.
+    pub fn take_inside(&mut self) -> Vec<Vec<u8>> {
+        self.taken[Side::Inside.index()].split_off(0)
+    }
+
+    /// What left outside since the last call, in order.
+    pub fn take_outside(&mut self) -> Vec<Vec<u8>> {
+        self.taken[Side::Outside.index()].split_off(0)
+    }
+
+    /// The one packet that left inside.
+    ///
+    /// # Panics
+    /// When there is not exactly one.
+    pub fn only_inside(&mut self) -> Vec<u8> {
+        let mut packets = self.take_inside();
+        assert_eq!(packets.len(), 1, "packets inside: {packets:02x?}; verdicts: {:?}", self.verdicts());
+        packets.remove(0)
+    }
+
+    /// The one packet that left outside.
+    ///
+    /// # Panics
+    /// When there is not exactly one.
+    pub fn only_outside(&mut self) -> Vec<u8> {
+        let mut packets = self.take_outside();
+        assert_eq!(packets.len(), 1, "packets outside: {packets:02x?}; verdicts: {:?}", self.verdicts());
+        packets.remove(0)
+    }
+
+    /// Checks that nothing left since the last look.
+    ///
+    /// # Panics
+    /// When something did.
+    pub fn assert_silent(&mut self) {
+        let (inside, outside) = (self.take_inside(), self.take_outside());
+        assert!(inside.is_empty(), "left inside: {inside:02x?}");
+        assert!(outside.is_empty(), "left outside: {outside:02x?}");
+    }
+
+    /// Counters of all workers together.
+    pub fn counters(&self) -> Counters {
+        let mut total = Counters::default();
+        for one in self.machine.counters() {
+            add(&mut total, one);
+        }
+        total
+    }
+
+    /// Packets with this verdict so far.
+    pub fn count(&self, verdict: Verdict) -> u64 {
+        self.counters().of(verdict)
+    }
+
+    /// All verdicts that were given, with their names.
+    pub fn verdicts(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.counters();
+        let given = Verdict::ALL.iter().filter(|verdict| counters.of(**verdict) > 0);
+        given.map(|verdict| (verdict.name(), counters.of(*verdict))).collect()
+    }
+
+    /// All live mappings.
+    pub fn mappings(&self) -> Vec<MappingView> {
+        let mut found = Vec::new();
+        for shard in self.machine.shards() {
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                cursor = shard.mappings_page(self.now, from, usize::MAX, usize::MAX, &Filter::default(), &mut found);
+            }
+        }
+        found
+    }
+
+    /// All live sessions.
+    pub fn sessions(&self) -> Vec<SessionView> {
+        let mut found = Vec::new();
+        for shard in self.machine.shards() {
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                cursor = shard.sessions_page(self.now, from, usize::MAX, usize::MAX, &Filter::default(), &mut found);
+            }
+        }
+        found
+    }
+
+    /// All subscribers.
+    pub fn subscribers(&self) -> Vec<SubscriberView> {
+        let mut found = Vec::new();
+        for shard in self.machine.shards() {
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                cursor = shard.subscribers_page(from, usize::MAX, usize::MAX, &Filter::default(), &mut found);
+            }
+        }
+        found
+    }
+
+    /// The live mapping of an internal endpoint.
+    pub fn mapping_of(&self, protocol: Protocol, internal: SocketAddrV4) -> Option<MappingView> {
+        self.mappings().into_iter().find(|mapping| {
+            mapping.protocol == protocol
+                && mapping.internal.address == *internal.ip()
+                && mapping.internal.port == internal.port()
+        })
+    }
+
+    /// External ports in use, over all addresses and protocols.
+    pub fn ports_used(&self) -> u64 {
+        let shared = self.machine.shared();
+        let addresses = (0..shared.address_count() as u32).map(AddressIndex);
+        addresses
+            .flat_map(|address| Protocol::ALL.map(|protocol| u64::from(shared.ports_used(address, protocol))))
+            .sum()
+    }
+
+    /// Sends one UDP datagram from inside and returns the external endpoint it left from.
+    ///
+    /// # Panics
+    /// When it did not leave.
+    pub fn open_udp(&mut self, internal: SocketAddrV4, remote: SocketAddrV4) -> SocketAddrV4 {
+        self.inside(&build::udp(internal, remote).payload_length(16).build());
+        packet::source(&self.only_outside())
+    }
+
+    /// Sends a SYN from inside and returns the external endpoint it left from.
+    ///
+    /// # Panics
+    /// When it did not leave.
+    pub fn open_tcp(&mut self, internal: SocketAddrV4, remote: SocketAddrV4) -> SocketAddrV4 {
+        self.inside(&build::tcp(internal, remote, Flags::SYN).sequence(1_000).mss(1460).build());
+        packet::source(&self.only_outside())
+    }
+
+    /// Opens a TCP connection from inside with all three segments and returns the external endpoint. The next
+    /// sequence number of the inside is 1001, that of the outside 5001.
+    ///
+    /// # Panics
+    /// When a segment is not forwarded.
+    pub fn connect(&mut self, internal: SocketAddrV4, remote: SocketAddrV4) -> SocketAddrV4 {
+        let external = self.open_tcp(internal, remote);
+        let answer = build::tcp(remote, external, Flags::SYN.union(Flags::ACK)).sequence(5_000).acknowledgment(1_001);
+        self.outside(&answer.mss(1460).build());
+        assert_eq!(packet::destination(&self.only_inside()), internal, "the SYN-ACK reaches the client");
+        let ack = build::tcp(internal, remote, Flags::ACK).sequence(1_001).acknowledgment(5_001).build();
+        self.inside(&ack);
+        assert_eq!(packet::source(&self.only_outside()), external, "the ACK leaves from the same endpoint");
+        external
+    }
+
+    /// Sends an Echo from inside and returns the external address and identifier it left with.
+    ///
+    /// # Panics
+    /// When it did not leave.
+    pub fn ping(&mut self, internal: Ipv4Addr, identifier: u16, remote: Ipv4Addr) -> SocketAddrV4 {
+        self.inside(&build::echo_request(internal, remote, identifier).payload_length(32).build());
+        packet::source(&self.only_outside())
+    }
+
+    /// Whether a UDP datagram from `remote` to `external` reaches `internal` now.
+    pub fn udp_reaches(&mut self, remote: SocketAddrV4, external: SocketAddrV4, internal: SocketAddrV4) -> bool {
+        self.outside(&build::udp(remote, external).payload_length(16).build());
+        let arrived = self.take_inside();
+        assert!(arrived.iter().all(|packet| packet::destination(packet) == internal), "reached somebody else");
+        arrived.len() == 1
+    }
+
+    /// Checks the books; also done when the bed is dropped.
+    ///
+    /// # Panics
+    /// When they do not balance.
+    pub fn check_books(&self) {
+        let counters = self.counters();
+        let accounted = counters.verdicts_total()
+            + counters.fragments_held
+            + counters.neighbour_pending
+            + self.machine.on_the_way();
+        assert_eq!(counters.received, accounted, "received packets and verdicts: {:?}", self.verdicts());
+        let forwarded: u64 = Verdict::ALL
+            .iter()
+            .filter(|verdict| verdict.kind() == VerdictKind::Forwarded)
+            .map(|verdict| counters.of(*verdict))
+            .sum();
+        assert!(
+            self.audit.translated <= forwarded && forwarded <= self.audit.translated + counters.fragmented,
+            "{forwarded} packets count as forwarded; {} came out whole, {} in pieces",
+            self.audit.translated,
+            counters.fragmented
+        );
+        let live = self.machine.shards().map(|shard| u64::from(shard.mappings_len())).sum::<u64>();
+        assert!(self.ports_used() <= live, "{} ports in use by {live} mappings", self.ports_used());
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check_books();
+        }
+    }
+}
+
+/// Adds all numbers of `one` to `total`.
+fn add(total: &mut Counters, one: &Counters) {
+    let pairs = [
+        (&mut total.received, one.received),
+        (&mut total.handed_off, one.handed_off),
+        (&mut total.taken_over, one.taken_over),
+        (&mut total.fragments_held, one.fragments_held),
+        (&mut total.neighbour_pending, one.neighbour_pending),
+        (&mut total.fragmented, one.fragmented),
+        (&mut total.originated, one.originated),
+        (&mut total.icmp_errors_suppressed, one.icmp_errors_suppressed),
+        (&mut total.icmp_errors_translated, one.icmp_errors_translated),
+        (&mut total.sessions_created, one.sessions_created),
+        (&mut total.sessions_removed, one.sessions_removed),
+        (&mut total.tcp_resets_ignored, one.tcp_resets_ignored),
+        (&mut total.unsolicited_syns_matched, one.unsolicited_syns_matched),
+        (&mut total.unsolicited_syns_overflow, one.unsolicited_syns_overflow),
+    ];
+    for (sum, value) in pairs {
+        *sum += value;
+    }
+    let arrays: [(&mut [u64], &[u64]); 4] = [
+        (&mut total.verdicts, &one.verdicts),
+        (&mut total.mappings_created, &one.mappings_created),
+        (&mut total.mappings_removed, &one.mappings_removed),
+        (&mut total.bytes_forwarded, &one.bytes_forwarded),
+    ];
+    for (sums, values) in arrays {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += value;
+        }
+    }
+}
+
+/// The worker a [`WorkerId`] names, for `offer_to`.
+pub fn worker(id: WorkerId) -> usize {
+    id.index()
+}

@@ -1,0 +1,250 @@
+//! The standard checks on every packet that comes out: the right side, the right addresses, all checksums, TTL less
+//! by one, and nothing else changed. Each packet that goes in may come out once.
+
+use core::hash::Hash;
+use core::hash::Hasher;
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::collections::VecDeque;
+use std::hash::DefaultHasher;
+
+use nat::Settings;
+use nat::types::Side;
+use wire::icmp;
+use wire::ipv4;
+use wire::ipv4::Ipv4;
+use wire::verify;
+use wire::verify::Fault;
+
+/// Packets longer than some MTU that are remembered, to be found again in pieces.
+const LONG_PACKETS_MAX: usize = 4_096;
+
+/// A packet that went in and has not come out.
+#[derive(Debug)]
+struct Waiting {
+    ttl: u8,
+    faults: Vec<Fault>,
+}
+
+/// Watches what goes in and what comes out.
+#[derive(Debug)]
+pub struct Audit {
+    pool: HashSet<Ipv4Addr>,
+    own: [HashSet<Ipv4Addr>; 2],
+    settings: Settings,
+    /// By [`signature`].
+    waiting: HashMap<u64, Vec<Waiting>>,
+    long: VecDeque<Vec<u8>>,
+    mtu_min: usize,
+    /// Packets that came out as they went in, but for what translation changes.
+    pub translated: u64,
+    /// Pieces of packets that were too long for their way out.
+    pub pieces: u64,
+    /// Packets Natrix made itself.
+    pub originated: u64,
+}
+
+impl Audit {
+    /// Nothing seen yet.
+    pub fn new(settings: &Settings) -> Audit {
+        let own = |side| {
+            let interfaces = settings.interfaces.iter().filter(|interface| interface.side == side);
+            interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address).collect()
+        };
+        Audit {
+            pool: settings.pools.iter().flat_map(|pool| pool.addresses.iter().copied()).collect(),
+            own: [own(Side::Inside), own(Side::Outside)],
+            waiting: HashMap::new(),
+            long: VecDeque::new(),
+            mtu_min: settings.interfaces.iter().map(|interface| usize::from(interface.mtu)).min().unwrap_or(0),
+            settings: settings.clone(),
+            translated: 0,
+            pieces: 0,
+            originated: 0,
+        }
+    }
+
+    /// Takes note of a packet that goes in.
+    pub fn goes_in(&mut self, packet: &[u8]) {
+        let Some(signature) = signature(packet) else { return };
+        let Ok(view) = Ipv4::new_checked(packet) else { return };
+        let waiting = Waiting { ttl: view.ttl(), faults: verify::faults(packet) };
+        self.waiting.entry(signature).or_default().push(waiting);
+        if view.packet().len() > self.mtu_min {
+            if self.long.len() == LONG_PACKETS_MAX {
+                self.long.pop_front();
+            }
+            self.long.push_back(view.packet().to_vec());
+        }
+    }
+
+    /// Checks a packet that came out.
+    ///
+    /// # Panics
+    /// When anything is wrong with it.
+    pub fn comes_out(&mut self, side: Side, packet: &[u8]) {
+        let view = Ipv4::new_checked(packet).expect("what comes out is an IPv4 packet");
+        assert_eq!(view.packet().len(), packet.len(), "bytes behind the packet left with it: {packet:02x?}");
+        let source = Ipv4Addr::from_bits(view.source());
+        let is_own = self.own[side.index()].contains(&source) && !self.pool.contains(&source);
+        self.check_addresses(side, &view, is_own, packet);
+
+        if is_own {
+            assert_eq!(verify::faults(packet), [], "Natrix's own packet is wrong: {packet:02x?}");
+            self.originated += 1;
+            return;
+        }
+        let found = signature(packet).and_then(|signature| self.waiting.get_mut(&signature));
+        if let Some(candidates) = found
+            && !candidates.is_empty()
+        {
+            // RFC 1812 §5.3.1: less by one, also through a hairpin.
+            let position = candidates.iter().position(|one| one.ttl == view.ttl().wrapping_add(1));
+            let ttls: Vec<u8> = candidates.iter().map(|one| one.ttl).collect();
+            let Some(position) = position else {
+                panic!("TTL came out as {}, went in as one of {ttls:?}: {packet:02x?}", view.ttl());
+            };
+            let original = candidates.swap_remove(position);
+            let faults = verify::faults(packet);
+            assert!(
+                faults.iter().all(|fault| original.faults.contains(fault)),
+                "faults {faults:?}, was {:?}: {packet:02x?}",
+                original.faults
+            );
+            self.translated += 1;
+            return;
+        }
+        assert!(view.is_checksum_valid(), "header checksum is wrong: {packet:02x?}");
+        let is_piece = view.is_fragment() && self.long.iter().any(|whole| is_piece_of(&view, whole));
+        assert!(is_piece, "nobody sent this on the {} side, or it was altered: {packet:02x?}", side.name());
+        self.pieces += 1;
+    }
+
+    fn check_addresses(&self, side: Side, view: &Ipv4<&[u8]>, is_own: bool, packet: &[u8]) {
+        let source = Ipv4Addr::from_bits(view.source());
+        let destination = Ipv4Addr::from_bits(view.destination());
+        let is_inside = |address| {
+            self.settings.pools.iter().flat_map(|pool| &pool.subscribers).any(|prefix| prefix.contains(address))
+        };
+        let passed = self.settings.pass_rules.iter().any(|rule| {
+            let (inside, outside) = if side == Side::Outside { (source, destination) } else { (destination, source) };
+            rule.protocol == view.protocol() && rule.inside.contains(inside) && rule.outside.contains(outside)
+        });
+        if passed {
+            return;
+        }
+        match side {
+            Side::Outside => {
+                assert!(
+                    is_own || self.pool.contains(&source),
+                    "source {source} left outside, which is no pool's: {packet:02x?}"
+                );
+                assert!(!is_inside(destination), "destination {destination} is inside but left outside: {packet:02x?}");
+            }
+            Side::Inside => {
+                assert!(
+                    is_own || !is_inside(source),
+                    "inside source {source} was shown to a subscriber: {packet:02x?}"
+                );
+                assert!(
+                    !self.pool.contains(&destination),
+                    "external destination {destination} left inside: {packet:02x?}"
+                );
+            }
+        }
+    }
+}
+
+/// Whether a fragment's bytes are those of `whole` at the same place, but for what translation changes.
+fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8]) -> bool {
+    let Ok(whole) = Ipv4::new_checked(whole) else { return false };
+    let Some(start) = piece.fragment_offset_bytes().checked_sub(whole.fragment_offset_bytes()) else { return false };
+    if piece.protocol() != whole.protocol()
+        || piece.ds_field() != whole.ds_field()
+        || piece.ttl().wrapping_add(1) != whole.ttl()
+        || piece.dont_fragment() != whole.dont_fragment()
+    {
+        return false;
+    }
+    let original = masked_transport(&whole);
+    let Some(original) = original.get(start..start + piece.payload().len()) else { return false };
+    original == masked_transport(piece)
+}
+
+/// A hash of all bytes of a packet that translation must not change. None: not an IPv4 packet.
+///
+/// Left out are addresses, ports, query identifier, checksums, identification, TTL; in a quoted packet the same but
+/// identification and TTL. Whether a UDP checksum is zero stays in.
+fn signature(packet: &[u8]) -> Option<u64> {
+    let view = Ipv4::new_checked(packet).ok()?;
+    let mut hasher = DefaultHasher::new();
+    let mut header = view.header().to_vec();
+    mask(&mut header, ipv4::IDENTIFICATION_OFFSET, 2);
+    mask(&mut header, ipv4::TTL_OFFSET, 1);
+    mask(&mut header, ipv4::CHECKSUM_OFFSET, 2);
+    mask(&mut header, ipv4::SOURCE_OFFSET, 8);
+    header.hash(&mut hasher);
+    masked_transport(&view).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+fn masked_transport(view: &Ipv4<&[u8]>) -> Vec<u8> {
+    let mut transport = view.payload().to_vec();
+    if view.fragment_offset_bytes() == 0 {
+        mask_transport(&mut transport, view.protocol(), true);
+    }
+    transport
+}
+
+fn mask_transport(transport: &mut [u8], protocol: u8, may_quote: bool) {
+    match protocol {
+        ipv4::PROTOCOL_UDP => {
+            mask(transport, 0, 4);
+            if transport.get(6..8) != Some(&[0, 0]) {
+                mask(transport, 6, 2);
+                // Distinguishes "some checksum" from "none".
+                if let Some(byte) = transport.get_mut(7) {
+                    *byte = 1;
+                }
+            }
+        }
+        ipv4::PROTOCOL_TCP => {
+            mask(transport, 0, 4);
+            mask(transport, 16, 2);
+        }
+        ipv4::PROTOCOL_ICMP => {
+            mask(transport, icmp::CHECKSUM_OFFSET, 2);
+            match transport.first() {
+                Some(&icmp_type) if icmp::is_query(icmp_type) => mask(transport, icmp::IDENTIFIER_OFFSET, 2),
+                Some(&icmp_type) if icmp::is_error(icmp_type) && may_quote => {
+                    if let Some(quote) = transport.get_mut(icmp::HEADER_LENGTH..) {
+                        mask_quote(quote);
+                    }
+                }
+                _ => {}
+            }
+        }
+        _ => {}
+    }
+}
+
+fn mask_quote(quote: &mut [u8]) {
+    let Some(&first) = quote.first() else { return };
+    mask(quote, ipv4::CHECKSUM_OFFSET, 2);
+    mask(quote, ipv4::SOURCE_OFFSET, 8);
+    let is_later = quote.get(6..8).is_some_and(|bits| bits[0] & 0x1f != 0 || bits[1] != 0);
+    let protocol = quote.get(ipv4::PROTOCOL_OFFSET).copied().unwrap_or(0);
+    if let Some(transport) = quote.get_mut(usize::from(first & 15) * 4..)
+        && !is_later
+    {
+        mask_transport(transport, protocol, false);
+    }
+}
+
+fn mask(bytes: &mut [u8], offset: usize, length: usize) {
+    let end = (offset + length).min(bytes.len());
+    if let Some(field) = bytes.get_mut(offset..end) {
+        field.fill(0);
+    }
+}
