@@ -79,3 +79,16 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""));
 }
+
+#[test]
+fn the_benchmark_prints_the_fixed_fields() {
+    let words = "bench engine --sessions 1000 --mode established --workers 1 --seconds 0.2 --json";
+    let output = natrix(&words.split(' ').collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let mut fields = "mode sessions workers packets mpps mpps_per_worker tsc_cycles_per_packet new_sessions_per_second \
+                      bytes_per_session resident_bytes memory_bound_mpps fraction_of_memory_bound p50_ns p99_ns p999_ns max_ns"
+        .split_whitespace();
+    assert!(fields.all(|field| report.contains_key(field)), "{report:?}");
+    assert_eq!(report.len(), 16);
+}

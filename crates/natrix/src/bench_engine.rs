@@ -1,0 +1,52 @@
+//! `natrix bench engine`.
+
+use std::io;
+use std::io::Write;
+
+use bench::Mode;
+use bench::Options;
+use bench::Report;
+use cli::BenchEngine;
+use cli::BenchMode;
+
+use crate::failure::Failure;
+
+/// Measures the engine, and prints the report.
+pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Failure> {
+    let options = Options {
+        sessions: arguments.sessions,
+        mode: match arguments.mode {
+            BenchMode::Established => Mode::Established,
+            BenchMode::New => Mode::New,
+            BenchMode::Mixed => Mode::Mixed,
+        },
+        workers: usize::from(arguments.workers),
+        seconds: arguments.seconds,
+    };
+    let report = bench::engine::run(&options)?;
+    if arguments.json {
+        serde_json::to_writer(&mut *out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        print(&report, arguments.mode, out)?;
+    }
+    Ok(())
+}
+
+/// The report for people: the same figures in sentences.
+fn print(report: &Report, mode: BenchMode, out: &mut dyn Write) -> io::Result<()> {
+    let mebibytes = report.resident_bytes as f64 / f64::from(1 << 20);
+    let workers = if report.workers == 1 { "worker" } else { "workers" };
+    writeln!(out, "{}: {} sessions on {} {workers}", mode.name(), report.sessions, report.workers)?;
+    writeln!(out, "  throughput    {:.2} Mpps, {:.2} Mpps a worker", report.mpps, report.mpps_per_worker)?;
+    writeln!(out, "  cost          {:.1} TSC cycles a packet", report.tsc_cycles_per_packet)?;
+    writeln!(out, "  new sessions  {:.0} a second", report.new_sessions_per_second)?;
+    writeln!(out, "  memory        {:.1} bytes a session, {mebibytes:.0} MiB resident", report.bytes_per_session)?;
+    let bound = 100.0 * report.fraction_of_memory_bound;
+    writeln!(out, "  memory bound  {:.2} Mpps a worker; {bound:.0} % of it reached", report.memory_bound_mpps)?;
+    let Report { p50_ns, p99_ns, p999_ns, max_ns, .. } = report;
+    writeln!(
+        out,
+        "  burst time    {p50_ns:.0} ns median, {p99_ns:.0} ns p99, {p999_ns:.0} ns p99.9, {max_ns:.0} ns at most"
+    )
+}
