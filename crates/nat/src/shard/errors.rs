@@ -10,7 +10,6 @@ use crate::mapping::InternalKey;
 use crate::packet::PacketMeta;
 use crate::packet::Stage;
 use crate::parse::Parsed;
-use crate::parse::source_is_valid;
 use crate::rewrite::decrement_ttl;
 use crate::time::Instant;
 use crate::types::Endpoint;
@@ -35,8 +34,10 @@ impl Shard {
             return Fate::Done(Verdict::IpMalformed);
         };
         // The source is not compared with the peer: routers on the way report too (RFC 4787 REQ-12a).
-        if !source_is_valid(parsed.source) {
-            return Fate::Done(Verdict::SourceInvalid);
+        if via == Via::Outside
+            && let Some(verdict) = self.check_source(parsed.source)
+        {
+            return Fate::Done(verdict);
         }
         let local = self.shared.local.lookup(parsed.destination);
         let Some(address) = local.and_then(|local| local.pool_address()) else {
@@ -87,7 +88,7 @@ impl Shard {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        if let Some(verdict) = self.check_inside_source(parsed.source) {
+        if let Some(verdict) = self.check_source(parsed.source) {
             return Fate::Done(verdict);
         }
         if !crate::parse::destination_is_valid(parsed.destination) {

@@ -17,7 +17,6 @@ use crate::parse::Class;
 use crate::parse::Parsed;
 use crate::parse::destination_is_valid;
 use crate::parse::parse;
-use crate::parse::source_is_valid;
 use crate::settings::Filtering;
 use crate::tcp;
 use crate::time::Instant;
@@ -115,7 +114,7 @@ impl Shard {
         if parsed.class == Class::IcmpError {
             return Verdict::IcmpQuoteNoMapping;
         }
-        if let Some(verdict) = self.check_inside_source(parsed.source) {
+        if let Some(verdict) = self.check_source(parsed.source) {
             return verdict;
         }
         let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
@@ -271,6 +270,7 @@ impl Shard {
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
         let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
+        let forged = if via == Via::Outside { self.check_source(parsed.source) } else { None };
         let index = match owner {
             Some((worker, mapping)) if worker == self.worker && self.is_alive(mapping.0, now) => mapping.0,
             _ => {
@@ -279,10 +279,10 @@ impl Shard {
                     return self.explain_local(parsed);
                 }
                 account.steps.push(Step::NoMapping);
-                return match (source_is_valid(parsed.source), is_syn) {
-                    (false, _) => Verdict::SourceInvalid,
-                    (true, true) => Verdict::UnsolicitedSyn,
-                    (true, false) => Verdict::NoMapping,
+                return match forged {
+                    Some(verdict) => verdict,
+                    None if is_syn => Verdict::UnsolicitedSyn,
+                    None => Verdict::NoMapping,
                 };
             }
         };
@@ -290,12 +290,12 @@ impl Shard {
         let facts = *self.shared.facts(address);
         let by = Shard::hashed_by(&facts, protocol);
         let remote_port = remote_port(protocol, parsed.source_port);
+        if let Some(verdict) = forged {
+            return verdict;
+        }
         if let Some(session) = self.find_session(index, parsed.source, remote_port, by, now) {
             self.explain_session(now, index, session, account);
         } else {
-            if !source_is_valid(parsed.source) {
-                return Verdict::SourceInvalid;
-            }
             let filtering: Filtering = facts.filtering[protocol.index()];
             let allowed = self.filter_allows(now, index, parsed.source, filtering, by);
             account.steps.push(Step::FilterAsked { filtering, allowed });
@@ -322,8 +322,8 @@ impl Shard {
     }
 
     fn explain_local(&self, parsed: &Parsed) -> Verdict {
-        if !source_is_valid(parsed.source) {
-            return Verdict::SourceInvalid;
+        if let Some(verdict) = self.check_source(parsed.source) {
+            return verdict;
         }
         match parsed.class {
             Class::IcmpRequest if self.shared.settings().icmp.answer_echo => Verdict::Local,

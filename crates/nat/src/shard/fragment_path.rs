@@ -37,7 +37,7 @@ impl Shard {
         parsed: &Parsed,
         sink: &mut S,
     ) -> Fate {
-        if let Some(verdict) = self.check_inside_source(parsed.source) {
+        if let Some(verdict) = self.check_source(parsed.source) {
             return Fate::Done(verdict);
         }
         if parsed.protocol().is_none() {

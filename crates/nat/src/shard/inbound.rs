@@ -12,7 +12,6 @@ use crate::packet::Sink;
 use crate::packet::Stage;
 use crate::parse::Class;
 use crate::parse::Parsed;
-use crate::parse::source_is_valid;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
@@ -97,7 +96,7 @@ impl Shard {
             if is_own && via == Via::Outside && parsed.class != Class::IcmpReply {
                 return self.local_packet(now, Side::Outside, bytes, meta, parsed, sink);
             }
-            return self.no_mapping(now, bytes, meta, parsed);
+            return self.no_mapping(now, bytes, meta, parsed, via);
         };
         if worker != self.worker {
             let stage = match (via, parsed.class) {
@@ -112,13 +111,16 @@ impl Shard {
         }
         let index = mapping.0;
         if !self.is_alive(index, now) {
-            return self.no_mapping(now, bytes, meta, parsed);
+            return self.no_mapping(now, bytes, meta, parsed, via);
         }
         let remote_port = remote_port(protocol, parsed.source_port);
-        let session = if self.mappings.get(index).session_matches(parsed.source, remote_port, now) {
+        let mapping = self.mappings.get(index);
+        let session = if mapping.session_matches(parsed.source, remote_port, now)
+            && mapping.session_is_hairpin() == (via == Via::Hairpin)
+        {
             Some(SessionRef::Inline)
         } else {
-            match self.admit(now, bytes, meta, parsed, index, address, protocol) {
+            match self.admit(now, bytes, meta, parsed, index, address, protocol, via) {
                 Ok(session) => session,
                 Err(fate) => return fate,
             }
@@ -143,15 +145,18 @@ impl Shard {
         index: u32,
         address: AddressIndex,
         protocol: Protocol,
+        via: Via,
     ) -> Result<Option<SessionRef>, Fate> {
+        if via == Via::Outside
+            && let Some(verdict) = self.check_source(parsed.source)
+        {
+            return Err(Fate::Done(verdict));
+        }
         let remote_port = remote_port(protocol, parsed.source_port);
         let facts = *self.shared.facts(address);
         let by = Shard::hashed_by(&facts, protocol);
         if let Some(session) = self.find_session(index, parsed.source, remote_port, by, now) {
             return Ok(Some(session));
-        }
-        if !source_is_valid(parsed.source) {
-            return Err(Fate::Done(Verdict::SourceInvalid));
         }
         if !self.filter_allows(now, index, parsed.source, facts.filtering[protocol.index()], by) {
             let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
@@ -311,9 +316,11 @@ impl Shard {
     /// No mapping has the external endpoint. A SYN is held for a while (RFC 5382 §4.3 REQ-4).
     #[cold]
     #[inline(never)]
-    fn no_mapping(&mut self, now: Instant, bytes: &[u8], meta: PacketMeta, parsed: &Parsed) -> Fate {
-        if !source_is_valid(parsed.source) {
-            return Fate::Done(Verdict::SourceInvalid);
+    fn no_mapping(&mut self, now: Instant, bytes: &[u8], meta: PacketMeta, parsed: &Parsed, via: Via) -> Fate {
+        if via == Via::Outside
+            && let Some(verdict) = self.check_source(parsed.source)
+        {
+            return Fate::Done(verdict);
         }
         if parsed.class != Class::Tcp || !tcp::opens(Flags(parsed.tcp_flags)) {
             return Fate::Done(Verdict::NoMapping);
@@ -367,16 +374,13 @@ impl Shard {
         parsed: &Parsed,
         sink: &mut S,
     ) -> Fate {
-        if !source_is_valid(parsed.source) {
-            return Fate::Done(Verdict::SourceInvalid);
+        if let Some(verdict) = self.check_source(parsed.source) {
+            return Fate::Done(verdict);
         }
         match self.shared.local.lookup(parsed.destination) {
             Some(Local::Own(_)) => return Fate::Done(Verdict::LocalIgnored),
             Some(_) => return Fate::Done(Verdict::ProtocolUnsupported),
             None => {}
-        }
-        if self.shared.local.lookup(parsed.source).is_some() {
-            return Fate::Done(Verdict::SourceSpoofed);
         }
         if self.shared.pass_rule(parsed.protocol_number, parsed.destination, parsed.source).is_none() {
             return Fate::Done(Verdict::DestinationNotPool);

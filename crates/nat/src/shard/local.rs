@@ -61,11 +61,8 @@ impl Shard {
         parsed: &Parsed,
         sink: &mut S,
     ) -> Fate {
-        if !source_is_valid(parsed.source) {
-            return Fate::Done(Verdict::SourceInvalid);
-        }
-        if self.shared.local.lookup(parsed.source).is_some() {
-            return Fate::Done(Verdict::SourceSpoofed);
+        if let Some(verdict) = self.check_source(parsed.source) {
+            return Fate::Done(verdict);
         }
         match parsed.class {
             Class::IcmpRequest if self.shared.settings().icmp.answer_echo => {

@@ -163,7 +163,7 @@ impl Shard {
         found: Option<u32>,
         sink: &mut S,
     ) -> Result<(Way, Flow), Fate> {
-        if let Some(verdict) = self.check_inside_source(parsed.source) {
+        if let Some(verdict) = self.check_source(parsed.source) {
             return Err(Fate::Done(verdict));
         }
         let hairpin = match self.shared.local.lookup(parsed.destination) {
@@ -392,7 +392,7 @@ impl Shard {
         parsed: &Parsed,
         sink: &mut S,
     ) -> Fate {
-        if let Some(verdict) = self.check_inside_source(parsed.source) {
+        if let Some(verdict) = self.check_source(parsed.source) {
             return Fate::Done(verdict);
         }
         if let Some(Local::Own(_) | Local::OwnAndPool(..)) = self.shared.local.lookup(parsed.destination) {
@@ -412,8 +412,8 @@ impl Shard {
         }
     }
 
-    /// Sources that can not be: never outside (S15), never Natrix's own or a pool's.
-    pub(super) fn check_inside_source(&self, source: u32) -> Option<Verdict> {
+    /// Sources that can not be, on either side: impossible addresses, Natrix's own and the pools'.
+    pub(super) fn check_source(&self, source: u32) -> Option<Verdict> {
         if !source_is_valid(source) {
             return Some(Verdict::SourceInvalid);
         }
