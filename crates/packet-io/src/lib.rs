@@ -11,6 +11,8 @@
 //! Nothing here allocates between start and stop, except `Replay`, which reads and writes files.
 
 mod burst;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 mod io;
 pub mod memory;
 

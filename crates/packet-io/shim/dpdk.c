@@ -1,0 +1,152 @@
+#define _GNU_SOURCE
+#include "dpdk.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+
+/* What src/dpdk/buffer.rs reads and writes without a call. */
+_Static_assert(offsetof(struct rte_mbuf, buf_addr) == 0, "rte_mbuf.buf_addr");
+_Static_assert(offsetof(struct rte_mbuf, data_off) == 16, "rte_mbuf.data_off");
+_Static_assert(offsetof(struct rte_mbuf, nb_segs) == 20, "rte_mbuf.nb_segs");
+_Static_assert(offsetof(struct rte_mbuf, ol_flags) == 24, "rte_mbuf.ol_flags");
+_Static_assert(offsetof(struct rte_mbuf, pkt_len) == 36, "rte_mbuf.pkt_len");
+_Static_assert(offsetof(struct rte_mbuf, data_len) == 40, "rte_mbuf.data_len");
+_Static_assert(offsetof(struct rte_mbuf, buf_len) == 54, "rte_mbuf.buf_len");
+_Static_assert(RTE_PKTMBUF_HEADROOM == 128, "head room");
+_Static_assert(RTE_MBUF_F_RX_L4_CKSUM_BAD == 1 << 3, "checksum flag");
+_Static_assert(RTE_MBUF_F_RX_L4_CKSUM_GOOD == 1 << 8, "checksum flag");
+
+int natrix_eal_init(int argc, char **argv)
+{
+    cpu_set_t before;
+    int known = sched_getaffinity(0, sizeof before, &before) == 0;
+    int result = rte_eal_init(argc, argv);
+    /* EAL binds the calling thread to one CPU; threads started later would inherit that. */
+    if (known)
+        sched_setaffinity(0, sizeof before, &before);
+    return result < 0 ? -rte_errno : 0;
+}
+
+const char *natrix_error_text(int error)
+{
+    return rte_strerror(error < 0 ? -error : error);
+}
+
+int natrix_find_port(const char *device, uint16_t *port)
+{
+    return rte_eth_dev_get_port_by_name(device, port);
+}
+
+int natrix_port_info(uint16_t port, struct natrix_port_info *info)
+{
+    struct rte_eth_dev_info device;
+    struct rte_ether_addr mac;
+    int result = rte_eth_dev_info_get(port, &device);
+    if (result == 0)
+        result = rte_eth_macaddr_get(port, &mac);
+    if (result != 0)
+        return result;
+    info->rx_queues_max = device.max_rx_queues;
+    info->tx_queues_max = device.max_tx_queues;
+    info->mtu_min = device.min_mtu;
+    info->mtu_max = device.max_mtu;
+    memcpy(info->mac, mac.addr_bytes, sizeof info->mac);
+    return 0;
+}
+
+struct rte_mempool *natrix_pool_create(uint32_t buffers, uint16_t data_room)
+{
+    return rte_pktmbuf_pool_create("natrix", buffers, 256, 0, data_room, SOCKET_ID_ANY);
+}
+
+int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, uint16_t tx_descriptors, uint16_t mtu,
+                      struct rte_mempool *pool)
+{
+    struct rte_eth_dev_info device;
+    struct rte_eth_conf configuration = {.rxmode = {.mtu = mtu}};
+    int socket = rte_eth_dev_socket_id(port);
+    int result = rte_eth_dev_info_get(port, &device);
+    if (result != 0)
+        return result;
+    if (queues > 1 && (device.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP)) != 0) {
+        configuration.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+        configuration.rx_adv_conf.rss_conf.rss_hf =
+            device.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP);
+    }
+    if ((result = rte_eth_dev_configure(port, queues, queues, &configuration)) != 0)
+        return result;
+    if ((result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx_descriptors, &tx_descriptors)) != 0)
+        return result;
+    for (uint16_t queue = 0; queue < queues; queue++) {
+        if ((result = rte_eth_rx_queue_setup(port, queue, rx_descriptors, socket, NULL, pool)) != 0)
+            return result;
+        if ((result = rte_eth_tx_queue_setup(port, queue, tx_descriptors, socket, NULL)) != 0)
+            return result;
+    }
+    return rte_eth_dev_start(port);
+}
+
+void natrix_port_stop(uint16_t port)
+{
+    rte_eth_dev_stop(port);
+    rte_eth_dev_close(port);
+}
+
+int natrix_port_link_up(uint16_t port)
+{
+    struct rte_eth_link link;
+    return rte_eth_link_get_nowait(port, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+void natrix_port_statistics(uint16_t port, struct natrix_port_statistics *statistics)
+{
+    struct rte_eth_stats device;
+    memset(statistics, 0, sizeof *statistics);
+    if (rte_eth_stats_get(port, &device) != 0)
+        return;
+    statistics->ipackets = device.ipackets;
+    statistics->ibytes = device.ibytes;
+    statistics->opackets = device.opackets;
+    statistics->obytes = device.obytes;
+    statistics->imissed = device.imissed;
+    statistics->ierrors = device.ierrors;
+    statistics->rx_nombuf = device.rx_nombuf;
+    statistics->oerrors = device.oerrors;
+}
+
+int natrix_thread_register(void)
+{
+    return rte_thread_register() == 0 ? 0 : -rte_errno;
+}
+
+uint16_t natrix_receive(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count)
+{
+    return rte_eth_rx_burst(port, queue, buffers, count);
+}
+
+uint16_t natrix_transmit(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count)
+{
+    return rte_eth_tx_burst(port, queue, buffers, count);
+}
+
+struct rte_mbuf *natrix_allocate(struct rte_mempool *pool)
+{
+    return rte_pktmbuf_alloc(pool);
+}
+
+void natrix_free(struct rte_mbuf *buffer)
+{
+    rte_pktmbuf_free(buffer);
+}
+
+void natrix_free_all(struct rte_mbuf **buffers, unsigned int count)
+{
+    rte_pktmbuf_free_bulk(buffers, count);
+}

@@ -1,0 +1,339 @@
+//! Traffic through DPDK: ports, queues and buffers behind [`Io`].
+//!
+//! ```text
+//!   port 0   queue 0 ── worker 0        a port with fewer queues than workers serves some of them;
+//!            queue 1 ── worker 1        which ones differs from port to port, so that two ports with one
+//!   port 1   queue 0 ── worker 1        queue each keep two workers busy
+//! ```
+//!
+//! All of the driver's state is created by [`start`] and released with the last [`DpdkIo`].
+
+mod buffer;
+mod ffi;
+
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use std::ffi::CString;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+pub use buffer::DpdkBuffer;
+
+use crate::burst::Burst;
+use crate::io::Io;
+use crate::io::PortIndex;
+use crate::io::PortStatistics;
+
+/// Room for one frame besides the head room: a full Ethernet frame and a tag, or what AF_XDP asks for.
+const DATA_ROOM_MIN: u16 = 2048;
+/// Bytes of Ethernet header, two tags and checksum on top of the MTU.
+const LINK_OVERHEAD: u16 = 26;
+/// DPDK's head room in front of each packet.
+const HEADROOM: u16 = 128;
+
+/// Use of hugepages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hugepages {
+    /// Take them where there are enough, else ordinary pages.
+    Auto,
+    /// Ordinary pages only.
+    Off,
+    /// Do not start without.
+    Required,
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DpdkPort {
+    /// A PCI address or a virtual device with its arguments.
+    pub device: String,
+    /// Whether it is a PCI address.
+    pub is_pci: bool,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Receive descriptors per queue.
+    pub rx_descriptors: u16,
+    /// Transmit descriptors per queue.
+    pub tx_descriptors: u16,
+}
+
+/// What DPDK is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DpdkSettings {
+    /// Devices in the order of [`PortIndex`].
+    pub ports: Vec<DpdkPort>,
+    /// Workers: one [`DpdkIo`] each.
+    pub workers: usize,
+    /// Use of hugepages.
+    pub hugepages: Hugepages,
+    /// Memory for buffers and queues, bytes.
+    pub memory_bytes: u64,
+    /// Packet buffers shared by all ports and workers.
+    pub buffers: u32,
+}
+
+/// Why DPDK could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DpdkError {
+    /// The environment layer did not start.
+    #[error("DPDK: does not start ({0}); its own messages above say why")]
+    Environment(String),
+    /// Hugepages are required and there are too few.
+    #[error("hugepages: {needed} MiB are needed ({free} MiB free); reserve more in /proc/sys/vm/nr_hugepages")]
+    Hugepages {
+        /// What is needed.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
+    /// No memory for packet buffers.
+    #[error("DPDK: no memory for {buffers} packet buffers ({reason}); raise the memory or lower the buffers")]
+    Buffers {
+        /// How many were asked for.
+        buffers: u32,
+        /// What DPDK says.
+        reason: String,
+    },
+    /// No driver took the device.
+    #[error("port {device}: no such device; check the driver string")]
+    NoDevice {
+        /// The device.
+        device: String,
+    },
+    /// The driver refused something.
+    #[error("port {device}: {what} failed ({reason}); DPDK's own messages above say why")]
+    Port {
+        /// The device.
+        device: String,
+        /// What was asked of it.
+        what: &'static str,
+        /// What DPDK says.
+        reason: String,
+    },
+}
+
+/// A configured port.
+struct Port {
+    id: u16,
+    mac: [u8; 6],
+    queues: u16,
+    /// Added to the queue number to give the worker.
+    shift: usize,
+    too_long: AtomicU64,
+}
+
+/// What all workers share; dropping it stops the ports.
+struct Shared {
+    ports: Vec<Port>,
+    pool: NonNull<ffi::Mempool>,
+}
+
+#[allow(unsafe_code, reason = "a DPDK pool may be used by every thread")]
+// SAFETY: the pool is made for several producers and consumers, and lives until the process ends.
+unsafe impl Send for Shared {}
+#[allow(unsafe_code, reason = "a DPDK pool may be used by every thread")]
+// SAFETY: as above; the rest is plain data and atomics.
+unsafe impl Sync for Shared {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for port in &self.ports {
+            ffi::port_stop(port.id);
+        }
+    }
+}
+
+/// One worker's view of all DPDK ports.
+pub struct DpdkIo {
+    shared: Arc<Shared>,
+    /// This worker's queue of each port.
+    queues: Vec<Option<u16>>,
+}
+
+/// Starts DPDK and all ports; one view for each worker. Once per process.
+///
+/// # Errors
+/// [`DpdkError`] says which device, what and why.
+pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
+    let memory_mib = (settings.memory_bytes >> 20).max(64);
+    let huge = use_hugepages(settings.hugepages, memory_mib)?;
+    initialise(settings, memory_mib, huge)?;
+
+    let mtu_max = settings.ports.iter().map(|port| port.mtu).max().unwrap_or(0);
+    let data_room = DATA_ROOM_MIN.max(mtu_max.saturating_add(LINK_OVERHEAD)).saturating_add(HEADROOM);
+    let pool = ffi::pool_create(settings.buffers, data_room)
+        .map_err(|reason| DpdkError::Buffers { buffers: settings.buffers, reason })?;
+
+    let mut shared = Shared { ports: Vec::new(), pool };
+    for (index, port) in settings.ports.iter().enumerate() {
+        let port = start_port(port, index, settings.workers, &shared)?;
+        shared.ports.push(port);
+    }
+    let shared = Arc::new(shared);
+    let io = |worker: usize| {
+        let queues = shared.ports.iter().map(|port| port.queue_of(worker, settings.workers)).collect();
+        DpdkIo { shared: Arc::clone(&shared), queues }
+    };
+    Ok((0..settings.workers).map(io).collect())
+}
+
+/// To be called first on each worker's thread: gives it a cache of buffers of its own.
+pub fn register_thread() {
+    // Without, the thread takes buffers from the common store: slower, nothing else.
+    ffi::thread_register();
+}
+
+impl Port {
+    fn queue_of(&self, worker: usize, workers: usize) -> Option<u16> {
+        (0..self.queues).find(|queue| (usize::from(*queue) + self.shift) % workers == worker)
+    }
+}
+
+/// Whether hugepages are used, from what is wanted and what is free.
+fn use_hugepages(wanted: Hugepages, memory_mib: u64) -> Result<bool, DpdkError> {
+    let free = free_hugepages_mib();
+    match wanted {
+        Hugepages::Off => Ok(false),
+        Hugepages::Auto => Ok(free >= memory_mib),
+        Hugepages::Required if free >= memory_mib => Ok(true),
+        Hugepages::Required => Err(DpdkError::Hugepages { needed: memory_mib, free }),
+    }
+}
+
+fn free_hugepages_mib() -> u64 {
+    let Ok(folders) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
+    let size_of = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
+    let free = |folder: fs::DirEntry| {
+        let kib = size_of(folder.file_name().to_str()?)?;
+        let pages: u64 = fs::read_to_string(folder.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+        Some(pages * kib / 1024)
+    };
+    folders.flatten().filter_map(free).sum()
+}
+
+fn initialise(settings: &DpdkSettings, memory_mib: u64, huge: bool) -> Result<(), DpdkError> {
+    let mut arguments = vec!["natrix".to_owned(), "--no-telemetry".to_owned()];
+    arguments.extend(["--log-level".to_owned(), "lib.eal:warning".to_owned()]);
+    arguments.extend(["-m".to_owned(), memory_mib.to_string()]);
+    // Nothing shared on disk, so that several instances never meet. DPDK has another word for it without hugepages.
+    let memory: &[&str] = if huge { &["--in-memory"] } else { &["--no-huge", "--no-shconf"] };
+    arguments.extend(memory.iter().map(|&word| word.to_owned()));
+    let first_cpu = first_cpu();
+    arguments.extend(["-l".to_owned(), first_cpu.to_string()]);
+    if settings.ports.iter().all(|port| !port.is_pci) {
+        arguments.push("--no-pci".to_owned());
+    }
+    for port in &settings.ports {
+        arguments.extend([if port.is_pci { "-a" } else { "--vdev" }.to_owned(), port.device.clone()]);
+    }
+    let arguments: Vec<CString> = arguments.into_iter().filter_map(|argument| CString::new(argument).ok()).collect();
+    ffi::eal_init(&arguments).map_err(DpdkError::Environment)
+}
+
+/// A CPU this process may use.
+fn first_cpu() -> usize {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else { return 0 };
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or("0");
+    list.trim().split(['-', ',']).next().and_then(|cpu| cpu.parse().ok()).unwrap_or(0)
+}
+
+fn start_port(port: &DpdkPort, index: usize, workers: usize, shared: &Shared) -> Result<Port, DpdkError> {
+    let failed =
+        |what: &'static str| move |reason: String| DpdkError::Port { device: port.device.clone(), what, reason };
+    let name = port.device.split(',').next().unwrap_or_default();
+    let name = CString::new(name).map_err(|_| DpdkError::NoDevice { device: port.device.clone() })?;
+    let id = find(&name).ok_or_else(|| DpdkError::NoDevice { device: port.device.clone() })?;
+    let info = ffi::port_info(id).map_err(failed("asking what it can do"))?;
+    let queues = info.rx_queues_max.min(info.tx_queues_max).min(u16::try_from(workers).unwrap_or(u16::MAX));
+    // Receiving more than the link's MTU does no harm, and many drivers know no less than 1500.
+    let mtu = port.mtu.max(1500).min(info.mtu_max).max(info.mtu_min);
+    ffi::port_start(id, queues, port.rx_descriptors, port.tx_descriptors, mtu, shared.pool).map_err(failed("start"))?;
+    Ok(Port { id, mac: info.mac, queues, shift: index, too_long: AtomicU64::new(0) })
+}
+
+fn find(name: &CStr) -> Option<u16> {
+    ffi::find_port(name)
+}
+
+/// Drops frames that came in several buffers: nothing here reads further than the first.
+#[cold]
+fn drop_pieces(burst: &mut Burst<DpdkBuffer>, too_long: &AtomicU64) {
+    let mut whole = Burst::new();
+    for buffer in burst.drain() {
+        if buffer.is_whole() {
+            // As many as came out go in again at most.
+            let _ = whole.push(buffer);
+        } else {
+            too_long.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    *burst = whole;
+}
+
+impl Io for DpdkIo {
+    type Buffer = DpdkBuffer;
+
+    fn port_count(&self) -> usize {
+        self.shared.ports.len()
+    }
+
+    #[inline]
+    #[allow(unsafe_code, reason = "received buffers are written straight into the burst")]
+    fn receive(&mut self, port: PortIndex, burst: &mut Burst<DpdkBuffer>) {
+        let Some(Some(queue)) = self.queues.get(port.index()) else { return };
+        let Some(device) = self.shared.ports.get(port.index()) else { return };
+        let before = burst.len();
+        let received = ffi::receive(device.id, *queue, burst.spare());
+        // SAFETY: DPDK has written that many buffers to the front of the spare part and gives them away.
+        unsafe { burst.grow(received) };
+        if burst[before..].iter().any(|buffer| !buffer.is_whole()) {
+            drop_pieces(burst, &device.too_long);
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, port: PortIndex, burst: &mut Burst<DpdkBuffer>) {
+        let Some(Some(queue)) = self.queues.get(port.index()) else { return };
+        let Some(device) = self.shared.ports.get(port.index()) else { return };
+        let sent = ffi::transmit(device.id, *queue, burst);
+        burst.drain_front(sent).forget();
+    }
+
+    fn allocate(&mut self) -> Option<DpdkBuffer> {
+        ffi::allocate(self.shared.pool)
+    }
+
+    fn mac(&self, port: PortIndex) -> [u8; 6] {
+        self.shared.ports.get(port.index()).map_or([0; 6], |port| port.mac)
+    }
+
+    fn can_receive(&self, port: PortIndex) -> bool {
+        matches!(self.queues.get(port.index()), Some(Some(_)))
+    }
+
+    fn can_transmit(&self, port: PortIndex) -> bool {
+        self.can_receive(port)
+    }
+
+    fn link_up(&self, port: PortIndex) -> bool {
+        self.shared.ports.get(port.index()).is_some_and(|port| ffi::port_link_up(port.id))
+    }
+
+    fn statistics(&self, port: PortIndex) -> PortStatistics {
+        let Some(device) = self.shared.ports.get(port.index()) else { return PortStatistics::default() };
+        let counted = ffi::port_statistics(device.id);
+        PortStatistics {
+            received_packets: counted.ipackets,
+            received_bytes: counted.ibytes,
+            sent_packets: counted.opackets,
+            sent_bytes: counted.obytes,
+            receive_missed: counted.imissed,
+            receive_errors: counted.ierrors,
+            receive_no_buffer: counted.rx_nombuf,
+            receive_too_long: device.too_long.load(Ordering::Relaxed),
+            send_errors: counted.oerrors,
+        }
+    }
+}

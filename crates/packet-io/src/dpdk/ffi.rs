@@ -1,0 +1,178 @@
+//! The calls into the C shim, each wrapped so that the rest of the crate needs no `unsafe` for it.
+
+#![allow(unsafe_code, reason = "calls into C")]
+
+use core::ffi::CStr;
+use core::ffi::c_char;
+use core::ffi::c_int;
+use core::ffi::c_uint;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use std::ffi::CString;
+
+use super::buffer::DpdkBuffer;
+use crate::burst::Burst;
+
+/// A `struct rte_mbuf`; its fields are read by offset, see `buffer.rs`.
+#[repr(C)]
+pub(super) struct Mbuf {
+    _private: [u8; 0],
+    _not_send_sync: PhantomData<*mut u8>,
+}
+
+/// A `struct rte_mempool`.
+#[repr(C)]
+pub(super) struct Mempool {
+    _private: [u8; 0],
+    _not_send_sync: PhantomData<*mut u8>,
+}
+
+/// `struct natrix_port_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct PortInfo {
+    pub(super) rx_queues_max: u16,
+    pub(super) tx_queues_max: u16,
+    pub(super) mtu_min: u16,
+    pub(super) mtu_max: u16,
+    pub(super) mac: [u8; 6],
+}
+
+/// `struct natrix_port_statistics`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Statistics {
+    pub(super) ipackets: u64,
+    pub(super) ibytes: u64,
+    pub(super) opackets: u64,
+    pub(super) obytes: u64,
+    pub(super) imissed: u64,
+    pub(super) ierrors: u64,
+    pub(super) rx_nombuf: u64,
+    pub(super) oerrors: u64,
+}
+
+unsafe extern "C" {
+    fn natrix_eal_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
+    fn natrix_error_text(error: c_int) -> *const c_char;
+    fn natrix_find_port(device: *const c_char, port: *mut u16) -> c_int;
+    fn natrix_port_info(port: u16, info: *mut PortInfo) -> c_int;
+    fn natrix_pool_create(buffers: u32, data_room: u16) -> *mut Mempool;
+    fn natrix_port_start(port: u16, queues: u16, rx: u16, tx: u16, mtu: u16, pool: *mut Mempool) -> c_int;
+    fn natrix_port_stop(port: u16);
+    fn natrix_port_link_up(port: u16) -> c_int;
+    fn natrix_port_statistics(port: u16, statistics: *mut Statistics);
+    fn natrix_thread_register() -> c_int;
+    fn natrix_receive(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
+    fn natrix_transmit(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
+    fn natrix_allocate(pool: *mut Mempool) -> *mut Mbuf;
+    fn natrix_free(buffer: *mut Mbuf);
+    fn natrix_free_all(buffers: *mut *mut Mbuf, count: c_uint);
+}
+
+fn text(error: c_int) -> String {
+    // SAFETY: DPDK returns a static or thread-local string that ends in a zero byte.
+    unsafe { CStr::from_ptr(natrix_error_text(error)) }.to_string_lossy().into_owned()
+}
+
+fn checked(result: c_int) -> Result<(), String> {
+    if result == 0 { Ok(()) } else { Err(text(result)) }
+}
+
+/// Starts the environment layer. The arguments stay allocated: DPDK keeps pointers to them.
+pub(super) fn eal_init(arguments: &[CString]) -> Result<(), String> {
+    let mut pointers: Vec<*mut c_char> = arguments.iter().map(|argument| argument.clone().into_raw()).collect();
+    let count = c_int::try_from(pointers.len()).map_err(|_| "too many arguments".to_owned())?;
+    pointers.push(core::ptr::null_mut());
+    // SAFETY: `count` strings that end in zero bytes and are never freed, and a null pointer behind them.
+    checked(unsafe { natrix_eal_init(count, pointers.leak().as_mut_ptr()) })
+}
+
+pub(super) fn find_port(device: &CStr) -> Option<u16> {
+    let mut port = 0;
+    // SAFETY: a string that ends in a zero byte, and a place for the answer.
+    let result = unsafe { natrix_find_port(device.as_ptr(), &raw mut port) };
+    (result == 0).then_some(port)
+}
+
+pub(super) fn port_info(port: u16) -> Result<PortInfo, String> {
+    let mut info = PortInfo::default();
+    // SAFETY: a place for the answer, of the same layout on both sides.
+    checked(unsafe { natrix_port_info(port, &raw mut info) })?;
+    Ok(info)
+}
+
+pub(super) fn pool_create(buffers: u32, data_room: u16) -> Result<NonNull<Mempool>, String> {
+    // SAFETY: plain values.
+    NonNull::new(unsafe { natrix_pool_create(buffers, data_room) }).ok_or_else(|| "out of memory".to_owned())
+}
+
+pub(super) fn port_start(
+    port: u16,
+    queues: u16,
+    rx_descriptors: u16,
+    tx_descriptors: u16,
+    mtu: u16,
+    pool: NonNull<Mempool>,
+) -> Result<(), String> {
+    // SAFETY: the pool comes from `pool_create` and is never freed.
+    checked(unsafe { natrix_port_start(port, queues, rx_descriptors, tx_descriptors, mtu, pool.as_ptr()) })
+}
+
+pub(super) fn port_stop(port: u16) {
+    // SAFETY: plain value; nobody polls the port any more, for all views of it are gone.
+    unsafe { natrix_port_stop(port) };
+}
+
+pub(super) fn port_link_up(port: u16) -> bool {
+    // SAFETY: plain value.
+    unsafe { natrix_port_link_up(port) != 0 }
+}
+
+pub(super) fn port_statistics(port: u16) -> Statistics {
+    let mut statistics = Statistics::default();
+    // SAFETY: a place for the answer, of the same layout on both sides.
+    unsafe { natrix_port_statistics(port, &raw mut statistics) };
+    statistics
+}
+
+pub(super) fn thread_register() {
+    // SAFETY: no arguments; a second call on the same thread is refused and harmless.
+    let _ = unsafe { natrix_thread_register() };
+}
+
+/// Receives into `spare`; returns how many buffers were written to its front.
+#[inline]
+pub(super) fn receive(port: u16, queue: u16, spare: &mut [MaybeUninit<DpdkBuffer>]) -> usize {
+    // `DpdkBuffer` is a transparent pointer to an mbuf; a burst has at most 64 of them.
+    let count = spare.len() as u16;
+    // SAFETY: room for `count` pointers.
+    usize::from(unsafe { natrix_receive(port, queue, spare.as_mut_ptr().cast(), count) })
+}
+
+/// Sends from the front of the burst; returns how many buffers now belong to the driver.
+#[inline]
+pub(super) fn transmit(port: u16, queue: u16, burst: &mut Burst<DpdkBuffer>) -> usize {
+    let count = burst.len() as u16;
+    // SAFETY: `count` pointers to mbufs owned by the burst; the caller forgets those that were taken.
+    usize::from(unsafe { natrix_transmit(port, queue, burst.as_mut_ptr().cast(), count) })
+}
+
+pub(super) fn allocate(pool: NonNull<Mempool>) -> Option<DpdkBuffer> {
+    // SAFETY: the pool comes from `pool_create` and is never freed.
+    NonNull::new(unsafe { natrix_allocate(pool.as_ptr()) }).map(DpdkBuffer::own)
+}
+
+#[inline]
+pub(super) fn free(buffer: NonNull<Mbuf>) {
+    // SAFETY: called once, by the owner's destructor.
+    unsafe { natrix_free(buffer.as_ptr()) };
+}
+
+/// Frees all buffers of the slice; the caller forgets them.
+#[inline]
+pub(super) fn free_all(buffers: &[DpdkBuffer]) {
+    // SAFETY: pointers to mbufs owned by the caller, who gives them up. DPDK does not write to the array.
+    unsafe { natrix_free_all(buffers.as_ptr().cast_mut().cast(), buffers.len() as c_uint) };
+}
