@@ -1,1 +1,32 @@
-//! Workers, clock, steering, hand-off, neighbours and routes, control socket.
+//! Workers, clock, steering, hand-off, neighbours, control socket: everything around the engine that makes it run.
+//!
+//! ```text
+//!   ports ─► Worker 0 ─► Shard 0        control socket ─► server threads
+//!     │         ▲ rings                        │ mailboxes
+//!     └────► Worker 1 ─► Shard 1  ◄────────────┘
+//! ```
+//!
+//! [`worker::Worker`] is the heart; it has neither thread nor clock. `run` gives each one a thread and DPDK ports, `replay`
+//! gives it captures and their time, tests and simulations give it memory and a virtual clock.
+
+pub mod clock;
+pub mod crossing;
+pub mod fleet;
+pub mod instance;
+pub mod links;
+pub mod log;
+pub mod mailbox;
+pub mod neighbour;
+pub mod notify;
+pub mod outlet;
+pub mod quarantine;
+pub mod running;
+pub mod server;
+pub mod trace;
+pub mod worker;
+
+pub use links::InterfaceLink;
+pub use worker::LinkMode;
+pub use worker::Worker;
+pub use worker::WorkerOptions;
+pub use worker::build_workers;

@@ -1,0 +1,198 @@
+//! The threads of the workers: each polls its worker until it is told to stop, then drains it.
+//!
+//! One bad packet never takes the process down: a panic inside a poll is caught, the burst goes to the quarantine, and the
+//! worker goes on with its state.
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::io;
+use std::panic;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::thread::JoinHandle;
+
+use nat::Instant;
+use packet_io::Io;
+
+use crate::clock::Clock;
+use crate::mailbox::Snapshot;
+use crate::worker::Worker;
+
+/// What a worker does when there are no packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Polls on, for the least delay: the worker has its CPU for itself.
+    Poll,
+    /// Gives up the CPU, for longer the longer nothing comes; the first packet after a pause waits up to
+    /// [`SLEEP_MAX`] for it.
+    #[default]
+    Sleep,
+}
+
+/// Longest pause of a worker that sleeps when idle.
+pub const SLEEP_MAX: Duration = Duration::from_micros(200);
+/// Idle time before a worker yields the CPU, sleeps shortly, sleeps longer.
+const YIELD_AFTER_US: u64 = 20;
+const NAP_AFTER_US: u64 = 500;
+const SLEEP_AFTER_US: u64 = 10_000;
+const NAP: Duration = Duration::from_micros(50);
+
+/// How long a worker that is to stop waits for what other workers still send it.
+const DRAIN_QUIET_US: u64 = 50_000;
+/// How long it goes on at most: enough for a neighbour to answer once more, and less than a service manager waits.
+const DRAIN_MAX_US: u64 = 2_000_000;
+
+/// Packets of a burst the engine failed on.
+#[derive(Debug)]
+pub struct Quarantined {
+    /// The worker it happened on.
+    pub worker: u8,
+    /// When.
+    pub at: Instant,
+    /// The packets, from their IP headers on.
+    pub packets: Vec<Vec<u8>>,
+    /// Packets lost, including those that could not be kept.
+    pub lost: u64,
+}
+
+/// What every worker thread needs.
+#[derive(Clone, Debug)]
+pub struct ThreadOptions {
+    /// The clock of the instance.
+    pub clock: Clock,
+    /// What to do when idle.
+    pub idle: Idle,
+    /// Where failed bursts go; when it is full they are counted and dropped.
+    pub quarantine: SyncSender<Quarantined>,
+}
+
+/// The running worker threads.
+#[derive(Debug)]
+pub struct Fleet {
+    stop: Arc<AtomicBool>,
+    panics: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Snapshot>>,
+}
+
+impl Fleet {
+    /// Starts a thread for each worker; the one for worker `n` is pinned to `cpus[n]`, where given. `prepare` runs
+    /// first on each thread (DPDK wants to know its threads).
+    ///
+    /// # Errors
+    /// When a thread cannot be started; those that were are stopped.
+    pub fn start<I>(
+        workers: Vec<Worker<I>>,
+        cpus: &[Option<u16>],
+        options: &ThreadOptions,
+        prepare: impl Fn() + Clone + Send + 'static,
+    ) -> io::Result<Fleet>
+    where
+        I: Io + Send + 'static,
+    {
+        let mut fleet =
+            Fleet { stop: Arc::new(AtomicBool::new(false)), panics: Arc::new(AtomicU64::new(0)), threads: Vec::new() };
+        for worker in workers {
+            let cpu = cpus.get(worker.id().index()).copied().flatten();
+            let (stop, panics) = (Arc::clone(&fleet.stop), Arc::clone(&fleet.panics));
+            let (options, prepare) = (options.clone(), prepare.clone());
+            let name = format!("worker {}", worker.id().0);
+            let run = move || {
+                if let Some(cpu) = cpu {
+                    // Checked before the start; a CPU that went away since costs speed, not function.
+                    let _ = core_affinity::set_for_current(core_affinity::CoreId { id: usize::from(cpu) });
+                }
+                prepare();
+                run(worker, &options, &stop, &panics)
+            };
+            fleet.threads.push(thread::Builder::new().name(name).spawn(run)?);
+        }
+        Ok(fleet)
+    }
+
+    /// Bursts the engine failed on so far.
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// Tells all workers to drain: no more packets are taken from ports, those inside go out. Returns the last numbers of
+    /// each worker, when all are done.
+    pub fn stop(mut self) -> Vec<Snapshot> {
+        self.stop.store(true, Ordering::Relaxed);
+        // A thread that died has no numbers to give.
+        self.threads.drain(..).map(|thread| thread.join().unwrap_or_default()).collect()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic there was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool, panics: &AtomicU64) -> Snapshot {
+    let mut idle_since: Option<Instant> = None;
+    let mut stopping_since: Option<Instant> = None;
+    let mut now = options.clock.now();
+    loop {
+        let started = now;
+        let taken = match panic::catch_unwind(AssertUnwindSafe(|| worker.poll(now))) {
+            Ok(taken) => taken,
+            Err(_payload) => {
+                panics.fetch_add(1, Ordering::Relaxed);
+                quarantine(&mut worker, options, now);
+                0
+            }
+        };
+        now = options.clock.now();
+        if taken > 0 {
+            worker.busy_us += now.saturating_since(started).as_micros();
+            idle_since = None;
+        } else {
+            let idle = now.saturating_since(*idle_since.get_or_insert(started)).as_micros();
+            if options.idle == Idle::Sleep {
+                rest(idle);
+                now = options.clock.now();
+            }
+        }
+        if stop.load(Ordering::Relaxed) {
+            worker.set_receiving(false);
+            let stopping = now.saturating_since(*stopping_since.get_or_insert(now)).as_micros();
+            if (stopping >= DRAIN_QUIET_US && worker.is_quiet()) || stopping >= DRAIN_MAX_US {
+                break;
+            }
+        }
+    }
+    worker.abandon_waiting();
+    let mut last = Snapshot::default();
+    worker.fill_snapshot(now, &mut last);
+    last
+}
+
+/// Gives up the CPU for a while that grows with the time nothing has come.
+fn rest(idle_us: u64) {
+    match idle_us {
+        0..YIELD_AFTER_US => core::hint::spin_loop(),
+        YIELD_AFTER_US..NAP_AFTER_US => thread::yield_now(),
+        NAP_AFTER_US..SLEEP_AFTER_US => thread::sleep(NAP),
+        _ => thread::sleep(SLEEP_MAX),
+    }
+}
+
+fn quarantine<I: Io>(worker: &mut Worker<I>, options: &ThreadOptions, now: Instant) {
+    let mut packets = Vec::new();
+    let lost = worker.recover(|packet| packets.push(packet.to_vec()));
+    let failed = Quarantined { worker: worker.id().0, at: now, packets, lost };
+    // A full queue means that many such bursts are being written already.
+    let _ = options.quarantine.try_send(failed);
+}
+
+#[cfg(test)]
+mod tests;

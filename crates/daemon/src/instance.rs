@@ -1,0 +1,190 @@
+//! A running instance as the control server sees it: what it was configured with, and how to ask its workers.
+
+use core::sync::atomic::AtomicU8;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::thread;
+use std::time::Instant;
+
+use control::Fault;
+use control::RunState;
+use nat::Settings;
+use nat::Shared;
+use wire::ethernet::MacAddress;
+
+use crate::clock::Clock;
+use crate::links::InterfaceLink;
+use crate::mailbox::Asker;
+use crate::mailbox::Question;
+use crate::mailbox::Snapshot;
+
+/// How long a worker may take for one question. A healthy one takes microseconds.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// A port, for `show interfaces`.
+#[derive(Clone, Debug)]
+pub struct PortDescription {
+    /// Name in the configuration.
+    pub name: String,
+    /// Driver string.
+    pub driver: String,
+    /// Own Ethernet address.
+    pub station: MacAddress,
+}
+
+/// What does not change while the instance runs.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Release.
+    pub version: String,
+    /// Path of the configuration.
+    pub config_path: String,
+    /// Ports in order.
+    pub ports: Vec<PortDescription>,
+    /// Where each interface is.
+    pub links: Vec<InterfaceLink>,
+    /// CPU each worker is pinned to.
+    pub cpus: Vec<Option<u16>>,
+}
+
+/// Sums over the workers between two ticks, per second.
+#[derive(Clone, Debug, Default)]
+pub struct Rates {
+    /// Packets forwarded.
+    pub packets: u64,
+    /// Bits of IP packets forwarded.
+    pub bits: u64,
+    /// Packets dropped.
+    pub drops: u64,
+    /// Mappings created.
+    pub mappings: u64,
+    /// Busy part of each worker's time.
+    pub busy: Vec<f64>,
+}
+
+/// A running instance. Control threads share it.
+pub struct Instance {
+    /// What does not change.
+    pub description: Description,
+    /// The engine's shared part.
+    pub shared: Arc<Shared>,
+    /// The clock of the workers.
+    pub clock: Clock,
+    askers: Vec<Mutex<Asker>>,
+    rates: Mutex<Rates>,
+    state: AtomicU8,
+    traces: AtomicU64,
+}
+
+/// Takes a lock even when a thread panicked while it held it: what the locks here guard is consistent at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Instance {
+    /// An instance whose workers answer to `askers`, in order.
+    pub fn new(description: Description, shared: Arc<Shared>, clock: Clock, askers: Vec<Asker>) -> Instance {
+        Instance {
+            description,
+            shared,
+            clock,
+            askers: askers.into_iter().map(Mutex::new).collect(),
+            rates: Mutex::new(Rates::default()),
+            state: AtomicU8::new(0),
+            traces: AtomicU64::new(1),
+        }
+    }
+
+    /// The engine's settings.
+    pub fn settings(&self) -> &Settings {
+        self.shared.settings()
+    }
+
+    /// How many workers there are.
+    pub fn worker_count(&self) -> usize {
+        self.askers.len()
+    }
+
+    /// What the instance is doing.
+    pub fn state(&self) -> RunState {
+        RunState::ALL.get(usize::from(self.state.load(Ordering::Relaxed))).copied().unwrap_or(RunState::Running)
+    }
+
+    /// Says what the instance is doing from now on.
+    pub fn set_state(&self, state: RunState) {
+        let position = RunState::ALL.iter().position(|known| *known == state).unwrap_or(0);
+        self.state.store(position as u8, Ordering::Relaxed);
+    }
+
+    /// A number for a new trace.
+    pub fn next_trace(&self) -> u64 {
+        self.traces.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The rates of the last second.
+    pub fn rates(&self) -> Rates {
+        lock(&self.rates).clone()
+    }
+
+    /// Publishes new rates.
+    pub fn set_rates(&self, rates: Rates) {
+        *lock(&self.rates) = rates;
+    }
+
+    /// Asks one worker and waits for its answer.
+    ///
+    /// # Errors
+    /// When there is no such worker, or it does not answer in time.
+    pub fn ask(&self, worker: usize, question: Question) -> Result<Question, Fault> {
+        let object = || format!("worker {worker}");
+        let asker = self.askers.get(worker);
+        let asker = asker.ok_or_else(|| Fault::new(object(), "does not exist", "see natrix show status"))?;
+        let mut asker = lock(asker);
+        let silent = |problem| Fault::new(object(), problem, "see the log of the daemon");
+        asker.ask(question).map_err(|_question| silent("has not answered earlier questions yet"))?;
+        let deadline = Instant::now() + ANSWER_WITHIN;
+        let mut pause = Duration::from_micros(10);
+        loop {
+            if let Some(answer) = asker.answer() {
+                return Ok(answer);
+            }
+            if asker.is_abandoned() {
+                return Err(silent("has stopped"));
+            }
+            if Instant::now() >= deadline {
+                return Err(silent("does not answer"));
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
+    }
+
+    /// The numbers of one worker.
+    ///
+    /// # Errors
+    /// As [`Instance::ask`].
+    pub fn snapshot(&self, worker: usize) -> Result<Snapshot, Fault> {
+        match self.ask(worker, Question::Snapshot(Box::default()))? {
+            Question::Snapshot(snapshot) => Ok(*snapshot),
+            _ => Err(mismatch(worker)),
+        }
+    }
+
+    /// The numbers of all workers.
+    ///
+    /// # Errors
+    /// As [`Instance::ask`].
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>, Fault> {
+        (0..self.worker_count()).map(|worker| self.snapshot(worker)).collect()
+    }
+}
+
+/// A worker answered another question than it was asked, which its mailbox rules out.
+pub(crate) fn mismatch(worker: usize) -> Fault {
+    Fault::new(format!("worker {worker}"), "answered another question", "report this")
+}

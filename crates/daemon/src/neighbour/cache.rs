@@ -1,0 +1,459 @@
+//! The neighbour cache of one worker, with the packets that wait for an answer.
+//!
+//! ```text
+//!  slots (open addressing, u32)          entries (dense)                    waiting (free list)
+//!  ┌───┬───┬───┬───┬───┐                 ┌────────────────────────┐         ┌────────┐
+//!  │   │ 2 │   │ 0 │ 1 │  ── index ──►   │ key, MAC, state, timer │ ─first─►│ packet │─next─► …
+//!  └───┴───┴───┴───┴───┘                 └────────────────────────┘         └────────┘
+//! ```
+//!
+//! Everything is taken once, at start. Entries are dense so that the sweep visits only what exists; removing one
+//! moves the last into its place.
+
+use nat::Duration;
+use nat::Instant;
+use nat::types::InterfaceId;
+use wire::ethernet::MacAddress;
+
+/// Time between requests for the same neighbour (RFC 1122 §2.3.2.1: at most one per second).
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Requests before a neighbour counts as absent, and unicast probes before a known one counts as gone.
+pub const ATTEMPTS_MAX: u8 = 3;
+/// How long an answer is trusted (RFC 1122 §2.3.2.1: "on the order of a minute"). A neighbour used within that
+/// time is probed by unicast, and keeps being used meanwhile; an unused one is forgotten.
+pub const TRUSTED_FOR: Duration = Duration::from_secs(60);
+
+/// Entries that one call of [`Neighbours::next_action`] looks at before it gives up for now.
+const SWEEP_MAX: usize = 32;
+/// "No slot", "no packet".
+const NONE: u32 = u32::MAX;
+
+/// Bounds of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourLimits {
+    /// Neighbours known or asked for.
+    pub neighbours_max: u32,
+    /// Neighbours asked for that have not answered yet. Keeps a scan of an empty subnet from filling the cache.
+    pub unresolved_max: u32,
+    /// Packets waiting for one neighbour.
+    pub waiting_per_neighbour_max: u8,
+    /// Packets waiting for all neighbours together.
+    pub waiting_max: u32,
+}
+
+impl Default for NeighbourLimits {
+    fn default() -> NeighbourLimits {
+        NeighbourLimits {
+            neighbours_max: 16_384,
+            unresolved_max: 1_024,
+            waiting_per_neighbour_max: 8,
+            waiting_max: 256,
+        }
+    }
+}
+
+/// What the worker is to do for the cache.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action<P> {
+    /// Send an ARP request for `address`: to everybody, or as a probe to the station that answered last.
+    Request {
+        /// Interface to ask on.
+        interface: InterfaceId,
+        /// Address whose owner is wanted, in host bit order.
+        address: u32,
+        /// None: broadcast.
+        station: Option<MacAddress>,
+    },
+    /// Send this packet, whose neighbour has answered.
+    Send {
+        /// The packet.
+        packet: P,
+        /// Interface it leaves by.
+        interface: InterfaceId,
+        /// Link-layer address of the next hop.
+        station: MacAddress,
+    },
+    /// Drop this packet: its neighbour did not answer.
+    Unresolved(P),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Asked by broadcast; no address known.
+    Asking,
+    /// Known and trusted until the timer runs out.
+    Known,
+    /// Known, and asked by unicast whether it is still there.
+    Probing,
+    /// Did not answer; goes away when its packets are dropped.
+    Absent,
+}
+
+#[derive(Debug)]
+struct Entry {
+    address: u32,
+    interface: InterfaceId,
+    state: State,
+    attempts: u8,
+    used: bool,
+    waiting_count: u8,
+    station: MacAddress,
+    /// When the state calls for something.
+    due: Instant,
+    /// How long the last answer is good for.
+    trusted_until: Instant,
+    waiting_first: u32,
+    waiting_last: u32,
+}
+
+#[derive(Debug)]
+struct Waiting<P> {
+    packet: Option<P>,
+    next: u32,
+}
+
+/// What a neighbour looks like from outside, for `show` and tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourView {
+    /// Interface it is on.
+    pub interface: InterfaceId,
+    /// Its address, in host bit order.
+    pub address: u32,
+    /// Its link-layer address, when known.
+    pub station: Option<MacAddress>,
+}
+
+/// The cache; `P` is what waits (a packet buffer and what is to become of it).
+#[derive(Debug)]
+pub struct Neighbours<P> {
+    limits: NeighbourLimits,
+    secret: u64,
+    slots: Vec<u32>,
+    entries: Vec<Entry>,
+    waiting: Vec<Waiting<P>>,
+    waiting_free: u32,
+    waiting_count: u32,
+    unresolved_count: u32,
+    /// Entries from here on were not looked at in this lap of the sweep.
+    sweep_next: usize,
+    /// Nothing is due before this.
+    next_due: Instant,
+    /// Earliest timer seen in this lap.
+    lap_due: Instant,
+}
+
+const NEVER: Instant = Instant::from_micros(u64::MAX);
+
+impl<P> Neighbours<P> {
+    /// An empty cache; `secret` keeps others from choosing addresses that collide.
+    pub fn new(limits: NeighbourLimits, secret: u64) -> Neighbours<P> {
+        let neighbours_max = limits.neighbours_max.max(1) as usize;
+        let mut waiting = Vec::with_capacity(limits.waiting_max as usize);
+        for index in 0..limits.waiting_max {
+            let next = if index + 1 < limits.waiting_max { index + 1 } else { NONE };
+            waiting.push(Waiting { packet: None, next });
+        }
+        Neighbours {
+            limits,
+            secret: secret | 1,
+            slots: vec![NONE; (neighbours_max * 2).next_power_of_two()],
+            entries: Vec::with_capacity(neighbours_max),
+            waiting_free: if limits.waiting_max == 0 { NONE } else { 0 },
+            waiting,
+            waiting_count: 0,
+            unresolved_count: 0,
+            sweep_next: 0,
+            next_due: NEVER,
+            lap_due: NEVER,
+        }
+    }
+
+    /// Packets waiting now.
+    pub fn waiting_count(&self) -> u32 {
+        self.waiting_count
+    }
+
+    /// The link-layer address of a neighbour that is known, and a note that it is in use.
+    #[inline]
+    pub fn lookup(&mut self, interface: InterfaceId, address: u32) -> Option<MacAddress> {
+        let entry = self.find(interface, address)?;
+        let entry = self.entries.get_mut(entry)?;
+        match entry.state {
+            // Packets that already wait go first: [`Neighbours::next_action`] sends them, so keep the order.
+            State::Known | State::Probing if entry.waiting_count == 0 => {
+                entry.used = true;
+                Some(entry.station)
+            }
+            _ => None,
+        }
+    }
+
+    /// Keeps a packet until its neighbour, which [`Neighbours::lookup`] did not know, has answered.
+    ///
+    /// # Errors
+    /// Gives the packet back when as many wait as may.
+    pub fn hold(&mut self, now: Instant, interface: InterfaceId, address: u32, packet: P) -> Result<(), P> {
+        let index = match self.find(interface, address) {
+            Some(index) => index,
+            None => match self.ask(now, interface, address) {
+                Some(index) => index,
+                None => return Err(packet),
+            },
+        };
+        let Some(entry) = self.entries.get_mut(index) else { return Err(packet) };
+        if entry.waiting_count >= self.limits.waiting_per_neighbour_max || entry.state == State::Absent {
+            return Err(packet);
+        }
+        let place = self.waiting_free;
+        let Some(waiting) = self.waiting.get_mut(place as usize) else { return Err(packet) };
+        self.waiting_free = waiting.next;
+        *waiting = Waiting { packet: Some(packet), next: NONE };
+        let last = core::mem::replace(&mut entry.waiting_last, place);
+        if entry.waiting_count == 0 {
+            entry.waiting_first = place;
+        } else if let Some(waiting) = self.waiting.get_mut(last as usize) {
+            waiting.next = place;
+        }
+        entry.waiting_count += 1;
+        entry.used = true;
+        self.waiting_count += 1;
+        Ok(())
+    }
+
+    /// Takes in what an ARP packet said about an address. Only neighbours that were asked for have an entry
+    /// (RFC 826 "merge"), so that nobody can fill the cache with addresses of his choice. Returns whether it was one.
+    pub fn learn(&mut self, now: Instant, interface: InterfaceId, address: u32, station: MacAddress) -> bool {
+        let Some(index) = self.find(interface, address) else { return false };
+        let Some(entry) = self.entries.get_mut(index) else { return false };
+        if matches!(entry.state, State::Asking | State::Absent) {
+            self.unresolved_count -= 1;
+        }
+        entry.state = State::Known;
+        entry.station = station;
+        entry.attempts = 0;
+        entry.used = false;
+        entry.trusted_until = now + TRUSTED_FOR;
+        entry.due = entry.trusted_until;
+        if entry.waiting_count > 0 {
+            // What waits goes next: the sweep continues here, and starts another lap for those it skips.
+            entry.used = true;
+            entry.due = now;
+            self.sweep_next = index;
+        }
+        self.next_due = self.next_due.min(entry.due);
+        self.lap_due = self.lap_due.min(entry.due);
+        true
+    }
+
+    /// The next thing to do, or None when nothing is due (or enough was looked at for one call; more follows at the
+    /// next poll). Call until it returns None, or a bounded number of times.
+    pub fn next_action(&mut self, now: Instant) -> Option<Action<P>> {
+        if now < self.next_due {
+            return None;
+        }
+        for _ in 0..SWEEP_MAX {
+            let Some(entry) = self.entries.get(self.sweep_next) else {
+                self.sweep_next = 0;
+                self.next_due = core::mem::replace(&mut self.lap_due, NEVER);
+                return None;
+            };
+            if entry.due <= now {
+                // The entry stays where the sweep is until nothing more is due for it.
+                if let Some(action) = self.act(now, self.sweep_next) {
+                    return Some(action);
+                }
+            } else {
+                self.lap_due = self.lap_due.min(entry.due);
+                self.sweep_next += 1;
+            }
+        }
+        None
+    }
+
+    /// Takes out one packet that waits, whatever its state; used to drain at the end.
+    pub fn take_waiting(&mut self) -> Option<P> {
+        let index = self.entries.iter().position(|entry| entry.waiting_count > 0)?;
+        self.pop_waiting(index)
+    }
+
+    /// The entries from position `start` on.
+    pub fn views(&self, start: usize) -> impl Iterator<Item = NeighbourView> + '_ {
+        self.entries.iter().skip(start).map(|entry| NeighbourView {
+            interface: entry.interface,
+            address: entry.address,
+            station: matches!(entry.state, State::Known | State::Probing).then_some(entry.station),
+        })
+    }
+
+    /// What is due for the entry at `index`: an action, or None after its timer was set anew or it was removed.
+    fn act(&mut self, now: Instant, index: usize) -> Option<Action<P>> {
+        let entry = self.entries.get_mut(index)?;
+        let (interface, address, station) = (entry.interface, entry.address, entry.station);
+        match entry.state {
+            State::Asking if entry.attempts < ATTEMPTS_MAX => {
+                entry.attempts += 1;
+                entry.due = now + RETRY_AFTER;
+                Some(Action::Request { interface, address, station: None })
+            }
+            State::Asking => {
+                entry.state = State::Absent;
+                None
+            }
+            State::Absent => match self.pop_waiting(index) {
+                Some(packet) => Some(Action::Unresolved(packet)),
+                None => {
+                    self.unresolved_count -= 1;
+                    self.remove(index);
+                    None
+                }
+            },
+            State::Known if entry.waiting_count > 0 => {
+                let packet = self.pop_waiting(index)?;
+                Some(Action::Send { packet, interface, station })
+            }
+            State::Known if now < entry.trusted_until => {
+                entry.due = entry.trusted_until;
+                None
+            }
+            State::Known if entry.used => {
+                entry.state = State::Probing;
+                entry.attempts = 1;
+                entry.due = now + RETRY_AFTER;
+                Some(Action::Request { interface, address, station: Some(station) })
+            }
+            State::Probing if entry.attempts < ATTEMPTS_MAX => {
+                entry.attempts += 1;
+                entry.due = now + RETRY_AFTER;
+                Some(Action::Request { interface, address, station: Some(station) })
+            }
+            State::Known | State::Probing => {
+                self.remove(index);
+                None
+            }
+        }
+    }
+
+    fn slot_of(&self, interface: InterfaceId, address: u32) -> usize {
+        let key = (u64::from(interface.0) << 32) | u64::from(address);
+        let mixed = (key ^ self.secret).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(self.secret);
+        (mixed >> 32) as usize & (self.slots.len() - 1)
+    }
+
+    #[inline]
+    fn find(&self, interface: InterfaceId, address: u32) -> Option<usize> {
+        let mut slot = self.slot_of(interface, address);
+        // At most half of the slots are taken, so an empty one ends the search.
+        loop {
+            let index = *self.slots.get(slot)?;
+            let entry = self.entries.get(index as usize)?;
+            if entry.address == address && entry.interface == interface {
+                return Some(index as usize);
+            }
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// Makes an entry whose first request is due now.
+    fn ask(&mut self, now: Instant, interface: InterfaceId, address: u32) -> Option<usize> {
+        if self.entries.len() >= self.limits.neighbours_max as usize
+            || self.unresolved_count >= self.limits.unresolved_max
+        {
+            return None;
+        }
+        let index = self.entries.len();
+        self.entries.push(Entry {
+            address,
+            interface,
+            state: State::Asking,
+            attempts: 0,
+            used: true,
+            waiting_count: 0,
+            station: MacAddress::ZERO,
+            due: now,
+            trusted_until: now,
+            waiting_first: NONE,
+            waiting_last: NONE,
+        });
+        self.unresolved_count += 1;
+        self.next_due = self.next_due.min(now);
+        self.lap_due = self.lap_due.min(now);
+        let mut slot = self.slot_of(interface, address);
+        while self.slots.get(slot).is_some_and(|taken| *taken != NONE) {
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+        if let Some(free) = self.slots.get_mut(slot) {
+            *free = index as u32;
+        }
+        Some(index)
+    }
+
+    fn remove(&mut self, index: usize) {
+        let Some(entry) = self.entries.get(index) else { return };
+        let Some(slot) = self.slot_holding(entry.interface, entry.address, index) else { return };
+        self.close_gap(slot);
+        let last = self.entries.len() - 1;
+        if last != index
+            && let Some(moved) = self.entries.get(last)
+            && let Some(slot) = self.slot_holding(moved.interface, moved.address, last)
+            && let Some(slot) = self.slots.get_mut(slot)
+        {
+            *slot = index as u32;
+        }
+        self.entries.swap_remove(index);
+    }
+
+    fn slot_holding(&self, interface: InterfaceId, address: u32, index: usize) -> Option<usize> {
+        let mut slot = self.slot_of(interface, address);
+        loop {
+            match *self.slots.get(slot)? {
+                NONE => return None,
+                found if found as usize == index => return Some(slot),
+                _ => slot = (slot + 1) & (self.slots.len() - 1),
+            }
+        }
+    }
+
+    /// Empties a slot and moves up those behind it that only stood there because it was taken.
+    fn close_gap(&mut self, mut gap: usize) {
+        let mask = self.slots.len() - 1;
+        let mut slot = gap;
+        loop {
+            slot = (slot + 1) & mask;
+            let Some(&index) = self.slots.get(slot) else { return };
+            let home = match self.entries.get(index as usize) {
+                Some(entry) => self.slot_of(entry.interface, entry.address),
+                // NONE is the index of no entry.
+                None => break,
+            };
+            // Its home lies cyclically after the gap: it may stay.
+            if (slot.wrapping_sub(home) & mask) < (slot.wrapping_sub(gap) & mask) {
+                continue;
+            }
+            self.slots.swap(gap, slot);
+            gap = slot;
+        }
+        if let Some(empty) = self.slots.get_mut(gap) {
+            *empty = NONE;
+        }
+    }
+
+    fn pop_waiting(&mut self, index: usize) -> Option<P> {
+        let entry = self.entries.get_mut(index)?;
+        if entry.waiting_count == 0 {
+            return None;
+        }
+        let place = entry.waiting_first;
+        let waiting = self.waiting.get_mut(place as usize)?;
+        let packet = waiting.packet.take();
+        entry.waiting_first = waiting.next;
+        entry.waiting_count -= 1;
+        waiting.next = self.waiting_free;
+        self.waiting_free = place;
+        self.waiting_count -= 1;
+        packet
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+use std::collections::HashSet;
+
+use nat::Duration;
+use nat::Instant;
+use nat::types::InterfaceId;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use wire::ethernet::MacAddress;
+
+use super::Action;
+use super::NeighbourLimits;
+use super::Neighbours;
+
+const LAN: InterfaceId = InterfaceId(0);
+const LIMITS: NeighbourLimits =
+    NeighbourLimits { neighbours_max: 64, unresolved_max: 32, waiting_per_neighbour_max: 4, waiting_max: 16 };
+
+fn station(address: u32) -> MacAddress {
+    let [a, b, c, d] = address.to_be_bytes();
+    MacAddress([2, 1, a, b, c, d])
+}
+
+#[test]
+fn bounds_hold_for_neighbours_and_packets() {
+    let mut cache = Neighbours::new(LIMITS, 7);
+    let now = Instant::ORIGIN;
+    let held = (0..200_u32).filter(|number| cache.hold(now, LAN, number / 8, *number).is_ok()).count();
+    assert_eq!(held, 16, "packets in all");
+    assert_eq!(cache.waiting_count(), 16);
+    // Without a place for its packet a neighbour is still asked for; that is bounded too.
+    assert!(cache.views(0).count() <= 32);
+}
+
+#[test]
+fn every_packet_comes_out_once_and_in_order_under_random_use() {
+    for seed in 0..50 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut cache = Neighbours::new(LIMITS, seed);
+        let mut now = Instant::ORIGIN;
+        let mut inside: HashSet<u32> = HashSet::new();
+        let mut newest = [0_u32; 100];
+        for number in 1..5_000_u32 {
+            let address = random.random_range(0..100_u32);
+            match random.random_range(0..4) {
+                0 | 1 => match cache.lookup(LAN, address) {
+                    Some(found) => assert_eq!(found, station(address), "seed {seed}"),
+                    None => {
+                        if cache.hold(now, LAN, address, address << 16 | number).is_ok() {
+                            inside.insert(address << 16 | number);
+                        }
+                    }
+                },
+                2 => {
+                    cache.learn(now, LAN, address, station(address));
+                }
+                _ => now = now + Duration::from_millis(random.random_range(0..3_000)),
+            }
+            for _ in 0..random.random_range(0..20) {
+                let (packet, sent) = match cache.next_action(now) {
+                    None => break,
+                    Some(Action::Request { .. }) => continue,
+                    Some(Action::Send { packet, station: to, .. }) => {
+                        assert_eq!(to, station(packet >> 16), "seed {seed}");
+                        (packet, true)
+                    }
+                    Some(Action::Unresolved(packet)) => (packet, false),
+                };
+                assert!(inside.remove(&packet), "seed {seed}: comes out once");
+                let last = &mut newest[(packet >> 16) as usize];
+                assert!(packet & 0xffff > *last || !sent, "seed {seed}: in order");
+                *last = packet & 0xffff;
+            }
+            assert_eq!(inside.len() as u32, cache.waiting_count(), "seed {seed}");
+        }
+        // Left alone, everything runs out.
+        for _ in 0..2_000 {
+            now = now + Duration::from_millis(500);
+            while let Some(action) = cache.next_action(now) {
+                if let Action::Send { packet, .. } | Action::Unresolved(packet) = action {
+                    assert!(inside.remove(&packet), "seed {seed}");
+                }
+            }
+        }
+        assert!(inside.is_empty(), "seed {seed}");
+        assert_eq!(cache.views(0).count(), 0, "seed {seed}: unused neighbours are forgotten");
+        assert!(cache.slots.iter().all(|slot| *slot == u32::MAX), "seed {seed}: no slot is left behind");
+        assert_eq!(cache.unresolved_count, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_cache_with_nothing_due_looks_at_nothing() {
+    let mut cache: Neighbours<u32> = Neighbours::new(LIMITS, 7);
+    let now = Instant::ORIGIN;
+    assert!(cache.hold(now, LAN, 1, 1).is_ok());
+    while cache.next_action(now).is_some() {}
+    cache.learn(now, LAN, 1, station(1));
+    while cache.next_action(now).is_some() {}
+    while cache.next_due <= now {
+        assert!(cache.next_action(now).is_none());
+    }
+    assert_eq!(cache.next_due, now + super::TRUSTED_FOR);
+}

@@ -1,0 +1,456 @@
+//! The way out of a worker: neighbour, Ethernet header, transmit queue, or the ring to another worker.
+//!
+//! The shard has counted a forwarded packet before the outlet sees it. When the packet then waits for its neighbour,
+//! crosses to another worker or is dropped, the outlet takes that verdict back. It cannot reach the shard's counters
+//! while the shard runs, so it writes corrections in a [`Ledger`] that the worker adds at the end of the burst.
+
+use std::sync::Arc;
+
+use nat::Counters;
+use nat::Instant;
+use nat::Settings;
+use nat::Verdict;
+use nat::packet::Egress;
+use nat::packet::PacketMeta;
+use nat::packet::Sink;
+use nat::types::InterfaceId;
+use nat::types::WorkerId;
+use packet_io::BURST_MAX;
+use packet_io::Buffer;
+use packet_io::Burst;
+use packet_io::Io;
+use packet_io::PortIndex;
+use wire::arp::Message;
+use wire::ethernet::ETHER_TYPE_ARP;
+use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
+use wire::ethernet::TAGGED_HEADER_LENGTH;
+
+use crate::crossing::Crossing;
+use crate::crossing::Crossings;
+use crate::links::Links;
+use crate::neighbour::Action;
+use crate::neighbour::Announcer;
+use crate::neighbour::Answerer;
+use crate::neighbour::Neighbours;
+use crate::worker::Ends;
+use crate::worker::LinkMode;
+use crate::worker::WorkerOptions;
+
+/// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the packets.
+const NEIGHBOUR_ACTIONS_MAX: usize = 64;
+
+/// Packets and bytes of one logical interface, Ethernet headers included. Only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceCounters {
+    /// Frames received.
+    pub received_packets: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Frames sent.
+    pub sent_packets: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Frames not sent, because the transmit queue was full.
+    pub unsent_packets: u64,
+}
+
+/// What happened on the links, beside the verdicts. Only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// ARP requests answered.
+    pub arp_replies: u64,
+    /// ARP requests and probes sent.
+    pub arp_requests: u64,
+    /// ARP packets in which somebody else claimed an address of ours (RFC 5227 §2.4).
+    pub address_conflicts: u64,
+    /// Packets Natrix made itself that found no neighbour, no buffer, or a full queue.
+    pub originated_dropped: u64,
+}
+
+/// Verdicts to add and to take back.
+#[derive(Debug)]
+pub struct Ledger {
+    dirty: bool,
+    verdicts: [i64; Verdict::COUNT],
+    pending: i64,
+    handed_off: u64,
+}
+
+impl Ledger {
+    fn new() -> Ledger {
+        Ledger { dirty: false, verdicts: [0; Verdict::COUNT], pending: 0, handed_off: 0 }
+    }
+
+    #[inline]
+    fn add(&mut self, verdict: Verdict, count: i64) {
+        self.dirty = true;
+        if let Some(place) = self.verdicts.get_mut(verdict.index()) {
+            *place += count;
+        }
+    }
+
+    /// Replaces one verdict by another.
+    #[inline]
+    fn change(&mut self, from: Verdict, to: Verdict) {
+        self.add(from, -1);
+        self.add(to, 1);
+    }
+
+    /// Adds everything to `counters` and starts afresh.
+    #[inline]
+    pub fn settle(&mut self, counters: &mut Counters) {
+        if !self.dirty {
+            return;
+        }
+        for (counter, change) in counters.verdicts.iter_mut().zip(&mut self.verdicts) {
+            *counter = counter.wrapping_add_signed(core::mem::take(change));
+        }
+        counters.neighbour_pending = counters.neighbour_pending.wrapping_add_signed(core::mem::take(&mut self.pending));
+        counters.handed_off += core::mem::take(&mut self.handed_off);
+        self.dirty = false;
+    }
+}
+
+/// What waits for a neighbour.
+#[derive(Debug)]
+struct Waiting<B> {
+    buffer: B,
+    /// The verdict to count when it is sent; None when Natrix made it itself.
+    verdict: Option<Verdict>,
+}
+
+/// What is remembered of a frame in a transmit queue, should it not fit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    interface: InterfaceId,
+    verdict: Option<Verdict>,
+    length: u32,
+}
+
+struct Queue<B: Buffer> {
+    burst: Burst<B>,
+    marks: [Mark; BURST_MAX],
+    /// The worker that can send on this port; None: this one can.
+    sender: Option<WorkerId>,
+}
+
+/// Everything between a worker's shard and its transmit queues.
+pub struct Outlet<I: Io> {
+    pub(crate) io: I,
+    pub(crate) links: Arc<Links>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) answerer: Answerer,
+    pub(crate) crossings: Crossings<I::Buffer>,
+    pub(crate) ledger: Ledger,
+    pub(crate) interfaces: Vec<InterfaceCounters>,
+    pub(crate) counters: LinkCounters,
+    /// The instant of the running poll.
+    pub(crate) now: Instant,
+    pub(crate) mode: LinkMode,
+    queues: Vec<Queue<I::Buffer>>,
+    neighbours: Neighbours<Waiting<I::Buffer>>,
+    announcer: Announcer,
+}
+
+impl<I: Io> Outlet<I> {
+    #[allow(clippy::too_many_arguments, reason = "called in one place, which has all of these at hand")]
+    pub(crate) fn new(
+        io: I,
+        links: &Arc<Links>,
+        settings: &Arc<Settings>,
+        ends: Ends<I::Buffer>,
+        announces: impl Fn(InterfaceId) -> bool,
+        options: &WorkerOptions,
+        secret: u64,
+        now: Instant,
+    ) -> Outlet<I> {
+        let queues = (0..links.port_count()).map(|port| {
+            let can_transmit = io.can_transmit(PortIndex(port as u16));
+            let sender = if can_transmit { None } else { ends.senders.get(port).copied().flatten() };
+            Queue { burst: Burst::new(), marks: [Mark::default(); BURST_MAX], sender }
+        });
+        Outlet {
+            queues: queues.collect(),
+            answerer: Answerer::new(settings),
+            crossings: ends.crossings,
+            ledger: Ledger::new(),
+            interfaces: vec![InterfaceCounters::default(); links.interface_count()],
+            counters: LinkCounters::default(),
+            now,
+            mode: options.mode,
+            neighbours: Neighbours::new(options.neighbours, secret),
+            announcer: Announcer::new(settings, now, announces),
+            io,
+            links: Arc::clone(links),
+            settings: Arc::clone(settings),
+        }
+    }
+
+    /// Sends an IP packet whose buffer is exactly as long as the packet.
+    #[inline]
+    pub(crate) fn send(&mut self, buffer: I::Buffer, egress: Egress, verdict: Option<Verdict>) {
+        let Some(link) = self.links.link(egress.interface) else {
+            return self.drop_packet(verdict, Verdict::NoRoute);
+        };
+        if let Some(Queue { sender: Some(sender), .. }) = self.queues.get(link.port.index()) {
+            return self.cross(*sender, Crossing::Transmit { buffer, egress, verdict }, verdict);
+        }
+        let station = match self.mode {
+            LinkMode::Live => self.neighbours.lookup(egress.interface, egress.next_hop),
+            LinkMode::Offline => Some(made_up_station(egress.next_hop)),
+        };
+        match station {
+            Some(station) => self.send_to(buffer, egress.interface, station, verdict),
+            None => self.wait(buffer, egress, verdict),
+        }
+    }
+
+    fn wait(&mut self, buffer: I::Buffer, egress: Egress, verdict: Option<Verdict>) {
+        let waiting = Waiting { buffer, verdict };
+        match self.neighbours.hold(self.now, egress.interface, egress.next_hop, waiting) {
+            Ok(()) => {
+                if let Some(verdict) = verdict {
+                    self.ledger.add(verdict, -1);
+                    self.ledger.pending += 1;
+                }
+            }
+            Err(_refused) => self.drop_packet(verdict, Verdict::NeighbourQueueFull),
+        }
+    }
+
+    /// Writes the Ethernet header and puts the frame into the transmit queue.
+    #[inline]
+    fn send_to(&mut self, mut buffer: I::Buffer, interface: InterfaceId, to: MacAddress, verdict: Option<Verdict>) {
+        let Some(link) = self.links.link(interface) else { return self.drop_packet(verdict, Verdict::NoRoute) };
+        if !buffer.prepend(Links::header_length(link)) {
+            return self.drop_packet(verdict, Verdict::NoBuffer);
+        }
+        let header = self.links.header(link, to, ETHER_TYPE_IPV4);
+        // The header fits: that much was prepended.
+        let _ = header.write(buffer.bytes_mut());
+        self.enqueue(link.port, buffer, interface, verdict);
+    }
+
+    #[inline]
+    fn enqueue(&mut self, port: PortIndex, buffer: I::Buffer, interface: InterfaceId, verdict: Option<Verdict>) {
+        let Some(queue) = self.queues.get_mut(port.index()) else {
+            return self.drop_packet(verdict, Verdict::NoRoute);
+        };
+        if let Some(mark) = queue.marks.get_mut(queue.burst.len()) {
+            *mark = Mark { interface, verdict, length: buffer.len() as u32 };
+        }
+        // There is room: a full burst is flushed at once.
+        let _ = queue.burst.push(buffer);
+        if queue.burst.is_full() {
+            self.flush(port);
+        }
+    }
+
+    /// Hands all queued frames to the ports.
+    #[inline]
+    pub(crate) fn flush_all(&mut self) {
+        for port in 0..self.queues.len() {
+            self.flush(PortIndex(port as u16));
+        }
+    }
+
+    fn flush(&mut self, port: PortIndex) {
+        let Some(queue) = self.queues.get_mut(port.index()) else { return };
+        let count = queue.burst.len();
+        if count == 0 {
+            return;
+        }
+        self.io.transmit(port, &mut queue.burst);
+        let sent = count - queue.burst.len();
+        queue.burst.clear();
+        for (position, mark) in queue.marks.iter().take(count).enumerate() {
+            let Some(interface) = self.interfaces.get_mut(mark.interface.index()) else { continue };
+            if position < sent {
+                interface.sent_packets += 1;
+                interface.sent_bytes += u64::from(mark.length);
+                continue;
+            }
+            interface.unsent_packets += 1;
+            match mark.verdict {
+                Some(verdict) => self.ledger.change(verdict, Verdict::TransmitFull),
+                None => self.counters.originated_dropped += 1,
+            }
+        }
+    }
+
+    /// Gives an item to another worker; `verdict` was counted here and goes with it.
+    fn cross(&mut self, worker: WorkerId, item: Crossing<I::Buffer>, verdict: Option<Verdict>) {
+        let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
+        let Some(ring) = ring else { return self.drop_packet(verdict, Verdict::HandOffRingFull) };
+        match (ring.try_push(item), verdict) {
+            (Ok(()), Some(verdict)) => {
+                self.ledger.add(verdict, -1);
+                self.ledger.handed_off += 1;
+            }
+            (Ok(()), None) => {}
+            (Err(_refused), verdict) => self.drop_packet(verdict, Verdict::HandOffRingFull),
+        }
+    }
+
+    /// Gives a packet that the shard does not own to the worker that does. It has no verdict yet.
+    #[inline]
+    pub(crate) fn hand_off_buffer(&mut self, worker: WorkerId, buffer: I::Buffer, meta: PacketMeta) {
+        let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
+        let pushed = ring.is_some_and(|ring| ring.try_push(Crossing::Process { buffer, meta }).is_ok());
+        self.ledger.dirty = true;
+        if pushed {
+            self.ledger.handed_off += 1;
+        } else {
+            self.ledger.add(Verdict::HandOffRingFull, 1);
+        }
+    }
+
+    /// Sends a complete frame that Natrix made itself.
+    pub(crate) fn send_frame(&mut self, port: PortIndex, interface: InterfaceId, buffer: I::Buffer) {
+        match self.queues.get(port.index()) {
+            Some(Queue { sender: Some(sender), .. }) => {
+                self.cross(*sender, Crossing::Frame { buffer, interface }, None);
+            }
+            _ => self.enqueue(port, buffer, interface, None),
+        }
+    }
+
+    fn drop_packet(&mut self, counted: Option<Verdict>, reason: Verdict) {
+        match counted {
+            Some(counted) => self.ledger.change(counted, reason),
+            None => self.counters.originated_dropped += 1,
+        }
+    }
+
+    /// Takes in what an ARP packet said, here or at another worker, and sends what waited for it.
+    pub(crate) fn learn(&mut self, interface: InterfaceId, address: u32, station: MacAddress) -> bool {
+        let known = self.neighbours.learn(self.now, interface, address, station);
+        if known {
+            self.act_for_neighbours();
+        }
+        known
+    }
+
+    /// Announcements, requests, timeouts.
+    #[inline]
+    pub(crate) fn maintain(&mut self) {
+        while let Some(announcement) = self.announcer.next(self.now) {
+            // RFC 5227 §2.1.1: a probe has no sender address, so that it spoils nobody's cache.
+            let sender = if announcement.probe { 0 } else { announcement.address };
+            self.send_request(announcement.interface, sender, announcement.address, None);
+        }
+        self.act_for_neighbours();
+    }
+
+    fn act_for_neighbours(&mut self) {
+        for _ in 0..NEIGHBOUR_ACTIONS_MAX {
+            match self.neighbours.next_action(self.now) {
+                None => break,
+                Some(Action::Request { interface, address, station }) => {
+                    let sender = self.answerer.own_address(&self.settings, interface, address).unwrap_or(0);
+                    self.send_request(interface, sender, address, station);
+                }
+                Some(Action::Send { packet, interface, station }) => {
+                    let Waiting { buffer, verdict } = packet;
+                    if let Some(verdict) = verdict {
+                        self.ledger.add(verdict, 1);
+                        self.ledger.pending -= 1;
+                    }
+                    self.send_to(buffer, interface, station, verdict);
+                }
+                Some(Action::Unresolved(Waiting { buffer, verdict })) => {
+                    drop(buffer);
+                    self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
+                }
+            }
+        }
+    }
+
+    fn give_up_waiting(&mut self, verdict: Option<Verdict>, reason: Verdict) {
+        match verdict {
+            Some(_) => {
+                self.ledger.pending -= 1;
+                self.ledger.add(reason, 1);
+            }
+            None => self.counters.originated_dropped += 1,
+        }
+    }
+
+    /// Drops what still waits for a neighbour; used at the end of a drain.
+    pub(crate) fn abandon_waiting(&mut self) {
+        while let Some(Waiting { buffer, verdict }) = self.neighbours.take_waiting() {
+            drop(buffer);
+            self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
+        }
+    }
+
+    /// Packets waiting for a neighbour, those that Natrix made itself included.
+    pub(crate) fn waiting_count(&self) -> u32 {
+        self.neighbours.waiting_count()
+    }
+
+    fn send_request(&mut self, interface: InterfaceId, sender: u32, target: u32, to: Option<MacAddress>) {
+        let Some(link) = self.links.link(interface) else { return };
+        let message = Message::request(self.links.station(link.port), sender, target).to_bytes();
+        let header = self.links.header(link, to.unwrap_or(MacAddress::BROADCAST), ETHER_TYPE_ARP);
+        let Some(buffer) = self.frame(&header, &message) else {
+            self.counters.originated_dropped += 1;
+            return;
+        };
+        self.counters.arp_requests += 1;
+        self.send_frame(link.port, interface, buffer);
+    }
+
+    /// Answers an ARP request: the target address is here.
+    pub(crate) fn send_reply(&mut self, interface: InterfaceId, request: &Message) {
+        let Some(link) = self.links.link(interface) else { return };
+        let message = request.reply(self.links.station(link.port)).to_bytes();
+        let header = self.links.header(link, request.sender_mac, ETHER_TYPE_ARP);
+        let Some(buffer) = self.frame(&header, &message) else {
+            self.counters.originated_dropped += 1;
+            return;
+        };
+        self.counters.arp_replies += 1;
+        self.send_frame(link.port, interface, buffer);
+    }
+
+    fn frame(&mut self, header: &LinkHeader, payload: &[u8]) -> Option<I::Buffer> {
+        let mut bytes = [0; TAGGED_HEADER_LENGTH];
+        let length = header.write(&mut bytes)?;
+        let mut buffer = self.io.allocate()?;
+        buffer.fill(&[bytes.get(..length)?, payload]).then_some(buffer)
+    }
+}
+
+/// The station of a host where there is none to ask.
+fn made_up_station(address: u32) -> MacAddress {
+    let [a, b, c, d] = address.to_be_bytes();
+    MacAddress([2, 0, a, b, c, d])
+}
+
+impl<I: Io> Sink for Outlet<I> {
+    fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool {
+        let Some(mut buffer) = self.io.allocate() else {
+            self.counters.originated_dropped += 1;
+            return false;
+        };
+        if !buffer.fill(parts) {
+            self.counters.originated_dropped += 1;
+            return false;
+        }
+        self.send(buffer, egress, None);
+        true
+    }
+
+    fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool {
+        let Some(mut buffer) = self.io.allocate() else { return false };
+        if !buffer.fill(parts) {
+            return false;
+        }
+        let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
+        // The shard counts this one itself.
+        ring.is_some_and(|ring| ring.try_push(Crossing::Process { buffer, meta }).is_ok())
+    }
+}

@@ -1,0 +1,191 @@
+//! A whole instance on any ports: workers on their threads, control server, rates, quarantine.
+
+use core::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use config::Config;
+use control::RunState;
+use nat::BuildError;
+use nat::Shared;
+use nat::Verdict;
+use nat::verdict::VerdictKind;
+use packet_io::Io;
+use packet_io::PortIndex;
+use wire::ethernet::MacAddress;
+
+use crate::clock::Clock;
+use crate::fleet::Fleet;
+use crate::fleet::Idle;
+use crate::fleet::ThreadOptions;
+use crate::instance::Description;
+use crate::instance::Instance;
+use crate::instance::PortDescription;
+use crate::links::InterfaceLink;
+use crate::log::Log;
+use crate::mailbox::Snapshot;
+use crate::mailbox::mailbox;
+use crate::quarantine::Quarantine;
+use crate::server::Server;
+use crate::server::Socket;
+use crate::server::Ticker;
+use crate::worker::WorkerOptions;
+use crate::worker::build_workers;
+
+/// Why an instance could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The engine could not be built.
+    #[error("engine: {0}")]
+    Engine(#[from] BuildError),
+    /// The system refused something.
+    #[error("{what}: {source}; see the system's log")]
+    System {
+        /// What was wanted.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Where each interface of a configuration is, for the workers.
+pub fn links_of(config: &Config) -> Vec<InterfaceLink> {
+    let links = config.interfaces.iter();
+    links.map(|link| InterfaceLink { port: PortIndex(link.port as u16), vlan: link.vlan }).collect()
+}
+
+/// What an instance is started with.
+pub struct Start<'a, I> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Where it came from.
+    pub config_path: &'a Path,
+    /// Release of the program.
+    pub version: &'a str,
+    /// The control socket, open already, so that a second instance is refused before it touches a port.
+    pub socket: Socket,
+    /// One view of the ports for each worker.
+    pub ios: Vec<I>,
+    /// Where log lines go.
+    pub log: Log,
+}
+
+/// A running instance. Dropping it stops it without a summary.
+pub struct Running {
+    // In the order in which they are to end: first the server, which asks the workers.
+    server: Server,
+    ticker: Ticker,
+    fleet: Fleet,
+    _quarantine: Quarantine,
+    instance: Arc<Instance>,
+    log: Log,
+}
+
+impl Running {
+    /// Starts everything; when it returns packets are being forwarded. `prepare` runs first on each worker's thread.
+    ///
+    /// # Errors
+    /// [`StartError`] says what was missing; nothing runs then.
+    pub fn start<I>(start: Start<'_, I>, prepare: impl Fn() + Clone + Send + 'static) -> Result<Running, StartError>
+    where
+        I: Io + Send + 'static,
+    {
+        let Start { config, config_path, version, socket, ios, log } = start;
+        let system = |what| move |source| StartError::System { what, source };
+        let clock = Clock::start();
+        let links = links_of(config);
+        let port = |(index, port): (usize, &config::Port)| PortDescription {
+            name: port.name.clone(),
+            driver: port.driver.clone(),
+            station: MacAddress(ios.first().map_or([0; 6], |io| io.mac(PortIndex(index as u16)))),
+        };
+        let cpus: Vec<Option<u16>> = (0..ios.len()).map(|worker| config.workers.cpus.get(worker).copied()).collect();
+        let known = core_affinity::get_core_ids().unwrap_or_default();
+        for cpu in cpus.iter().flatten().filter(|cpu| !known.iter().any(|core| core.id == usize::from(**cpu))) {
+            log.warn(&format_args!(
+                "workers.cpus: this process may not run on CPU {cpu}; its worker runs where the system puts it"
+            ));
+        }
+        let description = Description {
+            version: version.to_owned(),
+            config_path: config_path.display().to_string(),
+            ports: config.ports.iter().enumerate().map(port).collect(),
+            links: links.clone(),
+            cpus: cpus.clone(),
+        };
+        let shared = Arc::new(Shared::new(config.nat.clone(), ios.len())?);
+        let secret = random_secret().map_err(system("random numbers"))?;
+        let mut workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), secret, clock.now())?;
+        let mut askers = Vec::new();
+        for worker in &mut workers {
+            let (asker, inbox) = mailbox();
+            worker.set_mailbox(inbox);
+            askers.push(asker);
+        }
+        let instance = Arc::new(Instance::new(description, shared, clock, askers));
+        let captures = config.control.socket.with_extension("quarantine.pcap");
+        let quarantine = Quarantine::start(captures, clock, log).map_err(system("quarantine thread"))?;
+        // The sender is there until the quarantine is dropped.
+        let Some(sender) = quarantine.sender() else {
+            return Err(system("quarantine thread")(io::Error::other("ended")));
+        };
+        // Who gives a worker a CPU of its own wants it to poll; on shared CPUs it gives way to others when idle.
+        let idle = if config.workers.cpus.is_empty() { Idle::Sleep } else { Idle::Poll };
+        let options = ThreadOptions { clock, idle, quarantine: sender };
+        let fleet = Fleet::start(workers, &cpus, &options, prepare).map_err(system("worker thread"))?;
+        drop(options);
+        let server = Server::start(socket, Arc::clone(&instance), log).map_err(system("control thread"))?;
+        let ticker = Ticker::start(Arc::clone(&instance), log).map_err(system("rates thread"))?;
+        instance.set_state(RunState::Running);
+        Ok(Running { server, ticker, fleet, _quarantine: quarantine, instance, log })
+    }
+
+    /// The instance, as the control server sees it.
+    pub fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    /// Drains the workers and ends everything. Returns the last numbers of each worker.
+    pub fn stop(self) -> Vec<Snapshot> {
+        let Running { server, ticker, fleet, _quarantine, instance, log } = self;
+        instance.set_state(RunState::Draining);
+        let panics = fleet.panics();
+        let last = fleet.stop();
+        drop((server, ticker));
+        log.info(&format_args!("stopped after {} s: {}", instance.clock.uptime_us() / 1_000_000, summary(&last)));
+        if panics > 0 {
+            log.error(&format_args!("workers: the engine failed on {panics} bursts; see the quarantine"));
+        }
+        last
+    }
+}
+
+/// All packets in one line.
+pub fn summary(last: &[Snapshot]) -> String {
+    let of = |verdict: Verdict| last.iter().map(|one| one.counters.of(verdict)).sum::<u64>();
+    let of_kind = |kind| Verdict::ALL.iter().filter(|verdict| verdict.kind() == kind).map(|verdict| of(*verdict)).sum();
+    let received: u64 = last.iter().map(|one| one.counters.received).sum();
+    let (forwarded, local, dropped): (u64, u64, u64) =
+        (of_kind(VerdictKind::Forwarded), of_kind(VerdictKind::Local), of_kind(VerdictKind::Dropped));
+    let mut text = format!("{received} packets received, {forwarded} forwarded, {local} local, {dropped} dropped");
+    let mut separator = ": ";
+    for verdict in Verdict::ALL.iter().filter(|verdict| verdict.kind() == VerdictKind::Dropped) {
+        if of(*verdict) > 0 {
+            // Writing to a String does not fail.
+            let _ = write!(text, "{separator}{} {}", verdict.name(), of(*verdict));
+            separator = ", ";
+        }
+    }
+    text
+}
+
+/// 256 bits nobody can guess.
+fn random_secret() -> io::Result<[u64; 4]> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+    Ok([0; 4].map(|_| words.next().unwrap_or_default()))
+}

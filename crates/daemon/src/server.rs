@@ -1,0 +1,264 @@
+//! The control socket: who may connect, how many at a time, and what they are told.
+//!
+//! Every client has a thread. Workers are asked through their mailboxes, so that a slow client slows nobody.
+
+pub(crate) mod convert;
+mod find;
+mod lists;
+mod numbers;
+mod ticker;
+mod trace;
+mod why;
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::thread::JoinHandle;
+
+use control::End;
+use control::Fault;
+use control::Reply;
+use control::Request;
+use control::line::LineError;
+use control::server::Connection;
+
+use crate::instance::Instance;
+use crate::log::Log;
+
+pub use ticker::Ticker;
+
+/// Clients served at a time.
+pub const CLIENTS_MAX: usize = 32;
+/// How long a client may take to read what it asked for.
+const CLIENT_READS_WITHIN: Duration = Duration::from_secs(30);
+/// How often the listening thread looks whether it is to stop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// The connection to one client.
+pub(crate) type Client = Connection<UnixStream, UnixStream>;
+
+/// Why the control socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another instance answers on it.
+    #[error("control socket {path}: another instance is running; stop it, or set another [control] socket", path = .0.display())]
+    InUse(PathBuf),
+    /// Something else is in the way.
+    #[error("control socket {path}: exists and is not a socket; remove it, or set another [control] socket", path = .0.display())]
+    Occupied(PathBuf),
+    /// The system refused.
+    #[error("control socket {path}: {source}; check the directory and its permissions", path = .path.display())]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The listening socket; removes its file when dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Opens the socket at `path` with permission bits `mode`. A file left behind by an instance that is gone is replaced.
+    ///
+    /// # Errors
+    /// [`SocketError`] says what is in the way.
+    pub fn open(path: &Path, mode: u32) -> Result<Socket, SocketError> {
+        let system = |source| SocketError::System { path: path.to_owned(), source };
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).map_err(system)?;
+        }
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(system(error)),
+            Ok(metadata) => {
+                use std::os::unix::fs::FileTypeExt;
+                if !metadata.file_type().is_socket() {
+                    return Err(SocketError::Occupied(path.to_owned()));
+                }
+                // Only a living instance accepts connections.
+                if UnixStream::connect(path).is_ok() {
+                    return Err(SocketError::InUse(path.to_owned()));
+                }
+                fs::remove_file(path).map_err(system)?;
+            }
+        }
+        let listener = UnixListener::bind(path).map_err(system)?;
+        let socket = Socket { listener, path: path.to_owned() };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(system)?;
+        socket.listener.set_nonblocking(true).map_err(system)?;
+        Ok(socket)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // If it is gone already, that is what was wanted.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The running server; stops when dropped.
+#[derive(Debug)]
+pub struct Server {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves `instance` on `socket` until dropped.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(socket: Socket, instance: Arc<Instance>, log: Log) -> io::Result<Server> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let listen = move || accept(&socket, &instance, log, &stopped);
+        let thread = thread::Builder::new().name("control".to_owned()).spawn(listen)?;
+        Ok(Server { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept(socket: &Socket, instance: &Arc<Instance>, log: Log, stop: &Arc<AtomicBool>) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    while !stop.load(Ordering::Relaxed) {
+        let stream = match socket.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+            Err(error) => {
+                log.warn(&format_args!("control socket: {error}; no client was accepted"));
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
+        if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+            refuse(&stream, instance);
+            clients.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (instance, stop) = (Arc::clone(instance), Arc::clone(stop));
+        let guard = Leaving(Arc::clone(&clients));
+        let serve = move || {
+            let _guard = guard;
+            // What goes wrong with one client concerns that client only, and it has been told where it could be.
+            let _ = serve(stream, &instance, &stop);
+        };
+        if let Err(error) = thread::Builder::new().name("control client".to_owned()).spawn(serve) {
+            log.warn(&format_args!("control socket: {error}; the client was turned away"));
+        }
+    }
+}
+
+/// Counts a client out, however its thread ends.
+struct Leaving(Arc<AtomicUsize>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn refuse(stream: &UnixStream, instance: &Instance) {
+    let fault = Fault::new("control socket", "too many clients", "close another one, or try again later");
+    let fault = fault.seen(format!("{CLIENTS_MAX} connected"));
+    if let Ok(mut client) = Connection::new(stream, stream, &instance.description.version) {
+        // It will see the closed connection if not this.
+        let _ = client.send(&Reply::Error(fault));
+    }
+}
+
+fn serve(stream: UnixStream, instance: &Instance, stop: &AtomicBool) -> Result<(), LineError> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(CLIENT_READS_WITHIN))?;
+    // Wakes up now and then, to see whether the server is to stop.
+    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    let writer = stream.try_clone()?;
+    let mut client = Connection::new(stream, writer, &instance.description.version)?;
+    while !stop.load(Ordering::Relaxed) {
+        match client.next_request() {
+            Ok(None) => break,
+            Ok(Some(request)) => answer(&mut client, instance, stop, request)?,
+            Err(LineError::Unreadable(_)) => {}
+            Err(LineError::Io(error)) if is_timeout(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a read merely found nothing yet.
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: Request) -> Result<(), LineError> {
+    let objects = match request {
+        Request::Status => numbers::status(instance).map(|status| whole(vec![status])),
+        Request::Interfaces => numbers::interfaces(instance).map(whole),
+        Request::Pools => numbers::pools(instance).map(whole),
+        Request::PoolAddresses(list) => lists::pool_addresses(instance, &list),
+        Request::Subscribers(list) => lists::subscribers(instance, &list),
+        Request::Mappings(list) => lists::mappings(instance, &list),
+        Request::Sessions(list) => lists::sessions(instance, &list),
+        Request::Rules(list) => lists::rules(instance, &list),
+        Request::Counters(wanted) => numbers::counters(instance, wanted.per_worker).map(whole),
+        Request::Drops => numbers::drops(instance).map(whole),
+        Request::Find(find) => find::find(instance, &find),
+        Request::Why(why) => why::why(instance, &why).map(|answer| whole(vec![answer])),
+        Request::Trace(wanted) => return trace::trace(client, instance, stop, &wanted),
+        // The trace this one would end is over already.
+        Request::TraceStop => return Ok(()),
+    };
+    match objects {
+        Ok(Answered { replies, cursor }) => {
+            for reply in &replies {
+                client.send(reply)?;
+            }
+            client.send(&Reply::End(End { cursor }))?;
+        }
+        Err(fault) => client.send(&Reply::Error(fault))?,
+    }
+    Ok(())
+}
+
+/// The objects of an answer, and where to go on.
+pub(crate) struct Answered {
+    pub(crate) replies: Vec<Reply>,
+    pub(crate) cursor: Option<String>,
+}
+
+/// An answer that is complete.
+fn whole<T: Into<Reply>>(objects: Vec<T>) -> Answered {
+    Answered { replies: objects.into_iter().map(Into::into).collect(), cursor: None }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! From the words of the engine to those of the control protocol.
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use control::Candidate;
+use control::Direction;
+use control::Fault;
+use control::Filter;
+use control::Mapping;
+use control::PerProtocol;
+use control::Session;
+use control::Subscriber;
+use nat::Duration;
+use nat::Protocol;
+use nat::Settings;
+use nat::tcp::TcpState;
+use nat::types::Endpoint;
+use nat::types::PoolId;
+use nat::types::Prefix;
+use nat::types::Side;
+use nat::verdict::VerdictKind;
+use nat::view;
+use nat::view::MappingView;
+use nat::view::SessionView;
+use nat::view::SubscriberView;
+
+pub(crate) fn protocol(protocol: Protocol) -> control::Protocol {
+    match protocol {
+        Protocol::Udp => control::Protocol::Udp,
+        Protocol::Tcp => control::Protocol::Tcp,
+        Protocol::Icmp => control::Protocol::Icmp,
+    }
+}
+
+pub(crate) fn engine_protocol(protocol: control::Protocol) -> Protocol {
+    match protocol {
+        control::Protocol::Udp => Protocol::Udp,
+        control::Protocol::Tcp => Protocol::Tcp,
+        control::Protocol::Icmp => Protocol::Icmp,
+    }
+}
+
+pub(crate) fn side(side: Side) -> control::Side {
+    match side {
+        Side::Inside => control::Side::Inside,
+        Side::Outside => control::Side::Outside,
+    }
+}
+
+pub(crate) fn verdict_kind(kind: VerdictKind) -> control::VerdictKind {
+    match kind {
+        VerdictKind::Forwarded => control::VerdictKind::Forwarded,
+        VerdictKind::Local => control::VerdictKind::Local,
+        VerdictKind::Dropped => control::VerdictKind::Dropped,
+    }
+}
+
+pub(crate) fn prefix(prefix: Prefix) -> control::Prefix {
+    // The length is at most 32 on both sides.
+    control::Prefix::new(prefix.address(), prefix.length()).unwrap_or(control::Prefix::host(prefix.address()))
+}
+
+pub(crate) fn engine_prefix(prefix: control::Prefix) -> Prefix {
+    Prefix::new(prefix.address(), prefix.length()).unwrap_or(Prefix::host(prefix.address()))
+}
+
+pub(crate) fn socket(endpoint: Endpoint) -> SocketAddrV4 {
+    SocketAddrV4::new(endpoint.address, endpoint.port)
+}
+
+pub(crate) fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
+    let of = |protocol: Protocol| numbers.get(protocol.index()).copied().unwrap_or(0);
+    PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
+}
+
+pub(crate) fn pool_name(settings: &Settings, pool: PoolId) -> String {
+    settings.pools.get(pool.index()).map(|pool| pool.name.clone()).unwrap_or_default()
+}
+
+/// What of a filter the engine can look at itself; the rest is for [`Filter::matches`].
+pub(crate) fn engine_filter(settings: &Settings, filter: &Filter) -> Result<view::Filter, Fault> {
+    let pool = match &filter.pool {
+        None => None,
+        Some(name) => Some(pool_id(settings, name)?),
+    };
+    Ok(view::Filter {
+        protocol: filter.protocol.map(engine_protocol),
+        internal: filter.internal.map(engine_prefix),
+        internal_port: filter.internal_port,
+        external: filter.external.map(engine_prefix),
+        external_port: filter.external_port,
+        remote: filter.remote.map(engine_prefix),
+        remote_port: filter.remote_port,
+        pool,
+        state: None,
+    })
+}
+
+/// The pool with this name.
+pub(crate) fn pool_id(settings: &Settings, name: &str) -> Result<PoolId, Fault> {
+    let position = settings.pools.iter().position(|pool| pool.name == name);
+    position.map(|position| PoolId(position as u16)).ok_or_else(|| {
+        let known: Vec<&str> = settings.pools.iter().map(|pool| pool.name.as_str()).collect();
+        Fault::new(format!("pool \"{name}\""), "does not exist", format!("pools are: {}", known.join(", ")))
+    })
+}
+
+/// How long a session in this state lives without a packet.
+fn idle_limit(settings: &Settings, protocol: Protocol, state: Option<TcpState>) -> Duration {
+    let timeouts = &settings.timeouts;
+    match (protocol, state) {
+        (Protocol::Udp, _) => timeouts.udp,
+        (Protocol::Icmp, _) => timeouts.icmp,
+        (Protocol::Tcp, Some(TcpState::OpeningOutbound | TcpState::OpeningInbound)) => timeouts.tcp_opening,
+        (Protocol::Tcp, Some(TcpState::Closing | TcpState::Transitory)) => timeouts.tcp_closing,
+        (Protocol::Tcp, _) => timeouts.tcp_established,
+    }
+}
+
+fn idle_us(limit: Duration, expires_in: Duration, age: Duration) -> u64 {
+    // A record cannot have been idle for longer than it exists; its age is in whole seconds.
+    let longest = age.as_micros() + 999_999;
+    limit.as_micros().saturating_sub(expires_in.as_micros()).min(longest)
+}
+
+pub(crate) fn mapping(settings: &Settings, view: &MappingView) -> Mapping {
+    let limit = idle_limit(settings, view.protocol, None);
+    Mapping {
+        protocol: protocol(view.protocol),
+        realm: view.realm.0,
+        internal: socket(view.internal),
+        external: socket(view.external),
+        pool: pool_name(settings, view.pool),
+        worker: view.worker.0,
+        age_us: Some(view.age.as_micros()),
+        idle_us: idle_us(limit, view.expires_in, view.age),
+        expires_in_us: view.expires_in.as_micros(),
+        sessions: u64::from(view.sessions),
+    }
+}
+
+pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> Session {
+    let limit = idle_limit(settings, view.protocol, view.state);
+    Session {
+        protocol: protocol(view.protocol),
+        realm: view.realm.0,
+        internal: socket(view.internal),
+        external: socket(view.external),
+        remote: socket(view.remote),
+        direction: Some(match view.opened_from {
+            Side::Inside => Direction::Outbound,
+            Side::Outside => Direction::Inbound,
+        }),
+        state: view.state.map_or("active", TcpState::name).to_owned(),
+        pool: pool_name(settings, pool),
+        worker: view.worker.0,
+        age_us: Some(view.age.as_micros()),
+        idle_us: idle_us(limit, view.expires_in, view.age),
+        expires_in_us: view.expires_in.as_micros(),
+    }
+}
+
+pub(crate) fn subscriber(settings: &Settings, view: &SubscriberView) -> Subscriber {
+    Subscriber {
+        address: view.address,
+        realm: view.realm.0,
+        pool: pool_name(settings, view.pool),
+        external_address: view.external_address,
+        worker: view.worker.0,
+        mappings: per_protocol(view.mappings.map(u64::from)),
+        sessions: None,
+    }
+}
+
+/// What a filter looks at.
+pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
+    Candidate {
+        protocol: Some(mapping.protocol),
+        internal: Some(*mapping.internal.ip()),
+        internal_port: Some(mapping.internal.port()),
+        external: Some(*mapping.external.ip()),
+        external_port: Some(mapping.external.port()),
+        remote: None,
+        state: None,
+        pool: Some(&mapping.pool),
+        worker: Some(mapping.worker),
+    }
+}
+
+/// What a filter looks at.
+pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
+    Candidate {
+        protocol: Some(session.protocol),
+        internal: Some(*session.internal.ip()),
+        internal_port: Some(session.internal.port()),
+        external: Some(*session.external.ip()),
+        external_port: Some(session.external.port()),
+        remote: Some(session.remote),
+        state: Some(&session.state),
+        pool: Some(&session.pool),
+        worker: Some(session.worker),
+    }
+}
+
+/// What a filter looks at.
+pub(crate) fn subscriber_candidate(subscriber: &Subscriber) -> Candidate<'_> {
+    Candidate {
+        internal: Some(subscriber.address),
+        external: subscriber.external_address,
+        pool: Some(&subscriber.pool),
+        worker: Some(subscriber.worker),
+        ..Candidate::default()
+    }
+}
+
+/// Whether Natrix itself has this address.
+pub(crate) fn own_interface(settings: &Settings, address: Ipv4Addr) -> Option<&str> {
+    let owner = settings.interfaces.iter().find(|i| i.addresses.iter().any(|own| own.address == address));
+    owner.map(|interface| interface.name.as_str())
+}

@@ -1,0 +1,178 @@
+//! Lists that can be long: fetched from one worker after the other, a bounded piece at a time.
+//!
+//! A cursor is `<worker>.<place in its tables>`; traffic runs between any two pieces.
+
+use control::Candidate;
+use control::Fault;
+use control::List;
+use control::PoolAddress;
+use control::Reply;
+use control::Rule;
+use control::ratio;
+use nat::Protocol;
+use nat::types::AddressIndex;
+use nat::view;
+use nat::view::SessionView;
+
+use super::Answered;
+use super::convert;
+use crate::instance::Instance;
+use crate::instance::mismatch;
+use crate::mailbox::Page;
+use crate::mailbox::Question;
+
+/// Records a worker returns between two bursts at most.
+const PIECE_RECORDS: usize = 64;
+/// Records a worker looks at between two bursts at most: some tens of microseconds.
+const PIECE_SCAN: usize = 1_024;
+
+/// A place in the records of all workers.
+#[derive(Clone, Copy)]
+struct Cursor {
+    worker: usize,
+    place: u32,
+}
+
+impl Cursor {
+    fn parse(text: Option<&str>) -> Result<Cursor, Fault> {
+        let Some(text) = text else { return Ok(Cursor { worker: 0, place: 0 }) };
+        let parts = text.split_once('.').and_then(|(worker, place)| Some((worker.parse().ok()?, place.parse().ok()?)));
+        let wrong = || Fault::new("cursor", "was not made by this list", "leave it out to start anew").seen(text);
+        let (worker, place) = parts.ok_or_else(wrong)?;
+        Ok(Cursor { worker, place })
+    }
+
+    fn text(self) -> String {
+        format!("{}.{}", self.worker, self.place)
+    }
+}
+
+/// Walks the records of all workers that `wanted_worker` allows, until `limit` objects are collected. `keep` turns a
+/// record into an object, or None when it is not wanted.
+fn walk<V>(
+    instance: &Instance,
+    list: &List,
+    filter: view::Filter,
+    question: fn(Page<V>) -> Question,
+    answer: fn(Question) -> Option<Page<V>>,
+    mut keep: impl FnMut(V) -> Result<Option<Reply>, Fault>,
+) -> Result<Answered, Fault> {
+    let limit = list.limit_effective() as usize;
+    let mut cursor = Cursor::parse(list.cursor.as_deref())?;
+    let mut replies = Vec::new();
+    while cursor.worker < instance.worker_count() {
+        if list.filter.worker.is_some_and(|wanted| usize::from(wanted) != cursor.worker) {
+            cursor = Cursor { worker: cursor.worker + 1, place: 0 };
+            continue;
+        }
+        if replies.len() >= limit {
+            return Ok(Answered { replies, cursor: Some(cursor.text()) });
+        }
+        // What `keep` leaves out only makes the page shorter than the piece, never longer than the limit.
+        let piece = PIECE_RECORDS.min(limit - replies.len());
+        let asked = question(Page::new(cursor.place, piece, PIECE_SCAN, filter));
+        let page = answer(instance.ask(cursor.worker, asked)?).ok_or_else(|| mismatch(cursor.worker))?;
+        for record in page.records {
+            replies.extend(keep(record)?);
+        }
+        cursor = match page.next {
+            Some(place) => Cursor { worker: cursor.worker, place },
+            None => Cursor { worker: cursor.worker + 1, place: 0 },
+        };
+    }
+    Ok(Answered { replies, cursor: None })
+}
+
+pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+    let filter = convert::engine_filter(instance.settings(), &list.filter)?;
+    let answer = |question| if let Question::Mappings(page) = question { Some(page) } else { None };
+    walk(instance, list, filter, Question::Mappings, answer, |view| {
+        let mapping = convert::mapping(instance.settings(), &view);
+        let wanted = list.filter.matches(&convert::mapping_candidate(&mapping));
+        Ok(wanted.then(|| mapping.into()))
+    })
+}
+
+pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+    let filter = convert::engine_filter(instance.settings(), &list.filter)?;
+    let answer = |question| if let Question::Sessions(page) = question { Some(page) } else { None };
+    walk(instance, list, filter, Question::Sessions, answer, |view| {
+        let session = convert::session(instance.settings(), pool_of(instance, &view), &view);
+        let wanted = list.filter.matches(&convert::session_candidate(&session));
+        Ok(wanted.then(|| session.into()))
+    })
+}
+
+fn pool_of(instance: &Instance, view: &SessionView) -> nat::types::PoolId {
+    let address = instance.shared.address_index(view.external.address);
+    address.map(|address| instance.shared.pool_of(address)).unwrap_or_default()
+}
+
+pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+    let filter = convert::engine_filter(instance.settings(), &list.filter)?;
+    let answer = |question| if let Question::Subscribers(page) = question { Some(page) } else { None };
+    walk(instance, list, filter, Question::Subscribers, answer, |view| {
+        let subscriber = convert::subscriber(instance.settings(), &view);
+        let wanted = list.filter.matches(&convert::subscriber_candidate(&subscriber));
+        Ok(wanted.then(|| subscriber.into()))
+    })
+}
+
+/// A page of things that are all at hand, with the position as cursor.
+fn page_of<T: Into<Reply>>(list: &List, objects: impl Iterator<Item = T>) -> Result<Answered, Fault> {
+    let start = Cursor::parse(list.cursor.as_deref())?.place as usize;
+    let limit = list.limit_effective() as usize;
+    let mut rest = objects.skip(start);
+    let replies: Vec<Reply> = rest.by_ref().take(limit).map(Into::into).collect();
+    let more = rest.next().is_some();
+    let cursor = more.then(|| Cursor { worker: 0, place: (start + replies.len()) as u32 }.text());
+    Ok(Answered { replies, cursor })
+}
+
+pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+    let addresses =
+        (0..instance.shared.address_count()).map(|index| pool_address(instance, AddressIndex(index as u32)));
+    page_of(
+        list,
+        addresses.filter(|object| {
+            let candidate =
+                Candidate { external: Some(object.address), pool: Some(&object.pool), ..Candidate::default() };
+            list.filter.matches(&candidate)
+        }),
+    )
+}
+
+fn pool_address(instance: &Instance, index: AddressIndex) -> PoolAddress {
+    let shared = &instance.shared;
+    let pool = shared.pool_of(index);
+    let numbers = |of: &dyn Fn(Protocol) -> u32| Protocol::ALL.map(|protocol| u64::from(of(protocol)));
+    let used = numbers(&|protocol| shared.ports_used(index, protocol));
+    let total = numbers(&|protocol| shared.ports_available(index, protocol));
+    let paired =
+        instance.settings().pools.get(pool.index()).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
+    PoolAddress {
+        pool: convert::pool_name(instance.settings(), pool),
+        address: shared.address(index),
+        subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
+        ports_used: convert::per_protocol(used),
+        ports_total: convert::per_protocol(total),
+        utilisation_ratio: fullest(used, total),
+    }
+}
+
+/// Used part of the ports of the fullest transport.
+pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT]) -> f64 {
+    used.iter().zip(total).map(|(used, total)| ratio(*used, total)).fold(0.0, f64::max)
+}
+
+pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+    let rules = instance.settings().pass_rules.iter().enumerate().map(|(index, rule)| Rule {
+        index: index as u32,
+        action: "pass".to_owned(),
+        ip_protocol: rule.protocol,
+        inside: convert::prefix(rule.inside),
+        outside: convert::prefix(rule.outside),
+        packets: None,
+    });
+    page_of(list, rules)
+}

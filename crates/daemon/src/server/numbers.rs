@@ -1,0 +1,306 @@
+//! Answers made of the workers' counters: status, interfaces, pools, counters, drops.
+
+use control::Counter;
+use control::CounterKind;
+use control::DropReason;
+use control::Fault;
+use control::FilteringByProtocol;
+use control::Interface;
+use control::Pool;
+use control::Status;
+use control::Worker;
+use control::WorkerPackets;
+use nat::Counters;
+use nat::Protocol;
+use nat::Verdict;
+use nat::settings::Filtering;
+use nat::settings::Pooling;
+use nat::types::AddressIndex;
+use nat::types::PoolId;
+use nat::verdict::VerdictKind;
+
+use super::convert;
+use super::lists::fullest;
+use crate::instance::Instance;
+use crate::mailbox::Snapshot;
+
+/// Packets with a verdict of this kind.
+pub(crate) fn packets_of(counters: &Counters, kind: VerdictKind) -> u64 {
+    Verdict::ALL.iter().filter(|verdict| verdict.kind() == kind).map(|verdict| counters.of(*verdict)).sum()
+}
+
+pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
+    let snapshots = instance.snapshots()?;
+    let rates = instance.rates();
+    let limits = &instance.settings().limits;
+    let workers = instance.worker_count() as u64;
+    let sum = |of: &dyn Fn(&Snapshot) -> u64| snapshots.iter().map(of).sum::<u64>();
+    let each = snapshots.iter().enumerate().map(|(number, snapshot)| Worker {
+        worker: number as u8,
+        cpu: instance.description.cpus.get(number).copied().flatten(),
+        busy_ratio: rates.busy.get(number).copied().unwrap_or(0.0),
+        packets_received: snapshot.counters.received,
+        packets_forwarded: packets_of(&snapshot.counters, VerdictKind::Forwarded),
+        packets_dropped: packets_of(&snapshot.counters, VerdictKind::Dropped),
+        handed_off: snapshot.counters.handed_off,
+        taken_over: snapshot.counters.taken_over,
+        subscribers: snapshot.subscribers,
+        mappings: snapshot.mappings,
+        sessions: snapshot.sessions,
+    });
+    Ok(Status {
+        version: instance.description.version.clone(),
+        pid: std::process::id(),
+        config: instance.description.config_path.clone(),
+        state: instance.state(),
+        uptime_us: instance.clock.uptime_us(),
+        subscribers: sum(&|snapshot| snapshot.subscribers),
+        subscribers_max: u64::from(limits.subscribers_max) * workers,
+        mappings: sum(&|snapshot| snapshot.mappings),
+        mappings_max: u64::from(limits.mappings_max) * workers,
+        sessions: sum(&|snapshot| snapshot.sessions),
+        // Every mapping has room for one session of its own.
+        sessions_max: (u64::from(limits.mappings_max) + u64::from(limits.extra_sessions_max)) * workers,
+        packets_received: sum(&|snapshot| snapshot.counters.received),
+        packets_forwarded: sum(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Forwarded)),
+        packets_dropped: sum(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Dropped)),
+        bytes_forwarded: sum(&|snapshot| snapshot.counters.bytes_forwarded.iter().sum()),
+        mappings_created: sum(&|snapshot| snapshot.counters.mappings_created.iter().sum()),
+        sessions_created: sum(&|snapshot| snapshot.counters.sessions_created),
+        packets_per_second: rates.packets,
+        bits_per_second: rates.bits,
+        drops_per_second: rates.drops,
+        mappings_created_per_second: rates.mappings,
+        workers: each.collect(),
+    })
+}
+
+pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
+    let snapshots = instance.snapshots()?;
+    let ports = snapshots.first().map(|snapshot| (snapshot.ports.as_slice(), snapshot.ports_up.as_slice()));
+    let (statistics, up) = ports.unwrap_or_default();
+    let places = instance.settings().interfaces.iter().zip(&instance.description.links).enumerate();
+    let objects = places.map(|(index, (interface, link))| {
+        let counted = snapshots.iter().filter_map(|snapshot| snapshot.interfaces.get(index));
+        let total = counted.fold([0_u64; 5], |[rx, rx_bytes, tx, tx_bytes, unsent], one| {
+            [
+                rx + one.received_packets,
+                rx_bytes + one.received_bytes,
+                tx + one.sent_packets,
+                tx_bytes + one.sent_bytes,
+                unsent + one.unsent_packets,
+            ]
+        });
+        let [rx_packets, rx_bytes, tx_packets, tx_bytes, tx_dropped] = total;
+        let port = instance.description.ports.get(link.port.index());
+        let missed = statistics.get(link.port.index()).map_or(0, |port| port.receive_missed + port.receive_no_buffer);
+        Interface {
+            name: interface.name.clone(),
+            side: convert::side(interface.side),
+            port: port.map(|port| port.name.clone()).unwrap_or_default(),
+            driver: port.map(|port| port.driver.clone()).unwrap_or_default(),
+            mac: port.map(|port| port.station.to_string()).unwrap_or_default(),
+            addresses: interface.addresses.iter().map(|own| format!("{}/{}", own.address, own.prefix_length)).collect(),
+            mtu_bytes: interface.mtu,
+            vlan: link.vlan,
+            link_up: up.get(link.port.index()).copied().unwrap_or(false),
+            rx_packets,
+            rx_bytes,
+            // Of the whole port: what is not received has no VLAN yet.
+            rx_missed: missed,
+            tx_packets,
+            tx_bytes,
+            tx_dropped,
+        }
+    });
+    Ok(objects.collect())
+}
+
+fn filtering(filtering: Filtering) -> control::Filtering {
+    match filtering {
+        Filtering::EndpointIndependent => control::Filtering::EndpointIndependent,
+        Filtering::AddressDependent => control::Filtering::AddressDependent,
+        Filtering::AddressAndPortDependent => control::Filtering::AddressAndPortDependent,
+    }
+}
+
+pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
+    let shared = &instance.shared;
+    let mut objects = Vec::new();
+    for (position, pool) in instance.settings().pools.iter().enumerate() {
+        let id = PoolId(position as u16);
+        let indices = (0..shared.address_count() as u32).map(AddressIndex);
+        let mut used = [0; Protocol::COUNT];
+        let mut total = [0; Protocol::COUNT];
+        let mut subscribers = 0;
+        for index in indices.filter(|index| shared.pool_of(*index) == id) {
+            subscribers += u64::from(shared.paired_subscribers(index));
+            for ((used, total), protocol) in used.iter_mut().zip(&mut total).zip(Protocol::ALL) {
+                *used += u64::from(shared.ports_used(index, protocol));
+                *total += u64::from(shared.ports_available(index, protocol));
+            }
+        }
+        let [udp, tcp, icmp] = pool.filtering.map(filtering);
+        objects.push(Pool {
+            name: pool.name.clone(),
+            addresses: pool.addresses.len() as u64,
+            subscriber_prefixes: pool.subscribers.iter().map(|prefix| convert::prefix(*prefix)).collect(),
+            pooling: match pool.pooling {
+                Pooling::Paired => control::Pooling::Paired,
+                Pooling::Arbitrary => control::Pooling::Arbitrary,
+            },
+            filtering: FilteringByProtocol { udp, tcp, icmp },
+            port_min: pool.port_min,
+            port_max: pool.port_max,
+            draining: false,
+            subscribers,
+            ports_used: convert::per_protocol(used),
+            ports_total: convert::per_protocol(total),
+            utilisation_ratio: fullest(used, total),
+        });
+    }
+    Ok(objects)
+}
+
+/// Everything counted that is no verdict: name, value, whether it is of now, sentence.
+fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> {
+    use CounterKind::Event;
+    use CounterKind::Gauge;
+    let Counters {
+        received,
+        verdicts: _,
+        handed_off,
+        taken_over,
+        fragments_held,
+        neighbour_pending,
+        fragmented,
+        originated,
+        icmp_errors_suppressed,
+        icmp_errors_translated,
+        mappings_created,
+        mappings_removed,
+        sessions_created,
+        sessions_removed,
+        tcp_resets_ignored,
+        unsolicited_syns_matched,
+        unsolicited_syns_overflow,
+        bytes_forwarded: [bytes_outbound, bytes_inbound, bytes_hairpin],
+    } = snapshot.counters;
+    let links = snapshot.links;
+    let mut events = vec![
+        ("received", received, Event, "Packets taken from ports."),
+        ("handed_off", handed_off, Event, "Packets given to other workers."),
+        ("taken_over", taken_over, Event, "Packets taken from other workers."),
+        ("fragments_held", fragments_held, Gauge, "Fragments waiting for the first one of their datagram."),
+        (
+            "neighbour_pending",
+            neighbour_pending,
+            Gauge,
+            "Packets waiting for the link-layer address of their next hop.",
+        ),
+        ("fragmented", fragmented, Event, "Packets that left in fragments because of the next link's MTU."),
+        ("originated", originated, Event, "Packets Natrix made itself (ICMP errors, replies)."),
+        ("originated_dropped", links.originated_dropped, Event, "Packets Natrix made itself that could not be sent."),
+        ("icmp_errors_suppressed", icmp_errors_suppressed, Event, "ICMP errors not sent because of the rate limits."),
+        ("icmp_errors_translated", icmp_errors_translated, Event, "ICMP errors translated."),
+        ("sessions_created", sessions_created, Event, "Sessions created."),
+        ("sessions_removed", sessions_removed, Event, "Sessions removed."),
+        (
+            "tcp_resets_ignored",
+            tcp_resets_ignored,
+            Event,
+            "RSTs outside the connection's sequence numbers (RFC 7857 §2.2).",
+        ),
+        (
+            "unsolicited_syns_matched",
+            unsolicited_syns_matched,
+            Event,
+            "Unsolicited SYNs followed in time by a matching one from inside.",
+        ),
+        (
+            "unsolicited_syns_overflow",
+            unsolicited_syns_overflow,
+            Event,
+            "Unsolicited SYNs dropped at once, because too many were held.",
+        ),
+        ("bytes_outbound", bytes_outbound, Event, "Bytes of IP packets translated from inside to outside."),
+        ("bytes_inbound", bytes_inbound, Event, "Bytes of IP packets translated from outside to inside."),
+        ("bytes_hairpin", bytes_hairpin, Event, "Bytes of IP packets from one subscriber to another."),
+        ("arp_replies", links.arp_replies, Event, "ARP requests answered."),
+        ("arp_requests", links.arp_requests, Event, "ARP requests, probes and announcements sent."),
+        (
+            "address_conflicts",
+            links.address_conflicts,
+            Event,
+            "ARP packets in which another station claimed an address of Natrix.",
+        ),
+    ]
+    .into_iter()
+    .map(|(name, value, kind, description)| (name.to_owned(), value, kind, description))
+    .collect::<Vec<_>>();
+    for protocol in Protocol::ALL {
+        let name = protocol.name();
+        let of = |numbers: [u64; Protocol::COUNT]| numbers.get(protocol.index()).copied().unwrap_or(0);
+        events.push((format!("mappings_created_{name}"), of(mappings_created), Event, "Mappings created."));
+        events.push((format!("mappings_removed_{name}"), of(mappings_removed), Event, "Mappings removed."));
+    }
+    events
+}
+
+fn all_counters(snapshot: &Snapshot, worker: Option<u8>) -> Vec<Counter> {
+    let verdicts = Verdict::ALL.iter().map(|verdict| Counter {
+        name: verdict.name().to_owned(),
+        worker,
+        value: snapshot.counters.of(*verdict),
+        kind: match verdict.kind() {
+            VerdictKind::Forwarded => CounterKind::Forwarded,
+            VerdictKind::Local => CounterKind::Local,
+            VerdictKind::Dropped => CounterKind::Dropped,
+        },
+        description: verdict.description().to_owned(),
+    });
+    let events = events(snapshot).into_iter().map(|(name, value, kind, description)| Counter {
+        name,
+        worker,
+        value,
+        kind,
+        description: description.to_owned(),
+    });
+    verdicts.chain(events).collect()
+}
+
+pub(crate) fn counters(instance: &Instance, per_worker: bool) -> Result<Vec<Counter>, Fault> {
+    let snapshots = instance.snapshots()?;
+    let mut each = snapshots.iter().enumerate().map(|(number, snapshot)| {
+        let worker = per_worker.then_some(number as u8);
+        all_counters(snapshot, worker)
+    });
+    if per_worker {
+        return Ok(each.flatten().collect());
+    }
+    let mut sums = each.next().unwrap_or_default();
+    for counters in each {
+        for (sum, counter) in sums.iter_mut().zip(counters) {
+            sum.value += counter.value;
+        }
+    }
+    Ok(sums)
+}
+
+pub(crate) fn drops(instance: &Instance) -> Result<Vec<DropReason>, Fault> {
+    let snapshots = instance.snapshots()?;
+    let reasons = Verdict::ALL.iter().filter(|verdict| verdict.kind() == VerdictKind::Dropped);
+    let objects = reasons.map(|verdict| {
+        let packets = |snapshot: &Snapshot| snapshot.counters.of(*verdict);
+        let per_worker = snapshots.iter().enumerate();
+        DropReason {
+            reason: verdict.name().to_owned(),
+            packets: snapshots.iter().map(packets).sum(),
+            description: verdict.description().to_owned(),
+            per_worker: per_worker
+                .map(|(number, snapshot)| WorkerPackets { worker: number as u8, packets: packets(snapshot) })
+                .collect(),
+        }
+    });
+    Ok(objects.collect())
+}

@@ -1,0 +1,374 @@
+//! The control server over a real socket, in front of workers on in-memory ports.
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Instant;
+
+use control::Client;
+use control::ClientError;
+use control::Filter;
+use control::Find;
+use control::FindAnswer;
+use control::List;
+use control::Mapping;
+use control::Object;
+use control::Place;
+use control::Reply;
+use control::Request;
+use control::Status;
+use control::Trace;
+use control::TraceRecord;
+use control::Why;
+use control::WhyAnswer;
+use wire::ethernet::MacAddress;
+
+use super::CLIENTS_MAX;
+use super::Server;
+use super::Socket;
+use super::SocketError;
+use super::Ticker;
+use crate::clock::Clock;
+use crate::fleet::Fleet;
+use crate::fleet::Idle;
+use crate::fleet::ThreadOptions;
+use crate::instance::Description;
+use crate::instance::Instance;
+use crate::instance::PortDescription;
+use crate::links::InterfaceLink;
+use crate::log::Log;
+use crate::mailbox::mailbox;
+use crate::worker::tests::Bed;
+use crate::worker::tests::INSIDE;
+use crate::worker::tests::OUTSIDE;
+use crate::worker::tests::SERVER;
+use crate::worker::tests::subscriber;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory of this test, removed at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("natrix-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Directory(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("control.sock")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Running {
+    bed: Bed,
+    directory: Directory,
+    _server: Server,
+    _ticker: Ticker,
+    _fleet: Fleet,
+}
+
+impl Running {
+    fn start(name: &str) -> Running {
+        let directory = Directory::new(name);
+        let clock = Clock::start();
+        let Bed { ports, mut workers, .. } = Bed::new(2);
+        let mut askers = Vec::new();
+        for worker in &mut workers {
+            let (asker, inbox) = mailbox();
+            worker.set_mailbox(inbox);
+            askers.push(asker);
+        }
+        let port = |name: &str| PortDescription {
+            name: name.to_owned(),
+            driver: "memory".to_owned(),
+            station: MacAddress([2, 0, 0, 0, 0, 0]),
+        };
+        let description = Description {
+            version: "1.2.3".to_owned(),
+            config_path: "test.toml".to_owned(),
+            ports: vec![port("lan"), port("wan")],
+            links: vec![
+                InterfaceLink { port: INSIDE, vlan: None },
+                InterfaceLink { port: OUTSIDE, vlan: None },
+                InterfaceLink { port: INSIDE, vlan: Some(100) },
+            ],
+            cpus: vec![None, None],
+        };
+        let shared = Arc::clone(workers[0].shard().shared());
+        let instance = Arc::new(Instance::new(description, shared, clock, askers));
+        instance.set_state(control::RunState::Running);
+        let (quarantine, _receiver) = sync_channel(1);
+        let options = ThreadOptions { clock, idle: Idle::Sleep, quarantine };
+        let fleet = Fleet::start(workers, &[], &options, || {}).expect("threads start");
+        let log = Log::silent();
+        let socket = Socket::open(&directory.socket(), 0o600).expect("the socket opens");
+        let server = Server::start(socket, Arc::clone(&instance), log).expect("the server starts");
+        let ticker = Ticker::start(instance, log).expect("the ticker starts");
+        let bed = Bed { ports, workers: Vec::new(), now: clock.now() };
+        Running { bed, directory, _server: server, _ticker: ticker, _fleet: fleet }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.directory.socket(), "1.2.3", PATIENCE).expect("the server accepts")
+    }
+
+    /// Sends one packet from each of `hosts` and waits until all are out; returns their external endpoints.
+    fn traffic(&self, hosts: core::ops::Range<u8>) -> Vec<(SocketAddrV4, SocketAddrV4)> {
+        let start = Instant::now();
+        let mut out = Vec::new();
+        for host in hosts {
+            self.bed.push_udp(usize::from(host) % 2, subscriber(host), SERVER, &[host]);
+            // One after the other: not many packets may wait while the server's station is asked for.
+            while out.last().is_none_or(|(internal, _)| *internal != subscriber(host)) {
+                assert!(start.elapsed() < PATIENCE, "the packet leaves");
+                let sent = self.bed.sent(OUTSIDE);
+                self.bed.answer_arp(0, OUTSIDE, &sent);
+                out.extend(sent.iter().filter_map(|frame| {
+                    let (source, _, payload) = frame.udp()?;
+                    Some((subscriber(payload[0]), source))
+                }));
+                thread::sleep(Duration::from_micros(100));
+            }
+        }
+        out
+    }
+}
+
+fn all<T: Object>(client: &mut Client, make: impl Fn(List) -> Request, list: &List) -> Vec<T> {
+    let mut objects = Vec::new();
+    let mut cursor = None;
+    loop {
+        client.send(&make(List { cursor, ..list.clone() })).expect("the request is sent");
+        cursor = loop {
+            match client.receive().expect("a reply") {
+                Reply::End(end) => break end.cursor,
+                Reply::Error(fault) => panic!("{fault}"),
+                reply => objects.push(T::from_reply(reply).expect("the kind asked for")),
+            }
+        };
+        if cursor.is_none() {
+            return objects;
+        }
+    }
+}
+
+fn one<T: Object>(client: &mut Client, request: Request) -> T {
+    let mut objects = all(client, |_| request.clone(), &List::default());
+    assert_eq!(objects.len(), 1);
+    objects.remove(0)
+}
+
+#[test]
+fn every_kind_of_state_is_shown() {
+    let running = Running::start("kinds");
+    let traffic = running.traffic(2..42);
+    let mut client = running.client();
+    assert_eq!(client.daemon_version(), "1.2.3");
+
+    let status: Status = one(&mut client, Request::Status);
+    assert_eq!((status.mappings, status.sessions, status.subscribers), (40, 40, 40));
+    assert_eq!(status.workers.len(), 2);
+    assert!(status.workers.iter().all(|worker| worker.mappings > 0), "both own subscribers");
+    assert_eq!(status.packets_forwarded, 40);
+
+    let mappings: Vec<Mapping> = all(&mut client, Request::Mappings, &List { limit: Some(7), ..List::default() });
+    let shown: BTreeSet<_> = mappings.iter().map(|mapping| (mapping.internal, mapping.external)).collect();
+    assert_eq!((mappings.len(), shown), (40, traffic.into_iter().collect()));
+    assert!(mappings.iter().all(|mapping| mapping.idle_us <= 60_000_000 && mapping.expires_in_us > 0));
+
+    let filter = Filter { internal_port: Some(4_007), ..Filter::default() };
+    let filtered: Vec<control::Session> = all(&mut client, Request::Sessions, &List { filter, ..List::default() });
+    assert_eq!(filtered.iter().map(|session| session.remote).collect::<Vec<_>>(), [SERVER]);
+    let subscribers: Vec<control::Subscriber> = all(&mut client, Request::Subscribers, &List::default());
+    assert_eq!(subscribers.len(), 40);
+
+    let interfaces: Vec<control::Interface> = all(&mut client, |_| Request::Interfaces, &List::default());
+    assert_eq!(interfaces.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["lan", "wan", "lan.100"]);
+    assert_eq!(interfaces[0].rx_packets, 40);
+    let pools: Vec<control::Pool> = all(&mut client, |_| Request::Pools, &List::default());
+    assert_eq!((pools[0].ports_used.udp, pools[0].subscribers), (40, 40));
+    let addresses: Vec<control::PoolAddress> =
+        all(&mut client, Request::PoolAddresses, &List { limit: Some(1), ..List::default() });
+    assert_eq!(addresses.iter().map(|address| address.ports_used.udp).sum::<u64>(), 40);
+    let drops: Vec<control::DropReason> = all(&mut client, |_| Request::Drops, &List::default());
+    assert!(drops.iter().all(|drop| drop.packets == 0 && drop.per_worker.len() == 2));
+    let rules: Vec<control::Rule> = all(&mut client, Request::Rules, &List::default());
+    assert!(rules.is_empty());
+
+    let counters = |per_worker| move |_: List| Request::Counters(control::Counters { per_worker });
+    let sums: Vec<control::Counter> = all(&mut client, counters(false), &List::default());
+    let each: Vec<control::Counter> = all(&mut client, counters(true), &List::default());
+    let value = |counters: &[control::Counter], name: &str| -> u64 {
+        counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value).sum()
+    };
+    assert_eq!(each.len(), sums.len() * 2);
+    for name in ["outbound", "received", "mappings_created_udp"] {
+        assert_eq!(value(&sums, name), value(&each, name), "{name}");
+    }
+    assert_eq!(value(&sums, "outbound"), 40);
+}
+
+#[test]
+fn find_names_the_holder_from_either_side() {
+    let running = Running::start("find");
+    let (internal, external) = running.traffic(2..3)[0];
+    let mut client = running.client();
+    let mut find = |address: Ipv4Addr, port: Option<u16>| -> FindAnswer {
+        one(&mut client, Request::Find(Find { address, port, protocol: None, limit: None, cursor: None }))
+    };
+    let answer = find(*external.ip(), Some(external.port()));
+    assert_eq!((answer.place, answer.holder), (Place::External, Some(*internal.ip())));
+    assert_eq!(answer.mapping.map(|mapping| mapping.internal), Some(internal));
+    let answer = find(*internal.ip(), Some(internal.port()));
+    assert_eq!((answer.place, answer.mapping.map(|mapping| mapping.external)), (Place::Internal, Some(external)));
+    let answer = find(*external.ip(), None);
+    assert_eq!(answer.holder, Some(*internal.ip()));
+    let answer = find(*internal.ip(), None);
+    assert_eq!(answer.external_address, Some(*external.ip()));
+    assert_eq!(find(*external.ip(), Some(external.port() ^ 1)).holder, None);
+    assert_eq!(find(Ipv4Addr::new(10, 0, 0, 200), None).place, Place::Internal);
+    assert_eq!(find(Ipv4Addr::new(198, 51, 100, 1), None).place, Place::Interface);
+    assert_eq!(find(Ipv4Addr::new(192, 0, 2, 1), None).place, Place::Nowhere);
+}
+
+#[test]
+fn why_explains_and_changes_nothing() {
+    let running = Running::start("why");
+    let (_, external) = running.traffic(2..3)[0];
+    let mut client = running.client();
+    let ask = |source, destination, inbound| {
+        Request::Why(Why {
+            protocol: control::Protocol::Udp,
+            source,
+            destination,
+            inbound,
+            tcp_segment: None,
+            length_bytes: None,
+            interface: None,
+        })
+    };
+    let answer: WhyAnswer = one(&mut client, ask(subscriber(9), SERVER, false));
+    assert_eq!(answer.verdict, "outbound");
+    assert!(answer.steps.len() >= 3, "{:?}", answer.steps);
+    let answer: WhyAnswer = one(&mut client, ask(SERVER, external, true));
+    assert_eq!(answer.verdict, "inbound");
+    assert_eq!(answer.translated_destination, Some(subscriber(2)));
+    let status: Status = one(&mut client, Request::Status);
+    assert_eq!((status.mappings, status.packets_received), (1, 1 + arp_received(&status)));
+}
+
+/// ARP replies are packets received, too.
+fn arp_received(status: &Status) -> u64 {
+    status.packets_received - status.packets_forwarded
+}
+
+#[test]
+fn a_trace_streams_packets_until_its_count_or_its_stop() {
+    let running = Running::start("trace");
+    running.traffic(2..3);
+    let mut client = running.client();
+    let wanted = Trace { protocol: Some(control::Protocol::Udp), count: Some(3), snap_bytes: 100, ..Trace::default() };
+    client.send(&Request::Trace(wanted)).expect("the request is sent");
+    let mut other = running.client();
+    let start = Instant::now();
+    let mut records: Vec<TraceRecord> = Vec::new();
+    // The trace begins some time after the request: packets are sent until it has seen three.
+    client.set_read_timeout(Some(Duration::from_millis(20))).expect("a socket option");
+    loop {
+        running.bed.push_udp(0, subscriber(2), SERVER, &[2]);
+        match client.receive() {
+            Ok(Reply::Trace(record)) => records.push(record),
+            Ok(Reply::End(_)) => break,
+            Ok(other) => panic!("{other:?}"),
+            Err(_not_yet) => {}
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert_eq!(records.len(), 3);
+    let record = &records[0];
+    assert_eq!((record.verdict.as_str(), record.interface.as_str()), ("outbound", "lan"));
+    assert!(record.before.starts_with("udp 10.0.0.2:4002 > 198.51.100.100:53 len 29 ttl 64"), "{}", record.before);
+    assert!(record.after.as_ref().is_some_and(|after| after.contains(" > 198.51.100.100:53 ")));
+    assert_eq!(record.frame.as_ref().map(|frame| frame.0.len()), Some(60));
+
+    other.send(&Request::Trace(Trace::default())).expect("the request is sent");
+    other.send(&Request::TraceStop).expect("the request is sent");
+    let end = loop {
+        match other.receive().expect("a reply") {
+            Reply::Trace(_) => {}
+            reply => break reply,
+        }
+    };
+    assert!(matches!(end, Reply::End(_)));
+    let _: Status = one(&mut other, Request::Status);
+}
+
+#[test]
+fn wrong_requests_are_refused_and_the_connection_goes_on() {
+    let running = Running::start("wrong");
+    let mut client = running.client();
+    let filter = Filter { pool: Some("b".to_owned()), ..Filter::default() };
+    client.send(&Request::Mappings(List { filter, ..List::default() })).expect("sent");
+    let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
+    assert_eq!(fault.to_string(), "pool \"b\": does not exist; pools are: a");
+    client.send(&Request::Mappings(List { cursor: Some("x".to_owned()), ..List::default() })).expect("sent");
+    let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
+    assert_eq!(fault.to_string(), "cursor: was not made by this list (x); leave it out to start anew");
+    let _: Status = one(&mut client, Request::Status);
+}
+
+#[test]
+fn clients_beyond_the_limit_are_turned_away() {
+    let running = Running::start("limit");
+    let clients: Vec<Client> = (0..CLIENTS_MAX).map(|_| running.client()).collect();
+    let mut one_more = running.client();
+    let refused = one_more.receive();
+    assert!(matches!(&refused, Ok(Reply::Error(fault)) if fault.problem == "too many clients"), "{refused:?}");
+    drop(clients);
+    let start = Instant::now();
+    loop {
+        let mut client = running.client();
+        match client.send(&Request::Status).and_then(|()| client.receive()) {
+            Ok(Reply::Status(_)) => break,
+            Ok(_) | Err(ClientError::Lost { .. }) => assert!(start.elapsed() < PATIENCE, "places become free"),
+            Err(error) => panic!("{error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_socket_is_guarded() {
+    let directory = Directory::new("guard");
+    let path = directory.socket();
+    let first = Socket::open(&path, 0o640).expect("it opens");
+    assert_eq!(fs::metadata(&path).expect("it exists").permissions().mode() & 0o777, 0o640);
+    assert!(matches!(Socket::open(&path, 0o640), Err(SocketError::InUse(_))), "a second instance is refused");
+    drop(first);
+    assert!(!path.exists(), "the file goes with the socket");
+
+    // An instance that was killed leaves its file behind.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("it binds"));
+    assert!(path.exists() && UnixStream::connect(&path).is_err());
+    drop(Socket::open(&path, 0o600).expect("a stale file is replaced"));
+
+    fs::write(&path, "precious").expect("a file");
+    assert!(matches!(Socket::open(&path, 0o600), Err(SocketError::Occupied(_))));
+    assert_eq!(fs::read_to_string(&path).expect("a file"), "precious");
+}

@@ -1,0 +1,103 @@
+//! Once a second: rates from two snapshots, and what the workers noticed and could not log.
+
+use core::net::Ipv4Addr;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::thread::JoinHandle;
+
+use control::ratio;
+use nat::verdict::VerdictKind;
+
+use super::numbers::packets_of;
+use crate::instance::Instance;
+use crate::instance::Rates;
+use crate::log::Log;
+use crate::mailbox::Snapshot;
+
+const PERIOD: Duration = Duration::from_secs(1);
+/// How soon the thread sees that it is to stop.
+const STEP: Duration = Duration::from_millis(50);
+
+/// The ticking thread; stops when dropped.
+#[derive(Debug)]
+pub struct Ticker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    /// Keeps the rates of `instance` up to date until dropped.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(instance: Arc<Instance>, log: Log) -> io::Result<Ticker> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let tick = move || run(&instance, log, &stopped);
+        let thread = thread::Builder::new().name("rates".to_owned()).spawn(tick)?;
+        Ok(Ticker { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
+    let mut before: Vec<Snapshot> = Vec::new();
+    let steps = PERIOD.as_millis() / STEP.as_millis();
+    while !stop.load(Ordering::Relaxed) {
+        // A worker that does not answer is seen by whoever asks; the rates stand still meanwhile.
+        if let Ok(snapshots) = instance.snapshots() {
+            instance.set_rates(rates(&before, &snapshots));
+            snapshots.iter().for_each(|snapshot| report(instance, log, snapshot));
+            before = snapshots;
+        }
+        for _ in 0..steps {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(STEP);
+        }
+    }
+}
+
+fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {
+    if let Some(conflict) = snapshot.conflict {
+        let interface = instance.settings().interfaces.get(conflict.interface.index());
+        log.warn(&format_args!(
+            "interface \"{}\": another station uses an address of Natrix ({} is at {}); give one of them another address",
+            interface.map_or("", |interface| &interface.name),
+            Ipv4Addr::from_bits(conflict.address),
+            conflict.station,
+        ));
+    }
+}
+
+pub(crate) fn rates(before: &[Snapshot], after: &[Snapshot]) -> Rates {
+    let mut rates = Rates::default();
+    for (before, after) in before.iter().zip(after) {
+        let elapsed_us = after.now.saturating_since(before.now).as_micros().max(1);
+        // A verdict may be taken back, so a count can be lower than before by a few.
+        let per_second = |of: &dyn Fn(&Snapshot) -> u64| {
+            let change = u128::from(of(after).saturating_sub(of(before)));
+            (change * 1_000_000 / u128::from(elapsed_us)) as u64
+        };
+        rates.packets += per_second(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Forwarded));
+        rates.bits += per_second(&|snapshot| snapshot.counters.bytes_forwarded.iter().sum::<u64>() * 8);
+        rates.drops += per_second(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Dropped));
+        rates.mappings += per_second(&|snapshot| snapshot.counters.mappings_created.iter().sum());
+        rates.busy.push(ratio(after.busy_us.saturating_sub(before.busy_us), elapsed_us).min(1.0));
+    }
+    rates
+}

@@ -1,0 +1,242 @@
+//! `trace`: packets as they pass, from all workers, until the client has enough.
+
+use core::fmt::Write as _;
+use core::net::SocketAddrV4;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+use control::End;
+use control::Fault;
+use control::HexBytes;
+use control::Reply;
+use control::Request;
+use control::Trace;
+use control::TraceRecord;
+use control::line::LineError;
+use nat::Verdict;
+use nat::types::InterfaceId;
+
+use super::Client;
+use super::convert;
+use super::is_timeout;
+use crate::instance::Instance;
+use crate::instance::mismatch;
+use crate::mailbox::Question;
+use crate::trace;
+use crate::trace::Flow;
+use crate::trace::TraceFilter;
+use crate::trace::TraceReader;
+
+/// Records a worker can be ahead of the client.
+const RECORDS: usize = 512;
+/// Records sent before the client is listened to again.
+const BATCH: usize = 256;
+/// How long the client is listened to when there is no packet to show.
+const LISTEN: Duration = Duration::from_millis(10);
+/// The same under way of many packets: only to see whether it has said something.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// Ends the traces at the workers, however this one ends.
+struct Running<'a> {
+    instance: &'a Instance,
+    id: u64,
+    readers: Vec<TraceReader>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        for worker in 0..self.instance.worker_count() {
+            // A worker that can not be asked sees with its next trace that nobody reads this one.
+            let _ = self.instance.ask(worker, Question::TraceStop(self.id));
+        }
+    }
+}
+
+pub(crate) fn trace(
+    client: &mut Client,
+    instance: &Instance,
+    stop: &AtomicBool,
+    wanted: &Trace,
+) -> Result<(), LineError> {
+    let mut running = match start(instance, wanted) {
+        Ok(running) => running,
+        Err(fault) => return Ok(client.send(&Reply::Error(fault))?),
+    };
+    let idle_timeout = client.stream().read_timeout()?;
+    let outcome = stream(client, instance, stop, wanted, &mut running);
+    client.stream().set_read_timeout(idle_timeout)?;
+    outcome
+}
+
+fn stream(
+    client: &mut Client,
+    instance: &Instance,
+    stop: &AtomicBool,
+    wanted: &Trace,
+    running: &mut Running<'_>,
+) -> Result<(), LineError> {
+    let mut left = wanted.count.unwrap_or(u64::MAX);
+    while !stop.load(Ordering::Relaxed) && left > 0 {
+        let mut sent = 0;
+        for (worker, reader) in running.readers.iter_mut().enumerate() {
+            while left > 0 && sent < BATCH {
+                let mut object = None;
+                if !reader.read(|record| object = Some(object_of(instance, worker, record, wanted))) {
+                    break;
+                }
+                let Some(object) = object else { break };
+                client.send(&object.into())?;
+                sent += 1;
+                left -= 1;
+            }
+        }
+        if left == 0 {
+            break;
+        }
+        client.stream().set_read_timeout(Some(if sent > 0 { GLANCE } else { LISTEN }))?;
+        match client.next_request() {
+            Ok(Some(Request::TraceStop)) => break,
+            Ok(Some(_)) => {
+                let fault = Fault::new("request", "came while a trace runs", "send trace_stop first");
+                return Ok(client.send(&Reply::Error(fault))?);
+            }
+            Ok(None) => return Ok(()),
+            Err(LineError::Io(error)) if is_timeout(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(client.send(&Reply::End(End { cursor: None }))?)
+}
+
+fn start<'a>(instance: &'a Instance, wanted: &Trace) -> Result<Running<'a>, Fault> {
+    let filter = filter_of(instance, wanted)?;
+    let mut running = Running { instance, id: instance.next_trace(), readers: Vec::new() };
+    for worker in 0..instance.worker_count() {
+        let (tap, reader) = trace::tap(running.id, filter, wanted.snap_bytes as usize, RECORDS);
+        match instance.ask(worker, Question::TraceStart(Some(tap)))? {
+            Question::TraceStart(None) => running.readers.push(reader),
+            Question::TraceStart(Some(_)) => {
+                let fault = Fault::new("trace", "too many are running", "end another one first");
+                return Err(fault.seen(format!("{} per worker", trace::TAPS_MAX)));
+            }
+            _ => return Err(mismatch(worker)),
+        }
+    }
+    Ok(running)
+}
+
+fn filter_of(instance: &Instance, wanted: &Trace) -> Result<TraceFilter, Fault> {
+    let interface = match &wanted.interface {
+        None => None,
+        Some(name) => {
+            let position = instance.settings().interfaces.iter().position(|interface| interface.name == *name);
+            let missing =
+                || Fault::new(format!("interface \"{name}\""), "does not exist", "see natrix show interfaces");
+            Some(InterfaceId(position.ok_or_else(missing)? as u16))
+        }
+    };
+    let verdict = match &wanted.verdict {
+        None => None,
+        Some(name) => {
+            let missing = || Fault::new(format!("verdict \"{name}\""), "does not exist", "see natrix show counters");
+            Some(*Verdict::ALL.iter().find(|verdict| verdict.name() == name).ok_or_else(missing)?)
+        }
+    };
+    Ok(TraceFilter {
+        protocol: wanted.protocol.map(convert::engine_protocol),
+        address: wanted.address.map(convert::engine_prefix),
+        port: wanted.port,
+        interface,
+        verdict,
+        dropped_only: wanted.dropped_only,
+    })
+}
+
+fn object_of(instance: &Instance, worker: usize, record: &trace::TraceRecord, wanted: &Trace) -> TraceRecord {
+    let name = |interface: InterfaceId| {
+        let interface = instance.settings().interfaces.get(interface.index());
+        interface.map(|interface| interface.name.clone()).unwrap_or_default()
+    };
+    let snap = |frame: &[u8]| {
+        let length = frame.len().min(wanted.snap_bytes as usize);
+        HexBytes(frame.get(..length).unwrap_or(frame).to_vec())
+    };
+    let left = !record.after.is_empty();
+    TraceRecord {
+        time_us: instance.clock.unix_us(record.time),
+        worker: worker as u8,
+        interface: record.interface.map(name).unwrap_or_default(),
+        interface_out: record.interface_out.map(name),
+        verdict: record.verdict.name().to_owned(),
+        kind: convert::verdict_kind(record.verdict.kind()),
+        before: in_words(&record.before),
+        after: left.then(|| in_words(&record.after)),
+        steps: Vec::new(),
+        length_bytes: record.length,
+        frame: (wanted.snap_bytes > 0).then(|| snap(&record.before)),
+        frame_out: (wanted.snap_bytes > 0 && left).then(|| snap(&record.after)),
+        lost_before: record.lost_before,
+    }
+}
+
+/// A frame in one line.
+fn in_words(frame: &[u8]) -> String {
+    let Ok(header) = wire::ethernet::LinkHeader::parse(frame) else {
+        return format!("truncated frame len {}", frame.len());
+    };
+    let payload = frame.get(header.payload_offset()..).unwrap_or_default();
+    let flow = match header.ether_type {
+        wire::ethernet::ETHER_TYPE_IPV4 => Flow::of(payload),
+        wire::ethernet::ETHER_TYPE_ARP => return arp_in_words(payload),
+        _ => None,
+    };
+    let Some(flow) = flow else {
+        return format!("ethertype 0x{:04x} {} > {}", header.ether_type, header.source, header.destination);
+    };
+    let field = |offset: usize| payload.get(offset).copied().unwrap_or(0);
+    let mut text = match flow.protocol {
+        1 => "icmp".to_owned(),
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        number => format!("protocol {number}"),
+    };
+    // Writing to a String does not fail.
+    let _ = match flow.ports {
+        Some((source, destination)) => {
+            let (source, destination) =
+                (SocketAddrV4::new(flow.source, source), SocketAddrV4::new(flow.destination, destination));
+            write!(text, " {source} > {destination}")
+        }
+        None => write!(text, " {} > {}", flow.source, flow.destination),
+    };
+    let transport = usize::from(field(0) & 0x0f) * 4;
+    let fragment = u16::from_be_bytes([field(6), field(7)]);
+    if flow.protocol == 6 && flow.ports.is_some() {
+        let flags = field(transport + 13);
+        let names = [(0x02, "syn"), (0x10, "ack"), (0x01, "fin"), (0x04, "rst"), (0x08, "psh")];
+        let set: Vec<&str> = names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
+        let _ = write!(text, " {}", set.join(","));
+    }
+    if flow.protocol == 1 && fragment & 0x1fff == 0 {
+        let _ = write!(text, " type {} code {}", field(transport), field(transport + 1));
+    }
+    if fragment & 0x3fff != 0 {
+        let more = if fragment & 0x2000 == 0 { "" } else { "+" };
+        let _ = write!(text, " fragment {}{more}", u32::from(fragment & 0x1fff) * 8);
+    }
+    let _ = write!(text, " len {} ttl {}", u16::from_be_bytes([field(2), field(3)]), field(8));
+    text
+}
+
+fn arp_in_words(payload: &[u8]) -> String {
+    use wire::arp::Message;
+    use wire::arp::Operation;
+    let Ok(message) = Message::parse(payload) else { return "arp, unreadable".to_owned() };
+    let address = core::net::Ipv4Addr::from_bits;
+    let (sender, target) = (address(message.sender_address), address(message.target_address));
+    match message.operation {
+        Operation::Request => format!("arp who has {target} tell {sender}"),
+        Operation::Reply => format!("arp {sender} is at {}", message.sender_mac),
+    }
+}

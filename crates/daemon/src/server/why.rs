@@ -1,0 +1,177 @@
+//! `why`: what would happen to a packet now. A real packet is built and the engine is asked about it.
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use control::Direction;
+use control::Fault;
+use control::Step;
+use control::TcpSegment;
+use control::Why;
+use control::WhyAnswer;
+use nat::Protocol;
+use nat::Settings;
+use nat::settings::Filtering;
+use nat::tcp::TcpState;
+use nat::types::Side;
+use nat::types::WorkerId;
+use nat::view;
+use wire::build;
+use wire::tcp::Flags;
+
+use super::convert;
+use crate::instance::Instance;
+use crate::instance::mismatch;
+use crate::mailbox::Question;
+
+/// Header bytes of the shortest packet of each transport.
+const fn shortest(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::Udp | Protocol::Icmp => 28,
+        Protocol::Tcp => 40,
+    }
+}
+
+pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
+    let settings = instance.settings();
+    let side = side(settings, why)?;
+    let protocol = convert::engine_protocol(why.protocol);
+    let packet = packet(why, protocol, side)?;
+    let worker = worker_to_ask(instance, why, protocol, side);
+    let question = Question::Explain { side, packet, explanation: None };
+    let Question::Explain { explanation: Some(explanation), .. } = instance.ask(worker.index(), question)? else {
+        return Err(mismatch(worker.index()));
+    };
+    Ok(WhyAnswer {
+        protocol: why.protocol,
+        source: why.source,
+        destination: why.destination,
+        direction: if side == Side::Inside { Direction::Outbound } else { Direction::Inbound },
+        verdict: explanation.verdict.name().to_owned(),
+        kind: convert::verdict_kind(explanation.verdict.kind()),
+        description: explanation.verdict.description().to_owned(),
+        translated_source: explanation.source_after.map(convert::socket),
+        translated_destination: explanation.destination_after.map(convert::socket),
+        worker: worker.0,
+        steps: explanation.steps.iter().map(|step| step_of(settings, *step)).collect(),
+        state_changed: false,
+    })
+}
+
+/// Where the packet comes in.
+fn side(settings: &Settings, why: &Why) -> Result<Side, Fault> {
+    let asked = if why.inbound { Side::Outside } else { Side::Inside };
+    let Some(name) = &why.interface else { return Ok(asked) };
+    let interface = settings.interfaces.iter().find(|interface| interface.name == *name);
+    let interface = interface.ok_or_else(|| {
+        let known: Vec<&str> = settings.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        let remedy = format!("interfaces are: {}", known.join(", "));
+        Fault::new(format!("interface \"{name}\""), "does not exist", remedy)
+    })?;
+    if why.inbound && interface.side == Side::Inside {
+        let object = format!("interface \"{name}\"");
+        return Err(Fault::new(object, "faces the inside", "leave out --inbound, or name an outside interface"));
+    }
+    Ok(interface.side)
+}
+
+fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {
+    let flags = match why.tcp_segment.unwrap_or(TcpSegment::Syn) {
+        TcpSegment::Syn => Flags::SYN,
+        TcpSegment::SynAck => Flags::SYN.union(Flags::ACK),
+        TcpSegment::Ack => Flags::ACK,
+        TcpSegment::Fin => Flags::FIN.union(Flags::ACK),
+        TcpSegment::Rst => Flags::RST,
+    };
+    let (source, destination): (SocketAddrV4, SocketAddrV4) = (why.source, why.destination);
+    let (from, to): (Ipv4Addr, Ipv4Addr) = (*source.ip(), *destination.ip());
+    let builder = match protocol {
+        Protocol::Udp => build::udp(source, destination),
+        Protocol::Tcp => build::tcp(source, destination, flags),
+        Protocol::Icmp if side == Side::Inside => build::echo_request(from, to, source.port()),
+        Protocol::Icmp => build::echo_reply(from, to, destination.port()),
+    };
+    let length = why.length_bytes.map_or(shortest(protocol), usize::from);
+    let payload = length.checked_sub(shortest(protocol)).ok_or_else(|| {
+        let remedy = format!("a {} packet has at least {} bytes", protocol.name(), shortest(protocol));
+        Fault::new("packet", "is too short", remedy).seen(format!("{length} bytes"))
+    })?;
+    Ok(builder.payload_length(payload).build())
+}
+
+/// The worker that would decide. It is found here as steering finds it: by subscriber, or by who owns the mapping.
+fn worker_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side) -> WorkerId {
+    let shared = &instance.shared;
+    let owner = match side {
+        Side::Inside => Some(shared.worker_of_subscriber(why.source.ip().to_bits())),
+        Side::Outside => shared
+            .address_index(*why.destination.ip())
+            .and_then(|index| shared.owner(index, protocol, why.destination.port()))
+            .map(|(worker, _)| worker),
+    };
+    owner.unwrap_or_default()
+}
+
+/// One step in words.
+fn step_of(settings: &Settings, step: view::Step) -> Step {
+    let (name, decision, detail) = match step {
+        view::Step::Parsed { protocol, source, destination } => {
+            let transport =
+                Protocol::from_number(protocol).map_or_else(|| protocol.to_string(), |p| p.name().to_owned());
+            ("parse", format!("{transport} {source} > {destination}"), "headers are complete and agree".to_owned())
+        }
+        view::Step::Owner(worker) => {
+            ("owner", format!("worker {}", worker.0), "all packets of the flow go there".to_owned())
+        }
+        view::Step::OwnAddress(address) => {
+            let interface = convert::own_interface(settings, address).unwrap_or_default();
+            ("local", "for Natrix itself".to_owned(), format!("{address} is its address on interface \"{interface}\""))
+        }
+        view::Step::Hairpin { external } => (
+            "hairpin",
+            "to another subscriber".to_owned(),
+            format!("{external} is an external endpoint here (RFC 4787 REQ-9)"),
+        ),
+        view::Step::Routed { interface, next_hop, mtu } => {
+            let name = settings.interfaces.get(usize::from(interface)).map_or("", |interface| &interface.name);
+            ("route", format!("interface \"{name}\" via {next_hop}"), format!("longest prefix; MTU {mtu} bytes"))
+        }
+        view::Step::Pool(pool) => {
+            let name = convert::pool_name(settings, pool);
+            ("pool", format!("pool \"{name}\""), "longest subscriber prefix that has the source".to_owned())
+        }
+        view::Step::PairedWith(address) => (
+            "pool",
+            format!("external address {address}"),
+            "the subscriber is paired with it (RFC 4787 REQ-2)".to_owned(),
+        ),
+        view::Step::MappingFound { internal, external, expires_in } => {
+            ("lookup", format!("mapping {internal} = {external}"), format!("expires in {expires_in}"))
+        }
+        view::Step::MappingWouldBeCreated { ports_free } => (
+            "port",
+            "a mapping would be created".to_owned(),
+            format!("a port drawn at random from {ports_free} free ones (RFC 6056)"),
+        ),
+        view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned()),
+        view::Step::FilterAsked { filtering, allowed } => {
+            let rule = match filtering {
+                Filtering::EndpointIndependent => "anyone may send to a mapping",
+                Filtering::AddressDependent => "only addresses the subscriber has sent to",
+                Filtering::AddressAndPortDependent => "only endpoints the subscriber has sent to",
+            };
+            ("filter", if allowed { "allowed" } else { "refused" }.to_owned(), format!("{rule} (RFC 4787 §5)"))
+        }
+        view::Step::SessionFound { state, expires_in } => {
+            let state = state.map_or("active", TcpState::name);
+            ("session", format!("session {state}"), format!("expires in {expires_in}"))
+        }
+        view::Step::SessionWouldBeCreated => {
+            ("session", "a session would be created".to_owned(), "first packet with this remote endpoint".to_owned())
+        }
+        view::Step::PassRule(index) => {
+            ("rule", format!("rule {index} passes it"), "the protocol is not translated".to_owned())
+        }
+    };
+    Step { step: name.to_owned(), decision, detail }
+}

@@ -1,0 +1,477 @@
+//! One worker: takes packets from its ports and from other workers, has its shard decide, and sends what leaves.
+//!
+//! ```text
+//!   ports ──► link header ──► ARP ─────────────► answer, learn ──────────────┐
+//!                  │ IPv4                                                    ▼
+//!   rings ───────► ready ──► Shard::process ──► Outlet: neighbour, header ──► transmit queues
+//!                                  │                                 └──────► packets waiting for ARP
+//!                                  └──► HandOff ──► rings to other workers
+//! ```
+//!
+//! A worker has no thread and no clock of its own: somebody calls [`Worker::poll`] with the time. So the same code
+//! runs on a pinned thread, over a capture, and in a simulation with a virtual clock.
+
+use core::array;
+use std::sync::Arc;
+
+use nat::BuildError;
+use nat::Counters;
+use nat::Instant;
+use nat::Outcome;
+use nat::Packet;
+use nat::Shard;
+use nat::Shared;
+use nat::Verdict;
+use nat::packet::PacketMeta;
+use nat::packet::Stage;
+use nat::types::InterfaceId;
+use nat::types::WorkerId;
+use packet_io::BURST_MAX;
+use packet_io::Buffer;
+use packet_io::Burst;
+use packet_io::Io;
+use packet_io::PortIndex;
+use wire::arp::Message;
+use wire::ethernet::ETHER_TYPE_ARP;
+use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
+
+use crate::crossing::Crossing;
+use crate::crossing::Crossings;
+use crate::crossing::mesh;
+use crate::links::InterfaceLink;
+use crate::links::Links;
+use crate::mailbox::Mailbox;
+use crate::neighbour::Learnt;
+use crate::neighbour::NeighbourLimits;
+use crate::outlet::InterfaceCounters;
+use crate::outlet::LinkCounters;
+use crate::outlet::Outlet;
+use crate::trace::Tracer;
+
+/// Items taken from one ring in one poll.
+const RING_ITEMS_MAX: usize = BURST_MAX;
+/// ARP news taken from one ring in one poll.
+const LEARNT_MAX: usize = 16;
+
+/// Whether there are stations on the links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkMode {
+    /// There are: frames for others are not for us, and next hops are asked for by ARP.
+    #[default]
+    Live,
+    /// There are none, as with a capture taken elsewhere: every unicast frame is for us, whatever station it was sent
+    /// to, and next hops have made-up stations (`02:00`, then the address), so that nobody needs to answer.
+    Offline,
+}
+
+/// Sizes of what stands between workers and in front of the ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerOptions {
+    /// Packets that fit in each ring between two workers.
+    pub ring_packets: usize,
+    /// Bounds of each worker's neighbour cache.
+    pub neighbours: NeighbourLimits,
+    /// Whether there are stations on the links.
+    pub mode: LinkMode,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> WorkerOptions {
+        WorkerOptions { ring_packets: 1_024, neighbours: NeighbourLimits::default(), mode: LinkMode::Live }
+    }
+}
+
+/// One worker over its view of the ports.
+pub struct Worker<I: Io> {
+    id: WorkerId,
+    pub(crate) shard: Shard,
+    pub(crate) outlet: Outlet<I>,
+    /// IP packets for the shard. Here and not on the stack, so that a burst the shard fails on can be looked at.
+    ready: Burst<I::Buffer>,
+    metas: [PacketMeta; BURST_MAX],
+    receiving: bool,
+    pub(crate) tracer: Tracer,
+    mailbox: Option<Mailbox>,
+    /// Time spent in polls that had something to do, as far as whoever calls [`Worker::poll`] measures it.
+    pub(crate) busy_us: u64,
+    /// The last claim of somebody else to an address of ours, for the log.
+    conflict: Option<Learnt>,
+}
+
+/// Builds the workers of an instance, one per element of `ios` and in that order, and the rings between them.
+///
+/// `links` says where each interface of the settings is; `secret` are 256 bits that outsiders must not know.
+///
+/// # Errors
+/// [`BuildError`] when memory is short.
+pub fn build_workers<I: Io>(
+    shared: &Arc<Shared>,
+    links: &[InterfaceLink],
+    ios: Vec<I>,
+    options: &WorkerOptions,
+    secret: [u64; 4],
+    now: Instant,
+) -> Result<Vec<Worker<I>>, BuildError> {
+    let port_count = ios.first().map_or(0, Io::port_count);
+    let ports = (0..port_count).map(|port| PortIndex(port as u16));
+    let stations = ports.clone().map(|port| MacAddress(ios.first().map_or([0; 6], |io| io.mac(port))));
+    let links = Arc::new(Links::new(links.to_vec(), stations.collect()));
+    // Which workers can send on each port.
+    let capable: Vec<Vec<WorkerId>> = ports
+        .map(|port| {
+            let able = ios.iter().enumerate().filter(|(_, io)| io.can_transmit(port));
+            able.map(|(worker, _)| WorkerId(worker as u8)).collect()
+        })
+        .collect();
+    let settings = Arc::new(shared.settings().clone());
+    let crossings = mesh::<I::Buffer>(ios.len(), options.ring_packets);
+    let mut workers = Vec::with_capacity(ios.len());
+    for (index, (io, crossings)) in ios.into_iter().zip(crossings).enumerate() {
+        let id = WorkerId(index as u8);
+        let senders: Vec<Option<WorkerId>> =
+            capable.iter().map(|able| able.get(index.checked_rem(able.len()).unwrap_or(0)).copied()).collect();
+        let announces = |interface: InterfaceId| {
+            let link = links.link(interface).filter(|_| options.mode == LinkMode::Live);
+            let first = link.and_then(|link| capable.get(link.port.index())).and_then(|able| able.first());
+            first == Some(&id)
+        };
+        let secret = secret_of(secret, index as u64);
+        let shard = Shard::new(Arc::clone(shared), id, secret)?;
+        let ends = Ends { crossings, senders };
+        let outlet = Outlet::new(io, &links, &settings, ends, announces, options, secret[0], now);
+        workers.push(Worker {
+            id,
+            shard,
+            outlet,
+            ready: Burst::new(),
+            metas: [PacketMeta::default(); BURST_MAX],
+            receiving: true,
+            tracer: Tracer::default(),
+            mailbox: None,
+            busy_us: 0,
+            conflict: None,
+        });
+    }
+    Ok(workers)
+}
+
+/// What connects an outlet to the other workers.
+pub(crate) struct Ends<B> {
+    pub(crate) crossings: Crossings<B>,
+    /// Per port, the worker that sends there when this one cannot.
+    pub(crate) senders: Vec<Option<WorkerId>>,
+}
+
+/// Independent secrets for each worker from one (the output function of SplitMix64).
+fn secret_of(secret: [u64; 4], worker: u64) -> [u64; 4] {
+    secret.map(|word| {
+        let mut mixed = word.wrapping_add((worker + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
+}
+
+impl<I: Io> Worker<I> {
+    /// Which worker this is.
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Its verdicts and events. In balance between two polls:
+    /// `received + taken_over == verdicts + handed_off + fragments_held + neighbour_pending`.
+    pub fn counters(&self) -> &Counters {
+        self.shard.counters()
+    }
+
+    /// What happened on the links.
+    pub fn link_counters(&self) -> LinkCounters {
+        self.outlet.counters
+    }
+
+    /// Packets and bytes by logical interface, as far as this worker received and sent them.
+    pub fn interface_counters(&self) -> &[InterfaceCounters] {
+        &self.outlet.interfaces
+    }
+
+    /// The shard, to look into.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// The worker's view of the ports.
+    pub fn io(&self) -> &I {
+        &self.outlet.io
+    }
+
+    /// The worker's view of the ports, to feed it.
+    pub fn io_mut(&mut self) -> &mut I {
+        &mut self.outlet.io
+    }
+
+    /// Where the control server leaves its questions.
+    pub fn set_mailbox(&mut self, mailbox: Mailbox) {
+        self.mailbox = Some(mailbox);
+    }
+
+    /// Stops (or resumes) taking packets from ports. Rings and packets waiting for ARP are still served.
+    pub fn set_receiving(&mut self, receiving: bool) {
+        self.receiving = receiving;
+    }
+
+    /// Whether nothing is on its way through this worker.
+    pub fn is_quiet(&self) -> bool {
+        self.outlet.crossings.waiting() == 0 && self.outlet.waiting_count() == 0
+    }
+
+    /// Gives up the packets that still wait for their neighbour.
+    pub fn abandon_waiting(&mut self) {
+        self.outlet.abandon_waiting();
+        self.settle();
+    }
+
+    /// The last time somebody else claimed an address of ours, once.
+    pub fn take_conflict(&mut self) -> Option<Learnt> {
+        self.conflict.take()
+    }
+
+    /// One round: at most one burst from each ring and each port, then timers, then at most one question of the control
+    /// server. Returns the number of packets taken. `now` must not go back.
+    pub fn poll(&mut self, now: Instant) -> usize {
+        self.outlet.now = now;
+        let mut taken = self.take_from_rings(now);
+        if self.receiving {
+            for port in 0..self.outlet.links.port_count() {
+                taken += self.take_from_port(now, PortIndex(port as u16));
+            }
+        }
+        self.outlet.maintain();
+        self.shard.maintain(now, &mut self.outlet);
+        self.outlet.flush_all();
+        self.settle();
+        if self.mailbox.is_some() {
+            self.answer_mailbox(now);
+        }
+        taken
+    }
+
+    fn settle(&mut self) {
+        self.outlet.ledger.settle(self.shard.counters_mut());
+    }
+
+    fn answer_mailbox(&mut self, now: Instant) {
+        let Some(mut mailbox) = self.mailbox.take() else { return };
+        if let Some(question) = mailbox.next_question() {
+            let answer = self.answer(now, question);
+            mailbox.answer(answer);
+        }
+        self.mailbox = Some(mailbox);
+    }
+
+    fn take_from_rings(&mut self, now: Instant) -> usize {
+        let mut taken = 0;
+        for from in 0..self.outlet.crossings.from.len() {
+            for _ in 0..LEARNT_MAX {
+                let ring = self.outlet.crossings.learnt_from.get_mut(from).and_then(Option::as_mut);
+                let Some(learnt) = ring.and_then(|ring| ring.try_pop()) else { break };
+                self.outlet.learn(learnt.interface, learnt.address, learnt.station);
+            }
+            for _ in 0..RING_ITEMS_MAX {
+                let ring = self.outlet.crossings.from.get_mut(from).and_then(Option::as_mut);
+                let Some(item) = ring.and_then(|ring| ring.try_pop()) else { break };
+                taken += 1;
+                self.take_crossing(now, item);
+            }
+        }
+        self.process_ready(now);
+        taken
+    }
+
+    fn take_crossing(&mut self, now: Instant, item: Crossing<I::Buffer>) {
+        match item {
+            Crossing::Process { buffer, meta } => {
+                self.shard.counters_mut().taken_over += 1;
+                self.make_ready(now, buffer, meta);
+            }
+            Crossing::Transmit { buffer, egress, verdict } => {
+                if let Some(verdict) = verdict {
+                    let counters = self.shard.counters_mut();
+                    counters.taken_over += 1;
+                    counters.count(verdict);
+                }
+                self.outlet.send(buffer, egress, verdict);
+            }
+            Crossing::Frame { buffer, interface } => {
+                if let Some(link) = self.outlet.links.link(interface) {
+                    self.outlet.send_frame(link.port, interface, buffer);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn take_from_port(&mut self, now: Instant, port: PortIndex) -> usize {
+        let mut burst = Burst::new();
+        self.outlet.io.receive(port, &mut burst);
+        let count = burst.len();
+        if count == 0 {
+            return 0;
+        }
+        self.shard.counters_mut().received += count as u64;
+        for buffer in burst.drain() {
+            self.take_frame(now, port, buffer);
+        }
+        self.process_ready(now);
+        count
+    }
+
+    /// Reads the link header of one frame. Whoever is not an IPv4 packet for this station gets its verdict here.
+    #[inline]
+    fn take_frame(&mut self, now: Instant, port: PortIndex, mut buffer: I::Buffer) {
+        let frame = buffer.bytes();
+        let Ok(header) = LinkHeader::parse(frame) else {
+            return self.refuse(now, None, frame, Verdict::LinkTruncated);
+        };
+        let Some(interface) = self.outlet.links.interface(port, header.vlan) else {
+            return self.refuse(now, None, frame, Verdict::LinkUnknownVlan);
+        };
+        if let Some(counters) = self.outlet.interfaces.get_mut(interface.index()) {
+            counters.received_packets += 1;
+            counters.received_bytes += frame.len() as u64;
+        }
+        let for_us = header.destination == self.outlet.links.station(port)
+            || (self.outlet.mode == LinkMode::Offline && header.destination.is_unicast());
+        if !for_us && !header.destination.is_multicast() {
+            return self.refuse(now, Some(interface), frame, Verdict::LinkOtherDestination);
+        }
+        match header.ether_type {
+            ETHER_TYPE_IPV4 if for_us => {
+                let meta = PacketMeta { ingress: interface, stage: Stage::Received, ports: (0, 0) };
+                if self.tracer.is_on() {
+                    self.tracer.note_link_header(self.ready.len(), frame, header.payload_offset());
+                }
+                buffer.trim_front(header.payload_offset());
+                self.make_ready(now, buffer, meta);
+            }
+            // RFC 1122 §3.3.6, RFC 1812 §5.3.4: what came as a link-layer broadcast is never forwarded; the protocols
+            // that broadcast (DHCP, routing) have no one here to listen.
+            ETHER_TYPE_IPV4 => self.refuse(now, Some(interface), frame, Verdict::LocalIgnored),
+            ETHER_TYPE_ARP => {
+                let verdict = self.take_arp(interface, port, frame.get(header.payload_offset()..).unwrap_or_default());
+                self.refuse(now, Some(interface), frame, verdict);
+            }
+            _ => self.refuse(now, Some(interface), frame, Verdict::LinkUnknownType),
+        }
+    }
+
+    /// Counts a frame that ends at the link layer.
+    fn refuse(&mut self, now: Instant, interface: Option<InterfaceId>, frame: &[u8], verdict: Verdict) {
+        self.shard.counters_mut().count(verdict);
+        if self.tracer.is_on() {
+            self.tracer.record_link(now, interface, frame, verdict);
+        }
+    }
+
+    fn take_arp(&mut self, interface: InterfaceId, port: PortIndex, payload: &[u8]) -> Verdict {
+        let Ok(message) = Message::parse(payload) else { return Verdict::ArpInvalid };
+        let answer = self.outlet.answerer.judge(interface, self.outlet.links.station(port), &message);
+        if answer.conflict {
+            self.outlet.counters.address_conflicts += 1;
+            self.conflict = Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
+        }
+        if let Some(learnt) = answer.learnt {
+            self.outlet.learn(learnt.interface, learnt.address, learnt.station);
+            // What is said to us may be the answer another worker waits for. What is said to others is not worth a message.
+            if answer.verdict == Verdict::Local {
+                for ring in self.outlet.crossings.learnt_to.iter_mut().flatten() {
+                    // A full ring costs the other worker one more request.
+                    let _ = ring.try_push(learnt);
+                }
+            }
+        }
+        if answer.reply {
+            self.outlet.send_reply(interface, &message);
+        }
+        answer.verdict
+    }
+
+    #[inline]
+    fn make_ready(&mut self, now: Instant, buffer: I::Buffer, meta: PacketMeta) {
+        if let Some(place) = self.metas.get_mut(self.ready.len()) {
+            *place = meta;
+        }
+        // There is room: a full burst is processed at once.
+        let _ = self.ready.push(buffer);
+        if self.ready.is_full() {
+            self.process_ready(now);
+        }
+    }
+
+    /// Has the shard decide on the packets that are ready.
+    #[inline]
+    fn process_ready(&mut self, now: Instant) {
+        match self.ready.len() {
+            0 => {}
+            // Preparing 64 places for a few packets would cost more than the packets.
+            1..=8 => self.process_upto::<8>(now),
+            _ => self.process_upto::<BURST_MAX>(now),
+        }
+    }
+
+    fn process_upto<const COUNT: usize>(&mut self, now: Instant) {
+        let count = self.ready.len();
+        let mut results = [(Outcome::Done, None); COUNT];
+        let tracing = self.tracer.is_on();
+        if tracing {
+            self.tracer.note_packets(&self.ready);
+        }
+        {
+            let mut ready = self.ready.iter_mut().zip(&self.metas);
+            let mut packets: [Packet<'_>; COUNT] = array::from_fn(|_| match ready.next() {
+                Some((buffer, meta)) => Packet::new(buffer.bytes_mut(), *meta),
+                None => Packet::new(&mut [], PacketMeta::default()),
+            });
+            let Some(burst) = packets.get_mut(..count) else { return };
+            self.shard.process(now, burst, &mut self.outlet);
+            for (packet, result) in packets.iter().zip(&mut results) {
+                *result = (packet.outcome, packet.verdict);
+            }
+        }
+        if tracing {
+            self.tracer.record_packets(now, &self.ready, &self.metas, &results, &self.outlet.links);
+        }
+        for (mut buffer, (outcome, verdict)) in self.ready.drain().zip(results) {
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Transmit { egress, length } => {
+                    buffer.truncate(usize::from(length));
+                    self.outlet.send(buffer, egress, verdict);
+                }
+                Outcome::HandOff { worker, meta } => self.outlet.hand_off_buffer(worker, buffer, meta),
+            }
+        }
+        self.settle();
+    }
+
+    /// After a panic inside [`Worker::poll`]: takes the packets the shard was working on, gives each to `keep`, and brings the
+    /// counters back into balance with [`Verdict::Quarantined`]. Returns how many packets were lost.
+    pub fn recover(&mut self, mut keep: impl FnMut(&[u8])) -> u64 {
+        for buffer in self.ready.drain() {
+            keep(buffer.bytes());
+        }
+        self.settle();
+        let counters = self.shard.counters_mut();
+        let accounted =
+            counters.verdicts_total() + counters.handed_off + counters.fragments_held + counters.neighbour_pending;
+        let lost = (counters.received + counters.taken_over).saturating_sub(accounted);
+        if let Some(place) = counters.verdicts.get_mut(Verdict::Quarantined.index()) {
+            *place += lost;
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,13 @@
+//! Workers on in-memory ports with a virtual clock: frames in, frames out.
+
+mod arp;
+mod bed;
+mod crossing;
+mod link;
+mod watching;
+
+pub(crate) use bed::Bed;
+pub(crate) use bed::INSIDE;
+pub(crate) use bed::OUTSIDE;
+pub(crate) use bed::SERVER;
+pub(crate) use bed::subscriber;

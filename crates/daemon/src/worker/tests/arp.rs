@@ -1,0 +1,225 @@
+//! ARP as hosts on both sides see it (RFC 826, RFC 1122 §2.3.2, RFC 5227).
+
+use core::net::Ipv4Addr;
+
+use nat::Duration;
+use nat::Verdict;
+use packet_io::PortIndex;
+use wire::arp::Message;
+use wire::arp::Operation;
+use wire::ethernet::MacAddress;
+
+use super::bed::Bed;
+use super::bed::INSIDE;
+use super::bed::INSIDE_ADDRESS;
+use super::bed::OUTSIDE;
+use super::bed::OUTSIDE_ADDRESS;
+use super::bed::POOL_OFF_LINK;
+use super::bed::POOL_ON_LINK;
+use super::bed::SERVER;
+use super::bed::Sent;
+use super::bed::VLAN;
+use super::bed::VLAN_ADDRESS;
+use super::bed::station_of;
+use super::bed::subscriber;
+
+fn requests(sent: &[Sent]) -> Vec<(Message, MacAddress)> {
+    let arps = sent.iter().filter_map(|frame| frame.arp().map(|arp| (arp, frame.header.destination)));
+    arps.filter(|(arp, _)| arp.operation == Operation::Request).collect()
+}
+
+/// What comes back when a host at `from` asks for `target`.
+fn ask(bed: &mut Bed, port: PortIndex, vlan: Option<u16>, from: Ipv4Addr, target: Ipv4Addr) -> Vec<Sent> {
+    let request = Message::request(station_of(from), from.to_bits(), target.to_bits());
+    bed.push_arp(0, port, vlan, MacAddress::BROADCAST, &request);
+    bed.settle();
+    bed.sent(port)
+}
+
+#[test]
+fn requests_for_own_addresses_are_answered_on_their_own_interface_only() {
+    let mut bed = Bed::new(1).after_start();
+    let host = *subscriber(2).ip();
+    let answers = ask(&mut bed, INSIDE, None, host, INSIDE_ADDRESS);
+    let reply = answers[0].arp().expect("an ARP reply");
+    assert_eq!(reply.operation, Operation::Reply);
+    assert_eq!((reply.sender_mac, reply.sender_address), (MacAddress([2, 0, 0, 0, 0, 0]), INSIDE_ADDRESS.to_bits()));
+    assert_eq!((reply.target_mac, reply.target_address), (station_of(host), host.to_bits()));
+    assert_eq!(answers[0].header.destination, station_of(host), "the reply is not broadcast");
+
+    let vlan_host = Ipv4Addr::new(10, 1, 0, 9);
+    let answers = ask(&mut bed, INSIDE, Some(VLAN), vlan_host, VLAN_ADDRESS);
+    assert_eq!(answers[0].header.vlan.map(|tag| tag.id), Some(VLAN));
+
+    for (vlan, target) in [(None, VLAN_ADDRESS), (Some(VLAN), INSIDE_ADDRESS), (None, OUTSIDE_ADDRESS)] {
+        assert!(ask(&mut bed, INSIDE, vlan, host, target).is_empty(), "{target} is not on this interface");
+    }
+    assert_eq!((bed.total().of(Verdict::Local), bed.total().of(Verdict::LocalIgnored)), (2, 3));
+}
+
+#[test]
+fn pool_addresses_are_answered_for_outside_and_not_inside() {
+    let mut bed = Bed::new(1).after_start();
+    for target in [POOL_ON_LINK, POOL_OFF_LINK] {
+        let answers = ask(&mut bed, OUTSIDE, None, *SERVER.ip(), target);
+        assert_eq!(answers[0].arp().expect("a reply").sender_address, target.to_bits());
+        assert!(ask(&mut bed, INSIDE, None, *subscriber(2).ip(), target).is_empty());
+    }
+    let neighbour = Ipv4Addr::from_bits(POOL_ON_LINK.to_bits() + 1);
+    assert!(ask(&mut bed, OUTSIDE, None, *SERVER.ip(), neighbour).is_empty(), "not an address of the pool");
+}
+
+#[test]
+fn packets_wait_for_their_neighbour_and_leave_in_order() {
+    let mut bed = Bed::new(1).after_start();
+    for number in 0..8 {
+        bed.push_udp(0, subscriber(2), SERVER, &[number]);
+        bed.settle();
+    }
+    assert_eq!(bed.total().neighbour_pending, 8);
+    assert_eq!(bed.total().of(Verdict::Outbound), 0, "what waits has no verdict yet");
+    let asked = bed.sent(OUTSIDE);
+    assert_eq!(asked.len(), 1, "one request for all eight");
+    let (request, to) = requests(&asked)[0];
+    assert_eq!(to, MacAddress::BROADCAST);
+    assert_eq!((request.sender_address, request.target_address), (OUTSIDE_ADDRESS.to_bits(), SERVER.ip().to_bits()));
+
+    bed.answer_arp(0, OUTSIDE, &asked);
+    bed.settle();
+    let sent = bed.sent(OUTSIDE);
+    let order: Vec<u8> = sent.iter().map(|frame| frame.udp().expect("UDP").2[0]).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(sent.iter().all(|frame| frame.header.destination == station_of(*SERVER.ip())));
+    assert_eq!((bed.total().neighbour_pending, bed.total().of(Verdict::Outbound)), (0, 8));
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_asked_three_times_and_its_packets_are_dropped() {
+    let mut bed = Bed::new(1).after_start();
+    bed.push_udp(0, subscriber(2), SERVER, b"a");
+    let mut asked_at = Vec::new();
+    let start = bed.now;
+    for _ in 0..60 {
+        bed.run_for(Duration::from_millis(100), Duration::from_millis(10));
+        asked_at.extend(requests(&bed.sent(OUTSIDE)).iter().map(|_| bed.now.saturating_since(start).as_millis() / 500));
+    }
+    assert_eq!(asked_at, [0, 2, 4], "one request a second");
+    assert_eq!(bed.total().of(Verdict::NeighbourUnresolved), 1);
+    assert_eq!(bed.total().neighbour_pending, 0);
+
+    bed.push_udp(0, subscriber(2), SERVER, b"b");
+    bed.settle();
+    assert_eq!(requests(&bed.sent(OUTSIDE)).len(), 1, "the next packet asks anew");
+}
+
+#[test]
+fn no_more_than_eight_packets_wait_for_one_neighbour() {
+    let mut bed = Bed::new(1).after_start();
+    for number in 0..11 {
+        bed.push_udp(0, subscriber(2), SERVER, &[number]);
+    }
+    bed.settle();
+    assert_eq!(bed.total().neighbour_pending, 8);
+    assert_eq!(bed.total().of(Verdict::NeighbourQueueFull), 3);
+}
+
+#[test]
+fn a_neighbour_in_use_is_probed_by_unicast_and_never_missed() {
+    let mut bed = Bed::new(1).after_start();
+    bed.push_udp(0, subscriber(2), SERVER, b"a");
+    bed.settle_with_arp(OUTSIDE);
+    let mut probes = 0;
+    for _ in 0..300 {
+        bed.push_udp(0, subscriber(2), SERVER, b"b");
+        bed.run_for(Duration::from_secs(1), Duration::from_millis(100));
+        let sent = bed.sent(OUTSIDE);
+        assert!(requests(&sent).iter().all(|(_, to)| *to == station_of(*SERVER.ip())), "unicast only");
+        probes += bed.answer_arp(0, OUTSIDE, &sent);
+        assert_eq!(sent.iter().filter(|frame| frame.udp().is_some()).count(), 1, "no packet waits for a probe");
+    }
+    assert!((4..=5).contains(&probes), "one probe a minute: {probes}");
+}
+
+#[test]
+fn a_neighbour_that_vanishes_is_forgotten_after_three_probes() {
+    let mut bed = Bed::new(1).after_start();
+    bed.push_udp(0, subscriber(2), SERVER, b"a");
+    bed.settle_with_arp(OUTSIDE);
+    bed.push_udp(0, subscriber(2), SERVER, b"b");
+    bed.run_for(Duration::from_secs(64), Duration::from_millis(100));
+    assert_eq!(requests(&bed.sent(OUTSIDE)).len(), 3);
+    bed.push_udp(0, subscriber(2), SERVER, b"c");
+    bed.settle();
+    let asked = requests(&bed.sent(OUTSIDE));
+    assert_eq!(asked[0].1, MacAddress::BROADCAST, "it is looked for from scratch");
+}
+
+#[test]
+fn nobody_can_fill_the_cache_with_stations_that_were_not_asked_for() {
+    let mut bed = Bed::new(1).after_start();
+    for number in 1..=250 {
+        let host = Ipv4Addr::new(198, 51, 100, number);
+        let claim = Message::request(station_of(host), host.to_bits(), OUTSIDE_ADDRESS.to_bits());
+        if host != OUTSIDE_ADDRESS && host != POOL_ON_LINK {
+            bed.push_arp(0, OUTSIDE, None, MacAddress::BROADCAST, &claim);
+        }
+        bed.settle();
+    }
+    let _ = bed.sent(OUTSIDE);
+    bed.push_udp(0, subscriber(2), SERVER, b"a");
+    bed.settle();
+    assert_eq!(requests(&bed.sent(OUTSIDE)).len(), 1, "the claim of 198.51.100.100 was answered and not kept");
+}
+
+#[test]
+fn a_station_that_moves_is_followed() {
+    let mut bed = Bed::new(1).after_start();
+    bed.push_udp(0, subscriber(2), SERVER, b"a");
+    bed.settle_with_arp(OUTSIDE);
+    let moved = MacAddress([6, 1, 1, 1, 1, 1]);
+    let announcement = Message::request(moved, SERVER.ip().to_bits(), SERVER.ip().to_bits());
+    bed.push_arp(0, OUTSIDE, None, MacAddress::BROADCAST, &announcement);
+    bed.settle();
+    bed.push_udp(0, subscriber(2), SERVER, b"b");
+    bed.settle();
+    assert_eq!(bed.sent(OUTSIDE)[0].header.destination, moved);
+}
+
+#[test]
+fn addresses_are_probed_and_then_announced_at_start() {
+    let mut bed = Bed::new(2);
+    bed.run_for(Duration::from_secs(10), Duration::from_millis(10));
+    let said = |sent: &[Sent], address: Ipv4Addr| -> (usize, usize) {
+        let about = requests(sent).into_iter().filter(|(arp, _)| arp.target_address == address.to_bits());
+        let (probes, announcements): (Vec<_>, Vec<_>) = about.partition(|(arp, _)| arp.sender_address == 0);
+        assert!(announcements.iter().all(|(arp, _)| arp.is_gratuitous()));
+        (probes.len(), announcements.len())
+    };
+    let (inside, outside) = (bed.sent(INSIDE), bed.sent(OUTSIDE));
+    for (sent, address) in
+        [(&inside, INSIDE_ADDRESS), (&inside, VLAN_ADDRESS), (&outside, OUTSIDE_ADDRESS), (&outside, POOL_ON_LINK)]
+    {
+        assert_eq!(said(sent, address), (1, 3), "{address}");
+    }
+    assert_eq!(said(&outside, POOL_OFF_LINK), (0, 0), "it is not on the link");
+}
+
+#[test]
+fn another_station_with_our_address_is_noticed() {
+    let mut bed = Bed::new(1).after_start();
+    let thief = MacAddress([6, 6, 6, 6, 6, 6]);
+    let claim = Message::request(thief, POOL_ON_LINK.to_bits(), POOL_ON_LINK.to_bits());
+    bed.push_arp(0, OUTSIDE, None, MacAddress::BROADCAST, &claim);
+    bed.settle();
+    assert_eq!(bed.workers[0].link_counters().address_conflicts, 1);
+    let conflict = bed.workers[0].take_conflict().expect("a conflict");
+    assert_eq!((conflict.address, conflict.station), (POOL_ON_LINK.to_bits(), thief));
+}
+
+#[test]
+fn probes_of_others_for_our_address_are_answered() {
+    let mut bed = Bed::new(1).after_start();
+    // RFC 5227 §2.1.1: the sender address of a probe is 0; the reply tells the newcomer to keep off.
+    let answers = ask(&mut bed, INSIDE, None, Ipv4Addr::UNSPECIFIED, INSIDE_ADDRESS);
+    assert_eq!(answers[0].arp().map(|arp| arp.operation), Some(Operation::Reply));
+}
