@@ -29,6 +29,7 @@ use crate::log::Log;
 use crate::mailbox::Snapshot;
 use crate::mailbox::mailbox;
 use crate::quarantine::Quarantine;
+use crate::run::quarantine_path;
 use crate::server::Server;
 use crate::server::Socket;
 use crate::server::Ticker;
@@ -126,7 +127,7 @@ impl Running {
             askers.push(asker);
         }
         let instance = Arc::new(Instance::new(description, shared, clock, askers));
-        let captures = config.control.socket.with_extension("quarantine.pcap");
+        let captures = quarantine_path(config);
         let quarantine = Quarantine::start(captures, clock, log).map_err(system("quarantine thread"))?;
         // The sender is there until the quarantine is dropped.
         let Some(sender) = quarantine.sender() else {

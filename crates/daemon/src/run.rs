@@ -1,0 +1,95 @@
+//! `natrix run`: from a configuration to forwarded packets, until a signal ends it.
+
+use core::error::Error;
+use std::io;
+use std::panic;
+use std::path::Path;
+use std::path::PathBuf;
+use std::thread;
+
+use config::Config;
+use packet_io::Io;
+use signal_hook::consts::SIGINT;
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+
+use crate::log::Log;
+use crate::notify::notify;
+use crate::running::Running;
+use crate::running::Start;
+use crate::running::StartError;
+use crate::server::Socket;
+use crate::server::SocketError;
+
+/// Why an instance did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The control socket is not to be had.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Ports could not be opened. The message is in the usual form already.
+    #[error("{0}")]
+    Ports(Box<dyn Error + Send + Sync>),
+    /// Something else was missing.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Signals can not be received.
+    #[error("signals: {0}; see the system's log")]
+    Signals(io::Error),
+}
+
+/// Runs an instance on the ports that `open` opens (one view for each worker), until SIGTERM or SIGINT; then drains it.
+/// `prepare` runs first on each worker's thread.
+///
+/// # Errors
+/// [`RunError`] says why it did not come up. Once it runs it ends without an error.
+pub fn run_on<I: Io + Send + 'static>(
+    config: &Config,
+    config_path: &Path,
+    version: &str,
+    open: impl FnOnce(&Config, Log) -> Result<Vec<I>, Box<dyn Error + Send + Sync>>,
+    prepare: impl Fn() + Clone + Send + 'static,
+) -> Result<(), RunError> {
+    let log = Log::new(config.log.level);
+    // From here on a signal is kept until it is asked for, so that one that comes during the start is not lost.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(RunError::Signals)?;
+    let socket = Socket::open(&config.control.socket, config.control.mode)?;
+    report_panics(log);
+    let ios = open(config, log).map_err(RunError::Ports)?;
+    let workers = ios.len();
+    let running = Running::start(Start { config, config_path, version, socket, ios, log }, prepare)?;
+    log.info(&format_args!(
+        "natrix {version}: {workers} workers on {} ports, configuration {}, control socket {}",
+        config.ports.len(),
+        config_path.display(),
+        config.control.socket.display(),
+    ));
+    tell(log, "READY=1");
+    let signal = signals.forever().next();
+    tell(log, "STOPPING=1");
+    let name = if signal == Some(SIGINT) { "SIGINT" } else { "SIGTERM" };
+    log.info(&format_args!("{name}: draining"));
+    running.stop();
+    Ok(())
+}
+
+fn tell(log: Log, state: &str) {
+    if let Err(error) = notify(state) {
+        log.warn(&format_args!("NOTIFY_SOCKET: {error}; the service manager was not told {state}"));
+    }
+}
+
+/// A panic is one line in the log, like everything else.
+fn report_panics(log: Log) {
+    panic::set_hook(Box::new(move |information| {
+        let thread = thread::current();
+        let place = information.location().map(ToString::to_string).unwrap_or_default();
+        let message = information.payload_as_str().unwrap_or("no message");
+        log.error(&format_args!("thread \"{}\": {message} ({place}); report this", thread.name().unwrap_or("main")));
+    }));
+}
+
+/// Where the captures of failed bursts go.
+pub(crate) fn quarantine_path(config: &Config) -> PathBuf {
+    config.control.socket.with_extension("quarantine.pcap")
+}

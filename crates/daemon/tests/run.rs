@@ -1,0 +1,130 @@
+//! A whole instance in this process: comes up, tells the service manager, forwards, refuses a second one, drains on SIGTERM.
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::env;
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
+
+use config::Config;
+use config::Control;
+use config::Dpdk;
+use config::DriverKind;
+use config::Hugepages;
+use config::InterfaceLink;
+use config::Log;
+use config::LogLevel;
+use config::Port;
+use config::Workers;
+use control::Client;
+use control::Object;
+use control::Reply;
+use control::Request;
+use control::RunState;
+use control::Status;
+use daemon::run::RunError;
+use daemon::run::run_on;
+use daemon::server::SocketError;
+use nat::Settings;
+use nat::settings::Interface;
+use nat::settings::InterfaceAddress;
+use nat::settings::Limits;
+use nat::types::Side;
+use packet_io::MemoryIo;
+use packet_io::memory::MemoryBed;
+use packet_io::memory::MemorySettings;
+use signal_hook::consts::SIGTERM;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn configuration(directory: &Path) -> Config {
+    let interface = |name: &str, side, third| Interface {
+        name: name.to_owned(),
+        side,
+        addresses: vec![InterfaceAddress { address: Ipv4Addr::new(10, 0, third, 1), prefix_length: 24 }],
+        mtu: 1_500,
+    };
+    let port = |name: &str| Port {
+        name: name.to_owned(),
+        driver: "memory".to_owned(),
+        kind: DriverKind::Virtual,
+        mtu: 1_500,
+        rx_descriptors: 512,
+        tx_descriptors: 512,
+    };
+    Config {
+        nat: Settings {
+            interfaces: vec![interface("lan", Side::Inside, 0), interface("wan", Side::Outside, 1)],
+            limits: Limits { mappings_max: 100, extra_sessions_max: 100, subscribers_max: 10, ..Limits::default() },
+            ..Settings::default()
+        },
+        ports: vec![port("lan"), port("wan")],
+        interfaces: vec![InterfaceLink { port: 0, vlan: None }, InterfaceLink { port: 1, vlan: None }],
+        workers: Workers { count: 2, cpus: Vec::new() },
+        dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
+        control: Control { socket: directory.join("control.sock"), mode: 0o600 },
+        log: Log { level: LogLevel::Error },
+    }
+}
+
+fn ios() -> Vec<MemoryIo> {
+    let ports = MemoryBed::new(&MemorySettings { workers: 2, ..MemorySettings::default() });
+    (0..2).map(|worker| ports.io(worker)).collect()
+}
+
+fn status(socket: &Path) -> Option<Status> {
+    let mut client = Client::connect(socket, "0", PATIENCE).ok()?;
+    client.send(&Request::Status).ok()?;
+    match client.receive().ok()? {
+        Reply::Error(_) => None,
+        reply => Status::from_reply(reply).ok(),
+    }
+}
+
+#[test]
+fn an_instance_comes_up_and_drains_on_sigterm() {
+    let directory = env::temp_dir().join(format!("natrix-{}-run", std::process::id()));
+    fs::create_dir_all(&directory).expect("a temporary directory");
+    let manager = UnixDatagram::bind(directory.join("notify.sock")).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+    #[allow(unsafe_code, reason = "the environment is how a service manager names its socket")]
+    // SAFETY: this is the only test of this binary, and it has started no thread yet: nobody else uses the environment.
+    unsafe {
+        env::set_var("NOTIFY_SOCKET", directory.join("notify.sock"));
+    }
+    let told = || {
+        let mut state = [0; 64];
+        let length = manager.recv(&mut state).expect("the service manager is told");
+        String::from_utf8_lossy(&state[..length]).into_owned()
+    };
+
+    let config = configuration(&directory);
+    let socket = config.control.socket.clone();
+    let first = {
+        let config = config.clone();
+        thread::spawn(move || run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios()), || {}))
+    };
+    assert_eq!(told(), "READY=1");
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = status(&socket) {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "the control socket answers");
+        thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!((status.state, status.workers.len()), (RunState::Running, 2));
+    assert_eq!(status.config, "test.toml");
+
+    let second = run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios()), || {});
+    assert!(matches!(second, Err(RunError::Socket(SocketError::InUse(_)))), "{second:?}");
+
+    signal_hook::low_level::raise(SIGTERM).expect("a signal to ourselves");
+    assert_eq!(told(), "STOPPING=1");
+    first.join().expect("no panic").expect("a clean end");
+    assert!(!socket.exists(), "the socket is gone");
+    fs::remove_dir_all(&directory).expect("only our own files");
+}
