@@ -1,153 +1,440 @@
-//! temporary
-use crate::random::Random;
-use crate::types::*;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+//! External ports: which are free, and which worker and mapping owns each of the others.
+//!
+//! ```text
+//!   (external address, protocol)
+//!     used      1 024 words of 64 bits, one bit a port; ports never given out are set for ever
+//!     full         16 words, one bit a word of `used`: a hint that the word has no free bit
+//!     entries  65 536 × [worker: 6 bits | mapping: 26 bits], 0 = none: the inbound table, indexed by port
+//! ```
+//!
+//! All shards share the table, so that a pool can be used to its last port whatever the number of
+//! workers: cutting it up between them is what refuses a subscriber while ports are free. A bit belongs to
+//! whoever sets it first. To keep cache lines at home all the same, each worker looks first in lines of its
+//! own, and in any line only when those seem full.
+//!
+//! A port is chosen at random among all free ones (RFC 6056 §3.3.1, algorithm 1), by probing while most are
+//! free and by a search through `full` when few are: O(1) up to a completely full address.
+
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+
 use mem::Arena;
 use mem::ArenaError;
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+
+use crate::random::Random;
+use crate::types::AddressIndex;
+use crate::types::MappingIndex;
+use crate::types::Protocol;
+use crate::types::WorkerId;
+
+#[cfg(test)]
+mod tests;
+
+/// Words of `used` for one address and protocol.
+const WORDS: usize = 1_024;
+/// Words of `full` for one address and protocol.
+const SUMMARY_WORDS: usize = WORDS / 64;
+/// Ports of one address and protocol.
+const PORTS: usize = 65_536;
+/// Words of `used` in one cache line.
+const LINE_WORDS: usize = 8;
+/// Random probes before the search: enough to find a free port nearly always while a quarter is free.
+const PROBES: usize = 8;
+/// Bits of an entry that name the mapping.
+const MAPPING_BITS: u32 = 26;
+
+const _: () = assert!(MappingIndex::COUNT_MAX == (1 << MAPPING_BITS) - 1, "a mapping index fits an entry");
+const _: () = assert!(WorkerId::COUNT_MAX == 1 << (32 - MAPPING_BITS), "a worker fits an entry");
+
+/// Which ports a mapping may have (RFC 4787 §4.2.1 REQ-3a). Query identifiers are all of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortClass {
+    /// 0 to 1023.
     Low,
+    /// 1024 to 65535.
     High,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+
+impl PortClass {
+    /// First and one past the last word of `used` with ports of this class.
+    const fn words(self, protocol: Protocol) -> (usize, usize) {
+        match (protocol, self) {
+            (Protocol::Icmp, _) => (0, WORDS),
+            (_, PortClass::Low) => (0, 16),
+            (_, PortClass::High) => (16, WORDS),
+        }
+    }
+}
+
+/// Parity of a port (RFC 4787 §4.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parity {
+    /// Even ports: RTP.
     Even,
+    /// Odd ports: RTCP.
     Odd,
 }
+
 impl Parity {
-    pub fn of(p: u16) -> Parity {
-        if p & 1 == 0 { Parity::Even } else { Parity::Odd }
+    /// The parity of a port.
+    pub const fn of(port: u16) -> Parity {
+        if port & 1 == 0 { Parity::Even } else { Parity::Odd }
+    }
+
+    const fn mask(self) -> u64 {
+        match self {
+            Parity::Even => 0x5555_5555_5555_5555,
+            Parity::Odd => 0xaaaa_aaaa_aaaa_aaaa,
+        }
     }
 }
+
+/// Which ports one external address offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressSpec {
+    /// Lowest port, at least 1. Does not apply to query identifiers.
     pub port_min: u16,
+    /// Highest port.
     pub port_max: u16,
+    /// Ports in between that are never given out. Does not apply to query identifiers.
     pub reserved: Vec<u16>,
 }
-pub struct PortTable {
-    bits: Arena<AtomicU64>,
-    entries: Arena<AtomicU32>,
-    avail: Vec<[u32; 3]>,
-    pairs: Vec<AtomicU32>,
-}
-impl PortTable {
-    pub fn new(specs: &[AddressSpec]) -> Result<PortTable, ArenaError> {
-        let n = specs.len();
-        let t = PortTable {
-            bits: Arena::zeroed((n * 3 * 1024).max(1))?,
-            entries: Arena::zeroed((n * 3 * 65536).max(1))?,
-            avail: specs
-                .iter()
-                .map(|s| {
-                    let c = u32::from(s.port_max) - u32::from(s.port_min) + 1
-                        - s.reserved.iter().filter(|p| **p >= s.port_min && **p <= s.port_max).count() as u32;
-                    [c, c, 65535]
-                })
-                .collect(),
-            pairs: (0..n).map(|_| AtomicU32::new(0)).collect(),
-        };
-        for (i, s) in specs.iter().enumerate() {
-            for pr in 0..3 {
-                for p in 0..=65535u16 {
-                    let no = p == 0 || (pr < 2 && (p < s.port_min || p > s.port_max || s.reserved.contains(&p)));
-                    if no {
-                        t.bits[(i * 3 + pr) * 1024 + usize::from(p >> 6)].fetch_or(1 << (p & 63), Relaxed);
-                    }
-                }
+
+impl AddressSpec {
+    /// Port 0 never: it means "none" to sockets and to tables. As a query identifier it is as good as any other, but is left out alike.
+    fn offers(&self, protocol: Protocol, port: u16) -> bool {
+        match protocol {
+            _ if port == 0 => false,
+            Protocol::Icmp => true,
+            Protocol::Udp | Protocol::Tcp => {
+                (self.port_min..=self.port_max).contains(&port) && !self.reserved.contains(&port)
             }
         }
-        Ok(t)
     }
-    fn b(a: AddressIndex, p: Protocol) -> usize {
-        (a.index() * 3 + p.index()) * 1024
+}
+
+/// The external ports of all addresses of an instance.
+pub struct PortTable {
+    used: Arena<AtomicU64>,
+    full: Arena<AtomicU64>,
+    entries: Arena<AtomicU32>,
+    /// One bit an address and protocol: a hint that it has no free port of the high class. Words by protocol.
+    address_full: [Box<[AtomicU64]>; Protocol::COUNT],
+    available: Box<[[u32; Protocol::COUNT]]>,
+    paired: Box<[AtomicU32]>,
+}
+
+fn space(address: AddressIndex, protocol: Protocol) -> usize {
+    address.index() * Protocol::COUNT + protocol.index()
+}
+
+/// The n-th (from 0) set bit of `bits`, which has more than n. Constant time but for the loop over at most
+/// 64 bits, taken only when few are set or by chance.
+fn select(mut bits: u64, n: u32) -> u32 {
+    for _ in 0..n {
+        bits &= bits - 1;
     }
-    fn e(a: AddressIndex, p: Protocol, port: u16) -> usize {
-        (a.index() * 3 + p.index()) * 65536 + usize::from(port)
+    bits.trailing_zeros()
+}
+
+impl PortTable {
+    /// A table for these addresses, all ports free. Takes about 0.8 MiB an address.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn new(specs: &[AddressSpec]) -> Result<PortTable, ArenaError> {
+        let spaces = (specs.len() * Protocol::COUNT).max(1);
+        let hints = || (0..specs.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect::<Box<[AtomicU64]>>();
+        let mut table = PortTable {
+            used: Arena::zeroed(spaces * WORDS)?,
+            full: Arena::zeroed(spaces * SUMMARY_WORDS)?,
+            entries: Arena::zeroed(spaces * PORTS)?,
+            address_full: [hints(), hints(), hints()],
+            available: vec![[0; Protocol::COUNT]; specs.len()].into_boxed_slice(),
+            paired: (0..specs.len()).map(|_| AtomicU32::new(0)).collect(),
+        };
+        // Addresses of one pool have equal specs: compute their words once.
+        let mut last: Option<(&AddressSpec, Vec<[u64; WORDS]>)> = None;
+        for (position, spec) in specs.iter().enumerate() {
+            let masks = match last.take() {
+                Some((known, masks)) if known == spec => masks,
+                _ => Protocol::ALL.iter().map(|protocol| never_offered(spec, *protocol)).collect(),
+            };
+            for (protocol, mask) in Protocol::ALL.iter().zip(&masks) {
+                let base = space(AddressIndex(position as u32), *protocol);
+                let mut free = 0;
+                for (word, bits) in mask.iter().enumerate() {
+                    *table.used[base * WORDS + word].get_mut() = *bits;
+                    free += bits.count_zeros();
+                    if *bits == u64::MAX {
+                        *table.full[base * SUMMARY_WORDS + word / 64].get_mut() |= 1 << (word % 64);
+                    }
+                }
+                table.available[position][protocol.index()] = free;
+            }
+            last = Some((spec, masks));
+        }
+        Ok(table)
     }
+
+    /// Bytes of all arrays.
+    pub fn bytes(&self) -> usize {
+        self.used.bytes() + self.full.bytes() + self.entries.bytes()
+    }
+
+    /// Takes a free port at random. None only when no port of this class and parity is free.
+    ///
+    /// `worker` of `workers` prefers cache lines of its own, and takes ports from all others when those seem full.
     pub fn allocate(
         &self,
-        a: AddressIndex,
-        p: Protocol,
+        address: AddressIndex,
+        protocol: Protocol,
         class: PortClass,
         parity: Option<Parity>,
-        _w: WorkerId,
-        _n: usize,
-        r: &mut Random,
+        worker: WorkerId,
+        workers: usize,
+        random: &mut Random,
     ) -> Option<u16> {
-        let (lo, hi) = if p == Protocol::Icmp {
-            (0u32, 1024u32)
-        } else if class == PortClass::Low {
-            (0, 16)
-        } else {
-            (16, 1024)
-        };
-        let mask = match parity {
-            None => u64::MAX,
-            Some(Parity::Even) => 0x5555_5555_5555_5555,
-            Some(Parity::Odd) => 0xaaaa_aaaa_aaaa_aaaa,
-        };
-        let start = r.below(hi - lo);
-        let rot = r.below(64);
-        for i in 0..hi - lo {
-            let w = (lo + (start + i) % (hi - lo)) as usize;
-            loop {
-                let free = !self.bits[Self::b(a, p) + w].load(Relaxed) & mask;
-                if free == 0 {
+        let base = space(address, protocol);
+        let (first, end) = class.words(protocol);
+        let mask = parity.map_or(u64::MAX, Parity::mask);
+        for _ in 0..PROBES {
+            let number = random.next_u64();
+            let word = probe_word(first, end, worker, workers, (number >> 32) as u32);
+            let bit = match parity {
+                None => number % 64,
+                Some(Parity::Even) => number % 64 & !1,
+                Some(Parity::Odd) => number % 64 | 1,
+            };
+            if self.take(base, word, bit as u32) {
+                return Some((word * 64) as u16 | bit as u16);
+            }
+        }
+        let found = self.search(base, first, end, mask, random);
+        if found.is_none() && class == PortClass::High && parity.is_none() {
+            self.note_exhausted(address, protocol);
+        }
+        found
+    }
+
+    /// Goes through all words that may have a free bit, from a random one on. With parity it may have to look
+    /// at every word; without, at the next one that is not full.
+    fn search(&self, base: usize, first: usize, end: usize, mask: u64, random: &mut Random) -> Option<u16> {
+        let start = first + random.below((end - first) as u32) as usize;
+        for (low, high) in [(start, end), (first, start)] {
+            let mut word = low;
+            while word < high {
+                // Free words of this summary word, from `word` on.
+                let summary = self.full[base * SUMMARY_WORDS + word / 64].load(Ordering::Relaxed);
+                let candidates = !summary & (u64::MAX << (word % 64));
+                if candidates == 0 {
+                    word = (word / 64 + 1) * 64;
+                    continue;
+                }
+                word = word / 64 * 64 + candidates.trailing_zeros() as usize;
+                if word >= high {
                     break;
                 }
-                let k = (free.rotate_right(rot).trailing_zeros() + rot) % 64;
-                if self.bits[Self::b(a, p) + w].fetch_or(1 << k, AcqRel) >> k & 1 == 0 {
-                    return Some((w * 64) as u16 + k as u16);
+                loop {
+                    let free = !self.used[base * WORDS + word].load(Ordering::Relaxed) & mask;
+                    if free == 0 {
+                        break;
+                    }
+                    let bit = select(free, random.below(free.count_ones()));
+                    if self.take(base, word, bit) {
+                        return Some((word * 64) as u16 | bit as u16);
+                    }
                 }
+                word += 1;
             }
         }
         None
     }
-    pub fn publish(&self, a: AddressIndex, p: Protocol, port: u16, w: WorkerId, m: MappingIndex) {
-        self.entries[Self::e(a, p, port)].store(u32::from(w.0) << 26 | m.0, Release)
+
+    /// Sets a bit; whether it was free.
+    fn take(&self, base: usize, word: usize, bit: u32) -> bool {
+        let cell = &self.used[base * WORDS + word];
+        // A look before the write: probes mostly hit used bits when few are free, and need not own the line.
+        if cell.load(Ordering::Relaxed) >> bit & 1 != 0 {
+            return false;
+        }
+        let before = cell.fetch_or(1 << bit, Ordering::SeqCst);
+        if before >> bit & 1 != 0 {
+            return false;
+        }
+        if before | 1 << bit == u64::MAX {
+            let summary = &self.full[base * SUMMARY_WORDS + word / 64];
+            summary.fetch_or(1 << (word % 64), Ordering::SeqCst);
+            // A port may have come back between the two writes, and its releaser found the summary still
+            // clear: look again, so that "full" never stays where something is free.
+            if cell.load(Ordering::SeqCst) != u64::MAX {
+                summary.fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
+            }
+        }
+        true
     }
-    pub fn lookup(&self, a: AddressIndex, p: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
-        let v = self.entries[Self::e(a, p, port)].load(Acquire);
-        if v == 0 { None } else { Some((WorkerId((v >> 26) as u8), MappingIndex(v & ((1 << 26) - 1)))) }
+
+    /// Takes one particular port; whether it was free and offered.
+    pub fn claim(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64))
     }
-    pub fn prefetch(&self, a: AddressIndex, p: Protocol, port: u16) {
-        self.entries.prefetch(Self::e(a, p, port))
+
+    /// Makes the owner of a taken port known to all workers.
+    #[inline]
+    pub fn publish(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        port: u16,
+        worker: WorkerId,
+        mapping: MappingIndex,
+    ) {
+        let entry = u32::from(worker.0) << MAPPING_BITS | mapping.0;
+        self.entries[space(address, protocol) * PORTS + usize::from(port)].store(entry, Ordering::Release);
     }
-    pub fn release(&self, a: AddressIndex, p: Protocol, port: u16) {
-        self.entries[Self::e(a, p, port)].store(0, Release);
-        self.bits[Self::b(a, p) + usize::from(port >> 6)].fetch_and(!(1 << (port & 63)), AcqRel);
+
+    /// The owner of an external endpoint. One array read.
+    #[inline]
+    pub fn lookup(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
+        let entry = self.entries[space(address, protocol) * PORTS + usize::from(port)].load(Ordering::Acquire);
+        if entry == 0 {
+            return None;
+        }
+        let mapping = MappingIndex(entry & ((1 << MAPPING_BITS) - 1));
+        Some((WorkerId((entry >> MAPPING_BITS) as u8), mapping))
     }
-    pub fn used(&self, a: AddressIndex, p: Protocol) -> u32 {
-        let c: u32 = (0..1024).map(|w| self.bits[Self::b(a, p) + w].load(Relaxed).count_ones()).sum();
-        c - (65536 - self.avail[a.index()][p.index()])
+
+    /// Brings the line of a later [`PortTable::lookup`] into the cache.
+    #[inline]
+    pub fn prefetch(&self, address: AddressIndex, protocol: Protocol, port: u16) {
+        self.entries.prefetch(space(address, protocol) * PORTS + usize::from(port));
     }
-    pub fn available(&self, a: AddressIndex, p: Protocol) -> u32 {
-        self.avail[a.index()][p.index()]
+
+    /// Gives a taken port back.
+    pub fn release(&self, address: AddressIndex, protocol: Protocol, port: u16) {
+        let base = space(address, protocol);
+        // First the owner, then the bit: whoever takes the port next finds the entry empty.
+        self.entries[base * PORTS + usize::from(port)].store(0, Ordering::Release);
+        let (word, bit) = (usize::from(port / 64), port % 64);
+        let before = self.used[base * WORDS + word].fetch_and(!(1 << bit), Ordering::SeqCst);
+        debug_assert!(before >> bit & 1 == 1, "only a taken port is released");
+        if before == u64::MAX {
+            self.full[base * SUMMARY_WORDS + word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
+        }
+        let hint = &self.address_full[protocol.index()][address.index() / 64];
+        let hint_bit = 1 << (address.index() % 64);
+        if hint.load(Ordering::SeqCst) & hint_bit != 0 {
+            hint.fetch_and(!hint_bit, Ordering::SeqCst);
+        }
     }
-    pub fn bytes(&self) -> usize {
-        self.bits.len() * 8 + self.entries.len() * 4
+
+    fn note_exhausted(&self, address: AddressIndex, protocol: Protocol) {
+        let hint = &self.address_full[protocol.index()][address.index() / 64];
+        let bit = 1 << (address.index() % 64);
+        hint.fetch_or(bit, Ordering::SeqCst);
+        // As in `take`: a port may have come back meanwhile.
+        if !self.is_exhausted(address, protocol, PortClass::High) {
+            hint.fetch_and(!bit, Ordering::SeqCst);
+        }
     }
-    pub fn pair(&self, a: AddressIndex) {
-        self.pairs[a.index()].fetch_add(1, Relaxed);
+
+    /// Whether the summary knows of no word with a free port of this class. 16 loads.
+    pub fn is_exhausted(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
+        let base = space(address, protocol) * SUMMARY_WORDS;
+        let (first, end) = class.words(protocol);
+        (first / 64..end.div_ceil(64)).all(|index| {
+            let mut outside = 0;
+            if index == first / 64 {
+                outside |= (1 << (first % 64)) - 1;
+            }
+            if end / 64 == index {
+                outside |= u64::MAX << (end % 64);
+            }
+            self.full[base + index].load(Ordering::SeqCst) | outside == u64::MAX
+        })
     }
-    pub fn unpair(&self, a: AddressIndex) {
-        self.pairs[a.index()].fetch_sub(1, Relaxed);
+
+    /// Ports in use now. Reads 8 KiB: for people, not for packets.
+    pub fn used(&self, address: AddressIndex, protocol: Protocol) -> u32 {
+        let base = space(address, protocol) * WORDS;
+        let set: u32 = self.used[base..base + WORDS].iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
+        set - (PORTS as u32 - self.available(address, protocol))
     }
-    pub fn paired_subscribers(&self, a: AddressIndex) -> u32 {
-        self.pairs[a.index()].load(Relaxed)
+
+    /// Ports the address can give out in all.
+    pub fn available(&self, address: AddressIndex, protocol: Protocol) -> u32 {
+        self.available[address.index()][protocol.index()]
     }
+
+    /// One more subscriber is paired with the address.
+    pub fn pair(&self, address: AddressIndex) {
+        self.paired[address.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One subscriber less.
+    pub fn unpair(&self, address: AddressIndex) {
+        self.paired[address.index()].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Subscribers paired with the address now.
+    pub fn paired_subscribers(&self, address: AddressIndex) -> u32 {
+        self.paired[address.index()].load(Ordering::Relaxed)
+    }
+
+    /// An address with a free port, among `count` from `first` on: the less used of two at random, which
+    /// keeps the load nearly even; if both are full, the next one that is not, from a random one on.
     pub fn choose_address(
         &self,
         first: AddressIndex,
         count: u32,
-        p: Protocol,
-        _c: PortClass,
-        r: &mut Random,
+        protocol: Protocol,
+        class: PortClass,
+        random: &mut Random,
     ) -> Option<AddressIndex> {
         if count == 0 {
             return None;
         }
-        let s = r.below(count);
-        (0..count).map(|i| AddressIndex(first.0 + (s + i) % count)).find(|a| self.used(*a, p) < self.available(*a, p))
+        let mut pick = || AddressIndex(first.0 + random.below(count));
+        let (one, other) = (pick(), pick());
+        let (less, more) =
+            if self.paired_subscribers(one) <= self.paired_subscribers(other) { (one, other) } else { (other, one) };
+        let has_room = |address: &AddressIndex| !self.is_exhausted(*address, protocol, class);
+        if let Some(address) = [less, more].into_iter().find(has_room) {
+            return Some(address);
+        }
+        let start = random.below(count);
+        let hints = &self.address_full[protocol.index()];
+        (0..count)
+            .map(|step| AddressIndex(first.0 + (start + step) % count))
+            .filter(|address| {
+                class == PortClass::Low
+                    || hints[address.index() / 64].load(Ordering::Relaxed) >> (address.index() % 64) & 1 == 0
+            })
+            .find(has_room)
     }
+}
+
+/// The bits of ports that an address never gives out.
+fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
+    let mut words = [0u64; WORDS];
+    for port in 0..=u16::MAX {
+        if !spec.offers(protocol, port) {
+            words[usize::from(port / 64)] |= 1 << (port % 64);
+        }
+    }
+    words
+}
+
+/// A random word in `first..end`; of several workers each gets words in cache lines of its own, if its share has any.
+fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> usize {
+    let scaled = |bound: usize| ((u64::from(number) * bound as u64) >> 32) as usize;
+    let lines = (end - first) / LINE_WORDS;
+    let own_lines = lines / workers;
+    if workers == 1 || own_lines == 0 {
+        return first + scaled(end - first);
+    }
+    let choice = scaled(own_lines * LINE_WORDS);
+    let line = choice / LINE_WORDS * workers + worker.index();
+    first + line * LINE_WORDS + choice % LINE_WORDS
 }
