@@ -44,7 +44,7 @@ fn endpoints_in_a_row_spread_evenly_over_positions_and_tags() {
             for port in 0..100_u64 {
                 let value = hash.hash(0x0a00_0000 + address, 1024 + port);
                 positions[(((value >> 32) * 1000) >> 32) as usize] += 1;
-                tags[((value & 0xffff) * 1000 >> 16) as usize] += 1;
+                tags[(((value & 0xffff) * 1000) >> 16) as usize] += 1;
             }
         }
         assert!(chi_square_deviation(&positions).abs() < 5.0, "{}", chi_square_deviation(&positions));
