@@ -6,15 +6,17 @@
 //! |---|---|---|
 //! | `DpdkIo` | traffic (cargo feature `dpdk`) | `dpdk` |
 //! | [`MemoryIo`] | simulation, tests, benchmarks | [`memory`] |
-//! | `Replay` | `natrix replay`: captures in, captures out, capture time as the clock | `replay` |
+//! | [`Replay`] | `natrix replay`: captures in, captures out, capture time as the clock | [`replay`] |
 //!
-//! Nothing here allocates between start and stop, except `Replay`, which reads and writes files.
+//! Nothing here allocates between start and stop, except [`Replay`], which reads and writes files.
 
 mod burst;
+pub mod capture;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 mod io;
 pub mod memory;
+pub mod replay;
 
 pub use burst::BURST_MAX;
 pub use burst::Burst;
@@ -26,3 +28,4 @@ pub use io::PortStatistics;
 pub use io::TransportChecksum;
 pub use memory::MemoryBuffer;
 pub use memory::MemoryIo;
+pub use replay::Replay;

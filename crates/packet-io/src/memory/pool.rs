@@ -54,7 +54,7 @@ impl MemoryPool {
         let slot_bytes = HEADROOM + frame_bytes;
         let below = |slot: usize| if slot + 1 == buffers { NONE } else { slot as u32 + 1 };
         let shared = Shared {
-            bytes: (0..buffers * slot_bytes).map(|_| UnsafeCell::new(0)).collect(),
+            bytes: zeroed(buffers * slot_bytes),
             slot_bytes,
             next: (0..buffers).map(|slot| AtomicU32::new(below(slot))).collect(),
             head: AtomicU64::new(if buffers == 0 { u64::from(NONE) } else { 0 }),
@@ -102,6 +102,13 @@ impl Shared {
         }
         self.free.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Zeroed bytes; large blocks cost no memory until they are touched.
+fn zeroed(count: usize) -> Box<[UnsafeCell<u8>]> {
+    let bytes = Box::into_raw(vec![0u8; count].into_boxed_slice());
+    // SAFETY: the box was just given up, and UnsafeCell<u8> has the layout of u8.
+    unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) }
 }
 
 /// The head after `head` with `slot` on top: the change count goes up by one.
