@@ -65,7 +65,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard) {
     // What is a list grows with it as far as there is room; the charts and drops share what is left.
     let spare = area.height.saturating_sub(24);
     let worker_lines = 4 + u16::try_from(workers.saturating_sub(4)).unwrap_or(u16::MAX).min(spare / 3);
-    let interface_lines = 2 + u16::try_from(interfaces.saturating_sub(2)).unwrap_or(u16::MAX).min(spare / 3);
+    // A third interface is common enough to take a line of the charts.
+    let interface_lines = 2 + u16::try_from(interfaces.saturating_sub(2)).unwrap_or(u16::MAX).min(1 + spare / 3);
     let [header, charts, state, losses, links, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Fill(4),

@@ -104,6 +104,17 @@ fn everything_fits_80_columns_and_24_lines() {
 }
 
 #[test]
+fn a_third_interface_takes_a_line_of_the_charts() {
+    let mut dashboard = Dashboard::new("/run/natrix/control.sock".to_owned());
+    let mut sample = golden();
+    let mut third = sample.interfaces[0].clone();
+    third.name = "lan.100".to_owned();
+    sample.interfaces.push(third);
+    dashboard.take(news(sample));
+    check("three_interfaces", &dashboard, 80, 24);
+}
+
+#[test]
 fn a_large_terminal_shows_sentences_and_more_lines() {
     check("160x45", &dashboard_with_history(), 160, 45);
 }
