@@ -20,6 +20,7 @@ pub mod neighbour;
 pub mod notify;
 pub mod outlet;
 pub mod quarantine;
+pub mod replay;
 pub mod run;
 pub mod running;
 pub mod server;

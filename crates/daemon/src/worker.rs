@@ -211,6 +211,11 @@ impl<I: Io> Worker<I> {
         &mut self.outlet.io
     }
 
+    /// The worker's view of the ports, when the worker is no longer needed.
+    pub fn into_io(self) -> I {
+        self.outlet.io
+    }
+
     /// Where the control server leaves its questions.
     pub fn set_mailbox(&mut self, mailbox: Mailbox) {
         self.mailbox = Some(mailbox);

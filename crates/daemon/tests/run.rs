@@ -1,6 +1,9 @@
 //! A whole instance in this process: comes up, tells the service manager, forwards, refuses a second one, drains on SIGTERM.
 
-use core::net::Ipv4Addr;
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
 use core::time::Duration;
 use std::env;
 use std::fs;
@@ -9,16 +12,6 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-use config::Config;
-use config::Control;
-use config::Dpdk;
-use config::DriverKind;
-use config::Hugepages;
-use config::InterfaceLink;
-use config::Log;
-use config::LogLevel;
-use config::Port;
-use config::Workers;
 use control::Client;
 use control::Object;
 use control::Reply;
@@ -28,47 +21,12 @@ use control::Status;
 use daemon::run::RunError;
 use daemon::run::run_on;
 use daemon::server::SocketError;
-use nat::Settings;
-use nat::settings::Interface;
-use nat::settings::InterfaceAddress;
-use nat::settings::Limits;
-use nat::types::Side;
 use packet_io::MemoryIo;
 use packet_io::memory::MemoryBed;
 use packet_io::memory::MemorySettings;
 use signal_hook::consts::SIGTERM;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn configuration(directory: &Path) -> Config {
-    let interface = |name: &str, side, third| Interface {
-        name: name.to_owned(),
-        side,
-        addresses: vec![InterfaceAddress { address: Ipv4Addr::new(10, 0, third, 1), prefix_length: 24 }],
-        mtu: 1_500,
-    };
-    let port = |name: &str| Port {
-        name: name.to_owned(),
-        driver: "memory".to_owned(),
-        kind: DriverKind::Virtual,
-        mtu: 1_500,
-        rx_descriptors: 512,
-        tx_descriptors: 512,
-    };
-    Config {
-        nat: Settings {
-            interfaces: vec![interface("lan", Side::Inside, 0), interface("wan", Side::Outside, 1)],
-            limits: Limits { mappings_max: 100, extra_sessions_max: 100, subscribers_max: 10, ..Limits::default() },
-            ..Settings::default()
-        },
-        ports: vec![port("lan"), port("wan")],
-        interfaces: vec![InterfaceLink { port: 0, vlan: None }, InterfaceLink { port: 1, vlan: None }],
-        workers: Workers { count: 2, cpus: Vec::new() },
-        dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
-        control: Control { socket: directory.join("control.sock"), mode: 0o600 },
-        log: Log { level: LogLevel::Error },
-    }
-}
 
 fn ios() -> Vec<MemoryIo> {
     let ports = MemoryBed::new(&MemorySettings { workers: 2, ..MemorySettings::default() });
@@ -101,7 +59,7 @@ fn an_instance_comes_up_and_drains_on_sigterm() {
         String::from_utf8_lossy(&state[..length]).into_owned()
     };
 
-    let config = configuration(&directory);
+    let config = common::configuration(&directory);
     let socket = config.control.socket.clone();
     let first = {
         let config = config.clone();

@@ -1,0 +1,257 @@
+//! `natrix replay`: captures through one worker, with the time of the captures as the clock. The same captures and the same
+//! configuration always give the same result: even the ports are drawn from a fixed seed.
+
+use core::fmt;
+use core::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use config::Config;
+use nat::BuildError;
+use nat::Duration;
+use nat::Instant;
+use nat::Protocol;
+use nat::Shared;
+use nat::Verdict;
+use nat::types::Side;
+use nat::verdict::VerdictKind;
+use packet_io::Io;
+use packet_io::PortIndex;
+use packet_io::Replay;
+use packet_io::capture::CaptureError;
+use packet_io::capture::CaptureReader;
+use packet_io::capture::CaptureWriter;
+use packet_io::replay::ReplayPort;
+use serde::Serialize;
+
+use crate::links::InterfaceLink;
+use crate::worker::LinkMode;
+use crate::worker::Worker;
+use crate::worker::WorkerOptions;
+use crate::worker::build_workers;
+
+const INSIDE: PortIndex = PortIndex(0);
+const OUTSIDE: PortIndex = PortIndex(1);
+/// Nobody has to guess anything here, and results are to be the same each time.
+const SEED: [u64; 4] = [0x6e61, 0x7472, 0x6978, 0x2e];
+/// The clock of the engine at the first frame.
+const START: Instant = Instant::from_micros(1_000_000);
+/// Polls between frames that are far apart, so that timers run out when they should: often at first, then seldom.
+const STEP: Duration = Duration::from_millis(100);
+const STEPS_SHORT: u32 = 200;
+const STEP_LONG: Duration = Duration::from_secs(10);
+/// A gap that takes more polls than this is jumped over; some captures have frames years apart.
+const STEPS_MAX: u32 = 10_000;
+
+/// Captures in, and where the captures out go.
+#[derive(Clone, Debug)]
+pub struct ReplayFiles {
+    /// What arrives from inside.
+    pub inside: PathBuf,
+    /// What arrives from outside.
+    pub outside: PathBuf,
+    /// Folder for `inside.pcap` and `outside.pcap`, what left on each side; made when missing.
+    pub out_dir: PathBuf,
+}
+
+/// Why a replay failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A capture can not be read or written.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// The engine could not be built.
+    #[error("engine: {0}")]
+    Engine(#[from] BuildError),
+    /// The folder for the results can not be made.
+    #[error("folder {path}: {source}; choose another --out-dir", path = .path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no worker to run: a bug.
+    #[error("engine: no worker was built; report this")]
+    NoWorker,
+    /// An output would replace an input.
+    #[error("capture {path}: would be overwritten by the result; choose another --out-dir", path = .0.display())]
+    Overwrites(PathBuf),
+}
+
+/// Numbers by side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BySide {
+    /// Inside.
+    pub inside: u64,
+    /// Outside.
+    pub outside: u64,
+}
+
+/// What came of a replay. The field names are a contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Time from the first frame to the last.
+    pub duration_us: u64,
+    /// Frames that came in, by side.
+    pub frames_in: BySide,
+    /// Frames that left, by side.
+    pub frames_out: BySide,
+    /// Frames that were forwarded.
+    pub packets_forwarded: u64,
+    /// Frames that were for Natrix itself.
+    pub packets_local: u64,
+    /// Frames that were dropped.
+    pub packets_dropped: u64,
+    /// Frames by verdict, without those that did not occur.
+    pub verdicts: BTreeMap<&'static str, u64>,
+    /// Mappings made, by transport.
+    pub mappings_created: BTreeMap<&'static str, u64>,
+    /// Sessions made.
+    pub sessions_created: u64,
+    /// Mappings at the end.
+    pub mappings: u64,
+    /// Sessions at the end.
+    pub sessions: u64,
+    /// Subscribers at the end.
+    pub subscribers: u64,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, micros) = (self.duration_us / 1_000_000, self.duration_us % 1_000_000);
+        writeln!(f, "captured time     {seconds}.{micros:06} s")?;
+        writeln!(
+            f,
+            "frames in         {} from inside, {} from outside",
+            self.frames_in.inside, self.frames_in.outside
+        )?;
+        writeln!(f, "frames out        {} to inside, {} to outside", self.frames_out.inside, self.frames_out.outside)?;
+        writeln!(
+            f,
+            "packets           {} forwarded, {} local, {} dropped",
+            self.packets_forwarded, self.packets_local, self.packets_dropped
+        )?;
+        let mut created = String::new();
+        for (protocol, count) in &self.mappings_created {
+            let separator = if created.is_empty() { "" } else { ", " };
+            write!(created, "{separator}{count} {protocol}")?;
+        }
+        writeln!(f, "mappings made     {created}")?;
+        writeln!(f, "sessions made     {}", self.sessions_created)?;
+        writeln!(
+            f,
+            "at the end        {} mappings, {} sessions, {} subscribers",
+            self.mappings, self.sessions, self.subscribers
+        )?;
+        writeln!(f, "verdicts")?;
+        for (verdict, count) in &self.verdicts {
+            writeln!(f, "  {count:>10}  {verdict}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends the captures through a worker. Needs no privileges.
+///
+/// # Errors
+/// [`ReplayError`] names the file.
+pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayError> {
+    let out_dir = &files.out_dir;
+    fs::create_dir_all(out_dir).map_err(|source| ReplayError::Folder { path: out_dir.clone(), source })?;
+    let port = |input: &Path, name: &str, last: u8| -> Result<ReplayPort, ReplayError> {
+        let output = out_dir.join(name);
+        for source in [&files.inside, &files.outside] {
+            if fs::canonicalize(&output).is_ok_and(|output| fs::canonicalize(source).is_ok_and(|input| input == output))
+            {
+                return Err(ReplayError::Overwrites(output));
+            }
+        }
+        let input = Some(CaptureReader::open(input)?);
+        Ok(ReplayPort { input, output: Some(CaptureWriter::create(&output)?), mac: [2, 0, 0, 0, 0, last] })
+    };
+    let ports = vec![port(&files.inside, "inside.pcap", 0)?, port(&files.outside, "outside.pcap", 1)?];
+    let io = Replay::new(ports)?;
+    let shared = Arc::new(Shared::new(config.nat.clone(), 1)?);
+    let interfaces = config.nat.interfaces.iter().zip(&config.interfaces);
+    let links: Vec<InterfaceLink> = interfaces
+        .map(|(interface, link)| InterfaceLink {
+            port: if interface.side == Side::Inside { INSIDE } else { OUTSIDE },
+            vlan: link.vlan,
+        })
+        .collect();
+    let options = WorkerOptions { mode: LinkMode::Offline, ..WorkerOptions::default() };
+    let mut workers = build_workers(&shared, &links, vec![io], &options, SEED, START)?;
+    // One view of the ports makes one worker.
+    workers.pop().map_or(Err(ReplayError::NoWorker), run)
+}
+
+fn now_of(io: &Replay) -> Instant {
+    START + Duration::from_micros(io.elapsed_us())
+}
+
+fn run(mut worker: Worker<Replay>) -> Result<Summary, ReplayError> {
+    loop {
+        if let Some(next_ns) = worker.io().next_ns() {
+            wait_until(&mut worker, next_ns);
+        }
+        if !worker.io_mut().step()? {
+            break;
+        }
+        let now = now_of(worker.io());
+        worker.poll(now);
+    }
+    let duration_us = worker.io().elapsed_us();
+    // What is still held (fragments, unsolicited SYNs) gets the time it has.
+    let settings = worker.shard().shared().settings();
+    let longest = settings.timeouts.fragment.as_micros().max(settings.timeouts.unsolicited_syn.as_micros());
+    let end_ns = worker.io().now_ns().saturating_add((longest + STEP.as_micros()).saturating_mul(1_000));
+    wait_until(&mut worker, end_ns);
+    worker.abandon_waiting();
+    let summary = summary_of(&worker, duration_us);
+    worker.into_io().finish()?;
+    Ok(summary)
+}
+
+/// Polls up to (and not at) `time_ns`.
+fn wait_until(worker: &mut Worker<Replay>, time_ns: u64) {
+    for count in 0..STEPS_MAX {
+        let step = if count < STEPS_SHORT { STEP } else { STEP_LONG };
+        let next_ns = worker.io().now_ns().saturating_add(step.as_micros() * 1_000);
+        if next_ns >= time_ns {
+            break;
+        }
+        worker.io_mut().advance_to(next_ns);
+        let now = now_of(worker.io());
+        worker.poll(now);
+    }
+}
+
+fn summary_of(worker: &Worker<Replay>, duration_us: u64) -> Summary {
+    let counters = worker.counters();
+    let of_kind = |kind| {
+        let verdicts = Verdict::ALL.iter().filter(|verdict| verdict.kind() == kind);
+        verdicts.map(|verdict| counters.of(*verdict)).sum()
+    };
+    let (inside, outside) = (worker.io().statistics(INSIDE), worker.io().statistics(OUTSIDE));
+    let occurred = Verdict::ALL.iter().filter(|verdict| counters.of(**verdict) > 0);
+    let created = Protocol::ALL.iter().zip(counters.mappings_created);
+    Summary {
+        duration_us,
+        frames_in: BySide { inside: inside.received_packets, outside: outside.received_packets },
+        frames_out: BySide { inside: inside.sent_packets, outside: outside.sent_packets },
+        packets_forwarded: of_kind(VerdictKind::Forwarded),
+        packets_local: of_kind(VerdictKind::Local),
+        packets_dropped: of_kind(VerdictKind::Dropped),
+        verdicts: occurred.map(|verdict| (verdict.name(), counters.of(*verdict))).collect(),
+        mappings_created: created.map(|(protocol, count)| (protocol.name(), count)).collect(),
+        sessions_created: counters.sessions_created,
+        mappings: u64::from(worker.shard().mappings_len()),
+        sessions: worker.shard().sessions_len(),
+        subscribers: worker.shard().subscribers_len() as u64,
+    }
+}

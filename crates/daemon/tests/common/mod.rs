@@ -1,0 +1,66 @@
+//! A small configuration for tests of whole instances.
+
+use core::net::Ipv4Addr;
+use std::path::Path;
+
+use config::Config;
+use config::Control;
+use config::Dpdk;
+use config::DriverKind;
+use config::Hugepages;
+use config::InterfaceLink;
+use config::Log;
+use config::LogLevel;
+use config::Port;
+use config::Workers;
+use nat::Settings;
+use nat::settings::Filtering;
+use nat::settings::Interface;
+use nat::settings::InterfaceAddress;
+use nat::settings::Limits;
+use nat::settings::Pool;
+use nat::settings::Pooling;
+use nat::types::Prefix;
+use nat::types::Side;
+
+/// Inside 10.0.0.1/24, outside 10.0.1.1/24, one pool address 10.0.1.9; two workers; the control socket in `directory`.
+pub(crate) fn configuration(directory: &Path) -> Config {
+    let interface = |name: &str, side, third| Interface {
+        name: name.to_owned(),
+        side,
+        addresses: vec![InterfaceAddress { address: Ipv4Addr::new(10, 0, third, 1), prefix_length: 24 }],
+        mtu: 1_500,
+    };
+    let port = |name: &str| Port {
+        name: name.to_owned(),
+        driver: "memory".to_owned(),
+        kind: DriverKind::Virtual,
+        mtu: 1_500,
+        rx_descriptors: 512,
+        tx_descriptors: 512,
+    };
+    Config {
+        nat: Settings {
+            interfaces: vec![interface("lan", Side::Inside, 0), interface("wan", Side::Outside, 1)],
+            pools: vec![Pool {
+                name: "a".to_owned(),
+                addresses: vec![Ipv4Addr::new(10, 0, 1, 9)],
+                port_min: 1_024,
+                port_max: 65_535,
+                reserved_ports: Vec::new(),
+                subscribers: vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 24).expect("a prefix")],
+                pooling: Pooling::Paired,
+                filtering: [Filtering::EndpointIndependent; 3],
+                parity: false,
+            }],
+            limits: Limits { mappings_max: 100, extra_sessions_max: 100, subscribers_max: 10, ..Limits::default() },
+            ..Settings::default()
+        },
+        ports: vec![port("lan"), port("wan")],
+        interfaces: vec![InterfaceLink { port: 0, vlan: None }, InterfaceLink { port: 1, vlan: None }],
+        workers: Workers { count: 2, cpus: Vec::new() },
+        dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
+        control: Control { socket: directory.join("control.sock"), mode: 0o600 },
+        log: Log { level: LogLevel::Error },
+    }
+}

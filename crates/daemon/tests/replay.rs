@@ -1,0 +1,135 @@
+//! Captures in, captures out, and the same result each time.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use daemon::replay::ReplayError;
+use daemon::replay::ReplayFiles;
+use daemon::replay::Summary;
+use daemon::replay::replay;
+use packet_io::capture::CaptureReader;
+use packet_io::capture::CaptureWriter;
+use wire::build;
+use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::HEADER_LENGTH;
+use wire::ethernet::MacAddress;
+
+const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4_000);
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 100), 53);
+const SECOND_NS: u64 = 1_000_000_000;
+/// When the captures were taken; any time will do.
+const EPOCH_NS: u64 = 1_700_000_000 * SECOND_NS;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = env::temp_dir().join(format!("natrix-{}-replay-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Folder(path)
+    }
+
+    /// A capture of IP packets between two stations Natrix knows nothing of.
+    fn capture(&self, name: &str, packets: &[(u64, Vec<u8>)]) -> PathBuf {
+        let path = self.0.join(name);
+        let mut writer = CaptureWriter::create(&path).expect("a file");
+        for (seconds, packet) in packets {
+            let (from, to) = (MacAddress([6, 5, 4, 3, 2, 1]), MacAddress([6, 9, 9, 9, 9, 9]));
+            let frame = build::frame(from, to, ETHER_TYPE_IPV4, packet);
+            writer.write(EPOCH_NS + seconds * SECOND_NS, &frame).expect("it is written");
+        }
+        writer.finish().expect("it is written");
+        path
+    }
+
+    fn replay(&self, inside: &Path, outside: &Path, out: &str) -> Result<Summary, ReplayError> {
+        let files = ReplayFiles { inside: inside.to_owned(), outside: outside.to_owned(), out_dir: self.0.join(out) };
+        replay(&common::configuration(&self.0), &files)
+    }
+
+    /// The IP packets of a capture, with their times in seconds.
+    fn packets(&self, path: &str) -> Vec<(u64, Vec<u8>)> {
+        let mut reader = CaptureReader::open(&self.0.join(path)).expect("a capture");
+        let mut packets = Vec::new();
+        while let Some(record) = reader.next_record().expect("an undamaged capture") {
+            packets.push(((record.time_ns - EPOCH_NS) / SECOND_NS, record.bytes[HEADER_LENGTH..].to_vec()));
+        }
+        packets
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left behind is in the system's folder for such things.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn captures_go_through_the_engine_at_their_own_time() {
+    let folder = Folder::new("time");
+    let question = |payload: &[u8]| build::udp(CLIENT, SERVER).payload(payload).build();
+    let inside = folder.capture("in.pcap", &[(0, question(b"a")), (5, question(b"b")), (900, question(b"c"))]);
+    let silence = folder.capture("silence.pcap", &[]);
+
+    let summary = folder.replay(&inside, &silence, "first").expect("a replay");
+    assert_eq!((summary.packets_forwarded, summary.packets_dropped), (3, 0), "{summary}");
+    assert_eq!(summary.mappings_created["udp"], 2, "the mapping ran out between 5 s and 900 s: {summary}");
+    assert_eq!((summary.mappings, summary.duration_us), (1, 900_000_000));
+    let out = folder.packets("first/outside.pcap");
+    assert_eq!(out.iter().map(|(seconds, _)| *seconds).collect::<Vec<_>>(), [0, 5, 900]);
+    assert_eq!(out[0].1[12..16], [10, 0, 1, 9], "the source is the pool's address");
+
+    // The same again gives the same external endpoints, so replies can be captured for them.
+    let port = u16::from_be_bytes([out[0].1[20], out[0].1[21]]);
+    let external = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 9), port);
+    let answer = build::udp(SERVER, external).payload(b"answer").build();
+    let outside = folder.capture("out.pcap", &[(1, answer.clone()), (700, answer)]);
+    let summary = folder.replay(&inside, &outside, "second").expect("a replay");
+    assert_eq!(summary.verdicts["inbound"], 1);
+    assert_eq!(summary.verdicts["no_mapping"], 1, "at 700 s the mapping is gone");
+    let back = folder.packets("second/inside.pcap");
+    assert_eq!((back.len(), back[0].0), (1, 1));
+    assert_eq!(back[0].1[16..20], [10, 0, 0, 2]);
+    assert_eq!(back[0].1[28..], *b"answer");
+    assert_eq!(fs::read(folder.0.join("first/outside.pcap")).ok(), fs::read(folder.0.join("second/outside.pcap")).ok());
+}
+
+#[test]
+fn every_frame_has_a_verdict_when_it_is_over() {
+    let folder = Folder::new("verdicts");
+    let big = build::udp(CLIENT, SERVER).payload_length(3_000).build();
+    let fragments = build::fragment(&big, 1_500);
+    // The first fragment never comes.
+    let packets: Vec<(u64, Vec<u8>)> = fragments[1..].iter().map(|fragment| (0, fragment.clone())).collect();
+    let inside = folder.capture("in.pcap", &packets);
+    let syn = build::tcp(SERVER, SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 9), 5_000), wire::tcp::Flags::SYN).build();
+    let outside = folder.capture("out.pcap", &[(0, syn)]);
+    let summary = folder.replay(&inside, &outside, "results").expect("a replay");
+    assert_eq!(summary.verdicts["fragment_timeout"], fragments.len() as u64 - 1);
+    assert_eq!(summary.verdicts["unsolicited_syn"], 1);
+    let frames = summary.frames_in.inside + summary.frames_in.outside;
+    assert_eq!(frames, summary.packets_forwarded + summary.packets_local + summary.packets_dropped);
+    // RFC 5382 REQ-4: the SYN is answered after six seconds, with an ICMP error.
+    let answers = folder.packets("results/outside.pcap");
+    assert_eq!(answers.iter().map(|(seconds, packet)| (*seconds, packet[9])).collect::<Vec<_>>(), [(6, 1)]);
+}
+
+#[test]
+fn files_that_are_no_captures_and_results_over_inputs_are_refused() {
+    let folder = Folder::new("refused");
+    let good = folder.capture("inside.pcap", &[]);
+    let bad = folder.0.join("bad.pcap");
+    fs::write(&bad, "no capture").expect("a file");
+    assert!(matches!(folder.replay(&good, &bad, "results"), Err(ReplayError::Capture(_))));
+    assert!(matches!(folder.replay(&good, &good, "."), Err(ReplayError::Overwrites(_))));
+    assert!(good.exists());
+}
