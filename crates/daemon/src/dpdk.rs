@@ -1,7 +1,6 @@
 //! `natrix run` on DPDK ports.
 
 use core::error::Error;
-use std::fs;
 use std::path::Path;
 
 use config::Config;
@@ -25,12 +24,6 @@ pub fn run(config: &Config, config_path: &Path, version: &str) -> Result<(), Run
 }
 
 fn open(config: &Config, log: Log) -> Result<Vec<DpdkIo>, Box<dyn Error + Send + Sync>> {
-    if config.dpdk.hugepages != Hugepages::Off && hugepages_free() == 0 {
-        log.warn(
-            &"hugepages: none are free, so tables and buffers lie on ordinary pages and packets take longer; \
-              reserve some with: sysctl vm.nr_hugepages=1024",
-        );
-    }
     let port = |port: &config::Port| DpdkPort {
         device: port.driver.clone(),
         is_pci: port.kind == DriverKind::Pci,
@@ -49,14 +42,9 @@ fn open(config: &Config, log: Log) -> Result<Vec<DpdkIo>, Box<dyn Error + Send +
         memory_bytes: config.dpdk.memory_bytes,
         buffers: config.dpdk.buffers,
     };
-    Ok(dpdk::start(&settings)?)
-}
-
-/// Hugepages of any size that nobody uses.
-fn hugepages_free() -> u64 {
-    let Ok(folders) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
-    let free = |folder: fs::DirEntry| -> Option<u64> {
-        fs::read_to_string(folder.path().join("free_hugepages")).ok()?.trim().parse().ok()
-    };
-    folders.flatten().filter_map(free).sum()
+    let ios = dpdk::start(&settings)?;
+    for notice in ios.first().map(DpdkIo::notices).unwrap_or_default() {
+        log.warn(notice);
+    }
+    Ok(ios)
 }
