@@ -11,8 +11,6 @@
 
 pub mod clock;
 pub mod crossing;
-#[cfg(feature = "dpdk")]
-pub mod dpdk;
 pub mod fleet;
 pub mod instance;
 pub mod links;

@@ -9,11 +9,9 @@
 //! All of the driver's state is created by [`start`] and released with the last [`DpdkIo`].
 
 mod buffer;
-mod devargs;
 mod ffi;
 
 use core::ffi::CStr;
-use core::fmt;
 use core::ptr::NonNull;
 use std::ffi::CString;
 use std::fs;
@@ -27,14 +25,11 @@ use crate::burst::Burst;
 use crate::io::Io;
 use crate::io::PortIndex;
 use crate::io::PortStatistics;
-use devargs::Device;
 
 /// Room for one frame besides the head room: a full Ethernet frame and a tag, or what AF_XDP asks for.
-const DATA_ROOM_MIN: u32 = 2048;
+const DATA_ROOM_MIN: u16 = 2048;
 /// Bytes of Ethernet header, two tags and checksum on top of the MTU.
-const LINK_OVERHEAD: u32 = 26;
-/// The largest buffer that fits a page with DPDK's own header (of mempool and mbuf), as AF_XDP demands.
-const XDP_ROOM_MAX: u32 = 4096 - 256;
+const LINK_OVERHEAD: u16 = 26;
 /// DPDK's head room in front of each packet.
 const HEADROOM: u16 = 128;
 
@@ -101,25 +96,6 @@ pub enum DpdkError {
         /// What DPDK says.
         reason: String,
     },
-    /// Frames would not fit the memory AF_XDP shares with the kernel.
-    #[error(
-        "port {device}: AF_XDP takes buffers of {limit} bytes at most ({room}); lower the mtu of all ports, \
-             or use another driver"
-    )]
-    XdpRoom {
-        /// The device.
-        device: String,
-        /// Buffers of this many bytes are needed.
-        room: u32,
-        /// The largest that fit.
-        limit: u32,
-    },
-    /// Buffers would be larger than a buffer can be.
-    #[error("packet buffers: {room} bytes each are too many (most: 65535); lower the mtu or framesz")]
-    Room {
-        /// What is needed.
-        room: u32,
-    },
     /// No driver took the device.
     #[error("port {device}: no such device; check the driver string")]
     NoDevice {
@@ -138,44 +114,6 @@ pub enum DpdkError {
     },
 }
 
-/// Something the operator should know though it works.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DpdkNotice {
-    /// Memory is in ordinary pages because there are too few hugepages.
-    NoHugepages {
-        /// What is needed, MiB.
-        needed: u64,
-        /// What is free, MiB.
-        free: u64,
-    },
-    /// Some workers have no queue of their own; packets are handed from worker to worker.
-    FewQueues {
-        /// The device.
-        device: String,
-        /// Queues it has each way.
-        queues: u16,
-        /// Workers there are.
-        workers: usize,
-    },
-}
-
-impl fmt::Display for DpdkNotice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DpdkNotice::NoHugepages { needed, free } => write!(
-                f,
-                "hugepages: {needed} MiB are needed ({free} MiB free), so DPDK runs on ordinary pages, slower; \
-                 reserve more in /proc/sys/vm/nr_hugepages"
-            ),
-            DpdkNotice::FewQueues { device, queues, workers } => write!(
-                f,
-                "port {device}: has fewer queues than there are workers ({queues} for {workers}), so packets are \
-                 handed between workers; give it more queues or run fewer workers"
-            ),
-        }
-    }
-}
-
 /// A configured port.
 struct Port {
     id: u16,
@@ -190,7 +128,6 @@ struct Port {
 struct Shared {
     ports: Vec<Port>,
     pool: NonNull<ffi::Mempool>,
-    notices: Vec<DpdkNotice>,
 }
 
 #[allow(unsafe_code, reason = "a DPDK pool may be used by every thread")]
@@ -221,23 +158,18 @@ pub struct DpdkIo {
 /// [`DpdkError`] says which device, what and why.
 pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
     let memory_mib = (settings.memory_bytes >> 20).max(64);
-    let room = buffer_room(settings)?;
     let huge = use_hugepages(settings.hugepages, memory_mib)?;
     initialise(settings, memory_mib, huge)?;
-    let pool = ffi::pool_create(settings.buffers, room)
+
+    let mtu_max = settings.ports.iter().map(|port| port.mtu).max().unwrap_or(0);
+    let data_room = DATA_ROOM_MIN.max(mtu_max.saturating_add(LINK_OVERHEAD)).saturating_add(HEADROOM);
+    let pool = ffi::pool_create(settings.buffers, data_room)
         .map_err(|reason| DpdkError::Buffers { buffers: settings.buffers, reason })?;
 
-    let mut shared = Shared { ports: Vec::new(), pool, notices: Vec::new() };
-    if !huge && settings.hugepages == Hugepages::Auto {
-        shared.notices.push(DpdkNotice::NoHugepages { needed: memory_mib, free: free_hugepages_mib() });
-    }
+    let mut shared = Shared { ports: Vec::new(), pool };
     for (index, port) in settings.ports.iter().enumerate() {
-        let started = start_port(port, index, settings.workers, &shared)?;
-        if usize::from(started.queues) < settings.workers {
-            let (device, queues) = (port.device.clone(), started.queues);
-            shared.notices.push(DpdkNotice::FewQueues { device, queues, workers: settings.workers });
-        }
-        shared.ports.push(started);
+        let port = start_port(port, index, settings.workers, &shared)?;
+        shared.ports.push(port);
     }
     let shared = Arc::new(shared);
     let io = |worker: usize| {
@@ -247,64 +179,10 @@ pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
     Ok((0..settings.workers).map(io).collect())
 }
 
-/// To be called first on each worker's thread: gives it a cache of buffers of its own, until the thread ends.
+/// To be called first on each worker's thread: gives it a cache of buffers of its own.
 pub fn register_thread() {
-    REGISTRATION.with(|_| ());
-}
-
-thread_local! {
-    static REGISTRATION: Registration = Registration::new();
-}
-
-/// This thread is known to DPDK for as long as this lives.
-struct Registration {
-    registered: bool,
-}
-
-impl Registration {
-    fn new() -> Registration {
-        // Without, the thread takes buffers from the common store: slower, nothing else.
-        Registration { registered: ffi::thread_register() }
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if self.registered {
-            ffi::thread_unregister();
-        }
-    }
-}
-
-impl DpdkIo {
-    /// What the operator should know about how DPDK started.
-    pub fn notices(&self) -> &[DpdkNotice] {
-        &self.shared.notices
-    }
-}
-
-/// Bytes of each buffer, head room included: enough for the longest frame of any port.
-fn buffer_room(settings: &DpdkSettings) -> Result<u16, DpdkError> {
-    let frame = |port: &DpdkPort| Device::new(&completed(port, settings.workers)).room().max(frame_bytes(port));
-    let longest = settings.ports.iter().map(frame).max().unwrap_or(0);
-    let room = longest.max(DATA_ROOM_MIN) + u32::from(HEADROOM);
-    let xdp = settings.ports.iter().find(|port| !port.is_pci && Device::new(&port.device).is_xdp());
-    match xdp {
-        Some(port) if room > XDP_ROOM_MAX => {
-            Err(DpdkError::XdpRoom { device: port.device.clone(), room, limit: XDP_ROOM_MAX })
-        }
-        _ => u16::try_from(room).map_err(|_| DpdkError::Room { room }),
-    }
-}
-
-/// The longest frame of a port.
-fn frame_bytes(port: &DpdkPort) -> u32 {
-    u32::from(port.mtu) + LINK_OVERHEAD
-}
-
-/// The port's device string with what its driver needs for this many workers.
-fn completed(port: &DpdkPort, workers: usize) -> String {
-    if port.is_pci { port.device.clone() } else { Device::new(&port.device).completed(workers, frame_bytes(port)) }
+    // Without, the thread takes buffers from the common store: slower, nothing else.
+    ffi::thread_register();
 }
 
 impl Port {
@@ -348,7 +226,7 @@ fn initialise(settings: &DpdkSettings, memory_mib: u64, huge: bool) -> Result<()
         arguments.push("--no-pci".to_owned());
     }
     for port in &settings.ports {
-        arguments.extend([if port.is_pci { "-a" } else { "--vdev" }.to_owned(), completed(port, settings.workers)]);
+        arguments.extend([if port.is_pci { "-a" } else { "--vdev" }.to_owned(), port.device.clone()]);
     }
     let arguments: Vec<CString> = arguments.into_iter().filter_map(|argument| CString::new(argument).ok()).collect();
     ffi::eal_init(&arguments).map_err(DpdkError::Environment)

@@ -18,7 +18,9 @@
 
 pub mod bed;
 pub mod conformance;
+pub mod model;
 pub mod packet;
+pub mod seeds;
 pub mod topology;
 
 pub use bed::Bed;

@@ -82,3 +82,17 @@ fn the_three_rules_for_napt_hold() {
         assert!(statistic < 120.0, "chi-square of parity {parity}: {statistic}");
     }
 }
+
+#[test]
+fn with_half_of_the_ports_reserved_the_others_are_used_evenly() {
+    covers!("6056-5");
+    // Blocks of 512 in turn: an algorithm that walks on from a reserved port would favour the edges.
+    let reserved: Vec<u16> = (1024..=65535).filter(|port| port / 512 % 2 == 0).collect();
+    let mut bed = Bed::new(settings().reserved(&reserved));
+    let ports = ports(&mut bed, 20_000);
+    let positions: Vec<u16> = ports.iter().map(|port| port % 512).collect();
+    let statistic = chi_square(&positions, 0, 511, 64);
+    assert!(statistic < 120.0, "chi-square inside the blocks: {statistic}");
+    let edge = positions.iter().filter(|position| **position == 0).count();
+    assert!(edge < 90, "{edge} of 20000 ports are the first behind a reserved block; 39 are expected");
+}

@@ -2,8 +2,10 @@
 
 use nat::Duration;
 use nat::Instant;
+use nat::Settings;
 use nat::Verdict;
 use nat::tcp::TcpState;
+use nat::types::Side;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
@@ -288,4 +290,34 @@ fn port_zero_and_the_ends_of_the_range_work() {
         bed.outside(&build::echo_reply(E1, *external.ip(), external.port()).build());
         assert_eq!(destination(&bed.only_inside()), at(I1, identifier));
     }
+}
+
+#[test]
+fn over_a_million_allocations_no_port_is_zero_reserved_or_out_of_range() {
+    covers!("S13");
+    let settings = settings().ports(1, 65_535).reserved(&[5350, 5351]).addresses(&POOL[..1]);
+    let settings = Settings {
+        timeouts: nat::settings::Timeouts { udp: Duration::from_millis(50), ..settings.timeouts },
+        ..settings
+    };
+    let mut bed = Bed::new(settings);
+    for round in 0..100_u32 {
+        let packets: Vec<Vec<u8>> = (0..10_000_u32)
+            .map(|number| {
+                build::udp(at((0x6440_0100 + number / 50).into(), (round * 50 + number % 50) as u16 + 1_024), at(E1, 9))
+                    .build()
+            })
+            .collect();
+        for part in packets.chunks(500) {
+            bed.burst(Side::Inside, part);
+            for packet in bed.take_outside() {
+                let port = source(&packet).port();
+                assert!(port != 0 && port != 5350 && port != 5351);
+            }
+            bed.take_inside();
+        }
+        bed.advance_secs(5);
+    }
+    let made: u64 = bed.counters().mappings_created.iter().sum();
+    assert!(made >= 999_000, "{made} mappings were made");
 }

@@ -153,7 +153,9 @@ impl Shard {
                     return Verdict::TtlExpired;
                 }
                 let owner = self.shared.owner(address, protocol, parsed.destination_port);
-                if protocol == Protocol::Icmp || owner.is_none() {
+                let has_owner =
+                    owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_alive(mapping.0, now));
+                if protocol == Protocol::Icmp || !has_owner {
                     account.steps.push(Step::NoMapping);
                     return Verdict::NoMapping;
                 }
@@ -187,14 +189,30 @@ impl Shard {
                 Verdict::Outbound
             }
             Some(address) => match self.shared.owner(address, protocol, parsed.destination_port) {
+                Some((worker, mapping)) if worker == self.worker && alive == Some(mapping.0) => {
+                    // To itself: the session that this packet has, or opens, lets it in again.
+                    let internal = self.mappings.get(mapping.0).internal();
+                    account.destination_after = Some(internal);
+                    self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account)
+                        .unwrap_or(Verdict::Hairpin)
+                }
                 Some((worker, _)) if worker == self.worker => {
-                    let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), 0));
+                    // The port of a mapping that is still to be made is not known; its address is, once paired.
+                    let paired = self
+                        .paired_address(parsed.source)
+                        .map_or(parsed.source.into(), |index| self.shared.address(index));
+                    let source = account.source_after.unwrap_or(Endpoint::new(paired, 0));
                     let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
                     self.explain_inbound(now, &translated, Via::Hairpin, account)
                 }
                 _ => Verdict::Hairpin,
             },
         }
+    }
+
+    fn paired_address(&self, subscriber: u32) -> Option<AddressIndex> {
+        let slot = self.subscribers.find(RealmId::default(), subscriber)?;
+        Some(AddressIndex(self.subscribers.get(slot).paired)).filter(|paired| *paired != UNPAIRED)
     }
 
     fn explain_mapping(&self, now: Instant, index: u32, account: &mut Account) {
@@ -223,11 +241,7 @@ impl Shard {
             return Some(Verdict::MappingTableFull);
         }
         let facts = &self.shared.pools[pool.index()];
-        let paired = self
-            .subscribers
-            .find(RealmId::default(), source)
-            .map(|slot| AddressIndex(self.subscribers.get(slot).paired))
-            .filter(|paired| *paired != UNPAIRED);
+        let paired = self.paired_address(source);
         let free = |address: AddressIndex| {
             u64::from(self.shared.ports.available(address, protocol) - self.shared.ports.used(address, protocol))
         };

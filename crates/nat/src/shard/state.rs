@@ -308,18 +308,12 @@ impl Shard {
             } else {
                 paired
             };
-            // Parity is a preference: a port of the other one serves better than none.
-            for wanted in [parity, None] {
-                let workers = self.shared.workers();
-                let ports = &self.shared.ports;
-                if let Some(port) =
-                    ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random)
-                {
-                    return Some((address, port));
-                }
-                if parity.is_none() {
-                    break;
-                }
+            let workers = self.shared.workers();
+            let ports = &self.shared.ports;
+            if let Some(port) =
+                ports.allocate(address, key.protocol, class, parity, self.worker, workers, &mut self.random)
+            {
+                return Some((address, port));
             }
         }
         None

@@ -20,11 +20,12 @@ use wire::verify::Fault;
 /// Packets longer than some MTU that are remembered, to be found again in pieces.
 const LONG_PACKETS_MAX: usize = 4_096;
 
-/// A packet that went in and has not come out.
+/// Equal packets that went in and have not come out.
 #[derive(Debug)]
 struct Waiting {
     ttl: u8,
     faults: Vec<Fault>,
+    count: u64,
 }
 
 /// Watches what goes in and what comes out.
@@ -69,8 +70,12 @@ impl Audit {
     pub fn goes_in(&mut self, packet: &[u8]) {
         let Some(signature) = signature(packet) else { return };
         let Ok(view) = Ipv4::new_checked(packet) else { return };
-        let waiting = Waiting { ttl: view.ttl(), faults: verify::faults(packet) };
-        self.waiting.entry(signature).or_default().push(waiting);
+        let (ttl, faults) = (view.ttl(), verify::faults(packet));
+        let alike = self.waiting.entry(signature).or_default();
+        match alike.iter_mut().find(|one| one.ttl == ttl && one.faults == faults) {
+            Some(one) => one.count += 1,
+            None => alike.push(Waiting { ttl, faults, count: 1 }),
+        }
         if view.packet().len() > self.mtu_min {
             if self.long.len() == LONG_PACKETS_MAX {
                 self.long.pop_front();
@@ -95,23 +100,26 @@ impl Audit {
             self.originated += 1;
             return;
         }
-        let found = signature(packet).and_then(|signature| self.waiting.get_mut(&signature));
-        if let Some(candidates) = found
-            && !candidates.is_empty()
-        {
+        let signature = signature(packet).unwrap_or(0);
+        if let Some(candidates) = self.waiting.get_mut(&signature) {
             // RFC 1812 §5.3.1: less by one, also through a hairpin.
-            let position = candidates.iter().position(|one| one.ttl == view.ttl().wrapping_add(1));
-            let ttls: Vec<u8> = candidates.iter().map(|one| one.ttl).collect();
-            let Some(position) = position else {
-                panic!("TTL came out as {}, went in as one of {ttls:?}: {packet:02x?}", view.ttl());
+            let Some(position) = candidates.iter().position(|one| one.ttl == view.ttl().wrapping_add(1)) else {
+                panic!("TTL came out as {}, went in as in {candidates:?}: {packet:02x?}", view.ttl());
             };
-            let original = candidates.swap_remove(position);
             let faults = verify::faults(packet);
+            let original = &mut candidates[position];
             assert!(
                 faults.iter().all(|fault| original.faults.contains(fault)),
                 "faults {faults:?}, was {:?}: {packet:02x?}",
                 original.faults
             );
+            original.count -= 1;
+            if original.count == 0 {
+                candidates.swap_remove(position);
+            }
+            if candidates.is_empty() {
+                self.waiting.remove(&signature);
+            }
             self.translated += 1;
             return;
         }
