@@ -4,12 +4,21 @@ use std::thread;
 use std::time::Instant;
 
 use nat::Verdict;
+use packet_io::Buffer;
+use packet_io::Burst;
+use packet_io::Io;
+use packet_io::MemoryBuffer;
+use packet_io::MemoryIo;
+use packet_io::PortIndex;
+use packet_io::PortStatistics;
+use packet_io::memory::MemorySettings;
 
 use super::Fleet;
 use super::Idle;
 use super::ThreadOptions;
 use crate::clock::Clock;
 use crate::worker::tests::Bed;
+use crate::worker::tests::INSIDE;
 use crate::worker::tests::OUTSIDE;
 use crate::worker::tests::SERVER;
 use crate::worker::tests::subscriber;
@@ -31,7 +40,7 @@ fn workers_on_threads_forward_and_drain_when_told_to_stop() {
         let (quarantine, _receiver) = sync_channel(1);
         let options = ThreadOptions { clock, idle, quarantine };
         let fleet = Fleet::start(workers, &[], &options, || {}).expect("threads start");
-        let bed = Bed::<packet_io::MemoryIo> { ports, workers: Vec::new(), now: clock.now() };
+        let bed = Bed::<MemoryIo> { ports, workers: Vec::new(), now: clock.now() };
         let mut out = 0;
         for host in 2..22 {
             bed.push_udp(usize::from(host) % 2, subscriber(host), SERVER, b"x");
@@ -53,4 +62,77 @@ fn workers_on_threads_forward_and_drain_when_told_to_stop() {
         assert_eq!(sum(&|counters| counters.of(Verdict::NeighbourUnresolved)), 1);
         assert_eq!(sum(&|counters| counters.neighbour_pending), 0);
     }
+}
+
+/// Ports that fail when a frame of a certain length arrives.
+struct Failing(MemoryIo);
+
+/// Length of the frame that makes [`Failing`] panic.
+const POISON: usize = 666;
+
+impl Io for Failing {
+    type Buffer = MemoryBuffer;
+
+    fn port_count(&self) -> usize {
+        self.0.port_count()
+    }
+
+    fn receive(&mut self, port: PortIndex, burst: &mut Burst<MemoryBuffer>) {
+        self.0.receive(port, burst);
+        assert!(burst.iter().all(|frame| frame.bytes().len() != POISON), "a poisonous frame");
+    }
+
+    fn transmit(&mut self, port: PortIndex, burst: &mut Burst<MemoryBuffer>) {
+        self.0.transmit(port, burst);
+    }
+
+    fn allocate(&mut self) -> Option<MemoryBuffer> {
+        self.0.allocate()
+    }
+
+    fn mac(&self, port: PortIndex) -> [u8; 6] {
+        self.0.mac(port)
+    }
+
+    fn can_receive(&self, port: PortIndex) -> bool {
+        self.0.can_receive(port)
+    }
+
+    fn can_transmit(&self, port: PortIndex) -> bool {
+        self.0.can_transmit(port)
+    }
+
+    fn link_up(&self, port: PortIndex) -> bool {
+        self.0.link_up(port)
+    }
+
+    fn statistics(&self, port: PortIndex) -> PortStatistics {
+        self.0.statistics(port)
+    }
+}
+
+#[test]
+fn a_poll_that_panics_is_reported_and_the_worker_goes_on() {
+    let clock = Clock::start();
+    let Bed { ports, workers, .. } = Bed::with_io(1, &MemorySettings::default(), |_, io| Failing(io));
+    let (quarantine, failures) = sync_channel(8);
+    let options = ThreadOptions { clock, idle: Idle::Sleep, quarantine };
+    let fleet = Fleet::start(workers, &[], &options, || {}).expect("threads start");
+    let bed = Bed::<MemoryIo> { ports, workers: Vec::new(), now: clock.now() };
+    for round in 1..=3 {
+        bed.push(0, INSIDE, &[0; POISON]);
+        wait_until(|| fleet.panics() == round);
+        bed.push_udp(0, subscriber(2), SERVER, b"life goes on");
+        wait_until(|| {
+            let sent = bed.sent(OUTSIDE);
+            bed.answer_arp(0, OUTSIDE, &sent);
+            sent.iter().any(|frame| frame.udp().is_some())
+        });
+    }
+    assert_eq!(failures.try_iter().count(), 3);
+    let last = fleet.stop();
+    assert_eq!(last[0].counters.of(Verdict::Outbound), 3);
+    assert_eq!(last[0].counters.received, last[0].counters.verdicts_total());
+    let _ = (bed.sent(INSIDE), bed.sent(OUTSIDE));
+    assert_eq!(bed.ports.free_buffers(), MemorySettings::default().buffers, "no buffer is lost");
 }
