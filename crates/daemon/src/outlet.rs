@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use nat::Counters;
+use nat::Duration;
 use nat::Instant;
 use nat::Settings;
 use nat::Verdict;
@@ -40,6 +41,8 @@ use crate::worker::WorkerOptions;
 
 /// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the packets.
 const NEIGHBOUR_ACTIONS_MAX: usize = 64;
+/// Time between two announcements of an address that somebody else claims (RFC 5227 §1.1 DEFEND_INTERVAL).
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Packets and bytes of one logical interface, Ethernet headers included. Only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,6 +155,7 @@ pub struct Outlet<I: Io> {
     queues: Vec<Queue<I::Buffer>>,
     neighbours: Neighbours<Waiting<I::Buffer>>,
     announcer: Announcer,
+    defended_at: Option<Instant>,
 }
 
 impl<I: Io> Outlet<I> {
@@ -182,6 +186,7 @@ impl<I: Io> Outlet<I> {
             mode: options.mode,
             neighbours: Neighbours::new(options.neighbours, secret),
             announcer: Announcer::new(settings, now, announces),
+            defended_at: None,
             io,
             links: Arc::clone(links),
             settings: Arc::clone(settings),
@@ -414,6 +419,17 @@ impl<I: Io> Outlet<I> {
         };
         self.counters.arp_replies += 1;
         self.send_frame(link.port, interface, buffer);
+    }
+
+    /// Somebody else claims an address of ours. RFC 5227 §2.4(c): an address that can not be given up is defended by one
+    /// announcement, and not again for ten seconds, so that two hosts never argue without end.
+    pub(crate) fn defend(&mut self, interface: InterfaceId, address: u32) {
+        self.counters.address_conflicts += 1;
+        if self.defended_at.is_some_and(|at| self.now < at + DEFEND_INTERVAL) {
+            return;
+        }
+        self.defended_at = Some(self.now);
+        self.send_request(interface, address, address, None);
     }
 
     fn frame(&mut self, header: &LinkHeader, payload: &[u8]) -> Option<I::Buffer> {

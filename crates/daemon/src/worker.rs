@@ -383,7 +383,7 @@ impl<I: Io> Worker<I> {
         let Ok(message) = Message::parse(payload) else { return Verdict::ArpInvalid };
         let answer = self.outlet.answerer.judge(interface, self.outlet.links.station(port), &message);
         if answer.conflict {
-            self.outlet.counters.address_conflicts += 1;
+            self.outlet.defend(interface, message.sender_address);
             self.conflict = Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
         }
         if let Some(learnt) = answer.learnt {

@@ -205,15 +205,20 @@ fn addresses_are_probed_and_then_announced_at_start() {
 }
 
 #[test]
-fn another_station_with_our_address_is_noticed() {
+fn another_station_with_our_address_is_noticed_and_answered_every_ten_seconds_at_most() {
     let mut bed = Bed::new(1).after_start();
     let thief = MacAddress([6, 6, 6, 6, 6, 6]);
     let claim = Message::request(thief, POOL_ON_LINK.to_bits(), POOL_ON_LINK.to_bits());
-    bed.push_arp(0, OUTSIDE, None, MacAddress::BROADCAST, &claim);
-    bed.settle();
-    assert_eq!(bed.workers[0].link_counters().address_conflicts, 1);
+    for _ in 0..40 {
+        bed.push_arp(0, OUTSIDE, None, MacAddress::BROADCAST, &claim);
+        bed.run_for(Duration::from_millis(500), Duration::from_millis(100));
+    }
+    assert_eq!(bed.workers[0].link_counters().address_conflicts, 40);
     let conflict = bed.workers[0].take_conflict().expect("a conflict");
     assert_eq!((conflict.address, conflict.station), (POOL_ON_LINK.to_bits(), thief));
+    let defences = requests(&bed.sent(OUTSIDE));
+    assert_eq!(defences.len(), 2, "in twenty seconds");
+    assert!(defences.iter().all(|(arp, _)| arp.is_gratuitous() && arp.sender_address == POOL_ON_LINK.to_bits()));
 }
 
 #[test]
