@@ -8,8 +8,14 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_ether.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <rte_mempool.h>
+
+#define POOL_NAME "natrix"
+/* Ethernet header and checksum, as rte_ethdev counts them. */
+#define OVERHEAD ((uint32_t)(RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN))
 
 /* What src/dpdk/buffer.rs reads and writes without a call. */
 _Static_assert(offsetof(struct rte_mbuf, buf_addr) == 0, "rte_mbuf.buf_addr");
@@ -57,13 +63,17 @@ int natrix_port_info(uint16_t port, struct natrix_port_info *info)
     info->tx_queues_max = device.max_tx_queues;
     info->mtu_min = device.min_mtu;
     info->mtu_max = device.max_mtu;
+    /* Some drivers leave the MTU unlimited and limit the frame; then rte_eth_dev_configure refuses a larger MTU. */
+    if (device.max_mtu == UINT16_MAX && device.max_rx_pktlen >= OVERHEAD + device.min_mtu &&
+        device.max_rx_pktlen - OVERHEAD < device.max_mtu)
+        info->mtu_max = (uint16_t)(device.max_rx_pktlen - OVERHEAD);
     memcpy(info->mac, mac.addr_bytes, sizeof info->mac);
     return 0;
 }
 
 struct rte_mempool *natrix_pool_create(uint32_t buffers, uint16_t data_room)
 {
-    return rte_pktmbuf_pool_create("natrix", buffers, 256, 0, data_room, SOCKET_ID_ANY);
+    return rte_pktmbuf_pool_create(POOL_NAME, buffers, 256, 0, data_room, SOCKET_ID_ANY);
 }
 
 int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, uint16_t tx_descriptors, uint16_t mtu,
@@ -124,6 +134,16 @@ void natrix_port_statistics(uint16_t port, struct natrix_port_statistics *statis
 int natrix_thread_register(void)
 {
     return rte_thread_register() == 0 ? 0 : -rte_errno;
+}
+
+void natrix_thread_unregister(void)
+{
+    struct rte_mempool *pool = rte_mempool_lookup(POOL_NAME);
+    struct rte_mempool_cache *cache = pool != NULL ? rte_mempool_default_cache(pool, rte_lcore_id()) : NULL;
+    /* Unregistering leaves the cache as it is, for the next thread that gets the same number: there may be none. */
+    if (cache != NULL)
+        rte_mempool_cache_flush(cache, pool);
+    rte_thread_unregister();
 }
 
 uint16_t natrix_receive(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count)

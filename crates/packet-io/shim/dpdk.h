@@ -31,6 +31,7 @@ void natrix_port_stop(uint16_t port);
 int natrix_port_link_up(uint16_t port);
 void natrix_port_statistics(uint16_t port, struct natrix_port_statistics *statistics);
 int natrix_thread_register(void);
+void natrix_thread_unregister(void);
 uint16_t natrix_receive(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count);
 uint16_t natrix_transmit(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count);
 struct rte_mbuf *natrix_allocate(struct rte_mempool *pool);

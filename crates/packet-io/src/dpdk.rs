@@ -9,9 +9,11 @@
 //! All of the driver's state is created by [`start`] and released with the last [`DpdkIo`].
 
 mod buffer;
+mod devargs;
 mod ffi;
 
 use core::ffi::CStr;
+use core::fmt;
 use core::ptr::NonNull;
 use std::ffi::CString;
 use std::fs;
@@ -25,11 +27,18 @@ use crate::burst::Burst;
 use crate::io::Io;
 use crate::io::PortIndex;
 use crate::io::PortStatistics;
+use devargs::Device;
 
 /// Room for one frame besides the head room: a full Ethernet frame and a tag, or what AF_XDP asks for.
-const DATA_ROOM_MIN: u16 = 2048;
+const DATA_ROOM_MIN: u32 = 2048;
 /// Bytes of Ethernet header, two tags and checksum on top of the MTU.
-const LINK_OVERHEAD: u16 = 26;
+const LINK_OVERHEAD: u32 = 26;
+/// The largest buffer that fits a page with DPDK's own header (of mempool and mbuf), as AF_XDP demands.
+const XDP_ROOM_MAX: u32 = 4096 - 256;
+/// Buffers an AF_XDP receive queue holds, whatever its number of descriptors.
+const XDP_QUEUE_BUFFERS: u32 = 2048;
+/// Buffers there have to be besides those in receive queues: a few bursts on their way.
+const SPARE_BUFFERS: u32 = 256;
 /// DPDK's head room in front of each packet.
 const HEADROOM: u16 = 128;
 
@@ -96,6 +105,33 @@ pub enum DpdkError {
         /// What DPDK says.
         reason: String,
     },
+    /// Frames would not fit the memory AF_XDP shares with the kernel.
+    #[error(
+        "port {device}: AF_XDP takes buffers of {limit} bytes at most ({room}); lower the mtu of all ports, \
+             or use another driver"
+    )]
+    XdpRoom {
+        /// The device.
+        device: String,
+        /// Buffers of this many bytes are needed.
+        room: u32,
+        /// The largest that fit.
+        limit: u32,
+    },
+    /// Buffers would be larger than a buffer can be.
+    #[error("packet buffers: {room} bytes each are too many (most: 65535); lower the mtu or framesz")]
+    Room {
+        /// What is needed.
+        room: u32,
+    },
+    /// The receive queues alone would swallow all buffers.
+    #[error("packet buffers: {buffers} are too few for the receive queues (needed: {needed}); raise dpdk.buffers")]
+    TooFewBuffers {
+        /// How many there are.
+        buffers: u32,
+        /// How many there have to be.
+        needed: u32,
+    },
     /// No driver took the device.
     #[error("port {device}: no such device; check the driver string")]
     NoDevice {
@@ -114,6 +150,58 @@ pub enum DpdkError {
     },
 }
 
+/// Something the operator should know though it works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DpdkNotice {
+    /// Memory is in ordinary pages because there are too few hugepages.
+    NoHugepages {
+        /// What is needed, MiB.
+        needed: u64,
+        /// What is free, MiB.
+        free: u64,
+    },
+    /// Some workers have no queue of their own; packets are handed from worker to worker.
+    FewQueues {
+        /// The device.
+        device: String,
+        /// Queues it has each way.
+        queues: u16,
+        /// Workers there are.
+        workers: usize,
+    },
+    /// An interface spreads packets over more queues than have AF_XDP sockets.
+    QueuesUnserved {
+        /// The device.
+        device: String,
+        /// Receive queues of the interface.
+        queues: usize,
+        /// Those with a socket.
+        served: u16,
+    },
+}
+
+impl fmt::Display for DpdkNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DpdkNotice::NoHugepages { needed, free } => write!(
+                f,
+                "hugepages: {needed} MiB are needed ({free} MiB free), so DPDK runs on ordinary pages, slower; \
+                 reserve more in /proc/sys/vm/nr_hugepages"
+            ),
+            DpdkNotice::FewQueues { device, queues, workers } => write!(
+                f,
+                "port {device}: has fewer queues than there are workers ({queues} for {workers}), so packets are \
+                 handed between workers; give it more queues or run fewer workers"
+            ),
+            DpdkNotice::QueuesUnserved { device, queues, served } => write!(
+                f,
+                "port {device}: only part of the interface's receive queues is served ({served} of {queues}), packets \
+                 on the others are lost; ethtool -L <interface> combined {served}, or create it with fewer queues"
+            ),
+        }
+    }
+}
+
 /// A configured port.
 struct Port {
     id: u16,
@@ -128,6 +216,7 @@ struct Port {
 struct Shared {
     ports: Vec<Port>,
     pool: NonNull<ffi::Mempool>,
+    notices: Vec<DpdkNotice>,
 }
 
 #[allow(unsafe_code, reason = "a DPDK pool may be used by every thread")]
@@ -158,18 +247,28 @@ pub struct DpdkIo {
 /// [`DpdkError`] says which device, what and why.
 pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
     let memory_mib = (settings.memory_bytes >> 20).max(64);
+    let room = buffer_room(settings)?;
     let huge = use_hugepages(settings.hugepages, memory_mib)?;
     initialise(settings, memory_mib, huge)?;
-
-    let mtu_max = settings.ports.iter().map(|port| port.mtu).max().unwrap_or(0);
-    let data_room = DATA_ROOM_MIN.max(mtu_max.saturating_add(LINK_OVERHEAD)).saturating_add(HEADROOM);
-    let pool = ffi::pool_create(settings.buffers, data_room)
+    let pool = ffi::pool_create(settings.buffers, room)
         .map_err(|reason| DpdkError::Buffers { buffers: settings.buffers, reason })?;
 
-    let mut shared = Shared { ports: Vec::new(), pool };
+    let mut shared = Shared { ports: Vec::new(), pool, notices: Vec::new() };
+    let mut needed = 0;
+    if !huge && settings.hugepages == Hugepages::Auto {
+        shared.notices.push(DpdkNotice::NoHugepages { needed: memory_mib, free: free_hugepages_mib() });
+    }
     for (index, port) in settings.ports.iter().enumerate() {
-        let port = start_port(port, index, settings.workers, &shared)?;
-        shared.ports.push(port);
+        let started = start_port(port, index, settings, &shared, &mut needed)?;
+        if usize::from(started.queues) < settings.workers {
+            let (device, queues) = (port.device.clone(), started.queues);
+            shared.notices.push(DpdkNotice::FewQueues { device, queues, workers: settings.workers });
+        }
+        let (served, queues) = (started.queues, Device::new(&port.device).xdp_interface_queues());
+        if usize::from(served) < queues {
+            shared.notices.push(DpdkNotice::QueuesUnserved { device: port.device.clone(), queues, served });
+        }
+        shared.ports.push(started);
     }
     let shared = Arc::new(shared);
     let io = |worker: usize| {
@@ -179,10 +278,64 @@ pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
     Ok((0..settings.workers).map(io).collect())
 }
 
-/// To be called first on each worker's thread: gives it a cache of buffers of its own.
+/// To be called first on each worker's thread: gives it a cache of buffers of its own, until the thread ends.
 pub fn register_thread() {
-    // Without, the thread takes buffers from the common store: slower, nothing else.
-    ffi::thread_register();
+    REGISTRATION.with(|_| ());
+}
+
+thread_local! {
+    static REGISTRATION: Registration = Registration::new();
+}
+
+/// This thread is known to DPDK for as long as this lives.
+struct Registration {
+    registered: bool,
+}
+
+impl Registration {
+    fn new() -> Registration {
+        // Without, the thread takes buffers from the common store: slower, nothing else.
+        Registration { registered: ffi::thread_register() }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.registered {
+            ffi::thread_unregister();
+        }
+    }
+}
+
+impl DpdkIo {
+    /// What the operator should know about how DPDK started.
+    pub fn notices(&self) -> &[DpdkNotice] {
+        &self.shared.notices
+    }
+}
+
+/// Bytes of each buffer, head room included: enough for the longest frame of any port.
+fn buffer_room(settings: &DpdkSettings) -> Result<u16, DpdkError> {
+    let frame = |port: &DpdkPort| Device::new(&completed(port, settings.workers)).room().max(frame_bytes(port));
+    let longest = settings.ports.iter().map(frame).max().unwrap_or(0);
+    let room = longest.max(DATA_ROOM_MIN) + u32::from(HEADROOM);
+    let xdp = settings.ports.iter().find(|port| !port.is_pci && Device::new(&port.device).is_xdp());
+    match xdp {
+        Some(port) if room > XDP_ROOM_MAX => {
+            Err(DpdkError::XdpRoom { device: port.device.clone(), room, limit: XDP_ROOM_MAX })
+        }
+        _ => u16::try_from(room).map_err(|_| DpdkError::Room { room }),
+    }
+}
+
+/// The longest frame of a port.
+fn frame_bytes(port: &DpdkPort) -> u32 {
+    u32::from(port.mtu) + LINK_OVERHEAD
+}
+
+/// The port's device string with what its driver needs for this many workers.
+fn completed(port: &DpdkPort, workers: usize) -> String {
+    if port.is_pci { port.device.clone() } else { Device::new(&port.device).completed(workers, frame_bytes(port)) }
 }
 
 impl Port {
@@ -226,7 +379,7 @@ fn initialise(settings: &DpdkSettings, memory_mib: u64, huge: bool) -> Result<()
         arguments.push("--no-pci".to_owned());
     }
     for port in &settings.ports {
-        arguments.extend([if port.is_pci { "-a" } else { "--vdev" }.to_owned(), port.device.clone()]);
+        arguments.extend([if port.is_pci { "-a" } else { "--vdev" }.to_owned(), completed(port, settings.workers)]);
     }
     let arguments: Vec<CString> = arguments.into_iter().filter_map(|argument| CString::new(argument).ok()).collect();
     ffi::eal_init(&arguments).map_err(DpdkError::Environment)
@@ -239,14 +392,27 @@ fn first_cpu() -> usize {
     list.trim().split(['-', ',']).next().and_then(|cpu| cpu.parse().ok()).unwrap_or(0)
 }
 
-fn start_port(port: &DpdkPort, index: usize, workers: usize, shared: &Shared) -> Result<Port, DpdkError> {
+fn start_port(
+    port: &DpdkPort,
+    index: usize,
+    settings: &DpdkSettings,
+    shared: &Shared,
+    needed: &mut u32,
+) -> Result<Port, DpdkError> {
     let failed =
         |what: &'static str| move |reason: String| DpdkError::Port { device: port.device.clone(), what, reason };
     let name = port.device.split(',').next().unwrap_or_default();
     let name = CString::new(name).map_err(|_| DpdkError::NoDevice { device: port.device.clone() })?;
     let id = find(&name).ok_or_else(|| DpdkError::NoDevice { device: port.device.clone() })?;
     let info = ffi::port_info(id).map_err(failed("asking what it can do"))?;
-    let queues = info.rx_queues_max.min(info.tx_queues_max).min(u16::try_from(workers).unwrap_or(u16::MAX));
+    let queues_max = info.rx_queues_max.min(info.tx_queues_max);
+    let queues = queues_max.min(u16::try_from(settings.workers).unwrap_or(u16::MAX));
+    // A driver that finds no buffer for its queue says no more than that an argument is invalid.
+    let held = if Device::new(&port.device).is_xdp() { XDP_QUEUE_BUFFERS } else { u32::from(port.rx_descriptors) };
+    *needed = needed.saturating_add(u32::from(queues).saturating_mul(held));
+    if needed.saturating_add(SPARE_BUFFERS) > settings.buffers {
+        return Err(DpdkError::TooFewBuffers { buffers: settings.buffers, needed: *needed + SPARE_BUFFERS });
+    }
     // Receiving more than the link's MTU does no harm, and many drivers know no less than 1500.
     let mtu = port.mtu.max(1500).min(info.mtu_max).max(info.mtu_min);
     ffi::port_start(id, queues, port.rx_descriptors, port.tx_descriptors, mtu, shared.pool).map_err(failed("start"))?;

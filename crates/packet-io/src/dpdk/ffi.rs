@@ -64,6 +64,7 @@ unsafe extern "C" {
     fn natrix_port_link_up(port: u16) -> c_int;
     fn natrix_port_statistics(port: u16, statistics: *mut Statistics);
     fn natrix_thread_register() -> c_int;
+    fn natrix_thread_unregister();
     fn natrix_receive(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
     fn natrix_transmit(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
     fn natrix_allocate(pool: *mut Mempool) -> *mut Mbuf;
@@ -137,9 +138,16 @@ pub(super) fn port_statistics(port: u16) -> Statistics {
     statistics
 }
 
-pub(super) fn thread_register() {
+/// Makes this thread known to DPDK; false when it is already, or there are too many.
+pub(super) fn thread_register() -> bool {
     // SAFETY: no arguments; a second call on the same thread is refused and harmless.
-    let _ = unsafe { natrix_thread_register() };
+    unsafe { natrix_thread_register() == 0 }
+}
+
+/// Undoes [`thread_register`]; the thread's cache of buffers goes back to the pool.
+pub(super) fn thread_unregister() {
+    // SAFETY: no arguments; the thread was registered and does nothing with DPDK from here on that needs it to be.
+    unsafe { natrix_thread_unregister() };
 }
 
 /// Receives into `spare`; returns how many buffers were written to its front.

@@ -1,0 +1,115 @@
+//! Completes the arguments of virtual devices whose drivers default to less than the workers and the MTU need.
+//!
+//! What the configuration spells out is kept. Argument names are those of DPDK's guides, the same from 22.11 to 25.11.
+
+use std::fs;
+
+/// Bytes in front of a frame in a ring of packet sockets, rounded up (`TPACKET2_HDRLEN`, addresses, alignment).
+const RING_OVERHEAD: u32 = 128;
+/// Frames each ring of packet sockets holds.
+const RING_FRAMES: u32 = 512;
+/// Frame size that `net_af_packet` takes by default.
+const RING_FRAME_BYTES: u32 = 2_048;
+/// Page size of every machine this runs on, or a divisor of it; rings of packet sockets are made of pages.
+const PAGE_BYTES: u32 = 4_096;
+
+/// A device string: the driver with its number, then arguments.
+pub(super) struct Device<'a> {
+    text: &'a str,
+}
+
+impl<'a> Device<'a> {
+    pub(super) fn new(text: &'a str) -> Device<'a> {
+        Device { text }
+    }
+
+    fn is(&self, driver: &str) -> bool {
+        let number = self.text.split(',').next().and_then(|name| name.strip_prefix(driver));
+        number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
+    }
+
+    /// Whether frames share their memory with the kernel, which wants them within one page.
+    pub(super) fn is_xdp(&self) -> bool {
+        self.is("net_af_xdp")
+    }
+
+    /// The value of an argument.
+    pub(super) fn argument(&self, key: &str) -> Option<&'a str> {
+        let arguments = self.text.split(',').skip(1).filter_map(|argument| argument.split_once('='));
+        arguments.filter(|(name, _)| *name == key).map(|(_, value)| value).next()
+    }
+
+    /// Receive queues of the kernel interface that AF_XDP sockets are bound to. What arrives on a queue without a
+    /// socket goes to the kernel.
+    pub(super) fn xdp_interface_queues(&self) -> usize {
+        if self.is_xdp() { self.argument("iface").map_or(0, receive_queues) } else { 0 }
+    }
+
+    /// Bytes a buffer needs for what the driver copies into it.
+    pub(super) fn room(&self) -> u32 {
+        self.argument("framesz").and_then(|size| size.parse().ok()).unwrap_or(0)
+    }
+
+    /// The device string with what is missing for this many workers and frames of this length.
+    pub(super) fn completed(&self, workers: usize, frame_bytes: u32) -> String {
+        let mut text = self.text.to_owned();
+        let mut add = |key: &str, value: u32| {
+            if self.argument(key).is_none() {
+                text.push_str(&format!(",{key}={value}"));
+            }
+        };
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        if self.is("net_af_packet") {
+            add("qpairs", workers);
+            let own_sizes = ["framesz", "blocksz", "framecnt"].iter().any(|key| self.argument(key).is_some());
+            // Frames fill blocks of whole pages without a gap: the driver finds them by multiplying.
+            let frame = frame_bytes.saturating_add(RING_OVERHEAD);
+            if !own_sizes && frame > RING_FRAME_BYTES {
+                let frame = frame.next_multiple_of(PAGE_BYTES);
+                add("framesz", frame);
+                add("blocksz", frame);
+                add("framecnt", RING_FRAMES);
+            }
+        }
+        text
+    }
+}
+
+/// Receive queues of a kernel interface; none when it can't be told.
+fn receive_queues(interface: &str) -> usize {
+    let Ok(folder) = fs::read_dir(format!("/sys/class/net/{interface}/queues")) else { return 0 };
+    let receives = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"rx-");
+    folder.flatten().filter(receives).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Device;
+
+    #[test]
+    fn packet_sockets_get_a_queue_for_each_worker_and_room_for_the_mtu() {
+        let completed = |text: &str, frame: u32| Device::new(text).completed(3, frame);
+        assert_eq!(completed("net_af_packet0,iface=a", 1_526), "net_af_packet0,iface=a,qpairs=3");
+        assert_eq!(
+            completed("net_af_packet0,iface=a", 9_026),
+            "net_af_packet0,iface=a,qpairs=3,framesz=12288,blocksz=12288,framecnt=512"
+        );
+        let spelled_out = "net_af_packet0,iface=a,qpairs=1,framesz=4096,blocksz=4096,framecnt=64";
+        assert_eq!(completed(spelled_out, 9_026), spelled_out);
+        assert_eq!(Device::new(spelled_out).room(), 4_096);
+    }
+
+    #[test]
+    fn other_devices_are_left_alone() {
+        for text in [
+            "net_tap0,iface=x",
+            "net_af_xdp0,iface=x",
+            "net_ring0",
+            "0000:3b:00.0",
+            "net_af_packets0",
+            "net_memif0,role=server",
+        ] {
+            assert_eq!(Device::new(text).completed(2, 9_026), text);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! DPDK with a tap device of the kernel: what Natrix sends, the kernel receives on it.
+
+#![cfg(feature = "dpdk")]
+
+mod support;
+
+use packet_io::Io;
+use packet_io::PortIndex;
+use packet_io::dpdk::start;
+use support::Wire;
+
+const PORT: PortIndex = PortIndex(0);
+
+#[test]
+fn frames_cross_a_tap_device_unchanged() {
+    support::own_network();
+    let settings = support::settings(vec![support::port("net_tap0,iface=natrix-tap")], 2);
+    let mut ios = start(&settings).expect("DPDK starts");
+    assert!(ios.iter().all(|io| io.can_receive(PORT) && io.can_transmit(PORT)), "a tap has queues for all workers");
+    support::silence("natrix-tap");
+
+    support::exchange(&mut ios, PORT, &Wire::open("natrix-tap"), &[60, 61, 128, 1514]);
+}
