@@ -15,8 +15,8 @@ use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
 use nat::types::AddressIndex;
+use nat::types::InterfaceId;
 use nat::types::Side;
-use nat::types::WorkerId;
 use nat::verdict::VerdictKind;
 use nat::view::Filter;
 use nat::view::MappingView;
@@ -30,6 +30,7 @@ use wire::ipv4::Ipv4;
 use wire::tcp::Flags;
 
 use crate::packet;
+use crate::topology;
 
 /// Which worker a packet is received by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,9 @@ pub struct Bed {
     audit: audit::Audit,
     random: SmallRng,
     now: Instant,
+    /// Counters when the test began.
+    before: Counters,
+    arp_answers_before: u64,
     records_peak: u64,
     taken: [Vec<Vec<u8>>; 2],
 }
@@ -75,15 +79,24 @@ const ROUNDS_MAX: usize = 100_000;
 impl Bed {
     /// One worker, seed 1, time one hour after the origin of the clock.
     pub fn new(settings: Settings) -> Bed {
-        Bed::with(settings, 1, 1, 1_024, Steering::Owner)
+        Bed::with(settings, 1, 1, 1_024, Steering::Owner, Instant::from_micros(3_600_000_000))
     }
 
-    fn with(settings: Settings, workers: usize, seed: u64, ring_packets: usize, steering: Steering) -> Bed {
-        Bed {
-            machine: machine::Machine::new(&settings, workers, seed, ring_packets),
+    fn with(
+        settings: Settings,
+        workers: usize,
+        seed: u64,
+        ring_packets: usize,
+        steering: Steering,
+        now: Instant,
+    ) -> Bed {
+        let mut bed = Bed {
+            machine: machine::Machine::new(&settings, workers, seed, ring_packets, now),
             audit: audit::Audit::new(&settings),
             random: SmallRng::seed_from_u64(seed),
-            now: Instant::from_micros(3_600_000_000),
+            now,
+            before: Counters::default(),
+            arp_answers_before: 0,
             records_peak: 0,
             taken: [Vec::new(), Vec::new()],
             settings,
@@ -91,32 +104,51 @@ impl Bed {
             seed,
             ring_packets,
             steering,
-        }
+        };
+        bed.greet();
+        bed
     }
 
-    fn rebuilt(&self) -> Bed {
-        Bed::with(self.settings.clone(), self.workers, self.seed, self.ring_packets, self.steering)
+    /// Has every worker learn the stations of the routers, so that tests need not think of ARP. What that counts is
+    /// taken off the counters.
+    fn greet(&mut self) {
+        if self.settings.icmp.answer_echo {
+            for worker in 0..self.workers {
+                for (side, router, own) in [
+                    (Side::Inside, topology::INSIDE_ROUTER, topology::OWN_INSIDE),
+                    (Side::Outside, topology::OUTSIDE_ROUTER, topology::OWN_OUTSIDE),
+                ] {
+                    self.machine.receive(worker, side, &build::echo_request(router, own, 1).build());
+                }
+            }
+        }
+        self.settle();
+        self.taken = [Vec::new(), Vec::new()];
+        self.audit = audit::Audit::new(&self.settings);
+        let mut before = Counters::default();
+        for one in self.machine.counters() {
+            combine(&mut before, one, |sum, value| sum + value);
+        }
+        self.before = before;
+        self.arp_answers_before = self.machine.arp_answers;
     }
 
     /// So many workers; to be called before the first packet.
     #[must_use]
-    pub fn workers(mut self, workers: usize) -> Bed {
-        self.workers = workers;
-        self.rebuilt()
+    pub fn workers(self, workers: usize) -> Bed {
+        Bed::with(self.settings.clone(), workers, self.seed, self.ring_packets, self.steering, self.now)
     }
 
     /// Seed of port choice and of random steering; to be called before the first packet.
     #[must_use]
-    pub fn seed(mut self, seed: u64) -> Bed {
-        self.seed = seed;
-        self.rebuilt()
+    pub fn seed(self, seed: u64) -> Bed {
+        Bed::with(self.settings.clone(), self.workers, seed, self.ring_packets, self.steering, self.now)
     }
 
     /// Packets each ring between two workers holds; to be called before the first packet.
     #[must_use]
-    pub fn ring_packets(mut self, packets: usize) -> Bed {
-        self.ring_packets = packets;
-        self.rebuilt()
+    pub fn ring_packets(self, packets: usize) -> Bed {
+        Bed::with(self.settings.clone(), self.workers, self.seed, packets, self.steering, self.now)
     }
 
     /// Which worker receives a packet.
@@ -128,8 +160,14 @@ impl Bed {
 
     /// Sets the clock; to be called before the first packet.
     #[must_use]
-    pub fn clock(mut self, now: Instant) -> Bed {
-        self.now = now;
+    pub fn clock(self, now: Instant) -> Bed {
+        Bed::with(self.settings.clone(), self.workers, self.seed, self.ring_packets, self.steering, now)
+    }
+
+    /// Calls `watch` before (true) and after (false) each round of a worker.
+    #[must_use]
+    pub fn watch(mut self, watch: fn(bool)) -> Bed {
+        self.machine.watch(watch);
         self
     }
 
@@ -186,6 +224,11 @@ impl Bed {
         self.machine.receive(worker, side, packet);
     }
 
+    /// A frame of any kind arrives in the receive queue of a worker.
+    pub fn offer_frame(&mut self, worker: usize, interface: InterfaceId, frame: &[u8]) {
+        self.machine.receive_frame(worker, interface, frame);
+    }
+
     /// One round of one worker. Returns how many packets it took.
     pub fn poll(&mut self, worker: usize) -> usize {
         let taken = self.machine.poll(worker, self.now);
@@ -198,13 +241,13 @@ impl Bed {
     /// # Panics
     /// When that does not end: packets go round in a circle.
     pub fn settle(&mut self) {
+        // Housekeeping, too, may give a packet to another worker: two rounds in which nobody took any.
+        let mut idle = 0;
         for _ in 0..ROUNDS_MAX {
-            let mut taken = 0;
-            for worker in 0..self.workers {
-                taken += self.machine.poll(worker, self.now);
-            }
-            if taken == 0 {
-                self.collect();
+            let taken: usize = (0..self.workers).map(|worker| self.machine.poll(worker, self.now)).sum();
+            self.collect();
+            idle = if taken == 0 && !self.machine.has_waiting() { idle + 1 } else { 0 };
+            if idle == 2 || (idle == 1 && self.workers == 1) {
                 return;
             }
         }
@@ -246,7 +289,6 @@ impl Bed {
             self.records_peak = self.records_peak.max(records.unwrap_or(0));
             let busy_step = Duration::from_micros(SWEEP_MICROS_TIMES_RECORDS / self.records_peak.max(1));
             self.now = (self.now + step.min(busy_step)).min(end);
-            self.machine.maintain(self.now);
             self.settle();
         }
     }
@@ -262,9 +304,8 @@ impl Bed {
         self.records_peak = self.records_peak.max(records.unwrap_or(0));
         // One call visits 16 records at least; some more calls for those that come back from the end.
         for _ in 0..self.records_peak / 16 + 4 {
-            self.machine.maintain(self.now);
+            self.settle();
         }
-        self.settle();
     }
 
     /// Sets the clock forward at once, without housekeeping on the way.
@@ -286,9 +327,8 @@ impl Bed {
                 break;
             }
             self.now = self.now + Duration::from_millis(100);
-            self.machine.maintain(self.now);
+            self.settle();
         }
-        self.settle();
         assert!(self.machine.shards().all(Shard::is_empty), "records are left after all timers ran out");
         assert_eq!(self.ports_used(), 0, "ports are in use though there is no mapping");
         let counters = self.counters();
@@ -347,8 +387,14 @@ impl Bed {
     pub fn counters(&self) -> Counters {
         let mut total = Counters::default();
         for one in self.machine.counters() {
-            add(&mut total, one);
+            combine(&mut total, one, |sum, value| sum + value);
         }
+        combine(&mut total, &self.before, u64::saturating_sub);
+        // The answers to Natrix's ARP requests are part of the bed, not of the test.
+        let answers = self.machine.arp_answers - self.arp_answers_before;
+        total.received = total.received.saturating_sub(answers);
+        let local = &mut total.verdicts[Verdict::Local.index()];
+        *local = local.saturating_sub(answers);
         total
     }
 
@@ -473,12 +519,10 @@ impl Bed {
     ///
     /// # Panics
     /// When they do not balance.
-    pub fn check_books(&self) {
+    pub fn check_books(&mut self) {
+        self.settle();
         let counters = self.counters();
-        let accounted = counters.verdicts_total()
-            + counters.fragments_held
-            + counters.neighbour_pending
-            + self.machine.on_the_way();
+        let accounted = counters.verdicts_total() + counters.fragments_held + counters.neighbour_pending;
         assert_eq!(counters.received, accounted, "received packets and verdicts: {:?}", self.verdicts());
         let forwarded: u64 = Verdict::ALL
             .iter()
@@ -504,8 +548,8 @@ impl Drop for Bed {
     }
 }
 
-/// Adds all numbers of `one` to `total`.
-fn add(total: &mut Counters, one: &Counters) {
+/// Combines all numbers of `one` into `total`.
+fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) {
     let pairs = [
         (&mut total.received, one.received),
         (&mut total.handed_off, one.handed_off),
@@ -523,7 +567,7 @@ fn add(total: &mut Counters, one: &Counters) {
         (&mut total.unsolicited_syns_overflow, one.unsolicited_syns_overflow),
     ];
     for (sum, value) in pairs {
-        *sum += value;
+        *sum = how(*sum, value);
     }
     let arrays: [(&mut [u64], &[u64]); 4] = [
         (&mut total.verdicts, &one.verdicts),
@@ -533,12 +577,7 @@ fn add(total: &mut Counters, one: &Counters) {
     ];
     for (sums, values) in arrays {
         for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += value;
+            *sum = how(*sum, *value);
         }
     }
-}
-
-/// The worker a [`WorkerId`] names, for `offer_to`.
-pub fn worker(id: WorkerId) -> usize {
-    id.index()
 }

@@ -1,95 +1,84 @@
-//! What the bed drives: the shards of an instance and the rings between them.
+//! What the bed drives: the workers of an instance, on in-memory ports, with everybody who is on their links.
 
+use core::net::Ipv4Addr;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use daemon::InterfaceLink;
+use daemon::Worker;
+use daemon::WorkerOptions;
+use daemon::build_workers;
 use nat::Counters;
 use nat::Instant;
-use nat::Outcome;
-use nat::Packet;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
-use nat::Verdict;
-use nat::packet::BURST_MAX;
-use nat::packet::Egress;
-use nat::packet::PacketMeta;
-use nat::packet::Sink;
-use nat::packet::Stage;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
 use nat::types::Side;
-use nat::types::WorkerId;
+use packet_io::Buffer;
+use packet_io::MemoryIo;
+use packet_io::PortIndex;
+use packet_io::memory::MemoryBed;
+use packet_io::memory::MemorySettings;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use wire::arp;
+use wire::build;
+use wire::ethernet;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
 
-use crate::topology::INSIDE;
-use crate::topology::OUTSIDE;
+/// Bytes of the longest link header.
+const LINK_HEADER: usize = ethernet::TAGGED_HEADER_LENGTH;
 
-type Queued = (Vec<u8>, PacketMeta);
-
-/// Shards with rings and queues around them.
+/// Workers, ports, and the stations on the links. One port per interface, untagged.
 pub(super) struct Machine {
     shared: Arc<Shared>,
-    shards: Vec<Shard>,
-    world: World,
-    /// Packets received and not yet looked at, by worker.
-    received: Vec<VecDeque<Queued>>,
-}
-
-/// Everything outside the shards.
-struct World {
-    /// Packets on their way to a worker, by receiver and sender.
-    rings: Vec<Vec<VecDeque<Queued>>>,
-    ring_packets: usize,
+    workers: Vec<Worker<MemoryIo>>,
+    memory: MemoryBed,
     sent: VecDeque<(Side, Vec<u8>)>,
-    settings: Settings,
+    watch: fn(bool),
+    /// ARP requests of Natrix that were answered.
+    pub(super) arp_answers: u64,
 }
 
-struct Outlet<'a> {
-    world: &'a mut World,
-    worker: usize,
+/// The station of an address: everybody has one of their own.
+fn station(address: Ipv4Addr) -> MacAddress {
+    let [a, b, c, d] = address.octets();
+    MacAddress([2, 1, a, b, c, d])
 }
 
-impl World {
-    fn side(&self, egress: Egress) -> Side {
-        self.settings.interfaces.get(egress.interface.index()).map_or(Side::Outside, |interface| interface.side)
-    }
-
-    fn push(&mut self, from: usize, to: WorkerId, packet: Vec<u8>, meta: PacketMeta) -> bool {
-        let ring = &mut self.rings[to.index()][from];
-        if ring.len() >= self.ring_packets {
-            return false;
-        }
-        ring.push_back((packet, meta));
-        true
-    }
-}
-
-impl Sink for Outlet<'_> {
-    fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool {
-        let side = self.world.side(egress);
-        self.world.sent.push_back((side, parts.concat()));
-        true
-    }
-
-    fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool {
-        self.world.push(self.worker, worker, parts.concat(), meta)
-    }
+fn own_station(interface: InterfaceId) -> MacAddress {
+    let [high, low] = interface.0.to_be_bytes();
+    MacAddress([2, 0, 0, 0, high, low])
 }
 
 impl Machine {
-    pub(super) fn new(settings: &Settings, workers: usize, seed: u64, ring_packets: usize) -> Machine {
+    pub(super) fn new(settings: &Settings, workers: usize, seed: u64, ring_packets: usize, now: Instant) -> Machine {
         let shared = Arc::new(Shared::new(settings.clone(), workers).expect("settings of a test are in range"));
-        let mut random = SmallRng::seed_from_u64(seed);
-        let shards = (0..workers)
-            .map(|worker| {
-                let id = WorkerId(worker as u8);
-                Shard::new(Arc::clone(&shared), id, random.random()).expect("there is memory for a test's tables")
-            })
+        let mtu = settings.interfaces.iter().map(|interface| usize::from(interface.mtu)).max().unwrap_or(0);
+        let memory = MemoryBed::new(&MemorySettings {
+            ports: settings.interfaces.len(),
+            workers,
+            queue_frames: 1_024,
+            buffers: 4_096,
+            frame_bytes: mtu.max(2_048) + LINK_HEADER,
+        });
+        let links: Vec<InterfaceLink> = (0..settings.interfaces.len())
+            .map(|port| InterfaceLink { port: PortIndex(port as u16), vlan: None })
             .collect();
-        let rings = (0..workers).map(|_| (0..workers).map(|_| VecDeque::new()).collect()).collect();
-        let world = World { rings, ring_packets, sent: VecDeque::new(), settings: settings.clone() };
-        Machine { shared, shards, world, received: (0..workers).map(|_| VecDeque::new()).collect() }
+        let ios = (0..workers).map(|worker| memory.io(worker)).collect();
+        let secret = SmallRng::seed_from_u64(seed).random();
+        let options = WorkerOptions { ring_packets, ..WorkerOptions::default() };
+        let workers = build_workers(&shared, &links, ios, &options, secret, now).expect("there is memory for a test");
+        Machine { shared, workers, memory, sent: VecDeque::new(), watch: |_| {}, arp_answers: 0 }
+    }
+
+    /// Calls `watch` before (true) and after (false) each round of a worker.
+    pub(super) fn watch(&mut self, watch: fn(bool)) {
+        self.watch = watch;
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -97,80 +86,99 @@ impl Machine {
     }
 
     pub(super) fn shards(&self) -> impl Iterator<Item = &Shard> {
-        self.shards.iter()
+        self.workers.iter().map(Worker::shard)
     }
 
-    /// Puts a packet into the receive queue of a worker.
+    pub(super) fn counters(&self) -> impl Iterator<Item = &Counters> {
+        self.workers.iter().map(Worker::counters)
+    }
+
+    /// The first interface of a side.
+    fn interface(&self, side: Side) -> InterfaceId {
+        let interfaces = &self.shared.settings().interfaces;
+        InterfaceId(interfaces.iter().position(|interface| interface.side == side).unwrap_or(0) as u16)
+    }
+
+    /// Puts a packet into the receive queue of a worker, in a frame from the router of that side.
     pub(super) fn receive(&mut self, worker: usize, side: Side, packet: &[u8]) {
-        let ingress = match side {
-            Side::Inside => INSIDE,
-            Side::Outside => OUTSIDE,
-        };
-        let meta = PacketMeta { ingress, ..PacketMeta::default() };
-        self.received[worker].push_back((packet.to_vec(), meta));
+        let interface = self.interface(side);
+        let frame =
+            build::frame(MacAddress([2, 2, 0, 0, 0, 0]), own_station(interface), ethernet::ETHER_TYPE_IPV4, packet);
+        self.receive_frame(worker, interface, &frame);
     }
 
-    /// One round of one worker: what came over rings, then a burst from its ports. Returns how many packets it took.
+    /// Puts a frame into the receive queue of a worker.
+    pub(super) fn receive_frame(&mut self, worker: usize, interface: InterfaceId, frame: &[u8]) {
+        let pushed = self.memory.push(worker, PortIndex(interface.0), frame);
+        assert!(pushed, "receive queue of worker {worker} is full, or {} bytes are too long", frame.len());
+    }
+
+    /// One round of one worker. Returns how many packets it took.
     pub(super) fn poll(&mut self, worker: usize, now: Instant) -> usize {
-        let mut taken = 0;
-        for from in 0..self.shards.len() {
-            let count = self.world.rings[worker][from].len().min(BURST_MAX);
-            let items: Vec<Queued> = self.world.rings[worker][from].drain(..count).collect();
-            self.shards[worker].counters_mut().taken_over += items.len() as u64;
-            taken += items.len();
-            self.process(worker, now, items);
+        (self.watch)(true);
+        let taken = self.workers[worker].poll(now);
+        (self.watch)(false);
+        for port in 0..self.shared.settings().interfaces.len() as u16 {
+            while let Some((_, buffer)) = self.memory.pull(PortIndex(port)) {
+                self.frame_left(InterfaceId(port), buffer.bytes());
+            }
         }
-        let count = self.received[worker].len().min(BURST_MAX);
-        let items: Vec<Queued> = self.received[worker].drain(..count).collect();
-        self.shards[worker].counters_mut().received += items.len() as u64;
-        taken += items.len();
-        self.process(worker, now, items);
         taken
     }
 
-    fn process(&mut self, worker: usize, now: Instant, mut items: Vec<Queued>) {
-        let mut burst: Vec<Packet<'_>> = items.iter_mut().map(|(bytes, meta)| Packet::new(bytes, *meta)).collect();
-        let mut outlet = Outlet { world: &mut self.world, worker };
-        let shard = &mut self.shards[worker];
-        shard.process(now, &mut burst, &mut outlet);
-        for packet in burst {
-            match packet.outcome {
-                Outcome::Done => {}
-                Outcome::Transmit { egress, length } => {
-                    let side = self.world.side(egress);
-                    let bytes = packet.bytes.get(..usize::from(length)).expect("length is within the buffer");
-                    self.world.sent.push_back((side, bytes.to_vec()));
-                }
-                Outcome::HandOff { worker: to, meta } => {
-                    if self.world.push(worker, to, packet.bytes.to_vec(), meta) {
-                        shard.counters_mut().handed_off += 1;
-                    } else {
-                        shard.counters_mut().count(Verdict::HandOffRingFull);
-                    }
-                }
-            }
+    /// Whether frames wait in a receive queue.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.memory.waiting() > 0
+    }
+
+    fn frame_left(&mut self, interface: InterfaceId, frame: &[u8]) {
+        let header = LinkHeader::parse(frame).expect("what leaves is an Ethernet frame");
+        let payload = &frame[header.payload_offset()..];
+        assert_eq!(header.vlan, None, "a tag left on an untagged interface");
+        assert_eq!(header.source, own_station(interface), "frames leave from the port's own station");
+        if header.ether_type == ethernet::ETHER_TYPE_ARP {
+            let message = arp::Message::parse(payload).expect("what leaves is right ARP");
+            return self.answer(interface, &message);
+        }
+        assert_eq!(header.ether_type, ethernet::ETHER_TYPE_IPV4, "only IPv4 and ARP leave");
+        let Some(&[a, b, c, d]) = payload.get(16..20) else { panic!("a frame without packet left: {frame:02x?}") };
+        let next_hop = self.next_hop(interface, Ipv4Addr::new(a, b, c, d));
+        assert_eq!(header.destination, station(next_hop), "the frame goes to the next hop {next_hop}");
+        let side = self.shared.settings().interfaces[interface.index()].side;
+        self.sent.push_back((side, payload.to_vec()));
+    }
+
+    /// Everybody answers ARP at once, to the first worker, as cards that spread flows do.
+    fn answer(&mut self, interface: InterfaceId, request: &arp::Message) {
+        let target = Ipv4Addr::from_bits(request.target_address);
+        let own = &self.shared.settings().interfaces[interface.index()].addresses;
+        let on_link = own
+            .iter()
+            .any(|own| Prefix::new(own.address, own.prefix_length).is_some_and(|prefix| prefix.contains(target)));
+        let is_announcement = own.iter().any(|own| own.address == target);
+        if request.operation == arp::Operation::Request && on_link && !is_announcement {
+            let reply = build::arp_frame(None, &request.reply(station(target)));
+            self.receive_frame(0, interface, &reply);
+            self.arp_answers += 1;
         }
     }
 
-    /// Housekeeping of all workers.
-    pub(super) fn maintain(&mut self, now: Instant) {
-        for (worker, shard) in self.shards.iter_mut().enumerate() {
-            shard.maintain(now, &mut Outlet { world: &mut self.world, worker });
-        }
+    /// Where a packet to `destination` has to go on this interface: longest prefix, found the slow way.
+    fn next_hop(&self, interface: InterfaceId, destination: Ipv4Addr) -> Ipv4Addr {
+        let settings = self.shared.settings();
+        let connected = settings.interfaces[interface.index()].addresses.iter().filter_map(|own| {
+            let prefix = Prefix::new(own.address, own.prefix_length)?;
+            prefix.contains(destination).then_some((prefix.length(), destination))
+        });
+        let routed = settings.routes.iter().filter(|route| route.interface == interface);
+        let routed = routed.filter(|route| route.prefix.contains(destination));
+        let ways = connected.chain(routed.map(|route| (route.prefix.length(), route.next_hop)));
+        let (_, next_hop) = ways.max_by_key(|(length, _)| *length).expect("nothing leaves that has no route");
+        next_hop
     }
 
     /// The oldest packet that left.
     pub(super) fn next_sent(&mut self) -> Option<(Side, Vec<u8>)> {
-        self.world.sent.pop_front()
-    }
-
-    /// Packets in receive queues, and packets received that are in rings.
-    pub(super) fn on_the_way(&self) -> u64 {
-        let in_rings = self.world.rings.iter().flatten().flatten();
-        in_rings.filter(|(_, meta)| meta.stage != Stage::OwnError).count() as u64
-    }
-
-    pub(super) fn counters(&self) -> Vec<&Counters> {
-        self.shards.iter().map(Shard::counters).collect()
+        self.sent.pop_front()
     }
 }
