@@ -1,11 +1,29 @@
 //! Natrix configuration: TOML text to a validated, compiled snapshot, reporting every fault at once.
+//!
+//! The text is walked by hand, value by value, because a derived reader stops at its first fault. Types, ranges
+//! and defaults come from one table of keys, which is also what the manual is written from ([`manual`]).
 
 #![forbid(unsafe_code)]
 
+mod check;
+mod compile;
+mod draft;
+mod driver;
 mod fault;
+mod keys;
+mod manual;
+mod memory;
 mod model;
+mod report;
+mod section;
+pub mod values;
 
+pub use check::machine::Machine;
+pub use compile::parse;
+pub use compile::parse_for;
 pub use fault::Fault;
+pub use manual::manual;
+pub use memory::MemoryNeeded;
 pub use model::Config;
 pub use model::Control;
 pub use model::Dpdk;

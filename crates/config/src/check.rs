@@ -1,0 +1,66 @@
+//! Values compared with each other: what would not pass traffic is a fault.
+
+pub(crate) mod interfaces;
+pub(crate) mod machine;
+pub(crate) mod pools;
+pub(crate) mod routes;
+pub(crate) mod rules;
+
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
+
+use nat::types::Prefix;
+use nat::types::Side;
+
+use crate::check::routes::ResolvedRoute;
+use crate::draft::Draft;
+use crate::report::Placed;
+use crate::report::Report;
+
+/// A prefix one can get to on one side, and by what.
+pub(crate) struct Reach {
+    pub(crate) side: Side,
+    pub(crate) prefix: Prefix,
+    pub(crate) interface: usize,
+    /// For messages: `interface "lan"`, `the route on line 7`.
+    pub(crate) by: String,
+}
+
+/// All connected prefixes and routes.
+pub(crate) fn reaches(draft: &Draft, routes: &[ResolvedRoute]) -> Vec<Reach> {
+    let mut reaches = Vec::new();
+    for (interface, written) in draft.interfaces.iter().enumerate() {
+        let Some(side) = written.side else { continue };
+        for (prefix, _) in written.connected() {
+            reaches.push(Reach { side, prefix, interface, by: format!("interface \"{}\"", written.label()) });
+        }
+    }
+    for route in routes {
+        let Some(side) = draft.interfaces.get(route.interface).and_then(|interface| interface.side) else { continue };
+        let by = format!("the route {}", route.place.on_line());
+        reaches.push(Reach { side, prefix: route.prefix, interface: route.interface, by });
+    }
+    reaches
+}
+
+/// Reports names that stand twice.
+fn unique_names<'d>(what: &str, names: impl Iterator<Item = &'d Placed<String>>, report: &mut Report) {
+    let mut seen: HashMap<&str, &Placed<String>> = HashMap::new();
+    for name in names {
+        match seen.get(name.value.as_str()) {
+            Some(first) => {
+                let problem = format!("is the name of another {what} {}", first.place.on_line());
+                report.fault(&name.place, problem, format!("\"{}\"", name.value), "give each a name of its own");
+            }
+            None => {
+                seen.insert(&name.value, name);
+            }
+        }
+    }
+}
+
+/// `203.0.113.4` or `203.0.113.4-203.0.113.9`.
+fn range_text(first: u32, last: u32) -> String {
+    let (first, last) = (Ipv4Addr::from_bits(first), Ipv4Addr::from_bits(last));
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}

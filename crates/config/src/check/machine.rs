@@ -1,0 +1,133 @@
+//! Workers, packet buffers and memory: what the machine must have.
+
+use nat::settings::IcmpPolicy;
+use nat::settings::Limits;
+use nat::types::MappingIndex;
+
+use crate::draft::Draft;
+use crate::draft::singles::DpdkDraft;
+use crate::memory::packet_memory_bytes;
+use crate::model::Dpdk;
+use crate::model::Port;
+use crate::model::Workers;
+use crate::report::Place;
+use crate::report::Report;
+use crate::section::size_text;
+
+/// What the configuration is checked against; unknown things are not checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// CPUs there are.
+    pub cpus: Option<usize>,
+    /// Memory that can be taken, bytes.
+    pub memory_bytes: Option<u64>,
+}
+
+/// How many workers, and where.
+pub(crate) fn workers(draft: &Draft, machine: &Machine, report: &mut Report) -> Workers {
+    let written = &draft.singles.workers;
+    let cpus: Vec<u16> = written.cpus.iter().map(|cpu| cpu.value).collect();
+    let count = match &written.count {
+        Some(count) => {
+            if !cpus.is_empty() && count.value != cpus.len() as u64 {
+                let problem = format!("is not the number of CPUs listed, {}", cpus.len());
+                let remedy = "list one CPU for each worker, or remove count";
+                report.fault(&count.place, problem, count.value.to_string(), remedy);
+            }
+            usize::try_from(count.value).unwrap_or(1)
+        }
+        None => cpus.len().max(1),
+    };
+    if cpus.len() > nat::types::WorkerId::COUNT_MAX {
+        let place = Place { path: "workers.cpus".to_owned(), line: written.place.line };
+        let remedy = format!("list at most {}", nat::types::WorkerId::COUNT_MAX);
+        report.fault(&place, "lists more CPUs than there can be workers", cpus.len().to_string(), remedy);
+    }
+    if let Some(there) = machine.cpus {
+        if count > there {
+            let place = written.count.as_ref().map_or(&written.place, |count| &count.place);
+            let problem = format!("is over the {there} CPUs of this machine");
+            report.fault(place, problem, count.to_string(), format!("write {there} or less"));
+        }
+        for cpu in written.cpus.iter().filter(|cpu| usize::from(cpu.value) >= there) {
+            let remedy = format!("write a number from 0 to {}", there.saturating_sub(1));
+            report.fault(&cpu.place, "is a CPU this machine does not have", cpu.value.to_string(), remedy);
+        }
+    }
+    Workers { count, cpus }
+}
+
+/// The part of one worker of what all have together, with an eighth more where there are several.
+fn share(total: u32, workers: usize) -> u64 {
+    let total = u64::from(total);
+    if workers < 2 { total } else { (total * 9).div_ceil(8 * workers as u64) }
+}
+
+/// Shares the limits out to the workers.
+pub(crate) fn limits(draft: &Draft, workers: usize, report: &mut Report) -> Limits {
+    let all = &draft.singles.limits;
+    let mappings = share(all.mappings_max, workers);
+    if mappings > MappingIndex::COUNT_MAX as u64 {
+        let most = if workers < 2 {
+            MappingIndex::COUNT_MAX as u64
+        } else {
+            MappingIndex::COUNT_MAX as u64 * workers as u64 * 8 / 9
+        };
+        let problem = format!("are {mappings} for each worker, which can have {}", MappingIndex::COUNT_MAX);
+        let remedy = format!("write at most {most}, or add workers");
+        report.fault(&draft.singles.mappings_place, problem, all.mappings_max.to_string(), remedy);
+    }
+    let share = |total: u32| u32::try_from(share(total, workers)).unwrap_or(u32::MAX);
+    Limits {
+        mappings_max: share(all.mappings_max),
+        extra_sessions_max: share(all.extra_sessions_max),
+        sessions_per_mapping_max: all.sessions_per_mapping_max,
+        subscribers_max: share(all.subscribers_max),
+        fragmented_datagrams_max: share(all.fragmented_datagrams_max),
+        fragments_held_max: share(all.fragments_held_max),
+        unsolicited_syns_max: share(all.unsolicited_syns_max),
+    }
+}
+
+/// Shares the rate of errors out to the workers.
+pub(crate) fn icmp(policy: IcmpPolicy, workers: usize) -> IcmpPolicy {
+    let count = u32::try_from(workers).unwrap_or(u32::MAX).max(1);
+    IcmpPolicy { errors_per_second_max: policy.errors_per_second_max.div_ceil(count), ..policy }
+}
+
+/// Buffers in flight beyond the rings: the device's own stock for each queue, and bursts and hand-off of each worker.
+const BUFFERS_PER_QUEUE: u64 = 4_096;
+const BUFFERS_PER_WORKER: u64 = 2_048;
+
+/// What DPDK is told, with buffers and memory to match ports and workers.
+pub(crate) fn dpdk(draft: &DpdkDraft, ports: &[Port], workers: usize, report: &mut Report) -> Dpdk {
+    let workers = workers as u64;
+    let rings: u64 = ports.iter().map(|port| u64::from(port.rx_descriptors) + u64::from(port.tx_descriptors)).sum();
+    let least = rings * workers + 256 * workers;
+    let usual = (rings + BUFFERS_PER_QUEUE * ports.len() as u64) * workers + BUFFERS_PER_WORKER * workers;
+    let buffers = match &draft.buffers {
+        Some(written) => {
+            if written.value < least {
+                let problem = format!("are too few to fill the rings of {} ports and {workers} workers", ports.len());
+                let remedy = format!("write at least {least}; {usual} leave room for bursts");
+                report.fault(&written.place, problem, written.value.to_string(), remedy);
+            }
+            written.value
+        }
+        None => usual,
+    };
+    let mtu = ports.iter().map(|port| port.mtu).max().unwrap_or(0);
+    let needed = packet_memory_bytes(buffers, mtu);
+    let memory_bytes = match &draft.memory {
+        Some(written) => {
+            if written.value < needed {
+                let problem = format!("is less than {buffers} buffers for packets of {mtu} bytes take");
+                let remedy = format!("write \"{}\" or more, or lower dpdk.buffers", size_text(needed));
+                report.fault(&written.place, problem, size_text(written.value), remedy);
+            }
+            written.value
+        }
+        None => needed,
+    };
+    Dpdk { hugepages: draft.hugepages, memory_bytes, buffers: u32::try_from(buffers).unwrap_or(u32::MAX) }
+}

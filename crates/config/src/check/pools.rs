@@ -1,0 +1,271 @@
+//! Pools against each other and against the network.
+
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
+
+use nat::types::Prefix;
+use nat::types::Side;
+
+use crate::check::Reach;
+use crate::check::range_text;
+use crate::check::routes::ResolvedRoute;
+use crate::check::unique_names;
+use crate::draft::Draft;
+use crate::draft::interface::not_a_host;
+use crate::draft::pool::PoolDraft;
+use crate::keys::POOL_ADDRESSES_MAX;
+use crate::report::Place;
+use crate::report::Report;
+
+/// Consecutive addresses of one pool, after its exclusions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    first: u32,
+    last: u32,
+    pool: usize,
+    element: usize,
+}
+
+/// Checks the pools; the addresses of each, in the order of the file. They are good for nothing when there are faults.
+pub(crate) fn check(
+    draft: &Draft,
+    routes: &[ResolvedRoute],
+    reaches: &[Reach],
+    is_network_clean: bool,
+    report: &mut Report,
+) -> Vec<Vec<Ipv4Addr>> {
+    let pools = &draft.pools;
+    if pools.is_empty() {
+        let nowhere = Place { path: "pool".to_owned(), line: None };
+        let remedy = "write a [[pool]] with the addresses subscribers share";
+        report.fault(&nowhere, "there is none", "0 pools", remedy);
+    }
+    unique_names("pool", pools.iter().filter_map(|pool| pool.name.as_ref()), report);
+    let mut runs = Vec::new();
+    for (index, pool) in pools.iter().enumerate() {
+        runs.extend(own_runs(index, pool, report));
+        ports_left(pool, report);
+    }
+    subscribers(pools, reaches, is_network_clean, report);
+    if is_network_clean {
+        everyone_served(draft, reaches, report);
+    }
+    let is_small_enough = total_addresses(&runs, report);
+    let place = |run: &Run| pools.get(run.pool).and_then(|pool| pool.addresses.get(run.element)).map(|it| &it.place);
+    for run in &runs {
+        if let Some(place) = place(run) {
+            against_network(run, place, draft, routes, reaches, report);
+        }
+    }
+    once_each(pools, &runs, report);
+    let mut addresses = vec![Vec::new(); pools.len()];
+    if is_small_enough {
+        for run in &runs {
+            if let Some(list) = addresses.get_mut(run.pool) {
+                list.extend((run.first..=run.last).map(Ipv4Addr::from_bits));
+            }
+        }
+    }
+    addresses
+}
+
+/// What a pool has after its exclusions.
+fn own_runs(index: usize, pool: &PoolDraft, report: &mut Report) -> Vec<Run> {
+    let as_run = |(element, range): (usize, &crate::report::Placed<core::ops::RangeInclusive<u32>>)| Run {
+        first: *range.value.start(),
+        last: *range.value.end(),
+        pool: index,
+        element,
+    };
+    let mut runs: Vec<Run> = pool.addresses.iter().enumerate().map(as_run).collect();
+    let before = runs.len();
+    for exclusion in &pool.exclude {
+        let (first, last) = (*exclusion.value.start(), *exclusion.value.end());
+        let mut left = Vec::new();
+        let mut is_used = false;
+        for run in runs {
+            if last < run.first || first > run.last {
+                left.push(run);
+                continue;
+            }
+            is_used = true;
+            if let Some(end) = first.checked_sub(1).filter(|end| *end >= run.first) {
+                left.push(Run { last: end, ..run });
+            }
+            if let Some(start) = last.checked_add(1).filter(|start| *start <= run.last) {
+                left.push(Run { first: start, ..run });
+            }
+        }
+        runs = left;
+        if !is_used && !pool.addresses.is_empty() {
+            let remedy = "remove it, or correct the address";
+            report.fault(&exclusion.place, "excludes nothing of the pool", range_text(first, last), remedy);
+        }
+    }
+    if runs.is_empty() {
+        let place = Place { path: format!("{}.addresses", pool.place.path), line: pool.place.line };
+        if before > 0 {
+            report.fault(&place, "are all excluded", format!("{before} elements"), "add addresses, or exclude fewer");
+        } else if pool.is_empty_list {
+            report.fault(&place, "are none", "[]", "write at least one external address");
+        }
+    }
+    runs
+}
+
+fn ports_left(pool: &PoolDraft, report: &mut Report) {
+    let Some(ports) = &pool.ports else { return };
+    let is_reserved = |port: u16| pool.reserved_ports.iter().any(|range| range.value.contains(&port));
+    if ports.value.clone().all(is_reserved) {
+        let place = Place { path: format!("{}.reserved_ports", pool.place.path), line: ports.place.line };
+        let line = pool.reserved_ports.first().and_then(|range| range.place.line);
+        let place = Place { line: line.or(place.line), ..place };
+        let count = u32::from(*ports.value.end()) - u32::from(*ports.value.start()) + 1;
+        let seen = format!("{count} of {count} ports");
+        report.fault(&place, "leave no port to give out", seen, "reserve fewer, or widen ports");
+    }
+}
+
+/// Each prefix of subscribers has one pool, and a way to it.
+fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
+    let mut taken: HashMap<Prefix, (usize, &Place)> = HashMap::new();
+    for (index, pool) in pools.iter().enumerate() {
+        for subscribers in &pool.subscribers {
+            let prefix = subscribers.value;
+            let place = match subscribers.place.line {
+                Some(_) => subscribers.place.clone(),
+                None => Place { path: format!("{}.subscribers", pool.place.path), line: pool.place.line },
+            };
+            if let Some((owner, _)) = taken.get(&prefix) {
+                let label = pools.get(*owner).map_or("?", PoolDraft::label);
+                let problem = if *owner == index {
+                    "stands there twice".to_owned()
+                } else {
+                    format!("is served by pool \"{label}\" too")
+                };
+                let remedy = "write each prefix in one pool; give each pool subscribers of its own";
+                report.fault(&place, problem, prefix.to_string(), remedy);
+                continue;
+            }
+            taken.insert(prefix, (index, &subscribers.place));
+            let is_inside = |reach: &Reach| reach.side == Side::Inside && reach.prefix.overlaps(prefix);
+            if is_network_clean && !reaches.iter().any(is_inside) {
+                let remedy = "add an inside [[route]] or interface that leads there";
+                report.fault(&place, "can not be reached by any inside interface or route", prefix.to_string(), remedy);
+            }
+        }
+    }
+}
+
+/// Each inside interface has somebody behind it whom a pool serves or a rule passes.
+fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
+    // Faulty subscribers would leave interfaces unserved that are not meant to be.
+    let is_known = |pool: &PoolDraft| !pool.subscribers.is_empty();
+    if draft.pools.is_empty() || !draft.pools.iter().all(is_known) {
+        return;
+    }
+    for (index, interface) in draft.interfaces.iter().enumerate() {
+        let mut behind =
+            reaches.iter().filter(|reach| reach.side == Side::Inside && reach.interface == index).peekable();
+        let Some(first) = behind.peek().map(|reach| reach.prefix) else { continue };
+        let is_served = behind.any(|reach| {
+            let pools = draft.pools.iter().flat_map(|pool| &pool.subscribers);
+            let rules = draft.rules.iter().filter_map(|rule| rule.inside.as_ref());
+            pools.chain(rules).any(|served| served.value.overlaps(reach.prefix))
+        });
+        if !is_served {
+            let remedy = "add its prefix to the subscribers of a pool";
+            report.fault(&interface.place, "leads to nobody any pool serves", first.to_string(), remedy);
+        }
+    }
+}
+
+/// Whether all pools together are small enough to be written out.
+fn total_addresses(runs: &[Run], report: &mut Report) -> bool {
+    let total: u64 = runs.iter().map(|run| u64::from(run.last - run.first) + 1).sum();
+    if total > POOL_ADDRESSES_MAX {
+        let place = Place { path: "pool".to_owned(), line: None };
+        let problem = format!("all pools together have more than {POOL_ADDRESSES_MAX} addresses");
+        report.fault(&place, problem, total.to_string(), "write shorter ranges; each address takes 0.8 MiB");
+    }
+    total <= POOL_ADDRESSES_MAX
+}
+
+/// Nobody else has these addresses; the first conflict is told.
+fn against_network(
+    run: &Run,
+    place: &Place,
+    draft: &Draft,
+    routes: &[ResolvedRoute],
+    reaches: &[Reach],
+    report: &mut Report,
+) {
+    let overlap = |prefix: Prefix| {
+        let first = run.first.max(prefix.address().to_bits());
+        let last = run.last.min(prefix.last().to_bits());
+        (first <= last).then(|| range_text(first, last))
+    };
+    let ends = [run.first, run.last].map(Ipv4Addr::from_bits);
+    if let Some(kind) = ends.into_iter().find_map(not_a_host) {
+        let seen = range_text(run.first, run.last);
+        report.fault(place, format!("is {kind}, which no host can have"), seen, "write unicast addresses");
+        return;
+    }
+    for reach in reaches.iter().filter(|reach| reach.side == Side::Inside && reach.prefix.length() > 0) {
+        if let Some(seen) = overlap(reach.prefix) {
+            let problem = format!("is inside: {} leads to {} (RFC 3022 §5.1)", reach.by, reach.prefix);
+            report.fault(place, problem, seen, "use addresses that are not inside");
+            return;
+        }
+    }
+    for pool in &draft.pools {
+        for subscribers in pool.subscribers.iter().filter(|subscribers| subscribers.value.length() > 0) {
+            if let Some(seen) = overlap(subscribers.value) {
+                let label = pool.label();
+                let problem = format!("is inside: subscribers of pool \"{label}\" have it (RFC 3022 §5.1)");
+                report.fault(place, problem, seen, "use addresses that are not inside");
+                return;
+            }
+        }
+    }
+    let contains = |address: Ipv4Addr| (run.first..=run.last).contains(&address.to_bits());
+    for interface in draft.interfaces.iter().filter(|interface| interface.side == Some(Side::Outside)) {
+        for (prefix, _) in interface.connected().filter(|(prefix, _)| prefix.length() < 31) {
+            for (address, kind) in [(prefix.address(), "network"), (prefix.last(), "broadcast")] {
+                if contains(address) {
+                    let label = interface.label();
+                    let problem = format!("contains the {kind} address of {prefix} on interface \"{label}\"");
+                    report.fault(place, problem, address.to_string(), format!("write exclude = [\"{address}\"]"));
+                }
+            }
+        }
+    }
+    if let Some(route) = routes.iter().find(|route| contains(route.next_hop)) {
+        let problem = format!("contains the next hop of the route {}", route.via_place.on_line());
+        let address = route.next_hop;
+        report.fault(place, problem, address.to_string(), format!("write exclude = [\"{address}\"]"));
+    }
+}
+
+/// No address twice. Sorted, so that the cost does not grow with the square of the file.
+fn once_each(pools: &[PoolDraft], runs: &[Run], report: &mut Report) {
+    let mut sorted = runs.to_vec();
+    sorted.sort_unstable();
+    let mut furthest: Option<Run> = None;
+    for run in sorted {
+        if let Some(other) = furthest.filter(|other| other.last >= run.first) {
+            let seen = range_text(run.first, run.last.min(other.last));
+            // The one further down in the file is at fault.
+            let (first, second) =
+                if (other.pool, other.element) < (run.pool, run.element) { (other, run) } else { (run, other) };
+            let element = |run: Run| pools.get(run.pool).and_then(|pool| pool.addresses.get(run.element));
+            if let (Some(first), Some(second)) = (element(first), element(second)) {
+                let problem = format!("overlaps {} {}", first.place.path, first.place.on_line());
+                report.fault(&second.place, problem, seen, "write each address once");
+            }
+        }
+        if furthest.is_none_or(|other| other.last < run.last) {
+            furthest = Some(run);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Routes against interfaces.
+
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
+
+use nat::types::Prefix;
+
+use crate::draft::Draft;
+use crate::draft::interface::InterfaceDraft;
+use crate::draft::interface::end_of_prefix;
+use crate::draft::route::RouteDraft;
+use crate::report::Place;
+use crate::report::Report;
+use crate::report::nearest;
+use crate::report::one_of;
+
+/// A route whose interface is known.
+pub(crate) struct ResolvedRoute {
+    pub(crate) prefix: Prefix,
+    pub(crate) next_hop: Ipv4Addr,
+    pub(crate) interface: usize,
+    pub(crate) place: Place,
+    pub(crate) via_place: Place,
+}
+
+/// Finds the interface of each route; faulty routes are left out.
+pub(crate) fn check(draft: &Draft, report: &mut Report) -> Vec<ResolvedRoute> {
+    let mut resolved: Vec<ResolvedRoute> = Vec::new();
+    let mut taken = HashMap::new();
+    for route in &draft.routes {
+        let named = named_interface(&draft.interfaces, route, report);
+        let Some(interface) = next_hop_interface(&draft.interfaces, route, named, report) else { continue };
+        let (Some(prefix), Some(via)) = (&route.prefix, &route.via) else { continue };
+        let side = draft.interfaces.get(interface).and_then(|interface| interface.side);
+        if let Some(first) = taken.get(&(side.map(nat::types::Side::index), prefix.value)) {
+            let first: &&Place = first;
+            let problem = format!("is the prefix of another route {}", first.on_line());
+            report.fault(
+                &prefix.place,
+                problem,
+                prefix.value.to_string(),
+                "keep one: there is one next hop per prefix",
+            );
+            continue;
+        }
+        taken.insert((side.map(nat::types::Side::index), prefix.value), &prefix.place);
+        let same = |other: &&InterfaceDraft| {
+            other.side == side && other.connected().any(|(connected, _)| connected == prefix.value)
+        };
+        if let Some(other) = draft.interfaces.iter().find(same) {
+            let problem = format!("is the connected prefix of interface \"{}\"", other.label());
+            report.fault(&prefix.place, problem, prefix.value.to_string(), "remove the route: the subnet needs none");
+            continue;
+        }
+        resolved.push(ResolvedRoute {
+            prefix: prefix.value,
+            next_hop: via.value,
+            interface,
+            place: route.place.clone(),
+            via_place: via.place.clone(),
+        });
+    }
+    resolved
+}
+
+/// The interface the route names; an error inside is for a name that is unknown.
+fn named_interface(interfaces: &[InterfaceDraft], route: &RouteDraft, report: &mut Report) -> Option<usize> {
+    let name = route.interface.as_ref()?;
+    let is_meant = |other: &InterfaceDraft| other.name.as_ref().is_some_and(|other| other.value == name.value);
+    let found = interfaces.iter().position(is_meant);
+    if found.is_none() {
+        let names = interfaces.iter().filter_map(|interface| interface.name.as_ref().map(|name| name.value.as_str()));
+        let remedy = match nearest(&name.value, names.clone()) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => format!("write {}, or nothing", one_of(names.take(4))),
+        };
+        let seen = format!("\"{}\"", name.value.escape_debug());
+        report.fault(&name.place, "is the name of no interface", seen, remedy);
+    }
+    found
+}
+
+/// The interface on whose subnet the next hop is.
+fn next_hop_interface(
+    interfaces: &[InterfaceDraft],
+    route: &RouteDraft,
+    named: Option<usize>,
+    report: &mut Report,
+) -> Option<usize> {
+    let via = route.via.as_ref()?;
+    let seen = via.value.to_string();
+    let connected = |interface: &InterfaceDraft| {
+        // The most specific, for its network and broadcast address.
+        let holding = interface.connected().filter(|(prefix, _)| prefix.contains(via.value));
+        holding.map(|(prefix, _)| prefix).max_by_key(|prefix| prefix.length())
+    };
+    let found = interfaces.iter().enumerate().find_map(|(index, interface)| Some((index, connected(interface)?)));
+    let Some((interface, prefix)) = found else {
+        let subnets: Vec<String> = interfaces
+            .iter()
+            .flat_map(|interface| interface.connected().map(|(prefix, _)| prefix.to_string()))
+            .take(4)
+            .collect();
+        if interfaces.iter().all(|interface| !interface.addresses.is_empty()) && !subnets.is_empty() {
+            let remedy = format!("write a router on a subnet of Natrix, such as {}", subnets.join(", "));
+            report.fault(&via.place, "is on no connected prefix", seen, remedy);
+        }
+        return None;
+    };
+    if let Some(named) = named.filter(|named| *named != interface) {
+        let label = |index: usize| interfaces.get(index).map_or("?", InterfaceDraft::label);
+        let problem = format!("is on {prefix} of interface \"{}\", not of \"{}\"", label(interface), label(named));
+        report.fault(&via.place, problem, seen, "remove interface from the route, or write another next hop");
+        return None;
+    }
+    let own = interfaces.iter().find(|other| other.addresses.iter().any(|own| own.value.address == via.value));
+    if let Some(own) = own {
+        let problem = format!("is Natrix's own address on interface \"{}\"", own.label());
+        report.fault(&via.place, problem, seen, "write the address of the router behind it");
+        return None;
+    }
+    if let Some(kind) = end_of_prefix(via.value, prefix.length()) {
+        report.fault(&via.place, format!("is the {kind} address of {prefix}"), seen, "write the address of a router");
+        return None;
+    }
+    Some(interface)
+}

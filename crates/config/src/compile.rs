@@ -1,0 +1,154 @@
+//! From text to snapshot: read, compare, and only then build.
+
+use nat::Settings;
+use nat::settings::Interface;
+use nat::settings::Pool;
+use nat::settings::Route;
+use nat::types::InterfaceId;
+use toml_edit::ImDocument;
+
+use crate::check;
+use crate::check::interfaces::Links;
+use crate::check::machine::Machine;
+use crate::draft::Draft;
+use crate::draft::interface::Attachment;
+use crate::draft::interface::InterfaceDraft;
+use crate::draft::pool::PoolDraft;
+use crate::fault::Fault;
+use crate::model::Config;
+use crate::model::Port;
+use crate::report::Place;
+use crate::report::Report;
+use crate::section::size_text;
+
+/// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults.
+///
+/// # Errors
+/// Every fault of the text, by line.
+pub fn parse(text: &str, file_name: &str) -> Result<Config, Vec<Fault>> {
+    parse_for(text, file_name, &Machine::default())
+}
+
+/// Compiles a configuration and checks that `machine` can carry it.
+///
+/// # Errors
+/// Every fault of the text, by line.
+pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Config, Vec<Fault>> {
+    let mut report = Report::new(file_name, text);
+    let document = match ImDocument::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let line = report.line(error.span()).unwrap_or(1);
+            let source = text.lines().nth(line as usize - 1).unwrap_or_default();
+            let place = Place { path: String::new(), line: Some(line) };
+            let message = error.message().trim().replace('\n', ", ");
+            report.fault(&place, format!("is not TOML: {message}"), source, "correct this line and check again");
+            return Err(report.into_faults());
+        }
+    };
+
+    let draft = Draft::read(document.as_table(), &mut report);
+    let links = check::interfaces::check(&draft.interfaces, &mut report);
+    let routes = check::routes::check(&draft, &mut report);
+    // What can not be reached because of a fault told already is not told again.
+    let is_network_clean = report.is_clean();
+    let reaches = check::reaches(&draft, &routes);
+    let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
+    let pass_rules = check::rules::check(&draft.rules, &reaches, is_network_clean, &mut report);
+    let workers = check::machine::workers(&draft, machine, &mut report);
+    let limits = check::machine::limits(&draft, workers.count, &mut report);
+    let ports = ports(&draft.interfaces, &links);
+    let dpdk = check::machine::dpdk(&draft.singles.dpdk, &ports, workers.count, &mut report);
+    if !report.is_clean() {
+        return Err(report.into_faults());
+    }
+
+    let singles = &draft.singles;
+    let config = Config {
+        nat: Settings {
+            interfaces: draft.interfaces.iter().zip(&links.mtus).filter_map(interface).collect(),
+            routes: routes
+                .iter()
+                .map(|route| Route {
+                    prefix: route.prefix,
+                    next_hop: route.next_hop,
+                    interface: InterfaceId(u16::try_from(route.interface).unwrap_or(u16::MAX)),
+                })
+                .collect(),
+            pools: draft.pools.iter().zip(addresses).filter_map(pool).collect(),
+            pass_rules,
+            timeouts: singles.timeouts,
+            limits,
+            icmp: check::machine::icmp(singles.icmp, workers.count),
+            inbound_refresh: singles.inbound_refresh,
+            answer_unsolicited_syn: singles.answer_unsolicited_syn,
+        },
+        interfaces: links.links.iter().flatten().copied().collect(),
+        ports,
+        workers,
+        dpdk,
+        control: singles.control.clone(),
+        log: singles.log,
+    };
+    check_memory(&config, machine, &mut report);
+    if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
+}
+
+fn interface((draft, mtu): (&InterfaceDraft, &u16)) -> Option<Interface> {
+    Some(Interface {
+        name: draft.name.as_ref()?.value.clone(),
+        side: draft.side?,
+        addresses: draft.addresses.iter().map(|own| own.value).collect(),
+        mtu: *mtu,
+    })
+}
+
+fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>)) -> Option<Pool> {
+    let ports = &draft.ports.as_ref()?.value;
+    let reserved = draft.reserved_ports.iter().flat_map(|range| range.value.clone());
+    let mut reserved_ports: Vec<u16> = reserved.filter(|port| ports.contains(port)).collect();
+    reserved_ports.sort_unstable();
+    reserved_ports.dedup();
+    Some(Pool {
+        name: draft.name.as_ref()?.value.clone(),
+        addresses,
+        port_min: *ports.start(),
+        port_max: *ports.end(),
+        reserved_ports,
+        subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
+        pooling: draft.pooling,
+        filtering: draft.filtering,
+        parity: draft.parity,
+    })
+}
+
+fn ports(interfaces: &[InterfaceDraft], links: &Links) -> Vec<Port> {
+    let port = |index: &usize| {
+        let interface = interfaces.get(*index)?;
+        let Attachment::Port { driver, rx_descriptors, tx_descriptors } = &interface.attachment else { return None };
+        Some(Port {
+            name: interface.label().to_owned(),
+            driver: driver.value.text.clone(),
+            kind: driver.value.kind,
+            mtu: links.mtus.get(*index).copied()?,
+            rx_descriptors: *rx_descriptors,
+            tx_descriptors: *tx_descriptors,
+        })
+    };
+    links.ports.iter().filter_map(port).collect()
+}
+
+fn check_memory(config: &Config, machine: &Machine, report: &mut Report) {
+    let needed = config.memory_needed();
+    let Some(available) = machine.memory_bytes.filter(|available| *available < needed.total_bytes()) else { return };
+    let mib = |bytes: u64| size_text(bytes.next_multiple_of(1 << 20));
+    let problem = format!(
+        "needs {} of memory (tables {}, pools {}, packets {})",
+        mib(needed.total_bytes()),
+        mib(needed.tables_bytes),
+        mib(needed.pools_bytes),
+        mib(needed.packets_bytes)
+    );
+    let seen = format!("{} available", size_text(available & !((1 << 20) - 1)));
+    report.fault(&Place::default(), problem, seen, "lower [tables], use fewer pool addresses, or add memory");
+}

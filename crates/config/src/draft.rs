@@ -1,0 +1,127 @@
+//! What the file says, value by value and before anything is compared: the walk over the document.
+
+pub(crate) mod interface;
+pub(crate) mod pool;
+pub(crate) mod route;
+pub(crate) mod rule;
+pub(crate) mod singles;
+
+use toml_edit::Item;
+use toml_edit::Table;
+use toml_edit::TableLike;
+use toml_edit::Value;
+
+use crate::draft::interface::InterfaceDraft;
+use crate::draft::pool::PoolDraft;
+use crate::draft::route::RouteDraft;
+use crate::draft::rule::RuleDraft;
+use crate::draft::singles::Singles;
+use crate::keys::REPEATS_MAX;
+use crate::keys::SECTIONS;
+use crate::report::Place;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::section::Section;
+use crate::section::quoted;
+use crate::section::unknown_key;
+
+/// Everything the file says.
+pub(crate) struct Draft {
+    pub(crate) interfaces: Vec<InterfaceDraft>,
+    pub(crate) routes: Vec<RouteDraft>,
+    pub(crate) pools: Vec<PoolDraft>,
+    pub(crate) rules: Vec<RuleDraft>,
+    pub(crate) singles: Singles,
+}
+
+impl Draft {
+    /// Walks the document.
+    pub(crate) fn read(root: &Table, report: &mut Report) -> Draft {
+        for (name, item) in root.iter() {
+            if !SECTIONS.iter().any(|section| section.name == name) {
+                let line =
+                    root.get_key_value(name).and_then(|(key, _)| report.line(key.span().or_else(|| item.span())));
+                let place = Place { path: name.to_owned(), line };
+                unknown_key(&place, name, SECTIONS.iter().map(|section| section.name), report);
+            }
+        }
+        Draft {
+            interfaces: repeated(root, "interface", InterfaceDraft::read, report),
+            routes: repeated(root, "route", RouteDraft::read, report),
+            pools: repeated(root, "pool", PoolDraft::read, report),
+            rules: repeated(root, "rule", RuleDraft::read, report),
+            singles: Singles::read(root, report),
+        }
+    }
+}
+
+/// All tables of one name.
+fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) -> T, report: &mut Report) -> Vec<T> {
+    let Some((key, item)) = root.get_key_value(name) else { return Vec::new() };
+    let whole = Place { path: name.to_owned(), line: report.line(item.span().or_else(|| key.span())) };
+    let mut tables: Vec<(&dyn TableLike, Option<u32>)> = Vec::new();
+    match item {
+        Item::ArrayOfTables(array) => {
+            tables.extend(array.iter().map(|table| (table as &dyn TableLike, report.line(table.span()))));
+        }
+        Item::Value(Value::Array(array)) => {
+            for value in array {
+                match value.as_inline_table() {
+                    Some(table) => tables.push((table, report.line(value.span()))),
+                    None => report.fault(&whole, "is not a table", value.to_string(), format!("write [[{name}]]")),
+                }
+            }
+        }
+        Item::Table(_) => report.fault(&whole, "is a single table", format!("[{name}]"), format!("write [[{name}]]")),
+        Item::Value(_) | Item::None => {
+            report.fault(&whole, "is not a table", item.to_string(), format!("write [[{name}]]"));
+        }
+    }
+    if tables.len() > REPEATS_MAX {
+        let remedy = format!("write at most {REPEATS_MAX}");
+        report.fault(&whole, "stands in the file too often", tables.len().to_string(), remedy);
+        tables.truncate(REPEATS_MAX);
+    }
+    let mut drafts = Vec::new();
+    for (index, (table, line)) in tables.into_iter().enumerate() {
+        let path = match table.get("name").and_then(Item::as_str) {
+            Some(own) => format!("{name} \"{}\"", own.chars().take(40).collect::<String>().escape_debug()),
+            None => format!("{name}[{index}]"),
+        };
+        let section = Section::new(name, table, Place { path, line: line.or(whole.line) }, report);
+        drafts.push(read(&section, report));
+    }
+    drafts
+}
+
+/// A table that stands in the file at most once; `empty` takes its place when it does not.
+fn single<'a>(root: &'a Table, name: &str, empty: &'a Table, report: &mut Report) -> Section<'a> {
+    let place = |line| Place { path: name.to_owned(), line };
+    let Some((key, item)) = root.get_key_value(name) else {
+        return Section::new(name, empty, place(None), report);
+    };
+    let line = report.line(item.span().or_else(|| key.span()));
+    match item.as_table_like() {
+        Some(table) => Section::new(name, table, place(line), report),
+        None => {
+            let problem = if item.is_array_of_tables() { "stands for one table only" } else { "is not a table" };
+            report.fault(&place(line), problem, "", format!("write [{name}], once"));
+            Section::new(name, empty, place(line), report)
+        }
+    }
+}
+
+/// The name of an interface or pool.
+fn name(section: &Section, report: &mut Report) -> Option<Placed<String>> {
+    const LENGTH_MAX: usize = 32;
+    let name = section.text("name", report)?;
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let starts_well = name.value.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !starts_well || name.value.len() > LENGTH_MAX || !name.value.chars().all(is_allowed) {
+        let remedy =
+            format!("write 1 to {LENGTH_MAX} letters, digits, '-', '_' and '.', starting with a letter or digit");
+        report.fault(&name.place, "is not a name", quoted(&name.value), remedy);
+        return None;
+    }
+    Some(name)
+}

@@ -1,0 +1,188 @@
+//! `[[interface]]`.
+
+use core::net::Ipv4Addr;
+
+use nat::settings::InterfaceAddress;
+use nat::types::Prefix;
+use nat::types::Side;
+
+use crate::draft::name;
+use crate::driver;
+use crate::driver::Driver;
+use crate::report::Place;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::section::Section;
+use crate::section::quoted;
+use crate::values;
+
+/// One `[[interface]]`; what is faulty is missing.
+pub(crate) struct InterfaceDraft {
+    pub(crate) place: Place,
+    pub(crate) name: Option<Placed<String>>,
+    pub(crate) side: Option<Side>,
+    pub(crate) attachment: Attachment,
+    pub(crate) vlan: Option<Placed<u16>>,
+    pub(crate) addresses: Vec<Placed<InterfaceAddress>>,
+    pub(crate) mtu: Option<Placed<u16>>,
+}
+
+/// Where its packets are.
+pub(crate) enum Attachment {
+    /// On a device of its own.
+    Port { driver: Placed<Driver>, rx_descriptors: u16, tx_descriptors: u16 },
+    /// On the port of another interface.
+    Parent(Placed<String>),
+    /// Nobody knows; reported already.
+    Faulty,
+}
+
+impl InterfaceDraft {
+    pub(crate) fn read(section: &Section, report: &mut Report) -> InterfaceDraft {
+        let attachment = attachment(section, report);
+        let vlan = section.integer("vlan", report).map(narrow);
+        if section.has("parent") && !section.has("vlan") {
+            let remedy = "write vlan = and the number of its VLAN";
+            report.fault(&section.place, "has a parent and no vlan", "", remedy);
+        }
+        InterfaceDraft {
+            name: name(section, report),
+            side: section
+                .choice("realm", report)
+                .map(|realm| if realm == "inside" { Side::Inside } else { Side::Outside }),
+            attachment,
+            vlan,
+            addresses: addresses(section, report),
+            mtu: section.integer("mtu", report).map(narrow),
+            place: section.place.clone(),
+        }
+    }
+
+    /// Its name, for messages.
+    pub(crate) fn label(&self) -> &str {
+        self.name.as_ref().map_or("?", |name| name.value.as_str())
+    }
+
+    /// Its connected prefixes; those of one address only connect nothing.
+    pub(crate) fn connected(&self) -> impl Iterator<Item = (Prefix, &Place)> {
+        self.addresses.iter().filter_map(|own| {
+            let prefix = Prefix::new(own.value.address, own.value.prefix_length)?;
+            (prefix.length() < 32).then_some((prefix, &own.place))
+        })
+    }
+}
+
+/// The key table's ranges keep these below 65536.
+fn narrow(number: Placed<u64>) -> Placed<u16> {
+    let value = u16::try_from(number.value).unwrap_or(u16::MAX);
+    Placed { value, place: number.place, given: number.given }
+}
+
+fn attachment(section: &Section, report: &mut Report) -> Attachment {
+    let driver = section.text("driver", report);
+    let parent = section.text("parent", report);
+    let rx_descriptors = descriptors(section, "rx_descriptors", report);
+    let tx_descriptors = descriptors(section, "tx_descriptors", report);
+    if section.has("driver") && section.has("parent") {
+        let remedy = "keep driver for a port, parent for a sub-interface";
+        report.fault(&section.place, "has both a driver and a parent", "", remedy);
+        return Attachment::Faulty;
+    }
+    if !section.has("driver") && !section.has("parent") {
+        let remedy = "write driver = with its device, or parent = and vlan = for a sub-interface";
+        report.fault(&section.place, "has neither a driver nor a parent", "", remedy);
+        return Attachment::Faulty;
+    }
+    if let Some(parent) = parent {
+        for key in ["rx_descriptors", "tx_descriptors"] {
+            if section.has(key) {
+                let remedy = format!("set it on interface \"{}\"", parent.value.escape_debug());
+                report.fault(&section.place_of(key, report), "belongs to the port, not to a sub-interface", "", remedy);
+            }
+        }
+        return Attachment::Parent(parent);
+    }
+    let Some(text) = driver else { return Attachment::Faulty };
+    match driver::parse(&text.value) {
+        Ok(driver) => {
+            let driver = Placed { value: driver, place: text.place, given: true };
+            match (rx_descriptors, tx_descriptors) {
+                (Some(rx_descriptors), Some(tx_descriptors)) => {
+                    Attachment::Port { driver, rx_descriptors, tx_descriptors }
+                }
+                _ => Attachment::Faulty,
+            }
+        }
+        Err(fault) => {
+            report.fault(&text.place, fault.problem, quoted(&text.value), fault.remedy);
+            Attachment::Faulty
+        }
+    }
+}
+
+/// Rings of devices are powers of two.
+fn descriptors(section: &Section, key: &str, report: &mut Report) -> Option<u16> {
+    let number = narrow(section.integer(key, report)?);
+    if number.value.is_power_of_two() {
+        return Some(number.value);
+    }
+    let remedy = format!("write {}", number.value.next_power_of_two());
+    report.fault(&number.place, "is not a power of two", number.value.to_string(), remedy);
+    None
+}
+
+fn addresses(section: &Section, report: &mut Report) -> Vec<Placed<InterfaceAddress>> {
+    let written = section.parsed_list("addresses", values::address_in_prefix, "\"10.0.0.1/24\"", report);
+    let is_empty = section.item("addresses").and_then(|item| item.as_array()).is_some_and(|array| array.is_empty());
+    if is_empty {
+        let remedy = "write the address and prefix length Natrix has there";
+        report.fault(&section.place_of("addresses", report), "is empty", "[]", remedy);
+    }
+    let mut addresses = Vec::new();
+    for own in written {
+        let (address, prefix_length) = own.value;
+        let text = format!("\"{address}/{prefix_length}\"");
+        if prefix_length == 0 {
+            report.fault(
+                &own.place,
+                "connects every address there is",
+                text,
+                "write the length of its subnet, 1 to 32",
+            );
+        } else if let Some(kind) = not_a_host(address) {
+            report.fault(&own.place, format!("is {kind}, which no host can have"), text, "write a unicast address");
+        } else if let Some(kind) = end_of_prefix(address, prefix_length) {
+            report.fault(&own.place, format!("is the {kind} address of its prefix"), text, "write a host's address");
+        } else {
+            let value = InterfaceAddress { address, prefix_length };
+            addresses.push(Placed { value, place: own.place, given: own.given });
+        }
+    }
+    if !addresses.is_empty() && !is_empty && addresses.iter().all(|own| own.value.prefix_length == 32) {
+        let remedy = "write at least one with the length of the subnet, such as /24";
+        report.fault(&section.place_of("addresses", report), "have no neighbours, all are /32", "", remedy);
+    }
+    addresses
+}
+
+/// What an address is when no host can have it.
+pub(crate) fn not_a_host(address: Ipv4Addr) -> Option<&'static str> {
+    match address.octets()[0] {
+        0 => Some("in 0.0.0.0/8 (this network)"),
+        127 => Some("in 127.0.0.0/8 (loopback)"),
+        224..=239 => Some("in 224.0.0.0/4 (multicast)"),
+        240..=255 => Some("in 240.0.0.0/4 (reserved)"),
+        _ => None,
+    }
+}
+
+/// Whether it is the network's or the broadcast address of its prefix. A /31 has neither (RFC 3021).
+pub(crate) fn end_of_prefix(address: Ipv4Addr, length: u8) -> Option<&'static str> {
+    let prefix = Prefix::new(address, length)?;
+    match length {
+        31.. => None,
+        _ if address == prefix.address() => Some("network"),
+        _ if address == prefix.last() => Some("broadcast"),
+        _ => None,
+    }
+}

@@ -1,0 +1,137 @@
+//! `[[pool]]`.
+
+use core::ops::RangeInclusive;
+
+use nat::Protocol;
+use nat::settings::Filtering;
+use nat::settings::Pooling;
+use nat::types::Prefix;
+use toml_edit::Item;
+
+use crate::draft::name;
+use crate::report::Place;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::section::Section;
+use crate::section::choose;
+use crate::section::shown;
+use crate::section::unknown_key;
+use crate::values;
+
+/// One `[[pool]]`; what is faulty is missing.
+pub(crate) struct PoolDraft {
+    pub(crate) place: Place,
+    pub(crate) name: Option<Placed<String>>,
+    pub(crate) addresses: Vec<Placed<RangeInclusive<u32>>>,
+    /// The file says `addresses = []`.
+    pub(crate) is_empty_list: bool,
+    pub(crate) exclude: Vec<Placed<RangeInclusive<u32>>>,
+    pub(crate) ports: Option<Placed<RangeInclusive<u16>>>,
+    pub(crate) reserved_ports: Vec<Placed<RangeInclusive<u16>>>,
+    pub(crate) subscribers: Vec<Placed<Prefix>>,
+    pub(crate) pooling: Pooling,
+    pub(crate) filtering: [Filtering; Protocol::COUNT],
+    pub(crate) parity: bool,
+}
+
+impl PoolDraft {
+    pub(crate) fn read(section: &Section, report: &mut Report) -> PoolDraft {
+        const ADDRESSES: &str = "\"203.0.113.1\", \"203.0.113.1-203.0.113.9\" or \"203.0.113.0/28\"";
+        PoolDraft {
+            place: section.place.clone(),
+            name: name(section, report),
+            addresses: section.parsed_list("addresses", values::addresses, ADDRESSES, report),
+            is_empty_list: is_empty_array(section, "addresses"),
+            exclude: section.parsed_list("exclude", values::addresses, ADDRESSES, report),
+            ports: section.parsed("ports", values::ports, report),
+            reserved_ports: reserved_ports(section, report),
+            subscribers: subscribers(section, report),
+            pooling: match section.choice("pooling", report) {
+                Some("arbitrary") => Pooling::Arbitrary,
+                _ => Pooling::Paired,
+            },
+            filtering: filtering(section, report),
+            parity: section.boolean("parity", report).unwrap_or_default(),
+        }
+    }
+
+    /// Its name, for messages.
+    pub(crate) fn label(&self) -> &str {
+        self.name.as_ref().map_or("?", |name| name.value.as_str())
+    }
+}
+
+fn is_empty_array(section: &Section, key: &str) -> bool {
+    section.item(key).and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty)
+}
+
+fn subscribers(section: &Section, report: &mut Report) -> Vec<Placed<Prefix>> {
+    let prefixes = section.parsed_list("subscribers", values::prefix, "\"100.64.0.0/10\"", report);
+    if is_empty_array(section, "subscribers") {
+        let remedy = "remove it to serve every subscriber, or write the prefixes to serve";
+        report.fault(&section.place_of("subscribers", report), "is empty, so that nobody is served", "[]", remedy);
+    }
+    prefixes
+}
+
+/// Numbers or strings, mixed as you like.
+fn reserved_ports(section: &Section, report: &mut Report) -> Vec<Placed<RangeInclusive<u16>>> {
+    let mut ports = Vec::new();
+    for element in section.list("reserved_ports", report) {
+        let text = match (element.value.as_integer(), element.value.as_str()) {
+            (Some(number), _) => number.to_string(),
+            (None, Some(text)) => text.to_owned(),
+            (None, None) => {
+                report.fault(&element.place, "is not a port", shown(&element.value), "write 53 or \"5060-5061\"");
+                continue;
+            }
+        };
+        match values::ports(&text) {
+            Ok(value) => ports.push(Placed { value, place: element.place, given: element.given }),
+            Err(error) => {
+                let remedy = "write 53 or \"5060-5061\", within 1-65535";
+                report.fault(&element.place, error.to_string(), shown(&element.value), remedy);
+            }
+        }
+    }
+    ports
+}
+
+const FILTERINGS: &[&str] = &["endpoint-independent", "address-dependent", "address-and-port-dependent"];
+
+fn filtering_named(word: &str) -> Filtering {
+    match word {
+        "address-dependent" => Filtering::AddressDependent,
+        "address-and-port-dependent" => Filtering::AddressAndPortDependent,
+        _ => Filtering::EndpointIndependent,
+    }
+}
+
+/// One word for all protocols, or a table with a word for each.
+fn filtering(section: &Section, report: &mut Report) -> [Filtering; Protocol::COUNT] {
+    let table = section.item("filtering").and_then(Item::as_table_like);
+    let Some(table) = table else {
+        let word = section.text("filtering", report).and_then(|text| choose(&text, FILTERINGS, report));
+        return [word.map_or(Filtering::default(), filtering_named); Protocol::COUNT];
+    };
+    let mut filtering = [Filtering::default(); Protocol::COUNT];
+    let whole = section.place_of("filtering", report);
+    for (key, item) in table.iter() {
+        let line = table.get_key_value(key).and_then(|(key, _)| report.line(key.span())).or(whole.line);
+        let place = Place { path: format!("{}.{key}", whole.path), line };
+        let Some(protocol) = Protocol::ALL.into_iter().find(|protocol| protocol.name() == key) else {
+            unknown_key(&place, key, Protocol::ALL.iter().map(|protocol| protocol.name()), report);
+            continue;
+        };
+        let Some(text) = item.as_str() else {
+            let remedy = format!("write {key} = \"endpoint-independent\"");
+            report.fault(&place, "is not a string", item.to_string(), remedy);
+            continue;
+        };
+        let text = Placed { value: text.to_owned(), place, given: true };
+        if let Some(word) = choose(&text, FILTERINGS, report) {
+            filtering[protocol.index()] = filtering_named(word);
+        }
+    }
+    filtering
+}

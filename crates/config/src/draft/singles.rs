@@ -1,0 +1,217 @@
+//! The tables that stand in the file once: everything that is not a list.
+
+use std::path::PathBuf;
+
+use nat::Duration;
+use nat::settings::IcmpPolicy;
+use nat::settings::Limits;
+use nat::settings::Timeouts;
+use toml_edit::Table;
+
+use crate::draft::single;
+use crate::keys::Kind;
+use crate::keys::keys_of;
+use crate::model::Control;
+use crate::model::Hugepages;
+use crate::model::Log;
+use crate::model::LogLevel;
+use crate::report::Place;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::section::Section;
+use crate::section::duration_text;
+use crate::section::quoted;
+use crate::section::shown;
+
+/// The single tables.
+pub(crate) struct Singles {
+    pub(crate) timeouts: Timeouts,
+    pub(crate) inbound_refresh: bool,
+    /// For the whole instance: not yet shared out to the workers.
+    pub(crate) limits: Limits,
+    pub(crate) mappings_place: Place,
+    /// As `limits`, the rate of errors is that of the whole instance.
+    pub(crate) icmp: IcmpPolicy,
+    pub(crate) answer_unsolicited_syn: bool,
+    pub(crate) workers: WorkersDraft,
+    pub(crate) dpdk: DpdkDraft,
+    pub(crate) control: Control,
+    pub(crate) log: Log,
+}
+
+/// `[workers]`.
+pub(crate) struct WorkersDraft {
+    pub(crate) place: Place,
+    pub(crate) count: Option<Placed<u64>>,
+    pub(crate) cpus: Vec<Placed<u16>>,
+}
+
+/// `[dpdk]`.
+pub(crate) struct DpdkDraft {
+    pub(crate) hugepages: Hugepages,
+    pub(crate) memory: Option<Placed<u64>>,
+    pub(crate) buffers: Option<Placed<u64>>,
+}
+
+impl Singles {
+    pub(crate) fn read(root: &Table, report: &mut Report) -> Singles {
+        let empty = Table::new();
+        let section = |name: &str, report: &mut Report| single(root, name, &empty, report);
+
+        let timers = section("timeouts", report);
+        let tables = section("tables", report);
+        let subscriber = section("subscriber", report);
+        let icmp = section("icmp", report);
+        let workers = section("workers", report);
+        let dpdk = section("dpdk", report);
+        let control_section = section("control", report);
+        let log = section("log", report);
+        Singles {
+            timeouts: timeouts(&timers, report),
+            inbound_refresh: timers.boolean("inbound_refresh", report).unwrap_or_default(),
+            limits: limits(&tables, &subscriber, report),
+            mappings_place: tables.place_of("mappings", report),
+            icmp: icmp_policy(&icmp, report),
+            answer_unsolicited_syn: icmp.boolean("answer_unsolicited_syn", report).unwrap_or_default(),
+            workers: WorkersDraft {
+                place: workers.place.clone(),
+                count: workers.integer("count", report),
+                cpus: cpus(&workers, report),
+            },
+            dpdk: DpdkDraft {
+                hugepages: match dpdk.choice("hugepages", report) {
+                    Some("off") => Hugepages::Off,
+                    Some("required") => Hugepages::Required,
+                    _ => Hugepages::Auto,
+                },
+                memory: dpdk.size("memory", report),
+                buffers: dpdk.integer("buffers", report),
+            },
+            control: control(&control_section, report),
+            log: Log {
+                level: match log.choice("level", report) {
+                    Some("error") => LogLevel::Error,
+                    Some("warn") => LogLevel::Warn,
+                    Some("debug") => LogLevel::Debug,
+                    _ => LogLevel::Info,
+                },
+            },
+        }
+    }
+}
+
+fn timeouts(section: &Section, report: &mut Report) -> Timeouts {
+    let allow_below_rfc = section.boolean("allow_below_rfc", report).unwrap_or_default();
+    let mut timer = |name: &str| {
+        let Some(found) = section.duration(name, report) else { return Duration::ZERO };
+        let kind = keys_of("timeouts").iter().find(|key| key.name == name).map(|key| key.kind);
+        if let Some(Kind::Duration { bound: Some(bound), .. }) = kind {
+            let micros = found.value.as_micros();
+            if micros < bound.min_us && !allow_below_rfc {
+                let least = duration_text(bound.min_us);
+                let problem = format!("is below the {least} of {}", bound.requirement);
+                let remedy = format!("write \"{least}\" or more, or set timeouts.allow_below_rfc = true");
+                report.fault(&found.place, problem, quoted(&duration_text(micros)), remedy);
+            }
+        }
+        found.value
+    };
+    Timeouts {
+        udp: timer("udp"),
+        tcp_opening: timer("tcp_opening"),
+        tcp_established: timer("tcp_established"),
+        tcp_closing: timer("tcp_closing"),
+        icmp: timer("icmp"),
+        unsolicited_syn: timer("unsolicited_syn"),
+        fragment: timer("fragment"),
+    }
+}
+
+/// The key table's ranges keep these below 2^32; 0 stands for a value that was reported.
+fn number(section: &Section, name: &str, report: &mut Report) -> u32 {
+    section.integer(name, report).map_or(0, |found| u32::try_from(found.value).unwrap_or(u32::MAX))
+}
+
+fn limits(tables: &Section, subscriber: &Section, report: &mut Report) -> Limits {
+    Limits {
+        mappings_max: number(tables, "mappings", report),
+        extra_sessions_max: number(tables, "extra_sessions", report),
+        sessions_per_mapping_max: number(subscriber, "sessions_per_mapping", report),
+        subscribers_max: number(tables, "subscribers", report),
+        fragmented_datagrams_max: number(tables, "fragmented_datagrams", report),
+        fragments_held_max: number(tables, "fragments_held", report),
+        unsolicited_syns_max: number(tables, "unsolicited_syns", report),
+    }
+}
+
+fn icmp_policy(section: &Section, report: &mut Report) -> IcmpPolicy {
+    let mut rate = |name: &str| section.rate(name, report).map_or(0, |rate| u32::try_from(rate).unwrap_or(u32::MAX));
+    let errors_per_second_max = rate("error_rate");
+    let errors_per_second_per_destination_max = rate("error_rate_per_destination");
+    IcmpPolicy {
+        errors_to_inside: section.boolean("errors_to_inside", report).unwrap_or_default(),
+        errors_to_outside: section.boolean("errors_to_outside", report).unwrap_or_default(),
+        errors_per_second_max,
+        errors_per_second_per_destination_max,
+        no_resources_code: match section.choice("no_resources", report) {
+            Some("administratively-prohibited") => Some(13),
+            Some("silent") => None,
+            _ => Some(1),
+        },
+        answer_echo: section.boolean("answer_echo", report).unwrap_or_default(),
+    }
+}
+
+fn cpus(section: &Section, report: &mut Report) -> Vec<Placed<u16>> {
+    let mut cpus: Vec<Placed<u16>> = Vec::new();
+    for element in section.list("cpus", report) {
+        let cpu = element.value.as_integer().and_then(|number| u16::try_from(number).ok());
+        let Some(cpu) = cpu else {
+            report.fault(
+                &element.place,
+                "is not a CPU number",
+                shown(&element.value),
+                "write the number of a CPU, from 0",
+            );
+            continue;
+        };
+        if cpus.iter().any(|other| other.value == cpu) {
+            report.fault(&element.place, "is listed twice", cpu.to_string(), "give each worker a CPU of its own");
+            continue;
+        }
+        cpus.push(Placed { value: cpu, place: element.place, given: element.given });
+    }
+    cpus
+}
+
+/// A socket's path, with the terminating zero, fits in 108 bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+fn control(section: &Section, report: &mut Report) -> Control {
+    let socket = section.text("socket", report).map(|text| {
+        if !text.value.starts_with('/') || text.value.ends_with('/') {
+            let remedy = "write the path from the root, such as \"/run/natrix/control.sock\"";
+            report.fault(&text.place, "is not the absolute path of a file", quoted(&text.value), remedy);
+        } else if text.value.len() > SOCKET_PATH_MAX || text.value.contains('\0') {
+            let problem = format!("is no path for a socket, with {} bytes", text.value.len());
+            report.fault(&text.place, problem, quoted(&text.value), format!("write at most {SOCKET_PATH_MAX} bytes"));
+        }
+        text.value
+    });
+    let mode = section.text("mode", report).and_then(|text| {
+        let is_octal = (3..=4).contains(&text.value.len()) && text.value.bytes().all(|byte| byte.is_ascii_digit());
+        let mode = u32::from_str_radix(&text.value, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
+        match mode {
+            None => {
+                report.fault(&text.place, "is not an octal mode", quoted(&text.value), "write mode = \"0660\"");
+            }
+            Some(mode) if mode & 0o600 != 0o600 => {
+                let problem = "does not let its owner read and write";
+                report.fault(&text.place, problem, quoted(&text.value), "write \"0600\" or more");
+            }
+            Some(_) => {}
+        }
+        mode
+    });
+    Control { socket: PathBuf::from(socket.unwrap_or_default()), mode: mode.unwrap_or_default() }
+}

@@ -1,0 +1,549 @@
+//! Every key of the configuration file, once: the parser takes types, ranges and defaults from here, and
+//! `docs/configuration.md` is written from it.
+
+/// A table of the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SectionKeys {
+    /// Its name in the file.
+    pub(crate) name: &'static str,
+    /// `[[name]]`, any number of times, or `[name]`, once.
+    pub(crate) repeats: bool,
+    /// What it is for: one paragraph of the manual.
+    pub(crate) about: &'static str,
+    /// Its keys.
+    pub(crate) keys: &'static [Key],
+}
+
+/// A key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key {
+    /// Its name in the file.
+    pub(crate) name: &'static str,
+    /// Type, unit and range.
+    pub(crate) kind: Kind,
+    /// What holds without it.
+    pub(crate) default: Preset,
+    /// What it does, and what a larger or smaller value costs.
+    pub(crate) consequence: &'static str,
+}
+
+/// Type, unit and range of a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// A whole number.
+    Integer { min: u64, max: u64, unit: &'static str },
+    /// `"5 min"`; bounds in microseconds.
+    Duration { min_us: u64, max_us: u64, bound: Option<RfcBound> },
+    /// `"64 MiB"`; bounds in bytes.
+    Size { min: u64, max: u64 },
+    /// `"1000/s"`; bounds in events per second.
+    Rate { min: u64, max: u64 },
+    /// `true` or `false`.
+    Boolean,
+    /// One of these strings.
+    Choice(&'static [&'static str]),
+    /// A string; what may stand in it.
+    Text(&'static str),
+    /// An array; what its elements are.
+    List(&'static str),
+    /// Several types; what they are.
+    Mixed(&'static str),
+}
+
+/// The least value an RFC allows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RfcBound {
+    /// The requirement.
+    pub(crate) requirement: &'static str,
+    /// Bound in microseconds.
+    pub(crate) min_us: u64,
+}
+
+/// What holds without the key. Values are TOML, read by the same code as the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Preset {
+    /// There is none; the example is shown to who forgot it.
+    Required(&'static str),
+    /// This value.
+    Value(&'static str),
+    /// Follows from other keys, as these words say; the example is shown to who wrote something else.
+    Derived { rule: &'static str, example: &'static str },
+}
+
+impl Preset {
+    /// A value that may stand there.
+    pub(crate) const fn example(self) -> &'static str {
+        match self {
+            Preset::Required(example) | Preset::Value(example) | Preset::Derived { example, .. } => example,
+        }
+    }
+}
+
+const MS: u64 = 1_000;
+const S: u64 = 1_000_000;
+const MINUTE: u64 = 60 * S;
+const DAY: u64 = 24 * 60 * MINUTE;
+const MIB: u64 = 1 << 20;
+
+/// Largest IP packet an interface may carry: what one slot for fragments and own packets holds.
+pub(crate) const MTU_MAX: u64 = 9_216;
+/// External addresses of all pools together. Each takes 0.8 MiB: this many take 51 GiB.
+pub(crate) const POOL_ADDRESSES_MAX: u64 = 65_536;
+/// Tables `[[interface]]`, `[[pool]]` and so on of one kind.
+pub(crate) const REPEATS_MAX: usize = 4_096;
+
+const fn key(name: &'static str, kind: Kind, default: Preset, consequence: &'static str) -> Key {
+    Key { name, kind, default, consequence }
+}
+
+const fn timeout(min_us: u64, max_us: u64, bound: Option<RfcBound>) -> Kind {
+    Kind::Duration { min_us, max_us, bound }
+}
+
+const fn bound(requirement: &'static str, min_us: u64) -> Option<RfcBound> {
+    Some(RfcBound { requirement, min_us })
+}
+
+/// All tables, in the order of the manual.
+pub(crate) const SECTIONS: &[SectionKeys] = &[
+    SectionKeys {
+        name: "interface",
+        repeats: true,
+        about: "A logical interface. One with `driver` is a port of the machine; one with `parent` and `vlan` is an \
+                802.1Q sub-interface of the port that the interface named by `parent` is on. At least one faces the \
+                inside and one the outside.",
+        keys: INTERFACE,
+    },
+    SectionKeys {
+        name: "route",
+        repeats: true,
+        about: "A static route. Connected prefixes need none. The longest prefix wins; inside and outside have \
+                tables of their own.",
+        keys: ROUTE,
+    },
+    SectionKeys {
+        name: "pool",
+        repeats: true,
+        about: "A set of external addresses and how their ports are given out. A subscriber is served by the pool \
+                with the longest matching prefix in `subscribers`. At least one pool is needed. An address of a pool \
+                may be Natrix's own address on an outside interface, never one of the inside (RFC 3022 §5.1).",
+        keys: POOL,
+    },
+    SectionKeys {
+        name: "rule",
+        repeats: true,
+        about: "Lets an IP protocol other than TCP, UDP and ICMP through untranslated, between these prefixes and in \
+                both directions. Without a rule such packets are dropped and counted.",
+        keys: RULE,
+    },
+    SectionKeys { name: "subscriber", repeats: false, about: "Limits of each subscriber.", keys: SUBSCRIBER },
+    SectionKeys {
+        name: "timeouts",
+        repeats: false,
+        about: "Timers, exact to the microsecond. A value below what an RFC asks for is refused unless \
+                `allow_below_rfc` is set.",
+        keys: TIMEOUTS,
+    },
+    SectionKeys {
+        name: "tables",
+        repeats: false,
+        about: "How much state there can be, for the whole instance. All memory is taken at start, and nothing is \
+                evicted to make room (RFC 6888 REQ-11). With one worker its tables hold exactly these numbers. With \
+                more, each has its share and an eighth on top, because subscribers do not spread evenly.",
+        keys: TABLES,
+    },
+    SectionKeys {
+        name: "icmp",
+        repeats: false,
+        about: "ICMP messages that Natrix itself sends. Translation of other hosts' messages is not affected.",
+        keys: ICMP,
+    },
+    SectionKeys {
+        name: "workers",
+        repeats: false,
+        about: "The threads that move packets. They poll: each keeps its CPU busy.",
+        keys: WORKERS,
+    },
+    SectionKeys { name: "dpdk", repeats: false, about: "What DPDK is started with.", keys: DPDK },
+    SectionKeys {
+        name: "control",
+        repeats: false,
+        about: "The socket that `natrix show`, `find`, `why`, `trace` and `top` talk to.",
+        keys: CONTROL,
+    },
+    SectionKeys { name: "log", repeats: false, about: "What `natrix run` writes to standard error.", keys: LOG },
+];
+
+const NAME: &str = "1 to 32 letters, digits, `-`, `_` and `.`, starting with a letter or digit; unique";
+const PREFIX: &str = "IPv4 prefix `\"a.b.c.d/length\"`, host bits zero";
+
+const INTERFACE: &[Key] = &[
+    key("name", Kind::Text(NAME), Preset::Required("\"lan\""), "Name in commands and counters."),
+    key(
+        "realm",
+        Kind::Choice(&["inside", "outside"]),
+        Preset::Required("\"inside\""),
+        "`inside` faces the subscribers, `outside` the Internet.",
+    ),
+    key(
+        "driver",
+        Kind::Text(
+            "PCI address, or one of `net_af_xdp`, `net_af_packet`, `net_tap`, `net_memif`, `net_virtio_user`, \
+             `net_ring`, `net_pcap`, `net_null` with an instance number and arguments",
+        ),
+        Preset::Derived { rule: "none: needed unless `parent` is given", example: "\"net_af_xdp0,iface=eth1\"" },
+        "The DPDK device, as `--allow` or `--vdev` takes it. A device serves one port.",
+    ),
+    key(
+        "parent",
+        Kind::Text("name of an interface with a `driver`"),
+        Preset::Derived { rule: "none", example: "\"wan\"" },
+        "Makes this an 802.1Q sub-interface of that port; `vlan` is needed too.",
+    ),
+    key(
+        "vlan",
+        Kind::Integer { min: 1, max: 4_094, unit: "" },
+        Preset::Derived { rule: "none: untagged", example: "100" },
+        "802.1Q VLAN of the frames. Once per port; one interface of a port may be untagged.",
+    ),
+    key(
+        "addresses",
+        Kind::List("IPv4 address with the length of its connected prefix, 1 to 32, one of them below 32"),
+        Preset::Required("[\"10.0.0.1/24\"]"),
+        "Natrix's own addresses. Neighbours and next hops are looked for in their prefixes.",
+    ),
+    key(
+        "mtu",
+        Kind::Integer { min: 68, max: MTU_MAX, unit: "bytes" },
+        Preset::Derived { rule: "1500; of a sub-interface that of its parent", example: "1500" },
+        "Largest IP packet sent. Larger ones are fragmented, or answered with ICMP \"too big\" when they must not be. \
+         Packet buffers grow with the largest.",
+    ),
+    key(
+        "rx_descriptors",
+        Kind::Integer { min: 64, max: 8_192, unit: "packets" },
+        Preset::Value("1024"),
+        "Receive ring of each queue, a power of two. Larger rings ride out longer bursts and take more buffers and \
+         cache.",
+    ),
+    key(
+        "tx_descriptors",
+        Kind::Integer { min: 64, max: 8_192, unit: "packets" },
+        Preset::Value("1024"),
+        "Transmit ring of each queue, a power of two.",
+    ),
+];
+
+const ROUTE: &[Key] = &[
+    key("prefix", Kind::Text(PREFIX), Preset::Required("\"0.0.0.0/0\""), "Destinations it covers."),
+    key(
+        "via",
+        Kind::Text("IPv4 address on a connected prefix"),
+        Preset::Required("\"192.0.2.1\""),
+        "The router packets are handed to.",
+    ),
+    key(
+        "interface",
+        Kind::Text("name of an interface"),
+        Preset::Derived { rule: "the one whose connected prefix holds `via`", example: "\"wan\"" },
+        "Interface packets leave by. Only a check: `via` already tells.",
+    ),
+];
+
+const POOL: &[Key] = &[
+    key("name", Kind::Text(NAME), Preset::Required("\"main\""), "Name in commands and counters."),
+    key(
+        "addresses",
+        Kind::List("`\"a\"`, `\"a-b\"` or `\"prefix/length\"`; 65536 addresses in all pools together"),
+        Preset::Required("[\"203.0.113.0/28\"]"),
+        "External addresses, contiguous or not. Each takes 0.8 MiB. Of a prefix all addresses are used.",
+    ),
+    key(
+        "exclude",
+        Kind::List("as `addresses`"),
+        Preset::Value("[]"),
+        "Taken out of `addresses`. Each element must take something out.",
+    ),
+    key(
+        "ports",
+        Kind::Text("`\"low-high\"` within 1-65535"),
+        Preset::Value("\"1024-65535\""),
+        "External ports and ICMP identifiers given out. Internal ports 0-1023 are mapped to external ones below 1024 \
+         where the range has some (RFC 4787 REQ-3a).",
+    ),
+    key(
+        "reserved_ports",
+        Kind::List("port, or `\"low-high\"`, within 1-65535"),
+        Preset::Value("[]"),
+        "TCP and UDP ports never given out, for services that live on the address.",
+    ),
+    key(
+        "subscribers",
+        Kind::List(PREFIX),
+        Preset::Value("[\"0.0.0.0/0\"]"),
+        "Inside addresses served; the longest prefix over all pools wins. Each must be reachable by an inside \
+         interface or route.",
+    ),
+    key(
+        "pooling",
+        Kind::Choice(&["paired", "arbitrary"]),
+        Preset::Value("\"paired\""),
+        "`paired`: a subscriber keeps one external address (RFC 6888 REQ-2). `arbitrary` fills pools more evenly, and \
+         breaks applications that compare the addresses of their connections.",
+    ),
+    key(
+        "filtering",
+        Kind::Mixed(
+            "`\"endpoint-independent\"`, `\"address-dependent\"`, `\"address-and-port-dependent\"`, or one of these for \
+             each of `{ udp, tcp, icmp }`",
+        ),
+        Preset::Value("\"endpoint-independent\""),
+        "Who may send to a mapping: anyone, addresses it has sent to, or address and port pairs it has sent to. \
+         Anyone is what peer-to-peer applications need (RFC 4787 REQ-8). A protocol left out of the table keeps the \
+         default.",
+    ),
+    key(
+        "parity",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "Even internal ports get even external ones, odd get odd (RFC 4787 REQ-4): old RTP applications want it, and \
+         a class of ports is used up sooner.",
+    ),
+];
+
+const RULE: &[Key] = &[
+    key("action", Kind::Choice(&["pass"]), Preset::Required("\"pass\""), "What is done."),
+    key(
+        "protocol",
+        Kind::Mixed(
+            "IP protocol number 0 to 255, or `igmp`, `ipip`, `egp`, `igp`, `dccp`, `ipv6`, `rsvp`, `gre`, `esp`, \
+             `ah`, `eigrp`, `ospf`, `etherip`, `pim`, `vrrp`, `l2tp`, `sctp`, `udplite`; never TCP, UDP, ICMP",
+        ),
+        Preset::Required("\"gre\""),
+        "The protocol let through.",
+    ),
+    key(
+        "inside",
+        Kind::Text(PREFIX),
+        Preset::Required("\"192.0.2.0/24\""),
+        "Inside addresses. Their packets leave with these very source addresses.",
+    ),
+    key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),
+];
+
+const SUBSCRIBER: &[Key] = &[key(
+    "sessions_per_mapping",
+    Kind::Integer { min: 1, max: 16_777_216, unit: "sessions" },
+    Preset::Value("4096"),
+    "Remote endpoints one mapping can talk to at once; the next gets no session and its packets are dropped. Keeps one \
+     subscriber from filling the table (RFC 6888 REQ-5).",
+)];
+
+const TIMEOUTS: &[Key] = &[
+    key(
+        "udp",
+        timeout(100 * MS, 7 * DAY, bound("RFC 4787 §4.3 REQ-5", 2 * MINUTE)),
+        Preset::Value("\"5 min\""),
+        "Idle UDP mapping and session. Shorter frees ports sooner and breaks games and calls in a lull.",
+    ),
+    key(
+        "tcp_opening",
+        timeout(100 * MS, 7 * DAY, None),
+        Preset::Value("\"4 min\""),
+        "TCP session whose handshake is not complete. May be set lower (RFC 7857 §2.1): scans and SYN floods then hold \
+         ports for less time.",
+    ),
+    key(
+        "tcp_established",
+        timeout(100 * MS, 30 * DAY, bound("RFC 5382 §5 REQ-5", 124 * MINUTE)),
+        Preset::Value("\"2 h 4 min\""),
+        "Idle TCP session. Shorter breaks connections that send nothing but keep-alives every two hours.",
+    ),
+    key(
+        "tcp_closing",
+        timeout(100 * MS, 7 * DAY, bound("RFC 5382 §5 REQ-5", 4 * MINUTE)),
+        Preset::Value("\"4 min\""),
+        "TCP session after both FINs, after a RST (RFC 7857 §2.2), and after its idle time.",
+    ),
+    key(
+        "icmp",
+        timeout(100 * MS, 7 * DAY, bound("RFC 5508 §3.2 REQ-2", MINUTE)),
+        Preset::Value("\"1 min\""),
+        "ICMP query session.",
+    ),
+    key(
+        "unsolicited_syn",
+        timeout(100 * MS, MINUTE, bound("RFC 5382 §4.3 REQ-4", 6 * S)),
+        Preset::Value("\"6 s\""),
+        "How long an unsolicited inbound SYN is held for a simultaneous open before it is answered.",
+    ),
+    key(
+        "fragment",
+        timeout(100 * MS, MINUTE, bound("RFC 6146 §3.4", 2 * S)),
+        Preset::Value("\"2 s\""),
+        "How long an incomplete fragmented datagram is kept.",
+    ),
+    key(
+        "inbound_refresh",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "Inbound UDP and ICMP packets refresh the timer too (RFC 4787 §4.3 REQ-6). An outsider can then keep a mapping \
+         alive. TCP always does.",
+    ),
+    key(
+        "allow_below_rfc",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "Accepts timers below the RFCs' bounds: for tests, and for who knows what breaks.",
+    ),
+];
+
+const TABLES: &[Key] = &[
+    key(
+        "mappings",
+        Kind::Integer { min: 1, max: 4_000_000_000, unit: "mappings" },
+        Preset::Value("1000000"),
+        "78 bytes each. When all are in use, new mappings are refused.",
+    ),
+    key(
+        "extra_sessions",
+        Kind::Integer { min: 1, max: 4_000_000_000, unit: "sessions" },
+        Preset::Value("500000"),
+        "Sessions beyond the first of their mapping: 80 bytes each. When all are in use, further sessions are refused.",
+    ),
+    key(
+        "subscribers",
+        Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
+        Preset::Value("100000"),
+        "Subscribers with a mapping at the same time: 48 bytes each. Those above are refused.",
+    ),
+    key(
+        "fragmented_datagrams",
+        Kind::Integer { min: 1, max: 1_000_000, unit: "datagrams" },
+        Preset::Value("4096"),
+        "Fragmented datagrams tracked at once. Those above are dropped.",
+    ),
+    key(
+        "fragments_held",
+        Kind::Integer { min: 1, max: 1_000_000, unit: "fragments" },
+        Preset::Value("1024"),
+        "Fragments held until the first one of their datagram arrives: 2 to 9 KiB each, by MTU.",
+    ),
+    key(
+        "unsolicited_syns",
+        Kind::Integer { min: 1, max: 1_000_000, unit: "segments" },
+        Preset::Value("4096"),
+        "Unsolicited SYNs held at once. Those above are dropped without an answer.",
+    ),
+];
+
+const ICMP: &[Key] = &[
+    key(
+        "errors_to_inside",
+        Kind::Boolean,
+        Preset::Value("true"),
+        "Send errors (time exceeded, too big, unreachable) to subscribers. Without, traceroute and path MTU discovery \
+         fail at Natrix.",
+    ),
+    key(
+        "errors_to_outside",
+        Kind::Boolean,
+        Preset::Value("true"),
+        "Send errors to the Internet. Without, path MTU discovery towards subscribers fails.",
+    ),
+    key(
+        "error_rate",
+        Kind::Rate { min: 1, max: 10_000_000 },
+        Preset::Value("\"1000/s\""),
+        "Errors sent in all (RFC 1812 §4.3.2.8), shared evenly by the workers. The rest is counted.",
+    ),
+    key(
+        "error_rate_per_destination",
+        Kind::Rate { min: 1, max: 10_000_000 },
+        Preset::Value("\"20/s\""),
+        "Errors one worker sends to one address. One traceroute wants about 10 a second.",
+    ),
+    key(
+        "no_resources",
+        Kind::Choice(&["host-unreachable", "administratively-prohibited", "silent"]),
+        Preset::Value("\"host-unreachable\""),
+        "Answer when no mapping can be made: type 3 code 1 (RFC 6888 REQ-11b), which programs take as passing; code 13 \
+         (RFC 5508 REQ-8); or none.",
+    ),
+    key("answer_echo", Kind::Boolean, Preset::Value("true"), "Answer pings to Natrix's own addresses."),
+    key(
+        "answer_unsolicited_syn",
+        Kind::Boolean,
+        Preset::Value("true"),
+        "Answer an unsolicited inbound SYN with port unreachable after `timeouts.unsolicited_syn` (RFC 5382 §4.3 \
+         REQ-4). Without, it is dropped silently.",
+    ),
+];
+
+const WORKERS: &[Key] = &[
+    key(
+        "count",
+        Kind::Integer { min: 1, max: 64, unit: "threads" },
+        Preset::Derived { rule: "as many as `cpus` names, else 1", example: "2" },
+        "Not more than the machine has CPUs: two workers on one CPU wait for each other.",
+    ),
+    key(
+        "cpus",
+        Kind::List("CPU number, each once"),
+        Preset::Value("[]"),
+        "CPU of each worker, in order. Empty: the kernel places them, and may move them.",
+    ),
+];
+
+const DPDK: &[Key] = &[
+    key(
+        "hugepages",
+        Kind::Choice(&["auto", "off", "required"]),
+        Preset::Value("\"auto\""),
+        "`auto` takes hugepages where enough are free, else ordinary pages. `off` for demos and tests. PCI devices want \
+         them.",
+    ),
+    key(
+        "memory",
+        Kind::Size { min: 64 * MIB, max: 1 << 40 },
+        Preset::Derived { rule: "what the buffers and queues need", example: "\"256 MiB\"" },
+        "Memory for packet buffers and queues.",
+    ),
+    key(
+        "buffers",
+        Kind::Integer { min: 1_024, max: 16_777_216, unit: "buffers" },
+        Preset::Derived {
+            rule: "for each port and worker its descriptors and 4096, and 2048 for each worker",
+            example: "32768",
+        },
+        "Packet buffers shared by all ports and workers: 2.4 KiB each with an MTU of 1500. With too few, receive rings \
+         stay empty and packets are lost.",
+    ),
+];
+
+const CONTROL: &[Key] = &[
+    key(
+        "socket",
+        Kind::Text("absolute path of at most 107 bytes"),
+        Preset::Value("\"/run/natrix/control.sock\""),
+        "Where the socket is.",
+    ),
+    key(
+        "mode",
+        Kind::Text("octal permissions, `\"0600\"` to `\"0777\"`, readable and writable for the owner"),
+        Preset::Value("\"0660\""),
+        "Who may connect. Whoever may can see all subscribers.",
+    ),
+];
+
+const LOG: &[Key] = &[key(
+    "level",
+    Kind::Choice(&["error", "warn", "info", "debug"]),
+    Preset::Value("\"info\""),
+    "The least severe level written. Packets are never logged.",
+)];
+
+/// The keys of a table; none when there is no such table.
+pub(crate) fn keys_of(section: &str) -> &'static [Key] {
+    SECTIONS.iter().find(|known| known.name == section).map_or(&[], |known| known.keys)
+}

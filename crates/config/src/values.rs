@@ -1,0 +1,211 @@
+//! Values inside strings: durations, sizes, rates, ports, addresses and prefixes. Pure functions of the text.
+
+use core::net::Ipv4Addr;
+use core::ops::RangeInclusive;
+
+use nat::Duration;
+use nat::types::Prefix;
+
+/// Why a text is not such a value. The texts fit after the name of a key: "is not a duration".
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// Not of the form.
+    #[error("is not {0}")]
+    Form(&'static str),
+    /// A unit nobody knows.
+    #[error("has an unknown unit")]
+    Unit,
+    /// A number without unit.
+    #[error("has no unit")]
+    NoUnit,
+    /// More than the type holds.
+    #[error("is too large")]
+    TooLarge,
+    /// A range whose end is before its start.
+    #[error("is reversed")]
+    Reversed,
+    /// A prefix with bits set behind its length.
+    #[error("has host bits set")]
+    HostBits,
+    /// A prefix length over 32.
+    #[error("has a prefix length over 32")]
+    Length,
+    /// An address without prefix length.
+    #[error("has no prefix length")]
+    NoLength,
+    /// Port 0.
+    #[error("contains port 0, which no packet may use")]
+    PortZero,
+}
+
+/// Digits and what follows them.
+fn split_number(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn number(digits: &str, form: &'static str) -> Result<u64, ValueError> {
+    if digits.is_empty() {
+        return Err(ValueError::Form(form));
+    }
+    // Only digits are left: the one way to fail is to be too long.
+    digits.parse().map_err(|_| ValueError::TooLarge)
+}
+
+/// `300 s`, `2 h 4 min`, `250 ms`: whole numbers, each with one of the units d, h, min, s, ms, us.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form or over 584 000 years.
+pub fn duration(text: &str) -> Result<Duration, ValueError> {
+    const FORM: &str = "a duration";
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err(ValueError::Form(FORM));
+    }
+    let mut micros: u64 = 0;
+    while !rest.is_empty() {
+        let (digits, after) = split_number(rest);
+        let count = number(digits, FORM)?;
+        let after = after.trim_start();
+        let end = after.find(|c: char| !c.is_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let unit_us: u64 = match unit {
+            "us" | "µs" => 1,
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            "min" => 60_000_000,
+            "h" => 3_600_000_000,
+            "d" => 86_400_000_000,
+            "" if after.is_empty() => return Err(ValueError::NoUnit),
+            "" => return Err(ValueError::Form(FORM)),
+            _ => return Err(ValueError::Unit),
+        };
+        let part = count.checked_mul(unit_us).ok_or(ValueError::TooLarge)?;
+        micros = micros.checked_add(part).ok_or(ValueError::TooLarge)?;
+        rest = after.trim_start();
+    }
+    Ok(Duration::from_micros(micros))
+}
+
+/// `512 MiB`: bytes, with one of the units B, kB, MB, GB, TB, KiB, MiB, GiB, TiB.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form or over 2^64 bytes.
+pub fn size_bytes(text: &str) -> Result<u64, ValueError> {
+    let (digits, unit) = split_number(text.trim());
+    let count = number(digits, "a size")?;
+    let unit_bytes = match unit.trim() {
+        "B" => 1,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        "" => return Err(ValueError::NoUnit),
+        _ => return Err(ValueError::Unit),
+    };
+    count.checked_mul(unit_bytes).ok_or(ValueError::TooLarge)
+}
+
+/// `1000/s`, `5 k/s`: events per second.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form.
+pub fn rate_per_second(text: &str) -> Result<u64, ValueError> {
+    let (digits, unit) = split_number(text.trim());
+    let count = number(digits, "a rate")?;
+    let factor = match unit.trim() {
+        "/s" | "/ s" => 1,
+        "k/s" => 1_000,
+        "M/s" => 1_000_000,
+        "" => return Err(ValueError::NoUnit),
+        _ => return Err(ValueError::Unit),
+    };
+    count.checked_mul(factor).ok_or(ValueError::TooLarge)
+}
+
+/// `1024-65535`, or one port.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form, reversed, or contains 0.
+pub fn ports(text: &str) -> Result<RangeInclusive<u16>, ValueError> {
+    let port = |text: &str| {
+        let text = text.trim();
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(ValueError::Form("a range of ports"));
+        }
+        text.parse::<u16>().map_err(|_| ValueError::TooLarge)
+    };
+    let (low, high) = match text.split_once('-') {
+        Some((low, high)) => (port(low)?, port(high)?),
+        None => (port(text)?, port(text)?),
+    };
+    if low > high {
+        return Err(ValueError::Reversed);
+    }
+    if low == 0 {
+        return Err(ValueError::PortZero);
+    }
+    Ok(low..=high)
+}
+
+/// One IPv4 address.
+///
+/// # Errors
+/// [`ValueError::Form`].
+pub fn address(text: &str) -> Result<Ipv4Addr, ValueError> {
+    text.trim().parse().map_err(|_| ValueError::Form("an IPv4 address"))
+}
+
+/// `10.0.0.1/24`: an address and the length of its prefix; host bits may be set.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form.
+pub fn address_in_prefix(text: &str) -> Result<(Ipv4Addr, u8), ValueError> {
+    let Some((before, after)) = text.split_once('/') else {
+        address(text)?;
+        return Err(ValueError::NoLength);
+    };
+    let (digits, rest) = split_number(after.trim());
+    if digits.is_empty() || !rest.is_empty() {
+        return Err(ValueError::Form("an IPv4 prefix"));
+    }
+    let address = before.trim().parse().map_err(|_| ValueError::Form("an IPv4 prefix"))?;
+    match digits.parse::<u8>() {
+        Ok(length @ 0..=32) => Ok((address, length)),
+        _ => Err(ValueError::Length),
+    }
+}
+
+/// `10.0.0.0/24`: a prefix without host bits.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form.
+pub fn prefix(text: &str) -> Result<Prefix, ValueError> {
+    let (address, length) = address_in_prefix(text)?;
+    let prefix = Prefix::new(address, length).ok_or(ValueError::Length)?;
+    if prefix.address() == address { Ok(prefix) } else { Err(ValueError::HostBits) }
+}
+
+/// `a`, `a-b` or `prefix/length`: the first and the last address.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form or reversed.
+pub fn addresses(text: &str) -> Result<RangeInclusive<u32>, ValueError> {
+    if text.contains('/') {
+        let prefix = prefix(text)?;
+        return Ok(prefix.address().to_bits()..=prefix.last().to_bits());
+    }
+    let form = |_| ValueError::Form("an IPv4 address, range or prefix");
+    let (first, last) = match text.split_once('-') {
+        Some((first, last)) => (address(first).map_err(form)?, address(last).map_err(form)?),
+        None => (address(text).map_err(form)?, address(text).map_err(form)?),
+    };
+    if first > last { Err(ValueError::Reversed) } else { Ok(first.to_bits()..=last.to_bits()) }
+}
+
+#[cfg(test)]
+mod tests;

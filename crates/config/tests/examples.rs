@@ -1,0 +1,131 @@
+//! The examples, and what they compile to.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use config::Config;
+use config::DriverKind;
+use config::Hugepages;
+use config::InterfaceLink;
+use config::Machine;
+use nat::Protocol;
+use nat::Settings;
+use nat::settings::Filtering;
+use nat::settings::Limits;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
+use nat::types::Side;
+
+fn example(name: &str) -> Config {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
+    let text = fs::read_to_string(&path).expect("an example");
+    compiled(&text)
+}
+
+fn compiled(text: &str) -> Config {
+    config::parse(text, "natrix.toml").unwrap_or_else(|faults| {
+        panic!("{}", faults.iter().map(|fault| format!("{fault}\n")).collect::<String>());
+    })
+}
+
+/// The sample of the manual.
+fn smallest() -> String {
+    let manual = config::manual();
+    let (_, after) = manual.split_once("```toml\n").expect("a sample");
+    after.split_once("```").expect("its end").0.to_owned()
+}
+
+#[test]
+fn every_example_is_valid() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut count = 0;
+    for entry in fs::read_dir(examples).expect("examples") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            compiled(&fs::read_to_string(&path).expect("readable"));
+            count += 1;
+        }
+    }
+    assert!(count >= 4, "{count} examples");
+}
+
+#[test]
+fn two_interfaces_and_a_pool_are_enough_and_the_rest_are_the_engine_s_defaults() {
+    let config = compiled(&smallest());
+    let expected =
+        Settings { interfaces: config.nat.interfaces.clone(), pools: config.nat.pools.clone(), ..Settings::default() };
+    assert_eq!(config.nat, expected);
+    let [lan, wan] = config.nat.interfaces.as_slice() else { panic!("two interfaces") };
+    assert_eq!((lan.side, lan.mtu, wan.side, wan.mtu), (Side::Inside, 1_500, Side::Outside, 1_500));
+    let [pool] = config.nat.pools.as_slice() else { panic!("one pool") };
+    assert_eq!((pool.addresses.len(), pool.port_min, pool.port_max), (16, 1_024, 65_535));
+    assert_eq!(pool.subscribers, [Prefix::ALL]);
+    assert_eq!((config.workers.count, config.workers.cpus.len()), (1, 0));
+    assert_eq!(config.control.mode, 0o660);
+}
+
+#[test]
+fn interfaces_of_one_port_share_it_by_vlan() {
+    let config = example("vlan.toml");
+    assert_eq!(config.ports.len(), 1);
+    let link = |vlan| InterfaceLink { port: 0, vlan: Some(vlan) };
+    assert_eq!(config.interfaces, [link(10), link(20), link(100)]);
+    let filtering = config.nat.pools[1].filtering;
+    assert_eq!(filtering[Protocol::Udp.index()], Filtering::AddressAndPortDependent);
+    assert_eq!(filtering[Protocol::Tcp.index()], Filtering::AddressDependent);
+    assert_eq!(filtering[Protocol::Icmp.index()], Filtering::EndpointIndependent);
+}
+
+#[test]
+fn pools_need_not_be_contiguous_and_keep_their_order() {
+    let config = example("veth-two-workers.toml");
+    let addresses: Vec<String> = config.nat.pools[0].addresses.iter().map(Ipv4Addr::to_string).collect();
+    assert_eq!(addresses, ["203.0.113.1", "203.0.113.9", "203.0.113.129", "198.51.100.77"]);
+    assert_eq!(config.nat.routes[0].interface, InterfaceId(1));
+}
+
+#[test]
+fn exclusions_leave_the_rest() {
+    let pool = example("small-isp.toml").nat.pools.remove(0);
+    assert_eq!(pool.addresses.len(), 14);
+    assert_eq!(pool.addresses.first(), Some(&Ipv4Addr::new(203, 0, 113, 1)));
+    assert_eq!(pool.addresses.last(), Some(&Ipv4Addr::new(203, 0, 113, 14)));
+}
+
+#[test]
+fn limits_are_for_all_workers_together_with_an_eighth_more() {
+    let config = example("dpdk-pci.toml");
+    assert_eq!(config.workers.count, 8);
+    assert_eq!(config.nat.limits.mappings_max, 20_000_000 / 8 * 9 / 8);
+    assert_eq!(config.nat.icmp.errors_per_second_max, 125);
+    assert_eq!(compiled(&smallest()).nat.limits, Limits::default());
+    assert_eq!(config.nat.pools[0].reserved_ports, [1723, 5060, 5061]);
+    assert_eq!(config.ports[0].kind, DriverKind::Pci);
+    assert_eq!(config.dpdk.hugepages, Hugepages::Required);
+}
+
+#[test]
+fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
+    let text = smallest() + "[workers]\ncount = 4\ncpus = [0, 1, 2, 7]\n";
+    let machine = Machine { cpus: Some(2), memory_bytes: Some(64 << 30) };
+    let faults = config::parse_for(&text, "natrix.toml", &machine).expect_err("too few CPUs");
+    let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "error: natrix.toml:17: workers.count: is over the 2 CPUs of this machine (4); write 2 or less",
+            "error: natrix.toml:18: workers.cpus[2]: is a CPU this machine does not have (2); write a number from 0 to 1",
+            "error: natrix.toml:18: workers.cpus[3]: is a CPU this machine does not have (7); write a number from 0 to 1",
+        ]
+    );
+
+    let machine = Machine { cpus: Some(2), memory_bytes: Some(100 << 20) };
+    let faults = config::parse_for(&smallest(), "natrix.toml", &machine).expect_err("too little memory");
+    let needed = compiled(&smallest()).memory_needed();
+    let [fault] = faults.as_slice() else { panic!("one fault: {faults:?}") };
+    assert!(fault.problem.contains(&format!("{} MiB of memory", needed.total_bytes().div_ceil(1 << 20))), "{fault}");
+    assert_eq!(fault.seen, "100 MiB available");
+    let machine = Machine { cpus: Some(2), memory_bytes: Some(needed.total_bytes()) };
+    assert!(config::parse_for(&smallest(), "natrix.toml", &machine).is_ok());
+}
