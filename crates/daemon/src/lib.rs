@@ -11,6 +11,8 @@
 
 pub mod clock;
 pub mod crossing;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod fleet;
 pub mod instance;
 pub mod links;

@@ -2,6 +2,7 @@
 
 pub mod arena;
 pub mod available;
+pub mod lanes;
 pub mod prefetch;
 pub mod ring;
 pub mod tsc;
@@ -9,6 +10,7 @@ pub mod tsc;
 pub use arena::Arena;
 pub use arena::ArenaError;
 pub use arena::PageKind;
+pub use lanes::equal_lanes;
 pub use prefetch::prefetch;
 pub use prefetch::prefetch_write;
 /// The bound on what an [`Arena`] holds: derive it (`#[derive(zerocopy::FromZeros)]`) for `#[repr(C)]` records.

@@ -3,7 +3,7 @@
 //! ```text
 //!   (external address, protocol)
 //!     used      1 024 words of 64 bits, one bit a port; ports never given out are set for ever
-//!     full         16 words, one bit a word of `used`: a hint that the word has no free bit
+//!     full      2 × 16 words, one bit a word of `used`: a hint that no even (odd) port of the word is free
 //!     entries  65 536 × [worker: 6 bits | mapping: 26 bits], 0 = none: the inbound table, indexed by port
 //! ```
 //!
@@ -33,7 +33,7 @@ mod tests;
 
 /// Words of `used` for one address and protocol.
 const WORDS: usize = 1_024;
-/// Words of `full` for one address and protocol.
+/// Words of `full` for one address, protocol and parity.
 const SUMMARY_WORDS: usize = WORDS / 64;
 /// Ports of one address and protocol.
 const PORTS: usize = 65_536;
@@ -82,6 +82,8 @@ impl Parity {
         if port & 1 == 0 { Parity::Even } else { Parity::Odd }
     }
 
+    const BOTH: [Parity; 2] = [Parity::Even, Parity::Odd];
+
     const fn mask(self) -> u64 {
         match self {
             Parity::Even => 0x5555_5555_5555_5555,
@@ -122,11 +124,39 @@ pub struct PortTable {
     /// One bit an address and protocol: a hint that it has no free port of the high class. Words by protocol.
     address_full: [Box<[AtomicU64]>; Protocol::COUNT],
     available: Box<[[u32; Protocol::COUNT]]>,
+    /// First and one past the last word of `used` that offers any port. Random probes stay inside.
+    offered: Box<[[(usize, usize); Protocol::COUNT]]>,
     paired: Box<[AtomicU32]>,
 }
 
 fn space(address: AddressIndex, protocol: Protocol) -> usize {
     address.index() * Protocol::COUNT + protocol.index()
+}
+
+/// The word of `full` that speaks of this word of `used`.
+fn summary_of(base: usize, parity: Parity, word: usize) -> usize {
+    (base * Parity::BOTH.len() + parity as usize) * SUMMARY_WORDS + word / 64
+}
+
+/// Of the 64 words that word `index` of `full` speaks of, one bit for each before word `end`.
+fn bits_below(end: usize, index: usize) -> u64 {
+    match end.saturating_sub(index * 64) {
+        count @ 0..64 => (1 << count) - 1,
+        _ => u64::MAX,
+    }
+}
+
+/// Word and bit of the n-th (from 0) set bit over all words, which have more than n.
+fn select_in(words: &[u64; SUMMARY_WORDS], mut n: u32) -> (usize, u32) {
+    for (index, bits) in words.iter().enumerate() {
+        let ones = bits.count_ones();
+        if n < ones {
+            return (index, select(*bits, n));
+        }
+        n -= ones;
+    }
+    debug_assert!(false, "more bits are set than n");
+    (0, 0)
 }
 
 /// The n-th (from 0) set bit of `bits`, which has more than n. Constant time but for the loop over at most
@@ -148,10 +178,11 @@ impl PortTable {
         let hints = || (0..specs.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect::<Box<[AtomicU64]>>();
         let mut table = PortTable {
             used: Arena::zeroed(spaces * WORDS)?,
-            full: Arena::zeroed(spaces * SUMMARY_WORDS)?,
+            full: Arena::zeroed(spaces * Parity::BOTH.len() * SUMMARY_WORDS)?,
             entries: Arena::zeroed(spaces * PORTS)?,
             address_full: [hints(), hints(), hints()],
             available: vec![[0; Protocol::COUNT]; specs.len()].into_boxed_slice(),
+            offered: vec![[(0, 0); Protocol::COUNT]; specs.len()].into_boxed_slice(),
             paired: (0..specs.len()).map(|_| AtomicU32::new(0)).collect(),
         };
         // Addresses of one pool have equal specs: compute their words once.
@@ -167,11 +198,16 @@ impl PortTable {
                 for (word, bits) in mask.iter().enumerate() {
                     *table.used[base * WORDS + word].get_mut() = *bits;
                     free += bits.count_zeros();
-                    if *bits == u64::MAX {
-                        *table.full[base * SUMMARY_WORDS + word / 64].get_mut() |= 1 << (word % 64);
+                    for parity in Parity::BOTH {
+                        if *bits & parity.mask() == parity.mask() {
+                            *table.full[summary_of(base, parity, word)].get_mut() |= 1 << (word % 64);
+                        }
                     }
                 }
+                let first = mask.iter().position(|bits| *bits != u64::MAX).unwrap_or(0);
+                let end = mask.iter().rposition(|bits| *bits != u64::MAX).map_or(0, |last| last + 1);
                 table.available[position][protocol.index()] = free;
+                table.offered[position][protocol.index()] = (first, end);
             }
             last = Some((spec, masks));
         }
@@ -183,9 +219,11 @@ impl PortTable {
         self.used.bytes() + self.full.bytes() + self.entries.bytes()
     }
 
-    /// Takes a free port at random. None only when no port of this class and parity is free.
+    /// Takes a free port at random. None only when no port of this class and parity is free, but for one that
+    /// another worker gives back at this very moment.
     ///
     /// `worker` of `workers` prefers cache lines of its own, and takes ports from all others when those seem full.
+    #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
     pub fn allocate(
         &self,
         address: AddressIndex,
@@ -197,56 +235,90 @@ impl PortTable {
         random: &mut Random,
     ) -> Option<u16> {
         let base = space(address, protocol);
-        let (first, end) = class.words(protocol);
-        let mask = parity.map_or(u64::MAX, Parity::mask);
+        let (class_first, class_end) = class.words(protocol);
+        let (offered_first, offered_end) = self.offered[address.index()][protocol.index()];
+        let (first, end) = (class_first.max(offered_first), class_end.min(offered_end));
+        if first >= end {
+            return None;
+        }
         for _ in 0..PROBES {
             let number = random.next_u64();
-            let word = probe_word(first, end, worker, workers, (number >> 32) as u32);
+            let Some(word) = probe_word(first, end, worker, workers, (number >> 32) as u32) else { continue };
             let bit = match parity {
                 None => number % 64,
-                Some(Parity::Even) => number % 64 & !1,
-                Some(Parity::Odd) => number % 64 | 1,
+                Some(Parity::Even) => (number % 64) & !1,
+                Some(Parity::Odd) => (number % 64) | 1,
             };
             if self.take(base, word, bit as u32) {
                 return Some((word * 64) as u16 | bit as u16);
             }
         }
-        let found = self.search(base, first, end, mask, random);
+        let found = self.search(base, class, protocol, parity, random);
         if found.is_none() && class == PortClass::High && parity.is_none() {
             self.note_exhausted(address, protocol);
         }
         found
     }
 
-    /// Goes through all words that may have a free bit, from a random one on. With parity it may have to look
-    /// at every word; without, at the next one that is not full.
-    fn search(&self, base: usize, first: usize, end: usize, mask: u64, random: &mut Random) -> Option<u16> {
-        let start = first + random.below((end - first) as u32) as usize;
-        for (low, high) in [(start, end), (first, start)] {
-            let mut word = low;
-            while word < high {
-                // Free words of this summary word, from `word` on.
-                let summary = self.full[base * SUMMARY_WORDS + word / 64].load(Ordering::Relaxed);
-                let candidates = !summary & (u64::MAX << (word % 64));
-                if candidates == 0 {
-                    word = (word / 64 + 1) * 64;
-                    continue;
-                }
-                word = word / 64 * 64 + candidates.trailing_zeros() as usize;
-                if word >= high {
-                    break;
-                }
-                loop {
-                    let free = !self.used[base * WORDS + word].load(Ordering::Relaxed) & mask;
-                    if free == 0 {
-                        break;
-                    }
-                    let bit = select(free, random.below(free.count_ones()));
-                    if self.take(base, word, bit) {
-                        return Some((word * 64) as u16 | bit as u16);
-                    }
-                }
-                word += 1;
+    /// Takes a random free port of a random word among those not full: never the next free one, which could
+    /// be told in advance (RFC 6056 §3.2).
+    fn search(
+        &self,
+        base: usize,
+        class: PortClass,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        random: &mut Random,
+    ) -> Option<u16> {
+        let mut candidates = self.words_not_full(base, class, protocol, parity);
+        let mut count: u32 = candidates.iter().map(|bits| bits.count_ones()).sum();
+        // The first word will do, unless other workers fill it at this very moment.
+        while count > 0 {
+            let (index, bit) = select_in(&candidates, random.below(count));
+            if let Some(port) = self.take_any(base, index * 64 + bit as usize, parity, random) {
+                return Some(port);
+            }
+            candidates[index] &= !(1 << bit);
+            count -= 1;
+        }
+        None
+    }
+
+    /// By word of `used`, one bit: it is of the class, and `full` does not say that it has no port of this parity.
+    fn words_not_full(
+        &self,
+        base: usize,
+        class: PortClass,
+        protocol: Protocol,
+        parity: Option<Parity>,
+    ) -> [u64; SUMMARY_WORDS] {
+        let (first, end) = class.words(protocol);
+        core::array::from_fn(|index| {
+            let full = |parity| self.full[summary_of(base, parity, index * 64)].load(Ordering::SeqCst);
+            let full = match parity {
+                Some(parity) => full(parity),
+                None => full(Parity::Even) & full(Parity::Odd),
+            };
+            !full & bits_below(end, index) & !bits_below(first, index)
+        })
+    }
+
+    /// Takes a random free port of one word.
+    fn take_any(&self, base: usize, word: usize, parity: Option<Parity>, random: &mut Random) -> Option<u16> {
+        let mask = parity.map_or(u64::MAX, Parity::mask);
+        // Each round but the last means that another worker took the very port chosen here.
+        for _ in 0..64 {
+            let used = self.used[base * WORDS + word].load(Ordering::SeqCst);
+            let free = !used & mask;
+            if free == 0 {
+                // It is full, but `full` did not say so: a releaser cleared the hint after others had filled
+                // the word again. Set right here, or the address would look free for ever.
+                self.note_full(base, word, used);
+                return None;
+            }
+            let bit = select(free, random.below(free.count_ones()));
+            if self.take(base, word, bit) {
+                return Some((word * 64) as u16 | bit as u16);
             }
         }
         None
@@ -263,16 +335,46 @@ impl PortTable {
         if before >> bit & 1 != 0 {
             return false;
         }
-        if before | 1 << bit == u64::MAX {
-            let summary = &self.full[base * SUMMARY_WORDS + word / 64];
-            summary.fetch_or(1 << (word % 64), Ordering::SeqCst);
+        self.note_full(base, word, before | 1 << bit);
+        true
+    }
+
+    /// Says so in `full` when the word, seen as `used`, has no free port of a parity.
+    #[inline]
+    fn note_full(&self, base: usize, word: usize, used: u64) {
+        for parity in Parity::BOTH {
+            let mask = parity.mask();
+            if used & mask != mask {
+                continue;
+            }
+            let summary = &self.full[summary_of(base, parity, word)];
+            let bit = 1 << (word % 64);
+            if summary.load(Ordering::SeqCst) & bit != 0 {
+                continue;
+            }
+            summary.fetch_or(bit, Ordering::SeqCst);
             // A port may have come back between the two writes, and its releaser found the summary still
             // clear: look again, so that "full" never stays where something is free.
-            if cell.load(Ordering::SeqCst) != u64::MAX {
-                summary.fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
+            if self.used[base * WORDS + word].load(Ordering::SeqCst) & mask != mask {
+                self.note_free(base, word, parity);
             }
         }
-        true
+    }
+
+    /// Clears the hints that the word, or its address, has no free port of this parity.
+    fn note_free(&self, base: usize, word: usize, parity: Parity) {
+        let summary = &self.full[summary_of(base, parity, word)];
+        let bit = 1 << (word % 64);
+        if summary.load(Ordering::SeqCst) & bit != 0 {
+            summary.fetch_and(!bit, Ordering::SeqCst);
+        }
+        // After the summary: who sets this hint looks at the summary afterwards.
+        let address = base / Protocol::COUNT;
+        let hint = &self.address_full[base % Protocol::COUNT][address / 64];
+        let bit = 1 << (address % 64);
+        if hint.load(Ordering::SeqCst) & bit != 0 {
+            hint.fetch_and(!bit, Ordering::SeqCst);
+        }
     }
 
     /// Takes one particular port; whether it was free and offered.
@@ -319,14 +421,7 @@ impl PortTable {
         let (word, bit) = (usize::from(port / 64), port % 64);
         let before = self.used[base * WORDS + word].fetch_and(!(1 << bit), Ordering::SeqCst);
         debug_assert!(before >> bit & 1 == 1, "only a taken port is released");
-        if before == u64::MAX {
-            self.full[base * SUMMARY_WORDS + word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
-        }
-        let hint = &self.address_full[protocol.index()][address.index() / 64];
-        let hint_bit = 1 << (address.index() % 64);
-        if hint.load(Ordering::SeqCst) & hint_bit != 0 {
-            hint.fetch_and(!hint_bit, Ordering::SeqCst);
-        }
+        self.note_free(base, word, Parity::of(port));
     }
 
     fn note_exhausted(&self, address: AddressIndex, protocol: Protocol) {
@@ -339,20 +434,9 @@ impl PortTable {
         }
     }
 
-    /// Whether the summary knows of no word with a free port of this class. 16 loads.
+    /// Whether the summary knows of no word with a free port of this class. 32 loads in four cache lines.
     pub fn is_exhausted(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
-        let base = space(address, protocol) * SUMMARY_WORDS;
-        let (first, end) = class.words(protocol);
-        (first / 64..end.div_ceil(64)).all(|index| {
-            let mut outside = 0;
-            if index == first / 64 {
-                outside |= (1 << (first % 64)) - 1;
-            }
-            if end / 64 == index {
-                outside |= u64::MAX << (end % 64);
-            }
-            self.full[base + index].load(Ordering::SeqCst) | outside == u64::MAX
-        })
+        self.words_not_full(space(address, protocol), class, protocol, None).iter().all(|bits| *bits == 0)
     }
 
     /// Ports in use now. Reads 8 KiB: for people, not for packets.
@@ -426,15 +510,19 @@ fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
     words
 }
 
-/// A random word in `first..end`; of several workers each gets words in cache lines of its own, if its share has any.
-fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> usize {
+/// A random word in `first..end`, each equally likely; of several workers each gets words in cache lines of its
+/// own (every `workers`-th), if there are as many lines. None when it missed: a line at the edge lies partly outside.
+fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> Option<usize> {
     let scaled = |bound: usize| ((u64::from(number) * bound as u64) >> 32) as usize;
-    let lines = (end - first) / LINE_WORDS;
-    let own_lines = lines / workers;
-    if workers == 1 || own_lines == 0 {
-        return first + scaled(end - first);
+    let workers = workers.max(1);
+    let (first_line, end_line) = (first / LINE_WORDS, end.div_ceil(LINE_WORDS));
+    let skip = (worker.index() % workers + workers - first_line % workers) % workers;
+    if workers == 1 || first_line + skip >= end_line {
+        return Some(first + scaled(end - first));
     }
-    let choice = scaled(own_lines * LINE_WORDS);
-    let line = choice / LINE_WORDS * workers + worker.index();
-    first + line * LINE_WORDS + choice % LINE_WORDS
+    let lines = (end_line - first_line - skip).div_ceil(workers);
+    let choice = scaled(lines * LINE_WORDS);
+    let line = first_line + skip + choice / LINE_WORDS * workers;
+    let word = line * LINE_WORDS + choice % LINE_WORDS;
+    (first..end).contains(&word).then_some(word)
 }

@@ -76,6 +76,14 @@ pub struct Shard {
     scratch: Option<Box<[u8; SCRATCH_BYTES]>>,
 }
 
+/// A packet in pass 3: when it came, where it is on its way, and what its headers say.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    now: Instant,
+    meta: PacketMeta,
+    parsed: &'a Parsed,
+}
+
 /// How the processing of one packet ended.
 enum Fate {
     /// The packet leaves in its own buffer.
@@ -189,7 +197,10 @@ impl Shard {
         }
         for (packet, glance) in burst.iter_mut().zip(glances.iter()) {
             let fate = match &glance.parsed {
-                Ok(parsed) => self.decide(now, packet.bytes, packet.meta, parsed, glance.hash, sink),
+                Ok(parsed) => {
+                    let at = Arrival { now, meta: packet.meta, parsed };
+                    self.decide(at, packet.bytes, glance.hash, sink)
+                }
                 Err(verdict) => Fate::Done(*verdict),
             };
             // What Natrix itself made is no packet received, and has no verdict.
@@ -277,30 +288,23 @@ impl Shard {
 
     /// Pass 3 for one packet.
     #[inline]
-    fn decide<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        hash: u64,
-        sink: &mut S,
-    ) -> Fate {
+    fn decide<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], hash: u64, sink: &mut S) -> Fate {
+        let Arrival { meta, parsed, .. } = at;
         match meta.stage {
             Stage::Received | Stage::Steered => match self.shared.side(meta.ingress) {
-                Side::Inside => self.from_inside(now, bytes, meta, parsed, hash, sink),
-                Side::Outside => self.from_outside(now, bytes, meta, parsed, sink),
+                Side::Inside => self.leaving(at, bytes, hash, sink),
+                Side::Outside => self.entering(at, bytes, sink),
             },
-            Stage::OwnError => self.inbound_error(now, bytes, meta, parsed, inbound::Via::Hairpin),
+            Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin),
             Stage::Hairpin => match parsed.class {
-                Class::IcmpError => self.inbound_error(now, bytes, meta, parsed, inbound::Via::Hairpin),
-                _ => self.inbound_flow(now, bytes, meta, parsed, inbound::Via::Hairpin, sink),
+                Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin),
+                _ => self.inbound_flow(at, bytes, inbound::Via::Hairpin, sink),
             },
             Stage::FragmentResolved | Stage::HairpinFragment => {
                 let resolved = fragment_path::with_ports(parsed, meta.ports);
                 let via =
                     if meta.stage == Stage::HairpinFragment { inbound::Via::Hairpin } else { inbound::Via::Outside };
-                self.inbound_flow(now, bytes, meta, &resolved, via, sink)
+                self.inbound_flow(Arrival { parsed: &resolved, ..at }, bytes, via, sink)
             }
         }
     }

@@ -36,14 +36,10 @@ struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 64, "a bucket is one cache line");
 
 impl Bucket {
-    /// One bit for each slot whose tag is `tag`. No branches: LLVM makes it one vector compare and a bit mask.
+    /// One bit for each slot whose tag is `tag`.
     #[inline(always)]
     fn matches(&self, tag: u16) -> u32 {
-        let mut mask = 0;
-        for (slot, &other) in self.tags.iter().enumerate() {
-            mask |= u32::from(other == tag) << slot;
-        }
-        mask
+        mem::equal_lanes(&self.tags, tag)
     }
 }
 

@@ -178,3 +178,123 @@ fn addresses_are_chosen_evenly_and_full_ones_are_passed_over() {
     }
     assert_eq!(taken, 1_000, "every port of every address");
 }
+
+/// Chi-square of the counts against equal shares, as distance from its mean in standard deviations.
+fn unevenness(counts: &[u32]) -> f64 {
+    let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
+    let chi: f64 = counts.iter().map(|seen| (f64::from(*seen) - expected).powi(2) / expected).sum();
+    let freedom = counts.len() as f64 - 1.0;
+    (chi - freedom) / (2.0 * freedom).sqrt()
+}
+
+/// RFC 6056 §3.2: the next port must not follow from the last ones, in a small range neither.
+#[test]
+fn ports_of_a_small_range_are_random_too() {
+    for workers in [1, 2, 16] {
+        let mut first = vec![0u32; 1_000];
+        let table = table(&[AddressSpec { port_min: 2_000, port_max: 2_999, reserved: vec![] }]);
+        let mut random = random(6);
+        for worker in (0..workers).cycle().take(64_000) {
+            let worker = WorkerId(worker as u8);
+            let port = table.allocate(A, Protocol::Udp, PortClass::High, None, worker, workers, &mut random).unwrap();
+            first[usize::from(port - 2_000)] += 1;
+            table.release(A, Protocol::Udp, port);
+        }
+        // The search, taken when probes miss the workers' few own lines, favours ports at the edges of the range a little.
+        assert!(unevenness(&first) < if workers == 1 { 5.0 } else { 100.0 }, "{workers}: {}", unevenness(&first));
+        assert!(first.iter().all(|seen| (20..150).contains(seen)), "{workers} workers");
+    }
+}
+
+#[test]
+fn last_free_ports_are_found_at_random_not_in_a_row() {
+    let table = table(&[spec()]);
+    drain(&table, Protocol::Udp, PortClass::High, None);
+    let free: Vec<u16> = (0..100).map(|n| 1_100 + n * 640).collect();
+    for port in &free {
+        table.release(A, Protocol::Udp, *port);
+    }
+    let mut random = random(3);
+    let mut counts = vec![0u32; free.len()];
+    for _ in 0..20_000 {
+        let port = table.allocate(A, Protocol::Udp, PortClass::High, None, W, 1, &mut random).unwrap();
+        counts[usize::from((port - 1_100) / 640)] += 1;
+        table.release(A, Protocol::Udp, port);
+    }
+    assert!(unevenness(&counts) < 5.0, "{}", unevenness(&counts));
+}
+
+#[test]
+fn a_parity_runs_out_alone() {
+    let table = table(&[spec()]);
+    drain(&table, Protocol::Udp, PortClass::High, Some(Parity::Even));
+    let mut random = random(4);
+    let base = space(A, Protocol::Udp);
+    let left = |parity| {
+        table.words_not_full(base, PortClass::High, Protocol::Udp, parity).iter().map(|b| b.count_ones()).sum::<u32>()
+    };
+    assert_eq!((left(Some(Parity::Even)), left(Some(Parity::Odd)), left(None)), (0, 1_008, 1_008));
+    assert_eq!(table.allocate(A, Protocol::Udp, PortClass::High, Some(Parity::Even), W, 1, &mut random), None);
+    assert!(!table.is_exhausted(A, Protocol::Udp, PortClass::High));
+    table.release(A, Protocol::Udp, 2_222);
+    let again = table.allocate(A, Protocol::Udp, PortClass::High, Some(Parity::Even), W, 1, &mut random);
+    assert_eq!(again, Some(2_222));
+}
+
+#[test]
+fn full_word_that_looks_free_is_found_out_by_the_next_search() {
+    let table = table(&[spec()]);
+    drain(&table, Protocol::Udp, PortClass::High, None);
+    // What a releaser leaves that cleared the hint late, after others had filled the word again.
+    table.full[summary_of(space(A, Protocol::Udp), Parity::Odd, 500)].fetch_and(!(1 << (500 % 64)), Ordering::SeqCst);
+    assert!(!table.is_exhausted(A, Protocol::Udp, PortClass::High));
+    assert_eq!(table.allocate(A, Protocol::Udp, PortClass::High, None, W, 1, &mut random(2)), None);
+    assert!(table.is_exhausted(A, Protocol::Udp, PortClass::High));
+}
+
+#[test]
+fn hints_are_right_after_workers_fought_over_the_last_ports() {
+    let table = table(&[AddressSpec { port_min: 4_096, port_max: 4_096 + 255, reserved: vec![] }]);
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            for worker in 0..4u8 {
+                let table = &table;
+                scope.spawn(move || {
+                    let mut random = random(round * 4 + u64::from(worker));
+                    let mut mine = Vec::new();
+                    for _ in 0..3_000 {
+                        let parity = [None, None, Some(Parity::Even), Some(Parity::Odd)][random.below(4) as usize];
+                        match table.allocate(
+                            A,
+                            Protocol::Udp,
+                            PortClass::High,
+                            parity,
+                            WorkerId(worker),
+                            4,
+                            &mut random,
+                        ) {
+                            Some(port) => mine.push(port),
+                            None if mine.is_empty() => {}
+                            None => {
+                                let back = mine.swap_remove(random.below(mine.len() as u32) as usize);
+                                table.release(A, Protocol::Udp, back);
+                            }
+                        }
+                    }
+                    for port in mine {
+                        table.release(A, Protocol::Udp, port);
+                    }
+                });
+            }
+        });
+        assert_eq!(table.used(A, Protocol::Udp), 0);
+        assert!(!table.is_exhausted(A, Protocol::Udp, PortClass::High));
+        assert_eq!(table.address_full[Protocol::Udp.index()][0].load(Ordering::SeqCst), 0);
+        let ports = drain(&table, Protocol::Udp, PortClass::High, None);
+        assert_eq!(ports.len(), 256, "no hint hides a free port");
+        assert!(table.is_exhausted(A, Protocol::Udp, PortClass::High));
+        for port in ports {
+            table.release(A, Protocol::Udp, port);
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! ICMP errors on their way through the NAT (RFC 5508 §4): the packet they quote is translated back, and
 //! no mapping is ended, shortened or refreshed by one (RFC 4787 §9 REQ-12, RFC 5508 §4.3 REQ-6).
 
+use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::inbound::Via;
@@ -11,7 +12,6 @@ use crate::packet::PacketMeta;
 use crate::packet::Stage;
 use crate::parse::Parsed;
 use crate::rewrite::decrement_ttl;
-use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -22,14 +22,8 @@ impl Shard {
     /// of our external endpoints as its source.
     #[cold]
     #[inline(never)]
-    pub(super) fn inbound_error(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        via: Via,
-    ) -> Fate {
+    pub(super) fn inbound_error(&mut self, at: Arrival<'_>, bytes: &mut [u8], via: Via) -> Fate {
+        let Arrival { now, meta, parsed } = at;
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
@@ -84,7 +78,8 @@ impl Shard {
     /// An error from inside about a packet that came in to a subscriber.
     #[cold]
     #[inline(never)]
-    pub(super) fn outbound_error(&mut self, now: Instant, bytes: &mut [u8], meta: PacketMeta, parsed: &Parsed) -> Fate {
+    pub(super) fn outbound_error(&mut self, at: Arrival<'_>, bytes: &mut [u8]) -> Fate {
+        let Arrival { now, meta, parsed } = at;
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
@@ -134,7 +129,7 @@ impl Shard {
         if hairpin.is_some() {
             // RFC 5508 §5 REQ-7: the other mapping is still to be undone, where it lives.
             let translated = Parsed { source: external.address.to_bits(), ..*parsed };
-            return self.inbound_error(now, bytes, meta, &translated, Via::Hairpin);
+            return self.inbound_error(Arrival { parsed: &translated, ..at }, bytes, Via::Hairpin);
         }
         decrement_ttl(packet);
         self.counters.icmp_errors_translated += 1;

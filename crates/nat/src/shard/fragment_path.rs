@@ -1,5 +1,6 @@
 //! Fragments: tracked until their ports are known, then processed like whole packets (RFC 4787 §11 REQ-14).
 
+use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::inbound::Via;
@@ -29,58 +30,39 @@ impl Shard {
     /// A fragment from a subscriber of this worker.
     #[cold]
     #[inline(never)]
-    pub(super) fn outbound_fragment<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        sink: &mut S,
-    ) -> Fate {
+    pub(super) fn outbound_fragment<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { parsed, .. } = at;
         if let Some(verdict) = self.check_source(parsed.source) {
             return Fate::Done(verdict);
         }
         if parsed.protocol().is_none() {
-            return self.outbound_other(now, bytes, meta, parsed, sink);
+            return self.outbound_other(at, bytes, sink);
         }
-        self.track(now, Side::Inside, bytes, meta, parsed, sink)
+        self.track(at, Side::Inside, bytes, sink)
     }
 
     /// A fragment from outside. All of one datagram meet on one worker, which need not own the mapping.
     #[cold]
     #[inline(never)]
-    pub(super) fn inbound_fragment<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        sink: &mut S,
-    ) -> Fate {
+    pub(super) fn inbound_fragment<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { meta, parsed, .. } = at;
         if parsed.protocol().is_none() {
-            return self.inbound_other(now, bytes, meta, parsed, sink);
+            return self.inbound_other(at, bytes, sink);
         }
         if self.shared.local.lookup(parsed.destination).and_then(|local| local.pool_address()).is_none() {
             // Nothing here is reassembled for Natrix itself, and nothing else is forwarded.
-            return self.inbound_flow(now, bytes, meta, parsed, Via::Outside, sink);
+            return self.inbound_flow(at, bytes, Via::Outside, sink);
         }
         let rest = u32::from(parsed.identification) << 8 | u32::from(parsed.protocol_number);
         let tracker = self.shared.worker_of_stray(parsed.source, parsed.destination, rest);
         if tracker != self.worker {
             return Fate::HandOff { worker: tracker, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
-        self.track(now, Side::Outside, bytes, meta, parsed, sink)
+        self.track(at, Side::Outside, bytes, sink)
     }
 
-    fn track<S: Sink>(
-        &mut self,
-        now: Instant,
-        side: Side,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        sink: &mut S,
-    ) -> Fate {
+    fn track<S: Sink>(&mut self, at: Arrival<'_>, side: Side, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { now, meta, parsed } = at;
         let key = FragmentKey::new(
             side,
             parsed.source.into(),
@@ -106,7 +88,7 @@ impl Shard {
             }
             FragmentOutcome::Resolved { datagram, ports } => {
                 let resolved = with_ports(parsed, ports);
-                let fate = self.resolved(now, side, packet, meta, &resolved, datagram, sink);
+                let fate = self.resolved(Arrival { parsed: &resolved, ..at }, side, packet, datagram, sink);
                 if !is_first {
                     return fate;
                 }
@@ -152,16 +134,15 @@ impl Shard {
     /// A fragment whose ports are known.
     fn resolved<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         side: Side,
         bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         datagram: crate::fragments::DatagramIndex,
         sink: &mut S,
     ) -> Fate {
+        let Arrival { parsed, .. } = at;
         match side {
-            Side::Outside => self.inbound_flow(now, bytes, meta, parsed, Via::Outside, sink),
+            Side::Outside => self.inbound_flow(at, bytes, Via::Outside, sink),
             Side::Inside => {
                 let Some(protocol) = Protocol::from_number(parsed.protocol_number) else {
                     return Fate::Done(Verdict::ProtocolUnsupported);
@@ -173,7 +154,7 @@ impl Shard {
                     port: parsed.source_port,
                 };
                 let hash = self.hash_of(&key);
-                self.outbound_flow(now, bytes, meta, parsed, hash, Some(datagram), sink)
+                self.outbound_flow(at, bytes, hash, Some(datagram), sink)
             }
         }
     }
@@ -191,7 +172,10 @@ impl Shard {
         while let Some((length, meta)) = self.fragments.next_held(datagram, &mut scratch[..]) {
             let packet = &mut scratch[..length];
             let fate = match parse(packet) {
-                Ok(parsed) => self.resolved(now, side, packet, meta, &with_ports(&parsed, ports), datagram, sink),
+                Ok(parsed) => {
+                    let at = Arrival { now, meta, parsed: &with_ports(&parsed, ports) };
+                    self.resolved(at, side, packet, datagram, sink)
+                }
                 Err(verdict) => Fate::Done(verdict),
             };
             self.deliver(fate, packet, sink);

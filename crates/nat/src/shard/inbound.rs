@@ -1,8 +1,10 @@
 //! From outside, and the second half of hairpinning: destination translation behind the filter.
 
+use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::local::Reason;
+use super::outbound::Flow;
 use super::outbound::remote_port;
 use crate::addresses::Local;
 use crate::mapping::NewSession;
@@ -50,42 +52,29 @@ impl Via {
 impl Shard {
     /// A packet that came in by an outside interface.
     #[inline]
-    pub(super) fn from_outside<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        sink: &mut S,
-    ) -> Fate {
+    pub(super) fn entering<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { parsed, .. } = at;
         if parsed.class == Class::IcmpError {
-            return self.inbound_error(now, bytes, meta, parsed, Via::Outside);
+            return self.inbound_error(at, bytes, Via::Outside);
         }
         if parsed.is_fragment() {
-            return self.inbound_fragment(now, bytes, meta, parsed, sink);
+            return self.inbound_fragment(at, bytes, sink);
         }
         if parsed.class == Class::Other {
-            return self.inbound_other(now, bytes, meta, parsed, sink);
+            return self.inbound_other(at, bytes, sink);
         }
-        self.inbound_flow(now, bytes, meta, parsed, Via::Outside, sink)
+        self.inbound_flow(at, bytes, Via::Outside, sink)
     }
 
     /// TCP, UDP and ICMP replies to an external endpoint. `parsed` has the ports also when the packet is a later fragment.
     #[inline]
-    pub(super) fn inbound_flow<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        via: Via,
-        sink: &mut S,
-    ) -> Fate {
+    pub(super) fn inbound_flow<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], via: Via, sink: &mut S) -> Fate {
+        let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let (address, is_own) = match self.shared.local.lookup(parsed.destination) {
             Some(Local::Pool(address)) => (address, false),
             Some(Local::OwnAndPool(_, address)) => (address, true),
-            other => return self.not_for_a_mapping(now, bytes, meta, parsed, other, sink),
+            other => return self.not_for_a_mapping(at, bytes, other, sink),
         };
         // A query from outside is for nobody behind a NAPT; only Natrix itself may answer it.
         let owner = match parsed.class {
@@ -94,9 +83,9 @@ impl Shard {
         };
         let Some((worker, mapping)) = owner else {
             if is_own && via == Via::Outside && parsed.class != Class::IcmpReply {
-                return self.local_packet(now, Side::Outside, bytes, meta, parsed, sink);
+                return self.local_packet(at, Side::Outside, bytes, sink);
             }
-            return self.no_mapping(now, bytes, meta, parsed, via);
+            return self.no_mapping(at, bytes, via);
         };
         if worker != self.worker {
             let stage = match (via, parsed.class) {
@@ -111,7 +100,7 @@ impl Shard {
         }
         let index = mapping.0;
         if !self.is_alive(index, now) {
-            return self.no_mapping(now, bytes, meta, parsed, via);
+            return self.no_mapping(at, bytes, via);
         }
         let remote_port = remote_port(protocol, parsed.source_port);
         let mapping = self.mappings.get(index);
@@ -120,16 +109,16 @@ impl Shard {
         {
             Some(SessionRef::Inline)
         } else {
-            match self.admit(now, bytes, meta, parsed, index, address, protocol, via) {
+            match self.admit(at, bytes, index, address, protocol, via) {
                 Ok(session) => session,
                 Err(fate) => return fate,
             }
         };
-        let hop = match self.way_in(now, bytes, meta, parsed, index, via, sink) {
+        let hop = match self.way_in(at, bytes, index, via, sink) {
             Ok(hop) => hop,
             Err(fate) => return fate,
         };
-        self.established_inbound(now, bytes, meta, parsed, index, session, &hop, via, sink)
+        self.established_inbound(at, bytes, Flow { index, session }, &hop, via, sink)
     }
 
     /// A packet that is not from the remote endpoint of the mapping's first session: is there another
@@ -138,15 +127,14 @@ impl Shard {
     #[inline(never)]
     fn admit(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         bytes: &[u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         index: u32,
         address: AddressIndex,
         protocol: Protocol,
         via: Via,
     ) -> Result<Option<SessionRef>, Fate> {
+        let Arrival { now, parsed, .. } = at;
         if via == Via::Outside
             && let Some(verdict) = self.check_source(parsed.source)
         {
@@ -160,7 +148,7 @@ impl Shard {
         }
         if !self.filter_allows(now, index, parsed.source, facts.filtering[protocol.index()], by) {
             let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
-            return Err(if is_syn { self.hold_syn(now, bytes, meta, parsed) } else { Fate::Done(Verdict::Filtered) });
+            return Err(if is_syn { self.hold_syn(at, bytes) } else { Fate::Done(Verdict::Filtered) });
         }
         match protocol {
             // Passing needs no state of its own; a session comes with the first packet from inside, so that
@@ -216,14 +204,13 @@ impl Shard {
     #[inline]
     fn way_in<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         bytes: &[u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         index: u32,
         via: Via,
         sink: &mut S,
     ) -> Result<NextHop, Fate> {
+        let Arrival { now, meta, parsed } = at;
         let internal = self.mappings.get(index).internal_address;
         let towards = match via {
             Via::Outside => Side::Outside,
@@ -247,16 +234,15 @@ impl Shard {
     #[inline]
     fn established_inbound<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         bytes: &mut [u8],
-        _meta: PacketMeta,
-        parsed: &Parsed,
-        index: u32,
-        session: Option<SessionRef>,
+        flow: Flow,
         hop: &NextHop,
         via: Via,
         sink: &mut S,
     ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
+        let Flow { index, session } = flow;
         match session {
             Some(session) if parsed.class == Class::Tcp => {
                 let advance = self.advance_tcp(now, index, session, Side::Outside, bytes, parsed);
@@ -316,7 +302,8 @@ impl Shard {
     /// No mapping has the external endpoint. A SYN is held for a while (RFC 5382 §4.3 REQ-4).
     #[cold]
     #[inline(never)]
-    fn no_mapping(&mut self, now: Instant, bytes: &[u8], meta: PacketMeta, parsed: &Parsed, via: Via) -> Fate {
+    fn no_mapping(&mut self, at: Arrival<'_>, bytes: &[u8], via: Via) -> Fate {
+        let Arrival { meta, parsed, .. } = at;
         if via == Via::Outside
             && let Some(verdict) = self.check_source(parsed.source)
         {
@@ -330,10 +317,11 @@ impl Shard {
         if keeper != self.worker && meta.stage == Stage::Received {
             return Fate::HandOff { worker: keeper, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
-        self.hold_syn(now, bytes, meta, parsed)
+        self.hold_syn(at, bytes)
     }
 
-    fn hold_syn(&mut self, now: Instant, bytes: &[u8], meta: PacketMeta, parsed: &Parsed) -> Fate {
+    fn hold_syn(&mut self, at: Arrival<'_>, bytes: &[u8]) -> Fate {
+        let Arrival { now, meta, parsed } = at;
         if self.shared.settings().answer_unsolicited_syn {
             let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);
             let remote = Endpoint::new(parsed.source.into(), parsed.source_port);
@@ -350,15 +338,14 @@ impl Shard {
     #[inline(never)]
     fn not_for_a_mapping<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         local: Option<Local>,
         sink: &mut S,
     ) -> Fate {
+        let Arrival { parsed, .. } = at;
         match local {
-            Some(Local::Own(_)) => self.local_packet(now, Side::Outside, bytes, meta, parsed, sink),
+            Some(Local::Own(_)) => self.local_packet(at, Side::Outside, bytes, sink),
             Some(Local::Broadcast(_)) => Fate::Done(Verdict::DestinationInvalid),
             _ if !crate::parse::destination_is_valid(parsed.destination) => Fate::Done(Verdict::DestinationInvalid),
             _ => Fate::Done(Verdict::DestinationNotPool),
@@ -366,14 +353,8 @@ impl Shard {
     }
 
     /// Protocols without ports, from outside: passed untranslated by a rule, or dropped.
-    pub(super) fn inbound_other<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        sink: &mut S,
-    ) -> Fate {
+    pub(super) fn inbound_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { now, meta, parsed } = at;
         if let Some(verdict) = self.check_source(parsed.source) {
             return Fate::Done(verdict);
         }

@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::inbound::Via;
@@ -54,13 +55,12 @@ impl Shard {
     #[inline(never)]
     pub(super) fn local_packet<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         side: Side,
         bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         sink: &mut S,
     ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
         if let Some(verdict) = self.check_source(parsed.source) {
             return Fate::Done(verdict);
         }
@@ -161,7 +161,7 @@ impl Shard {
         sink: &mut S,
     ) {
         let Ok(parsed) = parse(message) else { return };
-        match self.inbound_error(now, message, meta, &parsed, Via::Hairpin) {
+        match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin) {
             Fate::Forward { egress, length, .. } => {
                 // Natrix's own message is no packet received: it has no verdict.
                 if sink.transmit(egress, &[message.get(..usize::from(length)).unwrap_or(message)]) {

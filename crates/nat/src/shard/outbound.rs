@@ -1,5 +1,6 @@
 //! From inside: source translation, and the making of mappings and sessions.
 
+use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::inbound::Via;
@@ -40,7 +41,7 @@ pub(super) enum Way {
     Hairpin(AddressIndex),
 }
 
-/// The session of an outbound packet.
+/// The mapping and session of a packet.
 #[derive(Clone, Copy)]
 pub(super) struct Flow {
     /// Mapping record.
@@ -52,44 +53,36 @@ pub(super) struct Flow {
 impl Shard {
     /// A packet that came in by an inside interface.
     #[inline]
-    pub(super) fn from_inside<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        hash: u64,
-        sink: &mut S,
-    ) -> Fate {
+    pub(super) fn leaving<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], hash: u64, sink: &mut S) -> Fate {
+        let Arrival { meta, parsed, .. } = at;
         if parsed.class == Class::IcmpError {
             // Belongs to the subscriber it is about, who need not be its sender (a router may be).
-            return self.outbound_error(now, bytes, meta, parsed);
+            return self.outbound_error(at, bytes);
         }
         let owner = self.shared.worker_of_subscriber(parsed.source);
         if owner != self.worker {
             return Fate::HandOff { worker: owner, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
         if parsed.is_fragment() {
-            return self.outbound_fragment(now, bytes, meta, parsed, sink);
+            return self.outbound_fragment(at, bytes, sink);
         }
         if parsed.class == Class::Other {
-            return self.outbound_other(now, bytes, meta, parsed, sink);
+            return self.outbound_other(at, bytes, sink);
         }
-        self.outbound_flow(now, bytes, meta, parsed, hash, None, sink)
+        self.outbound_flow(at, bytes, hash, None, sink)
     }
 
     /// TCP, UDP and ICMP queries, whole or in fragments. `datagram` is the tracker's entry of a fragment.
     #[inline]
     pub(super) fn outbound_flow<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         hash: u64,
         datagram: Option<crate::fragments::DatagramIndex>,
         sink: &mut S,
     ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let key = InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
         let remote_port = remote_port(protocol, parsed.destination_port);
@@ -102,31 +95,24 @@ impl Shard {
                     && parsed.class != Class::IcmpReply =>
             {
                 let hairpin = self.mappings.get(index).session_is_hairpin();
-                let way = match self.way_out(now, bytes, meta, parsed, hairpin, sink) {
+                let way = match self.way_out(at, bytes, hairpin, sink) {
                     Ok(way) => way,
                     Err(fate) => return fate,
                 };
                 (way, Flow { index, session: Some(SessionRef::Inline) })
             }
-            _ => match self.open_outbound(now, bytes, meta, parsed, &key, hash, found, sink) {
+            _ => match self.open_outbound(at, bytes, &key, hash, found, sink) {
                 Ok(opened) => opened,
                 Err(fate) => return fate,
             },
         };
-        self.established_outbound(now, bytes, meta, parsed, datagram, way, flow, sink)
+        self.established_outbound(at, bytes, datagram, way, flow, sink)
     }
 
     /// Finds the way out, and refuses packets whose time or size does not allow it, before any state is touched.
     #[inline]
-    fn way_out<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &[u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        hairpin: bool,
-        sink: &mut S,
-    ) -> Result<Way, Fate> {
+    fn way_out<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], hairpin: bool, sink: &mut S) -> Result<Way, Fate> {
+        let Arrival { now, meta, parsed } = at;
         if parsed.ttl <= 1 {
             self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
             return Err(Fate::Done(Verdict::TtlExpired));
@@ -154,26 +140,25 @@ impl Shard {
     #[inline(never)]
     fn open_outbound<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         key: &InternalKey,
         hash: u64,
         found: Option<u32>,
         sink: &mut S,
     ) -> Result<(Way, Flow), Fate> {
+        let Arrival { now, meta, parsed } = at;
         if let Some(verdict) = self.check_source(parsed.source) {
             return Err(Fate::Done(verdict));
         }
         let hairpin = match self.shared.local.lookup(parsed.destination) {
-            Some(Local::Own(_)) => return Err(self.local_packet(now, Side::Inside, bytes, meta, parsed, sink)),
+            Some(Local::Own(_)) => return Err(self.local_packet(at, Side::Inside, bytes, sink)),
             Some(Local::Broadcast(_)) => return Err(Fate::Done(Verdict::DestinationInvalid)),
             Some(Local::OwnAndPool(_, address)) => {
                 if self.shared.owner(address, key.protocol, parsed.destination_port).is_none()
                     || key.protocol == Protocol::Icmp
                 {
-                    return Err(self.local_packet(now, Side::Inside, bytes, meta, parsed, sink));
+                    return Err(self.local_packet(at, Side::Inside, bytes, sink));
                 }
                 Some(address)
             }
@@ -187,7 +172,7 @@ impl Shard {
             // An answer to nothing: queries from outside do not pass a NAPT, so no reply is due.
             return Err(Fate::Done(Verdict::IcmpTypeUnsupported));
         }
-        let way = self.way_out(now, bytes, meta, parsed, hairpin.is_some(), sink)?;
+        let way = self.way_out(at, bytes, hairpin.is_some(), sink)?;
         if let Some(address) = hairpin {
             // Only basic NAT hairpins queries (RFC 5508 §6 REQ-7), and no state is made for a packet that
             // will find no mapping on the other side. A SYN may be waited for, like one from outside.
@@ -287,15 +272,14 @@ impl Shard {
     #[inline]
     fn established_outbound<S: Sink>(
         &mut self,
-        now: Instant,
+        at: Arrival<'_>,
         bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
         datagram: Option<crate::fragments::DatagramIndex>,
         way: Way,
         flow: Flow,
         sink: &mut S,
     ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
         match flow.session {
             Some(session) if parsed.class == Class::Tcp => {
                 let advance = self.advance_tcp(now, flow.index, session, Side::Inside, bytes, parsed);
@@ -334,21 +318,14 @@ impl Shard {
                     identification: identification.unwrap_or(parsed.identification),
                     ..*parsed
                 };
-                self.hairpin(now, bytes, meta, &translated, pool_address, sink)
+                self.hairpin(Arrival { parsed: &translated, ..at }, bytes, pool_address, sink)
             }
         }
     }
 
     /// The second half of a hairpin: here, or on the worker that owns the other mapping.
-    fn hairpin<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        translated: &Parsed,
-        address: AddressIndex,
-        sink: &mut S,
-    ) -> Fate {
+    fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], address: AddressIndex, sink: &mut S) -> Fate {
+        let Arrival { meta, parsed: translated, .. } = at;
         let Some(protocol) = translated.protocol() else { return Fate::Done(Verdict::NoMapping) };
         if let Some((worker, _)) = self.shared.owner(address, protocol, translated.destination_port)
             && worker != self.worker
@@ -357,7 +334,7 @@ impl Shard {
             let ports = (translated.source_port, translated.destination_port);
             return Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } };
         }
-        self.inbound_flow(now, bytes, meta, translated, Via::Hairpin, sink)
+        self.inbound_flow(at, bytes, Via::Hairpin, sink)
     }
 
     /// The identification a packet gets outside. Many subscribers share an address, so that ids of
@@ -386,14 +363,8 @@ impl Shard {
     }
 
     /// Protocols without ports: passed untranslated by a rule, or dropped.
-    pub(super) fn outbound_other<S: Sink>(
-        &mut self,
-        now: Instant,
-        bytes: &mut [u8],
-        meta: PacketMeta,
-        parsed: &Parsed,
-        sink: &mut S,
-    ) -> Fate {
+    pub(super) fn outbound_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { parsed, .. } = at;
         if let Some(verdict) = self.check_source(parsed.source) {
             return Fate::Done(verdict);
         }
@@ -404,7 +375,7 @@ impl Shard {
         if rule.is_none() {
             return Fate::Done(Verdict::ProtocolUnsupported);
         }
-        match self.way_out(now, bytes, meta, parsed, false, sink) {
+        match self.way_out(at, bytes, false, sink) {
             Ok(Way::Out(hop)) => {
                 crate::rewrite::decrement_ttl(bytes);
                 self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Passed, sink)

@@ -308,12 +308,18 @@ impl Shard {
             } else {
                 paired
             };
-            let workers = self.shared.workers();
-            let ports = &self.shared.ports;
-            if let Some(port) =
-                ports.allocate(address, key.protocol, class, parity, self.worker, workers, &mut self.random)
-            {
-                return Some((address, port));
+            // Parity is a preference: a port of the other one serves better than none.
+            for wanted in [parity, None] {
+                let workers = self.shared.workers();
+                let ports = &self.shared.ports;
+                if let Some(port) =
+                    ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random)
+                {
+                    return Some((address, port));
+                }
+                if parity.is_none() {
+                    break;
+                }
             }
         }
         None
