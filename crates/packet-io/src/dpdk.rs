@@ -368,7 +368,7 @@ fn free_hugepages_mib() -> u64 {
 
 fn initialise(settings: &DpdkSettings, memory_mib: u64, huge: bool) -> Result<(), DpdkError> {
     let mut arguments = vec!["natrix".to_owned(), "--no-telemetry".to_owned()];
-    arguments.extend(["--log-level".to_owned(), "lib.eal:warning".to_owned()]);
+    arguments.extend(["--log-level".to_owned(), "warning".to_owned()]);
     arguments.extend(["-m".to_owned(), memory_mib.to_string()]);
     // Nothing shared on disk, so that several instances never meet. DPDK has another word for it without hugepages.
     let memory: &[&str] = if huge { &["--in-memory"] } else { &["--no-huge", "--no-shconf"] };
