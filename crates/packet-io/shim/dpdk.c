@@ -11,6 +11,7 @@
 #include <rte_ether.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 
 #define POOL_NAME "natrix"
@@ -73,7 +74,29 @@ int natrix_port_info(uint16_t port, struct natrix_port_info *info)
 
 struct rte_mempool *natrix_pool_create(uint32_t buffers, uint16_t data_room)
 {
-    return rte_pktmbuf_pool_create(POOL_NAME, buffers, 256, 0, data_room, SOCKET_ID_ANY);
+    /* By default no buffer may lie across two pages, and on 4 KiB pages each buffer takes a page of its own.
+       net_af_xdp gives the kernel as much memory as the buffers would take without such gaps: those at the end
+       would be of no use, and the port deaf once all others have been lost to them. Where devices see virtual
+       addresses, buffers may lie across pages. */
+    unsigned int flags = rte_eal_iova_mode() == RTE_IOVA_VA ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0;
+    struct rte_pktmbuf_pool_private room = {.mbuf_data_room_size = data_room};
+    struct rte_mempool *pool =
+        rte_mempool_create_empty(POOL_NAME, buffers, sizeof(struct rte_mbuf) + data_room, 256, sizeof room,
+                                 SOCKET_ID_ANY, flags);
+    if (pool == NULL)
+        return NULL;
+    rte_errno = -rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+    if (rte_errno == 0) {
+        rte_pktmbuf_pool_init(pool, &room);
+        int populated = rte_mempool_populate_default(pool);
+        rte_errno = populated < 0 ? -populated : 0;
+    }
+    if (rte_errno != 0) {
+        rte_mempool_free(pool);
+        return NULL;
+    }
+    rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+    return pool;
 }
 
 int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, uint16_t tx_descriptors, uint16_t mtu,
