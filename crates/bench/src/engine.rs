@@ -232,7 +232,7 @@ fn settings(options: &Options) -> Settings {
             parity: false,
         }],
         limits: Limits {
-            mappings_max: mappings_max,
+            mappings_max,
             extra_sessions_max: 1_024,
             subscribers_max: (per_worker / MAPPINGS_PER_SUBSCRIBER) as u32 + CHURN_SUBSCRIBERS + 64,
             ..Limits::default()
