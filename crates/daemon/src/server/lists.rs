@@ -11,6 +11,7 @@ use control::Rule;
 use control::ratio;
 use nat::Protocol;
 use nat::types::AddressIndex;
+use nat::types::PoolId;
 use nat::view;
 use nat::view::SessionView;
 
@@ -103,7 +104,7 @@ pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Answered, Fau
     })
 }
 
-fn pool_of(instance: &Instance, view: &SessionView) -> nat::types::PoolId {
+fn pool_of(instance: &Instance, view: &SessionView) -> PoolId {
     let address = instance.shared.address_index(view.external.address);
     address.map(|address| instance.shared.pool_of(address)).unwrap_or_default()
 }
@@ -116,6 +117,22 @@ pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Answered, 
         let wanted = list.filter.matches(&convert::subscriber_candidate(&subscriber));
         Ok(wanted.then(|| subscriber.into()))
     })
+}
+
+/// Counts the subscribers of a pool, a bounded piece at a time.
+pub(crate) fn count_subscribers(instance: &Instance, pool: PoolId) -> Result<u64, Fault> {
+    let filter = view::Filter { pool: Some(pool), ..view::Filter::default() };
+    let mut count = 0;
+    for worker in 0..instance.worker_count() {
+        let mut place = Some(0);
+        while let Some(cursor) = place {
+            let asked = Question::Subscribers(Page::new(cursor, PIECE_SCAN, PIECE_SCAN, filter));
+            let Question::Subscribers(page) = instance.ask(worker, asked)? else { return Err(mismatch(worker)) };
+            count += page.records.len() as u64;
+            place = page.next;
+        }
+    }
+    Ok(count)
 }
 
 /// A page of things that are all at hand, with the position as cursor.

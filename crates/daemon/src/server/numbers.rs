@@ -20,6 +20,7 @@ use nat::types::PoolId;
 use nat::verdict::VerdictKind;
 
 use super::convert;
+use super::lists;
 use super::lists::fullest;
 use crate::instance::Instance;
 use crate::mailbox::Snapshot;
@@ -132,7 +133,11 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         let indices = (0..shared.address_count() as u32).map(AddressIndex);
         let mut used = [0; Protocol::COUNT];
         let mut total = [0; Protocol::COUNT];
-        let mut subscribers = 0;
+        // With arbitrary pooling no address knows who uses it.
+        let mut subscribers = match pool.pooling {
+            Pooling::Paired => 0,
+            Pooling::Arbitrary => lists::count_subscribers(instance, id)?,
+        };
         for index in indices.filter(|index| shared.pool_of(*index) == id) {
             subscribers += u64::from(shared.paired_subscribers(index));
             for ((used, total), protocol) in used.iter_mut().zip(&mut total).zip(Protocol::ALL) {
