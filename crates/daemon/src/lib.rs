@@ -17,6 +17,7 @@ pub mod fleet;
 pub mod instance;
 pub mod links;
 pub mod log;
+pub mod machine;
 pub mod mailbox;
 pub mod neighbour;
 pub mod notify;

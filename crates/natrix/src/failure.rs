@@ -11,6 +11,18 @@ pub(crate) enum Failure {
     /// A command that asks a running instance, or standard output.
     #[error(transparent)]
     Command(#[from] CliError),
+    /// A configuration file: all its faults, each a whole line.
+    #[error("the configuration has {} faults", .0.len())]
+    Configuration(Vec<config::Fault>),
+    /// Something that the output says already.
+    #[error("the output says what is wrong")]
+    Reported,
+    /// The data plane did not come up.
+    #[error(transparent)]
+    Run(#[from] daemon::run::RunError),
+    /// A replay.
+    #[error(transparent)]
+    Replay(#[from] daemon::replay::ReplayError),
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] BenchError),

@@ -1,6 +1,7 @@
 //! Joins the commands, the data plane, replay and the benchmarks.
 
 mod bench_engine;
+mod data_plane;
 mod failure;
 
 use std::io;
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // Where errors can not be written nobody reads them.
-            let _ = writeln!(io::stderr(), "error: {failure}");
+            let _ = report(&failure, &mut io::stderr());
             ExitCode::FAILURE
         }
     }
@@ -29,10 +30,17 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Client(command) => Ok(cli::execute(command, out, &mut io::stderr())?),
         Command::Completions { shell } => Ok(cli::completions(*shell, out)?),
         Command::Bench(BenchCommand::Engine(arguments)) => bench_engine::run(arguments, out),
-        Command::Check(_) | Command::Run(_) | Command::Replay(_) => {
-            let fault =
-                control::Fault::new("command", "this build has no data plane", "use a build of a later revision");
-            Err(cli::CliError::from(fault).into())
-        }
+        Command::Check(arguments) => data_plane::check(arguments, out),
+        Command::Run(arguments) => data_plane::run(arguments),
+        Command::Replay(arguments) => data_plane::replay(arguments, out),
+    }
+}
+
+/// Each fault on a line of its own.
+fn report(failure: &Failure, to: &mut impl Write) -> io::Result<()> {
+    match failure {
+        Failure::Reported => Ok(()),
+        Failure::Configuration(faults) => faults.iter().try_for_each(|fault| writeln!(to, "{fault}")),
+        failure => writeln!(to, "error: {failure}"),
     }
 }

@@ -1,0 +1,39 @@
+//! What the machine has, for a configuration to be checked against before anything is taken.
+
+use std::fs;
+
+use config::Machine;
+
+/// CPUs and memory of this machine, as far as it tells.
+pub fn this_machine() -> Machine {
+    Machine { cpus: cpus(), memory_bytes: mem::available::bytes() }
+}
+
+/// One more than the highest number of a CPU that is on.
+fn cpus() -> Option<usize> {
+    parse_cpus(&fs::read_to_string("/sys/devices/system/cpu/online").ok()?)
+}
+
+fn parse_cpus(list: &str) -> Option<usize> {
+    let last: usize = list.trim().rsplit([',', '-']).next()?.parse().ok()?;
+    last.checked_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_end_with_the_highest() {
+        assert_eq!(parse_cpus("0-3\n"), Some(4));
+        assert_eq!(parse_cpus("0,2-5,7\n"), Some(8));
+        assert_eq!(parse_cpus("0\n"), Some(1));
+        assert_eq!(parse_cpus(""), None);
+    }
+
+    #[test]
+    fn this_machine_tells() {
+        let machine = this_machine();
+        assert!(machine.cpus.is_some_and(|cpus| cpus > 0) && machine.memory_bytes.is_some());
+    }
+}

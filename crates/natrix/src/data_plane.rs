@@ -1,0 +1,102 @@
+//! The commands that read a configuration: `check`, `run`, `replay`.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use cli::Check;
+use cli::Replay;
+use cli::Run;
+use config::Config;
+use config::Fault;
+use config::Machine;
+use daemon::replay::ReplayFiles;
+use daemon::replay::replay as replay_captures;
+use serde_json::json;
+
+use crate::failure::Failure;
+
+/// Reads and checks a configuration; what the machine must have is checked against `machine`.
+fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
+    let file = path.display().to_string();
+    match fs::read_to_string(path) {
+        Ok(text) => config::parse_for(&text, &file, machine),
+        Err(error) => Err(vec![Fault {
+            file,
+            line: None,
+            object: String::new(),
+            problem: "can not be read".to_owned(),
+            seen: error.to_string(),
+            remedy: "check the path and its permissions".to_owned(),
+        }]),
+    }
+}
+
+/// `natrix check`: all faults of a file at once, whatever machine it is for. With `--json` they go to standard output, one object per line.
+pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failure> {
+    let config = match load(&arguments.config, &Machine::default()) {
+        Ok(config) => config,
+        Err(faults) if arguments.json => {
+            for fault in &faults {
+                let object = json!({
+                    "file": fault.file,
+                    "line": fault.line,
+                    "object": fault.object,
+                    "problem": fault.problem,
+                    "seen": fault.seen,
+                    "remedy": fault.remedy,
+                });
+                writeln!(out, "{object}")?;
+            }
+            return Err(Failure::Reported);
+        }
+        Err(faults) => return Err(Failure::Configuration(faults)),
+    };
+    if !arguments.json {
+        writeln!(
+            out,
+            "{}: valid; interfaces {} on ports {}, pools {} with addresses {}, workers {}, memory {} MiB",
+            arguments.config.display(),
+            config.nat.interfaces.len(),
+            config.ports.len(),
+            config.nat.pools.len(),
+            config.nat.pools.iter().map(|pool| pool.addresses.len()).sum::<usize>(),
+            config.workers.count,
+            config.memory_needed().total_bytes() >> 20,
+        )?;
+    }
+    Ok(())
+}
+
+/// `natrix run`: the data plane, until a signal ends it.
+#[cfg(feature = "dpdk")]
+pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
+    let config = load(&arguments.config, &daemon::machine::this_machine()).map_err(Failure::Configuration)?;
+    Ok(daemon::dpdk::run(&config, &arguments.config, env!("CARGO_PKG_VERSION"))?)
+}
+
+/// `natrix run` needs ports, and this build has none.
+#[cfg(not(feature = "dpdk"))]
+pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
+    load(&arguments.config, &Machine::default()).map_err(Failure::Configuration)?;
+    let remedy = "build it with: cargo build --release --package natrix --features dpdk";
+    Err(cli::CliError::from(control::Fault::new("ports", "this build has no DPDK", remedy)).into())
+}
+
+/// `natrix replay`: captures in, captures and a summary out.
+pub(crate) fn replay(arguments: &Replay, out: &mut dyn Write) -> Result<(), Failure> {
+    let config = load(&arguments.config, &Machine::default()).map_err(Failure::Configuration)?;
+    let files = ReplayFiles {
+        inside: arguments.inside.clone(),
+        outside: arguments.outside.clone(),
+        out_dir: arguments.out_dir.clone(),
+    };
+    let summary = replay_captures(&config, &files)?;
+    if arguments.json {
+        serde_json::to_writer(&mut *out, &summary).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{summary}")?;
+    }
+    Ok(())
+}
