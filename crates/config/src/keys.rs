@@ -547,3 +547,6 @@ const LOG: &[Key] = &[key(
 pub(crate) fn keys_of(section: &str) -> &'static [Key] {
     SECTIONS.iter().find(|known| known.name == section).map_or(&[], |known| known.keys)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The examples, and what they compile to.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests; a broken example should stop them")]
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -32,7 +32,20 @@ pub(crate) fn check(interfaces: &[InterfaceDraft], report: &mut Report) -> Links
     unique_addresses(interfaces, report);
     let links = links(interfaces, report);
     unique_vlans(interfaces, &links, report);
+    ports_max(interfaces, &links, report);
     links
+}
+
+/// Ports that DPDK, as the distributions build it, can have (`RTE_MAX_ETHPORTS`).
+const PORTS_MAX: usize = 32;
+
+fn ports_max(interfaces: &[InterfaceDraft], links: &Links, report: &mut Report) {
+    let beyond = links.ports.get(PORTS_MAX).and_then(|index| interfaces.get(*index));
+    if let Some(beyond) = beyond {
+        let problem = format!("is one port more than the {PORTS_MAX} that DPDK can have");
+        let remedy = "share ports by 802.1Q with parent and vlan";
+        report.fault(&beyond.place, problem, format!("ports: {}", links.ports.len()), remedy);
+    }
 }
 
 fn unique_devices(interfaces: &[InterfaceDraft], report: &mut Report) {
@@ -63,7 +76,7 @@ fn both_sides(interfaces: &[InterfaceDraft], report: &mut Report) {
     for side in [Side::Inside, Side::Outside] {
         if !interfaces.iter().any(|interface| interface.side == Some(side)) {
             let problem = format!("there is none with realm = \"{}\"", side.name());
-            let count = format!("{} interfaces", interfaces.len());
+            let count = format!("interfaces: {}", interfaces.len());
             report.fault(&nowhere, problem, count, "write one: traffic goes from one realm to the other");
         }
     }

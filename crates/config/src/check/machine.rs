@@ -109,7 +109,7 @@ pub(crate) fn dpdk(draft: &DpdkDraft, ports: &[Port], workers: usize, report: &m
         Some(written) => {
             if written.value < least {
                 let problem = format!("are too few to fill the rings of {} ports and {workers} workers", ports.len());
-                let remedy = format!("write at least {least}; {usual} leave room for bursts");
+                let remedy = format!("write {least} or more, {usual} for room in bursts");
                 report.fault(&written.place, problem, written.value.to_string(), remedy);
             }
             written.value

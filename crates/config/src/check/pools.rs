@@ -38,7 +38,7 @@ pub(crate) fn check(
     if pools.is_empty() {
         let nowhere = Place { path: "pool".to_owned(), line: None };
         let remedy = "write a [[pool]] with the addresses subscribers share";
-        report.fault(&nowhere, "there is none", "0 pools", remedy);
+        report.fault(&nowhere, "there is none", "pools: 0", remedy);
     }
     unique_names("pool", pools.iter().filter_map(|pool| pool.name.as_ref()), report);
     let mut runs = Vec::new();
@@ -103,9 +103,10 @@ fn own_runs(index: usize, pool: &PoolDraft, report: &mut Report) -> Vec<Run> {
         }
     }
     if runs.is_empty() {
-        let place = Place { path: format!("{}.addresses", pool.place.path), line: pool.place.line };
+        let line = pool.addresses.first().and_then(|element| element.place.line).or(pool.place.line);
+        let place = Place { path: format!("{}.addresses", pool.place.path), line };
         if before > 0 {
-            report.fault(&place, "are all excluded", format!("{before} elements"), "add addresses, or exclude fewer");
+            report.fault(&place, "are all excluded", format!("elements: {before}"), "add addresses, or exclude fewer");
         } else if pool.is_empty_list {
             report.fault(&place, "are none", "[]", "write at least one external address");
         }
@@ -143,7 +144,7 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
                 } else {
                     format!("is served by pool \"{label}\" too")
                 };
-                let remedy = "write each prefix in one pool; give each pool subscribers of its own";
+                let remedy = "write each prefix in one pool, and give each pool subscribers of its own";
                 report.fault(&place, problem, prefix.to_string(), remedy);
                 continue;
             }
@@ -186,7 +187,7 @@ fn total_addresses(runs: &[Run], report: &mut Report) -> bool {
     if total > POOL_ADDRESSES_MAX {
         let place = Place { path: "pool".to_owned(), line: None };
         let problem = format!("all pools together have more than {POOL_ADDRESSES_MAX} addresses");
-        report.fault(&place, problem, total.to_string(), "write shorter ranges; each address takes 0.8 MiB");
+        report.fault(&place, problem, total.to_string(), "write shorter ranges, because each address takes 0.8 MiB");
     }
     total <= POOL_ADDRESSES_MAX
 }
@@ -213,7 +214,7 @@ fn against_network(
     }
     for reach in reaches.iter().filter(|reach| reach.side == Side::Inside && reach.prefix.length() > 0) {
         if let Some(seen) = overlap(reach.prefix) {
-            let problem = format!("is inside: {} leads to {} (RFC 3022 §5.1)", reach.by, reach.prefix);
+            let problem = format!("overlaps the inside, against RFC 3022 §5.1: {} leads to {}", reach.by, reach.prefix);
             report.fault(place, problem, seen, "use addresses that are not inside");
             return;
         }
@@ -222,7 +223,10 @@ fn against_network(
         for subscribers in pool.subscribers.iter().filter(|subscribers| subscribers.value.length() > 0) {
             if let Some(seen) = overlap(subscribers.value) {
                 let label = pool.label();
-                let problem = format!("is inside: subscribers of pool \"{label}\" have it (RFC 3022 §5.1)");
+                let problem = format!(
+                    "overlaps the inside, against RFC 3022 §5.1: pool \"{label}\" serves {}",
+                    subscribers.value
+                );
                 report.fault(place, problem, seen, "use addresses that are not inside");
                 return;
             }

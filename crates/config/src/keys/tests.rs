@@ -1,0 +1,148 @@
+use std::path::PathBuf;
+
+use nat::Duration;
+use nat::Settings;
+use nat::settings::Filtering;
+use nat::settings::IcmpPolicy;
+use nat::settings::Limits;
+use nat::settings::Pooling;
+use nat::settings::Timeouts;
+use toml_edit::ImDocument;
+use toml_edit::TableLike;
+
+use super::*;
+use crate::compile::parse;
+use crate::manual::SMALLEST;
+use crate::model::Config;
+use crate::model::LogLevel;
+
+const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
+
+fn compiled(text: &str) -> Config {
+    match parse(text, "natrix.toml") {
+        Ok(config) => config,
+        Err(faults) => panic!("{}", faults.iter().map(|fault| format!("{fault}\n")).collect::<String>()),
+    }
+}
+
+#[test]
+fn every_documented_key_is_accepted_and_has_its_effect() {
+    let document = ImDocument::parse(EVERY_KEY).expect("TOML");
+    for section in SECTIONS {
+        let item = document.get(section.name).unwrap_or_else(|| panic!("no [{}]", section.name));
+        for key in section.keys {
+            let is_there = match item.as_array_of_tables() {
+                Some(tables) => tables.iter().any(|table| table.contains_key(key.name)),
+                None => item.as_table_like().is_some_and(|table: &dyn TableLike| table.contains_key(key.name)),
+            };
+            assert!(is_there, "every_key.toml lacks {}.{}", section.name, key.name);
+        }
+    }
+
+    let config = compiled(EVERY_KEY);
+    let nat = &config.nat;
+    assert_eq!((nat.interfaces[0].mtu, nat.interfaces[1].mtu, config.ports[0].mtu), (9_000, 1_400, 9_000));
+    assert_eq!((config.ports[0].rx_descriptors, config.ports[0].tx_descriptors), (2_048, 512));
+    let pool = &nat.pools[0];
+    assert_eq!((pool.addresses.len(), pool.port_min, pool.port_max), (15 + 9 + 1, 512, 60_000));
+    assert_eq!((pool.pooling, pool.parity), (Pooling::Arbitrary, true));
+    let filtering = [Filtering::AddressDependent, Filtering::AddressAndPortDependent, Filtering::EndpointIndependent];
+    assert_eq!(pool.filtering, filtering);
+    assert_eq!(nat.pass_rules[0].protocol, 47);
+    let timeouts = Timeouts {
+        udp: Duration::from_secs(2),
+        tcp_opening: Duration::from_secs(3),
+        tcp_established: Duration::from_secs(4),
+        tcp_closing: Duration::from_secs(5),
+        icmp: Duration::from_secs(6),
+        unsolicited_syn: Duration::from_secs(1),
+        fragment: Duration::from_millis(250),
+    };
+    assert_eq!(nat.timeouts, timeouts);
+    // Two workers: half each, and an eighth on top.
+    let limits = Limits {
+        mappings_max: 563,
+        extra_sessions_max: 564,
+        sessions_per_mapping_max: 100,
+        subscribers_max: 564,
+        fragmented_datagrams_max: 58,
+        fragments_held_max: 59,
+        unsolicited_syns_max: 60,
+    };
+    assert_eq!(nat.limits, limits);
+    let icmp = IcmpPolicy {
+        errors_to_inside: false,
+        errors_to_outside: false,
+        errors_per_second_max: 500,
+        errors_per_second_per_destination_max: 7,
+        no_resources_code: Some(13),
+        answer_echo: false,
+    };
+    assert_eq!(nat.icmp, icmp);
+    assert!(nat.inbound_refresh && !nat.answer_unsolicited_syn);
+    assert_eq!((config.workers.count, config.workers.cpus.as_slice()), (2, [0, 1].as_slice()));
+    assert_eq!((config.dpdk.memory_bytes, config.dpdk.buffers), (1 << 30, 30_000));
+    assert_eq!((config.control.socket, config.control.mode), (PathBuf::from("/tmp/natrix.sock"), 0o600));
+    assert_eq!(config.log.level, LogLevel::Debug);
+}
+
+/// The smallest file with every default of the manual written out.
+fn with_defaults_written() -> String {
+    let mut text = String::new();
+    let mut open = "";
+    let defaults = |name: &str| -> String {
+        let keys = keys_of(name).iter();
+        keys.filter_map(|key| match key.default {
+            Preset::Value(value) => Some(format!("{} = {value}\n", key.name)),
+            Preset::Required(_) | Preset::Derived { .. } => None,
+        })
+        .collect()
+    };
+    for line in SMALLEST.lines().chain(["[end]"]) {
+        if line.starts_with('[') {
+            text += &defaults(open);
+            open = line.trim_matches(['[', ']']);
+        }
+        if open != "end" {
+            text += line;
+            text.push('\n');
+        }
+    }
+    for section in SECTIONS.iter().filter(|section| !section.repeats) {
+        text += &format!("[{}]\n{}", section.name, defaults(section.name));
+    }
+    text
+}
+
+#[test]
+fn the_documented_defaults_are_those_in_force() {
+    assert_eq!(compiled(&with_defaults_written()), compiled(SMALLEST));
+}
+
+#[test]
+fn the_documented_defaults_are_those_of_the_engine() {
+    let config = compiled(SMALLEST);
+    let engine = Settings::default();
+    assert_eq!(config.nat.timeouts, engine.timeouts);
+    assert_eq!(config.nat.limits, engine.limits);
+    assert_eq!(config.nat.icmp, engine.icmp);
+    assert_eq!(config.nat.inbound_refresh, engine.inbound_refresh);
+    assert_eq!(config.nat.answer_unsolicited_syn, engine.answer_unsolicited_syn);
+}
+
+#[test]
+fn every_default_and_example_is_toml() {
+    for key in SECTIONS.iter().flat_map(|section| section.keys) {
+        let example = key.default.example();
+        assert!(example.parse::<toml_edit::Value>().is_ok(), "{}: {example}", key.name);
+    }
+}
+
+#[test]
+fn defaults_are_not_below_what_the_rfcs_ask_for() {
+    for key in keys_of("timeouts") {
+        let Kind::Duration { bound: Some(bound), .. } = key.kind else { continue };
+        let default = crate::values::duration(key.default.example().trim_matches('"')).expect("a duration");
+        assert!(default.as_micros() >= bound.min_us, "{}", key.name);
+    }
+}

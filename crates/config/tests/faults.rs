@@ -1,0 +1,69 @@
+//! Faulty files, each with the exact messages it gets: `tests/faults/NAME.toml` and `NAME.expected`.
+//!
+//! `UPDATE=1 cargo test -p config --test faults` writes the messages anew; read the difference before you commit.
+#![allow(clippy::expect_used, reason = "helpers of tests; a missing file should stop them")]
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults");
+    let entries = fs::read_dir(folder).expect("the faulty files");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|it| it == "toml")).collect();
+    files.sort();
+    files
+}
+
+/// The messages of a file, one a line.
+fn messages(path: &Path) -> String {
+    let text = fs::read_to_string(path).expect("a faulty file");
+    let name = path.file_name().expect("its name").to_string_lossy();
+    let faults = config::parse(&text, &name).err().unwrap_or_default();
+    faults.iter().map(|fault| format!("{fault}\n")).collect()
+}
+
+#[test]
+fn every_faulty_file_gets_exactly_its_messages() {
+    let mut different = Vec::new();
+    for path in files() {
+        let messages = messages(&path);
+        let expected = path.with_extension("expected");
+        if env::var_os("UPDATE").is_some() {
+            fs::write(&expected, &messages).expect("the messages are written");
+        }
+        if fs::read_to_string(&expected).ok().as_deref() != Some(messages.as_str()) {
+            different.push(format!("{}:\n{messages}", path.display()));
+        }
+    }
+    assert!(different.is_empty(), "other messages than expected:\n{}", different.join("\n"));
+}
+
+#[test]
+fn there_are_at_least_45_faulty_files_and_none_passes() {
+    let files = files();
+    assert!(files.len() >= 45, "{} files", files.len());
+    for path in files {
+        assert!(!messages(&path).is_empty(), "{} is accepted", path.display());
+    }
+}
+
+#[test]
+fn some_files_have_many_faults_and_all_are_told() {
+    let counts: Vec<usize> = files().iter().map(|path| messages(path).lines().count()).collect();
+    assert!(counts.iter().filter(|count| **count >= 10).count() >= 2, "{counts:?}");
+}
+
+#[test]
+fn every_message_names_the_file_what_is_wrong_and_what_to_do() {
+    for path in files() {
+        for message in messages(&path).lines() {
+            let name = path.file_name().expect("its name").to_string_lossy();
+            let rest = message.strip_prefix(&format!("error: {name}")).expect("the file is named");
+            let (wrong, remedy) = rest.rsplit_once("; ").expect("there is a remedy");
+            assert!(wrong.contains(": ") && !remedy.is_empty(), "{message}");
+        }
+    }
+}
