@@ -18,6 +18,7 @@
 
 pub mod bed;
 pub mod conformance;
+pub mod connection;
 pub mod model;
 pub mod packet;
 pub mod seeds;
@@ -25,6 +26,7 @@ pub mod topology;
 
 pub use bed::Bed;
 pub use bed::Steering;
+pub use connection::Connection;
 pub use packet::destination;
 pub use packet::identifier;
 pub use packet::is_icmp;
