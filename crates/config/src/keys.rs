@@ -403,19 +403,19 @@ const TABLES: &[Key] = &[
         "mappings",
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "mappings" },
         Preset::Value("1000000"),
-        "78 bytes each. When all are in use, new mappings are refused.",
+        "74 bytes each. When all are in use, new mappings are refused.",
     ),
     key(
         "extra_sessions",
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "sessions" },
         Preset::Value("500000"),
-        "Sessions beyond the first of their mapping: 80 bytes each. When all are in use, further sessions are refused.",
+        "Sessions beyond the first of their mapping: 58 bytes each. When all are in use, further sessions are refused.",
     ),
     key(
         "subscribers",
         Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
         Preset::Value("100000"),
-        "Subscribers with a mapping at the same time: 48 bytes each. Those above are refused.",
+        "Subscribers with a mapping at the same time: 42 bytes each. Those above are refused.",
     ),
     key(
         "fragmented_datagrams",

@@ -1,0 +1,38 @@
+//! The memory told beforehand is what the engine takes.
+
+use std::sync::Arc;
+
+use nat::Shard;
+use nat::Shared;
+use nat::types::WorkerId;
+
+/// Difference that a page of each table makes up for.
+const SLACK_BYTES: u64 = 4 << 20;
+
+#[test]
+fn the_memory_told_is_what_the_engine_takes() {
+    let text = include_str!("every_key.toml").replace("mappings = 1000", "mappings = 2000000");
+    let text = text
+        .replace("extra_sessions = 1001", "extra_sessions = 1000000")
+        .replace("subscribers = 1002", "subscribers = 500000");
+    let config = config::parse(&text, "natrix.toml").expect("a valid file");
+    let needed = config.memory_needed();
+
+    let shared = Arc::new(Shared::new(config.nat.clone(), config.workers.count).expect("memory"));
+    let pools = shared.bytes() as u64;
+    assert!(
+        needed.pools_bytes.abs_diff(pools) < pools / 20 + SLACK_BYTES,
+        "{} told, {pools} taken",
+        needed.pools_bytes
+    );
+
+    let shards = (0..config.workers.count)
+        .map(|worker| Shard::new(Arc::clone(&shared), WorkerId(worker as u8), [1, 2, 3, 4]).expect("memory"));
+    let tables: u64 = shards.map(|shard| shard.bytes() as u64).sum();
+    // The tables of fragments and SYNs are not in the sum of the shard.
+    assert!(
+        needed.tables_bytes.abs_diff(tables) < tables / 20 + SLACK_BYTES,
+        "{} told, {tables} taken",
+        needed.tables_bytes
+    );
+}
