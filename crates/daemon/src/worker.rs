@@ -79,7 +79,7 @@ pub struct WorkerOptions {
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { ring_packets: 1_024, neighbours: NeighbourLimits::default(), mode: LinkMode::Live }
+        WorkerOptions { ring_packets: 2_048, neighbours: NeighbourLimits::default(), mode: LinkMode::Live }
     }
 }
 
