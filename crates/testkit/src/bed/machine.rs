@@ -93,6 +93,11 @@ impl Machine {
         self.workers.iter().map(Worker::counters)
     }
 
+    /// Packets that the shard made or had kept, and that found no neighbour, no buffer, or a full queue.
+    pub(super) fn lost_behind_the_shard(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.link_counters().originated_dropped).sum()
+    }
+
     /// The first interface of a side.
     fn interface(&self, side: Side) -> InterfaceId {
         let interfaces = &self.shared.settings().interfaces;
