@@ -8,6 +8,7 @@ from . import process
 
 DEMO_CONFIGURATION = Path(__file__).resolve().parent.parent / "demo.toml"
 _SOCKET_IN_DEMO = "/run/natrix/control.sock"
+_DRIVERS_IN_DEMO = ("net_af_xdp0,iface=inside", "net_af_xdp1,iface=outside")
 _AF_XDP = 44
 
 
@@ -25,13 +26,39 @@ def default_driver():
 
 # How each driver names the two ports.
 DRIVERS = {
-    "af_xdp": ("net_af_xdp0,iface=inside", "net_af_xdp1,iface=outside"),
-    "af_packet": (
-        "net_af_packet0,iface=inside,qpairs=2,framesz=16384,blocksz=65536,framecnt=256",
-        "net_af_packet1,iface=outside,qpairs=2,framesz=16384,blocksz=65536,framecnt=256",
-    ),
+    "af_xdp": _DRIVERS_IN_DEMO,
+    "af_packet": ("net_af_packet0,iface=inside", "net_af_packet1,iface=outside"),
     "tap": ("net_tap0,iface=tap-inside", "net_tap1,iface=tap-outside"),
 }
+
+
+def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None):
+    """The demo's configuration with other drivers, and with differences as a test wants them."""
+    text = DEMO_CONFIGURATION.read_text()
+
+    def replace(old, new):
+        nonlocal text
+        if text.count(old) != 1:
+            raise process.CommandFailed(f"{DEMO_CONFIGURATION}: {old!r} is not there exactly once")
+        text = text.replace(old, new)
+
+    def toml(value):
+        if isinstance(value, dict):
+            return "{ " + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + " }"
+        return json.dumps(value)
+
+    replace(_SOCKET_IN_DEMO, str(socket_path))
+    for old, new in zip(_DRIVERS_IN_DEMO, DRIVERS[driver]):
+        replace(old, new)
+    for name, mtu in (("inside", inside_mtu), ("outside", outside_mtu)):
+        if mtu is not None:
+            replace(f'name = "{name}"\n', f'name = "{name}"\nmtu = {mtu}\n')
+    if filtering is not None:
+        replace('name = "public"\n', f'name = "public"\nfiltering = {toml(filtering)}\n')
+    if timeouts is not None:
+        lines = [f"{key} = {toml(value)}" for key, value in timeouts.items()]
+        text += "\n".join(["", "[timeouts]", "allow_below_rfc = true", *lines, ""])
+    return text
 
 
 class Natrix:
@@ -53,7 +80,7 @@ class Natrix:
         self.driver = driver or self.driver
         self.socket = network.state.directory / "control.sock"
         self.configuration = network.state.directory / "natrix.toml"
-        self.configuration.write_text(self.configure(**differences))
+        self.configuration.write_text(configure(self.socket, self.driver, **differences))
         status, out, err = network.nat.run([self.binary, "check", "-c", self.configuration])
         if status != 0:
             raise process.CommandFailed(f"natrix check: {err.strip() or out.strip()}")
@@ -66,9 +93,14 @@ class Natrix:
             self.bridge_taps()
 
     def bridge_taps(self):
-        """A tap device is a wire of its own: ties each to its cable."""
+        """A tap device is a wire of its own: ties each to its cable.
+
+        Its kernel end gets another address, for it has the one that Natrix answers to, and a bridge keeps frames
+        to addresses of its ports for itself.
+        """
         nat = self.network.nat
-        for side in ("inside", "outside"):
+        for number, side in enumerate(("inside", "outside")):
+            nat.ip("link", "set", f"tap-{side}", "address", f"02:00:00:00:00:{number + 1:02x}")
             nat.ip("link", "add", f"tie-{side}", "type", "bridge")
             for device in (side, f"tap-{side}"):
                 nat.ip("link", "set", device, "master", f"tie-{side}")

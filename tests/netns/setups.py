@@ -12,5 +12,5 @@ SETUPS = {
     # Other ways to receive, with a queue for each worker: flows come to any of them.
     "packet_sockets": {"driver": "af_packet"},
     "tap_devices": {"driver": "tap"},
-    "short_timers": {"timeouts": {"udp": SHORT_SECONDS, "icmp": SHORT_SECONDS, "tcp_opening": SHORT_SECONDS}},
+    "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }
