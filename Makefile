@@ -11,7 +11,7 @@ KEEP ?= 0
 FUZZ_SECONDS ?= 300
 SOAK_MINUTES ?= 30
 
-.PHONY: help setup build demo test netns bench fuzz soak clean
+.PHONY: help setup build demo test netns conformance bench fuzz soak clean
 
 help: ## what can be made here
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ test: setup ## format, lints, all tests, a short fuzz run, tests in network name
 netns: setup ## only the tests in network namespaces
 	cargo build --locked --package natrix --features dpdk
 	tests/netns/run.py --natrix target/debug/natrix
+
+conformance: ## writes docs/conformance.md from docs/conformance.toml and the markers in the tests
+	cargo run --locked --package testkit --bin conformance
 
 bench: build ## the in-memory benchmarks of the engine: 1 000, 1 M and 10 M sessions
 	scripts/bench.sh

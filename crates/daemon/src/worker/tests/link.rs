@@ -57,6 +57,7 @@ fn each_frame_that_is_not_for_us_gets_the_verdict_that_says_why() {
 
 #[test]
 fn a_priority_tag_counts_as_no_tag() {
+    // covers: T12
     let mut bed = Bed::new(1).after_start();
     let packet = build::udp(subscriber(2), SERVER).payload(b"x").build();
     bed.push(0, INSIDE, &tagged(0xe000, PORT, ETHER_TYPE_IPV4, &packet));
