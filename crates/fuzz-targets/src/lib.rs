@@ -4,6 +4,7 @@
 //! instrumentation. It calls [`target`]. `tests/replay.rs` runs the same functions over the committed seeds and
 //! regressions in every `cargo test`. How to fuzz and how to add a target: `fuzz/README.md`.
 
+pub mod capture;
 pub mod control;
 pub mod nat;
 pub mod wire;
@@ -31,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_fragments", run: wire::fragments },
     Target { name: "wire_verify", run: wire::verify },
     Target { name: "wire_mac_text", run: wire::mac_text },
+    Target { name: "capture_read", run: capture::read },
     Target { name: "control_requests", run: control::requests },
     Target { name: "control_replies", run: control::replies },
     Target { name: "nat_icmp_quote", run: nat::icmp_quote },
