@@ -22,6 +22,8 @@ use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::verdict::VerdictKind;
+use nat::view::STEPS_MAX;
+use nat::view::Step;
 use packet_io::Buffer;
 use wire::ethernet::ETHER_TYPE_IPV4;
 use wire::ethernet::MacAddress;
@@ -71,6 +73,8 @@ pub struct TraceRecord {
     pub before: Vec<u8>,
     /// The frame as it leaves, with zeros for the destination station; empty when it does not.
     pub after: Vec<u8>,
+    /// The decisions on its way through the engine, in order; empty for frames that ended at the link layer.
+    pub steps: Vec<Step>,
     /// Bytes of link header in front of `before`.
     pub link_length: usize,
     /// Records that were lost just before this one.
@@ -109,6 +113,7 @@ pub fn tap(id: u64, filter: TraceFilter, snap_bytes: usize, records: usize) -> (
             length: 0,
             before: Vec::with_capacity(snap),
             after: Vec::with_capacity(snap),
+            steps: Vec::with_capacity(STEPS_MAX),
             link_length: 0,
             lost_before: 0,
         };
@@ -201,6 +206,7 @@ struct Noted {
     link_length: usize,
     packet: Vec<u8>,
     packet_length: usize,
+    steps: Vec<Step>,
 }
 
 /// The worker's part: its open taps, and room for the packets of one burst as they came.
@@ -232,6 +238,7 @@ impl Tracer {
                 link_length: 0,
                 packet: Vec::with_capacity(SNAP_BYTES_MAX),
                 packet_length: 0,
+                steps: Vec::with_capacity(STEPS_MAX),
             };
             self.noted = (0..BURST_MAX).map(|_| empty()).collect();
         }
@@ -261,6 +268,11 @@ impl Tracer {
             noted.packet.clear();
             noted.packet.extend_from_slice(bytes.get(..SNAP_BYTES_MAX).unwrap_or(bytes));
         }
+    }
+
+    /// Where to write the steps of the packet at `position` of the burst.
+    pub(crate) fn steps_of(&mut self, position: usize) -> Option<&mut Vec<Step>> {
+        self.noted.get_mut(position).map(|noted| &mut noted.steps)
     }
 
     /// Records the packets of a burst that got their verdict.
@@ -307,6 +319,8 @@ impl Tracer {
                 record.interface_out = out.map(|(interface, _, _)| interface);
                 record.length = (link_length + noted.packet_length) as u32;
                 record.link_length = link_length;
+                record.steps.clear();
+                record.steps.extend_from_slice(&noted.steps);
                 let link = link.get(..link_length).unwrap_or_default();
                 put(&mut record.before, &[link, &noted.packet], tap.snap);
                 match out {
@@ -334,6 +348,7 @@ impl Tracer {
             record.interface_out = None;
             record.length = frame.len() as u32;
             record.link_length = frame.len();
+            record.steps.clear();
             put(&mut record.before, &[frame], tap.snap);
             record.after.clear();
             tap.give(record);

@@ -12,6 +12,7 @@
 //! runs on a pinned thread, over a capture, and in a simulation with a virtual clock.
 
 use core::array;
+use core::slice;
 use std::sync::Arc;
 
 use nat::BuildError;
@@ -439,7 +440,17 @@ impl<I: Io> Worker<I> {
                 None => Packet::new(&mut [], PacketMeta::default()),
             });
             let Some(burst) = packets.get_mut(..count) else { return };
-            self.shard.process(now, burst, &mut self.outlet);
+            if tracing {
+                // One by one, so that the steps told are those of this packet, behind all before it.
+                for (position, packet) in burst.iter_mut().enumerate() {
+                    if let Some(steps) = self.tracer.steps_of(position) {
+                        self.shard.explain_packet(now, packet.meta, packet.bytes, steps);
+                    }
+                    self.shard.process(now, slice::from_mut(packet), &mut self.outlet);
+                }
+            } else {
+                self.shard.process(now, burst, &mut self.outlet);
+            }
             for (packet, result) in packets.iter().zip(&mut results) {
                 *result = (packet.outcome, packet.verdict);
             }

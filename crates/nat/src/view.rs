@@ -104,6 +104,9 @@ pub struct Filter {
     pub state: Option<TcpState>,
 }
 
+/// Steps an explanation has at most.
+pub const STEPS_MAX: usize = 16;
+
 /// One step of an explanation, in the order the packet path takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -170,6 +173,22 @@ pub enum Step {
     },
     /// A session would be made.
     SessionWouldBeCreated,
+    /// A fragment: it waits for the ports of its datagram, or has them already.
+    Fragment {
+        /// Offset in bytes.
+        offset: u16,
+        /// Whether more follow.
+        more: bool,
+    },
+    /// An ICMP error, about this packet.
+    Quoted {
+        /// Transport of the quoted packet.
+        protocol: Protocol,
+        /// Its source.
+        source: Endpoint,
+        /// Its destination.
+        destination: Endpoint,
+    },
     /// An explicit rule passes the protocol.
     PassRule(usize),
 }

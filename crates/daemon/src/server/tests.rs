@@ -305,6 +305,8 @@ fn a_trace_streams_packets_until_its_count_or_its_stop() {
     assert_eq!((record.verdict.as_str(), record.interface.as_str()), ("outbound", "lan"));
     assert!(record.before.starts_with("udp 10.0.0.2:4002 > 198.51.100.100:53 len 29 ttl 64"), "{}", record.before);
     assert!(record.after.as_ref().is_some_and(|after| after.contains(" > 198.51.100.100:53 ")));
+    let steps: Vec<&str> = record.steps.iter().map(|step| step.step.as_str()).collect();
+    assert_eq!(steps, ["parse", "owner", "route", "lookup", "session"], "{:?}", record.steps);
     assert_eq!(record.frame.as_ref().map(|frame| frame.0.len()), Some(60));
 
     other.send(&Request::Trace(Trace::default())).expect("the request is sent");

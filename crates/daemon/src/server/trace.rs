@@ -23,6 +23,7 @@ use super::is_timeout;
 use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
+use crate::server::why;
 use crate::trace;
 use crate::trace::Flow;
 use crate::trace::TraceFilter;
@@ -172,7 +173,7 @@ fn object_of(instance: &Instance, worker: usize, record: &trace::TraceRecord, wa
         kind: convert::verdict_kind(record.verdict.kind()),
         before: in_words(&record.before),
         after: left.then(|| in_words(&record.after)),
-        steps: Vec::new(),
+        steps: record.steps.iter().map(|step| why::step_of(instance.settings(), *step)).collect(),
         length_bytes: record.length,
         frame: (wanted.snap_bytes > 0).then(|| snap(&record.before)),
         frame_out: (wanted.snap_bytes > 0 && left).then(|| snap(&record.after)),

@@ -113,7 +113,7 @@ fn worker_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side)
 }
 
 /// One step in words.
-fn step_of(settings: &Settings, step: view::Step) -> Step {
+pub(crate) fn step_of(settings: &Settings, step: view::Step) -> Step {
     let (name, decision, detail) = match step {
         view::Step::Parsed { protocol, source, destination } => {
             let transport =
@@ -169,6 +169,16 @@ fn step_of(settings: &Settings, step: view::Step) -> Step {
         view::Step::SessionWouldBeCreated => {
             ("session", "a session would be created".to_owned(), "first packet with this remote endpoint".to_owned())
         }
+        view::Step::Fragment { offset, more } => {
+            let place = if more { format!("at {offset}, more follow") } else { format!("at {offset}, the last one") };
+            let first = "the first one has the ports; others wait for it";
+            ("fragment", place, first.to_owned())
+        }
+        view::Step::Quoted { protocol, source, destination } => (
+            "icmp error",
+            format!("about {protocol} {source} > {destination}"),
+            "the quoted packet tells whose it is (RFC 5508 §4)".to_owned(),
+        ),
         view::Step::PassRule(index) => {
             ("rule", format!("rule {index} passes it"), "the protocol is not translated".to_owned())
         }

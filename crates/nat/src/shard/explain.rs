@@ -11,8 +11,11 @@ use super::outbound::remote_port;
 use super::state::UNPAIRED;
 use super::state::state_now;
 use crate::addresses::Local;
+use crate::icmp_quote;
 use crate::mapping::InternalKey;
 use crate::mapping::SessionRef;
+use crate::packet::PacketMeta;
+use crate::packet::Stage;
 use crate::parse::Class;
 use crate::parse::Parsed;
 use crate::parse::destination_is_valid;
@@ -91,6 +94,70 @@ impl Shard {
             Side::Outside => self.explain_inbound(now, &parsed, Via::Outside, &mut account),
         };
         account.end(verdict)
+    }
+
+    /// The steps that a packet at this place of its way is about to take; written to `steps`, whose content is
+    /// replaced. For traces: ask just before [`Shard::process`] gets the packet. Changes nothing, and allocates
+    /// nothing while `steps` has room for [`crate::view::STEPS_MAX`].
+    pub fn explain_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], steps: &mut Vec<Step>) {
+        steps.clear();
+        let Ok(parsed) = parse(packet) else { return };
+        let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
+        let side = self.shared.side(meta.ingress);
+        let mut account = Account { steps: core::mem::take(steps), source_after: None, destination_after: None };
+        account.steps.push(Step::Parsed {
+            protocol: parsed.protocol_number,
+            source: Endpoint::new(parsed.source.into(), parsed.source_port),
+            destination: Endpoint::new(parsed.destination.into(), parsed.destination_port),
+        });
+        if parsed.class == Class::IcmpError {
+            self.explain_error(now, packet, &mut account);
+        } else if parsed.is_fragment() {
+            let offset = parsed.fragment_offset;
+            account.steps.push(Step::Fragment { offset, more: parsed.more_fragments });
+        } else if hairpin {
+            self.explain_inbound(now, &parsed, Via::Hairpin, &mut account);
+        } else {
+            let owner = worker_to_ask(self, side, packet);
+            account.steps.push(Step::Owner(owner));
+            match side {
+                _ if owner != self.worker => {}
+                Side::Inside => {
+                    self.explain_outbound(now, &parsed, &mut account);
+                }
+                Side::Outside => {
+                    self.explain_inbound(now, &parsed, Via::Outside, &mut account);
+                }
+            }
+        }
+        *steps = account.steps;
+    }
+
+    /// An ICMP error: the packet it quotes, and the mapping that explains it.
+    fn explain_error(&self, now: Instant, packet: &[u8], account: &mut Account) {
+        let Ok(quote) = icmp_quote::parse(packet) else { return };
+        account.steps.push(Step::Quoted {
+            protocol: quote.protocol,
+            source: quote.source,
+            destination: quote.destination,
+        });
+        let key = InternalKey {
+            realm: RealmId::default(),
+            protocol: quote.protocol,
+            address: quote.destination.address.to_bits(),
+            port: quote.destination.port,
+        };
+        let outbound = self.find_live_mapping(&key, now);
+        let inbound = self
+            .shared
+            .address_index(quote.source.address)
+            .and_then(|address| self.shared.owner(address, quote.protocol, quote.source.port))
+            .filter(|(worker, index)| *worker == self.worker && self.is_alive(index.0, now))
+            .map(|(_, index)| index.0);
+        match outbound.or(inbound) {
+            Some(index) => self.explain_mapping(now, index, account),
+            None => account.steps.push(Step::NoMapping),
+        }
     }
 
     fn explain_route(&self, side: Side, destination: u32, parsed: &Parsed, account: &mut Account) -> Option<Verdict> {
