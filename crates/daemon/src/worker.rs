@@ -298,7 +298,10 @@ impl<I: Io> Worker<I> {
     fn take_crossing(&mut self, now: Instant, item: Crossing<I::Buffer>) {
         match item {
             Crossing::Process { buffer, meta } => {
-                self.shard.counters_mut().taken_over += 1;
+                // An error Natrix made itself is no packet received, so it is in nobody's balance.
+                if meta.stage != Stage::OwnError {
+                    self.shard.counters_mut().taken_over += 1;
+                }
                 self.make_ready(now, buffer, meta);
             }
             Crossing::Transmit { buffer, egress, verdict } => {

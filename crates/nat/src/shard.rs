@@ -210,7 +210,8 @@ impl Shard {
                     packet.verdict = None;
                     packet.outcome = Outcome::Transmit { egress, length };
                 }
-                Fate::Done(_) if is_own => {
+                // Handed off once more: the endpoint it is about has another owner since, so nobody waits for it.
+                Fate::Done(_) | Fate::HandOff { .. } if is_own => {
                     packet.verdict = None;
                     packet.outcome = Outcome::Done;
                 }

@@ -533,6 +533,11 @@ impl Bed {
     /// When they do not balance.
     pub fn check_books(&mut self) {
         self.settle();
+        for (worker, one) in self.machine.counters().enumerate() {
+            let came = one.received + one.taken_over;
+            let went = one.verdicts_total() + one.handed_off + one.fragments_held + one.neighbour_pending;
+            assert_eq!(came, went, "packets that came to worker {worker} and what became of them: {one:?}");
+        }
         let counters = self.counters();
         let accounted = counters.verdicts_total() + counters.fragments_held + counters.neighbour_pending;
         assert_eq!(counters.received, accounted, "received packets and verdicts: {:?}", self.verdicts());
