@@ -30,6 +30,8 @@ use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use wire::build;
+use wire::ethernet::FRAME_LENGTH_MIN;
+use wire::ethernet::HEADER_LENGTH;
 use wire::ipv4::Ipv4;
 use wire::tcp::Flags;
 
@@ -231,7 +233,10 @@ impl Bed {
 
     /// As [`Bed::offer`], at this worker.
     pub fn offer_to(&mut self, worker: usize, side: Side, packet: &[u8]) {
-        self.audit.goes_in(packet);
+        // The padding of a short frame makes a truncated packet whole.
+        let mut padded = packet.to_vec();
+        padded.resize(packet.len().max(FRAME_LENGTH_MIN - HEADER_LENGTH), 0);
+        self.audit.goes_in(&padded);
         self.machine.receive(worker, side, packet);
     }
 
