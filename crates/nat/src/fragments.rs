@@ -343,7 +343,17 @@ impl FragmentTracker {
         let (from, to) = ((info.offset / 8) as usize, end.div_ceil(8) as usize);
         match units.fit(from, to) {
             Fit::New => {}
-            Fit::Duplicate => return dropped(Verdict::FragmentOverlap),
+            Fit::Duplicate => {
+                // A first fragment with other ports is of another datagram, whose sender uses its identification
+                // too soon (RFC 6864 §4.2). What is still to come may be of either: none of it goes on, lest one
+                // subscriber gets what is meant for another.
+                if let (State::Resolved(ports), Some(others)) = (datagram.state, info.first_ports)
+                    && ports != others
+                {
+                    return self.give_up(slot, Verdict::FragmentOverlap);
+                }
+                return dropped(Verdict::FragmentOverlap);
+            }
             Fit::Overlap => return self.give_up(slot, Verdict::FragmentOverlap),
         }
         let resolved = match (datagram.state, info.first_ports) {
