@@ -86,6 +86,13 @@ pub(crate) fn decrement_ttl(bytes: &mut [u8]) {
     put_u16(bytes, ip::CHECKSUM, delta.apply(get_u16(bytes, ip::CHECKSUM)));
 }
 
+/// Gives a packet that is not translated otherwise another identification.
+pub(crate) fn set_identification(bytes: &mut [u8], identification: u16) {
+    let delta = Delta::of_u16(get_u16(bytes, ip::IDENTIFICATION), identification);
+    put_u16(bytes, ip::IDENTIFICATION, identification);
+    put_u16(bytes, ip::CHECKSUM, delta.apply(get_u16(bytes, ip::CHECKSUM)));
+}
+
 #[inline]
 fn decrement_ttl_field(bytes: &mut [u8]) -> Delta {
     let old = get_u16(bytes, ip::TTL);

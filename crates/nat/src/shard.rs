@@ -296,9 +296,9 @@ impl Shard {
                 Side::Inside => self.leaving(at, bytes, hash, sink),
                 Side::Outside => self.entering(at, bytes, sink),
             },
-            Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin),
+            Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
             Stage::Hairpin => match parsed.class {
-                Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin),
+                Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
                 _ => self.inbound_flow(at, bytes, inbound::Via::Hairpin, sink),
             },
             Stage::FragmentResolved | Stage::HairpinFragment => {

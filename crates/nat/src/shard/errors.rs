@@ -9,9 +9,11 @@ use crate::icmp_quote;
 use crate::icmp_quote::QuoteChange;
 use crate::mapping::InternalKey;
 use crate::packet::PacketMeta;
+use crate::packet::Sink;
 use crate::packet::Stage;
 use crate::parse::Parsed;
 use crate::rewrite::decrement_ttl;
+use crate::rewrite::set_identification;
 use crate::types::Endpoint;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -22,7 +24,7 @@ impl Shard {
     /// of our external endpoints as its source.
     #[cold]
     #[inline(never)]
-    pub(super) fn inbound_error(&mut self, at: Arrival<'_>, bytes: &mut [u8], via: Via) -> Fate {
+    pub(super) fn inbound_error<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], via: Via, sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
@@ -62,7 +64,8 @@ impl Shard {
         let Some(hop) = self.shared.route(Side::Inside, internal.address.to_bits()).copied() else {
             return Fate::Done(Verdict::NoRoute);
         };
-        if parsed.total_length > hop.mtu {
+        if parsed.total_length > hop.mtu && parsed.dont_fragment {
+            // In silence: nothing is said about errors (RFC 1812 §4.3.2.7).
             return Fate::Done(Verdict::TooBig);
         }
         // RFC 5508 §4.2 REQ-4: the quote becomes what the subscriber sent.
@@ -71,14 +74,13 @@ impl Shard {
         decrement_ttl(packet);
         self.counters.icmp_errors_translated += 1;
         let verdict = if via == Via::Hairpin { Verdict::Hairpin } else { Verdict::Inbound };
-        self.counters.bytes_forwarded[if via == Via::Hairpin { 2 } else { 1 }] += u64::from(parsed.total_length);
-        Fate::Forward { verdict, egress: hop.egress(internal.address.to_bits()), length: parsed.total_length }
+        self.finish(packet, parsed, &hop, internal.address.to_bits(), verdict, sink)
     }
 
     /// An error from inside about a packet that came in to a subscriber.
     #[cold]
     #[inline(never)]
-    pub(super) fn outbound_error(&mut self, at: Arrival<'_>, bytes: &mut [u8]) -> Fate {
+    pub(super) fn outbound_error<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
@@ -118,29 +120,34 @@ impl Shard {
             return Fate::Done(Verdict::TtlExpired);
         }
         let external: Endpoint = self.mappings.get(index).external();
-        let route = self.shared.route(Side::Outside, parsed.destination).copied();
-        if hairpin.is_none() && route.is_none_or(|hop| parsed.total_length > hop.mtu) {
-            return Fate::Done(if route.is_none() { Verdict::NoRoute } else { Verdict::TooBig });
+        let way = match (hairpin, self.shared.route(Side::Outside, parsed.destination).copied()) {
+            (Some(_), _) => None,
+            (None, Some(hop)) => Some(hop),
+            (None, None) => return Fate::Done(Verdict::NoRoute),
+        };
+        if parsed.dont_fragment && way.is_some_and(|hop| parsed.total_length > hop.mtu) {
+            return Fate::Done(Verdict::TooBig);
         }
         // RFC 5508 §4.2 REQ-5: the quote becomes what the remote host sent; the error itself comes from the
         // external address, whoever inside reported it (REQ-5c), so that no inside address leaves.
         let change = QuoteChange { destination: external, outer_source: external.address, ..quote.unchanged() };
         icmp_quote::rewrite(packet, &quote, &change);
-        if hairpin.is_some() {
-            // RFC 5508 §5 REQ-7: the other mapping is still to be undone, where it lives.
-            let translated = Parsed { source: external.address.to_bits(), ..*parsed };
-            return self.inbound_error(Arrival { parsed: &translated, ..at }, bytes, Via::Hairpin);
+        if !parsed.dont_fragment {
+            // RFC 6864 §5.3.1: like all else that leaves with an address many share and may be fragmented.
+            let fresh = self.identifications.next(external.address, parsed.destination.into(), parsed.protocol_number);
+            set_identification(packet, fresh);
         }
-        decrement_ttl(packet);
-        self.counters.icmp_errors_translated += 1;
-        self.counters.bytes_forwarded[0] += u64::from(parsed.total_length);
-        match route {
-            Some(hop) => Fate::Forward {
-                verdict: Verdict::Outbound,
-                egress: hop.egress(parsed.destination),
-                length: parsed.total_length,
-            },
-            None => Fate::Done(Verdict::NoRoute),
+        match way {
+            Some(hop) => {
+                decrement_ttl(packet);
+                self.counters.icmp_errors_translated += 1;
+                self.finish(packet, parsed, &hop, parsed.destination, Verdict::Outbound, sink)
+            }
+            None => {
+                // RFC 5508 §5 REQ-7: the other mapping is still to be undone, where it lives.
+                let translated = Parsed { source: external.address.to_bits(), ..*parsed };
+                self.inbound_error(Arrival { parsed: &translated, ..at }, bytes, Via::Hairpin, sink)
+            }
         }
     }
 }

@@ -55,7 +55,7 @@ impl Shard {
     pub(super) fn entering<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { parsed, .. } = at;
         if parsed.class == Class::IcmpError {
-            return self.inbound_error(at, bytes, Via::Outside);
+            return self.inbound_error(at, bytes, Via::Outside, sink);
         }
         if parsed.is_fragment() {
             return self.inbound_fragment(at, bytes, sink);

@@ -161,7 +161,7 @@ impl Shard {
         sink: &mut S,
     ) {
         let Ok(parsed) = parse(message) else { return };
-        match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin) {
+        match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink) {
             Fate::Forward { egress, length, .. } => {
                 // Natrix's own message is no packet received: it has no verdict.
                 if sink.transmit(egress, &[message.get(..usize::from(length)).unwrap_or(message)]) {

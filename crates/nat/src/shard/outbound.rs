@@ -57,7 +57,7 @@ impl Shard {
         let Arrival { meta, parsed, .. } = at;
         if parsed.class == Class::IcmpError {
             // Belongs to the subscriber it is about, who need not be its sender (a router may be).
-            return self.outbound_error(at, bytes);
+            return self.outbound_error(at, bytes, sink);
         }
         let owner = self.shared.worker_of_subscriber(parsed.source);
         if owner != self.worker {
