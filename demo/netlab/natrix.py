@@ -5,6 +5,9 @@ import socket
 from pathlib import Path
 
 from . import process
+from .topology import POOL
+from .topology import SRV1
+from .topology import SUBSCRIBERS
 
 DEMO_CONFIGURATION = Path(__file__).resolve().parent.parent / "demo.toml"
 _SOCKET_IN_DEMO = "/run/natrix/control.sock"
@@ -155,11 +158,12 @@ class Natrix:
         return lines
 
     def how_to_look(self):
-        binary, where = self.binary, f"--socket {self.socket}"
+        binary = self.binary
         return [
-            f"{binary} top {where}",
-            f"{binary} show sessions {where}     also: status, interfaces, pools, subscribers, mappings, counters, drops",
-            f"{binary} find 203.0.113.1 {where}     who holds this external address",
-            f"{binary} why udp 100.64.0.10:5000 192.0.2.10:53 {where}     what would happen to this packet",
-            f"{binary} trace {where}     packets as they pass",
+            f"export NATRIX_SOCKET={self.socket}",
+            f"{binary} top",
+            f"{binary} show sessions     also: status, interfaces, pools, subscribers, mappings, counters, drops",
+            f"{binary} find {POOL[0]}     who holds this external address",
+            f"{binary} why udp {SUBSCRIBERS['sub1']}:5000 {SRV1}:53     what would happen to this packet",
+            f"{binary} trace     packets as they pass",
         ]

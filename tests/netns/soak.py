@@ -20,6 +20,7 @@ from netlab.topology import SRV1  # noqa: E402
 from netlab.topology import SRV2  # noqa: E402
 from netlab.topology import Network  # noqa: E402
 from run import watch_for_leaks  # noqa: E402
+from test_whole_run import the_verdicts_add_up_to_the_packets_received  # noqa: E402
 
 
 def resident_kib(pid):
@@ -83,6 +84,10 @@ def faults(n, dut):
     leaks = n.core.run(["nft", "list", "table", "ip", "leaks"], check=True)[1]
     if "packets 0 bytes 0" not in leaks:
         found.append(f"an inside source was seen outside: {leaks}")
+    try:
+        the_verdicts_add_up_to_the_packets_received(n)
+    except kit.Failure as failure:
+        found.append(str(failure))
     with kit.sockets(kit.echo_socket(n.sub1, 4242)) as sub:
         for _ in range(3):
             sub.sendto(b"\x08\0\0\0\0\0\0\1still there?", (SRV1, 0))
