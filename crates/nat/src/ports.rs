@@ -103,19 +103,6 @@ pub struct AddressSpec {
     pub reserved: Vec<u16>,
 }
 
-impl AddressSpec {
-    /// Port 0 never: it means "none" to sockets and to tables. As a query identifier it is as good as any other, but is left out alike.
-    fn offers(&self, protocol: Protocol, port: u16) -> bool {
-        match protocol {
-            _ if port == 0 => false,
-            Protocol::Icmp => true,
-            Protocol::Udp | Protocol::Tcp => {
-                (self.port_min..=self.port_max).contains(&port) && !self.reserved.contains(&port)
-            }
-        }
-    }
-}
-
 /// The external ports of all addresses of an instance.
 pub struct PortTable {
     used: Arena<AtomicU64>,
@@ -500,12 +487,20 @@ impl PortTable {
 }
 
 /// The bits of ports that an address never gives out.
+///
+/// Port 0 never: it means "none" to sockets and to tables. As a query identifier it is as good as any other, but is
+/// left out alike.
 fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
-    let mut words = [0u64; WORDS];
-    for port in 0..=u16::MAX {
-        if !spec.offers(protocol, port) {
-            words[usize::from(port / 64)] |= 1 << (port % 64);
-        }
+    let mut words = [u64::MAX; WORDS];
+    let (offered, reserved) = match protocol {
+        Protocol::Icmp => (1..=u16::MAX, &[][..]),
+        Protocol::Udp | Protocol::Tcp => (spec.port_min.max(1)..=spec.port_max, &spec.reserved[..]),
+    };
+    for port in offered {
+        words[usize::from(port / 64)] &= !(1 << (port % 64));
+    }
+    for port in reserved {
+        words[usize::from(port / 64)] |= 1 << (port % 64);
     }
     words
 }
