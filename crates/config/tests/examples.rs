@@ -10,6 +10,7 @@ use config::DriverKind;
 use config::Hugepages;
 use config::InterfaceLink;
 use config::Machine;
+use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::settings::Filtering;
@@ -129,4 +130,13 @@ fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
     assert_eq!(fault.seen, "100 MiB available");
     let machine = Machine { cpus: Some(2), memory_bytes: Some(needed.total_bytes()) };
     assert!(config::parse_for(&smallest(), "natrix.toml", &machine).is_ok());
+}
+
+// covers: 7857-2.1b, 7857-2.1a, 5382-REQ-5a
+#[test]
+fn the_opening_and_the_closing_time_are_set_apart_and_opening_may_be_short() {
+    let config = compiled(&format!("{}\n[timeouts]\ntcp_opening = \"30 s\"\ntcp_closing = \"5 min\"\n", smallest()));
+    let timeouts = config.nat.timeouts;
+    assert_eq!((timeouts.tcp_opening, timeouts.tcp_closing), (Duration::from_secs(30), Duration::from_secs(300)));
+    assert_eq!(timeouts.tcp_established, Settings::default().timeouts.tcp_established);
 }

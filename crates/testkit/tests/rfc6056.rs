@@ -96,3 +96,58 @@ fn with_half_of_the_ports_reserved_the_others_are_used_evenly() {
     let edge = positions.iter().filter(|position| **position == 0).count();
     assert!(edge < 90, "{edge} of 20000 ports are the first behind a reserved block; 39 are expected");
 }
+
+#[test]
+fn every_port_that_is_not_reserved_is_given_out_once_before_any_is_refused() {
+    covers!("6056-1", "6888-REQ-15");
+    let reserved: Vec<u16> = (1_900..2_100).chain([5_350, 5_351, 65_535]).collect();
+    for workers in [1, 2] {
+        let mut bed = Bed::new(settings().addresses(&POOL[..1]).reserved(&reserved)).workers(workers);
+        let free = 64_512 - reserved.len() as u32;
+        let given: HashSet<u16> = ports(&mut bed, free).into_iter().collect();
+        assert_eq!(given.len() as u32, free, "none is given twice, and none is refused");
+        assert!(given.iter().all(|port| *port >= 1024 && !reserved.contains(port)));
+        bed.inside(&build::udp(at(I1, 1), at(E1, 9)).payload(b"x").build());
+        assert_eq!(bed.take_outside(), Vec::<Vec<u8>>::new());
+        assert!(is_icmp(&bed.only_inside(), 3, 1));
+    }
+}
+
+#[test]
+fn half_the_ports_reserved_does_not_favour_any_of_the_others() {
+    covers!("6056-5");
+    // Whoever looks for the next free port from a random one gives out those behind a gap most often (RFC 6056 §5).
+    let layouts: [fn(u16) -> bool; 5] = [
+        |port| port < 33_280,
+        |port| port % 2 == 0,
+        |port| port / 64 % 2 == 0,
+        |port| port / 5_000 % 2 == 0,
+        // Crowded and almost empty stretches take turns.
+        |port| if port / 64 % 2 == 0 { port % 8 != 0 } else { port % 8 == 0 },
+    ];
+    for (layout, is_reserved) in layouts.into_iter().enumerate() {
+        for workers in [1, 2] {
+            let (reserved, offered): (Vec<u16>, Vec<u16>) = (1024..=65_535).partition(|port| is_reserved(*port));
+            let mut bed = Bed::new(settings().reserved(&reserved)).workers(workers).seed(9 + layout as u64);
+            // Few of 3 times 32000, so that those already in use change nothing; as many from each worker, as each
+            // looks in its own part first.
+            let worker_of = |host: u32| bed.shared().worker_of_subscriber(host).index();
+            let of = |worker| (0x6440_0100_u32..).filter(move |host| worker_of(*host) == worker).take(96 / workers);
+            let hosts: Vec<u32> = (0..workers).flat_map(of).collect();
+            let mut given = Vec::new();
+            for port in 2_000..2_100 {
+                given.extend(hosts.iter().map(|host| bed.open_udp(at((*host).into(), port), at(E1, 9)).port()));
+            }
+            // The rank of a port among those offered has to be even.
+            let ranks: Vec<u16> =
+                given.iter().map(|port| offered.binary_search(port).expect("never a reserved one") as u16).collect();
+            let last = offered.len() as u16 - 1;
+            let even = chi_square(&ranks, 0, last, 64);
+            assert!(even < 120.0, "layout {layout}, {workers} workers: chi-square {even} over the range");
+            // And so the distance from the gap before it: every bin is one in 64 neighbours.
+            let within: Vec<u16> = ranks.iter().map(|rank| rank % 64).collect();
+            let even = chi_square(&within, 0, 63, 64);
+            assert!(even < 120.0, "layout {layout}, {workers} workers: chi-square {even} behind gaps");
+        }
+    }
+}
