@@ -13,6 +13,15 @@ fn every_claim_has_a_test_and_every_marker_names_a_requirement() {
 }
 
 #[test]
+fn the_page_is_what_the_data_and_the_markers_say() {
+    let root = conformance::root();
+    let requirements = conformance::requirements(&root).expect("docs/conformance.toml");
+    let tests = conformance::tests(&root).expect("test sources");
+    let page = std::fs::read_to_string(root.join("docs/conformance.md")).expect("docs/conformance.md");
+    assert!(page == conformance::render(&requirements, &tests), "out of date; `make conformance` writes it");
+}
+
+#[test]
 fn no_requirement_of_the_five_rfcs_is_left_out() {
     let requirements = conformance::requirements(&conformance::root()).expect("docs/conformance.toml");
     let count = |source: &str| requirements.iter().filter(|requirement| requirement.source == source).count();

@@ -141,6 +141,22 @@ fn packets_from_own_or_external_addresses_are_forged() {
 }
 
 #[test]
+fn a_subscriber_cannot_be_imitated_from_outside_to_another_one() {
+    covers!("T7");
+    let mut bed = Bed::new(settings());
+    let first = bed.open_udp(at(I1, 5000), at(E1, 9));
+    bed.inside(&build::udp(at(I2, 6000), first).payload(b"hairpin").build());
+    let second = source(&bed.only_inside());
+    bed.inside(&build::udp(at(I1, 5000), second).payload(b"hairpin").build());
+    bed.take_inside();
+    // Both mappings have a session with each other; its packets come from inside only.
+    bed.outside(&build::udp(first, second).payload(b"forged").build());
+    bed.outside(&build::udp(second, first).payload(b"forged").build());
+    bed.assert_silent();
+    assert_eq!(bed.count(Verdict::SourceSpoofed), 2);
+}
+
+#[test]
 fn destinations_that_can_not_be_are_dropped() {
     covers!("T8");
     let mut bed = Bed::new(settings());
