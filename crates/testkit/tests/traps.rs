@@ -4,6 +4,7 @@ use nat::Duration;
 use nat::Instant;
 use nat::Settings;
 use nat::Verdict;
+use nat::settings::Filtering;
 use nat::tcp::TcpState;
 use nat::types::Side;
 use testkit::*;
@@ -336,4 +337,25 @@ fn over_a_million_allocations_no_port_is_zero_reserved_or_out_of_range() {
     }
     let made: u64 = bed.counters().mappings_created.iter().sum();
     assert!(made >= 999_000, "{made} mappings were made");
+}
+
+#[test]
+fn sessions_that_have_ended_give_their_room_back_while_their_mapping_lives() {
+    let few = settings()
+        .short_timers()
+        .filtering(Filtering::AddressDependent)
+        .limits(|limits| limits.extra_sessions_max = 10);
+    let mut bed = Bed::new(few);
+    for round in 0..20_u8 {
+        for host in 0..10 {
+            // Refused, and without a packet outside, if there were no room.
+            bed.open_udp(at(I1, 5000), at([198, 51, round, host + 10].into(), 9));
+        }
+        bed.open_udp(at(I1, 5000), at(E1, 9));
+        bed.advance_secs(6);
+        bed.open_udp(at(I1, 5000), at(E1, 9));
+        bed.advance_secs(6);
+    }
+    assert_eq!(bed.mappings().len(), 1);
+    assert_eq!(bed.counters().mappings_created.iter().sum::<u64>(), 1, "one mapping all the time");
 }
