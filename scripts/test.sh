@@ -19,8 +19,8 @@ step() {
     echo "== $name"
     "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
-    ok=$(awk '/^test result: /{n += $4} /^ok [0-9]/{n++} END{print n + 0}' "$log")
-    not_ok=$(awk '/^test result: /{n += $6} /^not ok [0-9]/{n++} END{print n + 0}' "$log")
+    ok=$(awk '/^test result: .*finished in/{n += $4} /^ok [0-9]/{n++} END{print n + 0}' "$log")
+    not_ok=$(awk '/^test result: .*finished in/{n += $6} /^not ok [0-9]/{n++} END{print n + 0}' "$log")
     # A step without results of its own counts as one; so does a failure outside the results.
     if [ "$ok" -eq 0 ] && [ "$not_ok" -eq 0 ] && [ "$status" -eq 0 ]; then
         ok=1
