@@ -299,7 +299,7 @@ impl<I: Io> Worker<I> {
         match item {
             Crossing::Process { buffer, meta } => {
                 // An error Natrix made itself is no packet received, so it is in nobody's balance.
-                if meta.stage != Stage::OwnError {
+                if !meta.stage.is_own() {
                     self.shard.counters_mut().taken_over += 1;
                 }
                 self.make_ready(now, buffer, meta);

@@ -25,8 +25,19 @@ pub enum Stage {
     /// An ICMP error Natrix itself made about a hairpinned packet, on its way to the worker of the sender's
     /// mapping. Not a packet received: it is counted as originated and has no verdict.
     OwnError,
+    /// A SYN that was held for six seconds, on its way to the worker that owns the external endpoint by now: only that
+    /// one knows whether a matching SYN went out. Like `OwnError` it is no packet received, and has no verdict.
+    HeldSyn,
     /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
     HairpinFragment,
+}
+
+impl Stage {
+    /// Whether this is something of Natrix's own, not a packet received: no worker's balance has it.
+    #[inline]
+    pub const fn is_own(self) -> bool {
+        matches!(self, Stage::OwnError | Stage::HeldSyn)
+    }
 }
 
 /// What travels with a packet between stages and between workers. Plain data, 12 bytes.

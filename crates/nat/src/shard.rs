@@ -204,7 +204,7 @@ impl Shard {
                 Err(verdict) => Fate::Done(*verdict),
             };
             // What Natrix itself made is no packet received, and has no verdict.
-            let is_own = packet.meta.stage == Stage::OwnError;
+            let is_own = packet.meta.stage.is_own();
             match fate {
                 Fate::Forward { egress, length, .. } if is_own => {
                     packet.verdict = None;
@@ -296,6 +296,7 @@ impl Shard {
                 Side::Inside => self.leaving(at, bytes, hash, sink),
                 Side::Outside => self.entering(at, bytes, sink),
             },
+            Stage::HeldSyn => self.answer_held_syn(at, bytes, sink),
             Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
             Stage::Hairpin => match parsed.class {
                 Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),

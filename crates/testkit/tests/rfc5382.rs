@@ -491,9 +491,7 @@ fn an_unsolicited_syn_is_answered_though_the_subscriber_opens_another_connection
             bed.assert_silent();
             bed.advance_secs(1);
             let answers = bed.take_outside();
-            // The one that holds the SYN sees that another worker owns the mapping now, but not its sessions, and
-            // rather says nothing than too much.
-            assert!(answers.len() == 1 || workers > 1 && answers.is_empty(), "{workers} workers, seed {seed}");
+            assert_eq!(answers.len(), 1, "{workers} workers, seed {seed}");
             assert!(answers.iter().all(|packet| is_icmp(packet, 3, 3)));
         }
     }

@@ -3,12 +3,15 @@
 //! Nothing waits for it: a lookup treats an entry that is out of date as absent. The sweep only gives the
 //! memory and the external port back.
 
+use super::Arrival;
+use super::Fate;
 use super::Shard;
 use super::local::Reason;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::packet::Stage;
 use crate::time::Instant;
+use crate::types::Protocol;
 use crate::verdict::Verdict;
 
 /// A whole round over all records takes about this long, if calls come often enough.
@@ -89,16 +92,42 @@ impl Shard {
             let meta = PacketMeta { ingress: syn.ingress, stage: Stage::Received, ports: (0, 0) };
             let towards = self.shared.side(syn.ingress);
             let address = self.shared.address_index(syn.external.address);
-            let owner =
-                address.and_then(|address| self.shared.owner(address, crate::types::Protocol::Tcp, syn.external.port));
-            // A mapping that another worker made meanwhile may be the one the SYN was waiting for; its
-            // sessions can not be seen from here, so silence (which is always allowed, REQ-4a).
-            if owner.is_some_and(|(worker, _)| worker != self.worker) {
-                self.counters.unsolicited_syns_matched += 1;
+            let owner = address.and_then(|address| self.shared.owner(address, Protocol::Tcp, syn.external.port));
+            // A mapping that another worker made meanwhile may be the one the SYN was waiting for; only that
+            // worker sees its sessions.
+            if let Some((worker, _)) = owner
+                && worker != self.worker
+            {
+                let meta = PacketMeta { stage: Stage::HeldSyn, ..meta };
+                // A full ring means silence, which is always allowed (REQ-4a).
+                let _ = sink.hand_off(worker, meta, &[syn.quote()]);
                 continue;
             }
             self.send_error(now, towards, meta, Reason::PortUnreachable, syn.quote(), sink);
         }
+    }
+
+    /// A SYN held by another worker, whose external endpoint has a mapping here by now: forgotten if a matching SYN
+    /// went out, else answered.
+    pub(super) fn answer_held_syn<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let address = self.shared.address_index(parsed.destination.into());
+        let owner = address.and_then(|address| self.shared.owner(address, Protocol::Tcp, parsed.destination_port));
+        let matched = match (address, owner) {
+            (Some(address), Some((worker, index))) if worker == self.worker => {
+                let by = Shard::hashed_by(self.shared.facts(address), Protocol::Tcp);
+                self.find_session(index.0, parsed.source, parsed.source_port, by, now).is_some()
+            }
+            // Given to yet another worker since: silence.
+            (_, owner) => owner.is_some(),
+        };
+        if matched {
+            self.counters.unsolicited_syns_matched += 1;
+        } else {
+            let meta = PacketMeta { stage: Stage::Received, ..meta };
+            self.send_error(now, self.shared.side(meta.ingress), meta, Reason::PortUnreachable, bytes, sink);
+        }
+        Fate::Done(Verdict::UnsolicitedSyn)
     }
 
     /// Whether no mapping, session, subscriber, fragment or SYN is left.
