@@ -38,6 +38,9 @@ stun:stun-client
 shellcheck:shellcheck
 "
 readonly units="nginx.service coturn.service"
+# Debian's compiler for building web browsers, and all that comes with it.
+readonly web_compiler=rustc-web
+readonly web_packages="rustc-web cargo-web rustfmt-web rust-web-clippy"
 
 # Servers live in sbin, which is not on everybody's path.
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin"
@@ -60,6 +63,14 @@ restore_policy() {
     fi
 }
 
+# Package lists are often absent in fresh images, and stale in old ones; read once a run.
+lists_are_fresh=""
+refresh_lists() {
+    [ -z "$lists_are_fresh" ] || return 0
+    apt-get -qq update || fail "set-up: apt-get update failed; see above"
+    lists_are_fresh=1
+}
+
 install_packages() {
     [ "$(id -u)" -eq 0 ] || fail "set-up: needs root to install: $*; run again as root"
     command -v apt-get >/dev/null || fail "set-up: no apt-get here; install by hand: $*"
@@ -78,8 +89,7 @@ install_packages() {
     chmod 755 "$policy_file"
 
     echo "set-up: installing $*"
-    # Package lists are often absent in fresh images, and stale in old ones.
-    apt-get -qq update || fail "set-up: apt-get update failed; see above"
+    refresh_lists
     DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" </dev/null >/dev/null ||
         fail "set-up: apt-get install failed; see above"
     restore_policy
@@ -111,10 +121,23 @@ rust_is_there() {
     [ -n "$version" ] && at_least "$version" "$rust_needed" && command -v cargo >/dev/null
 }
 
+# The version of package $1 that apt would install, as far as "1.96"; empty where there is none.
+candidate_version() {
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9]*\.[0-9]*\).*/\1/p'
+}
+
 install_rust() {
-    # Compilers packaged by Debian are too old up to Debian 13; the package of rustup brings a current one.
-    if ! command -v rustup >/dev/null && [ -n "$(apt-cache madison rustup 2>/dev/null)" ]; then
-        install_packages rustup
+    # `rustc` of Debian is too old up to Debian 13. From Debian 13 and Ubuntu 24.04 on the package of rustup
+    # brings a current compiler. Debian 12 has none; there the compiler that Debian keeps current to build
+    # web browsers is new enough. apt takes away an older `rustc` or `cargo` for it: they cannot be there together.
+    if ! command -v rustup >/dev/null && command -v apt-get >/dev/null; then
+        [ "$(id -u)" -ne 0 ] || refresh_lists
+        if [ -n "$(candidate_version rustup)" ]; then
+            install_packages rustup
+        elif at_least "$(candidate_version "$web_compiler")" "$rust_needed"; then
+            # shellcheck disable=SC2086 # a list of package names
+            install_packages $web_packages
+        fi
         hash -r
     fi
     if command -v rustup >/dev/null; then
@@ -146,6 +169,11 @@ if [ -n "${missing// /}" ]; then
     [ -z "${missing// /}" ] || fail "set-up: still missing after installing: $missing; install by hand"
 fi
 rust_is_there || install_rust
-if ! components_are_there && command -v rustup >/dev/null; then
-    rustup component add rustfmt clippy
+if ! components_are_there; then
+    if command -v rustup >/dev/null; then
+        rustup component add rustfmt clippy
+    elif [ "$(id -u)" -eq 0 ] && dpkg -s "$web_compiler" >/dev/null 2>&1; then
+        # shellcheck disable=SC2086 # a list of package names
+        install_packages $web_packages
+    fi
 fi
