@@ -51,6 +51,8 @@ missing_packages() {
         command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
     done
     pkg-config --exists libdpdk 2>/dev/null || echo libdpdk-dev
+    # cargo fetches over TLS.
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
 }
 
 # Gives back the service policy as it was; also after an installation that was killed.
