@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use packet_io::capture::CaptureWriter;
 use wire::arp::Message;
 use wire::build;
 use wire::build::endpoint;
@@ -87,7 +88,130 @@ fn main() -> io::Result<()> {
     write("wire_arp", "request", &request.to_bytes())?;
     write("wire_arp", "reply", &request.reply(router).to_bytes())?;
     write("wire_mac_text", "colons", client.to_string().as_bytes())?;
-    write("wire_mac_text", "dashes", b"02-00-5E-10-AB-01")
+    write("wire_mac_text", "dashes", b"02-00-5E-10-AB-01")?;
+    captures_and_neighbours(&build::frame(client, router, ETHER_TYPE_IPV4, &plain), &request)?;
+    paths()
+}
+
+/// Settings of `engine_path` and `frames_path`: all defaults, and variants of single bytes (see `traffic::setup`).
+const PLAIN: [u8; 8] = [0; 8];
+const TWO_WORKERS: [u8; 8] = [0, 4, 0, 8, 0, 0, 1, 2];
+const STRICT: [u8; 8] = [0b10_1010, 4, 0, 0, 0, 0, 2, 1];
+const BY_ADDRESS: [u8; 8] = [0b1101_0101, 1, 64, 3, 0, 0, 3, 0];
+const TINY: [u8; 8] = [0, 0, 8, 2, 0, 0x7f, 4, 0];
+const NARROW: [u8; 8] = [0, 0, 0, 0, 3 << 3, 0x80, 5, 0];
+
+/// Steps of `engine_path`: an operation, then what it reads (see `traffic::Traffic::packet`).
+fn paths() -> io::Result<()> {
+    // Packet at once, kind, and for flows: insider, outsider, what the protocol needs, shape.
+    let udp = [0, 0, 0x00, 0x00, 0];
+    let other_udp = [0, 0, 0x11, 0x01, 0];
+    let syn = [0, 2, 0x00, 0xc0, 0, 0, 0];
+    let ping = [0, 4, 0x00, 0x00, 0, 0];
+    // Kind, which packet that left, what is different, then as for flows.
+    let reply = [0, 5, 0, 0, 0];
+    let syn_ack = [0, 5, 0, 0, 1, 2, 0];
+    let ack = [0, 2, 0x00, 0xc0, 2, 0x19, 0];
+    let fin = [0, 2, 0x00, 0xc0, 3, 0x19, 0];
+    let reset = [0, 5, 0, 0, 4, 0x19, 0];
+    let strange_reply = [0, 5, 0, 1, 0x01, 0];
+    let echo_reply = [0, 5, 0, 0, 0];
+    let unreachable = [0, 8, 0, 1, 0, 5, 220, 0];
+    let extended = [0, 8, 0, 0x21, 2, 0, 0, 0];
+    let error_from_inside = [0, 9, 0, 1, 0, 0, 0, 0];
+    let hairpin = [0, 10, 0x01, 0, 0];
+    let syn_from_nobody = [0, 11, 0x00, 0, 0, 2, 1, 0, 0, 0];
+    let pass = [0, 13, 0x00, 0x00, 0, 0];
+    let long = [0, 0, 0x00, 0x00, 4];
+    let fragments = [0, 0x40, 0x00, 0x00, 4, 2, 1, 0];
+    let fragments_backwards = [0, 0x40, 0x00, 0x00, 4, 2, 2, 2];
+    let fragmented_reply = [0, 0x45, 0, 0, 4, 2, 1, 2];
+    let wait = |choice: u8| [13, choice];
+    let sweep = [15];
+    // The same as steps of `frames_path`: packets get a right link header, and requests for neighbours are answered.
+    let framed = |step: &&[u8]| match step.first() {
+        Some(0) => [*step, &[0, 9, 0, 15]].concat(),
+        Some(13) => [*step, &[12, 0, 12, 1]].concat(),
+        _ => step.to_vec(),
+    };
+
+    let tcp: &[&[u8]] = &[&syn, &syn_ack, &ack, &fin, &wait(10), &sweep, &reset, &wait(14), &ack, &sweep];
+    let udp_paths: &[&[u8]] = &[&udp, &reply, &strange_reply, &other_udp, &hairpin, &wait(11), &reply, &sweep, &udp];
+    let errors: &[&[u8]] =
+        &[&udp, &reply, &unreachable, &extended, &error_from_inside, &ping, &echo_reply, &unreachable];
+    let pieces: &[&[u8]] =
+        &[&udp, &fragments, &fragments_backwards, &fragmented_reply, &long, &hairpin, &wait(5), &sweep];
+    let rest: &[&[u8]] = &[&syn_from_nobody, &wait(6), &sweep, &pass, &udp, &hairpin, &other_udp, &hairpin];
+    for (name, settings) in [
+        ("plain", PLAIN),
+        ("two-workers", TWO_WORKERS),
+        ("strict", STRICT),
+        ("by-address", BY_ADDRESS),
+        ("tiny", TINY),
+        ("narrow", NARROW),
+    ] {
+        for (path, list) in [("tcp", tcp), ("udp", udp_paths), ("errors", errors), ("pieces", pieces), ("rest", rest)] {
+            write("engine_path", &format!("{path}-{name}"), &[settings.as_slice(), &list.concat()].concat())?;
+            let frames: Vec<u8> = list.iter().flat_map(framed).collect();
+            write("frames_path", &format!("{path}-{name}"), &[settings.as_slice(), &frames].concat())?;
+        }
+    }
+    let arp: &[&[u8]] =
+        &[&[8, 0, 5, 2], &[8, 1, 1, 3], &[8, 9, 1, 4], &[8, 2, 3, 3], &udp, &[0], &[9, 3], &wait(9), &[12, 0]];
+    write("frames_path", "arp", &[PLAIN.as_slice(), &arp.concat()].concat())?;
+    write(
+        "frames_path",
+        "vlan-and-strangers",
+        &[PLAIN.as_slice(), &[0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 12]].concat(),
+    )?;
+    let few_buffers = [0, 4, 0, 0, 0, 0, 1, 28];
+    let flood: Vec<u8> = (0..30).flat_map(|_| [7, 0, 0x00, 0x00, 0, 0]).collect();
+    write("frames_path", "few-buffers", &[few_buffers.as_slice(), &flood, &[12, 0, 9, 0, 12, 1, 15]].concat())
+}
+
+/// Captures of both formats and byte orders, and of steps of the neighbour cache.
+fn captures_and_neighbours(packet: &[u8], arp: &Message) -> io::Result<()> {
+    let writer = CaptureWriter::new("seed", Vec::new()).and_then(|mut writer| {
+        writer.write(1_700_000_000_123_456_789, packet)?;
+        writer.write(1_700_000_001_000_000_000, &[0; 14])?;
+        writer.finish()
+    });
+    write("capture_read", "pcap-nanoseconds", &writer.map_err(io::Error::other)?)?;
+
+    let big = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let little = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let micros = [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, 1, 1_700_000_000, 999_999, 4, 60, 0x0102_0304];
+    write("capture_read", "pcap-big-endian", &big(&micros))?;
+    let mut micros_little = little(&micros);
+    micros_little[4..8].copy_from_slice(&[2, 0, 4, 0]);
+    write("capture_read", "pcap-cut-frame", &micros_little)?;
+
+    let section = [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
+    // Snapshot length, then options: time resolution of a nanosecond, offset of an hour, end.
+    let interface = [1, 48, 1, 262_144, 0x0001_0009, 9, 0x0008_000e, 3_600, 0, 0, 0, 48];
+    let enhanced = [6, 36, 0, 0x0005_f000, 0x1234_5678, 4, 60, 0x0403_0201, 36];
+    let simple = [3, 20, 4, 0x0403_0201, 20];
+    let unknown = [0x0bad, 16, 7, 16];
+    let blocks = [section.as_slice(), &interface, &enhanced, &unknown, &simple].concat();
+    write("capture_read", "pcapng", &little(&blocks))?;
+    let sections = [little(&[section.as_slice(), &interface, &enhanced].concat()), big(&section)].concat();
+    write("capture_read", "pcapng-two-sections", &sections)?;
+
+    write("daemon_arp", "request", &[&[0], arp.to_bytes().as_slice()].concat())?;
+    let ours = Message::request(arp.sender_mac, 0xc000_0205, 0xcb00_7101);
+    write("daemon_arp", "request-for-the-pool", &[&[1], ours.to_bytes().as_slice()].concat())?;
+    let claim = Message::request(arp.sender_mac, 0xcb00_7101, 0xcb00_7101);
+    write("daemon_arp", "claim-of-the-pool", &[&[1], claim.to_bytes().as_slice()].concat())?;
+
+    // Bounds, then operation and argument: 0 hold, 2 learn, 4 act, 5 wait, 7 give up.
+    write("daemon_neighbours", "answered", &[7, 7, 0, 0, 4, 9, 0, 0, 2, 5, 4, 9, 0, 0])?;
+    write("daemon_neighbours", "absent", &[7, 7, 0, 0, 4, 9, 5, 4, 4, 9, 5, 4, 4, 9, 5, 4, 4, 9, 0, 0, 7, 0])?;
+    write("daemon_neighbours", "full", &[1, 1, 0, 0, 8, 0, 16, 0, 4, 9, 10, 1, 4, 9, 24, 0, 5, 255, 4, 9])?;
+    write(
+        "daemon_neighbours",
+        "probed",
+        &[3, 3, 0, 0, 2, 1, 4, 9, 0, 0, 5, 201, 4, 9, 0, 0, 2, 2, 5, 201, 4, 9, 5, 255, 4, 9],
+    )
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {

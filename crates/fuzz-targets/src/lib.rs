@@ -6,7 +6,12 @@
 
 pub mod capture;
 pub mod control;
+mod dice;
+pub mod engine;
+pub mod frames;
 pub mod nat;
+pub mod neighbour;
+mod traffic;
 pub mod wire;
 
 /// A function the fuzzer feeds bytes to. It panics when a claim does not hold.
@@ -39,6 +44,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nat_own_icmp", run: nat::own_icmp },
     Target { name: "nat_split", run: nat::split_packet },
     Target { name: "nat_fragments", run: nat::fragments },
+    Target { name: "daemon_arp", run: neighbour::judge },
+    Target { name: "daemon_neighbours", run: neighbour::cache },
+    Target { name: "engine_path", run: engine::path },
+    Target { name: "frames_path", run: frames::path },
 ];
 
 /// The target with this name.

@@ -99,15 +99,22 @@ impl Audit {
         let view = Ipv4::new_checked(packet).expect("what comes out is an IPv4 packet");
         assert_eq!(view.packet().len(), packet.len(), "bytes behind the packet left with it: {packet:02x?}");
         let source = Ipv4Addr::from_bits(view.source());
-        let is_own = self.own[side.index()].contains(&source) && !self.pool.contains(&source);
+        // Subscribers may ask Natrix by its outside address too; its inside address means nothing outside.
+        let is_own = self.own[side.index()].contains(&source)
+            || (side == Side::Inside && self.own[Side::Outside.index()].contains(&source));
         self.check_addresses(side, &view, is_own, packet);
+        let signature = signature(packet).unwrap_or(0);
+        // An address can be Natrix's own and a pool's: then what nobody sent is Natrix's.
+        let is_known = self.waiting.get(&signature).is_some_and(|waiting| {
+            self.pool.contains(&source) && waiting.iter().any(|one| one.ttl == view.ttl().wrapping_add(1))
+        });
+        let is_piece = view.is_fragment() && self.long.iter().any(|whole| is_piece_of(&view, whole));
 
-        if is_own {
+        if is_own && !is_known && !(is_piece && self.pool.contains(&source)) {
             assert_eq!(verify::faults(packet), [], "Natrix's own packet is wrong: {packet:02x?}");
             self.originated += 1;
             return;
         }
-        let signature = signature(packet).unwrap_or(0);
         if let Some(candidates) = self.waiting.get_mut(&signature) {
             // RFC 1812 §5.3.1: less by one, also through a hairpin.
             let faults = verify::faults(packet);
@@ -132,7 +139,6 @@ impl Audit {
             return;
         }
         assert!(view.is_checksum_valid(), "header checksum is wrong: {packet:02x?}");
-        let is_piece = view.is_fragment() && self.long.iter().any(|whole| is_piece_of(&view, whole));
         assert!(is_piece, "nobody sent this on the {} side, or it was altered: {packet:02x?}", side.name());
         self.pieces += 1;
     }

@@ -1,0 +1,162 @@
+//! Claims about the whole path of IP packets through the engine, over packets and time.
+
+use nat::Duration;
+use nat::Protocol;
+use nat::Shard;
+use nat::Verdict;
+use nat::types::Side;
+use testkit::Bed;
+use testkit::Steering;
+use testkit::packet;
+use wire::icmp::is_error;
+use wire::ipv4::Ipv4;
+
+use crate::dice::Dice;
+use crate::traffic::Setup;
+use crate::traffic::Traffic;
+use crate::traffic::setup;
+
+/// Steps of an input at most, so that each takes milliseconds.
+const STEPS_MAX: usize = 300;
+
+/// How long a step of time is, in milliseconds: nothing, around each timer, and hours.
+const PAUSES: [u64; 16] = [
+    0, 1, 100, 500, 1_000, 2_000, 6_000, 10_000, 60_000, 120_000, 240_000, 300_000, 3_600_000, 7_200_000, 7_440_000,
+    86_400_000,
+];
+
+/// Verdicts of packets for which something ran out; not all of it is looked at to explain.
+const RESOURCES: [Verdict; 5] = [
+    Verdict::PortsExhausted,
+    Verdict::MappingTableFull,
+    Verdict::SessionTableFull,
+    Verdict::SessionLimit,
+    Verdict::SubscriberTableFull,
+];
+
+/// Whatever packets arrive at whatever worker and whenever: each gets one verdict, what leaves is right, what was
+/// explained comes true, and when all timers have run out nothing is left.
+///
+/// Eight bytes choose the settings, then each step is an operation and its arguments.
+pub fn path(bytes: &[u8]) {
+    let mut dice = Dice::new(bytes);
+    let Setup { settings, workers, ring_packets, seed, rest } = setup(&mut dice);
+    let steering = [Steering::Owner, Steering::Wrong, Steering::Random, Steering::Fixed(0)][usize::from(rest & 3)];
+    let bed = Bed::new(settings).workers(workers).seed(seed).ring_packets(ring_packets).steering(steering);
+    let mut run = Run { bed, traffic: Traffic::default(), workers };
+    for _ in 0..STEPS_MAX {
+        if dice.is_empty() {
+            break;
+        }
+        run.step(&mut dice);
+        run.bed.check_books();
+        run.collect();
+    }
+    run.end();
+}
+
+struct Run {
+    bed: Bed,
+    traffic: Traffic,
+    workers: usize,
+}
+
+impl Run {
+    fn step(&mut self, dice: &mut Dice<'_>) {
+        match dice.byte() % 16 {
+            // Dealt with at once.
+            0..=9 => {
+                let (side, packets) = self.traffic.next(dice);
+                for packet in packets {
+                    self.feed(side, &packet);
+                }
+            }
+            // Left in a queue, so that workers see them in bursts and in any order.
+            10 | 11 => {
+                let (side, packets) = self.traffic.next(dice);
+                for packet in packets {
+                    self.bed.offer(side, &packet);
+                }
+            }
+            12 => {
+                let worker = usize::from(dice.byte()) % self.workers;
+                self.bed.poll(worker);
+            }
+            // Time passes without anyone looking, so that what is out of date meets packets.
+            13 | 14 => self.bed.jump(Duration::from_millis(dice.pick(&PAUSES))),
+            _ => self.sweep(),
+        }
+    }
+
+    /// One packet, when nothing else is on its way, does what was explained.
+    fn feed(&mut self, side: Side, packet: &[u8]) {
+        self.bed.settle();
+        let explained = self.explained(side, packet);
+        let before = self.bed.counters().verdicts;
+        match side {
+            Side::Inside => self.bed.inside(packet),
+            Side::Outside => self.bed.outside(packet),
+        }
+        let Some(explained) = explained else { return };
+        let after = self.bed.counters().verdicts;
+        let given: Vec<Verdict> =
+            Verdict::ALL.iter().copied().filter(|verdict| after[verdict.index()] > before[verdict.index()]).collect();
+        if given.iter().all(|verdict| RESOURCES.contains(verdict)) {
+            return;
+        }
+        assert_eq!(given, [explained], "what was explained comes true for {packet:02x?} from {}", side.name());
+    }
+
+    /// What one worker says will become of a packet. Explained are flows: not fragments, nor ICMP errors, nor protocols
+    /// without ports. Of who hairpins for the first time the external address is not known yet.
+    fn explained(&self, side: Side, packet: &[u8]) -> Option<Verdict> {
+        let shard = self.bed.shards().next().filter(|_| self.workers == 1)?;
+        let view = Ipv4::new_checked(packet).ok()?;
+        let is_error = view.protocol() == 1 && view.payload().first().is_some_and(|icmp_type| is_error(*icmp_type));
+        if view.is_fragment() || is_error || Protocol::from_number(view.protocol()).is_none() {
+            return None;
+        }
+        let is_hairpin = self.bed.shared().address_index(*packet::destination(packet).ip()).is_some();
+        if side == Side::Inside && is_hairpin {
+            return None;
+        }
+        Some(shard.explain(self.bed.now(), side, packet).verdict)
+    }
+
+    fn collect(&mut self) {
+        for packet in self.bed.take_inside() {
+            self.traffic.note_out(Side::Inside, &packet);
+        }
+        for packet in self.bed.take_outside() {
+            self.traffic.note_out(Side::Outside, &packet);
+        }
+    }
+
+    /// After a sweep there is one port for each mapping, and one mapping for each port.
+    fn sweep(&mut self) {
+        self.bed.sweep();
+        let live = self.bed.shards().map(|shard| u64::from(shard.mappings_len())).sum::<u64>();
+        assert_eq!(self.bed.ports_used(), live, "ports in use and mappings");
+        assert_eq!(self.bed.mappings().len() as u64, live, "mappings shown and mappings there");
+    }
+
+    /// All timers run out.
+    fn end(mut self) {
+        self.bed.settle();
+        let timeouts = self.bed.settings().timeouts;
+        let longest = [timeouts.udp, timeouts.icmp, timeouts.tcp_opening, timeouts.tcp_established];
+        let longest = longest.into_iter().max().unwrap_or(Duration::ZERO) + timeouts.tcp_closing;
+        self.bed.jump(longest + timeouts.unsolicited_syn + timeouts.fragment);
+        for _ in 0..4 {
+            self.sweep();
+        }
+        assert!(self.bed.shards().all(Shard::is_empty), "records are left after all timers ran out");
+        assert_eq!(self.bed.ports_used(), 0, "ports are in use though there is no mapping");
+        assert!(self.bed.subscribers().is_empty(), "subscribers without mappings are left");
+        let counters = self.bed.counters();
+        assert_eq!(counters.mappings_created, counters.mappings_removed, "mappings created and removed");
+        assert_eq!(counters.sessions_created, counters.sessions_removed, "sessions created and removed");
+        assert_eq!(counters.fragments_held, 0, "fragments are held for ever");
+        self.bed.check_books();
+    }
+}
