@@ -49,7 +49,6 @@ pub fn path(bytes: &[u8]) {
             break;
         }
         run.step(&mut dice);
-        run.bed.check_books();
         run.collect();
     }
     run.end();
@@ -97,6 +96,7 @@ impl Run {
             Side::Inside => self.bed.inside(packet),
             Side::Outside => self.bed.outside(packet),
         }
+        self.bed.check_books();
         let Some(explained) = explained else { return };
         let after = self.bed.counters().verdicts;
         let given: Vec<Verdict> =

@@ -192,7 +192,7 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
         // No default route.
         settings.routes.retain(|route| route.interface == topology::INSIDE);
     }
-    let mtus = [1_500, 1_500, 1_400, 576, 68, 9_000, 65_535, 1_280];
+    let mtus = [1_500, 1_500, 1_400, 576, 68, 2_000, 1_006, 1_280];
     let mtu_of = |bits: u8| mtus[usize::from(bits & 7)];
     Setup {
         settings: settings.mtu(mtu_of(mtu), mtu_of(mtu >> 3)),

@@ -71,6 +71,9 @@ impl NextHop {
     }
 }
 
+/// Route of destinations that are on the other side: no hop has this number.
+const HOLE: u32 = crate::route::VALUE_LIMIT - 1;
+
 /// What the packet path needs of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolFacts {
@@ -136,6 +139,15 @@ impl Shared {
 
         let mut next_hops = Vec::new();
         let mut route_lists: [Vec<(Prefix, u32)>; 2] = [Vec::new(), Vec::new()];
+        // RFC 6598 §4: packets to inside addresses "MUST NOT be forwarded" outside, whatever the default route there. So
+        // the outside table has a hole for each inside route; a route outside that is as long or longer fills it.
+        let inside = |id: InterfaceId| settings.interfaces.get(id.index()).filter(|found| found.side == Side::Inside);
+        let connected = settings.interfaces.iter().filter(|interface| interface.side == Side::Inside);
+        let connected = connected
+            .flat_map(|interface| &interface.addresses)
+            .filter_map(|own| Prefix::new(own.address, own.prefix_length));
+        let routed = settings.routes.iter().filter(|route| inside(route.interface).is_some()).map(|route| route.prefix);
+        route_lists[Side::Outside.index()].extend(connected.chain(routed).map(|prefix| (prefix, HOLE)));
         for (position, interface) in settings.interfaces.iter().enumerate() {
             for own in &interface.addresses {
                 let Some(prefix) = Prefix::new(own.address, own.prefix_length) else { continue };
@@ -237,7 +249,12 @@ impl Shared {
     /// Where a packet to `destination` leaves on this side.
     #[inline]
     pub(crate) fn route(&self, side: Side, destination: u32) -> Option<&NextHop> {
-        self.routes[side.index()].lookup(destination).map(|hop| &self.next_hops[hop as usize])
+        self.routes[side.index()].lookup(destination).and_then(|hop| self.next_hops.get(hop as usize))
+    }
+
+    /// Whether an address is inside as far as the routes say: there is a way to it inside, and none outside.
+    pub(crate) fn is_inside(&self, address: u32) -> bool {
+        self.route(Side::Inside, address).is_some() && self.route(Side::Outside, address).is_none()
     }
 
     #[inline]

@@ -71,7 +71,7 @@ verdicts! {
     IpBadChecksum, "ip_bad_checksum", Dropped, "IPv4 header checksum is wrong.";
     TransportMalformed, "transport_malformed", Dropped, "TCP, UDP or ICMP header is short or contradicts the IP length.";
     SourceInvalid, "source_invalid", Dropped, "Source address can never be a source (0/8, loopback, multicast, class E, broadcast).";
-    SourceSpoofed, "source_spoofed", Dropped, "Source address belongs to Natrix or to a pool.";
+    SourceSpoofed, "source_spoofed", Dropped, "Source address belongs to Natrix, to a pool, or inside though it came from outside.";
     SourceNotSubscriber, "source_not_subscriber", Dropped, "Inside source address is in no pool's subscriber prefixes.";
     DestinationInvalid, "destination_invalid", Dropped, "Destination can not be forwarded to (0/8, loopback, multicast, class E, broadcast).";
     DestinationNotPool, "destination_not_pool", Dropped, "Packet from outside to an address that is neither a pool's nor Natrix's own.";

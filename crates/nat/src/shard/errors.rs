@@ -31,7 +31,7 @@ impl Shard {
         };
         // The source is not compared with the peer: routers on the way report too (RFC 4787 REQ-12a).
         if via == Via::Outside
-            && let Some(verdict) = self.check_source(parsed.source)
+            && let Some(verdict) = self.check_source(Side::Outside, parsed.source)
         {
             return Fate::Done(verdict);
         }
@@ -85,7 +85,7 @@ impl Shard {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        if let Some(verdict) = self.check_source(parsed.source) {
+        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
             return Fate::Done(verdict);
         }
         if !crate::parse::destination_is_valid(parsed.destination) {

@@ -181,21 +181,21 @@ impl Shard {
         if parsed.class == Class::IcmpError {
             return Verdict::IcmpQuoteNoMapping;
         }
-        if let Some(verdict) = self.check_source(parsed.source) {
+        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
             return verdict;
         }
         let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
         let hairpin = match self.shared.local.lookup(parsed.destination) {
             Some(Local::Own(_)) => {
                 account.steps.push(Step::OwnAddress(destination.address));
-                return self.explain_local(parsed);
+                return self.explain_local(Side::Inside, parsed);
             }
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             Some(Local::OwnAndPool(_, address)) => {
                 let owned = self.shared.owner(address, protocol, parsed.destination_port).is_some();
                 if !owned || protocol == Protocol::Icmp {
                     account.steps.push(Step::OwnAddress(destination.address));
-                    return self.explain_local(parsed);
+                    return self.explain_local(Side::Inside, parsed);
                 }
                 Some(address)
             }
@@ -340,7 +340,7 @@ impl Shard {
             Some(Local::OwnAndPool(_, address)) => (address, true),
             Some(Local::Own(_)) => {
                 account.steps.push(Step::OwnAddress(destination.address));
-                return self.explain_local(parsed);
+                return self.explain_local(Side::Outside, parsed);
             }
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             None if !destination_is_valid(parsed.destination) => return Verdict::DestinationInvalid,
@@ -351,13 +351,13 @@ impl Shard {
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
         let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
-        let forged = if via == Via::Outside { self.check_source(parsed.source) } else { None };
+        let forged = if via == Via::Outside { self.check_source(Side::Outside, parsed.source) } else { None };
         let index = match owner {
             Some((worker, mapping)) if worker == self.worker && self.is_alive(mapping.0, now) => mapping.0,
             _ => {
                 if owner.is_none() && is_own && parsed.class != Class::IcmpReply {
                     account.steps.push(Step::OwnAddress(destination.address));
-                    return self.explain_local(parsed);
+                    return self.explain_local(Side::Outside, parsed);
                 }
                 account.steps.push(Step::NoMapping);
                 return match forged {
@@ -402,8 +402,8 @@ impl Shard {
         }
     }
 
-    fn explain_local(&self, parsed: &Parsed) -> Verdict {
-        if let Some(verdict) = self.check_source(parsed.source) {
+    fn explain_local(&self, from: Side, parsed: &Parsed) -> Verdict {
+        if let Some(verdict) = self.check_source(from, parsed.source) {
             return verdict;
         }
         match parsed.class {

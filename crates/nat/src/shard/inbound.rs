@@ -136,7 +136,7 @@ impl Shard {
     ) -> Result<Option<SessionRef>, Fate> {
         let Arrival { now, parsed, .. } = at;
         if via == Via::Outside
-            && let Some(verdict) = self.check_source(parsed.source)
+            && let Some(verdict) = self.check_source(Side::Outside, parsed.source)
         {
             return Err(Fate::Done(verdict));
         }
@@ -305,7 +305,7 @@ impl Shard {
     fn no_mapping(&mut self, at: Arrival<'_>, bytes: &[u8], via: Via) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if via == Via::Outside
-            && let Some(verdict) = self.check_source(parsed.source)
+            && let Some(verdict) = self.check_source(Side::Outside, parsed.source)
         {
             return Fate::Done(verdict);
         }
@@ -355,7 +355,7 @@ impl Shard {
     /// Protocols without ports, from outside: passed untranslated by a rule, or dropped.
     pub(super) fn inbound_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        if let Some(verdict) = self.check_source(parsed.source) {
+        if let Some(verdict) = self.check_source(Side::Outside, parsed.source) {
             return Fate::Done(verdict);
         }
         match self.shared.local.lookup(parsed.destination) {

@@ -61,7 +61,7 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        if let Some(verdict) = self.check_source(parsed.source) {
+        if let Some(verdict) = self.check_source(side, parsed.source) {
             return Fate::Done(verdict);
         }
         match parsed.class {

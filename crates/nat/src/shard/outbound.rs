@@ -148,7 +148,7 @@ impl Shard {
         sink: &mut S,
     ) -> Result<(Way, Flow), Fate> {
         let Arrival { now, meta, parsed } = at;
-        if let Some(verdict) = self.check_source(parsed.source) {
+        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
             return Err(Fate::Done(verdict));
         }
         let hairpin = match self.shared.local.lookup(parsed.destination) {
@@ -365,7 +365,7 @@ impl Shard {
     /// Protocols without ports: passed untranslated by a rule, or dropped.
     pub(super) fn outbound_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { parsed, .. } = at;
-        if let Some(verdict) = self.check_source(parsed.source) {
+        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
             return Fate::Done(verdict);
         }
         if let Some(Local::Own(_) | Local::OwnAndPool(..)) = self.shared.local.lookup(parsed.destination) {
@@ -385,13 +385,14 @@ impl Shard {
         }
     }
 
-    /// Sources that can not be, on either side: impossible addresses, Natrix's own and the pools'.
-    pub(super) fn check_source(&self, source: u32) -> Option<Verdict> {
+    /// Sources that can not be: on either side impossible addresses, Natrix's own and the pools'; from outside also
+    /// inside ones (RFC 2827 §4, RFC 6598 §4 "MUST filter such packets on ingress links").
+    pub(super) fn check_source(&self, from: Side, source: u32) -> Option<Verdict> {
         if !source_is_valid(source) {
             return Some(Verdict::SourceInvalid);
         }
         match self.shared.local.lookup(source) {
-            None => None,
+            None => (from == Side::Outside && self.shared.is_inside(source)).then_some(Verdict::SourceSpoofed),
             Some(Local::Broadcast(_)) => Some(Verdict::SourceInvalid),
             Some(_) => Some(Verdict::SourceSpoofed),
         }

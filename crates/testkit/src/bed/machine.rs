@@ -160,7 +160,9 @@ impl Machine {
         let on_link = own
             .iter()
             .any(|own| Prefix::new(own.address, own.prefix_length).is_some_and(|prefix| prefix.contains(target)));
-        let is_announcement = own.iter().any(|own| own.address == target);
+        // Natrix asks for its own addresses, the pools' among them, to see that nobody else has them.
+        let mut pool = self.shared.settings().pools.iter().flat_map(|pool| &pool.addresses);
+        let is_announcement = own.iter().any(|own| own.address == target) || pool.any(|address| *address == target);
         if request.operation == arp::Operation::Request && on_link && !is_announcement {
             let reply = build::arp_frame(None, &request.reply(station(target)));
             self.receive_frame(0, interface, &reply);
