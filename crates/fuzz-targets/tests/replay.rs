@@ -72,8 +72,11 @@ fn every_cut_and_every_changed_byte_of_a_seed_holds_every_claim() {
             }
             let mut changed = bytes.clone();
             for offset in 0..bytes.len().min(CHANGED_MAX) {
-                for value in [0, 1, 0x40, 0x45, 0x4f, 0x7f, 0x80, 0xfe, 0xff, bytes[offset] ^ 1, !bytes[offset]] {
-                    changed[offset] = value;
+                let values = [bytes[offset] ^ 1, 0x7f, 0xff, 0, 1, 0x40, 0x45, 0x4f, 0x80, 0xfe, !bytes[offset]];
+                // A whole instance is made for each run of these.
+                let count = if target.name.ends_with("_path") { 2 } else { values.len() };
+                for value in &values[..count] {
+                    changed[offset] = *value;
                     (target.run)(&changed);
                 }
                 changed[offset] = bytes[offset];

@@ -338,13 +338,13 @@ impl Shard {
         let (address, is_own) = match self.shared.local.lookup(parsed.destination) {
             Some(Local::Pool(address)) => (address, false),
             Some(Local::OwnAndPool(_, address)) => (address, true),
-            Some(Local::Own(_)) => {
+            Some(Local::Own(interface)) if self.shared.side(interface) == Side::Outside => {
                 account.steps.push(Step::OwnAddress(destination.address));
                 return self.explain_local(Side::Outside, parsed);
             }
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             None if !destination_is_valid(parsed.destination) => return Verdict::DestinationInvalid,
-            None => return Verdict::DestinationNotPool,
+            Some(Local::Own(_)) | None => return Verdict::DestinationNotPool,
         };
         let owner = match parsed.class {
             Class::IcmpRequest => None,

@@ -345,7 +345,10 @@ impl Shard {
     ) -> Fate {
         let Arrival { parsed, .. } = at;
         match local {
-            Some(Local::Own(_)) => self.local_packet(at, Side::Outside, bytes, sink),
+            // Natrix's inside addresses mean nothing outside: an answer would show one there as its source.
+            Some(Local::Own(interface)) if self.shared.side(interface) == Side::Outside => {
+                self.local_packet(at, Side::Outside, bytes, sink)
+            }
             Some(Local::Broadcast(_)) => Fate::Done(Verdict::DestinationInvalid),
             _ if !crate::parse::destination_is_valid(parsed.destination) => Fate::Done(Verdict::DestinationInvalid),
             _ => Fate::Done(Verdict::DestinationNotPool),
