@@ -359,3 +359,34 @@ fn sessions_that_have_ended_give_their_room_back_while_their_mapping_lives() {
     assert_eq!(bed.mappings().len(), 1);
     assert_eq!(bed.counters().mappings_created.iter().sum::<u64>(), 1, "one mapping all the time");
 }
+
+#[test]
+fn packets_to_inside_addresses_do_not_leave_outside() {
+    // RFC 6598 §4: they "MUST NOT be forwarded across Service Provider boundaries", whatever the default route.
+    let mut bed = Bed::new(settings());
+    bed.inside(&build::udp(at(I1, 5000), at(I2, 6000)).build());
+    assert!(is_icmp(&bed.only_inside(), 3, 0), "the sender learns that there is no way");
+    bed.inside(&build::udp(at(I1, 5000), at([100, 127, 0, 1].into(), 6000)).build());
+    assert!(bed.take_outside().is_empty());
+    assert_eq!(bed.count(Verdict::NoRoute), 2);
+    assert_eq!(bed.ports_used(), 0, "no mapping is made for them");
+}
+
+#[test]
+fn inside_sources_are_not_believed_outside() {
+    // RFC 2827 §4: whoever forges them speaks for a subscriber to another one.
+    let mut bed = Bed::new(settings());
+    let external = bed.open_udp(at(I1, 5000), at(E1, 9));
+    bed.outside(&build::udp(at(I2, 6000), external).build());
+    bed.assert_silent();
+    assert_eq!(bed.count(Verdict::SourceSpoofed), 1);
+}
+
+#[test]
+fn the_inside_address_of_natrix_does_not_answer_outside() {
+    let mut bed = Bed::new(settings());
+    bed.outside(&build::echo_request(E1, OWN_INSIDE, 7).build());
+    bed.outside(&build::udp(at(E1, 9), at(OWN_INSIDE, 33_434)).build());
+    bed.assert_silent();
+    assert_eq!(bed.count(Verdict::DestinationNotPool), 2);
+}
