@@ -90,7 +90,33 @@ fn main() -> io::Result<()> {
     write("wire_mac_text", "colons", client.to_string().as_bytes())?;
     write("wire_mac_text", "dashes", b"02-00-5E-10-AB-01")?;
     captures_and_neighbours(&build::frame(client, router, ETHER_TYPE_IPV4, &plain), &request)?;
+    configurations()?;
     paths()
+}
+
+/// The file with every key, and values of every kind.
+fn configurations() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (name, file) in [
+        ("every-key", "crates/config/tests/every_key.toml"),
+        ("small-isp", "examples/small-isp.toml"),
+        ("vlan", "examples/vlan.toml"),
+        ("missing-keys", "crates/config/tests/faults/missing_keys.toml"),
+    ] {
+        write("config_text", name, &fs::read(root.join(file))?)?;
+    }
+    for (name, value) in [
+        ("duration", "2 h 4 min"),
+        ("size", "512 MiB"),
+        ("rate", "5 k/s"),
+        ("ports", "1024-65535"),
+        ("address", "192.0.2.1"),
+        ("addresses", "192.0.2.1-192.0.2.9"),
+        ("prefix", "100.64.0.0/10"),
+    ] {
+        write("config_value", name, value.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// Settings of `engine_path` and `frames_path`: all defaults, and variants of single bytes (see `traffic::setup`).

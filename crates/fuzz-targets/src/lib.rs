@@ -5,6 +5,7 @@
 //! regressions in every `cargo test`. How to fuzz and how to add a target: `fuzz/README.md`.
 
 pub mod capture;
+pub mod config;
 pub mod control;
 mod dice;
 pub mod engine;
@@ -37,6 +38,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_fragments", run: wire::fragments },
     Target { name: "wire_verify", run: wire::verify },
     Target { name: "wire_mac_text", run: wire::mac_text },
+    Target { name: "config_text", run: config::text },
+    Target { name: "config_value", run: config::value },
     Target { name: "capture_read", run: capture::read },
     Target { name: "control_requests", run: control::requests },
     Target { name: "control_replies", run: control::replies },
