@@ -161,7 +161,7 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
     SectionKeys {
         name: "workers",
         repeats: false,
-        about: "The threads that move packets. They poll: each keeps its CPU busy.",
+        about: "The threads that move packets. One with a CPU of its own polls and takes it whole; one without gives way when nothing comes.",
         keys: WORKERS,
     },
     SectionKeys { name: "dpdk", repeats: false, about: "What DPDK is started with.", keys: DPDK },
@@ -333,7 +333,7 @@ const RULE: &[Key] = &[
 
 const SUBSCRIBER: &[Key] = &[key(
     "sessions_per_mapping",
-    Kind::Integer { min: 1, max: 16_777_216, unit: "sessions" },
+    Kind::Integer { min: 1, max: 65_535, unit: "sessions" },
     Preset::Value("4096"),
     "Remote endpoints one mapping can talk to at once; the next gets no session and its packets are dropped. Keeps one \
      subscriber from filling the table (RFC 6888 REQ-5).",

@@ -31,6 +31,8 @@ pub struct MappingView {
     pub worker: WorkerId,
     /// Since creation, whole seconds.
     pub age: Duration,
+    /// Since a packet last restarted its timer.
+    pub idle: Duration,
     /// Until the mapping ends if nothing refreshes it.
     pub expires_in: Duration,
     /// Live sessions.
@@ -60,6 +62,8 @@ pub struct SessionView {
     pub hairpin: bool,
     /// Since creation, whole seconds.
     pub age: Duration,
+    /// Since a packet last restarted its timer.
+    pub idle: Duration,
     /// Until the session ends if nothing refreshes it.
     pub expires_in: Duration,
 }

@@ -11,7 +11,6 @@ use control::Mapping;
 use control::PerProtocol;
 use control::Session;
 use control::Subscriber;
-use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::tcp::TcpState;
@@ -106,26 +105,7 @@ pub(crate) fn pool_id(settings: &Settings, name: &str) -> Result<PoolId, Fault> 
     })
 }
 
-/// How long a session in this state lives without a packet.
-fn idle_limit(settings: &Settings, protocol: Protocol, state: Option<TcpState>) -> Duration {
-    let timeouts = &settings.timeouts;
-    match (protocol, state) {
-        (Protocol::Udp, _) => timeouts.udp,
-        (Protocol::Icmp, _) => timeouts.icmp,
-        (Protocol::Tcp, Some(TcpState::OpeningOutbound | TcpState::OpeningInbound)) => timeouts.tcp_opening,
-        (Protocol::Tcp, Some(TcpState::Closing | TcpState::Transitory)) => timeouts.tcp_closing,
-        (Protocol::Tcp, _) => timeouts.tcp_established,
-    }
-}
-
-fn idle_us(limit: Duration, expires_in: Duration, age: Duration) -> u64 {
-    // A record cannot have been idle for longer than it exists; its age is in whole seconds.
-    let longest = age.as_micros() + 999_999;
-    limit.as_micros().saturating_sub(expires_in.as_micros()).min(longest)
-}
-
 pub(crate) fn mapping(settings: &Settings, view: &MappingView) -> Mapping {
-    let limit = idle_limit(settings, view.protocol, None);
     Mapping {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
@@ -134,14 +114,13 @@ pub(crate) fn mapping(settings: &Settings, view: &MappingView) -> Mapping {
         pool: pool_name(settings, view.pool),
         worker: view.worker.0,
         age_us: Some(view.age.as_micros()),
-        idle_us: idle_us(limit, view.expires_in, view.age),
+        idle_us: view.idle.as_micros(),
         expires_in_us: view.expires_in.as_micros(),
         sessions: u64::from(view.sessions),
     }
 }
 
 pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> Session {
-    let limit = idle_limit(settings, view.protocol, view.state);
     Session {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
@@ -156,7 +135,7 @@ pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> 
         pool: pool_name(settings, pool),
         worker: view.worker.0,
         age_us: Some(view.age.as_micros()),
-        idle_us: idle_us(limit, view.expires_in, view.age),
+        idle_us: view.idle.as_micros(),
         expires_in_us: view.expires_in.as_micros(),
     }
 }

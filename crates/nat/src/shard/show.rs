@@ -9,6 +9,7 @@ use super::Shard;
 use super::state::UNPAIRED;
 use super::state::state_now;
 use crate::mapping::Mapping;
+use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -25,6 +26,8 @@ use crate::view::SubscriberView;
 
 /// Session cursors from here on walk the table of further sessions.
 const EXTRA_CURSOR: u32 = 1 << 31;
+/// Further sessions of a mapping that are looked at to tell how long it has been idle.
+const EXTRA_LOOKED_AT: u32 = 16;
 
 impl Shard {
     /// Appends up to `limit` live mappings that match `filter` to `out`, visiting at most `scan_max` records
@@ -159,9 +162,40 @@ impl Shard {
             pool: self.pool_of_mapping(index),
             worker: self.worker,
             age: age(mapping.created_s(), now),
+            idle: self.mapping_idle(index, now),
             expires_in: mapping.expires().saturating_since(now),
             sessions: u32::from(mapping.extra_count) + u32::from(mapping.has_live_session(now)),
         }
+    }
+
+    /// How long a session lives after its last packet, by the state that packet left it in.
+    fn lifetime(&self, protocol: Protocol, stored: TcpState) -> Duration {
+        match protocol {
+            Protocol::Tcp => tcp::lifetime(stored, &self.shared.settings().timeouts),
+            Protocol::Udp | Protocol::Icmp => self.idle_time(protocol),
+        }
+    }
+
+    /// Since the last packet of any session. TCP sessions end after different times, so that the end of the mapping
+    /// does not tell: the youngest further sessions are looked at, no more than a page can afford.
+    fn mapping_idle(&self, index: u32, now: Instant) -> Duration {
+        let mapping = self.mappings.get(index);
+        let protocol = mapping.protocol();
+        if protocol != Protocol::Tcp {
+            return idle(self.idle_time(protocol), mapping.expires(), now);
+        }
+        let of = |state, expires| idle(self.lifetime(protocol, state), expires, now);
+        let mut shortest = mapping.has_live_session(now).then(|| of(mapping.state(), mapping.session_expires()));
+        let mut slot = mapping.extra_head;
+        for _ in 0..u32::from(mapping.extra_count).min(EXTRA_LOOKED_AT) {
+            let session = self.sessions.get(slot);
+            if session.is_alive(now) {
+                let found = of(session.state(), session.expires());
+                shortest = Some(shortest.map_or(found, |known| known.min(found)));
+            }
+            slot = session.next;
+        }
+        shortest.unwrap_or(age(mapping.created_s(), now))
     }
 
     fn inline_session_view(&self, index: u32, now: Instant) -> Option<(SessionView, u32)> {
@@ -209,9 +243,14 @@ impl Shard {
             state: (key.protocol == Protocol::Tcp).then(|| state_now(state, expires, now, timeouts)),
             hairpin,
             age: age(created_s, now),
+            idle: idle(self.lifetime(key.protocol, state), expires, now),
             expires_in: expires.saturating_since(now),
         }
     }
+}
+
+fn idle(lifetime: Duration, expires: Instant, now: Instant) -> Duration {
+    Duration::from_micros(lifetime.as_micros().saturating_sub(expires.saturating_since(now).as_micros()))
 }
 
 fn age(created_s: u32, now: Instant) -> Duration {

@@ -18,6 +18,7 @@ use crate::settings::Settings;
 use crate::time::Duration;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
+use crate::view::Filter;
 
 /// Collects what the shard sends by itself.
 #[derive(Default)]
@@ -115,6 +116,36 @@ fn a_bare_ack_makes_no_state() {
     let (verdict, left) = send(&mut shard, 0, Side::Inside, &build::tcp(i1, e1, Flags::ACK).build());
     assert_eq!((verdict, left.len()), (Some(Verdict::TcpNoSession), 0));
     assert!(shard.is_empty());
+}
+
+#[test]
+fn idle_time_is_counted_from_the_last_packet_in_every_state() {
+    let mut shard = shard();
+    let i1 = build::endpoint([100, 64, 0, 10], 5_000);
+    let (e1, e2) = (build::endpoint([198, 51, 100, 1], 80), build::endpoint([198, 51, 100, 2], 80));
+    let idle = |shard: &Shard, at_s: u64| {
+        let (mut mappings, mut sessions) = (Vec::new(), Vec::new());
+        let (now, all) = (Instant::ORIGIN + Duration::from_secs(at_s), Filter::default());
+        shard.mappings_page(now, 0, 10, 1_000_000_000, &all, &mut mappings);
+        shard.sessions_page(now, 0, 10, 1_000_000_000, &all, &mut sessions);
+        let seconds = |idle: Duration| idle.as_micros() / 1_000_000;
+        let sessions: Vec<u64> = sessions.iter().map(|view| seconds(view.idle)).collect();
+        (mappings.iter().map(|view| seconds(view.idle)).collect::<Vec<u64>>(), sessions)
+    };
+    let left = send(&mut shard, 0, Side::Inside, &build::tcp(i1, e1, Flags::SYN).build()).1;
+    let (address, port) = source_of(&left[0]);
+    let external = std::net::SocketAddrV4::new(address, port);
+    assert_eq!(idle(&shard, 7), (vec![7], vec![7]), "opening");
+    send(&mut shard, 10, Side::Outside, &build::tcp(e1, external, Flags::SYN.union(Flags::ACK)).build());
+    assert_eq!(idle(&shard, 10), (vec![0], vec![0]), "established");
+    assert_eq!(idle(&shard, 110), (vec![100], vec![100]), "established");
+    assert_eq!(idle(&shard, 10 + 7_500), (vec![7_500], vec![7_500]), "transitory after the established time");
+    // A further session, opening: it ends first, but it is the younger one.
+    send(&mut shard, 200, Side::Inside, &build::tcp(i1, e2, Flags::SYN).build());
+    assert_eq!(idle(&shard, 205), (vec![5], vec![195, 5]));
+    send(&mut shard, 300, Side::Inside, &build::tcp(i1, e1, Flags::ACK.union(Flags::FIN)).build());
+    send(&mut shard, 300, Side::Outside, &build::tcp(e1, external, Flags::ACK.union(Flags::FIN)).build());
+    assert_eq!(idle(&shard, 303), (vec![3], vec![3, 103]), "closing");
 }
 
 #[test]
