@@ -1,7 +1,6 @@
 //! Claims about the whole path of IP packets through the engine, over packets and time.
 
 use nat::Duration;
-use nat::Protocol;
 use nat::Shard;
 use nat::Verdict;
 use nat::types::Side;
@@ -108,13 +107,13 @@ impl Run {
         assert_eq!(given, [explained], "what was explained comes true for {packet:02x?} from {}", side.name());
     }
 
-    /// What one worker says will become of a packet. Explained are flows: not fragments, nor ICMP errors, nor protocols
-    /// without ports. Of who hairpins for the first time the external address is not known yet.
+    /// What one worker says will become of a packet. Explained are whole packets but ICMP errors. Of who hairpins for
+    /// the first time the external address is not known yet.
     fn explained(&self, side: Side, packet: &[u8]) -> Option<Verdict> {
         let shard = self.bed.shards().next().filter(|_| self.workers == 1)?;
         let view = Ipv4::new_checked(packet).ok()?;
         let is_error = view.protocol() == 1 && view.payload().first().is_some_and(|icmp_type| is_error(*icmp_type));
-        if view.is_fragment() || is_error || Protocol::from_number(view.protocol()).is_none() {
+        if view.is_fragment() || is_error {
             return None;
         }
         let is_hairpin = self.bed.shared().address_index(*packet::destination(packet).ip()).is_some();

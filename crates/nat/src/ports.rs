@@ -492,12 +492,14 @@ impl PortTable {
 /// left out alike.
 fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
     let mut words = [u64::MAX; WORDS];
-    let (offered, reserved) = match protocol {
-        Protocol::Icmp => (1..=u16::MAX, &[][..]),
-        Protocol::Udp | Protocol::Tcp => (spec.port_min.max(1)..=spec.port_max, &spec.reserved[..]),
+    let (first, last, reserved) = match protocol {
+        Protocol::Icmp => (1, u16::MAX, &[][..]),
+        Protocol::Udp | Protocol::Tcp => (spec.port_min.max(1), spec.port_max, &spec.reserved[..]),
     };
-    for port in offered {
-        words[usize::from(port / 64)] &= !(1 << (port % 64));
+    for word in first / 64..=last / 64 {
+        let from_first = if word == first / 64 { u64::MAX << (first % 64) } else { u64::MAX };
+        let to_last = if word == last / 64 { u64::MAX >> (63 - last % 64) } else { u64::MAX };
+        words[usize::from(word)] = !(from_first & to_last);
     }
     for port in reserved {
         words[usize::from(port / 64)] |= 1 << (port % 64);

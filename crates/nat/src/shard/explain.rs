@@ -421,6 +421,15 @@ impl Shard {
         out_by: Side,
         account: &mut Account,
     ) -> Verdict {
+        let from = if out_by == Side::Outside { Side::Inside } else { Side::Outside };
+        if let Some(verdict) = self.check_source(from, parsed.source) {
+            return verdict;
+        }
+        match (from, self.shared.local.lookup(parsed.destination)) {
+            (_, Some(Local::Own(_))) | (Side::Inside, Some(Local::OwnAndPool(..))) => return Verdict::LocalIgnored,
+            (Side::Outside, Some(_)) => return Verdict::ProtocolUnsupported,
+            _ => {}
+        }
         let Some(rule) = self.shared.pass_rule(parsed.protocol_number, inside, outside) else {
             return match out_by {
                 Side::Outside => Verdict::ProtocolUnsupported,
