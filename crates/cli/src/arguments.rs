@@ -173,9 +173,9 @@ pub struct Output {
 #[derive(Debug, Subcommand)]
 pub enum Show {
     /// Uptime, table use, rates and workers
-    Status(Output),
+    Status(ShowStatus),
     /// Interfaces with link state and traffic
-    Interfaces(Output),
+    Interfaces(ShowInterfaces),
     /// Pools and how full they are
     Pools(ShowPools),
     /// Subscribers with at least one mapping
@@ -190,6 +190,28 @@ pub enum Show {
     Counters(ShowCounters),
     /// Packets dropped, by reason, most frequent first
     Drops(ShowDrops),
+}
+
+/// `natrix show status`.
+#[derive(Debug, Args)]
+pub struct ShowStatus {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Most workers to show
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+}
+
+/// `natrix show interfaces`.
+#[derive(Debug, Args)]
+pub struct ShowInterfaces {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Most interfaces to show
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
 }
 
 /// How much of a list.

@@ -94,6 +94,16 @@ fn a_limit_ends_a_list_and_says_where_it_goes_on() {
 }
 
 #[test]
+fn every_show_takes_a_limit() {
+    for what in ["interfaces", "pools", "subscribers", "mappings", "sessions", "rules", "counters", "drops"] {
+        let outcome = run(&format!("show {what} --limit 1 --json"));
+        assert_eq!((outcome.out.lines().count(), outcome.error), (1, None), "{what}");
+    }
+    let status = run("show status --limit 1 --json").out;
+    assert_eq!(status.matches("\"busy_ratio\"").count(), 1, "{status}");
+}
+
+#[test]
 fn rules_show_what_they_match() {
     check("rules", "show rules");
 }

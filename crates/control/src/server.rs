@@ -48,9 +48,13 @@ impl<R: Read, W: Write> Connection<R, W> {
     /// nothing either. After any other error the connection is to be closed.
     pub fn next_request(&mut self) -> Result<Option<Request>, LineError> {
         if !self.greeted {
-            let Some(hello) = self.next_or_refuse::<Hello>("hello", "send the hello line first")? else {
-                return Ok(None);
-            };
+            let hello = self.next_or_refuse::<Hello>("hello", "send the hello line first");
+            // What begins with something else is no client of ours, and nothing it sends later will be.
+            let hello = hello.map_err(|error| match error {
+                LineError::Unreadable(_) => LineError::Io(io::Error::new(io::ErrorKind::InvalidData, error)),
+                error => error,
+            })?;
+            let Some(hello) = hello else { return Ok(None) };
             if !hello.speaks_our_version() {
                 let fault = Fault::new(
                     "protocol",

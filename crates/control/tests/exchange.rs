@@ -129,6 +129,21 @@ fn an_unreadable_request_is_answered_and_the_next_one_served() {
 }
 
 #[test]
+fn a_client_that_sends_no_hello_is_told_and_let_go() {
+    use std::io::BufRead;
+    use std::io::BufReader;
+    use std::io::Write;
+    let listening = Listening::start(serve);
+    let mut stream = UnixStream::connect(listening.0.join("socket")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"nonsense\n").unwrap();
+    // The lines end because the server closes: this side does not.
+    let lines: Vec<String> = BufReader::new(&stream).lines().collect::<Result<_, _>>().unwrap();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[1].starts_with(r#"{"error":{"object":"hello","problem":"unreadable line"#), "{}", lines[1]);
+}
+
+#[test]
 fn a_client_of_another_version_is_told_both_versions() {
     use std::io::BufRead;
     use std::io::BufReader;

@@ -39,8 +39,9 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         Show::Counters(arguments) => counters(arguments, out),
         Show::Pools(arguments) => pools(arguments, out, notes),
         Show::Interfaces(arguments) => {
-            let (interfaces, _) = connect(&arguments.socket)?.request::<Interface>(&Request::Interfaces)?;
-            Ok(print_all(&interfaces, arguments.json, out)?)
+            let (mut interfaces, _) = connect(&arguments.output.socket)?.request::<Interface>(&Request::Interfaces)?;
+            interfaces.truncate(arguments.limit.unwrap_or(usize::MAX));
+            Ok(print_all(&interfaces, arguments.output.json, out)?)
         }
         Show::Subscribers(arguments) => {
             let filter = Filter {

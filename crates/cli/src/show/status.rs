@@ -6,7 +6,7 @@ use std::io::Write;
 use control::Request;
 use control::Status;
 
-use crate::arguments::Output;
+use crate::arguments::ShowStatus;
 use crate::error::CliError;
 use crate::execute::connect;
 use crate::human;
@@ -15,9 +15,10 @@ use crate::table::Align::Left;
 use crate::table::Align::Right;
 use crate::table::Table;
 
-pub(super) fn show(arguments: &Output, out: &mut dyn Write) -> Result<(), CliError> {
-    let status: Status = connect(&arguments.socket)?.request_one(&Request::Status)?;
-    if arguments.json {
+pub(super) fn show(arguments: &ShowStatus, out: &mut dyn Write) -> Result<(), CliError> {
+    let mut status: Status = connect(&arguments.output.socket)?.request_one(&Request::Status)?;
+    status.workers.truncate(arguments.limit.unwrap_or(usize::MAX));
+    if arguments.output.json {
         json_line(&status, out)?;
     } else {
         print(&status, out)?;
