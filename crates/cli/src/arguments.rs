@@ -416,6 +416,9 @@ pub struct Why {
     /// Length of the IP packet in bytes; the shortest possible when absent
     #[arg(long, value_name = "BYTES")]
     pub length: Option<u16>,
+    /// The packet carries Don't Fragment
+    #[arg(long)]
+    pub dont_fragment: bool,
     /// Interface it arrives on; the first one of its side when absent
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,

@@ -82,6 +82,7 @@ pub(crate) fn why(arguments: &Why, out: &mut dyn Write) -> Result<(), CliError> 
         inbound: arguments.inbound,
         tcp_segment: arguments.segment,
         length_bytes: arguments.length,
+        dont_fragment: arguments.dont_fragment,
         interface: arguments.interface.clone(),
     });
     let answer: WhyAnswer = connect(&arguments.output.socket)?.request_one(&request)?;

@@ -139,6 +139,9 @@ pub struct Why {
     /// Length of the IP packet; the shortest possible when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_bytes: Option<u16>,
+    /// The packet carries Don't Fragment.
+    #[serde(default)]
+    pub dont_fragment: bool,
     /// Interface it arrives on; the first one of its side when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,

@@ -260,6 +260,7 @@ fn why_explains_and_changes_nothing() {
             inbound,
             tcp_segment: None,
             length_bytes: None,
+            dont_fragment: false,
             interface: None,
         })
     };
@@ -269,6 +270,12 @@ fn why_explains_and_changes_nothing() {
     let answer: WhyAnswer = one(&mut client, ask(SERVER, external, true));
     assert_eq!(answer.verdict, "inbound");
     assert_eq!(answer.translated_destination, Some(subscriber(2)));
+    for (dont_fragment, verdict) in [(false, "outbound"), (true, "too_big")] {
+        let Request::Why(short) = ask(subscriber(9), SERVER, false) else { panic!("not a why") };
+        let long = Why { length_bytes: Some(9_100), dont_fragment, ..short };
+        let answer: WhyAnswer = one(&mut client, Request::Why(long));
+        assert_eq!(answer.verdict, verdict);
+    }
     let status: Status = one(&mut client, Request::Status);
     assert_eq!((status.mappings, status.packets_received), (1, 1 + arp_received(&status)));
 }

@@ -96,7 +96,8 @@ fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {
         let remedy = format!("a {} packet has at least {} bytes", protocol.name(), shortest(protocol));
         Fault::new("packet", "is too short", remedy).seen(format!("{length} bytes"))
     })?;
-    Ok(builder.payload_length(payload).build())
+    let builder = builder.payload_length(payload);
+    Ok(if why.dont_fragment { builder.dont_fragment() } else { builder }.build())
 }
 
 /// The worker that would decide. It is found here as steering finds it: by subscriber, or by who owns the mapping.
