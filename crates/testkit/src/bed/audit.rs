@@ -196,9 +196,14 @@ fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8]) -> bool {
     {
         return false;
     }
-    let original = masked_transport(&whole);
-    let Some(original) = original.get(start..start + piece.payload().len()) else { return false };
-    original == masked_transport(piece)
+    // What may have changed is known of the whole only: put the piece in its place there.
+    let mut spliced = whole.payload().to_vec();
+    let Some(place) = spliced.get_mut(start..start + piece.payload().len()) else { return false };
+    place.copy_from_slice(piece.payload());
+    if whole.fragment_offset_bytes() == 0 {
+        mask_transport(&mut spliced, whole.protocol(), true);
+    }
+    spliced == masked_transport(&whole)
 }
 
 /// A hash of all bytes of a packet that translation must not change. None: not an IPv4 packet.
