@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::sync::Barrier;
 
 use mem::Arena;
+use mem::Need;
+use mem::NotEnough;
+use mem::Stock;
 use nat::Counters;
 use nat::Instant;
 use nat::Outcome;
@@ -30,6 +33,7 @@ use nat::settings::Pool;
 use nat::settings::Pooling;
 use nat::settings::Route;
 use nat::types::InterfaceId;
+use nat::types::MappingIndex;
 use nat::types::Prefix;
 use nat::types::Side;
 use nat::types::WorkerId;
@@ -56,6 +60,15 @@ const CHURN_LIFETIME: nat::Duration = nat::Duration::from_millis(10);
 const CHURN_SUBSCRIBERS: u32 = 4_096;
 /// In the mixed mode: room for new flows that have run out and are not swept yet, beyond a quarter of all.
 const CHURN_ROOM: u64 = 262_144;
+
+/// In the mode `new`: smaller tables are filled again and again, each time with a new shard.
+pub(crate) const FILLED_ONCE_FROM: u64 = 1_000_000;
+
+/// Mappings one shard can have.
+const MAPPINGS_MAX: u64 = MappingIndex::COUNT_MAX as u64;
+/// Flows in all: what the subscribers' addresses before those of the new flows are enough for, with room for workers that get
+/// more of them than others.
+const SESSIONS_MAX: u64 = 700_000_000;
 
 /// What the packets do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -128,6 +141,9 @@ pub enum BenchError {
     /// Memory for the benchmark's own data.
     #[error("benchmark: {0}")]
     Memory(#[from] mem::ArenaError),
+    /// Not everything fits this machine's memory. Nothing has been taken.
+    #[error("bench engine: {0}; ask for fewer sessions or workers, or add memory")]
+    NotEnough(#[from] NotEnough),
     /// A number makes no sense.
     #[error("bench engine: {what} is out of range ({value}); {remedy}")]
     Option {
@@ -136,7 +152,7 @@ pub enum BenchError {
         /// Value seen.
         value: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: String,
     },
     /// The engine did not do what the benchmark needs; the figures would mean nothing.
     #[error("bench engine: {what} ({value}); this is a fault of Natrix, please report it")]
@@ -208,7 +224,7 @@ fn settings(options: &Options) -> Settings {
     let first = u32::from(Ipv4Addr::new(203, 0, 0, 1));
     let per_worker = options.sessions.div_ceil(options.workers as u64);
     let mappings_max = match options.mode {
-        Mode::Mixed => per_worker + per_worker / 4 + CHURN_ROOM,
+        Mode::Mixed => (per_worker + per_worker / 4 + CHURN_ROOM).min(MAPPINGS_MAX),
         _ => per_worker + 64,
     } as u32;
     let mut settings = Settings {
@@ -275,13 +291,27 @@ struct WorkerResult {
     bursts: hdrhistogram::Histogram<u64>,
 }
 
-/// Runs the benchmark.
+/// The memory of the list of flows of one worker.
+pub(crate) fn flows_need(flows: u64) -> Need {
+    Arena::<Flow>::need(flows as usize)
+}
+
+/// Runs the benchmark. `warn` is called at most once, when all memory is taken and some of it is not on hugepages.
 ///
 /// # Errors
-/// [`BenchError`] when memory is short, an option makes no sense, or the engine did not behave.
-pub fn run(options: &Options) -> Result<Report, BenchError> {
+/// [`BenchError`] when memory is short (before any is taken), an option makes no sense, or the engine did not behave.
+pub fn run(options: &Options, warn: &(dyn Fn(&str) + Sync)) -> Result<Report, BenchError> {
     check(options)?;
     let settings = settings(options);
+    let plan = Stock::of_this_machine().plan(crate::needs::needs(options, &settings))?;
+    // What is measured is the engine with all its memory: one worker speaks for all.
+    let ready = |worker: WorkerId| {
+        if worker == WorkerId(0)
+            && let Some(warning) = plan.warning(mem::missed_bytes())
+        {
+            warn(&warning);
+        }
+    };
     let hz = tsc::frequency_hz(100);
     let shared = Arc::new(Shared::new(settings, options.workers)?);
     let barrier = Arc::new(Barrier::new(options.workers));
@@ -289,7 +319,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         let threads: Vec<_> = (0..options.workers)
             .map(|worker| {
                 let (shared, barrier) = (Arc::clone(&shared), Arc::clone(&barrier));
-                scope.spawn(move || run_worker(options, shared, WorkerId(worker as u8), &barrier, hz))
+                let ready = &ready;
+                scope.spawn(move || run_worker(options, shared, WorkerId(worker as u8), &barrier, ready, hz))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().map_err(|_| BenchError::Worker)?).collect::<Result<Vec<_>, _>>()
@@ -298,15 +329,20 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 }
 
 fn check(options: &Options) -> Result<(), BenchError> {
-    let out_of_range = |what, value: String, remedy| Err(BenchError::Option { what, value, remedy });
+    let out_of_range = |what, value: String, remedy: String| Err(BenchError::Option { what, value, remedy });
     if options.workers == 0 || options.workers > WorkerId::COUNT_MAX {
-        return out_of_range("--workers", options.workers.to_string(), "give 1 to 64");
+        return out_of_range("--workers", options.workers.to_string(), "give 1 to 64".to_owned());
     }
     if options.sessions < options.workers as u64 * BURST as u64 {
-        return out_of_range("--sessions", options.sessions.to_string(), "give at least 64 for each worker");
+        return out_of_range("--sessions", options.sessions.to_string(), "give at least 64 for each worker".to_owned());
+    }
+    let most = MAPPINGS_MAX - CHURN_ROOM;
+    if options.sessions.div_ceil(options.workers as u64) > most || options.sessions > SESSIONS_MAX {
+        let remedy = format!("give at most {most} for each worker and {SESSIONS_MAX} in all");
+        return out_of_range("--sessions", options.sessions.to_string(), remedy);
     }
     if !(options.seconds > 0.0 && options.seconds <= 3_600.0) {
-        return out_of_range("--seconds", options.seconds.to_string(), "give more than 0 and at most 3600");
+        return out_of_range("--seconds", options.seconds.to_string(), "give more than 0 and at most 3600".to_owned());
     }
     Ok(())
 }
@@ -386,6 +422,7 @@ fn run_worker(
     shared: Arc<Shared>,
     worker: WorkerId,
     barrier: &Barrier,
+    ready: &(dyn Fn(WorkerId) + Sync),
     hz: f64,
 ) -> Result<WorkerResult, BenchError> {
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.get(worker.index()).copied()) {
@@ -411,6 +448,8 @@ fn run_worker(
     let region = (bytes as usize + shared.bytes() / options.workers).next_multiple_of(64);
     let mut bound = memory_bound::MemoryBound::new(region)?;
     barrier.wait();
+    ready(worker);
+    barrier.wait();
     let bound_before = bound.cycles_per_packet(0.5);
     barrier.wait();
     let before = bench.shard.counters().clone();
@@ -418,7 +457,7 @@ fn run_worker(
     bench.expect_created(&before, count)?;
     if options.mode == Mode::New {
         // A small table is filled in no time: begin anew until the measurement is long enough.
-        while (bench.cycles as f64) < options.seconds * hz && count < 1_000_000 {
+        while (bench.cycles as f64) < options.seconds * hz && count < FILLED_ONCE_FROM {
             refill(&mut bench, &shared, worker)?;
         }
     } else {

@@ -4,6 +4,7 @@
 
 pub mod engine;
 pub mod memory_bound;
+mod needs;
 
 pub use engine::BenchError;
 pub use engine::Mode;

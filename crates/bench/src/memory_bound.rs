@@ -2,6 +2,7 @@
 
 use mem::Arena;
 use mem::ArenaError;
+use mem::Need;
 use mem::tsc;
 use rand::Rng;
 use rand::SeedableRng;
@@ -23,13 +24,22 @@ pub struct MemoryBound {
     random: SmallRng,
 }
 
+fn lines(bytes: usize) -> usize {
+    bytes.div_ceil(size_of::<Line>()).max(2)
+}
+
 impl MemoryBound {
+    /// The memory a region of `bytes` takes.
+    pub(crate) fn need(bytes: u64) -> Need {
+        Arena::<Line>::need(lines(bytes as usize))
+    }
+
     /// A region of `bytes`, on the same kind of pages as the engine's tables.
     ///
     /// # Errors
     /// When memory is short.
     pub fn new(bytes: usize) -> Result<MemoryBound, ArenaError> {
-        let mut region = Arena::<Line>::zeroed(bytes.div_ceil(64).max(2))?;
+        let mut region = Arena::<Line>::zeroed(lines(bytes))?;
         // Touch every page once: a page not yet backed would be measured as a page fault.
         for line in region.iter_mut().step_by(64) {
             line.words[0] = 1;

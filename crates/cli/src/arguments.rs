@@ -55,6 +55,9 @@ pub struct Check {
     /// One JSON object per fault
     #[arg(long)]
     pub json: bool,
+    /// Do not ask whether its tables fit the memory this machine has available now
+    #[arg(long)]
+    pub any_machine: bool,
 }
 
 /// `natrix run`.

@@ -19,7 +19,6 @@ use crate::model::Config;
 use crate::model::Port;
 use crate::report::Place;
 use crate::report::Report;
-use crate::section::size_text;
 
 /// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults.
 ///
@@ -139,16 +138,13 @@ fn ports(interfaces: &[InterfaceDraft], links: &Links) -> Vec<Port> {
 }
 
 fn check_memory(config: &Config, machine: &Machine, report: &mut Report) {
+    let Some(stock) = machine.memory else { return };
+    let Err(not_enough) = config.memory_plan(&stock) else { return };
     let needed = config.memory_needed();
-    let Some(available) = machine.memory_bytes.filter(|available| *available < needed.total_bytes()) else { return };
-    let mib = |bytes: u64| size_text(bytes.next_multiple_of(1 << 20));
     let problem = format!(
-        "needs {} of memory (tables {}, pools {}, packets {})",
-        mib(needed.total_bytes()),
-        mib(needed.tables_bytes),
-        mib(needed.pools_bytes),
-        mib(needed.packets_bytes)
+        "needs {} bytes of memory in all (tables {}, pools {}, packets {})",
+        not_enough.needed_bytes, needed.tables_bytes, needed.pools_bytes, needed.packets_bytes
     );
-    let seen = format!("{} available", size_text(available & !((1 << 20) - 1)));
+    let seen = format!("{} bytes available", not_enough.available_bytes);
     report.fault(&Place::default(), problem, seen, "lower [tables], use fewer pool addresses, or add memory");
 }

@@ -1,21 +1,12 @@
 //! How much memory a configuration takes: all of it is taken at start, so that it can be told beforehand.
 
-use crate::model::Config;
+use mem::Need;
+use mem::NotEnough;
+use mem::Plan;
+use mem::Stock;
 
-/// Bytes of one mapping: its record of 64, and its place in a hash table that is never full. A test compares.
-const MAPPING_BYTES: u64 = 74;
-/// Bytes of one further session, likewise.
-const EXTRA_SESSION_BYTES: u64 = 58;
-/// Bytes of one subscriber, likewise.
-const SUBSCRIBER_BYTES: u64 = 42;
-/// Bytes of one fragmented datagram's state.
-const DATAGRAM_BYTES: u64 = 128;
-/// Bytes of one held SYN: the segment and whose it is.
-const SYN_BYTES: u64 = 128;
-/// Least and largest slot of a held fragment.
-const FRAGMENT_SLOT_BYTES: (u64, u64) = (2_048, 9_216);
-/// Bytes of one external address: 32 bits and a few for each port of each protocol.
-const ADDRESS_BYTES: u64 = 65_536 * 3 * 42 / 10;
+use crate::model::Config;
+use crate::model::Hugepages;
 
 /// Memory a configuration takes, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,26 +27,28 @@ impl MemoryNeeded {
 }
 
 impl Config {
-    /// The memory this configuration takes, within a few percent.
+    /// The memory this configuration takes.
     pub fn memory_needed(&self) -> MemoryNeeded {
-        let limits = &self.nat.limits;
-        let mtu = self.nat.interfaces.iter().map(|interface| interface.mtu).max().unwrap_or(0);
-        let slot = u64::from(mtu).clamp(FRAGMENT_SLOT_BYTES.0, FRAGMENT_SLOT_BYTES.1);
-        let parts = [
-            (limits.mappings_max, MAPPING_BYTES),
-            (limits.extra_sessions_max, EXTRA_SESSION_BYTES),
-            (limits.subscribers_max, SUBSCRIBER_BYTES),
-            (limits.fragmented_datagrams_max, DATAGRAM_BYTES),
-            (limits.fragments_held_max, slot),
-            (limits.unsolicited_syns_max, SYN_BYTES),
-        ];
-        let worker_bytes: u64 = parts.iter().map(|(count, bytes)| u64::from(*count) * bytes).sum();
-        let addresses: u64 = self.nat.pools.iter().map(|pool| pool.addresses.len() as u64).sum();
+        let sum = |needs: Vec<Need>| needs.into_iter().fold(0_u64, |sum, need| sum.saturating_add(need.bytes()));
         MemoryNeeded {
-            tables_bytes: worker_bytes.saturating_mul(self.workers.count as u64),
-            pools_bytes: addresses * ADDRESS_BYTES,
+            tables_bytes: sum(nat::memory::shard_needs(&self.nat)).saturating_mul(self.workers.count as u64),
+            pools_bytes: sum(nat::memory::shared_needs(&self.nat)),
             packets_bytes: self.dpdk.memory_bytes,
         }
+    }
+
+    /// Where all of it goes on a machine with this `stock`. Takes nothing.
+    ///
+    /// # Errors
+    /// [`NotEnough`] when it does not fit.
+    pub fn memory_plan(&self, stock: &Stock) -> Result<Plan, NotEnough> {
+        let packets = match self.dpdk.hugepages {
+            Hugepages::Off => Need::Heap(self.dpdk.memory_bytes),
+            Hugepages::Auto | Hugepages::Required => Need::Packets(self.dpdk.memory_bytes),
+        };
+        // In the order in which they are taken.
+        let needs = core::iter::once(packets).chain(nat::memory::needs(&self.nat, self.workers.count));
+        stock.plan(needs)
     }
 }
 

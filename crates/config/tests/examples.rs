@@ -10,6 +10,7 @@ use config::DriverKind;
 use config::Hugepages;
 use config::InterfaceLink;
 use config::Machine;
+use mem::Stock;
 use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
@@ -110,7 +111,7 @@ fn limits_are_for_all_workers_together_with_an_eighth_more() {
 #[test]
 fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
     let text = smallest() + "[workers]\ncount = 4\ncpus = [0, 1, 2, 7]\n";
-    let machine = Machine { cpus: Some(2), memory_bytes: Some(64 << 30) };
+    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(64 << 30)) };
     let faults = config::parse_for(&text, "natrix.toml", &machine).expect_err("too few CPUs");
     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -122,13 +123,13 @@ fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
         ]
     );
 
-    let machine = Machine { cpus: Some(2), memory_bytes: Some(100 << 20) };
+    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(100 << 20)) };
     let faults = config::parse_for(&smallest(), "natrix.toml", &machine).expect_err("too little memory");
     let needed = compiled(&smallest()).memory_needed();
     let [fault] = faults.as_slice() else { panic!("one fault: {faults:?}") };
-    assert!(fault.problem.contains(&format!("{} MiB of memory", needed.total_bytes().div_ceil(1 << 20))), "{fault}");
-    assert_eq!(fault.seen, "100 MiB available");
-    let machine = Machine { cpus: Some(2), memory_bytes: Some(needed.total_bytes()) };
+    assert!(fault.problem.starts_with(&format!("needs {} bytes of memory in all", needed.total_bytes())), "{fault}");
+    assert!(fault.seen == "104857600 bytes available", "{fault}");
+    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(needed.total_bytes())) };
     assert!(config::parse_for(&smallest(), "natrix.toml", &machine).is_ok());
 }
 

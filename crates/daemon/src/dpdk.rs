@@ -8,10 +8,12 @@ use config::DriverKind;
 use config::Hugepages;
 use packet_io::dpdk;
 use packet_io::dpdk::DpdkIo;
+use packet_io::dpdk::DpdkNotice;
 use packet_io::dpdk::DpdkPort;
 use packet_io::dpdk::DpdkSettings;
 
 use crate::log::Log;
+use crate::run::Opened;
 use crate::run::RunError;
 use crate::run::run_on;
 
@@ -23,7 +25,7 @@ pub fn run(config: &Config, config_path: &Path, version: &str) -> Result<(), Run
     run_on(config, config_path, version, open, dpdk::register_thread)
 }
 
-fn open(config: &Config, log: Log) -> Result<Vec<DpdkIo>, Box<dyn Error + Send + Sync>> {
+fn open(config: &Config, log: Log) -> Result<Opened<DpdkIo>, Box<dyn Error + Send + Sync>> {
     let port = |port: &config::Port| DpdkPort {
         device: port.driver.clone(),
         is_pci: port.kind == DriverKind::Pci,
@@ -43,8 +45,13 @@ fn open(config: &Config, log: Log) -> Result<Vec<DpdkIo>, Box<dyn Error + Send +
         buffers: config.dpdk.buffers,
     };
     let ios = dpdk::start(&settings)?;
+    let mut missed_bytes = 0;
     for notice in ios.first().map(DpdkIo::notices).unwrap_or_default() {
-        log.warn(notice);
+        match notice {
+            // Said once for buffers and tables together, when the tables are there too.
+            DpdkNotice::NoHugepages { needed, .. } => missed_bytes = needed << 20,
+            DpdkNotice::FewQueues { .. } | DpdkNotice::QueuesUnserved { .. } => log.warn(notice),
+        }
     }
-    Ok(ios)
+    Ok(Opened { ios, missed_bytes })
 }

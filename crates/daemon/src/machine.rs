@@ -3,10 +3,11 @@
 use std::fs;
 
 use config::Machine;
+use mem::Stock;
 
 /// CPUs and memory of this machine, as far as it tells.
 pub fn this_machine() -> Machine {
-    Machine { cpus: cpus(), memory_bytes: mem::available::bytes() }
+    Machine { cpus: cpus(), memory: Some(Stock::of_this_machine()) }
 }
 
 /// One more than the highest number of a CPU that is on.
@@ -34,6 +35,6 @@ mod tests {
     #[test]
     fn this_machine_tells() {
         let machine = this_machine();
-        assert!(machine.cpus.is_some_and(|cpus| cpus > 0) && machine.memory_bytes.is_some());
+        assert!(machine.cpus.is_some_and(|cpus| cpus > 0) && machine.memory.is_some());
     }
 }

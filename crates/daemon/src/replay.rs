@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::Config;
+use mem::NotEnough;
+use mem::Stock;
 use nat::BuildError;
 use nat::Duration;
 use nat::Instant;
@@ -67,6 +69,9 @@ pub enum ReplayError {
     /// The engine could not be built.
     #[error("engine: {0}")]
     Engine(#[from] BuildError),
+    /// Not everything fits this machine's memory. Nothing has been taken.
+    #[error("memory: {0}; lower [tables], use fewer pool addresses, or add memory")]
+    Memory(#[from] NotEnough),
     /// The folder for the results can not be made.
     #[error("folder {path}: {source}; choose another --out-dir", path = .path.display())]
     Folder {
@@ -176,6 +181,7 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
     };
     let ports = vec![port(&files.inside, "inside.pcap", 0)?, port(&files.outside, "outside.pcap", 1)?];
     let io = Replay::new(ports)?;
+    Stock::of_this_machine().plan(nat::memory::needs(&config.nat, 1))?;
     let shared = Arc::new(Shared::new(config.nat.clone(), 1)?);
     let interfaces = config.nat.interfaces.iter().zip(&config.interfaces);
     let links: Vec<InterfaceLink> = interfaces

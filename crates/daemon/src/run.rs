@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::thread;
 
 use config::Config;
+use config::Hugepages;
+use mem::NotEnough;
+use mem::Stock;
 use packet_io::Io;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
@@ -27,6 +30,9 @@ pub enum RunError {
     /// The control socket is not to be had.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Not everything fits this machine's memory. Nothing has been taken.
+    #[error("memory: {0}; lower [tables], use fewer pool addresses, or add memory")]
+    Memory(#[from] NotEnough),
     /// Ports could not be opened. The message is in the usual form already.
     #[error("{0}")]
     Ports(Box<dyn Error + Send + Sync>),
@@ -38,8 +44,23 @@ pub enum RunError {
     Signals(io::Error),
 }
 
-/// Runs an instance on the ports that `open` opens (one view for each worker), until SIGTERM or SIGINT; then drains it.
-/// `prepare` runs first on each worker's thread.
+/// Ports that are open.
+#[derive(Debug)]
+pub struct Opened<I> {
+    /// One view of them for each worker.
+    pub ios: Vec<I>,
+    /// Bytes of packet buffers that were to be on hugepages and are not.
+    pub missed_bytes: u64,
+}
+
+impl<I> From<Vec<I>> for Opened<I> {
+    fn from(ios: Vec<I>) -> Opened<I> {
+        Opened { ios, missed_bytes: 0 }
+    }
+}
+
+/// Runs an instance on the ports that `open` opens, until SIGTERM or SIGINT; then drains it. `prepare` runs first on each
+/// worker's thread. All memory is planned before any is taken.
 ///
 /// # Errors
 /// [`RunError`] says why it did not come up. Once it runs it ends without an error.
@@ -47,7 +68,7 @@ pub fn run_on<I: Io + Send + 'static>(
     config: &Config,
     config_path: &Path,
     version: &str,
-    open: impl FnOnce(&Config, Log) -> Result<Vec<I>, Box<dyn Error + Send + Sync>>,
+    open: impl FnOnce(&Config, Log) -> Result<Opened<I>, Box<dyn Error + Send + Sync>>,
     prepare: impl Fn() + Clone + Send + 'static,
 ) -> Result<(), RunError> {
     let log = Log::new(config.log.level);
@@ -55,9 +76,17 @@ pub fn run_on<I: Io + Send + 'static>(
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(RunError::Signals)?;
     let socket = Socket::open(&config.control.socket, config.control.mode)?;
     report_panics(log);
-    let ios = open(config, log).map_err(RunError::Ports)?;
+    let plan = config.memory_plan(&Stock::of_this_machine())?;
+    let Opened { ios, missed_bytes } = open(config, log).map_err(RunError::Ports)?;
     let workers = ios.len();
     let running = Running::start(Start { config, config_path, version, socket, ios, log }, prepare)?;
+    if let Some(warning) = plan.warning(missed_bytes.saturating_add(mem::missed_bytes())) {
+        match config.dpdk.hugepages {
+            // Who wants none knows what it costs.
+            Hugepages::Off => log.info(&warning),
+            Hugepages::Auto | Hugepages::Required => log.warn(&warning),
+        }
+    }
     log.info(&format_args!(
         "natrix {version}: {workers} workers on {} ports, configuration {}, control socket {}",
         config.ports.len(),

@@ -63,7 +63,7 @@ fn an_instance_comes_up_and_drains_on_sigterm() {
     let socket = config.control.socket.clone();
     let first = {
         let config = config.clone();
-        thread::spawn(move || run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios()), || {}))
+        thread::spawn(move || run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios().into()), || {}))
     };
     assert_eq!(told(), "READY=1");
     let start = Instant::now();
@@ -77,7 +77,7 @@ fn an_instance_comes_up_and_drains_on_sigterm() {
     assert_eq!((status.state, status.workers.len()), (RunState::Running, 2));
     assert_eq!(status.config, "test.toml");
 
-    let second = run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios()), || {});
+    let second = run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios().into()), || {});
     assert!(matches!(second, Err(RunError::Socket(SocketError::InUse(_)))), "{second:?}");
 
     signal_hook::low_level::raise(SIGTERM).expect("a signal to ourselves");

@@ -21,47 +21,26 @@ use core::mem::size_of;
 use core::ops::Deref;
 use core::ops::DerefMut;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
 use std::fs;
 use std::io;
 
 use zerocopy::FromZeros;
 
 use crate::available;
+use crate::pages;
+use crate::pages::PageKind;
 use crate::prefetch::prefetch;
 use crate::prefetch::prefetch_write;
+use crate::stock::Need;
 
-const PAGE_2M: usize = 2 << 20;
-const PAGE_1G: usize = 1 << 30;
+/// Bytes of arenas that suit hugepages and lie on ordinary pages, in this process.
+static MISSED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The pages an arena lies on, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PageKind {
-    /// Reserved hugepages of 1 GiB.
-    Huge1G,
-    /// Reserved hugepages of 2 MiB.
-    Huge2M,
-    /// Transparent hugepages: the kernel was asked for 2 MiB pages and gives them while it has any.
-    Transparent,
-    /// Plain pages, 4 KiB on most machines. Worth a warning for large tables.
-    Plain,
-}
-
-impl PageKind {
-    /// For people: `1 GiB hugepages` and so on.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PageKind::Huge1G => "1 GiB hugepages",
-            PageKind::Huge2M => "2 MiB hugepages",
-            PageKind::Transparent => "transparent hugepages",
-            PageKind::Plain => "plain pages",
-        }
-    }
-}
-
-impl fmt::Display for PageKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+/// Bytes of live arenas that suit hugepages and lie on ordinary pages, because there are too few: what a warning is about.
+pub fn missed_bytes() -> u64 {
+    MISSED_BYTES.load(Ordering::Relaxed)
 }
 
 /// Why an arena could not be made.
@@ -104,6 +83,8 @@ pub struct Arena<T> {
     /// Bytes mapped; 0 when nothing is.
     mapped: usize,
     pages: PageKind,
+    /// Bytes that suit hugepages and lie on ordinary pages.
+    missed: u64,
     owns: PhantomData<T>,
 }
 
@@ -111,6 +92,13 @@ pub struct Arena<T> {
 unsafe impl<T: Send> Send for Arena<T> {}
 // SAFETY: shared access only gives `&T`, like `Box<[T]>`.
 unsafe impl<T: Sync> Sync for Arena<T> {}
+
+impl<T> Arena<T> {
+    /// The memory an arena of `length` records is going to take.
+    pub const fn need(length: usize) -> Need {
+        Need::Table((length as u64).saturating_mul(size_of::<T>() as u64))
+    }
+}
 
 impl<T: FromZeros> Arena<T> {
     /// An arena of `length` records, all bytes zero.
@@ -123,7 +111,7 @@ impl<T: FromZeros> Arena<T> {
         let too_large = ArenaError::TooLarge { length, record_bytes: size_of::<T>() };
         let bytes = match length.checked_mul(size_of::<T>()) {
             // The slack lets every rounding below go without overflow, and keeps slices within `isize::MAX`.
-            Some(bytes) if bytes <= isize::MAX as usize - 2 * PAGE_1G => bytes,
+            Some(bytes) if bytes <= isize::MAX as usize - 2 * pages::PAGE_1G as usize => bytes,
             _ => return Err(too_large),
         };
         if bytes == 0 {
@@ -132,6 +120,7 @@ impl<T: FromZeros> Arena<T> {
                 length,
                 mapped: 0,
                 pages: PageKind::Plain,
+                missed: 0,
                 owns: PhantomData,
             });
         }
@@ -141,6 +130,7 @@ impl<T: FromZeros> Arena<T> {
             length,
             mapped: mapping.bytes,
             pages: mapping.pages,
+            missed: mapping.missed,
             owns: PhantomData,
         })
     }
@@ -207,6 +197,7 @@ impl<T> DerefMut for Arena<T> {
 
 impl<T> Drop for Arena<T> {
     fn drop(&mut self) {
+        MISSED_BYTES.fetch_sub(self.missed, Ordering::Relaxed);
         if self.mapped != 0 {
             // SAFETY: exactly this range was mapped for this arena, and nobody can borrow from it any more.
             unsafe { libc::munmap(self.first.as_ptr().cast(), self.mapped) };
@@ -229,21 +220,18 @@ struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
     pages: PageKind,
+    /// Bytes that suit hugepages and lie on ordinary pages.
+    missed: u64,
 }
 
 impl Mapping {
     fn new(bytes: usize) -> Result<Mapping, ArenaError> {
         // Reserved hugepages are outside `MemAvailable`; the kernel counts them itself and refuses when there are too few.
-        for (kind, page, flag) in
-            [(PageKind::Huge1G, PAGE_1G, libc::MAP_HUGE_1GB), (PageKind::Huge2M, PAGE_2M, libc::MAP_HUGE_2MB)]
-        {
-            let rounded = bytes.next_multiple_of(page);
-            // Rounding up may waste an eighth of a large table, or half of one that fills most of a single 2 MiB page.
-            let waste_max = if kind == PageKind::Huge2M && rounded == PAGE_2M { bytes } else { bytes / 8 };
-            if rounded - bytes <= waste_max
-                && let Ok(start) = map(rounded, libc::MAP_HUGETLB | flag)
-            {
-                let mapping = Mapping { start, bytes: rounded, pages: kind };
+        for (kind, rounded) in pages::worth(bytes as u64) {
+            let rounded = rounded as usize;
+            let flag = if kind == PageKind::Huge1G { libc::MAP_HUGE_1GB } else { libc::MAP_HUGE_2MB };
+            if let Ok(start) = map(rounded, libc::MAP_HUGETLB | flag) {
+                let mapping = Mapping { start, bytes: rounded, pages: kind, missed: 0 };
                 if mapping.fill_in().is_ok() {
                     return Ok(mapping);
                 }
@@ -260,7 +248,8 @@ impl Mapping {
         }
         let refused = |source| ArenaError::Refused { needed: needed as u64, available, source };
         let start = if huge { map_aligned(needed) } else { map(needed, 0) }.map_err(refused)?;
-        let mut mapping = Mapping { start, bytes: needed, pages: PageKind::Plain };
+        let missed = if pages::worth(bytes as u64).next().is_some() { bytes as u64 } else { 0 };
+        let mut mapping = Mapping { start, bytes: needed, pages: PageKind::Plain, missed };
         if huge && transparent_hugepages_enabled() {
             // SAFETY: advice about a range this mapping owns; it changes no contents.
             let answer = unsafe { libc::madvise(start.as_ptr().cast(), needed, libc::MADV_HUGEPAGE) };
@@ -272,6 +261,7 @@ impl Mapping {
             mapping.unmap();
             return Err(refused(error));
         }
+        MISSED_BYTES.fetch_add(missed, Ordering::Relaxed);
         Ok(mapping)
     }
 
@@ -335,6 +325,9 @@ fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
         Ok(start)
     }
 }
+
+/// Alignment of what may become transparent hugepages.
+const PAGE_2M: usize = pages::PAGE_2M as usize;
 
 fn page_bytes() -> usize {
     // SAFETY: asks a constant of the system.

@@ -2,28 +2,84 @@
 
 use std::fs;
 
-/// Bytes that can be taken without pushing the machine, or this process's control group, out of memory.
+/// Bytes that can be taken on ordinary pages without pushing the machine, or this process's control group, out of memory.
 ///
 /// None when `/proc/meminfo` does not tell.
 pub fn bytes() -> Option<u64> {
-    let machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    Some(group_bytes().map_or(machine, |group| group.min(machine)))
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let machine = parse_meminfo(&meminfo, "MemAvailable:")?;
+    let limits = [group_bytes(), commit_bytes(&meminfo), address_space_bytes()];
+    Some(limits.into_iter().flatten().fold(machine, u64::min))
 }
 
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
-fn parse_meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// One line of `/proc/meminfo`, or of another file written like it, in bytes.
+fn parse_meminfo(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the tightest memory limit among this process's control groups (version 2) leaves, when there is one.
+/// What may still be promised to processes, where the kernel promises no more than it has.
+fn commit_bytes(meminfo: &str) -> Option<u64> {
+    if fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?.trim() != "2" {
+        return None;
+    }
+    Some(parse_meminfo(meminfo, "CommitLimit:")?.saturating_sub(parse_meminfo(meminfo, "Committed_AS:")?))
+}
+
+/// Kept for stacks of threads and what else a process maps on the side.
+const ADDRESS_SPACE_KEPT: u64 = 64 << 20;
+
+/// Bytes this process may still map, on pages of any kind; None when there is no limit (`ulimit -v`).
+pub(crate) fn address_space_bytes() -> Option<u64> {
+    let limit = parse_address_space(&fs::read_to_string("/proc/self/limits").ok()?)?;
+    let mapped = parse_meminfo(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:").unwrap_or(0);
+    Some(limit.saturating_sub(mapped).saturating_sub(ADDRESS_SPACE_KEPT))
+}
+
+fn parse_address_space(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Bytes of this process on transparent hugepages. None when the kernel does not tell.
+pub(crate) fn transparent_bytes() -> Option<u64> {
+    parse_meminfo(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
+}
+
+/// What the tightest memory limit among this process's control groups leaves, when there is one.
 fn group_bytes() -> Option<u64> {
+    let version_2 = least_of_groups("", "/sys/fs/cgroup", |group| {
+        // Cached file pages count as used, but the kernel drops them when memory is needed.
+        let cached = sum_of_lines(group, "memory.stat", &["inactive_file ", "active_file "]);
+        Some(number(group, "memory.max")?.saturating_sub(number(group, "memory.current")?.saturating_sub(cached)))
+    });
+    let version_1 = least_of_groups("memory", "/sys/fs/cgroup/memory", |group| {
+        let cached = sum_of_lines(group, "memory.stat", &["total_inactive_file ", "total_active_file "]);
+        let used = number(group, "memory.usage_in_bytes")?.saturating_sub(cached);
+        Some(number(group, "memory.limit_in_bytes")?.saturating_sub(used))
+    });
+    [version_1, version_2].into_iter().flatten().min()
+}
+
+/// What the tightest limit on hugepages of this size (`2MB`, `1GB`) leaves, when there is one.
+pub(crate) fn group_hugepage_bytes(size: &str) -> Option<u64> {
+    let left = |group: &str, limit: &str, used: &str| {
+        let [limit, used] = [limit, used].map(|name| number(group, &format!("hugetlb.{size}.{name}")));
+        Some(limit?.saturating_sub(used?))
+    };
+    let version_2 = least_of_groups("", "/sys/fs/cgroup", |group| left(group, "max", "current"));
+    let version_1 =
+        least_of_groups("hugetlb", "/sys/fs/cgroup/hugetlb", |group| left(group, "limit_in_bytes", "usage_in_bytes"));
+    [version_1, version_2].into_iter().flatten().min()
+}
+
+/// The least of what `left` says about each control group of this controller (none in version 2) this process is in.
+fn least_of_groups(controller: &str, root: &str, left: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut path = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mut path = group_path(&membership, controller)?;
     let mut least = None;
     loop {
-        let directory = format!("/sys/fs/cgroup{path}");
-        if let Some(left) = group_left(&directory) {
+        if let Some(left) = left(&format!("{root}{path}")) {
             least = Some(least.map_or(left, |other: u64| other.min(left)));
         }
         match path.rsplit_once('/') {
@@ -33,17 +89,23 @@ fn group_bytes() -> Option<u64> {
     }
 }
 
-fn group_left(directory: &str) -> Option<u64> {
-    let limit: u64 = fs::read_to_string(format!("{directory}/memory.max")).ok()?.trim().parse().ok()?;
-    let used: u64 = fs::read_to_string(format!("{directory}/memory.current")).ok()?.trim().parse().ok()?;
-    // Cached file pages count as used, but the kernel drops them when memory is needed.
-    let statistics = fs::read_to_string(format!("{directory}/memory.stat")).unwrap_or_default();
-    let cached: u64 = statistics
-        .lines()
-        .filter_map(|line| line.strip_prefix("inactive_file ").or_else(|| line.strip_prefix("active_file ")))
-        .filter_map(|number| number.trim().parse::<u64>().ok())
-        .sum();
-    Some(limit.saturating_sub(used.saturating_sub(cached)))
+/// The path in lines like `4:memory:/a/b`, or `0::/a/b` in version 2.
+fn group_path<'m>(membership: &'m str, controller: &str) -> Option<&'m str> {
+    membership.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|name| name == controller).then_some(path)
+    })
+}
+
+fn number(group: &str, file: &str) -> Option<u64> {
+    fs::read_to_string(format!("{group}/{file}")).ok()?.trim().parse().ok()
+}
+
+/// The sum of the numbers behind these words.
+fn sum_of_lines(group: &str, file: &str, words: &[&str]) -> u64 {
+    let text = fs::read_to_string(format!("{group}/{file}")).unwrap_or_default();
+    let numbers = text.lines().filter_map(|line| words.iter().find_map(|word| line.strip_prefix(word)));
+    numbers.filter_map(|number| number.trim().parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]
@@ -53,8 +115,25 @@ mod tests {
     #[test]
     fn meminfo_is_read_in_kibibytes() {
         let text = "MemTotal:       100 kB\nMemFree:  1 kB\nMemAvailable:   24096000 kB\n";
-        assert_eq!(parse_meminfo(text), Some(24_096_000 * 1024));
-        assert_eq!(parse_meminfo("MemTotal: 100 kB\n"), None);
+        assert_eq!(parse_meminfo(text, "MemAvailable:"), Some(24_096_000 * 1024));
+        assert_eq!(parse_meminfo("MemTotal: 100 kB\n", "MemAvailable:"), None);
+    }
+
+    #[test]
+    fn address_space_is_limited_only_where_it_says_so() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max address space         1073741824           unlimited            bytes     \n";
+        assert_eq!(parse_address_space(limits), Some(1 << 30));
+        assert_eq!(parse_address_space(&limits.replace("1073741824", "unlimited ")), None);
+    }
+
+    #[test]
+    fn control_groups_of_both_versions_are_found() {
+        let membership = "9:name=systemd:/\n4:memory,hugetlb:/a/b\n0::/c\n";
+        assert_eq!(group_path(membership, "memory"), Some("/a/b"));
+        assert_eq!(group_path(membership, "hugetlb"), Some("/a/b"));
+        assert_eq!(group_path(membership, ""), Some("/c"));
+        assert_eq!(group_path(membership, "cpu"), None);
     }
 
     #[test]

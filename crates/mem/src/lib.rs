@@ -3,15 +3,22 @@
 pub mod arena;
 pub mod available;
 pub mod lanes;
+pub mod pages;
 pub mod prefetch;
 pub mod ring;
+pub mod stock;
 pub mod tsc;
 
 pub use arena::Arena;
 pub use arena::ArenaError;
-pub use arena::PageKind;
+pub use arena::missed_bytes;
 pub use lanes::equal_lanes;
+pub use pages::PageKind;
 pub use prefetch::prefetch;
 pub use prefetch::prefetch_write;
+pub use stock::Need;
+pub use stock::NotEnough;
+pub use stock::Plan;
+pub use stock::Stock;
 /// The bound on what an [`Arena`] holds: derive it (`#[derive(zerocopy::FromZeros)]`) for `#[repr(C)]` records.
 pub use zerocopy::FromZeros;

@@ -76,6 +76,17 @@ impl<K: Copy + Eq + Default, V: Default> FifoMap<K, V> {
         }
     }
 
+    /// Bytes a map for `capacity` entries takes.
+    pub(crate) const fn bytes_for(capacity: u64) -> u64 {
+        capacity.saturating_mul(size_of::<Entry<K, V>>() as u64 + 2 * size_of::<Slot>() as u64)
+    }
+
+    /// Bytes it takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.entries) + size_of_val(&*self.buckets)
+    }
+
     /// Entries in it.
     pub(crate) fn len(&self) -> usize {
         self.len

@@ -260,6 +260,16 @@ impl FragmentTracker {
         }
     }
 
+    /// Bytes a tracker within `limits` takes for packets of at most `slot_bytes`.
+    pub(crate) fn bytes_for(limits: &Limits, slot_bytes: usize) -> u64 {
+        let slot_bytes = slot_bytes.clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX) + size_of::<HeldFragment>();
+        let datagrams = u64::from(limits.fragmented_datagrams_max);
+        FifoMap::<FragmentKey, Datagram>::bytes_for(datagrams)
+            + datagrams * size_of::<Units>() as u64
+            + u64::from(limits.fragments_held_max) * slot_bytes as u64
+            + (SOURCES * size_of::<Share>()) as u64
+    }
+
     /// How long datagrams are kept from now on.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;

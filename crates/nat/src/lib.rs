@@ -11,6 +11,7 @@ pub mod fragments;
 pub mod icmp_quote;
 pub mod identification;
 mod mapping;
+pub mod memory;
 pub mod own_icmp;
 pub mod packet;
 mod parse;

@@ -15,6 +15,7 @@ use core::net::Ipv4Addr;
 
 use mem::Arena;
 use mem::ArenaError;
+use mem::Need;
 use zerocopy::FromZeros;
 
 use crate::tcp::SequenceTracker;
@@ -284,6 +285,11 @@ impl MappingStore {
         // Index 0 means "none" in every table, so the first record stays unused.
         let records = Arena::zeroed(mappings_max as usize + 1)?;
         Ok(MappingStore { records, free: 0, untouched: 1, len: 0 })
+    }
+
+    /// The memory `new` is going to take.
+    pub(crate) fn need(mappings_max: u32) -> Need {
+        Arena::<Mapping>::need(mappings_max as usize + 1)
     }
 
     pub(crate) fn len(&self) -> u32 {

@@ -21,6 +21,7 @@ use core::sync::atomic::Ordering;
 
 use mem::Arena;
 use mem::ArenaError;
+use mem::Need;
 
 use crate::random::Random;
 use crate::types::AddressIndex;
@@ -199,6 +200,16 @@ impl PortTable {
             last = Some((spec, masks));
         }
         Ok(table)
+    }
+
+    /// The memory [`PortTable::new`] is going to take for so many addresses.
+    pub fn needs(addresses: usize) -> [Need; 3] {
+        let spaces = addresses.saturating_mul(Protocol::COUNT).max(1);
+        [
+            Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS)),
+            Arena::<AtomicU64>::need(spaces.saturating_mul(Parity::BOTH.len() * SUMMARY_WORDS)),
+            Arena::<AtomicU32>::need(spaces.saturating_mul(PORTS)),
+        ]
     }
 
     /// Bytes of all arrays.

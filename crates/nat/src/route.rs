@@ -10,6 +10,7 @@
 
 use mem::Arena;
 use mem::ArenaError;
+use mem::Need;
 
 use crate::types::Prefix;
 
@@ -18,6 +19,7 @@ const SCAN_MAX: usize = 8;
 
 const CHUNK: u32 = 1 << 31;
 const CHUNK_ENTRIES: usize = 256;
+const ROOT_ENTRIES: usize = 1 << 16;
 
 /// Values a route can have are below this.
 pub const VALUE_LIMIT: u32 = CHUNK - 1;
@@ -90,6 +92,14 @@ impl RouteTable {
         Ok(RouteTable { lookup, length: routes.len() })
     }
 
+    /// The memory [`RouteTable::new`] is going to take for routes with these prefixes; nothing worth mentioning for a few.
+    pub fn needs(prefixes: &[Prefix]) -> Vec<Need> {
+        if prefixes.len() <= SCAN_MAX {
+            return Vec::new();
+        }
+        vec![Arena::<u32>::need(ROOT_ENTRIES), Arena::<[u32; CHUNK_ENTRIES]>::need(chunks_for(prefixes))]
+    }
+
     /// Routes it was built from.
     pub fn len(&self) -> usize {
         self.length
@@ -131,9 +141,9 @@ impl RouteTable {
 
 /// Paints routes from short to long, so that longer ones cover shorter ones.
 fn build_tree(sorted: &[(Prefix, u32)]) -> Result<Lookup, ArenaError> {
-    let mut root = Arena::<u32>::zeroed(1 << 16)?;
-    let chunks_needed = parents(sorted, 16) + parents(sorted, 24);
-    let mut chunks = Arena::<[u32; CHUNK_ENTRIES]>::zeroed(chunks_needed)?;
+    let mut root = Arena::<u32>::zeroed(ROOT_ENTRIES)?;
+    let prefixes: Vec<Prefix> = sorted.iter().map(|(prefix, _)| *prefix).collect();
+    let mut chunks = Arena::<[u32; CHUNK_ENTRIES]>::zeroed(chunks_for(&prefixes))?;
     let mut chunks_used = 0;
     for &(prefix, value) in sorted {
         let leaf = value + 1;
@@ -160,12 +170,16 @@ fn low_byte(bits: u32) -> usize {
     bits as usize % CHUNK_ENTRIES
 }
 
+fn chunks_for(prefixes: &[Prefix]) -> usize {
+    parents(prefixes, 16) + parents(prefixes, 24)
+}
+
 /// How many different prefixes of `length` bits have routes longer than that below them.
-fn parents(sorted: &[(Prefix, u32)], length: u8) -> usize {
-    let mut parents: Vec<u32> = sorted
+fn parents(prefixes: &[Prefix], length: u8) -> usize {
+    let mut parents: Vec<u32> = prefixes
         .iter()
-        .filter(|(prefix, _)| prefix.length() > length)
-        .map(|(prefix, _)| prefix.address().to_bits() >> (32 - length))
+        .filter(|prefix| prefix.length() > length)
+        .map(|prefix| prefix.address().to_bits() >> (32 - length))
         .collect();
     parents.sort_unstable();
     parents.dedup();

@@ -5,6 +5,7 @@
 
 use mem::Arena;
 use mem::ArenaError;
+use mem::Need;
 use zerocopy::FromZeros;
 
 use crate::mapping::Mapping;
@@ -103,6 +104,11 @@ impl SessionStore {
             free: 0,
             untouched: 1,
         })
+    }
+
+    /// The memory `new` is going to take.
+    pub(crate) fn needs(sessions_max: u32) -> [Need; 2] {
+        [Arena::<Session>::need(sessions_max as usize + 1), BucketTable::need(sessions_max as usize)]
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -137,32 +137,7 @@ impl Shared {
             pool_prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, u32::from(id.0))));
         }
 
-        let mut next_hops = Vec::new();
-        let mut route_lists: [Vec<(Prefix, u32)>; 2] = [Vec::new(), Vec::new()];
-        // RFC 6598 §4: packets to inside addresses "MUST NOT be forwarded" outside, whatever the default route there. So
-        // the outside table has a hole for each inside route; a route outside that is as long or longer fills it.
-        let inside = |id: InterfaceId| settings.interfaces.get(id.index()).filter(|found| found.side == Side::Inside);
-        let connected = settings.interfaces.iter().filter(|interface| interface.side == Side::Inside);
-        let connected = connected
-            .flat_map(|interface| &interface.addresses)
-            .filter_map(|own| Prefix::new(own.address, own.prefix_length));
-        let routed = settings.routes.iter().filter(|route| inside(route.interface).is_some()).map(|route| route.prefix);
-        route_lists[Side::Outside.index()].extend(connected.chain(routed).map(|prefix| (prefix, HOLE)));
-        for (position, interface) in settings.interfaces.iter().enumerate() {
-            for own in &interface.addresses {
-                let Some(prefix) = Prefix::new(own.address, own.prefix_length) else { continue };
-                let hop = NextHop { interface: InterfaceId(position as u16), gateway: 0, mtu: interface.mtu };
-                route_lists[interface.side.index()].push((prefix, next_hops.len() as u32));
-                next_hops.push(hop);
-            }
-        }
-        for route in &settings.routes {
-            let Some(interface) = settings.interfaces.get(route.interface.index()) else { continue };
-            let hop = NextHop { interface: route.interface, gateway: route.next_hop.to_bits(), mtu: interface.mtu };
-            route_lists[interface.side.index()].push((route.prefix, next_hops.len() as u32));
-            next_hops.push(hop);
-        }
-
+        let (route_lists, next_hops) = compile_routes(&settings);
         let memory = |table| move |source| BuildError::Memory { table, source };
         Ok(Shared {
             ports: PortTable::new(&specs).map_err(memory("external ports"))?,
@@ -301,6 +276,36 @@ impl PoolFacts {
             count: pool.addresses.len() as u32,
         }
     }
+}
+
+/// The routes of both sides, each with the position of its hop.
+pub(crate) fn compile_routes(settings: &Settings) -> ([Vec<(Prefix, u32)>; 2], Vec<NextHop>) {
+    let mut next_hops = Vec::new();
+    let mut route_lists: [Vec<(Prefix, u32)>; 2] = [Vec::new(), Vec::new()];
+    // RFC 6598 §4: packets to inside addresses "MUST NOT be forwarded" outside, whatever the default route there. So
+    // the outside table has a hole for each inside route; a route outside that is as long or longer fills it.
+    let inside = |id: InterfaceId| settings.interfaces.get(id.index()).filter(|found| found.side == Side::Inside);
+    let connected = settings.interfaces.iter().filter(|interface| interface.side == Side::Inside);
+    let connected = connected
+        .flat_map(|interface| &interface.addresses)
+        .filter_map(|own| Prefix::new(own.address, own.prefix_length));
+    let routed = settings.routes.iter().filter(|route| inside(route.interface).is_some()).map(|route| route.prefix);
+    route_lists[Side::Outside.index()].extend(connected.chain(routed).map(|prefix| (prefix, HOLE)));
+    for (position, interface) in settings.interfaces.iter().enumerate() {
+        for own in &interface.addresses {
+            let Some(prefix) = Prefix::new(own.address, own.prefix_length) else { continue };
+            let hop = NextHop { interface: InterfaceId(position as u16), gateway: 0, mtu: interface.mtu };
+            route_lists[interface.side.index()].push((prefix, next_hops.len() as u32));
+            next_hops.push(hop);
+        }
+    }
+    for route in &settings.routes {
+        let Some(interface) = settings.interfaces.get(route.interface.index()) else { continue };
+        let hop = NextHop { interface: route.interface, gateway: route.next_hop.to_bits(), mtu: interface.mtu };
+        route_lists[interface.side.index()].push((route.prefix, next_hops.len() as u32));
+        next_hops.push(hop);
+    }
+    (route_lists, next_hops)
 }
 
 fn in_range(what: &'static str, value: u64, minimum: u64, maximum: u64) -> Result<(), BuildError> {

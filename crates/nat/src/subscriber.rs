@@ -2,6 +2,7 @@
 
 use mem::Arena;
 use mem::ArenaError;
+use mem::Need;
 use zerocopy::FromZeros;
 
 use crate::random::KeyedHash;
@@ -56,6 +57,11 @@ impl SubscriberStore {
             free: 0,
             untouched: 1,
         })
+    }
+
+    /// The memory `new` is going to take.
+    pub(crate) fn needs(subscribers_max: u32) -> [Need; 2] {
+        [Arena::<Subscriber>::need(subscribers_max as usize + 1), BucketTable::need(subscribers_max as usize)]
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -17,6 +17,7 @@ use core::mem::size_of;
 use mem::Arena;
 use mem::ArenaError;
 use mem::FromZeros;
+use mem::Need;
 use mem::PageKind;
 
 const SLOTS: usize = 8;
@@ -66,12 +67,21 @@ impl BucketTable {
     /// # Errors
     /// When there is not enough memory.
     pub fn with_capacity(entries_max: usize) -> Result<BucketTable, ArenaError> {
-        let buckets = entries_max.div_ceil(SLOTS).saturating_mul(LOAD_MAX.1).div_ceil(LOAD_MAX.0) + 1;
+        let buckets = BucketTable::buckets_for(entries_max);
         if u32::try_from(buckets).is_err() {
             // Positions are 32 bits of the hash.
             return Err(ArenaError::TooLarge { length: buckets, record_bytes: size_of::<Bucket>() });
         }
         Ok(BucketTable { buckets: Arena::zeroed(buckets)?, length: 0, capacity: entries_max })
+    }
+
+    const fn buckets_for(entries_max: usize) -> usize {
+        entries_max.div_ceil(SLOTS).saturating_mul(LOAD_MAX.1).div_ceil(LOAD_MAX.0) + 1
+    }
+
+    /// The memory a table for so many entries is going to take.
+    pub fn need(entries_max: usize) -> Need {
+        Arena::<Bucket>::need(BucketTable::buckets_for(entries_max))
     }
 
     /// Entries in the table.

@@ -96,6 +96,11 @@ impl SynStore {
         SynStore { held: FifoMap::new(syns_max as usize), delay, key }
     }
 
+    /// Bytes a store for `syns_max` SYNs takes, at most.
+    pub(crate) fn bytes_for(syns_max: u32) -> u64 {
+        FifoMap::<Key, HeldSyn>::bytes_for(u64::from(syns_max))
+    }
+
     /// How long SYNs are held from now on. Those held already keep their time; should it be later than that
     /// of younger ones, the younger ones wait for it.
     pub fn set_delay(&mut self, delay: Duration) {

@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
         workers: usize::from(arguments.workers),
         seconds: arguments.seconds,
     };
-    let report = bench::engine::run(&options)?;
+    let report = bench::engine::run(&options, &warn)?;
     if arguments.json {
         serde_json::to_writer(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
@@ -31,6 +31,12 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
         print(&report, arguments.mode, out)?;
     }
     Ok(())
+}
+
+/// To standard error, so that standard output stays one object.
+fn warn(message: &str) {
+    // Where it can not be written nobody reads it.
+    let _ = writeln!(io::stderr().lock(), "warning: {message}");
 }
 
 /// The report for people: the same figures in sentences.

@@ -32,9 +32,11 @@ fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
     }
 }
 
-/// `natrix check`: all faults of a file at once, whatever machine it is for. With `--json` they go to standard output, one object per line.
+/// `natrix check`: all faults of a file at once, and whether its tables fit this machine; its CPUs may be another machine's. With `--json` they go to standard output, one object per line.
 pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failure> {
-    let config = match load(&arguments.config, &Machine::default()) {
+    let here = daemon::machine::this_machine();
+    let machine = if arguments.any_machine { Machine::default() } else { Machine { cpus: None, ..here } };
+    let config = match load(&arguments.config, &machine) {
         Ok(config) => config,
         Err(faults) if arguments.json => {
             for fault in &faults {
@@ -78,7 +80,7 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
 /// `natrix run` needs ports, and this build has none.
 #[cfg(not(feature = "dpdk"))]
 pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
-    load(&arguments.config, &Machine::default()).map_err(Failure::Configuration)?;
+    load(&arguments.config, &daemon::machine::this_machine()).map_err(Failure::Configuration)?;
     let remedy = "build it with: cargo build --release --package natrix --features dpdk";
     Err(cli::CliError::from(control::Fault::new("ports", "this build has no DPDK", remedy)).into())
 }

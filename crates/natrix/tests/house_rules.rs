@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("packet-io", &[]),
     ("control", &[]),
     ("nat", &["wire", "mem"]),
-    ("config", &["nat"]),
+    ("config", &["mem", "nat"]),
     ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control"]),
     ("cli", &["control"]),
     ("bench", &["wire", "mem", "nat"]),

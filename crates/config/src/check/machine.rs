@@ -1,5 +1,6 @@
 //! Workers, packet buffers and memory: what the machine must have.
 
+use mem::Stock;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::types::MappingIndex;
@@ -19,8 +20,8 @@ use crate::section::size_text;
 pub struct Machine {
     /// CPUs there are.
     pub cpus: Option<usize>,
-    /// Memory that can be taken, bytes.
-    pub memory_bytes: Option<u64>,
+    /// Memory that can be taken.
+    pub memory: Option<Stock>,
 }
 
 /// How many workers, and where.

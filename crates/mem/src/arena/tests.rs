@@ -90,3 +90,21 @@ fn arena_can_be_shared_between_threads() {
     });
     assert_eq!(arena.at(5).load(Ordering::Relaxed), 4000);
 }
+
+#[test]
+fn what_lies_on_ordinary_pages_though_it_suits_hugepages_is_counted_while_it_lives() {
+    // Other tests take arenas at the same time, none as large as this.
+    const LARGE: u64 = 64 << 20;
+    let arena = Arena::<u8>::zeroed(LARGE as usize).unwrap();
+    match arena.pages() {
+        PageKind::Huge1G | PageKind::Huge2M => assert_eq!(arena.missed, 0),
+        PageKind::Transparent | PageKind::Plain => {
+            assert_eq!(arena.missed, LARGE);
+            assert!(missed_bytes() >= LARGE);
+        }
+    }
+    drop(arena);
+    assert!(missed_bytes() < LARGE);
+    // Small tables have nothing to gain.
+    assert_eq!(Arena::<u8>::zeroed(100_000).unwrap().missed, 0);
+}

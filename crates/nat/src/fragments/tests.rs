@@ -432,3 +432,19 @@ proptest! {
         prop_assert!(tracker.units.iter().all(|units| units.fit(0, 8_191) == Fit::New));
     }
 }
+
+#[test]
+fn the_bytes_told_beforehand_are_those_taken() {
+    for (datagrams, held, slot) in [(4, 8, 1_500), (300, 1_000, 9_000), (1_000, 7, 100_000)] {
+        let limits = Limits { fragmented_datagrams_max: datagrams, fragments_held_max: held, ..Limits::default() };
+        let tracker = FragmentTracker::new(&limits, TIMEOUT, slot, 1);
+        let taken = size_of_val(&*tracker.units)
+            + size_of_val(&*tracker.bytes)
+            + size_of_val(&*tracker.slots)
+            + size_of_val(&*tracker.sources)
+            + tracker.datagrams.bytes();
+        let told = FragmentTracker::bytes_for(&limits, slot);
+        // The buckets of the map are rounded up to a power of two.
+        assert!(told >= taken as u64 && told <= taken as u64 + u64::from(datagrams) * 8, "{told} told, {taken} taken");
+    }
+}

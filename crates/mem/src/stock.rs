@@ -1,0 +1,283 @@
+//! Whether all tables together fit this machine, told before the first one is taken.
+//!
+//! Reserved hugepages are not in what the machine calls available, and a table that does not suit them can not
+//! have them. So a sum and a comparison will not do: [`Stock::plan`] puts one table after the other where
+//! [`crate::Arena`] will put it.
+
+use core::fmt;
+use std::fs;
+
+use crate::available;
+use crate::pages::PAGE_1G;
+use crate::pages::PAGE_2M;
+use crate::pages::PageKind;
+use crate::pages::worth;
+
+/// Something that is going to take memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// An arena: reserved hugepages where it suits them and there are enough, else ordinary pages.
+    Table(u64),
+    /// Always on ordinary pages.
+    Heap(u64),
+    /// Packet buffers: reserved hugepages of any size if all of them fit there, else ordinary pages.
+    Packets(u64),
+}
+
+impl Need {
+    /// Bytes asked for.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Need::Table(bytes) | Need::Heap(bytes) | Need::Packets(bytes) => bytes,
+        }
+    }
+}
+
+/// Reserved hugepages of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hugepages {
+    /// Pages there are in all; None when the machine does not have this size.
+    pub reserved: Option<u64>,
+    /// Those that nobody has, and that nobody was promised.
+    pub free: u64,
+}
+
+/// Memory that can be taken, by kind of page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stock {
+    /// Bytes on ordinary pages.
+    pub ordinary_bytes: u64,
+    /// Pages of 2 MiB.
+    pub huge_2m: Hugepages,
+    /// Pages of 1 GiB.
+    pub huge_1g: Hugepages,
+    /// Bytes this process may have on all pages together.
+    pub process_bytes: u64,
+}
+
+impl Stock {
+    /// Ordinary pages only.
+    pub const fn ordinary(bytes: u64) -> Stock {
+        let none = Hugepages { reserved: None, free: 0 };
+        Stock { ordinary_bytes: bytes, huge_2m: none, huge_1g: none, process_bytes: u64::MAX }
+    }
+
+    /// What this machine, the control groups and the limits of this process leave; what is not told is not limited.
+    pub fn of_this_machine() -> Stock {
+        Stock {
+            ordinary_bytes: available::bytes().unwrap_or(u64::MAX),
+            huge_2m: hugepages(2048, "2MB", PAGE_2M),
+            huge_1g: hugepages(1_048_576, "1GB", PAGE_1G),
+            process_bytes: available::address_space_bytes().unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Where everything goes, or that it does not fit. Takes nothing.
+    ///
+    /// # Errors
+    /// When the needs are more than there is. Hugepages that nothing suits do not count as available.
+    pub fn plan(&self, needs: impl IntoIterator<Item = Need>) -> Result<Plan, NotEnough> {
+        let mut left = *self;
+        let mut plan = Plan { stock: *self, needed_bytes: 0, missed_bytes: 0, pages_2m: 0, with_1g: (0, 0) };
+        let mut placed_bytes = 0_u64;
+        let mut all_fit = true;
+        for need in needs {
+            let bytes = need.bytes();
+            plan.needed_bytes = plan.needed_bytes.saturating_add(bytes);
+            plan.want_hugepages(need);
+            match left.place(need) {
+                Some(on) => {
+                    placed_bytes = placed_bytes.saturating_add(bytes);
+                    match on {
+                        // Pages of 2 MiB are not needed for what has better ones.
+                        PageKind::Huge1G => plan.unwant_2m(need),
+                        PageKind::Huge2M => {}
+                        PageKind::Transparent | PageKind::Plain if plan.suits_hugepages(need) => {
+                            plan.missed_bytes = plan.missed_bytes.saturating_add(bytes);
+                        }
+                        PageKind::Transparent | PageKind::Plain => {}
+                    }
+                }
+                None => all_fit = false,
+            }
+        }
+        let available_bytes = placed_bytes.saturating_add(left.ordinary_bytes).min(self.process_bytes);
+        if all_fit && plan.needed_bytes <= self.process_bytes {
+            return Ok(plan);
+        }
+        Err(NotEnough { needed_bytes: plan.needed_bytes, available_bytes, stock: *self })
+    }
+
+    /// Takes the pages for it, and says which.
+    fn place(&mut self, need: Need) -> Option<PageKind> {
+        match need {
+            Need::Table(bytes) => {
+                for (kind, rounded) in worth(bytes) {
+                    let (free, page) = match kind {
+                        PageKind::Huge1G => (&mut self.huge_1g.free, PAGE_1G),
+                        _ => (&mut self.huge_2m.free, PAGE_2M),
+                    };
+                    if let Some(rest) = free.checked_sub(rounded / page) {
+                        *free = rest;
+                        return Some(kind);
+                    }
+                }
+            }
+            Need::Packets(bytes) => {
+                // Whole large pages first, then small ones, then one large page for what is left.
+                let large = (bytes / PAGE_1G).min(self.huge_1g.free);
+                let small = (bytes - large * PAGE_1G).div_ceil(PAGE_2M);
+                if small <= self.huge_2m.free {
+                    self.huge_1g.free -= large;
+                    self.huge_2m.free -= small;
+                    return Some(if small == 0 { PageKind::Huge1G } else { PageKind::Huge2M });
+                }
+                if bytes.div_ceil(PAGE_1G) <= self.huge_1g.free {
+                    self.huge_1g.free -= bytes.div_ceil(PAGE_1G);
+                    return Some(PageKind::Huge1G);
+                }
+            }
+            Need::Heap(_) => {}
+        }
+        self.ordinary_bytes = self.ordinary_bytes.checked_sub(need.bytes())?;
+        Some(PageKind::Plain)
+    }
+}
+
+/// Everything fits: how much it is, and the hugepages that would serve it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Before anything was taken.
+    stock: Stock,
+    /// Bytes in all.
+    pub needed_bytes: u64,
+    /// Bytes of what suits hugepages and has to do without.
+    pub missed_bytes: u64,
+    /// Pages of 2 MiB that serve everything that is not on pages of 1 GiB.
+    pages_2m: u64,
+    /// Pages of 1 GiB and of 2 MiB that serve everything.
+    with_1g: (u64, u64),
+}
+
+impl Plan {
+    fn suits_hugepages(&self, need: Need) -> bool {
+        match need {
+            Need::Table(bytes) => worth(bytes).next().is_some(),
+            Need::Heap(_) => false,
+            Need::Packets(bytes) => bytes > 0,
+        }
+    }
+
+    fn pages_2m_of(need: Need) -> u64 {
+        match need {
+            // What suits pages of 1 GiB suits those of 2 MiB.
+            Need::Table(bytes) => worth(bytes).last().map_or(0, |(_, rounded)| rounded / PAGE_2M),
+            Need::Heap(_) => 0,
+            Need::Packets(bytes) => bytes.div_ceil(PAGE_2M),
+        }
+    }
+
+    fn want_hugepages(&mut self, need: Need) {
+        self.pages_2m = self.pages_2m.saturating_add(Plan::pages_2m_of(need));
+        match need {
+            Need::Table(bytes) => match worth(bytes).next() {
+                Some((PageKind::Huge1G, rounded)) => self.with_1g.0 = self.with_1g.0.saturating_add(rounded / PAGE_1G),
+                _ => self.with_1g.1 = self.with_1g.1.saturating_add(Plan::pages_2m_of(need)),
+            },
+            Need::Heap(_) => {}
+            Need::Packets(bytes) => {
+                self.with_1g.0 = self.with_1g.0.saturating_add(bytes / PAGE_1G);
+                self.with_1g.1 = self.with_1g.1.saturating_add((bytes % PAGE_1G).div_ceil(PAGE_2M));
+            }
+        }
+    }
+
+    fn unwant_2m(&mut self, need: Need) {
+        self.pages_2m = self.pages_2m.saturating_sub(Plan::pages_2m_of(need));
+    }
+
+    /// The one warning of a start that has to do without hugepages; None when it has all it wants.
+    ///
+    /// To be asked when everything is taken: `missed_bytes` says how much really lies on ordinary pages.
+    pub fn warning(&self, missed_bytes: u64) -> Option<String> {
+        if missed_bytes == 0 {
+            return None;
+        }
+        let Stock { huge_2m, huge_1g, .. } = &self.stock;
+        let reserve = |pages: u64, stock: &Hugepages, kib: u32| {
+            // Pages that others have stay theirs.
+            let total = stock.reserved.unwrap_or(0).saturating_sub(stock.free).saturating_add(pages);
+            format!("echo {total} > {}/nr_hugepages", directory(kib))
+        };
+        let mut remedy = reserve(self.pages_2m, huge_2m, 2048);
+        if huge_1g.reserved.is_some() && self.with_1g.0 > 0 {
+            let large = reserve(self.with_1g.0, huge_1g, 1_048_576);
+            let small = reserve(self.with_1g.1, huge_2m, 2048);
+            remedy = format!("{remedy}; or with pages of 1 GiB, faster still: {large} && {small}");
+        }
+        Some(format!(
+            "hugepages: {missed_bytes} bytes of tables and buffers lie on ordinary pages, {}, which costs speed \
+             ({} pages of 2 MiB were free, {} are needed); before the next start: {remedy}",
+            transparent_text(missed_bytes),
+            huge_2m.free,
+            self.pages_2m,
+        ))
+    }
+}
+
+/// What the kernel made of its own accord of the pages asked for.
+fn transparent_text(missed_bytes: u64) -> String {
+    match available::transparent_bytes() {
+        Some(0) => "none of them made transparent hugepages by the kernel".to_owned(),
+        Some(bytes) => format!("{} of them made transparent hugepages by the kernel", bytes.min(missed_bytes)),
+        None => "the kernel does not tell how many are transparent hugepages".to_owned(),
+    }
+}
+
+/// All tables together need more memory than there is. Nothing has been taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct NotEnough {
+    /// Bytes needed in all.
+    pub needed_bytes: u64,
+    /// Bytes available for them.
+    pub available_bytes: u64,
+    /// What there is.
+    pub stock: Stock,
+}
+
+impl NotEnough {
+    /// What there is, for people: `1000 bytes available, of them 1000 on ordinary pages; hugepages free: 0 of 2 MiB, 0 of 1 GiB`.
+    pub fn available_text(&self) -> String {
+        let Stock { ordinary_bytes, huge_2m, huge_1g, process_bytes } = &self.stock;
+        let process = match *process_bytes {
+            u64::MAX => String::new(),
+            bytes => format!(", this process may have {bytes} in all"),
+        };
+        format!(
+            "{} bytes available: {ordinary_bytes} on ordinary pages, hugepages free {} of 2 MiB and {} of 1 GiB{process}",
+            self.available_bytes, huge_2m.free, huge_1g.free
+        )
+    }
+}
+
+impl fmt::Display for NotEnough {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes are needed in all ({})", self.needed_bytes, self.available_text())
+    }
+}
+
+fn directory(kib: u32) -> String {
+    format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB")
+}
+
+/// Hugepages of so many KiB, as far as the control groups let this process have them.
+fn hugepages(kib: u32, group_name: &str, page_bytes: u64) -> Hugepages {
+    let number = |name: &str| fs::read_to_string(format!("{}/{name}", directory(kib))).ok()?.trim().parse::<u64>().ok();
+    let Some(reserved) = number("nr_hugepages") else { return Hugepages::default() };
+    let free = number("free_hugepages").unwrap_or(0).saturating_sub(number("resv_hugepages").unwrap_or(0));
+    let group = available::group_hugepage_bytes(group_name).map_or(u64::MAX, |bytes| bytes / page_bytes);
+    Hugepages { reserved: Some(reserved), free: free.min(group) }
+}
+
+#[cfg(test)]
+mod tests;
