@@ -17,6 +17,7 @@ use nat::own_icmp;
 use nat::own_icmp::ERROR_MAX;
 use nat::own_icmp::IcmpError;
 use nat::packet::PacketMeta;
+use nat::random::KeyedHash;
 use nat::settings::Limits;
 use nat::split::split;
 use nat::types::Endpoint;
@@ -142,7 +143,7 @@ pub fn own_icmp(bytes: &[u8]) {
 /// Five bytes make one fragment: datagram and flags, offset, length, milliseconds since the last one.
 pub fn fragments(bytes: &[u8]) {
     let limits = Limits { fragmented_datagrams_max: 5, fragments_held_max: 7, ..Limits::default() };
-    let mut tracker = FragmentTracker::new(&limits, Duration::from_secs(2), 0, 0x5eed);
+    let mut tracker = FragmentTracker::new(&limits, Duration::from_secs(2), 0, KeyedHash::new([0x5eed, 1, 2, 3]));
     let mut buffer = vec![0; tracker.slot_bytes()];
     let (mut now, mut given, mut ended) = (Instant::ORIGIN, 0, 0);
     let mut lengths: HashMap<(u8, u32), u32> = HashMap::new();

@@ -16,17 +16,6 @@ pub(crate) type Slot = u32;
 
 const NONE: Slot = Slot::MAX;
 
-/// Hash of two words under a secret key: two folded 64×64→128-bit multiplications.
-#[inline]
-pub(crate) fn keyed(key: u64, a: u64, b: u64) -> u64 {
-    let fold = |x: u64, y: u64| {
-        let product = u128::from(x) * u128::from(y);
-        (product as u64) ^ ((product >> 64) as u64)
-    };
-    let first = fold(a ^ key, b ^ key.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15);
-    fold(first ^ key, 0xd6e8_feb8_6659_fd93 ^ a.rotate_left(32) ^ b)
-}
-
 #[derive(Debug)]
 struct Entry<K, V> {
     key: K,

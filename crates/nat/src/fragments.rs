@@ -22,8 +22,8 @@ use self::units::Fit;
 use self::units::Units;
 use crate::fifo_map::FifoMap;
 use crate::fifo_map::Slot;
-use crate::fifo_map::keyed;
 use crate::packet::PacketMeta;
+use crate::random::KeyedHash;
 use crate::settings::Limits;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -214,14 +214,14 @@ pub struct FragmentTracker {
     source_max: Share,
     side_max: Share,
     timeout: Duration,
-    key: u64,
+    hash: KeyedHash,
 }
 
 impl FragmentTracker {
     /// A tracker within `limits`. `slot_bytes` is the largest packet that can be held (the largest MTU of the
-    /// interfaces is a good choice), taken into [`SLOT_BYTES_MIN`]..=[`SLOT_BYTES_MAX`]; `key` is secret and
-    /// random. Takes about 2.2 KiB a datagram and `slot_bytes` a held fragment.
-    pub fn new(limits: &Limits, timeout: Duration, slot_bytes: usize, key: u64) -> FragmentTracker {
+    /// interfaces is a good choice), taken into [`SLOT_BYTES_MIN`]..=[`SLOT_BYTES_MAX`]; `hash` has a secret
+    /// of its own. Takes about 2.2 KiB a datagram and `slot_bytes` a held fragment.
+    pub fn new(limits: &Limits, timeout: Duration, slot_bytes: usize, hash: KeyedHash) -> FragmentTracker {
         let slot_bytes = slot_bytes.clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX);
         let datagrams_max = limits.fragmented_datagrams_max;
         let held_max = limits.fragments_held_max.min(NO_SLOT - 1);
@@ -256,7 +256,7 @@ impl FragmentTracker {
                 held: (held_max - held_max / 4).max(1),
             },
             timeout,
-            key,
+            hash,
         }
     }
 
@@ -315,7 +315,7 @@ impl FragmentTracker {
         if let Some(verdict) = fault_of(key.protocol(), info) {
             return dropped(verdict);
         }
-        let hash = keyed(self.key, key.addresses, u64::from(key.rest));
+        let hash = self.hash.hash(key.addresses, u64::from(key.rest));
         let mut known = self.datagrams.find(hash, &key);
         if let Some(slot) = known {
             let first_seen = self.datagrams.get(slot).map_or(now, |datagram| datagram.first_seen);
@@ -493,7 +493,7 @@ impl FragmentTracker {
 
     /// Makes an entry for a datagram of which nothing was seen; None when the table, or the share, is full.
     fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey) -> Option<Slot> {
-        let source = keyed(self.key, key.source(), key.side() as u64) as usize & (SOURCES - 1);
+        let source = self.hash.hash(key.source(), key.side() as u64) as usize & (SOURCES - 1);
         let by_source = self.sources.get_mut(source)?;
         let by_side = self.sides.get_mut(key.side())?;
         if by_source.datagrams >= self.source_max.datagrams || by_side.datagrams >= self.side_max.datagrams {

@@ -10,7 +10,7 @@
 
 use core::net::Ipv4Addr;
 
-use crate::fifo_map::keyed;
+use crate::random::KeyedHash;
 use crate::types::WorkerId;
 
 #[cfg(test)]
@@ -26,27 +26,27 @@ pub struct IdentificationSource {
     worker: u16,
     /// Workers, rounded up to a power of two, as a shift.
     shift: u32,
-    key: u64,
+    hash: KeyedHash,
 }
 
 impl IdentificationSource {
-    /// For `worker` of `workers`; `key` is secret and random. The counters start at random values, as
+    /// For `worker` of `workers`; `hash` has a secret of its own. The counters start at random values, as
     /// predictable identifications let others count a host's packets (RFC 7739 §3).
-    pub fn new(worker: WorkerId, workers: usize, key: u64) -> IdentificationSource {
+    pub fn new(worker: WorkerId, workers: usize, hash: KeyedHash) -> IdentificationSource {
         let workers = workers.clamp(1, WorkerId::COUNT_MAX).next_power_of_two();
-        let counters: Vec<u16> = (0..COUNTERS as u64).map(|i| keyed(key, i, 1) as u16).collect();
+        let counters: Vec<u16> = (0..COUNTERS as u64).map(|i| hash.hash(i, 1) as u16).collect();
         IdentificationSource {
             counters: counters.into_boxed_slice(),
             worker: u16::from(worker.0) & (workers as u16 - 1),
             shift: workers.trailing_zeros(),
-            key,
+            hash,
         }
     }
 
     /// The next identification for a datagram from `source` (an external address) to `destination`.
     pub fn next(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> u16 {
         let addresses = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());
-        let hash = keyed(self.key, addresses, u64::from(protocol) << 8);
+        let hash = self.hash.hash(addresses, u64::from(protocol) << 8);
         let Some(counter) = self.counters.get_mut(hash as usize & (COUNTERS - 1)) else { return self.worker };
         *counter = counter.wrapping_add(1);
         *counter << self.shift | self.worker

@@ -3,6 +3,8 @@
 //! Both rest on one step, the *folded multiply*: the two halves of a 64 × 64 → 128 bit product, xored.
 //! Every bit of the result depends on every bit of both factors, and it costs one multiplication.
 
+use core::fmt;
+
 /// Hashes two words under a secret key. About 2 ns.
 ///
 /// The first multiplication keeps all 128 bits, so inputs meet only when their products do; the second
@@ -26,6 +28,14 @@ impl KeyedHash {
         KeyedHash { key: [scatter(secret[0], 1), scatter(secret[1], 2), scatter(secret[2], 3), scatter(secret[3], 4)] }
     }
 
+    /// A secret under which all pairs with this second word have one hash, as bad as for whom an attacker has found out the
+    /// secret: tests of tables force collisions with it. Such a secret is one of 2^64.
+    #[doc(hidden)]
+    pub const fn colliding_secret(second: u64) -> [u64; 4] {
+        // The first product is zero, whatever the first word is.
+        [1, unscatter(second, 2), 3, 4]
+    }
+
     /// The hash of the pair.
     #[inline(always)]
     pub const fn hash(&self, first: u64, second: u64) -> u64 {
@@ -35,12 +45,40 @@ impl KeyedHash {
     }
 }
 
+impl fmt::Debug for KeyedHash {
+    /// Says nothing of the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyedHash")
+    }
+}
+
 /// One-to-one, and different for each position, so that equal words do not give equal keys.
 const fn scatter(word: u64, position: u64) -> u64 {
     let word = word.wrapping_add(position.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ word >> 31
+}
+
+/// The word that [`scatter`] makes this one of.
+const fn unscatter(word: u64, position: u64) -> u64 {
+    let word = word ^ word >> 31 ^ word >> 62;
+    let word = word.wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    let word = word ^ word >> 27 ^ word >> 54;
+    let word = word.wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    let word = word ^ word >> 30 ^ word >> 60;
+    word.wrapping_sub(position.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// What an odd number is to be multiplied with to give 1 modulo 2^64: Newton's method, each step doubles the bits that are right.
+const fn inverse(odd: u64) -> u64 {
+    let mut inverse = odd;
+    let mut bits = 3;
+    while bits < 64 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        bits *= 2;
+    }
+    inverse
 }
 
 /// The halves of the product, low one first.

@@ -7,7 +7,7 @@
 
 use core::net::Ipv4Addr;
 
-use crate::fifo_map::keyed;
+use crate::random::KeyedHash;
 use crate::settings::IcmpPolicy;
 use crate::time::Instant;
 
@@ -65,18 +65,18 @@ pub struct RateLimit {
     total: u64,
     destination_rate: Rate,
     buckets: Box<[[Bucket; WAYS]]>,
-    key: u64,
+    hash: KeyedHash,
 }
 
 impl RateLimit {
-    /// Limits by `policy`; `key` is secret and random. Takes 32 KiB.
-    pub fn new(policy: &IcmpPolicy, key: u64) -> RateLimit {
+    /// Limits by `policy`; `hash` has a secret of its own. Takes 32 KiB.
+    pub fn new(policy: &IcmpPolicy, hash: KeyedHash) -> RateLimit {
         RateLimit {
             total_rate: Rate::per_second(policy.errors_per_second_max),
             total: 0,
             destination_rate: Rate::per_second(policy.errors_per_second_per_destination_max),
             buckets: vec![[Bucket::default(); WAYS]; SETS].into_boxed_slice(),
-            key,
+            hash,
         }
     }
 
@@ -93,7 +93,7 @@ impl RateLimit {
     pub fn allow(&mut self, now: Instant, destination: Ipv4Addr) -> bool {
         let now = now.as_micros().saturating_mul(1_000);
         let destination = destination.to_bits();
-        let hash = keyed(self.key, u64::from(destination), 0);
+        let hash = self.hash.hash(u64::from(destination), 0);
         let set = (hash as usize) & (SETS - 1);
         let shared = (hash >> 32) as usize % WAYS;
         let Some(ways) = self.buckets.get_mut(set) else { return false };

@@ -131,15 +131,16 @@ impl Shard {
         let hash = KeyedHash::new(secret);
         // Each user of randomness gets a key of its own from the one secret.
         let key = |purpose: u64| hash.hash(purpose, u64::from(worker.0));
+        let hash_for = |purpose: u64| KeyedHash::new([0, 1, 2, 3].map(|word| key(purpose << 8 | word)));
         Ok(Shard {
             mappings: MappingStore::new(limits.mappings_max).map_err(memory("mappings"))?,
             outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
             sessions: SessionStore::new(limits.extra_sessions_max, hash).map_err(memory("sessions"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
-            fragments: FragmentTracker::new(&limits, timeouts.fragment, usize::from(mtu_max), key(1)),
-            syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, key(2)),
-            icmp_limit: RateLimit::new(&policy, key(3)),
-            identifications: IdentificationSource::new(worker, shared.workers(), key(4)),
+            fragments: FragmentTracker::new(&limits, timeouts.fragment, usize::from(mtu_max), hash_for(1)),
+            syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, hash_for(2)),
+            icmp_limit: RateLimit::new(&policy, hash_for(3)),
+            identifications: IdentificationSource::new(worker, shared.workers(), hash_for(4)),
             random: Random::new([key(5), key(6), key(7), key(8)]),
             hash,
             counters: Counters::default(),

@@ -8,7 +8,7 @@
 use core::net::Ipv4Addr;
 
 use crate::fifo_map::FifoMap;
-use crate::fifo_map::keyed;
+use crate::random::KeyedHash;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
@@ -87,13 +87,13 @@ impl Key {
 pub struct SynStore {
     held: FifoMap<Key, HeldSyn>,
     delay: Duration,
-    key: u64,
+    hash: KeyedHash,
 }
 
 impl SynStore {
-    /// Room for `syns_max` SYNs, each held for `delay`; `key` is secret and random.
-    pub fn new(syns_max: u32, delay: Duration, key: u64) -> SynStore {
-        SynStore { held: FifoMap::new(syns_max as usize), delay, key }
+    /// Room for `syns_max` SYNs, each held for `delay`; `hash` has a secret of its own.
+    pub fn new(syns_max: u32, delay: Duration, hash: KeyedHash) -> SynStore {
+        SynStore { held: FifoMap::new(syns_max as usize), delay, hash }
     }
 
     /// Bytes a store for `syns_max` SYNs takes, at most.
@@ -108,7 +108,7 @@ impl SynStore {
     }
 
     fn hash(&self, key: Key) -> u64 {
-        keyed(self.key, key.external, key.remote)
+        self.hash.hash(key.external, key.remote)
     }
 
     /// Holds an unsolicited SYN from `remote` to `external`; `packet` is its IP packet. O(1).

@@ -3,6 +3,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::types::InterfaceId;
 
+fn hash() -> KeyedHash {
+    KeyedHash::new([7, 1, 2, 3])
+}
+
 const TIMEOUT: Duration = Duration::from_secs(2);
 const PORTS: (u16, u16) = (5_000, 53);
 const UDP: u8 = 17;
@@ -10,7 +14,7 @@ const TCP: u8 = 6;
 
 fn tracker(datagrams: u32, held: u32) -> FragmentTracker {
     let limits = Limits { fragmented_datagrams_max: datagrams, fragments_held_max: held, ..Limits::default() };
-    FragmentTracker::new(&limits, TIMEOUT, 0, 0x5eed)
+    FragmentTracker::new(&limits, TIMEOUT, 0, hash())
 }
 
 fn at_ms(ms: u64) -> Instant {
@@ -437,7 +441,7 @@ proptest! {
 fn the_bytes_told_beforehand_are_those_taken() {
     for (datagrams, held, slot) in [(4, 8, 1_500), (300, 1_000, 9_000), (1_000, 7, 100_000)] {
         let limits = Limits { fragmented_datagrams_max: datagrams, fragments_held_max: held, ..Limits::default() };
-        let tracker = FragmentTracker::new(&limits, TIMEOUT, slot, 1);
+        let tracker = FragmentTracker::new(&limits, TIMEOUT, slot, hash());
         let taken = size_of_val(&*tracker.units)
             + size_of_val(&*tracker.bytes)
             + size_of_val(&*tracker.slots)

@@ -2,12 +2,16 @@ use std::collections::HashSet;
 
 use super::*;
 
+fn hash() -> KeyedHash {
+    KeyedHash::new([7, 1, 2, 3])
+}
+
 const SOURCE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const DESTINATION: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 #[test]
 fn one_worker_gives_every_value_once_before_it_repeats() {
-    let mut source = IdentificationSource::new(WorkerId(0), 1, 3);
+    let mut source = IdentificationSource::new(WorkerId(0), 1, hash());
     let values: HashSet<u16> = (0..65_536).map(|_| source.next(SOURCE, DESTINATION, 17)).collect();
     assert_eq!(values.len(), 65_536);
 }
@@ -17,7 +21,7 @@ fn workers_that_share_an_address_never_collide() {
     for workers in [2_usize, 3, 5, 16, 64] {
         let mut owners: Vec<Option<usize>> = vec![None; 65_536];
         for worker in 0..workers {
-            let mut source = IdentificationSource::new(WorkerId(worker as u8), workers, 3);
+            let mut source = IdentificationSource::new(WorkerId(worker as u8), workers, hash());
             for _ in 0..2_000 {
                 let value = usize::from(source.next(SOURCE, DESTINATION, 17));
                 assert!(owners[value].is_none_or(|owner| owner == worker), "{value} of {workers}");
@@ -29,7 +33,7 @@ fn workers_that_share_an_address_never_collide() {
 
 #[test]
 fn values_repeat_only_after_all_of_the_worker_were_used() {
-    let mut source = IdentificationSource::new(WorkerId(2), 4, 3);
+    let mut source = IdentificationSource::new(WorkerId(2), 4, hash());
     let values: HashSet<u16> = (0..16_384).map(|_| source.next(SOURCE, DESTINATION, 17)).collect();
     assert_eq!(values.len(), 16_384);
     assert!(values.iter().all(|value| value % 4 == 2));
@@ -37,7 +41,7 @@ fn values_repeat_only_after_all_of_the_worker_were_used() {
 
 #[test]
 fn counters_of_different_destinations_begin_at_unrelated_values() {
-    let mut source = IdentificationSource::new(WorkerId(0), 1, 3);
+    let mut source = IdentificationSource::new(WorkerId(0), 1, hash());
     let firsts: HashSet<u16> =
         (0..100).map(|n| source.next(SOURCE, Ipv4Addr::from_bits(0x0a00_0000 + n), 17)).collect();
     assert!(firsts.len() > 90);

@@ -108,3 +108,22 @@ fn same_secret_same_numbers() {
     assert_eq!(numbers(SECRET), numbers(SECRET));
     assert_ne!(numbers(SECRET), numbers([5; 4]));
 }
+
+#[test]
+fn who_knows_the_secret_can_make_everything_collide() {
+    for second in [0, 1, 443, 0x5b5c, u64::MAX] {
+        let hash = KeyedHash::new(KeyedHash::colliding_secret(second));
+        let all = hash.hash(0, second);
+        assert!((0..1_000).all(|first| hash.hash(first, second) == all && hash.hash(first << 40, second) == all));
+        // With other second words it is a hash like any other.
+        let mut others: Vec<u64> = (0..1_000).map(|first| hash.hash(first, second ^ 2)).collect();
+        others.sort_unstable();
+        others.dedup();
+        assert_eq!(others.len(), 1_000);
+    }
+    for word in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+        for position in 1..5 {
+            assert_eq!(scatter(unscatter(word, position), position), word);
+        }
+    }
+}

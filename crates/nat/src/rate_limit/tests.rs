@@ -1,6 +1,10 @@
 use super::*;
 use crate::time::Duration;
 
+fn hash() -> KeyedHash {
+    KeyedHash::new([7, 1, 2, 3])
+}
+
 fn policy(total: u32, per_destination: u32) -> IcmpPolicy {
     IcmpPolicy {
         errors_per_second_max: total,
@@ -21,7 +25,7 @@ fn allowed(limit: &mut RateLimit, seconds: u64, destination: Ipv4Addr) -> u64 {
 
 #[test]
 fn one_destination_gets_its_rate_and_one_burst() {
-    let mut limit = RateLimit::new(&policy(1_000, 20), 7);
+    let mut limit = RateLimit::new(&policy(1_000, 20), hash());
     let got = allowed(&mut limit, 10, host(1));
     assert!((200..=208).contains(&got), "{got}");
 }
@@ -29,7 +33,7 @@ fn one_destination_gets_its_rate_and_one_burst() {
 #[test]
 fn a_burst_is_a_quarter_of_a_second_but_at_least_eight_and_at_most_the_rate() {
     for (rate, burst) in [(1_u32, 1), (5, 5), (20, 8), (100, 25), (1_000, 250)] {
-        let mut limit = RateLimit::new(&policy(1_000_000, rate), 7);
+        let mut limit = RateLimit::new(&policy(1_000_000, rate), hash());
         let now = Instant::from_micros(1);
         let got = (0..10_000).filter(|_| limit.allow(now, host(1))).count();
         assert_eq!(got, burst, "at {rate} per second");
@@ -38,7 +42,7 @@ fn a_burst_is_a_quarter_of_a_second_but_at_least_eight_and_at_most_the_rate() {
 
 #[test]
 fn one_noisy_destination_leaves_the_rest_to_others() {
-    let mut limit = RateLimit::new(&policy(1_000, 20), 7);
+    let mut limit = RateLimit::new(&policy(1_000, 20), hash());
     let start = Instant::from_micros(1);
     let mut others = 0;
     for ms in 0..1_000 {
@@ -55,7 +59,7 @@ fn one_noisy_destination_leaves_the_rest_to_others() {
 
 #[test]
 fn all_destinations_together_get_the_total_rate() {
-    let mut limit = RateLimit::new(&policy(100, 20), 7);
+    let mut limit = RateLimit::new(&policy(100, 20), hash());
     let start = Instant::from_micros(1);
     let mut got = 0;
     for ms in 0..10_000_u64 {
@@ -69,14 +73,14 @@ fn all_destinations_together_get_the_total_rate() {
 #[test]
 fn a_rate_of_zero_allows_nothing() {
     for policy in [policy(0, 20), policy(1_000, 0)] {
-        let mut limit = RateLimit::new(&policy, 7);
+        let mut limit = RateLimit::new(&policy, hash());
         assert_eq!(allowed(&mut limit, 2, host(1)), 0);
     }
 }
 
 #[test]
 fn a_crowded_table_makes_the_limit_stricter_never_looser() {
-    let mut limit = RateLimit::new(&policy(u32::MAX, 1), 7);
+    let mut limit = RateLimit::new(&policy(u32::MAX, 1), hash());
     let now = Instant::from_micros(1);
     let hosts = (SETS * WAYS * 4) as u32;
     let got = (0..hosts).filter(|n| limit.allow(now, host(*n))).count();
@@ -87,7 +91,7 @@ fn a_crowded_table_makes_the_limit_stricter_never_looser() {
 
 #[test]
 fn a_new_policy_counts_what_was_used_before() {
-    let mut limit = RateLimit::new(&policy(1_000, 1), 7);
+    let mut limit = RateLimit::new(&policy(1_000, 1), hash());
     let now = Instant::from_micros(1);
     assert!(limit.allow(now, host(1)));
     assert!(!limit.allow(now, host(1)));

@@ -18,6 +18,8 @@ use crate::settings::Settings;
 use crate::time::Duration;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
+use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::view::Filter;
 
 /// Collects what the shard sends by itself.
@@ -162,7 +164,7 @@ fn what_has_run_out_is_swept_and_the_ports_come_back() {
     }
     assert!(shard.is_empty());
     let shared = Arc::clone(shard.shared());
-    assert_eq!((0..2).map(|i| shared.ports_used(crate::types::AddressIndex(i), crate::Protocol::Udp)).sum::<u32>(), 0);
+    assert_eq!((0..2).map(|i| shared.ports_used(crate::types::AddressIndex(i), Protocol::Udp)).sum::<u32>(), 0);
 }
 
 #[test]
@@ -195,4 +197,16 @@ fn fragments_out_of_order_leave_with_one_identification() {
     assert_eq!(left.len(), 3);
     let whole = build::reassemble(&left).expect("one datagram");
     assert_eq!(verify::faults(&whole), []);
+}
+
+/// What the tests in `testkit` with forced collisions rest on.
+#[test]
+fn under_a_known_secret_all_internal_endpoints_of_a_protocol_collide() {
+    for protocol in Protocol::ALL {
+        let secret = KeyedHash::colliding_secret(protocol as u64);
+        let shared = Arc::new(Shared::new(settings(), 1).expect("settings are sound"));
+        let shard = Shard::new(shared, WorkerId(0), secret).expect("memory suffices");
+        let hash = |address, port| shard.hash_of(&InternalKey { realm: RealmId::default(), protocol, address, port });
+        assert!((0..100).all(|n| hash(0x6440_0000 + n, 5_000 + n as u16) == hash(1, 1)), "{protocol}");
+    }
 }

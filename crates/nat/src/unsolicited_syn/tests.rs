@@ -1,5 +1,9 @@
 use super::*;
 
+fn hash() -> KeyedHash {
+    KeyedHash::new([7, 1, 2, 3])
+}
+
 const DELAY: Duration = Duration::from_secs(6);
 
 fn external(n: u16) -> Endpoint {
@@ -20,7 +24,7 @@ fn hold(store: &mut SynStore, now: Instant, n: u16) -> Hold {
 
 #[test]
 fn a_syn_comes_out_after_exactly_six_seconds_with_all_it_had() {
-    let mut store = SynStore::new(4, DELAY, 1);
+    let mut store = SynStore::new(4, DELAY, hash());
     assert_eq!(hold(&mut store, at(10), 7), Hold::Held);
     assert_eq!(store.next_due(), Some(at(16)));
     assert_eq!(store.pop_due(Instant::from_micros(at(16).as_micros() - 1)), None);
@@ -33,7 +37,7 @@ fn a_syn_comes_out_after_exactly_six_seconds_with_all_it_had() {
 
 #[test]
 fn a_retransmission_is_answered_once_and_does_not_wait_longer() {
-    let mut store = SynStore::new(4, DELAY, 1);
+    let mut store = SynStore::new(4, DELAY, hash());
     assert_eq!(hold(&mut store, at(10), 7), Hold::Held);
     assert_eq!(hold(&mut store, at(11), 7), Hold::AlreadyHeld);
     assert_eq!(hold(&mut store, at(13), 7), Hold::AlreadyHeld);
@@ -43,7 +47,7 @@ fn a_retransmission_is_answered_once_and_does_not_wait_longer() {
 
 #[test]
 fn a_matching_outbound_syn_makes_it_forgotten() {
-    let mut store = SynStore::new(4, DELAY, 1);
+    let mut store = SynStore::new(4, DELAY, hash());
     hold(&mut store, at(10), 7);
     hold(&mut store, at(10), 8);
     assert!(!store.forget(external(81), remote(7)), "another external endpoint");
@@ -56,7 +60,7 @@ fn a_matching_outbound_syn_makes_it_forgotten() {
 
 #[test]
 fn a_flood_is_bounded_and_room_comes_back() {
-    let mut store = SynStore::new(100, DELAY, 1);
+    let mut store = SynStore::new(100, DELAY, hash());
     let held = (0..10_000).filter(|n| hold(&mut store, at(1), *n) == Hold::Held).count();
     assert_eq!((held, store.len()), (100, 100));
     assert_eq!(hold(&mut store, at(2), 60_000), Hold::Full);
@@ -66,7 +70,7 @@ fn a_flood_is_bounded_and_room_comes_back() {
 
 #[test]
 fn forgetting_makes_room_at_once() {
-    let mut store = SynStore::new(2, DELAY, 1);
+    let mut store = SynStore::new(2, DELAY, hash());
     hold(&mut store, at(1), 1);
     hold(&mut store, at(1), 2);
     assert!(store.forget(external(80), remote(2)));
@@ -77,9 +81,9 @@ fn forgetting_makes_room_at_once() {
 
 #[test]
 fn a_long_packet_is_quoted_in_part_and_a_store_without_room_is_always_full() {
-    let mut store = SynStore::new(1, DELAY, 1);
+    let mut store = SynStore::new(1, DELAY, hash());
     store.hold(at(1), external(1), remote(1), InterfaceId(0), &[9; 1_500]);
     assert_eq!(store.pop_due(at(7)).map(|syn| syn.quote().len()), Some(QUOTE_MAX));
-    let mut none = SynStore::new(0, DELAY, 1);
+    let mut none = SynStore::new(0, DELAY, hash());
     assert_eq!(hold(&mut none, at(1), 1), Hold::Full);
 }
