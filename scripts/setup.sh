@@ -35,6 +35,7 @@ dnsmasq:dnsmasq-base
 dig:bind9-dnsutils
 turnserver:coturn
 stun:stun-client
+dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
 "
 readonly units="nginx.service coturn.service"

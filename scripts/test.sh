@@ -36,9 +36,9 @@ step() {
 step "format" cargo fmt --all --check
 step "scripts" shellcheck scripts/*.sh fuzz/run.sh .ci/run
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
-step "lints with DPDK" cargo clippy --locked --all-targets --features dpdk -p packet-io -p daemon -p natrix -- -D warnings
+step "lints with DPDK" cargo clippy --locked --all-targets --features dpdk -p packet-io -p daemon -p bench -p natrix -- -D warnings
 step "tests" cargo test --workspace --locked --no-fail-fast
-step "tests with DPDK" cargo test --locked --no-fail-fast --features dpdk -p packet-io -p daemon -p natrix
+step "tests with DPDK" cargo test --locked --no-fail-fast --features dpdk -p packet-io -p daemon -p bench -p natrix
 step "fuzz" fuzz/run.sh all "$fuzz_seconds"
 step "build for the network tests" cargo build --locked -p natrix --features dpdk
 step "network namespaces" tests/netns/run.py --natrix target/debug/natrix

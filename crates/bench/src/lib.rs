@@ -1,8 +1,10 @@
-//! In-memory benchmarks of the engine. They print figures and compare within one run; none fails on a time.
+//! Benchmarks: of the engine in memory, and (feature `dpdk`) of the whole path through DPDK drivers. They print figures and compare within one run; none fails on a time.
 
 #![forbid(unsafe_code)]
 
 pub mod engine;
+#[cfg(feature = "dpdk")]
+pub mod forward;
 pub mod memory_bound;
 mod needs;
 

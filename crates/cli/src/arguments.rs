@@ -33,7 +33,7 @@ pub enum Command {
     Run(Run),
     /// Translate captures offline: no privileges, capture time as the clock
     Replay(Replay),
-    /// Benchmarks in memory
+    /// Benchmarks of the engine and of the whole path
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Print the completion script of a shell
@@ -93,6 +93,8 @@ pub struct Replay {
 pub enum BenchCommand {
     /// The whole engine on frames in memory
     Engine(BenchEngine),
+    /// The whole path through DPDK drivers, beside plain forwarding and dpdk-testpmd
+    Forward(BenchForward),
 }
 
 /// `natrix bench engine`.
@@ -135,6 +137,40 @@ impl BenchMode {
             BenchMode::Mixed => "mixed",
         }
     }
+}
+
+/// `natrix bench forward`.
+#[derive(Debug, Args)]
+pub struct BenchForward {
+    /// Drivers, one after the other [default: all]
+    #[arg(long = "driver", value_enum, value_delimiter = ',', value_name = "DRIVER")]
+    pub drivers: Vec<BenchDriver>,
+    /// Sessions to hold, all established
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(1..))]
+    pub sessions: u64,
+    /// How long each of the three runs on each driver
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Leave out dpdk-testpmd
+    #[arg(long)]
+    pub no_testpmd: bool,
+    /// One JSON object per driver instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A driver without hardware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchDriver {
+    /// Rings in the process
+    #[value(name = "net_ring")]
+    Ring,
+    /// Shared memory
+    #[value(name = "net_memif")]
+    Memif,
+    /// Buffers out of the pool and back into it
+    #[value(name = "net_null")]
+    Null,
 }
 
 /// Commands that ask a running instance.

@@ -19,7 +19,9 @@ mod usage;
 
 pub use arguments::Arguments;
 pub use arguments::BenchCommand;
+pub use arguments::BenchDriver;
 pub use arguments::BenchEngine;
+pub use arguments::BenchForward;
 pub use arguments::BenchMode;
 pub use arguments::Check;
 pub use arguments::ClientCommand;

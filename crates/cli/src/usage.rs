@@ -125,6 +125,10 @@ mod tests {
                 "error: --mode <MODE>: not a value it takes (quick); use one of: established new mixed",
             ),
             (
+                "bench forward --driver net_ring,net_rings",
+                "error: --driver <DRIVER>: not a value it takes (net_rings); did you mean `net_ring`?",
+            ),
+            (
                 "why udp 10.0.0.1 1.1.1.1:53",
                 "error: <SRC:PORT>: invalid IPv4 socket address syntax (10.0.0.1); see `natrix --help`",
             ),

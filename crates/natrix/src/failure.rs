@@ -26,6 +26,10 @@ pub(crate) enum Failure {
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// The benchmark of the whole path.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    BenchForward(#[from] bench::forward::ForwardError),
 }
 
 impl From<io::Error> for Failure {

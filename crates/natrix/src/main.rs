@@ -1,6 +1,7 @@
 //! Joins the commands, the data plane, replay and the benchmarks.
 
 mod bench_engine;
+mod bench_forward;
 mod data_plane;
 mod failure;
 
@@ -30,6 +31,7 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Client(command) => Ok(cli::execute(command, out, &mut io::stderr())?),
         Command::Completions { shell } => Ok(cli::completions(*shell, out)?),
         Command::Bench(BenchCommand::Engine(arguments)) => bench_engine::run(arguments, out),
+        Command::Bench(BenchCommand::Forward(arguments)) => bench_forward::run(arguments, out),
         Command::Check(arguments) => data_plane::check(arguments, out),
         Command::Run(arguments) => data_plane::run(arguments),
         Command::Replay(arguments) => data_plane::replay(arguments, out),

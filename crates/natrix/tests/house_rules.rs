@@ -21,7 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config", &["mem", "nat"]),
     ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control"]),
     ("cli", &["control"]),
-    ("bench", &["wire", "mem", "nat"]),
+    ("bench", &["wire", "mem", "nat", "packet-io", "daemon"]),
     ("testkit", &["wire", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
     ("natrix", &["cli", "config", "control", "daemon", "bench"]),
