@@ -27,6 +27,8 @@ use daemon::build_workers;
 use daemon::clock::Clock;
 use daemon::mailbox::mailbox;
 use hdrhistogram::Histogram;
+use mem::NotEnough;
+use mem::Stock;
 use mem::tsc;
 use nat::Counters;
 use nat::Shared;
@@ -158,6 +160,9 @@ pub enum ForwardError {
     /// The engine could not be built.
     #[error(transparent)]
     Build(#[from] nat::BuildError),
+    /// Not everything fits this machine's memory. Nothing has been taken.
+    #[error("bench forward: {0}; ask for fewer sessions, or add memory")]
+    NotEnough(#[from] NotEnough),
     /// A number makes no sense.
     #[error("bench forward: {what} is out of range ({value}); {remedy}")]
     Option {
@@ -166,7 +171,7 @@ pub enum ForwardError {
         /// Value seen.
         value: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: String,
     },
     /// A link between two of the benchmark's own ports stays down.
     #[error(
@@ -202,13 +207,16 @@ pub enum ForwardError {
     },
 }
 
-/// Measures on one driver after the other; one report for each. Starts DPDK, so once per process. The calling thread is pinned
+/// Measures on one driver after the other; one report for each. `warn` is called at most once, when the engine has its memory
+/// and some of it is not on hugepages; DPDK's is on ordinary pages on purpose. Starts DPDK, so once per process. The calling thread is pinned
 /// to the first CPU it may run on, and testpmd runs there in its turns.
 ///
 /// # Errors
 /// [`ForwardError`] when an option makes no sense, DPDK does not start, or packets were not translated.
-pub fn run(options: &Options) -> Result<Vec<Report>, ForwardError> {
+pub fn run(options: &Options, mut warn: impl FnMut(&str)) -> Result<Vec<Report>, ForwardError> {
     check(options)?;
+    let plan = Stock::of_this_machine().plan(bed::needs(options.sessions))?;
+    let mut warned = false;
     let bed = Bed::new(&options.drivers);
     let mut dpdk = dpdk::start(&bed.dpdk)?;
     // One view for the one worker asked for.
@@ -224,6 +232,10 @@ pub fn run(options: &Options) -> Result<Vec<Report>, ForwardError> {
         let rival =
             options.testpmd.as_ref().map(|program| Testpmd::start(program, ports.driver, cpu.map_or(0, |cpu| cpu.id)));
         let mut run = Run::new(options, ports.driver, link, hz)?;
+        if let Some(warning) = plan.warning(mem::missed_bytes()).filter(|_| !warned) {
+            warn(&warning);
+            warned = true;
+        }
         reports.push(run.measure(rival)?);
         dpdk = run.worker.into_io().into_dpdk();
     }
@@ -231,12 +243,14 @@ pub fn run(options: &Options) -> Result<Vec<Report>, ForwardError> {
 }
 
 fn check(options: &Options) -> Result<(), ForwardError> {
-    let out_of_range = |what, value: String, remedy| Err(ForwardError::Option { what, value, remedy });
+    let out_of_range =
+        |what, value: String, remedy: &str| Err(ForwardError::Option { what, value, remedy: remedy.to_owned() });
     if let Some(twice) = options.drivers.iter().enumerate().find(|(at, one)| options.drivers[..*at].contains(one)) {
         return out_of_range("--driver", format!("{} twice", twice.1), "name each driver once");
     }
     if options.sessions == 0 || options.sessions > bed::SESSIONS_MAX {
-        return out_of_range("--sessions", options.sessions.to_string(), "give 1 to 100000000");
+        let remedy = format!("give 1 to {}", bed::SESSIONS_MAX);
+        return out_of_range("--sessions", options.sessions.to_string(), &remedy);
     }
     if !(options.seconds > 0.0 && options.seconds <= 3_600.0) {
         return out_of_range("--seconds", options.seconds.to_string(), "give more than 0 and at most 3600");

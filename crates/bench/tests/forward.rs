@@ -18,14 +18,14 @@ fn packets_are_translated_on_every_driver() {
         testpmd: Some("dpdk-testpmd-of-nowhere".to_owned()),
     };
     for (sessions, seconds) in [(0, 1.0), (u64::MAX, 1.0), (SESSIONS, 0.0), (SESSIONS, f64::NAN)] {
-        let refused = run(&options(sessions, seconds));
+        let refused = run(&options(sessions, seconds), |_| {});
         assert!(matches!(refused, Err(ForwardError::Option { .. })), "{refused:?}");
     }
     let twice = Options { drivers: vec![Driver::Ring, Driver::Null, Driver::Ring], ..options(SESSIONS, 1.0) };
-    let refused = run(&twice).expect_err("a driver has its ports once");
+    let refused = run(&twice, |_| {}).expect_err("a driver has its ports once");
     assert_eq!(refused.to_string(), "bench forward: --driver is out of range (net_ring twice); name each driver once");
 
-    let reports = run(&options(SESSIONS, 0.05)).expect("DPDK starts and packets are translated");
+    let reports = run(&options(SESSIONS, 0.05), |_| {}).expect("DPDK starts and packets are translated");
     assert_eq!(reports.iter().map(|report| report.driver).collect::<Vec<_>>(), Driver::ALL);
     for report in &reports {
         assert_eq!(report.sessions, SESSIONS);

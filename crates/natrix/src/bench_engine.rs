@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
 }
 
 /// To standard error, so that standard output stays one object.
-fn warn(message: &str) {
+pub(crate) fn warn(message: &str) {
     // Where it can not be written nobody reads it.
     let _ = writeln!(io::stderr().lock(), "warning: {message}");
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &BenchForward, out: &mut dyn Write) -> Result<(), F
         seconds: arguments.seconds,
         testpmd: (!arguments.no_testpmd).then(|| "dpdk-testpmd".to_owned()),
     };
-    for report in bench::forward::run(&options)? {
+    for report in bench::forward::run(&options, crate::bench_engine::warn)? {
         if arguments.json {
             serde_json::to_writer(&mut *out, &report).map_err(std::io::Error::from)?;
             writeln!(out)?;

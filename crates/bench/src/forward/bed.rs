@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process;
 
+use mem::Need;
 use nat::Settings;
 use nat::settings::Filtering;
 use nat::settings::Interface;
@@ -15,6 +16,7 @@ use nat::settings::Pool;
 use nat::settings::Pooling;
 use nat::settings::Route;
 use nat::types::InterfaceId;
+use nat::types::MappingIndex;
 use nat::types::Prefix;
 use nat::types::Side;
 use packet_io::PortIndex;
@@ -24,6 +26,7 @@ use packet_io::dpdk::Hugepages;
 
 use super::Driver;
 use super::frame::FRAME_BYTES;
+use super::frame::Flow;
 use super::traffic::MAPPINGS_PER_SUBSCRIBER;
 
 /// Ports one external address gives to each protocol.
@@ -38,8 +41,10 @@ const DESCRIPTORS: u16 = 256;
 pub(super) const MEMORY_MIB: u64 = 128;
 const BUFFERS: u32 = 8_191;
 
-/// Sessions there can be: as many as subscriber addresses in 10.0.0.0/8 have ports for, and no more than fits a flow's number.
-pub(super) const SESSIONS_MAX: u64 = 100_000_000;
+/// Sessions there can be: each has a mapping of the one shard.
+pub(super) const SESSIONS_MAX: u64 = MappingIndex::COUNT_MAX as u64 - ROOM;
+/// Mappings and subscribers there is room for beyond those needed.
+const ROOM: u64 = 64;
 
 fn pool_addresses(sessions: u64) -> u32 {
     sessions.div_ceil(2).div_ceil(PORTS_PER_ADDRESS) as u32 + 1
@@ -83,9 +88,9 @@ pub(super) fn settings(sessions: u64) -> Settings {
             parity: false,
         }],
         limits: Limits {
-            mappings_max: sessions as u32 + 64,
+            mappings_max: (sessions + ROOM) as u32,
             extra_sessions_max: 1_024,
-            subscribers_max: (sessions / MAPPINGS_PER_SUBSCRIBER) as u32 + 64,
+            subscribers_max: (sessions / MAPPINGS_PER_SUBSCRIBER + ROOM) as u32,
             ..Limits::default()
         },
         ..Settings::default()
@@ -93,6 +98,14 @@ pub(super) fn settings(sessions: u64) -> Settings {
     settings.timeouts.udp = NEVER;
     settings.timeouts.tcp_opening = NEVER;
     settings
+}
+
+/// Everything a run takes at its peak: the engine's tables, the list of flows, twice while it is looked through for endpoints, and DPDK.
+pub(super) fn needs(sessions: u64) -> Vec<Need> {
+    let mut needs = nat::memory::needs(&settings(sessions), 1);
+    needs.push(Need::Heap(sessions * 2 * size_of::<Flow>() as u64));
+    needs.push(Need::Heap(MEMORY_MIB << 20));
+    needs
 }
 
 /// The DPDK ports of one driver.
