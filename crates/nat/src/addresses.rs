@@ -55,7 +55,20 @@ pub struct LocalAddresses {
     filter_shift: u32,
     slot_shift: u32,
     length: usize,
+    /// The pools' addresses as ranges, when these are few.
+    ranges: Vec<PoolRange>,
 }
+
+/// External addresses in a row whose indices are in a row too.
+#[derive(Clone, Copy, Debug)]
+struct PoolRange {
+    first: u32,
+    count: u32,
+    index: u32,
+}
+
+/// With more ranges of external addresses than this the table is asked.
+const RANGES_MAX: usize = 4;
 
 /// Spreads addresses in a row evenly over the upper bits (Fibonacci hashing). Needs no key: only configuration adds entries.
 #[inline(always)]
@@ -79,6 +92,7 @@ impl LocalAddresses {
             filter_shift: 32_u32.saturating_sub(filter_bits.ilog2()),
             slot_shift: 32_u32.saturating_sub(slots.ilog2()),
             length: 0,
+            ranges: ranges(pools),
         };
         for (index, address) in (0..).zip(pools.iter().flat_map(|pool| &pool.addresses)) {
             set.add(address.to_bits(), Local::Pool(AddressIndex(index)));
@@ -138,6 +152,20 @@ impl LocalAddresses {
         self.lookup_filtered(address)
     }
 
+    /// The external address with this address (host bit order). A few compares for pools of a few ranges.
+    #[inline(always)]
+    pub fn pool_address(&self, address: u32) -> Option<AddressIndex> {
+        if self.ranges.len() > RANGES_MAX {
+            return self.lookup(address).and_then(Local::pool_address);
+        }
+        let mut found = u32::MAX;
+        for range in &self.ranges {
+            let offset = address.wrapping_sub(range.first);
+            found = if offset < range.count { range.index + offset } else { found };
+        }
+        (found != u32::MAX).then_some(AddressIndex(found))
+    }
+
     fn lookup_filtered(&self, address: u32) -> Option<Local> {
         let mut position = self.home(address);
         loop {
@@ -158,6 +186,23 @@ impl LocalAddresses {
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
+}
+
+/// The external addresses of all pools as ranges; an address that is there twice has its first index.
+fn ranges(pools: &[Pool]) -> Vec<PoolRange> {
+    let mut ranges: Vec<PoolRange> = Vec::new();
+    for (index, address) in (0..).zip(pools.iter().flat_map(|pool| &pool.addresses)) {
+        let address = address.to_bits();
+        match ranges.last_mut() {
+            Some(last) if address.wrapping_sub(last.first) == last.count && last.index + last.count == index => {
+                last.count += 1;
+            }
+            _ => ranges.push(PoolRange { first: address, count: 1, index }),
+        }
+    }
+    // The lookup takes the last range that fits, the table the first entry.
+    ranges.reverse();
+    ranges
 }
 
 #[cfg(test)]

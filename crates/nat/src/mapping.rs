@@ -27,13 +27,14 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 
-/// The record holds a mapping.
-const IN_USE: u8 = 1 << 0;
-/// Some session's life was cut short, so `expires` may be later than the last session's end.
-const EXPIRY_IS_BOUND: u8 = 1 << 1;
-
-/// The mapping has ended; the record waits for its further sessions to be reclaimed.
-const CONDEMNED: u8 = 1 << 2;
+/// In `kind`: the protocol.
+const PROTOCOL: u8 = 0b0000_0011;
+/// In `kind`: the record holds a mapping.
+const IN_USE: u8 = 1 << 2;
+/// In `kind`: some session's life was cut short, so `expires` may be later than the last session's end.
+const EXPIRY_IS_BOUND: u8 = 1 << 3;
+/// In `kind`: the mapping has ended; the record waits for its further sessions to be reclaimed.
+const CONDEMNED: u8 = 1 << 4;
 
 /// The inline slot holds a session.
 const SESSION_PRESENT: u8 = 1 << 0;
@@ -47,38 +48,37 @@ const INSTANT_MAX: u64 = (1 << 48) - 1;
 
 /// One mapping and its first session; exactly one cache line. The fields an established packet
 /// needs in either direction are all here.
+///
+/// What is compared or written together is one 64-bit word, lowest field first:
+///
+/// ```text
+///   internal  address 32 | port 16 | realm 8 | kind 8
+///   remote    address 32 | port 16 | state 8 | session flags 8
+///   session   external port 16 | the first session's end 48
+///   life      further sessions 16 | the mapping's end 48
+/// ```
 #[derive(FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Mapping {
-    pub(crate) internal_address: u32,
+    internal: u64,
+    remote: u64,
+    session: u64,
+    life: u64,
     pub(crate) external_address: u32,
-    pub(crate) internal_port: u16,
-    pub(crate) external_port: u16,
-    realm: u16,
-    protocol: u8,
-    flags: u8,
-
-    pub(crate) remote_address: u32,
-    pub(crate) remote_port: u16,
-    state: u8,
-    session_flags: u8,
-
-    session_expires_low: u32,
-    expires_low: u32,
-    session_expires_high: u16,
-    expires_high: u16,
     created_s: u32,
-
     pub(crate) tracker: SequenceTracker,
-
     /// First further session, 0 for none; in a free record the next free one.
     pub(crate) extra_head: u32,
-    /// Number of further sessions.
-    pub(crate) extra_count: u16,
-    _reserved: u16,
+    /// The subscriber's record.
+    pub(crate) subscriber: u32,
 }
 
 const _: () = assert!(size_of::<Mapping>() == 64, "one mapping is one cache line");
+
+/// Bits of `internal` that say whose mapping it is.
+const INTERNAL_MASK: u64 = !((EXPIRY_IS_BOUND as u64) << 56);
+/// Bits of `remote` that say whose session it is, and in which state. Who opened it does not matter.
+const REMOTE_MASK: u64 = !((SESSION_FROM_OUTSIDE as u64) << 56);
 
 /// What a mapping is looked up by from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,19 +109,92 @@ pub(crate) struct NewSession {
     pub(crate) expires: Instant,
 }
 
+/// What an established session of the usual kind (present, established, not hairpinned) has in `remote`.
+#[inline(always)]
+pub(crate) const fn steady_remote(address: u32, port: u16) -> u64 {
+    address as u64 | (port as u64) << 32 | (TcpState::Established as u64) << 48 | (SESSION_PRESENT as u64) << 56
+}
+
+impl InternalKey {
+    /// What a mapping of this internal endpoint has in `internal`.
+    #[inline(always)]
+    pub(crate) const fn word(&self) -> u64 {
+        debug_assert!(self.realm.0 <= u8::MAX as u16, "a record has eight bits for the realm");
+        self.address as u64
+            | (self.port as u64) << 32
+            | (self.realm.0 as u8 as u64) << 48
+            | ((self.protocol as u8 | IN_USE) as u64) << 56
+    }
+}
+
+#[inline(always)]
+fn micros48(at: Instant) -> u64 {
+    at.as_micros().min(INSTANT_MAX)
+}
+
 impl Mapping {
+    #[inline]
+    fn kind(&self) -> u8 {
+        (self.internal >> 56) as u8
+    }
+
+    #[inline]
+    fn set_kind(&mut self, kind: u8) {
+        self.internal = self.internal & !(0xff << 56) | u64::from(kind) << 56;
+    }
+
+    #[inline]
+    fn session_flags(&self) -> u8 {
+        (self.remote >> 56) as u8
+    }
+
+    #[inline]
+    pub(crate) fn internal_address(&self) -> u32 {
+        self.internal as u32
+    }
+
+    #[inline]
+    pub(crate) fn internal_port(&self) -> u16 {
+        (self.internal >> 32) as u16
+    }
+
+    #[inline]
+    pub(crate) fn external_port(&self) -> u16 {
+        self.session as u16
+    }
+
+    #[inline]
+    pub(crate) fn remote_address(&self) -> u32 {
+        self.remote as u32
+    }
+
+    #[inline]
+    pub(crate) fn remote_port(&self) -> u16 {
+        (self.remote >> 32) as u16
+    }
+
+    /// Number of further sessions.
+    #[inline]
+    pub(crate) fn extra_count(&self) -> u16 {
+        self.life as u16
+    }
+
+    pub(crate) fn set_extra_count(&mut self, count: u16) {
+        self.life = self.life & !0xffff | u64::from(count);
+    }
+
     pub(crate) fn is_in_use(&self) -> bool {
-        self.flags & IN_USE != 0
+        self.kind() & IN_USE != 0
     }
 
     /// Ended, and waiting for its further sessions to be reclaimed.
     pub(crate) fn is_condemned(&self) -> bool {
-        self.flags & CONDEMNED != 0
+        self.kind() & CONDEMNED != 0
     }
 
     /// Marks the mapping as ended while it still has further sessions.
     pub(crate) fn condemn(&mut self) {
-        self.flags = CONDEMNED;
+        self.set_kind(CONDEMNED);
     }
 
     /// In use and not out of date (or, while `expiry_is_bound`, perhaps out of date).
@@ -132,16 +205,28 @@ impl Mapping {
 
     #[inline]
     pub(crate) fn matches(&self, key: &InternalKey) -> bool {
-        self.internal_address == key.address
-            && self.internal_port == key.port
-            && self.protocol == key.protocol as u8
-            && self.realm == key.realm.0
-            && self.is_in_use()
+        (self.internal ^ key.word()) & INTERNAL_MASK == 0
+    }
+
+    /// Zero when the mapping is that of the internal endpoint whose [`InternalKey::word`] is `internal`, and its first
+    /// session is an established one with the remote endpoint whose [`steady_remote`] is `remote`.
+    #[inline(always)]
+    pub(crate) fn differs_outbound(&self, internal: u64, remote: u64) -> u64 {
+        (self.internal ^ internal) & INTERNAL_MASK | (self.remote ^ remote) & REMOTE_MASK
+    }
+
+    /// Zero when the mapping, of this protocol, has this external endpoint, and its first session is an established one
+    /// with the remote endpoint whose [`steady_remote`] is `remote`.
+    #[inline(always)]
+    pub(crate) fn differs_inbound(&self, protocol: u8, address: u32, port: u16, remote: u64) -> u64 {
+        let kind = (self.internal >> 56) as u8 & (PROTOCOL | IN_USE) ^ (protocol | IN_USE);
+        let external = u64::from(self.external_address ^ address) | u64::from(self.session as u16 ^ port);
+        external | u64::from(kind) | (self.remote ^ remote) & REMOTE_MASK
     }
 
     #[inline]
     pub(crate) fn protocol(&self) -> Protocol {
-        match self.protocol {
+        match self.kind() & PROTOCOL {
             0 => Protocol::Udp,
             1 => Protocol::Tcp,
             _ => Protocol::Icmp,
@@ -150,43 +235,39 @@ impl Mapping {
 
     pub(crate) fn key(&self) -> InternalKey {
         InternalKey {
-            realm: RealmId(self.realm),
+            realm: RealmId((self.internal >> 48) as u16 & 0xff),
             protocol: self.protocol(),
-            address: self.internal_address,
-            port: self.internal_port,
+            address: self.internal_address(),
+            port: self.internal_port(),
         }
     }
 
     pub(crate) fn internal(&self) -> Endpoint {
-        Endpoint::new(Ipv4Addr::from_bits(self.internal_address), self.internal_port)
+        Endpoint::new(Ipv4Addr::from_bits(self.internal_address()), self.internal_port())
     }
 
     pub(crate) fn external(&self) -> Endpoint {
-        Endpoint::new(Ipv4Addr::from_bits(self.external_address), self.external_port)
+        Endpoint::new(Ipv4Addr::from_bits(self.external_address), self.external_port())
     }
 
     #[inline]
     pub(crate) fn expires(&self) -> Instant {
-        Instant::from_micros(u64::from(self.expires_low) | u64::from(self.expires_high) << 32)
+        Instant::from_micros(self.life >> 16)
     }
 
     #[inline]
     pub(crate) fn set_expires(&mut self, at: Instant) {
-        let micros = at.as_micros().min(INSTANT_MAX);
-        self.expires_low = micros as u32;
-        self.expires_high = (micros >> 32) as u16;
+        self.life = micros48(at) << 16 | self.life & 0xffff;
     }
 
     #[inline]
     pub(crate) fn session_expires(&self) -> Instant {
-        Instant::from_micros(u64::from(self.session_expires_low) | u64::from(self.session_expires_high) << 32)
+        Instant::from_micros(self.session >> 16)
     }
 
     #[inline]
     fn set_session_expires(&mut self, at: Instant) {
-        let micros = at.as_micros().min(INSTANT_MAX);
-        self.session_expires_low = micros as u32;
-        self.session_expires_high = (micros >> 32) as u16;
+        self.session = micros48(at) << 16 | self.session & 0xffff;
     }
 
     pub(crate) fn created_s(&self) -> u32 {
@@ -195,47 +276,54 @@ impl Mapping {
 
     /// Whether `expires` is only an upper bound: some session ended early while others exist.
     pub(crate) fn expiry_is_bound(&self) -> bool {
-        self.flags & EXPIRY_IS_BOUND != 0
+        self.kind() & EXPIRY_IS_BOUND != 0
     }
 
     /// The inline session exists and is not out of date.
     #[inline]
     pub(crate) fn has_live_session(&self, now: Instant) -> bool {
-        self.session_flags & SESSION_PRESENT != 0 && now < self.session_expires()
+        self.has_session() && now < self.session_expires()
     }
 
+    #[inline]
     pub(crate) fn has_session(&self) -> bool {
-        self.session_flags & SESSION_PRESENT != 0
+        self.session_flags() & SESSION_PRESENT != 0
     }
 
     #[inline]
     pub(crate) fn session_matches(&self, remote_address: u32, remote_port: u16, now: Instant) -> bool {
-        self.remote_address == remote_address && self.remote_port == remote_port && self.has_live_session(now)
+        let wanted = u64::from(remote_address) | u64::from(remote_port) << 32;
+        self.remote & 0xffff_ffff_ffff == wanted && self.has_live_session(now)
     }
 
     #[inline]
     pub(crate) fn state(&self) -> TcpState {
-        TcpState::from_number(self.state).unwrap_or(TcpState::Transitory)
+        TcpState::from_number((self.remote >> 48) as u8).unwrap_or(TcpState::Transitory)
     }
 
     /// Gives the inline session a new state and end. The mapping lives at least as long.
     #[inline]
     pub(crate) fn refresh_session(&mut self, state: TcpState, expires: Instant) {
-        let shortened = expires < self.session_expires();
-        self.state = state as u8;
-        self.set_session_expires(expires);
-        if self.extra_count == 0 {
+        self.remote = self.remote & !(0xff << 48) | (state as u64) << 48;
+        self.extend_session(expires);
+    }
+
+    /// Gives the inline session a new end. The mapping lives at least as long.
+    #[inline(always)]
+    pub(crate) fn extend_session(&mut self, expires: Instant) {
+        if self.extra_count() == 0 {
             // The only session: the mapping ends with it.
-            self.set_expires(expires);
+            self.life = micros48(expires) << 16;
         } else {
-            self.extend_to(expires, shortened);
+            self.extend_to(expires, expires < self.session_expires());
         }
+        self.set_session_expires(expires);
     }
 
     /// Takes notice that a session now ends at `expires`; `shortened` when it would have ended later before.
     pub(crate) fn extend_to(&mut self, expires: Instant, shortened: bool) {
         if shortened {
-            self.flags |= EXPIRY_IS_BOUND;
+            self.set_kind(self.kind() | EXPIRY_IS_BOUND);
         }
         if expires > self.expires() {
             self.set_expires(expires);
@@ -243,29 +331,30 @@ impl Mapping {
     }
 
     pub(crate) fn set_inline_session(&mut self, new: &NewSession) {
-        self.remote_address = new.remote_address;
-        self.remote_port = new.remote_port;
-        self.state = new.state as u8;
-        self.session_flags = SESSION_PRESENT
+        let flags = SESSION_PRESENT
             | if new.opened_from == Side::Outside { SESSION_FROM_OUTSIDE } else { 0 }
             | if new.hairpin { SESSION_HAIRPIN } else { 0 };
+        self.remote = u64::from(new.remote_address)
+            | u64::from(new.remote_port) << 32
+            | (new.state as u64) << 48
+            | u64::from(flags) << 56;
         self.tracker = SequenceTracker::default();
         self.set_session_expires(new.expires);
         self.extend_to(new.expires, false);
     }
 
     pub(crate) fn clear_inline_session(&mut self) {
-        self.session_flags = 0;
+        self.remote &= !(0xff << 56);
         self.set_session_expires(Instant::ORIGIN);
     }
 
     #[inline]
     pub(crate) fn session_is_hairpin(&self) -> bool {
-        self.session_flags & SESSION_HAIRPIN != 0
+        self.session_flags() & SESSION_HAIRPIN != 0
     }
 
     pub(crate) fn session_opened_from(&self) -> Side {
-        if self.session_flags & SESSION_FROM_OUTSIDE != 0 { Side::Outside } else { Side::Inside }
+        if self.session_flags() & SESSION_FROM_OUTSIDE != 0 { Side::Outside } else { Side::Inside }
     }
 }
 
@@ -309,9 +398,10 @@ impl MappingStore {
         self.records.len() * size_of::<Mapping>()
     }
 
-    #[inline]
-    pub(crate) fn prefetch(&self, index: u32) {
-        self.records.prefetch(index as usize);
+    /// Asks for a record, to be written.
+    #[inline(always)]
+    pub(crate) fn prefetch_write(&self, index: u32) {
+        self.records.prefetch_write(index as usize);
     }
 
     #[inline]
@@ -325,7 +415,13 @@ impl MappingStore {
     }
 
     /// Takes a free record and fills it. None when the table is full: nothing is evicted (RFC 6888 REQ-11d).
-    pub(crate) fn insert(&mut self, key: &InternalKey, external: Endpoint, now: Instant) -> Option<MappingIndex> {
+    pub(crate) fn insert(
+        &mut self,
+        key: &InternalKey,
+        subscriber: u32,
+        external: Endpoint,
+        now: Instant,
+    ) -> Option<MappingIndex> {
         let index = if self.free != 0 {
             let index = self.free;
             self.free = self.records[index as usize].extra_head;
@@ -336,20 +432,17 @@ impl MappingStore {
         } else {
             return None;
         };
-        let record = &mut self.records[index as usize];
-        record.internal_address = key.address;
-        record.internal_port = key.port;
-        record.external_address = external.address.to_bits();
-        record.external_port = external.port;
-        record.realm = key.realm.0;
-        record.protocol = key.protocol as u8;
-        record.flags = IN_USE;
-        record.session_flags = 0;
-        record.created_s = (now.as_micros() / 1_000_000) as u32;
-        record.extra_head = 0;
-        record.extra_count = 0;
-        record.set_session_expires(Instant::ORIGIN);
-        record.set_expires(Instant::ORIGIN);
+        self.records[index as usize] = Mapping {
+            internal: key.word(),
+            remote: 0,
+            session: u64::from(external.port),
+            life: 0,
+            external_address: external.address.to_bits(),
+            created_s: (now.as_micros() / 1_000_000) as u32,
+            tracker: SequenceTracker::default(),
+            extra_head: 0,
+            subscriber,
+        };
         self.len += 1;
         Some(MappingIndex(index))
     }
@@ -358,9 +451,9 @@ impl MappingStore {
     pub(crate) fn remove(&mut self, index: u32) {
         let free = self.free;
         let record = &mut self.records[index as usize];
-        debug_assert!(record.flags != 0 && record.extra_count == 0, "sessions go before their mapping");
-        record.flags = 0;
-        record.session_flags = 0;
+        debug_assert!(record.kind() & !PROTOCOL != 0 && record.extra_count() == 0, "sessions go before their mapping");
+        record.internal = 0;
+        record.remote = 0;
         record.extra_head = free;
         self.free = index;
         self.len -= 1;

@@ -73,6 +73,21 @@ impl Parsed {
     }
 }
 
+/// Bytes of an option-free IPv4 header and a TCP header without options. Shorter packets take the long way.
+pub(crate) const HEADERS: usize = 40;
+
+/// The 16-bit number at offset `AT`, without a bounds check at run time.
+#[inline(always)]
+pub(crate) fn be16<const AT: usize>(header: &[u8; HEADERS]) -> u16 {
+    u16::from_be_bytes([header[AT], header[AT + 1]])
+}
+
+/// The 32-bit number at offset `AT`, without a bounds check at run time.
+#[inline(always)]
+pub(crate) fn be32<const AT: usize>(header: &[u8; HEADERS]) -> u32 {
+    u32::from_be_bytes([header[AT], header[AT + 1], header[AT + 2], header[AT + 3]])
+}
+
 #[inline]
 pub(crate) fn get_u16(bytes: &[u8], offset: usize) -> u16 {
     match bytes.get(offset..offset + 2) {

@@ -397,7 +397,20 @@ impl PortTable {
     /// The owner of an external endpoint. One array read.
     #[inline]
     pub fn lookup(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
-        let entry = self.entries[space(address, protocol) * PORTS + usize::from(port)].load(Ordering::Acquire);
+        self.lookup_at(self.place(address, protocol, port))
+    }
+
+    /// The place of an external endpoint in the table, for a burst: first [`PortTable::prefetch`], then
+    /// [`PortTable::lookup_at`].
+    #[inline(always)]
+    pub fn place(&self, address: AddressIndex, protocol: Protocol, port: u16) -> usize {
+        space(address, protocol) * PORTS + usize::from(port)
+    }
+
+    /// The owner of the external endpoint at this place; None also when there is no such place.
+    #[inline(always)]
+    pub fn lookup_at(&self, place: usize) -> Option<(WorkerId, MappingIndex)> {
+        let entry = self.entries.get(place)?.load(Ordering::Acquire);
         if entry == 0 {
             return None;
         }
@@ -405,10 +418,10 @@ impl PortTable {
         Some((WorkerId((entry >> MAPPING_BITS) as u8), mapping))
     }
 
-    /// Brings the line of a later [`PortTable::lookup`] into the cache.
-    #[inline]
-    pub fn prefetch(&self, address: AddressIndex, protocol: Protocol, port: u16) {
-        self.entries.prefetch(space(address, protocol) * PORTS + usize::from(port));
+    /// Brings the line of a later [`PortTable::lookup_at`] into the cache.
+    #[inline(always)]
+    pub fn prefetch(&self, place: usize) {
+        self.entries.prefetch(place);
     }
 
     /// Gives a taken port back.

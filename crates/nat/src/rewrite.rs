@@ -1,8 +1,12 @@
 //! Changes addresses, ports, identification and TTL in place, with incremental checksums (RFC 1624).
 
+use core::hint::select_unpredictable;
+
 use wire::checksum::Delta;
+use wire::checksum::WideDelta;
 
 use crate::parse::Class;
+use crate::parse::HEADERS;
 use crate::parse::Parsed;
 use crate::parse::get_u16;
 use crate::parse::ip;
@@ -78,6 +82,59 @@ pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
         }
         Class::IcmpError | Class::LaterFragment | Class::Other => {}
     }
+}
+
+/// [`rewrite`] with one from the TTL, for whole UDP and TCP packets without IP options, at least as long as `HEADERS`
+/// with their padding and with a TTL above 1. Without a branch on the protocol.
+#[inline(always)]
+pub(crate) fn rewrite_headers(
+    header: &mut [u8; HEADERS],
+    is_tcp: bool,
+    end: End,
+    address: u32,
+    port: u16,
+    identification: Option<u16>,
+) {
+    let (address_at, port_at) = match end {
+        End::Source => (ip::SOURCE, 20),
+        End::Destination => (ip::DESTINATION, 22),
+    };
+    let half = |header: &[u8; HEADERS], at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+    let old_address = [header[address_at], header[address_at + 1], header[address_at + 2], header[address_at + 3]];
+    let new_address = address.to_be_bytes();
+    let address_change = WideDelta::of_u32(old_address, new_address);
+    header[address_at..address_at + 4].copy_from_slice(&new_address);
+
+    header[ip::TTL] = header[ip::TTL].wrapping_sub(1);
+    let mut ip_change = address_change.and(WideDelta::DECREMENT);
+    if let Some(identification) = identification {
+        let old = [header[ip::IDENTIFICATION], header[ip::IDENTIFICATION + 1]];
+        let new = identification.to_be_bytes();
+        header[ip::IDENTIFICATION..ip::IDENTIFICATION + 2].copy_from_slice(&new);
+        ip_change = ip_change.and(WideDelta::of_u16(old, new));
+    }
+    let checksum = ip_change.apply(half(header, ip::CHECKSUM));
+    header[ip::CHECKSUM..ip::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
+
+    let old_port = [header[port_at], header[port_at + 1]];
+    let new_port = port.to_be_bytes();
+    header[port_at..port_at + 2].copy_from_slice(&new_port);
+    let checksum_at = select_unpredictable(is_tcp, 36, 26);
+    let old = half(header, checksum_at);
+    let new = address_change.and(WideDelta::of_u16(old_port, new_port)).apply(old);
+    header[checksum_at..checksum_at + 2].copy_from_slice(&new.to_ne_bytes());
+    if !is_tcp & ((old == 0) | (new == 0)) {
+        udp_zero(header, old);
+    }
+}
+
+/// A UDP checksum was or became zero. Zero means that the sender computed none, and stays (RFC 3022 §4.1); a computed
+/// zero is sent as 0xffff (RFC 768).
+#[cold]
+#[inline(never)]
+fn udp_zero(header: &mut [u8; HEADERS], old: u16) {
+    let sent: u16 = if old == 0 { 0 } else { 0xffff };
+    header[26..28].copy_from_slice(&sent.to_ne_bytes());
 }
 
 /// Takes one from the TTL of a packet that is not translated otherwise.

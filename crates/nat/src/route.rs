@@ -7,6 +7,9 @@
 //!
 //! At most three dependent loads, whatever the number of routes. With a handful of routes, as most
 //! instances have, a scan of their list stays in the first-level cache and is faster still.
+//!
+//! Before either comes a table of 4096 bytes by bits 31..20, which has the answer wherever no route is
+//! longer than that.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -16,6 +19,11 @@ use crate::types::Prefix;
 
 /// Tables of at most this many routes are scanned.
 const SCAN_MAX: usize = 8;
+
+const COARSE_BITS: u32 = 12;
+const COARSE_ENTRIES: usize = 1 << COARSE_BITS;
+/// Coarse entry of a part that routes cut, or whose value does not fit a byte.
+const CUT: u8 = u8::MAX;
 
 const CHUNK: u32 = 1 << 31;
 const CHUNK_ENTRIES: usize = 256;
@@ -43,13 +51,15 @@ pub enum RouteError {
 /// Routes, built once. See the [module](self).
 #[derive(Debug)]
 pub struct RouteTable {
+    /// By bits 31..20: 0 none, value + 1, or [`CUT`].
+    coarse: Box<[u8; COARSE_ENTRIES]>,
     lookup: Lookup,
     length: usize,
 }
 
 #[derive(Debug)]
 enum Lookup {
-    /// Longest prefix first.
+    /// Shortest prefix first.
     Scan(Vec<Scanned>),
     Tree {
         root: Arena<u32>,
@@ -85,11 +95,11 @@ impl RouteTable {
                 mask: prefix.mask(),
                 value,
             };
-            Lookup::Scan(sorted.iter().rev().map(scanned).collect())
+            Lookup::Scan(sorted.iter().map(scanned).collect())
         } else {
             build_tree(&sorted)?
         };
-        Ok(RouteTable { lookup, length: routes.len() })
+        Ok(RouteTable { coarse: coarse(&sorted), lookup, length: routes.len() })
     }
 
     /// The memory [`RouteTable::new`] is going to take for routes with these prefixes; nothing worth mentioning for a few.
@@ -119,11 +129,23 @@ impl RouteTable {
     }
 
     /// The value of the longest prefix that contains `address` (host bit order).
-    #[inline]
+    #[inline(always)]
     pub fn lookup(&self, address: u32) -> Option<u32> {
+        match self.coarse[(address >> (32 - COARSE_BITS)) as usize] {
+            CUT => self.lookup_fine(address),
+            leaf => u32::from(leaf).checked_sub(1),
+        }
+    }
+
+    #[inline(never)]
+    fn lookup_fine(&self, address: u32) -> Option<u32> {
         match &self.lookup {
             Lookup::Scan(routes) => {
-                routes.iter().find(|route| address & route.mask == route.network).map(|route| route.value)
+                // All of them, the last one that matches counts: where a search would stop cannot be predicted.
+                let leaf = routes.iter().fold(0, |leaf, route| {
+                    if address & route.mask == route.network { route.value + 1 } else { leaf }
+                });
+                leaf.checked_sub(1)
             }
             Lookup::Tree { root, chunks } => {
                 let mut entry = root[(address >> 16) as usize];
@@ -137,6 +159,18 @@ impl RouteTable {
             }
         }
     }
+}
+
+/// The coarse table of routes sorted from short to long.
+fn coarse(sorted: &[(Prefix, u32)]) -> Box<[u8; COARSE_ENTRIES]> {
+    let mut entries = Box::new([0; COARSE_ENTRIES]);
+    for &(prefix, value) in sorted {
+        let at = |address: u32| (address >> (32 - COARSE_BITS)) as usize;
+        let leaf = u8::try_from(value + 1).unwrap_or(CUT);
+        let leaf = if u32::from(prefix.length()) > COARSE_BITS { CUT } else { leaf };
+        entries[at(prefix.address().to_bits())..=at(prefix.last().to_bits())].fill(leaf);
+    }
+    entries
 }
 
 /// Paints routes from short to long, so that longer ones cover shorter ones.

@@ -204,7 +204,7 @@ impl SessionStore {
             tracker: SequenceTracker::default(),
         };
         mapping.extra_head = slot;
-        mapping.extra_count += 1;
+        mapping.set_extra_count(mapping.extra_count() + 1);
         mapping.extend_to(new.expires, false);
         Some(slot)
     }
@@ -226,7 +226,7 @@ impl SessionStore {
         } else {
             mapping.extra_head = next;
         }
-        mapping.extra_count -= 1;
+        mapping.set_extra_count(mapping.extra_count() - 1);
         let free = self.free;
         let record = &mut self.records[slot as usize];
         record.mapping = 0;

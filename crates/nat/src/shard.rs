@@ -4,9 +4,9 @@
 //! packet: (1) read the headers and prefetch the table line, (2) read the table line and prefetch the
 //! mapping record, (3) decide, rewrite, count. Passes 1 and 2 only prefetch; pass 3 alone decides.
 //!
-//! The paths by frequency: established packets (`outbound::established`, `inbound::established`) touch
-//! two cold lines; first packets of a flow add the port table, the subscriber and the free list; all
-//! else (fragments, ICMP errors, packets to Natrix) is rare and kept out of line.
+//! The paths by frequency: packets of established sessions (`steady`) touch two cold lines; first packets of
+//! a flow (`outbound`, `inbound`, `state`) add the port table, the subscriber and the free list; all else
+//! (fragments, ICMP errors, packets to Natrix) is rare and kept out of line.
 
 use std::sync::Arc;
 
@@ -22,7 +22,9 @@ use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::packet::Stage;
 use crate::parse::Class;
+use crate::parse::HEADERS;
 use crate::parse::Parsed;
+use crate::parse::be16;
 use crate::parse::parse;
 use crate::random::KeyedHash;
 use crate::random::Random;
@@ -33,12 +35,14 @@ use crate::shared::Shared;
 use crate::subscriber::SubscriberStore;
 use crate::table::BucketTable;
 use crate::time::Instant;
-use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::unsolicited_syn::SynStore;
 use crate::verdict::Counters;
 use crate::verdict::Verdict;
+use steady::Looks;
+use steady::SteadyTimers;
+use steady::Tally;
 
 mod errors;
 mod explain;
@@ -48,6 +52,7 @@ mod local;
 mod outbound;
 mod show;
 mod state;
+mod steady;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -72,6 +77,7 @@ pub struct Shard {
     random: Random,
     counters: Counters,
     sweep: sweep::Sweep,
+    timers: SteadyTimers,
     /// Room for one packet that is processed away from its buffer. None while it is in use.
     scratch: Option<Box<[u8; SCRATCH_BYTES]>>,
 }
@@ -96,24 +102,9 @@ enum Fate {
     Held,
 }
 
-/// What pass 1 found out about a packet.
-#[derive(Clone, Copy)]
-struct Glance {
-    parsed: Result<Parsed, Verdict>,
-    hash: u64,
-    hint: Hint,
-}
-
-/// What to prefetch in pass 2.
-#[derive(Clone, Copy)]
-enum Hint {
-    Nothing,
-    /// The outbound table's candidate for this hash.
-    Outbound,
-    /// The owner of this external endpoint.
-    Inbound(crate::types::AddressIndex, crate::types::Protocol),
-}
-
+const CHUNK: usize = 8;
+const D1: usize = 8;
+const D2: usize = 8;
 impl Shard {
     /// Builds the shard of `worker` and takes the memory of its tables.
     ///
@@ -145,6 +136,7 @@ impl Shard {
             hash,
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
+            timers: SteadyTimers::new(shared.settings()),
             scratch: Some(Box::new([0; SCRATCH_BYTES])),
             shared,
             worker,
@@ -188,102 +180,99 @@ impl Shard {
     }
 
     fn process_round<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) {
-        const NOTHING: Glance = Glance { parsed: Err(Verdict::IpMalformed), hash: 0, hint: Hint::Nothing };
-        let mut glances = [NOTHING; BURST_MAX];
-        for (packet, glance) in burst.iter().zip(glances.iter_mut()) {
-            *glance = self.glance(packet);
-        }
-        for glance in &glances[..burst.len().min(BURST_MAX)] {
-            self.prefetch_record(glance);
-        }
-        for (packet, glance) in burst.iter_mut().zip(glances.iter()) {
-            let fate = match &glance.parsed {
-                Ok(parsed) => {
-                    let at = Arrival { now, meta: packet.meta, parsed };
-                    self.decide(at, packet.bytes, glance.hash, sink)
-                }
-                Err(verdict) => Fate::Done(*verdict),
-            };
-            // What Natrix itself made is no packet received, and has no verdict.
-            let is_own = packet.meta.stage.is_own();
-            match fate {
-                Fate::Forward { egress, length, .. } if is_own => {
-                    packet.verdict = None;
-                    packet.outcome = Outcome::Transmit { egress, length };
-                }
-                // Handed off once more: the endpoint it is about has another owner since, so nobody waits for it.
-                Fate::Done(_) | Fate::HandOff { .. } if is_own => {
-                    packet.verdict = None;
-                    packet.outcome = Outcome::Done;
-                }
-                Fate::Forward { verdict, egress, length } => {
-                    self.counters.count(verdict);
+        let mut looks = Looks::NOTHING;
+        let mut tally = Tally::default();
+        let clock = self.timers.at(now);
+        let count = burst.len().min(BURST_MAX);
+        let mut step = 0;
+        while step < count + D1 + D2 {
+            for i in step..(step + CHUNK).min(count) {
+                (looks.kind[i], looks.place[i]) = self.look(&burst[i]);
+            }
+            let at = step.wrapping_sub(D1);
+            for i in at..at.wrapping_add(CHUNK).min(count) {
+                self.aim(&mut looks, i);
+            }
+            let at = step.wrapping_sub(D1 + D2);
+            for i in at..at.wrapping_add(CHUNK).min(count) {
+            let packet = &mut burst[i];
+            let kind = looks.kind[i];
+            if kind.is_steady()
+                && let Some(header) = packet.bytes.first_chunk_mut::<HEADERS>()
+            {
+                let length = be16::<2>(header);
+                let (egress, verdict) = if kind.is_out() {
+                    (self.steady_out(&clock, header, kind, looks.record[i]), Verdict::Outbound)
+                } else {
+                    (self.steady_in(&clock, header, kind, looks.record[i]), Verdict::Inbound)
+                };
+                if let Some(egress) = egress {
+                    let way = usize::from(!kind.is_out());
+                    tally.packets[way] += 1;
+                    tally.bytes[way] += u64::from(length);
                     packet.verdict = Some(verdict);
                     packet.outcome = Outcome::Transmit { egress, length };
-                }
-                Fate::Done(verdict) => {
-                    self.counters.count(verdict);
-                    packet.verdict = Some(verdict);
-                    packet.outcome = Outcome::Done;
-                }
-                Fate::HandOff { worker, meta } => {
-                    packet.verdict = None;
-                    packet.outcome = Outcome::HandOff { worker, meta };
-                }
-                Fate::Held => {
-                    packet.verdict = None;
-                    packet.outcome = Outcome::Done;
+                    continue;
                 }
             }
+            if kind.is_foreign() {
+                // What hand-off needs to know beyond its headers only fragments carry.
+                let meta = PacketMeta { stage: Stage::Steered, ..packet.meta };
+                packet.verdict = None;
+                packet.outcome = Outcome::HandOff { worker: WorkerId(looks.place[i] as u8), meta };
+                continue;
+            }
+            let hash = if kind.is_out() { looks.place[i] } else { 0 };
+            self.process_long(now, packet, hash, sink);
+        }
+            step += CHUNK;
+        }
+        for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
+            self.counters.verdicts[verdict.index()] += tally.packets[way];
+            self.counters.bytes_forwarded[way] += tally.bytes[way];
         }
         self.counters.fragments_held = u64::from(self.fragments.held());
     }
 
-    /// Pass 1: reads the headers and prefetches the first line the packet will need.
-    #[inline]
-    fn glance(&self, packet: &Packet<'_>) -> Glance {
-        let parsed = match parse(packet.bytes) {
-            Ok(parsed) => parsed,
-            Err(verdict) => return Glance { parsed: Err(verdict), hash: 0, hint: Hint::Nothing },
-        };
-        let mut glance = Glance { parsed: Ok(parsed), hash: 0, hint: Hint::Nothing };
-        let Some(protocol) = parsed.protocol() else { return glance };
-        if matches!(parsed.class, Class::LaterFragment | Class::IcmpError) {
-            return glance;
-        }
-        let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
-        if !hairpin && self.shared.side(packet.meta.ingress) == Side::Inside {
-            let key =
-                InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
-            glance.hash = self.hash_of(&key);
-            glance.hint = Hint::Outbound;
-            self.outbound.prefetch(glance.hash);
-        } else if let Some(address) =
-            self.shared.local.lookup(parsed.destination).and_then(|local| local.pool_address())
-        {
-            glance.hint = Hint::Inbound(address, protocol);
-            self.shared.ports.prefetch(address, protocol, parsed.destination_port);
-        }
-        glance
-    }
-
-    /// Pass 2: the table line has arrived; prefetches the mapping record it names.
-    #[inline]
-    fn prefetch_record(&self, glance: &Glance) {
-        let Ok(parsed) = &glance.parsed else { return };
-        match glance.hint {
-            Hint::Nothing => {}
-            Hint::Outbound => {
-                if let Some(index) = self.outbound.first_candidate(glance.hash) {
-                    self.mappings.prefetch(index);
-                }
+    /// Pass 3 of a packet that is not as usual: `hash` is that of its internal endpoint when it comes from inside.
+    #[inline(never)]
+    fn process_long<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, hash: u64, sink: &mut S) {
+        let fate = match &parse(packet.bytes) {
+            Ok(parsed) => {
+                let at = Arrival { now, meta: packet.meta, parsed };
+                self.decide(at, packet.bytes, hash, sink)
             }
-            Hint::Inbound(address, protocol) => {
-                if let Some((worker, index)) = self.shared.ports.lookup(address, protocol, parsed.destination_port)
-                    && worker == self.worker
-                {
-                    self.mappings.prefetch(index.0);
-                }
+            Err(verdict) => Fate::Done(*verdict),
+        };
+        // What Natrix itself made is no packet received, and has no verdict.
+        let is_own = packet.meta.stage.is_own();
+        match fate {
+            Fate::Forward { egress, length, .. } if is_own => {
+                packet.verdict = None;
+                packet.outcome = Outcome::Transmit { egress, length };
+            }
+            // Handed off once more: the endpoint it is about has another owner since, so nobody waits for it.
+            Fate::Done(_) | Fate::HandOff { .. } if is_own => {
+                packet.verdict = None;
+                packet.outcome = Outcome::Done;
+            }
+            Fate::Forward { verdict, egress, length } => {
+                self.counters.count(verdict);
+                packet.verdict = Some(verdict);
+                packet.outcome = Outcome::Transmit { egress, length };
+            }
+            Fate::Done(verdict) => {
+                self.counters.count(verdict);
+                packet.verdict = Some(verdict);
+                packet.outcome = Outcome::Done;
+            }
+            Fate::HandOff { worker, meta } => {
+                packet.verdict = None;
+                packet.outcome = Outcome::HandOff { worker, meta };
+            }
+            Fate::Held => {
+                packet.verdict = None;
+                packet.outcome = Outcome::Done;
             }
         }
     }

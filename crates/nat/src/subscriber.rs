@@ -125,8 +125,7 @@ impl SubscriberStore {
 
     /// Takes notice that a mapping ended. With the last one the subscriber goes, and the address it
     /// was paired with is returned so that the caller can end the pairing.
-    pub(crate) fn uncount_mapping(&mut self, realm: RealmId, address: u32, protocol: Protocol) -> Option<AddressIndex> {
-        let slot = self.find(realm, address)?;
+    pub(crate) fn uncount_mapping(&mut self, slot: u32, protocol: Protocol) -> Option<AddressIndex> {
         let record = &mut self.records[slot as usize];
         record.mappings[protocol.index()] -= 1;
         if record.mappings_total() > 0 {

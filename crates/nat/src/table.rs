@@ -130,6 +130,22 @@ impl BucketTable {
         self.buckets.prefetch(self.home(hash));
     }
 
+    /// The index in the home bucket of `hash` that [`BucketTable::find`] would try first, 0 when there is none, and
+    /// whether one may be in a further bucket. For a burst: ask for the bucket first ([`BucketTable::prefetch`]).
+    #[inline(always)]
+    pub fn candidate(&self, hash: u64) -> (u32, bool) {
+        let bucket = &self.buckets[self.home(hash)];
+        let matches = bucket.matches(BucketTable::tag(hash));
+        let index = bucket.indices[matches.trailing_zeros() as usize % SLOTS];
+        (if matches == 0 { 0 } else { index }, (matches == 0) & (bucket.overflow != 0))
+    }
+
+    /// Asks for the bucket behind the home bucket of `hash`.
+    #[inline(always)]
+    pub fn prefetch_next(&self, hash: u64) {
+        self.buckets.prefetch(self.after(self.home(hash)));
+    }
+
     /// The index [`BucketTable::find`] would try first: its record is worth prefetching.
     #[inline]
     pub fn first_candidate(&self, hash: u64) -> Option<u32> {

@@ -15,6 +15,8 @@
 //! next state the caller passes the stored one through [`TcpState::at_idle`], because the edge
 //! "established idle time ran out" has no packet of its own.
 
+use core::hint::select_unpredictable;
+
 use wire::tcp::Flags;
 
 use crate::settings::Timeouts;
@@ -188,6 +190,17 @@ const RESET_SLACK: u32 = 4_096;
 /// Limits what a forged segment can do to the range in which RSTs are believed.
 const JUMP_MAX: u32 = 65_535;
 
+/// The numbers of one segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgment number.
+    pub ack: u32,
+    /// Payload length in bytes.
+    pub length: u32,
+}
+
 /// What a session remembers of sequence numbers, to tell a RST of the connection from a forged one
 /// (RFC 7857 §2.2 note, RFC 5961 §3). 16 bytes.
 ///
@@ -247,6 +260,26 @@ impl SequenceTracker {
                 self.highest_end[other] = seen(ack);
             }
         }
+    }
+
+    /// [`SequenceTracker::observe`] of a segment with ACK and without SYN, FIN and RST; nothing when `is_tcp` is false.
+    /// Without a branch on any of it.
+    #[inline(always)]
+    pub fn observe_ack(&mut self, side: Side, segment: &Segment, is_tcp: bool) {
+        let Segment { sequence, ack, length } = *segment;
+        let from = side.index();
+        let other = from ^ 1;
+        let end = sequence.wrapping_add(length);
+        let known_end = self.highest_end[from];
+        let continues = !is_after(sequence, known_end.wrapping_add(JUMP_MAX));
+        let takes_end = is_tcp & ((known_end == 0) | (is_after(end, known_end) & continues));
+        self.highest_end[from] = select_unpredictable(takes_end, seen(end), known_end);
+        let known_ack = self.latest_ack[from];
+        let takes_ack = is_tcp & ((known_ack == 0) | is_after(ack, known_ack));
+        self.latest_ack[from] = select_unpredictable(takes_ack, seen(ack), known_ack);
+        let other_end = self.highest_end[other];
+        let takes_other = is_tcp & (other_end != 0) & is_after(ack, other_end);
+        self.highest_end[other] = select_unpredictable(takes_other, seen(ack), other_end);
     }
 
     /// Whether a RST from `side` belongs to the connection. `ack` is its acknowledgment number when its ACK

@@ -23,6 +23,14 @@ const fn fold_u32(sum: u32) -> u16 {
     sum as u16
 }
 
+/// Folds to 16 bits with end-around carry: the halves of a number rotated by half its width add up in its upper half,
+/// where the carry of the lower half has arrived too.
+#[inline(always)]
+pub const fn end_around(sum: u64) -> u16 {
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+}
+
 /// Ones-complement sum under way.
 ///
 /// It adds words in the machine's byte order and swaps once at the end (RFC 1071 §2 (B)), so that
@@ -269,6 +277,46 @@ pub fn is_udp_valid(source: u32, destination: u32, datagram: &[u8]) -> bool {
 #[must_use]
 pub fn is_icmp_valid(message: &[u8]) -> bool {
     Sum::ZERO.add_bytes(message).is_valid()
+}
+
+/// Like [`Delta`], for several changes in a row: words as they lie in memory, folded only when applied.
+///
+/// The sum is the same in either byte order but for a swap (RFC 1071 §2 (B)), so that nothing has to be swapped.
+/// Takes up to 2^31 words.
+#[derive(Clone, Copy, Debug)]
+pub struct WideDelta(u64);
+
+impl WideDelta {
+    /// Four bytes change, at an even offset of what the checksum covers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_u32(old: [u8; 4], new: [u8; 4]) -> WideDelta {
+        WideDelta(!u32::from_ne_bytes(old) as u64 + u32::from_ne_bytes(new) as u64)
+    }
+
+    /// Two bytes change, at an even offset of what the checksum covers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_u16(old: [u8; 2], new: [u8; 2]) -> WideDelta {
+        WideDelta(!u16::from_ne_bytes(old) as u64 + u16::from_ne_bytes(new) as u64)
+    }
+
+    /// The first of two bytes becomes one less, from at least one.
+    pub const DECREMENT: WideDelta = WideDelta::of_u16([1, 0], [0, 0]);
+
+    /// Both changes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn and(self, other: WideDelta) -> WideDelta {
+        WideDelta(self.0 + other.0)
+    }
+
+    /// The checksum after the change, as it lies in memory like `checksum`: RFC 1624 equation 3, as [`Delta::apply`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn apply(self, checksum: u16) -> u16 {
+        !end_around(self.0 + !checksum as u64)
+    }
 }
 
 #[cfg(test)]

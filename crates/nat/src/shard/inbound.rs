@@ -191,9 +191,9 @@ impl Shard {
             Filtering::EndpointIndependent => true,
             Filtering::AddressDependent => {
                 let mapping = self.mappings.get(index);
-                (mapping.remote_address == remote_address && mapping.has_live_session(now))
+                (mapping.remote_address() == remote_address && mapping.has_live_session(now))
                     || (by == HashedBy::Address
-                        && mapping.extra_count > 0
+                        && mapping.extra_count() > 0
                         && self.sessions.has_address(index, remote_address, now))
             }
             Filtering::AddressAndPortDependent => false,
@@ -211,7 +211,7 @@ impl Shard {
         sink: &mut S,
     ) -> Result<NextHop, Fate> {
         let Arrival { now, meta, parsed } = at;
-        let internal = self.mappings.get(index).internal_address;
+        let internal = self.mappings.get(index).internal_address();
         let towards = match via {
             Via::Outside => Side::Outside,
             Via::Hairpin => Side::Inside,
@@ -266,8 +266,8 @@ impl Shard {
         let mapping = self.mappings.get(index);
         let change = Rewrite {
             end: End::Destination,
-            address: mapping.internal_address,
-            port: mapping.internal_port,
+            address: mapping.internal_address(),
+            port: mapping.internal_port(),
             identification: None,
             decrement_ttl: true,
         };

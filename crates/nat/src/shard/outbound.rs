@@ -302,7 +302,7 @@ impl Shard {
             }
         }
         let mapping = self.mappings.get(flow.index);
-        let (address, port) = (mapping.external_address, mapping.external_port);
+        let (address, port) = (mapping.external_address, mapping.external_port());
         let identification = self.identification_outside(parsed, address, datagram);
         let decrement_ttl = matches!(way, Way::Out(_));
         let change = Rewrite { end: End::Source, address, port, identification, decrement_ttl };

@@ -164,7 +164,7 @@ impl Shard {
             age: age(mapping.created_s(), now),
             idle: self.mapping_idle(index, now),
             expires_in: mapping.expires().saturating_since(now),
-            sessions: u32::from(mapping.extra_count) + u32::from(mapping.has_live_session(now)),
+            sessions: u32::from(mapping.extra_count()) + u32::from(mapping.has_live_session(now)),
         }
     }
 
@@ -187,7 +187,7 @@ impl Shard {
         let of = |state, expires| idle(self.lifetime(protocol, state), expires, now);
         let mut shortest = mapping.has_live_session(now).then(|| of(mapping.state(), mapping.session_expires()));
         let mut slot = mapping.extra_head;
-        for _ in 0..u32::from(mapping.extra_count).min(EXTRA_LOOKED_AT) {
+        for _ in 0..u32::from(mapping.extra_count()).min(EXTRA_LOOKED_AT) {
             let session = self.sessions.get(slot);
             if session.is_alive(now) {
                 let found = of(session.state(), session.expires());
@@ -203,7 +203,7 @@ impl Shard {
         if !mapping.is_in_use() || !mapping.has_live_session(now) {
             return None;
         }
-        let remote = Endpoint::new(Ipv4Addr::from_bits(mapping.remote_address), mapping.remote_port);
+        let remote = Endpoint::new(Ipv4Addr::from_bits(mapping.remote_address()), mapping.remote_port());
         let expires = mapping.session_expires();
         let common = (mapping.session_opened_from(), mapping.session_is_hairpin(), mapping.created_s());
         Some((self.session_view(mapping, remote, mapping.state(), expires, common, now), index))

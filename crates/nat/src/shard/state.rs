@@ -109,7 +109,7 @@ impl Shard {
         if mapping.session_matches(remote_address, remote_port, now) {
             return Some(SessionRef::Inline);
         }
-        if mapping.extra_count == 0 {
+        if mapping.extra_count() == 0 {
             return None;
         }
         self.sessions.find(index, remote_address, remote_port, by, now).map(SessionRef::Extra)
@@ -211,7 +211,7 @@ impl Shard {
             return Ok(SessionRef::Inline);
         }
         let limit = self.shared.settings().limits.sessions_per_mapping_max;
-        if u32::from(mapping.extra_count) + 1 >= limit.min(u32::from(u16::MAX)) {
+        if u32::from(mapping.extra_count()) + 1 >= limit.min(u32::from(u16::MAX)) {
             return Err(Verdict::SessionLimit);
         }
         let slot = self.sessions.insert(index, mapping, new, by, now).ok_or(Verdict::SessionTableFull)?;
@@ -242,7 +242,7 @@ impl Shard {
             return Err(Verdict::PortsExhausted);
         };
         let external = Endpoint::new(self.shared.address(address), port);
-        let Some(index) = self.mappings.insert(key, external, now) else {
+        let Some(index) = self.mappings.insert(key, subscriber, external, now) else {
             self.shared.ports.release(address, key.protocol, port);
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
@@ -331,18 +331,19 @@ impl Shard {
         let mapping = self.mappings.get_mut(index);
         let key = mapping.key();
         let external = mapping.external();
+        let subscriber = mapping.subscriber;
         if mapping.has_session() {
             mapping.clear_inline_session();
             self.counters.sessions_removed += 1;
         }
-        let has_extra = mapping.extra_count > 0;
+        let has_extra = mapping.extra_count() > 0;
         let hash = self.hash_of(&key);
         let was_there = self.outbound.remove(hash, index);
         debug_assert!(was_there, "every mapping is in the outbound table");
         if let Some(address) = self.shared.address_index(external.address) {
             self.shared.ports.release(address, key.protocol, external.port);
         }
-        if let Some(paired) = self.subscribers.uncount_mapping(key.realm, key.address, key.protocol)
+        if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol)
             && paired != UNPAIRED
         {
             self.shared.ports.unpair(paired);
@@ -361,7 +362,7 @@ impl Shard {
         self.sessions.remove(slot, &mut self.mappings);
         self.counters.sessions_removed += 1;
         let mapping = self.mappings.get(index);
-        if mapping.is_condemned() && mapping.extra_count == 0 {
+        if mapping.is_condemned() && mapping.extra_count() == 0 {
             self.mappings.remove(index);
         }
     }

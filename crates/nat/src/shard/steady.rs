@@ -1,0 +1,332 @@
+//! The usual case, a burst at a time: whole UDP and TCP packets of established sessions.
+//!
+//! Three passes, so that memory is waited for once per burst and not once per packet:
+//!
+//! 1. [`Shard::look`] reads the headers and asks for the first line: of the table from inside, of the port table from
+//!    outside.
+//! 2. [`Shard::aim`] reads that line and asks for the mapping record.
+//! 3. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
+//!
+//! Everything here is computed for UDP and TCP alike and chosen at the end, because which of the two the next packet is
+//! cannot be predicted, and a wrong guess costs as much as all the rest. Whatever is not as usual (another state, another
+//! session of the mapping, flags, options, fragments, a next hop with a smaller MTU) is left untouched for the long way
+//! in `outbound` and `inbound`, which decides alike for packets that are as usual; a test holds the two together.
+
+use core::hint::select_unpredictable;
+
+use wire::checksum::end_around;
+
+use super::Shard;
+use crate::mapping::InternalKey;
+use crate::mapping::steady_remote;
+use crate::packet::BURST_MAX;
+use crate::packet::Egress;
+use crate::packet::Packet;
+use crate::packet::Stage;
+use crate::parse::Class;
+use crate::parse::HEADERS;
+use crate::parse::be16;
+use crate::parse::be32;
+use crate::parse::parse;
+use crate::rewrite::End;
+use crate::rewrite::rewrite_headers;
+use crate::settings::Settings;
+use crate::tcp;
+use crate::tcp::TcpState;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+
+/// What pass 1 found out about a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind(u8);
+
+impl Kind {
+    /// Nothing to prefetch; the long way parses it.
+    const ODD: Kind = Kind(0);
+    /// From inside: `place` is the hash of the internal endpoint.
+    const OUT: u8 = 1 << 0;
+    /// To an external endpoint: `place` is its place in the port table.
+    const IN: u8 = 1 << 1;
+    const TCP: u8 = 1 << 2;
+    /// As usual in all that the headers show.
+    const STEADY: u8 = 1 << 3;
+    /// As usual but for the worker it belongs to: `place` is the worker.
+    const FOREIGN: u8 = 1 << 4;
+
+    #[inline(always)]
+    pub(super) const fn is_out(self) -> bool {
+        self.0 & Kind::OUT != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_steady(self) -> bool {
+        self.0 & Kind::STEADY != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_foreign(self) -> bool {
+        self.0 & Kind::FOREIGN != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_tcp(self) -> bool {
+        self.0 & Kind::TCP != 0
+    }
+}
+
+/// What passes 1 and 2 found out about a burst; one array for each thing, as each pass needs few of them.
+pub(super) struct Looks {
+    pub(super) kind: [Kind; BURST_MAX],
+    pub(super) place: [u64; BURST_MAX],
+    /// The mapping record to look at; 0 for none.
+    pub(super) record: [u32; BURST_MAX],
+}
+
+impl Looks {
+    pub(super) const NOTHING: Looks =
+        Looks { kind: [Kind::ODD; BURST_MAX], place: [0; BURST_MAX], record: [0; BURST_MAX] };
+}
+
+/// Forwarded packets of a burst, by way: out, in. Added to the counters once a burst.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) packets: [u64; 2],
+    pub(super) bytes: [u64; 2],
+}
+
+/// The timers of established sessions, first UDP, then TCP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SteadyTimers {
+    /// From the last packet to the end.
+    lifetime: [Duration; 2],
+    /// With this much left or less the session is not what its state says: an established TCP session is transitory in
+    /// its last minutes (RFC 7857 §2).
+    margin: [Duration; 2],
+    /// Whether packets from outside restart the timer (RFC 4787 §4.3 REQ-6).
+    inbound_refresh: [bool; 2],
+}
+
+impl SteadyTimers {
+    pub(super) fn new(settings: &Settings) -> SteadyTimers {
+        let timeouts = &settings.timeouts;
+        SteadyTimers {
+            lifetime: [timeouts.udp, tcp::lifetime(TcpState::Established, timeouts)],
+            margin: [Duration::ZERO, timeouts.tcp_closing],
+            inbound_refresh: [settings.inbound_refresh, true],
+        }
+    }
+}
+
+/// What the timers mean for one burst.
+pub(super) struct SteadyClock {
+    /// Where sessions that are used now end.
+    end: [Instant; 2],
+    /// Sessions that end by then are not as usual.
+    due: [Instant; 2],
+}
+
+impl SteadyTimers {
+    #[inline]
+    pub(super) fn at(&self, now: Instant) -> SteadyClock {
+        SteadyClock { end: self.lifetime.map(|length| now + length), due: self.margin.map(|length| now + length) }
+    }
+}
+
+impl Shard {
+    /// Pass 1: what kind of packet it is and where to look for its mapping; asks for that line.
+    #[inline(always)]
+    pub(super) fn look(&self, packet: &Packet<'_>) -> (Kind, u64) {
+        let Some(header) = packet.bytes.first_chunk::<HEADERS>() else { return self.look_odd(packet) };
+        let length = usize::from(be16::<2>(header));
+        let is_tcp = header[9] == 6;
+        let word = |i: usize| u64::from(u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]));
+        let sum = word(0) + word(4) + word(8) + word(12) + word(16);
+        let transport_length =
+            select_unpredictable(is_tcp, usize::from(header[32] >> 4) * 4, usize::from(be16::<24>(header)));
+        let least = select_unpredictable(is_tcp, 20, 8);
+        // No fragment, and nothing that makes the packet end here. Without a branch: see the module.
+        let plain = (header[0] == 0x45)
+            & (be16::<6>(header) & 0x3fff == 0)
+            & (header[8] > 1)
+            & (is_tcp | (header[9] == 17))
+            & (end_around(sum) == 0xffff)
+            & (length <= packet.bytes.len())
+            & (transport_length >= least)
+            & (transport_length + 20 <= length)
+            & matches!(packet.meta.stage, Stage::Received | Stage::Steered);
+        if !plain {
+            return self.look_odd(packet);
+        }
+        // SYN, FIN and RST change states, and every other segment of an established connection has its ACK.
+        let tcp_steady = if header[33] & 0x17 == 0x10 { Kind::TCP | Kind::STEADY } else { Kind::TCP };
+        let kind = select_unpredictable(is_tcp, tcp_steady, Kind::STEADY);
+        let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+        if self.shared.side(packet.meta.ingress) == Side::Inside {
+            let source = be32::<12>(header);
+            let owner = self.shared.worker_of_subscriber(source);
+            if owner != self.worker {
+                return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
+            }
+            let key = InternalKey { realm: RealmId::default(), protocol, address: source, port: be16::<20>(header) };
+            let hash = self.hash_of(&key);
+            self.outbound.prefetch(hash);
+            return (Kind(kind | Kind::OUT), hash);
+        }
+        match self.shared.local.pool_address(be32::<16>(header)) {
+            Some(address) => {
+                let place = self.shared.ports.place(address, protocol, be16::<22>(header));
+                self.shared.ports.prefetch(place);
+                (Kind(kind | Kind::IN), place as u64)
+            }
+            None => (Kind::ODD, 0),
+        }
+    }
+
+    /// Pass 1 of fragments, ICMP, packets on their second half and whatever else: only the prefetching.
+    #[cold]
+    #[inline(never)]
+    fn look_odd(&self, packet: &Packet<'_>) -> (Kind, u64) {
+        let Ok(parsed) = parse(packet.bytes) else { return (Kind::ODD, 0) };
+        let Some(protocol) = parsed.protocol() else { return (Kind::ODD, 0) };
+        if matches!(parsed.class, Class::LaterFragment | Class::IcmpError) {
+            return (Kind::ODD, 0);
+        }
+        let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
+        if !hairpin && self.shared.side(packet.meta.ingress) == Side::Inside {
+            let key =
+                InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
+            let hash = self.hash_of(&key);
+            self.outbound.prefetch(hash);
+            return (Kind(Kind::OUT), hash);
+        }
+        match self.shared.local.pool_address(parsed.destination) {
+            Some(address) => {
+                let place = self.shared.ports.place(address, protocol, parsed.destination_port);
+                self.shared.ports.prefetch(place);
+                (Kind(Kind::IN), place as u64)
+            }
+            None => (Kind::ODD, 0),
+        }
+    }
+
+    /// Pass 2: the lines asked for have arrived; asks for the mapping records they name.
+    #[inline(always)]
+    pub(super) fn aim(&self, looks: &mut Looks, i: usize) {
+            let kind = looks.kind[i];
+            if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
+                let (record, goes_on) = self.outbound.candidate(looks.place[i]);
+                looks.record[i] = record;
+                self.mappings.prefetch_write(record);
+                if goes_on {
+            let record = self.outbound.first_candidate(looks.place[i]).unwrap_or(0);
+            looks.record[i] = record;
+            self.mappings.prefetch_write(record);
+                }
+            } else if kind.0 & Kind::IN != 0 {
+                match self.shared.ports.lookup_at(looks.place[i] as usize) {
+                    None => {}
+                    Some((worker, record)) if worker == self.worker => {
+                        looks.record[i] = record.0;
+                        self.mappings.prefetch_write(record.0);
+                    }
+                    Some((worker, _)) => self.aim_abroad(looks, i, worker),
+                }
+            }
+    }
+
+    #[inline(always)]
+    fn aim_abroad(&self, looks: &mut Looks, i: usize, worker: WorkerId) {
+        // Packets that are on their second half carry more than their headers.
+        if looks.kind[i].is_steady() {
+            looks.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
+            looks.place[i] = u64::from(worker.0);
+        }
+    }
+
+    /// Pass 3 of a packet from inside: where it leaves, or None when it is not as usual and nothing was changed.
+    #[inline(always)]
+    pub(super) fn steady_out(
+        &mut self,
+        clock: &SteadyClock,
+        header: &mut [u8; HEADERS],
+        kind: Kind,
+        record: u32,
+    ) -> Option<Egress> {
+        let is_tcp = kind.is_tcp();
+        let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+        let destination = be32::<16>(header);
+        let key = InternalKey {
+            realm: RealmId::default(),
+            protocol,
+            address: be32::<12>(header),
+            port: be16::<20>(header),
+        };
+        let hop = self.shared.route(Side::Outside, destination)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        let egress = hop.egress(destination);
+        let mapping = self.mappings.get_mut(record);
+        let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header)));
+        let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
+        if (differs != 0) | is_due {
+            return None;
+        }
+        mapping.extend_session(clock.end[usize::from(is_tcp)]);
+        mapping.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
+        let (address, port) = (mapping.external_address, mapping.external_port());
+        let identification = if header[6] & 0x40 == 0 {
+            Some(self.identifications.next(address.into(), destination.into(), header[9]))
+        } else {
+            None
+        };
+        rewrite_headers(header, is_tcp, End::Source, address, port, identification);
+        Some(egress)
+    }
+
+    /// Pass 3 of a packet from outside: where it leaves, or None when it is not as usual and nothing was changed.
+    #[inline(always)]
+    pub(super) fn steady_in(
+        &mut self,
+        clock: &SteadyClock,
+        header: &mut [u8; HEADERS],
+        kind: Kind,
+        record: u32,
+    ) -> Option<Egress> {
+        let is_tcp = kind.is_tcp();
+        let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+        let mapping = self.mappings.get_mut(record);
+        let remote = steady_remote(be32::<12>(header), be16::<20>(header));
+        let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);
+        let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
+        let (address, port) = (mapping.internal_address(), mapping.internal_port());
+        if (differs != 0) | is_due {
+            return None;
+        }
+        let hop = self.shared.route(Side::Inside, address)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        if self.timers.inbound_refresh[usize::from(is_tcp)] {
+            mapping.extend_session(clock.end[usize::from(is_tcp)]);
+        }
+        mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
+        rewrite_headers(header, is_tcp, End::Destination, address, port, None);
+        Some(hop.egress(address))
+    }
+}
+
+/// The numbers of a TCP segment; of anything else, whatever stands in their place.
+#[inline(always)]
+fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
+    let headers = 20 + u32::from(header[32] >> 4) * 4;
+    tcp::Segment {
+        sequence: be32::<24>(header),
+        ack: be32::<28>(header),
+        length: u32::from(be16::<2>(header)).saturating_sub(headers),
+    }
+}
