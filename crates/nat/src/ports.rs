@@ -12,8 +12,10 @@
 //! whoever sets it first. To keep cache lines at home all the same, each worker looks first in lines of its
 //! own, and in any line only when those seem full.
 //!
-//! A port is chosen at random among all free ones (RFC 6056 §3.3.1, algorithm 1), by probing while most are
-//! free and by a search through `full` when few are: O(1) up to a completely full address.
+//! A port is chosen as RFC 6056 §3.3.1 (algorithm 1) has it: a random one, or if that is taken one next to it, by
+//! probing while some are free and by a search through `full` when few are: O(1) up to a completely full address.
+//! "Next to it" is in the same cache line of `entries`, so that the line can be asked for before the port is needed
+//! ([`PortTable::aim`]).
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -40,8 +42,11 @@ const SUMMARY_WORDS: usize = WORDS / 64;
 const PORTS: usize = 65_536;
 /// Words of `used` in one cache line.
 const LINE_WORDS: usize = 8;
-/// Random probes before the search: enough to find a free port nearly always while a quarter is free.
-const PROBES: usize = 8;
+/// Random probes before the search. Each looks at the 64 ports of a word, so they find one nearly always while one in
+/// a hundred is free.
+const PROBES: usize = 4;
+/// Ports whose entries share a cache line.
+const LINE_PORTS: u32 = 16;
 /// Bits of an entry that name the mapping.
 const MAPPING_BITS: u32 = 26;
 
@@ -112,10 +117,16 @@ pub struct PortTable {
     /// One bit an address and protocol: a hint that it has no free port of the high class. Words by protocol.
     address_full: [Box<[AtomicU64]>; Protocol::COUNT],
     available: Box<[[u32; Protocol::COUNT]]>,
-    /// First and one past the last word of `used` that offers any port. Random probes stay inside.
-    offered: Box<[[(usize, usize); Protocol::COUNT]]>,
+    /// Lowest and highest port that is offered, 0 and 0 for none. Random probes stay inside.
+    offered: Box<[[(u16, u16); Protocol::COUNT]]>,
     paired: Box<[AtomicU32]>,
+    /// Only one worker gives out ports: nobody writes between its reads and writes.
+    exclusive: bool,
 }
+
+/// The random port near which a free one is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAim(u16);
 
 fn space(address: AddressIndex, protocol: Protocol) -> usize {
     address.index() * Protocol::COUNT + protocol.index()
@@ -172,6 +183,7 @@ impl PortTable {
             available: vec![[0; Protocol::COUNT]; specs.len()].into_boxed_slice(),
             offered: vec![[(0, 0); Protocol::COUNT]; specs.len()].into_boxed_slice(),
             paired: (0..specs.len()).map(|_| AtomicU32::new(0)).collect(),
+            exclusive: false,
         };
         // Addresses of one pool have equal specs: compute their words once.
         let mut last: Option<(&AddressSpec, Vec<[u64; WORDS]>)> = None;
@@ -193,9 +205,13 @@ impl PortTable {
                     }
                 }
                 let first = mask.iter().position(|bits| *bits != u64::MAX).unwrap_or(0);
-                let end = mask.iter().rposition(|bits| *bits != u64::MAX).map_or(0, |last| last + 1);
+                let last = mask.iter().rposition(|bits| *bits != u64::MAX).unwrap_or(0);
                 table.available[position][protocol.index()] = free;
-                table.offered[position][protocol.index()] = (first, end);
+                if free > 0 {
+                    let first_port = first * 64 + (!mask[first]).trailing_zeros() as usize;
+                    let last_port = last * 64 + 63 - (!mask[last]).leading_zeros() as usize;
+                    table.offered[position][protocol.index()] = (first_port as u16, last_port as u16);
+                }
             }
             last = Some((spec, masks));
         }
@@ -217,6 +233,59 @@ impl PortTable {
         self.used.bytes() + self.full.bytes() + self.entries.bytes()
     }
 
+    /// The same table for a single worker, which then needs no locked instructions.
+    #[must_use]
+    pub fn for_one_worker(self) -> PortTable {
+        PortTable { exclusive: true, ..self }
+    }
+
+    /// Chooses where to look for a free port, and asks for the cache lines that taking it needs. None by chance.
+    #[inline]
+    pub fn aim(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        class: PortClass,
+        worker: WorkerId,
+        workers: usize,
+        random: &mut Random,
+    ) -> Option<PortAim> {
+        let aim = choose(self.range(address, protocol, class)?, worker, workers, random)?;
+        let base = space(address, protocol);
+        self.used.prefetch_write(base * WORDS + usize::from(aim.0 / 64));
+        self.entries.prefetch_write(base * PORTS + usize::from(aim.0));
+        Some(aim)
+    }
+
+    /// Takes the free port next to one aimed at with [`PortTable::aim`] for the same address, protocol and class.
+    #[inline]
+    pub fn allocate_near(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        aim: PortAim,
+    ) -> Option<u16> {
+        self.take_near(space(address, protocol), parity, aim)
+    }
+
+    /// Asks for the lines that giving back a port needs.
+    #[inline]
+    pub fn prefetch_release(&self, address: AddressIndex, protocol: Protocol, port: u16) {
+        let base = space(address, protocol);
+        self.used.prefetch_write(base * WORDS + usize::from(port / 64));
+        self.entries.prefetch_write(base * PORTS + usize::from(port));
+    }
+
+    /// Lowest and highest port of this class that is offered.
+    #[inline]
+    fn range(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> Option<(u16, u16)> {
+        let (first, end) = class.words(protocol);
+        let (lowest, highest) = self.offered[address.index()][protocol.index()];
+        let (lowest, highest) = (lowest.max((first * 64) as u16), highest.min((end * 64 - 1) as u16));
+        (lowest <= highest && highest > 0).then_some((lowest, highest))
+    }
+
     /// Takes a free port at random. None only when no port of this class and parity is free, but for one that
     /// another worker gives back at this very moment.
     ///
@@ -233,22 +302,12 @@ impl PortTable {
         random: &mut Random,
     ) -> Option<u16> {
         let base = space(address, protocol);
-        let (class_first, class_end) = class.words(protocol);
-        let (offered_first, offered_end) = self.offered[address.index()][protocol.index()];
-        let (first, end) = (class_first.max(offered_first), class_end.min(offered_end));
-        if first >= end {
-            return None;
-        }
+        let range = self.range(address, protocol, class)?;
         for _ in 0..PROBES {
-            let number = random.next_u64();
-            let Some(word) = probe_word(first, end, worker, workers, (number >> 32) as u32) else { continue };
-            let bit = match parity {
-                None => number % 64,
-                Some(Parity::Even) => (number % 64) & !1,
-                Some(Parity::Odd) => (number % 64) | 1,
-            };
-            if self.take(base, word, bit as u32) {
-                return Some((word * 64) as u16 | bit as u16);
+            if let Some(aim) = choose(range, worker, workers, random)
+                && let Some(port) = self.take_near(base, parity, aim)
+            {
+                return Some(port);
             }
         }
         let found = self.search(base, class, protocol, parity, random);
@@ -301,6 +360,32 @@ impl PortTable {
         })
     }
 
+    /// Takes the first free port of this parity from `aim` on in its line of `entries`, going round; if that line is full,
+    /// in its word.
+    #[inline]
+    fn take_near(&self, base: usize, parity: Option<Parity>, aim: PortAim) -> Option<u16> {
+        let (word, bit) = (usize::from(aim.0 / 64), u32::from(aim.0 % 64));
+        let mask = parity.map_or(u64::MAX, Parity::mask);
+        // A second round means that another worker took the very port chosen here.
+        for _ in 0..2 {
+            let free = !self.used[base * WORDS + word].load(Ordering::Relaxed) & mask;
+            if free == 0 {
+                return None;
+            }
+            let line = bit / LINE_PORTS * LINE_PORTS;
+            let near = (free >> line) as u16;
+            let found = if near != 0 {
+                line + (near.rotate_right(bit - line).trailing_zeros() + (bit - line)) % LINE_PORTS
+            } else {
+                (free.rotate_right(bit).trailing_zeros() + bit) % 64
+            };
+            if self.take(base, word, found) {
+                return Some((word * 64) as u16 | found as u16);
+            }
+        }
+        None
+    }
+
     /// Takes a random free port of one word.
     fn take_any(&self, base: usize, word: usize, parity: Option<Parity>, random: &mut Random) -> Option<u16> {
         let mask = parity.map_or(u64::MAX, Parity::mask);
@@ -329,7 +414,13 @@ impl PortTable {
         if cell.load(Ordering::Relaxed) >> bit & 1 != 0 {
             return false;
         }
-        let before = cell.fetch_or(1 << bit, Ordering::SeqCst);
+        let before = if self.exclusive {
+            let before = cell.load(Ordering::Relaxed);
+            cell.store(before | 1 << bit, Ordering::Relaxed);
+            before
+        } else {
+            cell.fetch_or(1 << bit, Ordering::SeqCst)
+        };
         if before >> bit & 1 != 0 {
             return false;
         }
@@ -430,7 +521,14 @@ impl PortTable {
         // First the owner, then the bit: whoever takes the port next finds the entry empty.
         self.entries[base * PORTS + usize::from(port)].store(0, Ordering::Release);
         let (word, bit) = (usize::from(port / 64), port % 64);
-        let before = self.used[base * WORDS + word].fetch_and(!(1 << bit), Ordering::SeqCst);
+        let cell = &self.used[base * WORDS + word];
+        let before = if self.exclusive {
+            let before = cell.load(Ordering::Relaxed);
+            cell.store(before & !(1 << bit), Ordering::Relaxed);
+            before
+        } else {
+            cell.fetch_and(!(1 << bit), Ordering::SeqCst)
+        };
         debug_assert!(before >> bit & 1 == 1, "only a taken port is released");
         self.note_free(base, word, Parity::of(port));
     }
@@ -529,6 +627,16 @@ fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
         words[usize::from(port / 64)] |= 1 << (port % 64);
     }
     words
+}
+
+/// A random port from the lowest to the highest. None when it missed: ports at the edges must not stand for those beyond.
+#[inline]
+fn choose((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, random: &mut Random) -> Option<PortAim> {
+    let number = random.next_u64();
+    let (first, end) = (usize::from(lowest / 64), usize::from(highest / 64) + 1);
+    let word = probe_word(first, end, worker, workers, (number >> 32) as u32)?;
+    let port = (word * 64) as u16 | (number % 64) as u16;
+    (lowest..=highest).contains(&port).then_some(PortAim(port))
 }
 
 /// A random word in `first..end`, each equally likely; of several workers each gets words in cache lines of its

@@ -142,9 +142,9 @@ impl RouteTable {
         match &self.lookup {
             Lookup::Scan(routes) => {
                 // All of them, the last one that matches counts: where a search would stop cannot be predicted.
-                let leaf = routes.iter().fold(0, |leaf, route| {
-                    if address & route.mask == route.network { route.value + 1 } else { leaf }
-                });
+                let leaf = routes
+                    .iter()
+                    .fold(0, |leaf, route| if address & route.mask == route.network { route.value + 1 } else { leaf });
                 leaf.checked_sub(1)
             }
             Lookup::Tree { root, chunks } => {

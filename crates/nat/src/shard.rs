@@ -1,8 +1,8 @@
 //! One worker's share of the engine: its mappings, sessions and subscribers, and the way of a packet through them.
 //!
-//! A burst is processed in three passes, so that memory is waited for once per burst and not once per
-//! packet: (1) read the headers and prefetch the table line, (2) read the table line and prefetch the
-//! mapping record, (3) decide, rewrite, count. Passes 1 and 2 only prefetch; pass 3 alone decides.
+//! A burst is processed in passes, so that memory is waited for while other packets are worked on: read the headers
+//! and prefetch the table line; read the table line and prefetch the mapping record; for first packets of a flow
+//! prefetch what a new mapping needs; decide, rewrite, count. All but the last only prefetch; the last alone decides.
 //!
 //! The paths by frequency: packets of established sessions (`steady`) touch two cold lines; first packets of
 //! a flow (`outbound`, `inbound`, `state`) add the port table, the subscriber and the free list; all else
@@ -26,6 +26,7 @@ use crate::parse::HEADERS;
 use crate::parse::Parsed;
 use crate::parse::be16;
 use crate::parse::parse;
+use crate::ports::PortAim;
 use crate::random::KeyedHash;
 use crate::random::Random;
 use crate::rate_limit::RateLimit;
@@ -40,9 +41,16 @@ use crate::types::WorkerId;
 use crate::unsolicited_syn::SynStore;
 use crate::verdict::Counters;
 use crate::verdict::Verdict;
+use steady::AIM_PASS;
+use steady::CHUNK;
+use steady::LAST_PASS;
 use steady::Looks;
+use steady::PORT_PASS;
+use steady::SUBSCRIBER_PASS;
+use steady::SteadyClock;
 use steady::SteadyTimers;
 use steady::Tally;
+use steady::chunk;
 
 mod errors;
 mod explain;
@@ -78,6 +86,12 @@ pub struct Shard {
     counters: Counters,
     sweep: sweep::Sweep,
     timers: SteadyTimers,
+    /// Never take the short way.
+    #[cfg(test)]
+    long_way_only: bool,
+    /// Packets that took the short way.
+    #[cfg(test)]
+    short_ways: u64,
     /// Room for one packet that is processed away from its buffer. None while it is in use.
     scratch: Option<Box<[u8; SCRATCH_BYTES]>>,
 }
@@ -102,9 +116,24 @@ enum Fate {
     Held,
 }
 
-const CHUNK: usize = 8;
-const D1: usize = 8;
-const D2: usize = 8;
+/// What the earlier passes found out for a packet from inside, if it opens a mapping. All of it is checked again.
+#[derive(Clone, Copy)]
+struct Foresight {
+    /// Hash of the internal endpoint.
+    hash: u64,
+    /// Record of the subscriber; 0 when it is not known.
+    subscriber: u32,
+    /// Where to look for a port of the subscriber's address.
+    aim: Option<PortAim>,
+}
+
+impl Foresight {
+    /// Nothing but the hash.
+    const fn of(hash: u64) -> Foresight {
+        Foresight { hash, subscriber: 0, aim: None }
+    }
+}
+
 impl Shard {
     /// Builds the shard of `worker` and takes the memory of its tables.
     ///
@@ -137,6 +166,10 @@ impl Shard {
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
             timers: SteadyTimers::new(shared.settings()),
+            #[cfg(test)]
+            long_way_only: false,
+            #[cfg(test)]
+            short_ways: 0,
             scratch: Some(Box::new([0; SCRATCH_BYTES])),
             shared,
             worker,
@@ -184,48 +217,17 @@ impl Shard {
         let mut tally = Tally::default();
         let clock = self.timers.at(now);
         let count = burst.len().min(BURST_MAX);
-        let mut step = 0;
-        while step < count + D1 + D2 {
-            for i in step..(step + CHUNK).min(count) {
-                (looks.kind[i], looks.place[i]) = self.look(&burst[i]);
+        // Each turn takes the next packets into the first pass and those before them one pass on.
+        for turn in 0..count.div_ceil(CHUNK) + LAST_PASS {
+            self.look_at(&mut looks, burst, chunk(turn, 0, count));
+            self.aim(&mut looks, burst, chunk(turn, AIM_PASS, count));
+            if looks.unsettled != 0 {
+                self.find_subscribers(&mut looks, burst, chunk(turn, SUBSCRIBER_PASS, count));
+                self.aim_ports(&mut looks, burst, chunk(turn, PORT_PASS, count));
             }
-            let at = step.wrapping_sub(D1);
-            for i in at..at.wrapping_add(CHUNK).min(count) {
-                self.aim(&mut looks, i);
+            for i in chunk(turn, LAST_PASS, count) {
+                self.act(now, &clock, &looks, i, &mut burst[i], &mut tally, sink);
             }
-            let at = step.wrapping_sub(D1 + D2);
-            for i in at..at.wrapping_add(CHUNK).min(count) {
-            let packet = &mut burst[i];
-            let kind = looks.kind[i];
-            if kind.is_steady()
-                && let Some(header) = packet.bytes.first_chunk_mut::<HEADERS>()
-            {
-                let length = be16::<2>(header);
-                let (egress, verdict) = if kind.is_out() {
-                    (self.steady_out(&clock, header, kind, looks.record[i]), Verdict::Outbound)
-                } else {
-                    (self.steady_in(&clock, header, kind, looks.record[i]), Verdict::Inbound)
-                };
-                if let Some(egress) = egress {
-                    let way = usize::from(!kind.is_out());
-                    tally.packets[way] += 1;
-                    tally.bytes[way] += u64::from(length);
-                    packet.verdict = Some(verdict);
-                    packet.outcome = Outcome::Transmit { egress, length };
-                    continue;
-                }
-            }
-            if kind.is_foreign() {
-                // What hand-off needs to know beyond its headers only fragments carry.
-                let meta = PacketMeta { stage: Stage::Steered, ..packet.meta };
-                packet.verdict = None;
-                packet.outcome = Outcome::HandOff { worker: WorkerId(looks.place[i] as u8), meta };
-                continue;
-            }
-            let hash = if kind.is_out() { looks.place[i] } else { 0 };
-            self.process_long(now, packet, hash, sink);
-        }
-            step += CHUNK;
         }
         for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
             self.counters.verdicts[verdict.index()] += tally.packets[way];
@@ -234,13 +236,72 @@ impl Shard {
         self.counters.fragments_held = u64::from(self.fragments.held());
     }
 
-    /// Pass 3 of a packet that is not as usual: `hash` is that of its internal endpoint when it comes from inside.
+    /// The last pass: decides, rewrites, counts.
+    #[inline(always)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the loop's own values; a struct of references would be stored and read back"
+    )]
+    fn act<S: Sink>(
+        &mut self,
+        now: Instant,
+        clock: &SteadyClock,
+        looks: &Looks,
+        i: usize,
+        packet: &mut Packet<'_>,
+        tally: &mut Tally,
+        sink: &mut S,
+    ) {
+        let kind = looks.kind[i];
+        if kind.is_steady()
+            && !self.is_long_way_only()
+            && let Some(header) = packet.bytes.first_chunk_mut::<HEADERS>()
+        {
+            let length = be16::<2>(header);
+            let (egress, verdict) = if kind.is_out() {
+                (self.steady_out(clock, header, kind, looks.record[i]), Verdict::Outbound)
+            } else {
+                (self.steady_in(clock, header, kind, looks.record[i]), Verdict::Inbound)
+            };
+            if let Some(egress) = egress {
+                #[cfg(test)]
+                {
+                    self.short_ways += 1;
+                }
+                let way = usize::from(!kind.is_out());
+                tally.packets[way] += 1;
+                tally.bytes[way] += u64::from(length);
+                packet.verdict = Some(verdict);
+                packet.outcome = Outcome::Transmit { egress, length };
+                return;
+            }
+        }
+        if kind.is_foreign() {
+            // What hand-off needs to know beyond its headers only fragments carry.
+            let meta = PacketMeta { stage: Stage::Steered, ..packet.meta };
+            packet.verdict = None;
+            packet.outcome = Outcome::HandOff { worker: WorkerId(looks.place[i] as u8), meta };
+            return;
+        }
+        self.process_long(now, packet, &looks.foresight(i), sink);
+    }
+
+    /// For the test that compares both ways.
+    #[inline(always)]
+    fn is_long_way_only(&self) -> bool {
+        #[cfg(test)]
+        return self.long_way_only;
+        #[cfg(not(test))]
+        false
+    }
+
+    /// The last pass of a packet that is not as usual.
     #[inline(never)]
-    fn process_long<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, hash: u64, sink: &mut S) {
+    fn process_long<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, foresight: &Foresight, sink: &mut S) {
         let fate = match &parse(packet.bytes) {
             Ok(parsed) => {
                 let at = Arrival { now, meta: packet.meta, parsed };
-                self.decide(at, packet.bytes, hash, sink)
+                self.decide(at, packet.bytes, foresight, sink)
             }
             Err(verdict) => Fate::Done(*verdict),
         };
@@ -277,13 +338,13 @@ impl Shard {
         }
     }
 
-    /// Pass 3 for one packet.
+    /// What becomes of one packet, by where it is on its way.
     #[inline]
-    fn decide<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], hash: u64, sink: &mut S) -> Fate {
+    fn decide<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], foresight: &Foresight, sink: &mut S) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         match meta.stage {
             Stage::Received | Stage::Steered => match self.shared.side(meta.ingress) {
-                Side::Inside => self.leaving(at, bytes, hash, sink),
+                Side::Inside => self.leaving(at, bytes, foresight, sink),
                 Side::Outside => self.entering(at, bytes, sink),
             },
             Stage::HeldSyn => self.answer_held_syn(at, bytes, sink),

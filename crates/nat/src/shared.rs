@@ -139,8 +139,9 @@ impl Shared {
 
         let (route_lists, next_hops) = compile_routes(&settings);
         let memory = |table| move |source| BuildError::Memory { table, source };
+        let ports = PortTable::new(&specs).map_err(memory("external ports"))?;
         Ok(Shared {
-            ports: PortTable::new(&specs).map_err(memory("external ports"))?,
+            ports: if workers == 1 { ports.for_one_worker() } else { ports },
             local: LocalAddresses::new(&settings.interfaces, &settings.pools),
             pools,
             pool_of,

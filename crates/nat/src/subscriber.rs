@@ -80,15 +80,44 @@ impl SubscriberStore {
         &self.records[index as usize]
     }
 
-    fn hash_of(&self, realm: RealmId, address: u32) -> u64 {
+    #[inline]
+    pub(crate) fn hash_of(&self, realm: RealmId, address: u32) -> u64 {
         self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x5b5c)
     }
 
     pub(crate) fn find(&self, realm: RealmId, address: u32) -> Option<u32> {
-        self.table.find(self.hash_of(realm, address), |index| {
-            let record = &self.records[index as usize];
-            record.address == address && record.realm == realm.0
-        })
+        self.find_hashed(self.hash_of(realm, address), realm, address)
+    }
+
+    /// [`SubscriberStore::find`] with the hash known.
+    #[inline]
+    pub(crate) fn find_hashed(&self, hash: u64, realm: RealmId, address: u32) -> Option<u32> {
+        self.table.find(hash, |index| self.is(index, realm, address))
+    }
+
+    /// Whether `slot` is the record of this subscriber.
+    #[inline]
+    pub(crate) fn is(&self, slot: u32, realm: RealmId, address: u32) -> bool {
+        let record = &self.records[slot as usize];
+        record.address == address && record.realm == realm.0 && record.is_in_use()
+    }
+
+    /// Asks for the table's line of this hash.
+    #[inline]
+    pub(crate) fn prefetch_table(&self, hash: u64) {
+        self.table.prefetch(hash);
+    }
+
+    /// Asks for the record the table names for this hash.
+    #[inline]
+    pub(crate) fn prefetch_candidate(&self, hash: u64) {
+        self.prefetch(self.table.first_candidate(hash).unwrap_or(0));
+    }
+
+    /// Asks for a record.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        self.records.prefetch_write(slot as usize);
     }
 
     /// Adds a subscriber. None when the table is full.

@@ -2,6 +2,7 @@
 
 use super::Arrival;
 use super::Fate;
+use super::Foresight;
 use super::Shard;
 use super::inbound::Via;
 use crate::fragments::FragmentInfo;
@@ -154,7 +155,7 @@ impl Shard {
                     port: parsed.source_port,
                 };
                 let hash = self.hash_of(&key);
-                self.outbound_flow(at, bytes, hash, Some(datagram), sink)
+                self.outbound_flow(at, bytes, &Foresight::of(hash), Some(datagram), sink)
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Arrival;
 use super::Fate;
+use super::Foresight;
 use super::Shard;
 use super::inbound::Via;
 use super::local::Reason;
@@ -53,7 +54,13 @@ pub(super) struct Flow {
 impl Shard {
     /// A packet that came in by an inside interface.
     #[inline]
-    pub(super) fn leaving<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], hash: u64, sink: &mut S) -> Fate {
+    pub(super) fn leaving<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        foresight: &Foresight,
+        sink: &mut S,
+    ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if parsed.class == Class::IcmpError {
             // Belongs to the subscriber it is about, who need not be its sender (a router may be).
@@ -69,7 +76,7 @@ impl Shard {
         if parsed.class == Class::Other {
             return self.outbound_other(at, bytes, sink);
         }
-        self.outbound_flow(at, bytes, hash, None, sink)
+        self.outbound_flow(at, bytes, foresight, None, sink)
     }
 
     /// TCP, UDP and ICMP queries, whole or in fragments. `datagram` is the tracker's entry of a fragment.
@@ -78,7 +85,7 @@ impl Shard {
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        hash: u64,
+        foresight: &Foresight,
         datagram: Option<crate::fragments::DatagramIndex>,
         sink: &mut S,
     ) -> Fate {
@@ -88,7 +95,7 @@ impl Shard {
         let remote_port = remote_port(protocol, parsed.destination_port);
         // The usual case first: the mapping is alive and this is its first session. That session was
         // checked when it was made, so that addresses need no further look.
-        let found = self.find_mapping(&key, hash);
+        let found = self.find_mapping(&key, foresight.hash);
         let (way, flow) = match found {
             Some(index)
                 if self.mappings.get(index).session_matches(parsed.destination, remote_port, now)
@@ -101,7 +108,7 @@ impl Shard {
                 };
                 (way, Flow { index, session: Some(SessionRef::Inline) })
             }
-            _ => match self.open_outbound(at, bytes, &key, hash, found, sink) {
+            _ => match self.open_outbound(at, bytes, &key, foresight, found, sink) {
                 Ok(opened) => opened,
                 Err(fate) => return fate,
             },
@@ -143,7 +150,7 @@ impl Shard {
         at: Arrival<'_>,
         bytes: &mut [u8],
         key: &InternalKey,
-        hash: u64,
+        foresight: &Foresight,
         found: Option<u32>,
         sink: &mut S,
     ) -> Result<(Way, Flow), Fate> {
@@ -212,7 +219,7 @@ impl Shard {
                 if let Some(dead) = dead {
                     self.end_mapping(dead);
                 }
-                match self.create_mapping(now, key, hash) {
+                match self.create_mapping(now, key, foresight) {
                     Ok(index) => index,
                     Err(verdict) => return Err(self.refuse(now, verdict, meta, bytes, sink)),
                 }

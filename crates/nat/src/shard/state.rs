@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use super::Foresight;
 use super::Shard;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
@@ -10,6 +11,7 @@ use crate::parse::Parsed;
 use crate::parse::get_u16;
 use crate::parse::get_u32;
 use crate::ports::Parity;
+use crate::ports::PortAim;
 use crate::ports::PortClass;
 use crate::session::HashedBy;
 use crate::settings::Filtering;
@@ -224,19 +226,31 @@ impl Shard {
     ///
     /// # Errors
     /// The verdict of the packet that wanted it; nothing is changed then.
-    pub(super) fn create_mapping(&mut self, now: Instant, key: &InternalKey, hash: u64) -> Result<u32, Verdict> {
+    pub(super) fn create_mapping(
+        &mut self,
+        now: Instant,
+        key: &InternalKey,
+        foresight: &Foresight,
+    ) -> Result<u32, Verdict> {
         if self.mappings.is_full() {
             return Err(Verdict::MappingTableFull);
         }
         let pool = self.shared.pool_for(Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];
-        let class = port_class(key, &facts);
-        let (subscriber, is_new) = match self.subscribers.find(key.realm, key.address) {
+        let class = port_class(key.port, &facts);
+        let foreseen = foresight.subscriber;
+        let known = if foreseen != 0 && self.subscribers.is(foreseen, key.realm, key.address) {
+            Some(foreseen)
+        } else {
+            self.subscribers.find(key.realm, key.address)
+        };
+        let (subscriber, is_new) = match known {
             Some(slot) => (slot, false),
             None => (self.create_subscriber(key, pool, &facts, class)?, true),
         };
         let paired = AddressIndex(self.subscribers.get(subscriber).paired);
-        let taken = self.take_port(key, &facts, class, paired);
+        let aim = foresight.aim.filter(|_| known == Some(foreseen) && paired != UNPAIRED);
+        let taken = self.take_port(key, &facts, class, paired, aim);
         let Some((address, port)) = taken else {
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::PortsExhausted);
@@ -247,7 +261,7 @@ impl Shard {
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         };
-        if self.outbound.insert(hash, index.0).is_err() {
+        if self.outbound.insert(foresight.hash, index.0).is_err() {
             self.mappings.remove(index.0);
             self.shared.ports.release(address, key.protocol, port);
             self.forget_subscriber_if_new(subscriber, is_new);
@@ -298,9 +312,15 @@ impl Shard {
         facts: &PoolFacts,
         class: PortClass,
         paired: AddressIndex,
+        aim: Option<PortAim>,
     ) -> Option<(AddressIndex, u16)> {
         // RFC 4787 §4.2.2 REQ-4 as relaxed by RFC 7857 §8. A query identifier has no parity.
         let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
+        if let Some(aim) = aim
+            && let Some(port) = self.shared.ports.allocate_near(paired, key.protocol, parity, aim)
+        {
+            return Some((paired, port));
+        }
         let attempts = if paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };
         for _ in 0..attempts {
             let address = if paired == UNPAIRED {
@@ -340,7 +360,7 @@ impl Shard {
         let hash = self.hash_of(&key);
         let was_there = self.outbound.remove(hash, index);
         debug_assert!(was_there, "every mapping is in the outbound table");
-        if let Some(address) = self.shared.address_index(external.address) {
+        if let Some(address) = self.shared.local.pool_address(external.address.to_bits()) {
             self.shared.ports.release(address, key.protocol, external.port);
         }
         if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol)
@@ -384,7 +404,8 @@ pub(super) fn state_now(
 }
 
 /// RFC 4787 §4.2.1 REQ-3a: well-known source ports map to well-known ones and others to others, as far as the pool has both.
-fn port_class(key: &InternalKey, facts: &PoolFacts) -> PortClass {
-    let is_low = key.port < 1024;
+#[inline]
+pub(super) fn port_class(port: u16, facts: &PoolFacts) -> PortClass {
+    let is_low = port < 1024;
     if (is_low && facts.has_low_ports) || !facts.has_high_ports { PortClass::Low } else { PortClass::High }
 }

@@ -1,11 +1,16 @@
 //! The usual case, a burst at a time: whole UDP and TCP packets of established sessions.
 //!
-//! Three passes, so that memory is waited for once per burst and not once per packet:
+//! The passes of [`Shard::process`](super::Shard::process), so that memory is waited for while other packets are worked on:
 //!
-//! 1. [`Shard::look`] reads the headers and asks for the first line: of the table from inside, of the port table from
+//! 1. [`Shard::look_at`] reads the headers and asks for the first line: of the table from inside, of the port table from
 //!    outside.
 //! 2. [`Shard::aim`] reads that line and asks for the mapping record.
-//! 3. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
+//! 3. [`Shard::find_subscribers`] and [`Shard::aim_ports`], only for packets from inside that have no mapping yet, ask for
+//!    what its making will touch: the subscriber, the port's bit and its entry.
+//! 4. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
+//!
+//! A pass takes [`CHUNK`] packets at a time, and while it waits for their lines the next pass takes those before. More
+//! would be worse: a core has room for some twenty lines on their way, and drops further requests.
 //!
 //! Everything here is computed for UDP and TCP alike and chosen at the end, because which of the two the next packet is
 //! cannot be predicted, and a wrong guess costs as much as all the rest. Whatever is not as usual (another state, another
@@ -13,10 +18,14 @@
 //! in `outbound` and `inbound`, which decides alike for packets that are as usual; a test holds the two together.
 
 use core::hint::select_unpredictable;
+use core::ops::Range;
 
 use wire::checksum::end_around;
 
+use super::Foresight;
 use super::Shard;
+use super::state::UNPAIRED;
+use super::state::port_class;
 use crate::mapping::InternalKey;
 use crate::mapping::steady_remote;
 use crate::packet::BURST_MAX;
@@ -27,7 +36,11 @@ use crate::parse::Class;
 use crate::parse::HEADERS;
 use crate::parse::be16;
 use crate::parse::be32;
+use crate::parse::get_u16;
+use crate::parse::get_u32;
+use crate::parse::ip;
 use crate::parse::parse;
+use crate::ports::PortAim;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
 use crate::settings::Settings;
@@ -35,6 +48,7 @@ use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::AddressIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -78,17 +92,64 @@ impl Kind {
     }
 }
 
-/// What passes 1 and 2 found out about a burst; one array for each thing, as each pass needs few of them.
+/// Packets in a row that a pass takes at once.
+pub(super) const CHUNK: usize = 8;
+/// Turns after which each pass takes a chunk, counted from the first.
+pub(super) const AIM_PASS: usize = 1;
+pub(super) const SUBSCRIBER_PASS: usize = 2;
+pub(super) const PORT_PASS: usize = 3;
+pub(super) const LAST_PASS: usize = 4;
+
+/// The packets that the pass takes in this turn, of `count`.
+#[inline(always)]
+pub(super) fn chunk(turn: usize, pass: usize, count: usize) -> Range<usize> {
+    match turn.checked_sub(pass) {
+        Some(chunk) => chunk * CHUNK..((chunk + 1) * CHUNK).min(count),
+        None => 0..0,
+    }
+}
+
+/// What the first passes found out about a burst; one array for each thing, as each pass needs few of them.
 pub(super) struct Looks {
     pub(super) kind: [Kind; BURST_MAX],
     pub(super) place: [u64; BURST_MAX],
     /// The mapping record to look at; 0 for none.
     pub(super) record: [u32; BURST_MAX],
+    /// A bit for each packet whose mapping may be in a further bucket.
+    further: u64,
+    /// A bit for each packet from inside that seems to have no mapping.
+    pub(super) unsettled: u64,
+    subscriber: [u32; BURST_MAX],
+    port: [Option<PortAim>; BURST_MAX],
 }
 
 impl Looks {
-    pub(super) const NOTHING: Looks =
-        Looks { kind: [Kind::ODD; BURST_MAX], place: [0; BURST_MAX], record: [0; BURST_MAX] };
+    pub(super) const NOTHING: Looks = Looks {
+        kind: [Kind::ODD; BURST_MAX],
+        place: [0; BURST_MAX],
+        record: [0; BURST_MAX],
+        further: 0,
+        unsettled: 0,
+        subscriber: [0; BURST_MAX],
+        port: [None; BURST_MAX],
+    };
+
+    /// What is known in advance if packet `i` opens a mapping.
+    #[inline]
+    pub(super) fn foresight(&self, i: usize) -> Foresight {
+        let hash = if self.kind[i].is_out() { self.place[i] } else { 0 };
+        Foresight { hash, subscriber: self.subscriber[i], aim: self.port[i] }
+    }
+}
+
+/// The numbers of the bits that are set in this range.
+fn bits_in(bits: u64, range: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
+    let mut bits = range.clone().fold(0, |found, i| found | bits & 1 << i);
+    core::iter::from_fn(move || {
+        let next = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (next < BURST_MAX).then_some(next)
+    })
 }
 
 /// Forwarded packets of a burst, by way: out, in. Added to the counters once a burst.
@@ -213,18 +274,25 @@ impl Shard {
         }
     }
 
+    /// [`Shard::look`] at some packets.
+    #[inline(always)]
+    pub(super) fn look_at(&self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
+        for i in range {
+            (looks.kind[i], looks.place[i]) = self.look(&burst[i]);
+        }
+    }
+
     /// Pass 2: the lines asked for have arrived; asks for the mapping records they name.
     #[inline(always)]
-    pub(super) fn aim(&self, looks: &mut Looks, i: usize) {
+    pub(super) fn aim(&self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
+        for i in range {
             let kind = looks.kind[i];
             if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
                 let (record, goes_on) = self.outbound.candidate(looks.place[i]);
                 looks.record[i] = record;
                 self.mappings.prefetch_write(record);
-                if goes_on {
-            let record = self.outbound.first_candidate(looks.place[i]).unwrap_or(0);
-            looks.record[i] = record;
-            self.mappings.prefetch_write(record);
+                if record == 0 {
+                    self.aim_further(looks, i, goes_on, &burst[i]);
                 }
             } else if kind.0 & Kind::IN != 0 {
                 match self.shared.ports.lookup_at(looks.place[i] as usize) {
@@ -236,6 +304,66 @@ impl Shard {
                     Some((worker, _)) => self.aim_abroad(looks, i, worker),
                 }
             }
+        }
+    }
+
+    /// The home bucket has no mapping for a packet from inside: asks for the next bucket if there may be one, else for the
+    /// subscriber.
+    #[inline(never)]
+    fn aim_further(&self, looks: &mut Looks, i: usize, goes_on: bool, packet: &Packet<'_>) {
+        looks.unsettled |= 1 << i;
+        if goes_on {
+            looks.further |= 1 << i;
+            self.outbound.prefetch_next(looks.place[i]);
+        }
+        self.subscribers.prefetch_table(self.subscriber_hash(packet));
+    }
+
+    /// Pass 3, first half: packets from inside whose home bucket has no mapping for them. Looks in further buckets; where
+    /// there is none either asks for the subscriber.
+    #[inline(never)]
+    pub(super) fn find_subscribers(&self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
+        for i in bits_in(looks.further, &range) {
+            let record = self.outbound.first_candidate(looks.place[i]).unwrap_or(0);
+            looks.record[i] = record;
+            if record != 0 {
+                self.mappings.prefetch_write(record);
+                looks.unsettled &= !(1 << i);
+            }
+        }
+        for i in bits_in(looks.unsettled, &range) {
+            self.subscribers.prefetch_candidate(self.subscriber_hash(&burst[i]));
+        }
+    }
+
+    /// Pass 3, second half: asks for the port that the new mapping of a known subscriber will have.
+    #[inline(never)]
+    pub(super) fn aim_ports(&mut self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
+        for i in bits_in(looks.unsettled, &range) {
+            let kind = looks.kind[i];
+            // Of odd packets the ports are not known here.
+            let protocol = match (kind.is_tcp(), kind.is_steady()) {
+                (true, _) => Protocol::Tcp,
+                (false, true) => Protocol::Udp,
+                (false, false) => continue,
+            };
+            let source = get_u32(burst[i].bytes, ip::SOURCE);
+            let hash = self.subscriber_hash(&burst[i]);
+            let Some(slot) = self.subscribers.find_hashed(hash, RealmId::default(), source) else { continue };
+            looks.subscriber[i] = slot;
+            let paired = AddressIndex(self.subscribers.get(slot).paired);
+            if paired == UNPAIRED {
+                continue;
+            }
+            let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), self.shared.facts(paired));
+            let workers = self.shared.workers();
+            looks.port[i] = self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random);
+        }
+    }
+
+    /// The subscriber's hash of a packet from inside.
+    fn subscriber_hash(&self, packet: &Packet<'_>) -> u64 {
+        self.subscribers.hash_of(RealmId::default(), get_u32(packet.bytes, ip::SOURCE))
     }
 
     #[inline(always)]
@@ -259,12 +387,8 @@ impl Shard {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
-        let key = InternalKey {
-            realm: RealmId::default(),
-            protocol,
-            address: be32::<12>(header),
-            port: be16::<20>(header),
-        };
+        let key =
+            InternalKey { realm: RealmId::default(), protocol, address: be32::<12>(header), port: be16::<20>(header) };
         let hop = self.shared.route(Side::Outside, destination)?;
         if be16::<2>(header) > hop.mtu {
             return None;
@@ -330,3 +454,6 @@ fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
         length: u32::from(be16::<2>(header)).saturating_sub(headers),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,10 +16,17 @@ use crate::verdict::Verdict;
 
 /// A whole round over all records takes about this long, if calls come often enough.
 const ROUND_MICROS: u64 = 4_000_000;
-/// Records visited in one call at most: about 10 µs.
-const RECORDS_PER_CALL_MAX: u64 = 512;
+/// In large tables a round takes as long as it takes at this rate: more would cost established packets too much.
+const RECORDS_PER_MICRO_MAX: u64 = 8;
+/// Records visited in one call at most: about 2 µs, as the next ones are asked for in time.
+const RECORDS_PER_CALL_MAX: u64 = 256;
 /// Records visited in one call at least, so that small tables are clean soon.
 const RECORDS_PER_CALL_MIN: u64 = 16;
+/// Mappings ended in one call, beyond as many as were made since the last one. It keeps a call short when millions end
+/// at one instant; as many as were made, because otherwise the table could fill up with the dead.
+const ENDS_PER_CALL_MIN: usize = 8;
+/// Mappings ended in one call at most.
+const ENDS_PER_CALL_MAX: usize = 64;
 /// Incomplete datagrams given up in one call at most.
 const DATAGRAMS_PER_CALL_MAX: usize = 16;
 /// Held SYNs answered in one call at most.
@@ -31,11 +38,23 @@ pub(super) struct Sweep {
     last: Instant,
     mapping_hand: u32,
     session_hand: u32,
+    /// Mappings found out of date by the last call, to be ended by the next one: the lines this needs are on their way.
+    due: [u32; ENDS_PER_CALL_MAX],
+    due_count: usize,
+    /// Mappings made until the last call.
+    created: u64,
 }
 
 impl Default for Sweep {
     fn default() -> Sweep {
-        Sweep { last: Instant::ORIGIN, mapping_hand: 1, session_hand: 1 }
+        Sweep {
+            last: Instant::ORIGIN,
+            mapping_hand: 1,
+            session_hand: 1,
+            due: [0; ENDS_PER_CALL_MAX],
+            due_count: 0,
+            created: 0,
+        }
     }
 }
 
@@ -56,16 +75,46 @@ impl Shard {
     }
 
     fn sweep_mappings(&mut self, now: Instant, elapsed: u64) {
-        let end = self.mappings.walk_end();
-        for _ in 0..budget(end, elapsed) {
-            let index = self.sweep.mapping_hand;
-            self.sweep.mapping_hand = if index + 1 >= end { 1 } else { index + 1 };
-            if index >= end {
-                continue;
-            }
+        for i in 0..core::mem::take(&mut self.sweep.due_count).min(ENDS_PER_CALL_MAX) {
+            let index = self.sweep.due[i];
+            // A packet may have ended it meanwhile, or begun a new mapping in its place.
             if self.mappings.get(index).is_in_use() && !self.is_alive(index, now) {
                 self.end_mapping(index);
             }
+        }
+        let created = self.counters.mappings_created.iter().sum::<u64>();
+        let ends_max = ENDS_PER_CALL_MIN + (created - self.sweep.created) as usize;
+        let ends_max = ends_max.min(ENDS_PER_CALL_MAX);
+        self.sweep.created = created;
+
+        let end = self.mappings.walk_end();
+        let visits = budget(end, elapsed);
+        let mut hand = self.sweep.mapping_hand;
+        for _ in 0..visits {
+            if self.sweep.due_count >= ends_max {
+                break;
+            }
+            let index = hand;
+            hand = if index + 1 >= end { 1 } else { index + 1 };
+            // The next call will be there, if it has as much time.
+            self.mappings.prefetch_write(index + visits as u32);
+            if index < end && self.mappings.get(index).is_in_use() && !self.is_alive(index, now) {
+                self.sweep.due[self.sweep.due_count] = index;
+                self.sweep.due_count += 1;
+                self.prefetch_end(index);
+            }
+        }
+        self.sweep.mapping_hand = hand;
+    }
+
+    /// Asks for all lines that ending a mapping will touch.
+    fn prefetch_end(&self, index: u32) {
+        let mapping = self.mappings.get(index);
+        let key = mapping.key();
+        self.outbound.prefetch(self.hash_of(&key));
+        self.subscribers.prefetch(mapping.subscriber);
+        if let Some(address) = self.shared.local.pool_address(mapping.external_address) {
+            self.shared.ports.prefetch_release(address, key.protocol, mapping.external_port());
         }
     }
 
@@ -158,6 +207,7 @@ impl Shard {
 
 /// Records to visit now, of so many, when the last visit was so long ago.
 fn budget(records: u32, elapsed_micros: u64) -> u64 {
-    let due = (u128::from(records) * u128::from(elapsed_micros) / u128::from(ROUND_MICROS)) as u64;
+    let round = u128::from(records) * u128::from(elapsed_micros) / u128::from(ROUND_MICROS);
+    let due = (round as u64).min(elapsed_micros.saturating_mul(RECORDS_PER_MICRO_MAX));
     due.clamp(RECORDS_PER_CALL_MIN, RECORDS_PER_CALL_MAX).min(u64::from(records))
 }

@@ -37,7 +37,7 @@ impl Sink for Caught {
     }
 }
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     let interface = |name: &str, side, address: [u8; 4]| Interface {
         name: name.to_owned(),
         side,

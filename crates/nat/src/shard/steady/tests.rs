@@ -1,0 +1,248 @@
+//! The short way and the long way decide alike: two shards, one of which always goes the long way, see the same packets.
+
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use wire::build;
+use wire::tcp::Flags;
+use wire::verify;
+
+use crate::Counters;
+use crate::packet::Egress;
+use crate::packet::Outcome;
+use crate::packet::Packet;
+use crate::packet::PacketMeta;
+use crate::packet::Sink;
+use crate::settings::Settings;
+use crate::shard::Shard;
+use crate::shard::tests::settings;
+use crate::shared::Shared;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::InterfaceId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+use crate::view::Filter;
+
+/// Collects what a shard sends by itself.
+#[derive(Default, PartialEq, Debug)]
+struct Caught(Vec<Vec<u8>>);
+
+impl Sink for Caught {
+    fn transmit(&mut self, _: Egress, parts: &[&[u8]]) -> bool {
+        self.0.push(parts.concat());
+        true
+    }
+
+    fn hand_off(&mut self, _: WorkerId, _: PacketMeta, parts: &[&[u8]]) -> bool {
+        self.0.push(parts.concat());
+        true
+    }
+}
+
+/// A packet to send, in numbers that mean little by themselves.
+#[derive(Clone, Debug)]
+struct Spec {
+    inside: bool,
+    tcp: bool,
+    flow: u8,
+    remote: u8,
+    flags: u8,
+    payload: u8,
+    ttl: u8,
+    /// Bits: don't fragment, no checksum, IP options, first fragment, later fragment, frame padding.
+    odd: u8,
+    sequence: u16,
+    /// Time since the packet before, as a power of two of milliseconds.
+    pause: u8,
+}
+
+fn spec() -> impl Strategy<Value = Spec> {
+    let flags = prop_oneof![6 => Just(0x10_u8), 2 => Just(0x02), 2 => Just(0x12), 1 => Just(0x11), 1 => Just(0x14), 1 => any::<u8>()];
+    let odd = prop_oneof![8 => Just(1_u8), 2 => Just(0), 2 => Just(3), 1 => any::<u8>()];
+    let ttl = prop_oneof![20 => Just(64_u8), 1 => 0_u8..4];
+    let pause = prop_oneof![20 => Just(0_u8), 1 => 10_u8..24];
+    (any::<bool>(), any::<bool>(), 0_u8..4, 0_u8..3, flags, 0_u8..40, ttl, odd, any::<u16>(), pause).prop_map(
+        |(inside, tcp, flow, remote, flags, payload, ttl, odd, sequence, pause)| Spec {
+            inside,
+            tcp,
+            flow,
+            remote,
+            flags,
+            payload,
+            ttl,
+            odd,
+            sequence,
+            pause,
+        },
+    )
+}
+
+impl Spec {
+    fn internal(&self) -> SocketAddrV4 {
+        build::endpoint([100, 64, 0, 10 + self.flow % 2], 5_000 + u16::from(self.flow))
+    }
+
+    fn remote(&self) -> SocketAddrV4 {
+        build::endpoint([198, 51, 100, 1 + self.remote], 80)
+    }
+
+    fn key(&self) -> usize {
+        usize::from(self.flow) * 2 + usize::from(self.tcp)
+    }
+
+    fn packet(&self, external: Option<SocketAddrV4>) -> Option<Vec<u8>> {
+        let (source, destination) =
+            if self.inside { (self.internal(), self.remote()) } else { (self.remote(), external?) };
+        let mut builder = if self.tcp {
+            build::tcp(source, destination, Flags(self.flags & 0x3f))
+                .sequence(u32::from(self.sequence))
+                .acknowledgment(u32::from(self.sequence).wrapping_mul(3))
+        } else {
+            build::udp(source, destination)
+        };
+        builder = builder.payload_length(usize::from(self.payload)).ttl(self.ttl).identification(self.sequence);
+        if self.odd & 1 != 0 {
+            builder = builder.dont_fragment();
+        }
+        if self.odd & 2 != 0 && !self.tcp {
+            builder = builder.without_checksum();
+        }
+        if self.odd & 4 != 0 {
+            builder = builder.ip_options(&[1, 1, 1, 1]);
+        }
+        if self.odd & 0x38 == 0x38 {
+            builder = builder.fragment_bits(0x2000);
+        } else if self.odd & 0x38 == 0x30 {
+            builder = builder.fragment_bits(4);
+        }
+        let mut packet = builder.build();
+        if self.odd & 0x40 == 0 && packet.len() < 46 {
+            packet.resize(46, 0);
+        }
+        Some(packet)
+    }
+}
+
+struct Side2 {
+    shard: Shard,
+    caught: Caught,
+}
+
+impl Side2 {
+    fn new(settings: &Settings, long_way_only: bool) -> Side2 {
+        let shared = Arc::new(Shared::new(settings.clone(), 1).expect("settings are sound"));
+        let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
+        shard.long_way_only = long_way_only;
+        Side2 { shard, caught: Caught::default() }
+    }
+
+    /// What becomes of the packets: bytes, outcome and verdict of each.
+    fn process(&mut self, now: Instant, packets: &[(Side, Vec<u8>)]) -> Vec<(Vec<u8>, Outcome, Option<Verdict>)> {
+        let mut buffers: Vec<Vec<u8>> = packets.iter().map(|(_, bytes)| bytes.clone()).collect();
+        let mut burst: Vec<Packet<'_>> = buffers
+            .iter_mut()
+            .zip(packets)
+            .map(|(bytes, (side, _))| {
+                Packet::new(bytes, PacketMeta { ingress: InterfaceId(*side as u16), ..PacketMeta::default() })
+            })
+            .collect();
+        self.shard.process(now, &mut burst, &mut self.caught);
+        self.shard.maintain(now, &mut self.caught);
+        let ends: Vec<_> = burst.iter().map(|packet| (packet.outcome, packet.verdict)).collect();
+        drop(burst);
+        buffers.into_iter().zip(ends).map(|(bytes, (outcome, verdict))| (bytes, outcome, verdict)).collect()
+    }
+
+    fn state(&self, now: Instant) -> (Counters, String) {
+        let (mut mappings, mut sessions) = (Vec::new(), Vec::new());
+        let all = Filter::default();
+        self.shard.mappings_page(now, 0, 100, 1_000_000, &all, &mut mappings);
+        self.shard.sessions_page(now, 0, 100, 1_000_000, &all, &mut sessions);
+        (self.shard.counters().clone(), format!("{mappings:?} {sessions:?}"))
+    }
+}
+
+fn compare(settings: &Settings, bursts: &[Vec<Spec>]) -> u64 {
+    let (mut short, mut long) = (Side2::new(settings, false), Side2::new(settings, true));
+    let mut now = Instant::ORIGIN;
+    let mut external: [Option<SocketAddrV4>; 8] = [None; 8];
+    for specs in bursts {
+        let mut keys = Vec::new();
+        let mut packets = Vec::new();
+        for spec in specs {
+            if spec.pause > 0 {
+                now = now + Duration::from_millis(1 << spec.pause);
+            }
+            if let Some(packet) = spec.packet(external[spec.key()]) {
+                keys.push((spec.inside, spec.key()));
+                packets.push((if spec.inside { Side::Inside } else { Side::Outside }, packet));
+            }
+        }
+        let (left, right) = (short.process(now, &packets), long.process(now, &packets));
+        for ((left, right), (_, sent)) in left.iter().zip(&right).zip(&packets) {
+            assert_eq!(left, right, "of {sent:?}");
+        }
+        for ((inside, key), (bytes, outcome, verdict)) in keys.into_iter().zip(&left) {
+            if *verdict != Some(Verdict::Outbound) && *verdict != Some(Verdict::Inbound) {
+                continue;
+            }
+            let Outcome::Transmit { length, .. } = outcome else { continue };
+            let packet = &bytes[..usize::from(*length)];
+            let whole = packet[6] & 0x3f == 0 && packet[7] == 0;
+            if whole {
+                assert_eq!(verify::faults(packet), [], "every whole packet that leaves is sound");
+            }
+            if inside && whole && packet[0] == 0x45 {
+                let port = u16::from_be_bytes([packet[20], packet[21]]);
+                external[key] = Some(build::endpoint([packet[12], packet[13], packet[14], packet[15]], port));
+            }
+        }
+        assert_eq!(short.caught, long.caught);
+        let (left, right) = (short.state(now), long.state(now));
+        assert_eq!(format!("{:?}", left.0), format!("{:?}", right.0));
+        assert_eq!(left.1, right.1);
+    }
+    short.shard.short_ways
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn the_short_way_and_the_long_way_decide_alike(
+        bursts in prop::collection::vec(prop::collection::vec(spec(), 1..24), 1..24),
+        inbound_refresh in any::<bool>(),
+    ) {
+        compare(&Settings { inbound_refresh, ..settings() }, &bursts);
+    }
+}
+
+/// The comparison above would show nothing if no packet ever took the short way.
+#[test]
+fn usual_packets_take_the_short_way() {
+    let usual = |inside, tcp, flags| Spec {
+        inside,
+        tcp,
+        flow: 1,
+        remote: 1,
+        flags,
+        payload: 10,
+        ttl: 64,
+        odd: 1,
+        sequence: 100,
+        pause: 0,
+    };
+    let mut bursts = vec![
+        vec![usual(true, true, 0x02), usual(true, false, 0)],
+        vec![usual(false, true, 0x12), usual(false, false, 0)],
+    ];
+    for _ in 0..10 {
+        bursts.push(vec![usual(true, true, 0x10), usual(true, false, 0)]);
+        bursts.push(vec![usual(false, true, 0x10), usual(false, false, 0)]);
+    }
+    // All but the four that open and establish.
+    assert_eq!(compare(&settings(), &bursts), 40 + 1);
+}
