@@ -11,6 +11,7 @@
 //! One record is one cache line, so that an established packet touches two cold lines in either
 //! direction: the table's and this one. Records hold indices, never pointers.
 
+use core::hint::select_unpredictable;
 use core::net::Ipv4Addr;
 
 use mem::Arena;
@@ -318,6 +319,18 @@ impl Mapping {
             self.extend_to(expires, expires < self.session_expires());
         }
         self.set_session_expires(expires);
+    }
+
+    /// [`Mapping::extend_session`] if `extends`. Without a branch on it.
+    #[inline(always)]
+    pub(crate) fn extend_session_if(&mut self, extends: bool, expires: Instant) {
+        let end = micros48(expires) << 16;
+        if self.extra_count() == 0 {
+            self.life = select_unpredictable(extends, end, self.life);
+        } else if extends {
+            self.extend_to(expires, expires < self.session_expires());
+        }
+        self.session = select_unpredictable(extends, end | self.session & 0xffff, self.session);
     }
 
     /// Takes notice that a session now ends at `expires`; `shortened` when it would have ended later before.

@@ -123,18 +123,21 @@ pub(crate) fn rewrite_headers(
     let old = half(header, checksum_at);
     let new = address_change.and(WideDelta::of_u16(old_port, new_port)).apply(old);
     header[checksum_at..checksum_at + 2].copy_from_slice(&new.to_ne_bytes());
-    if !is_tcp & ((old == 0) | (new == 0)) {
-        udp_zero(header, old);
+    // The protocol is not asked first: it cannot be predicted, while this can.
+    if (old == 0) | (new == 0) {
+        zero_checksum(header, is_tcp, old);
     }
 }
 
-/// A UDP checksum was or became zero. Zero means that the sender computed none, and stays (RFC 3022 §4.1); a computed
-/// zero is sent as 0xffff (RFC 768).
+/// A checksum was or became zero. In UDP zero means that the sender computed none, and stays (RFC 3022 §4.1); a computed
+/// zero is sent as 0xffff (RFC 768). In TCP it is a number like all others.
 #[cold]
 #[inline(never)]
-fn udp_zero(header: &mut [u8; HEADERS], old: u16) {
-    let sent: u16 = if old == 0 { 0 } else { 0xffff };
-    header[26..28].copy_from_slice(&sent.to_ne_bytes());
+fn zero_checksum(header: &mut [u8; HEADERS], is_tcp: bool, old: u16) {
+    if !is_tcp {
+        let sent: u16 = if old == 0 { 0 } else { 0xffff };
+        header[26..28].copy_from_slice(&sent.to_ne_bytes());
+    }
 }
 
 /// Takes one from the TTL of a packet that is not translated otherwise.

@@ -315,8 +315,9 @@ impl Shard {
         if goes_on {
             looks.further |= 1 << i;
             self.outbound.prefetch_next(looks.place[i]);
+        } else {
+            self.subscribers.prefetch_table(self.subscriber_hash(packet));
         }
-        self.subscribers.prefetch_table(self.subscriber_hash(packet));
     }
 
     /// Pass 3, first half: packets from inside whose home bucket has no mapping for them. Looks in further buckets; where
@@ -326,12 +327,14 @@ impl Shard {
         for i in bits_in(looks.further, &range) {
             let record = self.outbound.first_candidate(looks.place[i]).unwrap_or(0);
             looks.record[i] = record;
-            if record != 0 {
+            if record == 0 {
+                self.subscribers.prefetch_table(self.subscriber_hash(&burst[i]));
+            } else {
                 self.mappings.prefetch_write(record);
                 looks.unsettled &= !(1 << i);
             }
         }
-        for i in bits_in(looks.unsettled, &range) {
+        for i in bits_in(looks.unsettled & !looks.further, &range) {
             self.subscribers.prefetch_candidate(self.subscriber_hash(&burst[i]));
         }
     }
@@ -435,9 +438,7 @@ impl Shard {
         if be16::<2>(header) > hop.mtu {
             return None;
         }
-        if self.timers.inbound_refresh[usize::from(is_tcp)] {
-            mapping.extend_session(clock.end[usize::from(is_tcp)]);
-        }
+        mapping.extend_session_if(self.timers.inbound_refresh[usize::from(is_tcp)], clock.end[usize::from(is_tcp)]);
         mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
         rewrite_headers(header, is_tcp, End::Destination, address, port, None);
         Some(hop.egress(address))
