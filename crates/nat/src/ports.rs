@@ -20,6 +20,7 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use mem::Arena;
 use mem::ArenaError;
@@ -119,6 +120,8 @@ pub struct PortTable {
     available: Box<[[u32; Protocol::COUNT]]>,
     /// Lowest and highest port that is offered, 0 and 0 for none. Random probes stay inside.
     offered: Box<[[(u16, u16); Protocol::COUNT]]>,
+    /// By address, what reserved ports leave of its range, if any are reserved: shared by neighbours with equal specs.
+    reserved: Box<[Option<Arc<[u64; WORDS]>>]>,
     paired: Box<[AtomicU32]>,
     /// Only one worker gives out ports: nobody writes between its reads and writes.
     exclusive: bool,
@@ -182,12 +185,17 @@ impl PortTable {
             address_full: [hints(), hints(), hints()],
             available: vec![[0; Protocol::COUNT]; specs.len()].into_boxed_slice(),
             offered: vec![[(0, 0); Protocol::COUNT]; specs.len()].into_boxed_slice(),
+            reserved: vec![None; specs.len()].into_boxed_slice(),
             paired: (0..specs.len()).map(|_| AtomicU32::new(0)).collect(),
             exclusive: false,
         };
         // Addresses of one pool have equal specs: compute their words once.
         let mut last: Option<(&AddressSpec, Vec<[u64; WORDS]>)> = None;
         for (position, spec) in specs.iter().enumerate() {
+            table.reserved[position] = match &last {
+                Some((known, _)) if *known == spec => table.reserved[position - 1].clone(),
+                _ => (!spec.reserved.is_empty()).then(|| Arc::new(never_offered(spec, Protocol::Udp))),
+            };
             let masks = match last.take() {
                 Some((known, masks)) if known == spec => masks,
                 _ => Protocol::ALL.iter().map(|protocol| never_offered(spec, *protocol)).collect(),
@@ -250,7 +258,8 @@ impl PortTable {
         workers: usize,
         random: &mut Random,
     ) -> Option<PortAim> {
-        let aim = choose(self.range(address, protocol, class)?, worker, workers, random)?;
+        let range = self.range(address, protocol, class)?;
+        let aim = choose(range, self.reserved(address, protocol), worker, workers, random)?;
         let base = space(address, protocol);
         self.used.prefetch_write(base * WORDS + usize::from(aim.0 / 64));
         self.entries.prefetch_write(base * PORTS + usize::from(aim.0));
@@ -286,6 +295,12 @@ impl PortTable {
         (lowest <= highest && highest > 0).then_some((lowest, highest))
     }
 
+    /// The ports of this address that are never given out, if there are any inside its range.
+    #[inline]
+    fn reserved(&self, address: AddressIndex, protocol: Protocol) -> Option<&[u64; WORDS]> {
+        if protocol == Protocol::Icmp { None } else { self.reserved[address.index()].as_deref() }
+    }
+
     /// Takes a free port at random. None only when no port of this class and parity is free, but for one that
     /// another worker gives back at this very moment.
     ///
@@ -303,8 +318,9 @@ impl PortTable {
     ) -> Option<u16> {
         let base = space(address, protocol);
         let range = self.range(address, protocol, class)?;
+        let reserved = self.reserved(address, protocol);
         for _ in 0..PROBES {
-            if let Some(aim) = choose(range, worker, workers, random)
+            if let Some(aim) = choose(range, reserved, worker, workers, random)
                 && let Some(port) = self.take_near(base, parity, aim)
             {
                 return Some(port);
@@ -629,9 +645,27 @@ fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
     words
 }
 
-/// A random port from the lowest to the highest. None when it missed: ports at the edges must not stand for those beyond.
+/// A random port from the lowest to the highest that is not reserved. None when it missed: ports at the edges must not
+/// stand for those beyond, nor those behind a reserved one for it (RFC 6056 §3.2, §5).
 #[inline]
-fn choose((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, random: &mut Random) -> Option<PortAim> {
+fn choose(
+    range: (u16, u16),
+    reserved: Option<&[u64; WORDS]>,
+    worker: WorkerId,
+    workers: usize,
+    random: &mut Random,
+) -> Option<PortAim> {
+    let Some(reserved) = reserved else { return choose_any(range, worker, workers, random) };
+    // Enough that even where one port in ten is left, one choice in a thousand fails.
+    (0..64).find_map(|_| {
+        let aim = choose_any(range, worker, workers, random)?;
+        (reserved[usize::from(aim.0 / 64)] >> (aim.0 % 64) & 1 == 0).then_some(aim)
+    })
+}
+
+/// A random port from the lowest to the highest. None when it missed.
+#[inline]
+fn choose_any((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, random: &mut Random) -> Option<PortAim> {
     let number = random.next_u64();
     let (first, end) = (usize::from(lowest / 64), usize::from(highest / 64) + 1);
     let word = probe_word(first, end, worker, workers, (number >> 32) as u32)?;

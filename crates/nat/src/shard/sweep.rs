@@ -25,6 +25,8 @@ const RECORDS_PER_CALL_MIN: u64 = 16;
 /// Mappings ended in one call, beyond as many as were made since the last one. It keeps a call short when millions end
 /// at one instant; as many as were made, because otherwise the table could fill up with the dead.
 const ENDS_PER_CALL_MIN: usize = 8;
+/// And one more for each such time since the last call: who calls seldom has time for more.
+const MICROS_PER_END: u64 = 4;
 /// Mappings ended in one call at most.
 const ENDS_PER_CALL_MAX: usize = 64;
 /// Incomplete datagrams given up in one call at most.
@@ -83,7 +85,8 @@ impl Shard {
             }
         }
         let created = self.counters.mappings_created.iter().sum::<u64>();
-        let ends_max = ENDS_PER_CALL_MIN + (created - self.sweep.created) as usize;
+        let by_time = (elapsed / MICROS_PER_END).min(ENDS_PER_CALL_MAX as u64);
+        let ends_max = ENDS_PER_CALL_MIN + (created - self.sweep.created + by_time) as usize;
         let ends_max = ends_max.min(ENDS_PER_CALL_MAX);
         self.sweep.created = created;
 
