@@ -12,6 +12,7 @@
 //! and medians are reported. When packets were not translated there is no report but an error.
 
 mod bed;
+mod cpu_time;
 mod frame;
 mod link;
 mod testpmd;
@@ -115,11 +116,13 @@ pub struct Report {
     pub seconds: f64,
     /// Turns each of them had.
     pub rounds: u32,
-    /// Million packets a second through the worker: the TSC's rate over the cycles of its polls, far ends not counted.
+    /// Share of the CPU that natrix got in its turns; where it is much less than 1 others were busy there.
+    pub cpu_share: f64,
+    /// Million packets a second of CPU time through the worker: the TSC's rate over the cycles of its polls, far ends not counted.
     pub natrix_mpps: f64,
     /// The same of receive, new Ethernet addresses, transmit.
     pub plain_mpps: f64,
-    /// Million packets a second that testpmd sent by its own count; None when it was not run.
+    /// Million packets a second of CPU time that testpmd sent by its own count; None when it was not run.
     pub testpmd_mpps: Option<f64>,
     /// Why it was not run.
     pub testpmd_reason: Option<String>,
@@ -127,11 +130,11 @@ pub struct Report {
     pub natrix_to_plain: f64,
     /// `natrix_mpps / testpmd_mpps`.
     pub natrix_to_testpmd: Option<f64>,
-    /// TSC cycles of a poll per packet.
+    /// TSC cycles of a poll per packet, while the thread had the CPU.
     pub natrix_cycles_per_packet: f64,
     /// The same of plain forwarding.
     pub plain_cycles_per_packet: f64,
-    /// TSC cycles per packet of the median poll: what it costs while nobody else gets the CPU.
+    /// TSC cycles per packet of the median poll.
     pub natrix_p50_cycles_per_packet: f64,
     /// The same of plain forwarding.
     pub plain_p50_cycles_per_packet: f64,
@@ -269,12 +272,14 @@ struct Turn {
     cycles: u64,
     /// All of it.
     wall_cycles: u64,
+    /// The part of it in which this thread had the CPU.
+    cpu_share: f64,
 }
 
 impl Turn {
     fn new() -> Turn {
         let polls = Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits are valid"));
-        Turn { polls, packets: 0, dropped: 0, cycles: 0, wall_cycles: 0 }
+        Turn { polls, packets: 0, dropped: 0, cycles: 0, wall_cycles: 0, cpu_share: 1.0 }
     }
 
     fn count_poll(&mut self, cycles: u64) {
@@ -288,8 +293,9 @@ impl Turn {
         self.polls.value_at_quantile(0.5) as f64 * self.polls.len() as f64 / self.packets as f64
     }
 
+    /// Whoever takes the CPU away does so as often in a poll as elsewhere.
     fn cycles_per_packet(&self) -> f64 {
-        self.cycles as f64 / self.packets as f64
+        self.cycles as f64 * self.cpu_share / self.packets as f64
     }
 
     fn wall_cycles_per_packet(&self) -> f64 {
@@ -368,6 +374,7 @@ impl Run {
             sessions: self.sessions,
             seconds: self.seconds,
             rounds: ROUNDS,
+            cpu_share: median_of(natrix, |turn| turn.cpu_share),
             natrix_mpps,
             plain_mpps: mpps(plain_cycles_per_packet),
             testpmd_mpps,
@@ -463,6 +470,7 @@ impl Run {
         traffic.set_script(Script::Established);
         let (written, seen) = (traffic.written(), traffic.seen());
         let (forwarded, dropped) = verdicts(self.worker.counters());
+        let running = cpu_time::of_this_thread();
         let begin = tsc::read();
         let end = (seconds * self.hz) as u64;
         let mut turn = Turn::new();
@@ -470,6 +478,7 @@ impl Run {
             turn.count_poll(self.natrix_poll()?);
             turn.wall_cycles = tsc::read().wrapping_sub(begin);
         }
+        turn.cpu_share = cpu_time::share(running, cpu_time::of_this_thread(), turn.wall_cycles as f64 / self.hz * 1e9);
         self.expect_good_frames()?;
         let (forwarded_now, dropped_now) = verdicts(self.worker.counters());
         let traffic = &self.worker.io().traffic;
@@ -494,6 +503,7 @@ impl Run {
         link.traffic.set_script(Script::Established);
         let (written, seen) = (link.traffic.written(), link.traffic.seen());
         let stations = link.traffic.stations();
+        let running = cpu_time::of_this_thread();
         let begin = tsc::read();
         let end = (seconds * self.hz) as u64;
         let mut turn = Turn::new();
@@ -507,6 +517,7 @@ impl Run {
             link.drain();
             turn.wall_cycles = tsc::read().wrapping_sub(begin);
         }
+        turn.cpu_share = cpu_time::share(running, cpu_time::of_this_thread(), turn.wall_cycles as f64 / self.hz * 1e9);
         turn.packets = link.traffic.seen() - seen;
         turn.dropped = link.traffic.written() - written - turn.packets;
         if !fed {

@@ -46,7 +46,11 @@ pub(crate) fn run(arguments: &BenchForward, out: &mut dyn Write) -> Result<(), F
 #[cfg(feature = "dpdk")]
 fn print(report: &bench::forward::Report, out: &mut dyn Write) -> std::io::Result<()> {
     let bench::forward::Report { driver, sessions, seconds, rounds, .. } = report;
-    writeln!(out, "{driver}: {sessions} sessions, {seconds} s each in {rounds} turns")?;
+    writeln!(
+        out,
+        "{driver}: {sessions} sessions, {seconds} s each in {rounds} turns, {:.0} % of the CPU",
+        100.0 * report.cpu_share
+    )?;
     let natrix = [
         report.natrix_mpps,
         report.natrix_cycles_per_packet,

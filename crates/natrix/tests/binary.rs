@@ -115,13 +115,13 @@ fn the_benchmark_of_the_whole_path_prints_an_object_for_each_driver() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     for (line, driver) in lines.iter().zip(["net_ring", "net_null"]) {
         let report: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).unwrap();
-        let mut fields = "driver sessions seconds rounds natrix_mpps plain_mpps testpmd_mpps testpmd_reason natrix_to_plain \
+        let mut fields = "driver sessions seconds rounds cpu_share natrix_mpps plain_mpps testpmd_mpps testpmd_reason natrix_to_plain \
                           natrix_to_testpmd natrix_cycles_per_packet plain_cycles_per_packet natrix_p50_cycles_per_packet \
                           plain_p50_cycles_per_packet natrix_wall_mpps plain_wall_mpps natrix_packets plain_packets \
                           natrix_dropped plain_dropped frames_checked"
             .split_whitespace();
         assert!(fields.all(|field| report.contains_key(field)), "{report:?}");
-        assert_eq!(report.len(), 21);
+        assert_eq!(report.len(), 22);
         assert_eq!(report["driver"], driver);
         assert_eq!(report["testpmd_reason"], "not asked for");
         assert_eq!(report["natrix_dropped"], 0);
@@ -131,6 +131,6 @@ fn the_benchmark_of_the_whole_path_prints_an_object_for_each_driver() {
     let output = natrix(&words);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = text(&output.stdout);
-    assert!(report.contains("net_ring: 500 sessions, 0.1 s each in 5 turns\n"), "{report}");
+    assert!(report.contains("net_ring: 500 sessions, 0.1 s each in 5 turns, "), "{report}");
     assert!(report.contains("  dpdk-testpmd      not run: not asked for\n"), "{report}");
 }

@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use super::Driver;
 use super::bed;
+use super::cpu_time;
 
 /// How long it may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,15 +75,18 @@ impl Testpmd {
         Ok(testpmd)
     }
 
-    /// Packets a second that it forwards, over so many seconds.
+    /// Packets that it forwards in a second of CPU time, over so many seconds.
     pub(super) fn packets_per_second(&mut self, seconds: f64) -> Result<f64, String> {
         let settle = Duration::from_millis(20);
         for _ in 0..ATTEMPTS {
             self.say(&if self.has_packets { "start".to_owned() } else { format!("start tx_first {FIRST_BURSTS}") })?;
             thread::sleep(settle);
             self.rate()?;
+            let (begin, running) = (Instant::now(), cpu_time::of_process(self.child.id()));
             thread::sleep(Duration::from_secs_f64(seconds));
             let rate = self.rate()?;
+            let now_running = cpu_time::of_process(self.child.id());
+            let rate = rate / cpu_time::share(running, now_running, begin.elapsed().as_nanos() as f64);
             self.say("stop")?;
             // Its thread is done with the CPU when it says so.
             self.wait_for("Accumulated forward statistics")?;
