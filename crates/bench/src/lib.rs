@@ -7,6 +7,7 @@ pub mod engine;
 pub mod forward;
 pub mod memory_bound;
 mod needs;
+pub mod tables;
 
 pub use engine::BenchError;
 pub use engine::Mode;

@@ -95,6 +95,8 @@ pub enum BenchCommand {
     Engine(BenchEngine),
     /// The whole path through DPDK drivers, beside plain forwarding and dpdk-testpmd
     Forward(BenchForward),
+    /// Data structures for NAT tables, side by side
+    Tables(BenchTables),
 }
 
 /// `natrix bench engine`.
@@ -116,6 +118,56 @@ pub struct BenchEngine {
     #[arg(long)]
     pub json: bool,
 }
+
+/// `natrix bench tables`.
+#[derive(Debug, Args)]
+pub struct BenchTables {
+    /// Sessions, all of them new and then all answered; several sizes with commas between
+    #[arg(
+        long,
+        value_name = "N[,N...]",
+        value_delimiter = ',',
+        default_value = "1000,10000,65536,100000,1000000",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub sessions: Vec<u32>,
+    /// Structures to measure [default: all but none]
+    #[arg(long, value_name = "NAME[,NAME...]", value_delimiter = ',', value_parser = BENCH_STRUCTURES)]
+    pub structures: Vec<String>,
+    /// Measure with 1 thread, 2 and so on up to T
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub threads: u8,
+    /// Sessions a cell in the hash tables of the study: chain, chain-tree, bucket2, bucket3
+    #[arg(long, value_name = "L", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub load: u32,
+    /// Length of each timed part at least: small sets are repeated
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    pub seconds: f64,
+    /// Also write the results as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Also write results (tables.csv) and plots (SVG) into this folder, made when missing
+    #[arg(long, value_name = "DIR")]
+    pub out_dir: Option<PathBuf>,
+    /// One JSON object a result instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The structures of `natrix bench tables`; `none` is the work on packets alone.
+const BENCH_STRUCTURES: [&str; 11] = [
+    "linear",
+    "bst",
+    "rbtree",
+    "chain",
+    "chain-tree",
+    "bucket2",
+    "bucket3",
+    "hashbrown",
+    "dpdk-hash",
+    "natrix",
+    "none",
+];
 
 /// What the packets of a benchmark do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

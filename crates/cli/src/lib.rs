@@ -23,6 +23,7 @@ pub use arguments::BenchDriver;
 pub use arguments::BenchEngine;
 pub use arguments::BenchForward;
 pub use arguments::BenchMode;
+pub use arguments::BenchTables;
 pub use arguments::Check;
 pub use arguments::ClientCommand;
 pub use arguments::Command;

@@ -129,6 +129,10 @@ mod tests {
                 "error: --driver <DRIVER>: not a value it takes (net_rings); did you mean `net_ring`?",
             ),
             (
+                "bench tables --structures btree",
+                "error: --structures <NAME[,NAME...]>: not a value it takes (btree); use one of: linear bst rbtree chain chain-tree bucket2 bucket3 hashbrown dpdk-hash natrix none",
+            ),
+            (
                 "why udp 10.0.0.1 1.1.1.1:53",
                 "error: <SRC:PORT>: invalid IPv4 socket address syntax (10.0.0.1); see `natrix --help`",
             ),

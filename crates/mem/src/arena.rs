@@ -216,16 +216,16 @@ impl<T> fmt::Debug for Arena<T> {
 }
 
 /// Zeroed memory, all pages present.
-struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
+pub(crate) struct Mapping {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) bytes: usize,
     pages: PageKind,
     /// Bytes that suit hugepages and lie on ordinary pages.
     missed: u64,
 }
 
 impl Mapping {
-    fn new(bytes: usize) -> Result<Mapping, ArenaError> {
+    pub(crate) fn new(bytes: usize) -> Result<Mapping, ArenaError> {
         // Reserved hugepages are outside `MemAvailable`; the kernel counts them itself and refuses when there are too few.
         for (kind, rounded) in pages::worth(bytes as u64) {
             let rounded = rounded as usize;

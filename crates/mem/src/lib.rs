@@ -1,5 +1,7 @@
 //! Hugepage arena, prefetch and the single-producer single-consumer ring: the only unsafe code outside packet-io.
 
+#[cfg(feature = "allocator")]
+pub mod allocator;
 pub mod arena;
 pub mod available;
 pub mod lanes;

@@ -27,6 +27,7 @@ mod shared;
 pub mod split;
 mod subscriber;
 pub mod table;
+pub mod tables;
 pub mod tcp;
 pub mod time;
 pub mod types;

@@ -5,6 +5,8 @@ use std::io;
 use bench::BenchError;
 use cli::CliError;
 
+use crate::bench_tables::BenchTablesFailure;
+
 /// Why the command failed; `Display` is what follows `error: `.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -30,6 +32,9 @@ pub(crate) enum Failure {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     BenchForward(#[from] bench::forward::ForwardError),
+    /// The study of tables.
+    #[error(transparent)]
+    BenchTables(#[from] BenchTablesFailure),
 }
 
 impl From<io::Error> for Failure {

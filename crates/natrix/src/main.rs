@@ -2,6 +2,7 @@
 
 mod bench_engine;
 mod bench_forward;
+mod bench_tables;
 mod data_plane;
 mod failure;
 
@@ -32,6 +33,7 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Completions { shell } => Ok(cli::completions(*shell, out)?),
         Command::Bench(BenchCommand::Engine(arguments)) => bench_engine::run(arguments, out),
         Command::Bench(BenchCommand::Forward(arguments)) => bench_forward::run(arguments, out),
+        Command::Bench(BenchCommand::Tables(arguments)) => bench_tables::run(arguments, out, &mut io::stderr()),
         Command::Check(arguments) => data_plane::check(arguments, out),
         Command::Run(arguments) => data_plane::run(arguments),
         Command::Replay(arguments) => data_plane::replay(arguments, out),

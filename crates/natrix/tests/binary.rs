@@ -134,3 +134,66 @@ fn the_benchmark_of_the_whole_path_prints_an_object_for_each_driver() {
     assert!(report.contains("net_ring: 500 sessions, 0.1 s each in 5 turns, "), "{report}");
     assert!(report.contains("  dpdk-testpmd      not run: not asked for\n"), "{report}");
 }
+
+/// A folder of this test's own, removed with it.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        Folder(std::env::temp_dir().join(format!("natrix-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_study_of_tables_prints_the_fixed_fields_and_writes_csv_and_plots() {
+    let folder = Folder::new("tables");
+    let csv = folder.0.join("plots/tables.csv");
+    let words = "bench tables --sessions 500,200000 --structures linear,bst,natrix --seconds 0 --json --out-dir";
+    let mut words: Vec<&str> = words.split(' ').collect();
+    let out_dir = folder.0.join("plots");
+    words.push(out_dir.to_str().unwrap());
+    let output = natrix(&words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows: Vec<serde_json::Map<String, serde_json::Value>> = output
+        .stdout
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    let measured: Vec<_> =
+        rows.iter().map(|row| (row["structure"].as_str().unwrap(), row["sessions"].as_u64().unwrap())).collect();
+    let expected =
+        [("linear", 500), ("linear", 100_000), ("bst", 500), ("bst", 200_000), ("natrix", 500), ("natrix", 200_000)];
+    assert_eq!(measured, expected);
+    let fields = ["structure", "sessions", "tsc_cycles_per_packet", "mpps", "bytes_per_session", "threads"];
+    assert!(rows.iter().all(|row| fields.iter().all(|field| row.contains_key(*field))), "{rows:?}");
+    let notice =
+        "note: linear: measured at 100000 sessions instead of 200000; its time grows with the square of them\n";
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), notice);
+    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), rows.len() + 1);
+    for figure in ["figure-2.1-linear-cycles.svg", "figure-3.2-trees-mpps.svg", "figure-7.1-today-cycles.svg"] {
+        assert!(std::fs::read_to_string(out_dir.join(figure)).unwrap().starts_with("<svg"), "{figure}");
+    }
+}
+
+#[test]
+fn the_study_of_tables_is_readable_and_says_what_it_can_not_write() {
+    let output = natrix(&["bench", "tables", "--sessions", "500", "--structures", "bucket3", "--seconds", "0"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("structure") && text.contains("\nbucket3 "), "{text}");
+    let output =
+        natrix(&["bench", "tables", "--sessions", "500", "--structures", "bst", "--csv", "/nonexistent/rows.csv"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.starts_with("error: /nonexistent/rows.csv: can not be written (No such file or directory"),
+        "{error}"
+    );
+}

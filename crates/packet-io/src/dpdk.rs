@@ -11,6 +11,7 @@
 mod buffer;
 mod devargs;
 mod ffi;
+pub mod hash;
 
 use core::ffi::CStr;
 use core::fmt;

@@ -72,7 +72,7 @@ unsafe extern "C" {
     fn natrix_free_all(buffers: *mut *mut Mbuf, count: c_uint);
 }
 
-fn text(error: c_int) -> String {
+pub(super) fn text(error: c_int) -> String {
     // SAFETY: DPDK returns a static or thread-local string that ends in a zero byte.
     unsafe { CStr::from_ptr(natrix_error_text(error)) }.to_string_lossy().into_owned()
 }

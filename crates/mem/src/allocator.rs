@@ -1,0 +1,71 @@
+//! The pages of an [`Arena`](crate::Arena) for collections of other crates, so that a benchmark compares structures and not pages.
+
+#![allow(unsafe_code, reason = "an allocator hands out raw memory")]
+
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use allocator_api2::alloc::AllocError;
+use allocator_api2::alloc::Allocator;
+
+use crate::arena::Mapping;
+
+/// Bytes mapped for each block, by its address: rounding depends on the pages there were.
+static MAPPED: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
+
+fn mapped() -> MutexGuard<'static, HashMap<usize, usize>> {
+    // The map is whole after every single operation on it.
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives each allocation a mapping of its own, on hugepages where there are any, all pages present.
+///
+/// One system call an allocation, and at least a page: meant for few and large blocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ArenaPages;
+
+// SAFETY: each block is a mapping of its own, valid until it is given back; all values of the type are alike.
+unsafe impl Allocator for ArenaPages {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        if layout.align() > 4096 {
+            return Err(AllocError);
+        }
+        let mapping = Mapping::new(layout.size().max(1)).map_err(|_| AllocError)?;
+        mapped().insert(mapping.start.as_ptr().addr(), mapping.bytes);
+        Ok(NonNull::slice_from_raw_parts(mapping.start, layout.size()))
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, _: Layout) {
+        let bytes = mapped().remove(&block.as_ptr().addr());
+        debug_assert!(bytes.is_some(), "only what was handed out comes back");
+        if let Some(bytes) = bytes {
+            // SAFETY: exactly this range was mapped for this block, and its user has given it up.
+            unsafe { libc::munmap(block.as_ptr().cast(), bytes) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use allocator_api2::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn a_vector_on_these_pages_grows_and_keeps_its_values() {
+        let mut vector = Vec::new_in(ArenaPages);
+        for value in 0..100_000_u64 {
+            vector.push(value);
+        }
+        assert!(vector.iter().copied().eq(0..100_000));
+        let address = vector.as_ptr().addr();
+        assert!(mapped().contains_key(&address));
+        drop(vector);
+        assert!(!mapped().contains_key(&address));
+    }
+}

@@ -1,0 +1,54 @@
+use std::collections::HashMap;
+
+use super::*;
+
+const FIRST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 0);
+const REMOTE: (u32, u16) = (0xc612_0001, 53);
+const NOW: Instant = Instant::from_micros(1_000_000);
+
+fn tables(mappings_max: u32) -> Tables {
+    Tables::new(mappings_max, FIRST, [1, 2, 3, 4], Duration::from_secs(300)).unwrap()
+}
+
+#[test]
+fn each_internal_endpoint_has_one_external_endpoint_and_is_found_by_it() {
+    let mut tables = tables(100_000);
+    let mut random = Random::new([5, 6, 7, 8]);
+    let mut model = HashMap::new();
+    for _ in 0..100_000 {
+        let number = random.next_u64();
+        let internal = (0x0a00_0000 | (number as u32 & 0xff), (number >> 32) as u16 % 500);
+        let hash = tables.look_ahead(internal.0, internal.1);
+        tables.look_closer(hash);
+        let external = tables.find_or_map(NOW, internal.0, internal.1, REMOTE, hash).unwrap();
+        assert_eq!(*model.entry(internal).or_insert(external), external);
+    }
+    assert_eq!(tables.len(), model.len());
+    for (internal, external) in model {
+        tables.look_ahead_inbound(external.0, external.1);
+        let index = tables.look_closer_inbound(external.0, external.1).unwrap();
+        assert_eq!(tables.internal(NOW, index), Some(internal));
+        assert_eq!(tables.internal(NOW + Duration::from_secs(301), index), None, "it has run out");
+    }
+}
+
+#[test]
+fn a_full_table_refuses_and_keeps_what_it_has() {
+    let mut tables = tables(3);
+    let mut ask = |address: u32| {
+        let hash = tables.look_ahead(address, 1);
+        tables.find_or_map(NOW, address, 1, REMOTE, hash)
+    };
+    let first = ask(1);
+    assert!(first.is_some() && ask(2).is_some() && ask(3).is_some());
+    assert_eq!(ask(4), None);
+    assert_eq!(ask(1), first);
+}
+
+#[test]
+fn nobody_answers_for_an_endpoint_without_a_mapping() {
+    let tables = tables(10);
+    assert_eq!(tables.look_closer_inbound(FIRST.to_bits(), 4_000), None);
+    assert_eq!(tables.look_closer_inbound(FIRST.to_bits() + 1_000, 4_000), None);
+    assert!(tables.is_empty());
+}
