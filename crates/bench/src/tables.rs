@@ -42,6 +42,7 @@ pub use report::Row;
 pub use report::write_csv;
 pub use structure::BuildError;
 
+use measure::Job;
 use structure::Size;
 
 /// What to measure.
@@ -99,7 +100,7 @@ pub enum TablesError {
     Thread,
 }
 
-/// Measures; `notice` gets what there is to say besides, `row` each result as it comes.
+/// Measures, size by size, all structures of a size in turns; `notice` gets what there is to say besides, `row` each result as it comes.
 ///
 /// # Errors
 /// [`TablesError`]. What was measured before has been handed out by then.
@@ -112,17 +113,23 @@ pub fn run(
     let hz = mem::tsc::frequency_hz(100);
     let kinds = available(options, &mut notice)?;
     let mut rows = Vec::new();
-    for kind in kinds {
-        for sessions in sizes(kind, &options.sessions, &mut notice) {
-            for threads in 1..=options.threads {
-                let share = sessions / threads as u32;
-                let size = Size::with_load(share, options.load);
-                let results = measure::measure(kind, size, threads, options.seconds)?;
-                let result = report::row(kind, share * threads as u32, &results, hz);
+    let mut done = Vec::new();
+    for &asked in &options.sessions {
+        let sizes: Vec<_> = kinds.iter().map(|kind| (*kind, size_of(*kind, asked, &mut notice))).collect();
+        // A size that was cut down is measured once.
+        let sizes: Vec<_> = sizes.into_iter().filter(|size| !done.contains(size)).collect();
+        for threads in 1..=options.threads {
+            let share = |sessions: u32| Size::with_load(sessions / threads as u32, options.load);
+            let mut jobs: Vec<_> =
+                sizes.iter().map(|(kind, sessions)| Job::new(*kind, share(*sessions), threads)).collect();
+            Job::measure_all(&mut jobs, options.seconds, hz)?;
+            for job in jobs {
+                let result = report::row(job.kind, job.size.sessions * threads as u32, &job.results(), hz);
                 row(&result);
                 rows.push(result);
             }
         }
+        done.extend(sizes);
     }
     Ok(rows)
 }
@@ -137,8 +144,8 @@ fn available(options: &Options, notice: &mut impl FnMut(Notice)) -> Result<Vec<K
     {
         let largest = options.sessions.iter().copied().max().unwrap_or(0);
         let bytes = dpdk_hash::memory_bytes(largest) * 2;
-        let huge = packet_io::dpdk::hash::start_without_ports(bytes)
-            .map_err(|error| BuildError::Dpdk(error.to_string()))?;
+        let huge =
+            packet_io::dpdk::hash::start_without_ports(bytes).map_err(|error| BuildError::Dpdk(error.to_string()))?;
         if !huge {
             notice(Notice::DpdkOnPlainPages);
         }
@@ -152,20 +159,13 @@ fn available(options: &Options, notice: &mut impl FnMut(Notice)) -> Result<Vec<K
     Ok(kinds)
 }
 
-/// The sizes a structure is measured at: no larger than its limit, each once.
-fn sizes(kind: Kind, asked: &[u32], notice: &mut impl FnMut(Notice)) -> Vec<u32> {
+/// The size a structure is measured at: what was asked for, but no more than its limit.
+fn size_of(kind: Kind, asked: u32, notice: &mut impl FnMut(Notice)) -> u32 {
     let limit = kind.sessions_max();
-    let mut sizes = Vec::new();
-    for &sessions in asked {
-        if sessions > limit {
-            notice(Notice::Capped { structure: kind, asked: sessions, limit });
-        }
-        let sessions = sessions.min(limit);
-        if !sizes.contains(&sessions) {
-            sizes.push(sessions);
-        }
+    if asked > limit {
+        notice(Notice::Capped { structure: kind, asked, limit });
     }
-    sizes
+    asked.min(limit)
 }
 
 /// Flows of one size at most: the external addresses and the 26 bits of Natrix's own mapping index allow no more.

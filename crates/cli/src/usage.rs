@@ -130,7 +130,7 @@ mod tests {
             ),
             (
                 "bench tables --structures btree",
-                "error: --structures <NAME[,NAME...]>: not a value it takes (btree); use one of: linear bst rbtree chain chain-tree bucket2 bucket3 hashbrown dpdk-hash natrix none",
+                "error: --structures <NAME[,NAME...]>: not a value it takes (btree); did you mean `rbtree`?",
             ),
             (
                 "why udp 10.0.0.1 1.1.1.1:53",

@@ -24,14 +24,14 @@ use super::structure::WithArray;
 use super::workload::PacketSet;
 use super::workload::Wrong;
 
-/// Repetitions of one size at most, however short they are.
-const REPETITIONS_MAX: usize = 500;
-/// Repetitions of one size at least, unless one of them takes longer than [`LONG_SECONDS`].
-const REPETITIONS_MIN: usize = 3;
-/// What takes this long is not repeated for the sake of numbers.
+/// Rounds: the structures of one size take turns, so that a noisy neighbour meets all of them.
+const ROUNDS: usize = 5;
+/// Repetitions in one round at most, however short they are.
+const REPETITIONS_MAX: usize = 100;
+/// What takes this long in all gets no further round.
 const LONG_SECONDS: f64 = 5.0;
 
-/// What one thread measured: medians over its repetitions, TSC cycles a packet.
+/// What one thread measured: medians over its repetitions and rounds, TSC cycles a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThreadResult {
     /// Outbound packets: each one of a new flow, but for very few.
@@ -42,12 +42,60 @@ pub(super) struct ThreadResult {
     pub(super) cycles: f64,
     /// Bytes of its tables.
     pub(super) bytes: usize,
+    /// Length of all timed parts.
+    seconds: f64,
 }
 
-/// Measures a structure with `threads` threads of `size` flows each.
-pub(super) fn measure(kind: Kind, size: Size, threads: usize, seconds: f64) -> Result<Vec<ThreadResult>, TablesError> {
-    let run = Run { kind, size, threads, seconds };
-    match kind {
+/// A structure at one size and number of threads, and what was measured so far.
+pub(super) struct Job {
+    pub(super) kind: Kind,
+    pub(super) size: Size,
+    threads: usize,
+    /// By round, then by thread.
+    rounds: Vec<Vec<ThreadResult>>,
+    seconds: f64,
+}
+
+impl Job {
+    /// Each of `threads` threads gets `size` flows.
+    pub(super) fn new(kind: Kind, size: Size, threads: usize) -> Job {
+        Job { kind, size, threads, rounds: Vec::new(), seconds: 0.0 }
+    }
+
+    /// Measures all jobs, in turns, for `seconds` each at least. `hz` is the rate of the time-stamp counter.
+    pub(super) fn measure_all(jobs: &mut [Job], seconds: f64, hz: f64) -> Result<(), TablesError> {
+        for _ in 0..ROUNDS {
+            for job in jobs.iter_mut().filter(|job| job.seconds < LONG_SECONDS.max(seconds)) {
+                let run =
+                    Run { kind: job.kind, size: job.size, threads: job.threads, seconds: seconds / ROUNDS as f64, hz };
+                let results = measure(run)?;
+                job.seconds += results.iter().map(|result| result.seconds).fold(0.0, f64::max);
+                job.rounds.push(results);
+            }
+        }
+        Ok(())
+    }
+
+    /// By thread, the medians of all rounds.
+    pub(super) fn results(&self) -> Vec<ThreadResult> {
+        let median_of = |thread: usize, of: fn(&ThreadResult) -> f64| {
+            median(&mut self.rounds.iter().filter_map(|round| round.get(thread)).map(of).collect::<Vec<_>>())
+        };
+        let first = self.rounds.first().map_or(&[][..], Vec::as_slice);
+        let by_thread = first.iter().enumerate().map(|(thread, result)| ThreadResult {
+            new_cycles: median_of(thread, |result| result.new_cycles),
+            answered_cycles: median_of(thread, |result| result.answered_cycles),
+            cycles: median_of(thread, |result| result.cycles),
+            bytes: result.bytes,
+            seconds: self.seconds,
+        });
+        by_thread.collect()
+    }
+}
+
+/// One round of one structure.
+fn measure(run: Run) -> Result<Vec<ThreadResult>, TablesError> {
+    match run.kind {
         Kind::None => run.threads::<WithArray<NoStructure>>(),
         Kind::Linear => run.threads::<WithArray<Linear>>(),
         Kind::Bst => run.threads::<WithArray<Bst>>(),
@@ -72,6 +120,8 @@ struct Run {
     size: Size,
     threads: usize,
     seconds: f64,
+    /// Rate of the time-stamp counter.
+    hz: f64,
 }
 
 impl Run {
@@ -98,10 +148,9 @@ impl Run {
     }
 
     fn repeat<N: Nat>(self, mut set: PacketSet) -> Result<ThreadResult, TablesError> {
-        let hz = tsc::frequency_hz(10);
         let (mut new, mut answered, mut both) = (Vec::new(), Vec::new(), Vec::new());
         let (mut bytes, mut cycles) = (0, 0);
-        loop {
+        let seconds = loop {
             let once = self.once::<N>(&mut set)?;
             bytes = bytes.max(once.bytes);
             cycles += once.new_cycles + once.answered_cycles;
@@ -109,17 +158,17 @@ impl Run {
             new.push(once.new_cycles as f64 / packets);
             answered.push(once.answered_cycles as f64 / packets);
             both.push((once.new_cycles + once.answered_cycles) as f64 / (2.0 * packets));
-            let seconds = cycles as f64 / hz;
-            let enough = both.len() >= REPETITIONS_MIN && seconds >= self.seconds;
-            if enough || both.len() >= REPETITIONS_MAX || seconds >= LONG_SECONDS.max(self.seconds) {
-                break;
+            let seconds = cycles as f64 / self.hz;
+            if seconds >= self.seconds || both.len() >= REPETITIONS_MAX {
+                break seconds;
             }
-        }
+        };
         Ok(ThreadResult {
             new_cycles: median(&mut new),
             answered_cycles: median(&mut answered),
             cycles: median(&mut both),
             bytes,
+            seconds,
         })
     }
 
@@ -129,10 +178,12 @@ impl Run {
         let full = |Full| TablesError::Full { structure: self.kind, sessions: self.size.sessions };
         let mut nat = N::new(self.size)?;
         set.write();
-        let (new_cycles, done) = timed(|now| set.packets().chunks_mut(BURST).try_for_each(|b| nat.leave(b, now())));
+        let (new_cycles, done) =
+            timed(self.hz, |now| set.packets().chunks_mut(BURST).try_for_each(|b| nat.leave(b, now())));
         done.map_err(full)?;
         set.answer().map_err(wrong)?;
-        let (answered_cycles, ()) = timed(|now| set.packets().chunks_mut(BURST).for_each(|b| nat.enter(b, now())));
+        let (answered_cycles, ()) =
+            timed(self.hz, |now| set.packets().chunks_mut(BURST).for_each(|b| nat.enter(b, now())));
         set.check().map_err(wrong)?;
         Ok(Once { new_cycles, answered_cycles, bytes: nat.bytes() })
     }
@@ -145,11 +196,18 @@ struct Once {
 }
 
 /// Cycles of `work`, which gets a clock: about microseconds since its beginning, asked once a burst.
+///
+/// What passes while another program has the CPU is left out, as far as the system tells: a set of millions takes longer
+/// than any time slice, so on a busy machine no repetition would be without.
 #[inline]
-fn timed<T>(work: impl FnOnce(&dyn Fn() -> u32) -> T) -> (u64, T) {
+fn timed<T>(hz: f64, work: impl FnOnce(&dyn Fn() -> u32) -> T) -> (u64, T) {
+    let running_before = tsc::thread_seconds();
     let begun = tsc::read();
     let result = work(&|| (tsc::read().wrapping_sub(begun) >> 11) as u32);
-    (tsc::read().wrapping_sub(begun), result)
+    let cycles = tsc::read().wrapping_sub(begun);
+    let running = tsc::thread_seconds().zip(running_before).map(|(after, before)| ((after - before) * hz) as u64);
+    // The thread's clock has its own calls in it, so it is the longer one unless the thread was interrupted.
+    (running.map_or(cycles, |running| running.min(cycles)), result)
 }
 
 /// The middle value; of an even number the lower one of the two. There is at least one.

@@ -51,7 +51,7 @@ pub(super) struct Size {
 impl Size {
     /// As many cells as flows or more, up to twice as many; with `load` flows a cell instead of one, as many times fewer.
     pub(super) fn with_load(sessions: u32, load: u32) -> Size {
-        let cells = sessions.div_ceil(load.max(1)).max(1).min(1 << 31).next_power_of_two();
+        let cells = sessions.div_ceil(load.max(1)).clamp(1, 1 << 31).next_power_of_two();
         Size { sessions, cells }
     }
 }
