@@ -56,7 +56,7 @@ pub struct Options {
     pub threads: usize,
     /// Flows a cell of the paper's hash tables: 1 means as many cells as flows.
     pub load: u32,
-    /// How long to time each at least, in seconds: small sets are repeated.
+    /// How long to time each at least, in seconds: small sets are repeated. 0: once.
     pub seconds: f64,
 }
 

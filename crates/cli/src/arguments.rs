@@ -140,7 +140,7 @@ pub struct BenchTables {
     /// Sessions a cell in the hash tables of the study: chain, chain-tree, bucket2, bucket3
     #[arg(long, value_name = "L", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub load: u32,
-    /// Length of each timed part at least: small sets are repeated
+    /// Length of each timed part at least: small sets are repeated; 0 measures once
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
     /// Also write the results as CSV

@@ -14,7 +14,7 @@ use super::hashbrown::Hashbrown;
 use super::kind::Kind;
 use super::linear::Linear;
 use super::natrix::Natrix;
-use super::none::None as NoStructure;
+use super::none::NoTable;
 use super::rbtree::RbTree;
 use super::structure::BURST;
 use super::structure::Full;
@@ -62,9 +62,11 @@ impl Job {
         Job { kind, size, threads, rounds: Vec::new(), seconds: 0.0 }
     }
 
-    /// Measures all jobs, in turns, for `seconds` each at least. `hz` is the rate of the time-stamp counter.
+    /// Measures all jobs, in turns, for `seconds` each at least, or once when that is 0. `hz` is the rate of the
+    /// time-stamp counter.
     pub(super) fn measure_all(jobs: &mut [Job], seconds: f64, hz: f64) -> Result<(), TablesError> {
-        for _ in 0..ROUNDS {
+        let rounds = if seconds > 0.0 { ROUNDS } else { 1 };
+        for _ in 0..rounds {
             for job in jobs.iter_mut().filter(|job| job.seconds < LONG_SECONDS.max(seconds)) {
                 let run =
                     Run { kind: job.kind, size: job.size, threads: job.threads, seconds: seconds / ROUNDS as f64, hz };
@@ -96,7 +98,7 @@ impl Job {
 /// One round of one structure.
 fn measure(run: Run) -> Result<Vec<ThreadResult>, TablesError> {
     match run.kind {
-        Kind::None => run.threads::<WithArray<NoStructure>>(),
+        Kind::None => run.threads::<NoTable>(),
         Kind::Linear => run.threads::<WithArray<Linear>>(),
         Kind::Bst => run.threads::<WithArray<Bst>>(),
         Kind::RbTree => run.threads::<WithArray<RbTree>>(),

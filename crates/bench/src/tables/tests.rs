@@ -155,6 +155,15 @@ fn packets_find_their_flows_both_ways_in_dpdk_hash() {
     packets_find_their_flows_both_ways::<dpdk_hash::DpdkTable>(1);
 }
 
+#[test]
+fn packets_without_a_table_come_back_in_order() {
+    let rows = run(&options(&[Kind::None], &[1_000]), |_| (), |_| ()).unwrap();
+    assert_eq!(rows.len(), 1, "the workload was checked: each answer came to its node");
+    let mut nat = none::NoTable::new(Size::with_load(1, 1)).unwrap();
+    let mut packets = [Packet::new((1, 1), (2, 2)), Packet::new((3, 3), (4, 4))];
+    assert_eq!(nat.leave(&mut packets, 1), Err(Full));
+}
+
 fn options(structures: &[Kind], sessions: &[u32]) -> Options {
     Options { structures: structures.to_vec(), sessions: sessions.to_vec(), threads: 1, load: 1, seconds: 0.0 }
 }
