@@ -1,8 +1,8 @@
 //! The tables of the engine without the engine: for the benchmark that sets them beside other structures.
 //!
-//! Mappings, ports and the hash are those a [`Shard`](crate::Shard) uses, in its order: prefetch the table line, then
-//! the record, then decide. What is missing is everything else a shard does: parsing, filters, TCP states, routes,
-//! fragments, sweeping, counters.
+//! Mappings, ports and the hash are those a [`Shard`](crate::Shard) uses, in its order: prefetch the table's line, then the
+//! record, then what a new mapping needs, then decide. What is missing is everything else a shard does: parsing,
+//! subscribers, filters, TCP states, routes, fragments, sweeping, counters.
 
 use core::net::Ipv4Addr;
 
@@ -12,6 +12,7 @@ use crate::mapping::InternalKey;
 use crate::mapping::MappingStore;
 use crate::mapping::NewSession;
 use crate::ports::AddressSpec;
+use crate::ports::PortAim;
 use crate::ports::PortClass;
 use crate::ports::PortTable;
 use crate::random::KeyedHash;
@@ -32,6 +33,20 @@ mod tests;
 
 /// The only worker there is here.
 const WORKER: WorkerId = WorkerId(0);
+/// Ports are those from 1024 on.
+const CLASS: PortClass = PortClass::High;
+
+/// What the first steps found out about a packet from inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    hash: u64,
+    /// The mapping it may be, 0 for none.
+    record: u32,
+    /// One may be in a further line.
+    goes_on: bool,
+    /// The port its new mapping gets.
+    aim: Option<PortAim>,
+}
 
 /// The mappings of UDP of one worker, found from either side. Owned by one thread.
 pub struct Tables {
@@ -60,7 +75,7 @@ impl Tables {
         Ok(Tables {
             outbound: BucketTable::with_capacity(mappings_max as usize)?,
             mappings: MappingStore::new(mappings_max)?,
-            ports: PortTable::new(&vec![spec; addresses as usize])?,
+            ports: PortTable::new(&vec![spec; addresses as usize])?.for_one_worker(),
             hash: KeyedHash::new(random),
             random: Random::new(random),
             first_address: first.to_bits(),
@@ -84,19 +99,34 @@ impl Tables {
         self.len() == 0
     }
 
-    /// What [`Tables::find_or_map`] finds an internal endpoint by. Asks for the table's line.
-    #[inline]
-    pub fn look_ahead(&self, address: u32, port: u16) -> u64 {
+    /// First step for a packet from inside: asks for the table's line.
+    #[inline(always)]
+    pub fn look_ahead(&self, address: u32, port: u16) -> Look {
         let hash = self.hash.hash(u64::from(address) << 16 | u64::from(port), Protocol::Udp as u64);
         self.outbound.prefetch(hash);
-        hash
+        Look { hash, record: 0, goes_on: false, aim: None }
     }
 
-    /// Second step: asks for the record, when there is one.
-    #[inline]
-    pub fn look_closer(&self, hash: u64) {
-        if let Some(index) = self.outbound.first_candidate(hash) {
-            self.mappings.prefetch(index);
+    /// Second step: reads that line, and asks for the record it names or for the next line.
+    #[inline(always)]
+    pub fn look_closer(&self, look: &mut Look) {
+        (look.record, look.goes_on) = self.outbound.candidate(look.hash);
+        self.mappings.prefetch_write(look.record);
+        if look.goes_on {
+            self.outbound.prefetch_next(look.hash);
+        }
+    }
+
+    /// Third step, for an endpoint that the home line does not have: reads further lines, and if they do not have it either
+    /// asks for the port that its mapping is going to get.
+    #[inline(always)]
+    pub fn look_for_port(&mut self, look: &mut Look, address: u32) {
+        if look.goes_on {
+            look.record = self.outbound.first_candidate(look.hash).unwrap_or(0);
+            self.mappings.prefetch_write(look.record);
+        }
+        if look.record == 0 {
+            look.aim = self.ports.aim(self.home(address), Protocol::Udp, CLASS, WORKER, 1, &mut self.random);
         }
     }
 
@@ -109,41 +139,50 @@ impl Tables {
         address: u32,
         port: u16,
         remote: (u32, u16),
-        hash: u64,
+        look: &Look,
     ) -> Option<(u32, u16)> {
         let key = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address, port };
         let expires = now + self.idle;
-        if let Some(index) = self.outbound.find(hash, |index| self.mappings.get(index).matches(&key)) {
+        if let Some(index) = self.outbound.find(look.hash, |index| self.mappings.get(index).matches(&key)) {
             let mapping = self.mappings.get_mut(index);
-            mapping.refresh_session(TcpState::Transitory, expires);
-            return Some((mapping.external_address, mapping.external_port));
+            mapping.extend_session(expires);
+            return Some((mapping.external_address, mapping.external_port()));
         }
         if self.mappings.is_full() {
             return None;
         }
-        let (index, port) = self.take_port(address)?;
+        let (index, port) = self.take_port(address, look.aim)?;
         let external = Endpoint::new(Ipv4Addr::from_bits(self.first_address + index.0), port);
-        let mapping = self.mappings.insert(&key, external, now)?;
+        let mapping = self.mappings.insert(&key, 0, external, now)?;
         self.mappings.get_mut(mapping.0).set_inline_session(&NewSession {
             remote_address: remote.0,
             remote_port: remote.1,
-            state: TcpState::Transitory,
+            state: TcpState::Established,
             opened_from: Side::Inside,
             hairpin: false,
             expires,
         });
         // Has room whenever the records have.
-        self.outbound.insert(hash, mapping.0).ok()?;
+        self.outbound.insert(look.hash, mapping.0).ok()?;
         self.ports.publish(index, Protocol::Udp, port, WORKER, mapping);
         Some((external.address.to_bits(), port))
     }
 
-    /// A free port of the subscriber's address, or of the next one that has any.
-    fn take_port(&mut self, subscriber: u32) -> Option<(AddressIndex, u16)> {
-        let home = (u64::from(subscriber.wrapping_mul(0x9e37_79b9)) * u64::from(self.addresses)) >> 32;
+    /// The address a subscriber is paired with. A shard keeps it in the subscriber's record, which these tables leave out.
+    #[inline(always)]
+    fn home(&self, subscriber: u32) -> AddressIndex {
+        AddressIndex(((u64::from(subscriber.wrapping_mul(0x9e37_79b9)) * u64::from(self.addresses)) >> 32) as u32)
+    }
+
+    /// The port aimed at or one near it; else any of the subscriber's address, or of the next one that has any.
+    fn take_port(&mut self, subscriber: u32, aim: Option<PortAim>) -> Option<(AddressIndex, u16)> {
+        let home = self.home(subscriber);
+        if let Some(port) = aim.and_then(|aim| self.ports.allocate_near(home, Protocol::Udp, None, aim)) {
+            return Some((home, port));
+        }
         (0..self.addresses).find_map(|step| {
-            let index = AddressIndex((home as u32 + step) % self.addresses);
-            let taken = self.ports.allocate(index, Protocol::Udp, PortClass::High, None, WORKER, 1, &mut self.random);
+            let index = AddressIndex((home.0 + step) % self.addresses);
+            let taken = self.ports.allocate(index, Protocol::Udp, CLASS, None, WORKER, 1, &mut self.random);
             taken.map(|port| (index, port))
         })
     }
@@ -153,31 +192,31 @@ impl Tables {
         (offset < self.addresses).then_some(AddressIndex(offset))
     }
 
-    /// First step for a packet from outside: asks for the port's entry.
-    #[inline]
-    pub fn look_ahead_inbound(&self, address: u32, port: u16) {
-        if let Some(index) = self.index_of(address) {
-            self.ports.prefetch(index, Protocol::Udp, port);
-        }
+    /// First step for a packet from outside: asks for the port's entry. Its place, if the address is one of ours.
+    #[inline(always)]
+    pub fn look_ahead_inbound(&self, address: u32, port: u16) -> Option<usize> {
+        let place = self.ports.place(self.index_of(address)?, Protocol::Udp, port);
+        self.ports.prefetch(place);
+        Some(place)
     }
 
-    /// Second step: reads the entry and asks for the record.
-    #[inline]
-    pub fn look_closer_inbound(&self, address: u32, port: u16) -> Option<u32> {
-        let (_, mapping) = self.ports.lookup(self.index_of(address)?, Protocol::Udp, port)?;
-        self.mappings.prefetch(mapping.0);
+    /// Second step: reads the entry and asks for the record, whose index it returns.
+    #[inline(always)]
+    pub fn look_closer_inbound(&self, place: usize) -> Option<u32> {
+        let (_, mapping) = self.ports.lookup_at(place)?;
+        self.mappings.prefetch_write(mapping.0);
         Some(mapping.0)
     }
 
     /// Last step: the internal endpoint of the mapping that the entry names, its life begun anew. None when it has run out.
-    #[inline]
+    #[inline(always)]
     pub fn internal(&mut self, now: Instant, index: u32) -> Option<(u32, u16)> {
         let expires = now + self.idle;
         let mapping = self.mappings.get_mut(index);
         if !mapping.is_alive(now) {
             return None;
         }
-        mapping.refresh_session(TcpState::Transitory, expires);
-        Some((mapping.internal_address, mapping.internal_port))
+        mapping.extend_session(expires);
+        Some((mapping.internal_address(), mapping.internal_port()))
     }
 }
