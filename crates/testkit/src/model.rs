@@ -6,6 +6,7 @@
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use nat::Duration;
 use nat::Instant;
@@ -68,7 +69,11 @@ pub enum Expected {
 pub struct Model {
     settings: Settings,
     /// All mappings that are alive.
-    pub mappings: BTreeMap<Internal, Mapping>,
+    pub mappings: HashMap<Internal, Mapping>,
+    /// Whose each external endpoint is: the same once more, so that a million mappings are no million steps.
+    externals: HashMap<Internal, Internal>,
+    /// The external address of each subscriber's mappings, and how many they are; kept where he may have only one.
+    paired: HashMap<Ipv4Addr, (Ipv4Addr, usize)>,
     /// Unsolicited SYNs: external endpoint and remote endpoint, and when they are due.
     pub held_syns: BTreeMap<(SocketAddrV4, SocketAddrV4), Instant>,
     now: Instant,
@@ -119,7 +124,14 @@ fn remote_of(protocol: Protocol, endpoint: SocketAddrV4) -> SocketAddrV4 {
 impl Model {
     /// Nothing seen yet.
     pub fn new(settings: &Settings, now: Instant) -> Model {
-        Model { settings: settings.clone(), mappings: BTreeMap::new(), held_syns: BTreeMap::new(), now }
+        Model {
+            settings: settings.clone(),
+            mappings: HashMap::new(),
+            externals: HashMap::new(),
+            paired: HashMap::new(),
+            held_syns: BTreeMap::new(),
+            now,
+        }
     }
 
     /// Time passes. Returns the endpoints, external and remote, of SYNs that are to be answered with ICMP 3/3 in it.
@@ -128,7 +140,18 @@ impl Model {
         for mapping in self.mappings.values_mut() {
             mapping.sessions.retain(|_, session| now < session.expires);
         }
-        self.mappings.retain(|_, mapping| mapping.is_alive(now));
+        let Model { mappings, externals, paired, .. } = self;
+        mappings.retain(|(protocol, internal), mapping| {
+            if mapping.is_alive(now) {
+                return true;
+            }
+            externals.remove(&(*protocol, mapping.external));
+            if let Some((_, count)) = paired.get_mut(internal.ip()) {
+                *count -= 1;
+            }
+            false
+        });
+        paired.retain(|_, (_, count)| *count > 0);
         let due = self.held_syns.iter().filter(|(_, due)| **due <= now).map(|(ends, _)| *ends).collect();
         self.held_syns.retain(|_, due| now < *due);
         due
@@ -139,8 +162,7 @@ impl Model {
     }
 
     fn by_external(&self, protocol: Protocol, external: SocketAddrV4) -> Option<Internal> {
-        let found = self.mappings.iter().find(|((of, _), mapping)| *of == protocol && mapping.external == external);
-        found.map(|(internal, _)| *internal)
+        self.externals.get(&(protocol, external)).copied()
     }
 
     fn idle_time(&self, protocol: Protocol) -> Duration {
@@ -205,11 +227,13 @@ impl Model {
         }
         assert_eq!(self.by_external(protocol, external), None, "{external} is given out already");
         if pool.pooling == Pooling::Paired {
-            let mut others = self.mappings.iter().filter(|((_, other), _)| other.ip() == endpoint.ip());
-            assert!(others.all(|(_, mapping)| mapping.external.ip() == external.ip()), "one subscriber, one address");
+            let (address, count) = self.paired.entry(*endpoint.ip()).or_insert((*external.ip(), 0));
+            assert_eq!(address, external.ip(), "one subscriber, one address");
+            *count += 1;
         }
         let mapping = Mapping { external, sessions: BTreeMap::new(), lives_until: self.now };
         self.mappings.insert(internal, mapping);
+        self.externals.insert((protocol, external), internal);
         self.inside(bytes)
     }
 

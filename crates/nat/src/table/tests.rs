@@ -206,3 +206,88 @@ fn empty_table_finds_nothing() {
     assert_eq!(table.first_candidate(0), None);
     table.prefetch(u64::MAX);
 }
+
+/// How a million hashes lie.
+#[derive(Clone, Copy, Debug)]
+enum Spread {
+    /// Anywhere, as under a good hash.
+    Random,
+    /// So many hashes only, each many times over: who finds the secret can do that.
+    FewHashes(u32),
+    /// Anywhere, all with one tag.
+    OneTag,
+    /// So many of them in one bucket, under different tags; the others anywhere.
+    OneBucket(u32),
+}
+
+impl Spread {
+    fn hash(self, serial: u32, random: &mut Random) -> u64 {
+        let any = random.next_u64();
+        match self {
+            Spread::Random => any,
+            Spread::FewHashes(hashes) => (any % u64::from(hashes)).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            Spread::OneTag => any | 0xffff,
+            Spread::OneBucket(members) if serial.is_multiple_of(1_000_000 / members) => any & 0xffff_ffff,
+            Spread::OneBucket(_) => any,
+        }
+    }
+}
+
+/// A table filled to the last entry, changed while it is full or nearly so, and emptied.
+fn fill_change_and_empty(secret: [u64; 4], capacity: usize, spread: Spread) {
+    let mut random = Random::new(secret);
+    let mut table = BucketTable::with_capacity(capacity).unwrap();
+    let mut entries: Vec<(u64, u32)> = Vec::with_capacity(capacity);
+    let mut serial = 0;
+    let mut enter = |table: &mut BucketTable, entries: &mut Vec<(u64, u32)>, random: &mut Random| {
+        serial += 1;
+        let hash = spread.hash(serial, random);
+        let entered = table.insert(hash, serial);
+        if entered.is_ok() {
+            entries.push((hash, serial));
+        }
+        entered
+    };
+    while entries.len() < capacity {
+        assert_eq!(enter(&mut table, &mut entries, &mut random), Ok(()));
+    }
+    // Ever less is taken out before it is filled again: at last one entry at a time.
+    for taken_out in [50_000, 1_000, 30, 1] {
+        for _ in 0..50_000_usize.div_ceil(taken_out).min(1_000) {
+            assert_eq!(enter(&mut table, &mut entries, &mut random), Err(TableFull));
+            assert_eq!(table.len(), capacity);
+            for _ in 0..taken_out {
+                let (hash, index) = entries.swap_remove(random.below(entries.len() as u32) as usize);
+                assert!(table.remove(hash, index));
+                assert_eq!(table.find(hash, |other| other == index), None);
+            }
+            while entries.len() < capacity {
+                assert_eq!(enter(&mut table, &mut entries, &mut random), Ok(()));
+            }
+        }
+    }
+    assert_overflow_counts_are_exact(&table, &entries);
+    for &(hash, index) in &entries {
+        assert_eq!(table.find(hash, |other| other == index), Some(index));
+    }
+    for (hash, index) in entries {
+        assert!(table.remove(hash, index));
+    }
+    assert!(table.buckets.iter().all(|bucket| bucket.overflow == 0 && bucket.tags == [0; SLOTS]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2))]
+
+    #[test]
+    fn a_full_table_of_a_million_has_the_entries_a_plain_list_has(
+        secret in any::<[u64; 4]>(),
+        capacity in 1_000_000_usize..1_000_100,
+        hashes in 10_000_u32..200_000,
+        members in 100_u32..1_500,
+    ) {
+        for spread in [Spread::Random, Spread::OneTag, Spread::FewHashes(hashes), Spread::OneBucket(members)] {
+            fill_change_and_empty(secret, capacity, spread);
+        }
+    }
+}
