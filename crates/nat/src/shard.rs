@@ -41,16 +41,10 @@ use crate::types::WorkerId;
 use crate::unsolicited_syn::SynStore;
 use crate::verdict::Counters;
 use crate::verdict::Verdict;
-use steady::AIM_PASS;
-use steady::CHUNK;
-use steady::LAST_PASS;
 use steady::Looks;
-use steady::PORT_PASS;
-use steady::SUBSCRIBER_PASS;
 use steady::SteadyClock;
 use steady::SteadyTimers;
 use steady::Tally;
-use steady::chunk;
 
 mod errors;
 mod explain;
@@ -92,6 +86,8 @@ pub struct Shard {
     /// Packets that took the short way.
     #[cfg(test)]
     short_ways: u64,
+    /// Room for what the passes find out. None while a burst is being processed.
+    looks: Option<Box<Looks>>,
     /// Room for one packet that is processed away from its buffer. None while it is in use.
     scratch: Option<Box<[u8; SCRATCH_BYTES]>>,
 }
@@ -170,6 +166,7 @@ impl Shard {
             long_way_only: false,
             #[cfg(test)]
             short_ways: 0,
+            looks: Some(Box::default()),
             scratch: Some(Box::new([0; SCRATCH_BYTES])),
             shared,
             worker,
@@ -213,22 +210,19 @@ impl Shard {
     }
 
     fn process_round<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) {
-        let mut looks = Looks::NOTHING;
+        let mut looks = self.looks.take().unwrap_or_default();
         let mut tally = Tally::default();
         let clock = self.timers.at(now);
-        let count = burst.len().min(BURST_MAX);
-        // Each turn takes the next packets into the first pass and those before them one pass on.
-        for turn in 0..count.div_ceil(CHUNK) + LAST_PASS {
-            self.look_at(&mut looks, burst, chunk(turn, 0, count));
-            self.aim(&mut looks, burst, chunk(turn, AIM_PASS, count));
-            if looks.unsettled != 0 {
-                self.find_subscribers(&mut looks, burst, chunk(turn, SUBSCRIBER_PASS, count));
-                self.aim_ports(&mut looks, burst, chunk(turn, PORT_PASS, count));
-            }
-            for i in chunk(turn, LAST_PASS, count) {
-                self.act(now, &clock, &looks, i, &mut burst[i], &mut tally, sink);
-            }
+        self.look_at(&mut looks, burst);
+        self.aim(&mut looks, burst);
+        if looks.unsettled != 0 {
+            self.find_subscribers(&mut looks, burst);
+            self.aim_ports(&mut looks, burst);
         }
+        for (i, packet) in burst.iter_mut().take(BURST_MAX).enumerate() {
+            self.act(now, &clock, &looks, i, packet, &mut tally, sink);
+        }
+        self.looks = Some(looks);
         for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
             self.counters.verdicts[verdict.index()] += tally.packets[way];
             self.counters.bytes_forwarded[way] += tally.bytes[way];

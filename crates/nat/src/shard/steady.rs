@@ -9,8 +9,9 @@
 //!    what its making will touch: the subscriber, the port's bit and its entry.
 //! 4. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
 //!
-//! A pass takes [`CHUNK`] packets at a time, and while it waits for their lines the next pass takes those before. More
-//! would be worse: a core has room for some twenty lines on their way, and drops further requests.
+//! Each pass takes the whole burst, and asks for all its lines in one tight loop, into the second cache: whoever asks for a
+//! line waits for the walk to its page, and only walks that stand close together in the code run side by side; and of
+//! many lines asked for into the first cache some are dropped (figures in docs/performance.md).
 //!
 //! Everything here is computed for UDP and TCP alike and chosen at the end, because which of the two the next packet is
 //! cannot be predicted, and a wrong guess costs as much as all the rest. Whatever is not as usual (another state, another
@@ -18,7 +19,6 @@
 //! in `outbound` and `inbound`, which decides alike for packets that are as usual; a test holds the two together.
 
 use core::hint::select_unpredictable;
-use core::ops::Range;
 
 use wire::checksum::end_around;
 
@@ -92,24 +92,10 @@ impl Kind {
     }
 }
 
-/// Packets in a row that a pass takes at once.
-pub(super) const CHUNK: usize = 8;
-/// Turns after which each pass takes a chunk, counted from the first.
-pub(super) const AIM_PASS: usize = 1;
-pub(super) const SUBSCRIBER_PASS: usize = 2;
-pub(super) const PORT_PASS: usize = 3;
-pub(super) const LAST_PASS: usize = 4;
-
-/// The packets that the pass takes in this turn, of `count`.
-#[inline(always)]
-pub(super) fn chunk(turn: usize, pass: usize, count: usize) -> Range<usize> {
-    match turn.checked_sub(pass) {
-        Some(chunk) => chunk * CHUNK..((chunk + 1) * CHUNK).min(count),
-        None => 0..0,
-    }
-}
-
 /// What the first passes found out about a burst; one array for each thing, as each pass needs few of them.
+///
+/// Kept from burst to burst, because clearing it takes longer than a packet: what is said of a packet counts only once its
+/// pass has been there.
 pub(super) struct Looks {
     pub(super) kind: [Kind; BURST_MAX],
     pub(super) place: [u64; BURST_MAX],
@@ -119,35 +105,43 @@ pub(super) struct Looks {
     further: u64,
     /// A bit for each packet from inside that seems to have no mapping.
     pub(super) unsettled: u64,
+    /// Of unsettled packets.
     subscriber: [u32; BURST_MAX],
+    /// Of unsettled packets.
     port: [Option<PortAim>; BURST_MAX],
 }
 
-impl Looks {
-    pub(super) const NOTHING: Looks = Looks {
-        kind: [Kind::ODD; BURST_MAX],
-        place: [0; BURST_MAX],
-        record: [0; BURST_MAX],
-        further: 0,
-        unsettled: 0,
-        subscriber: [0; BURST_MAX],
-        port: [None; BURST_MAX],
-    };
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks {
+            kind: [Kind::ODD; BURST_MAX],
+            place: [0; BURST_MAX],
+            record: [0; BURST_MAX],
+            further: 0,
+            unsettled: 0,
+            subscriber: [0; BURST_MAX],
+            port: [None; BURST_MAX],
+        }
+    }
+}
 
+impl Looks {
     /// What is known in advance if packet `i` opens a mapping.
     #[inline]
     pub(super) fn foresight(&self, i: usize) -> Foresight {
         let hash = if self.kind[i].is_out() { self.place[i] } else { 0 };
+        if self.unsettled >> i & 1 == 0 {
+            return Foresight::of(hash);
+        }
         Foresight { hash, subscriber: self.subscriber[i], aim: self.port[i] }
     }
 }
 
-/// The numbers of the bits that are set in this range.
-fn bits_in(bits: u64, range: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
-    let mut bits = range.clone().fold(0, |found, i| found | bits & 1 << i);
+/// The numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
-        let next = bits.trailing_zeros() as usize;
-        bits &= bits.wrapping_sub(1);
+        let next = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
         (next < BURST_MAX).then_some(next)
     })
 }
@@ -234,13 +228,11 @@ impl Shard {
             }
             let key = InternalKey { realm: RealmId::default(), protocol, address: source, port: be16::<20>(header) };
             let hash = self.hash_of(&key);
-            self.outbound.prefetch(hash);
             return (Kind(kind | Kind::OUT), hash);
         }
         match self.shared.local.pool_address(be32::<16>(header)) {
             Some(address) => {
                 let place = self.shared.ports.place(address, protocol, be16::<22>(header));
-                self.shared.ports.prefetch(place);
                 (Kind(kind | Kind::IN), place as u64)
             }
             None => (Kind::ODD, 0),
@@ -261,49 +253,62 @@ impl Shard {
             let key =
                 InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
             let hash = self.hash_of(&key);
-            self.outbound.prefetch(hash);
             return (Kind(Kind::OUT), hash);
         }
         match self.shared.local.pool_address(parsed.destination) {
             Some(address) => {
                 let place = self.shared.ports.place(address, protocol, parsed.destination_port);
-                self.shared.ports.prefetch(place);
                 (Kind(Kind::IN), place as u64)
             }
             None => (Kind::ODD, 0),
         }
     }
 
-    /// [`Shard::look`] at some packets.
+    /// [`Shard::look`] at all packets.
     #[inline(always)]
-    pub(super) fn look_at(&self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
-        for i in range {
-            (looks.kind[i], looks.place[i]) = self.look(&burst[i]);
+    pub(super) fn look_at(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
+        let count = burst.len().min(BURST_MAX);
+        (looks.further, looks.unsettled) = (0, 0);
+        for (i, packet) in burst[..count].iter().enumerate() {
+            (looks.kind[i], looks.place[i]) = self.look(packet);
+        }
+        for i in 0..count {
+            let (kind, place) = (looks.kind[i].0, looks.place[i]);
+            if kind & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
+                self.outbound.prefetch(place);
+            } else {
+                self.shared.ports.prefetch(place as usize);
+            }
         }
     }
 
     /// Pass 2: the lines asked for have arrived; asks for the mapping records they name.
     #[inline(always)]
-    pub(super) fn aim(&self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
-        for i in range {
+    pub(super) fn aim(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
+        let count = burst.len().min(BURST_MAX);
+        for (i, packet) in burst[..count].iter().enumerate() {
             let kind = looks.kind[i];
-            if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
+            looks.record[i] = if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
                 let (record, goes_on) = self.outbound.candidate(looks.place[i]);
-                looks.record[i] = record;
-                self.mappings.prefetch_write(record);
                 if record == 0 {
-                    self.aim_further(looks, i, goes_on, &burst[i]);
+                    self.aim_further(looks, i, goes_on, packet);
                 }
+                record
             } else if kind.0 & Kind::IN != 0 {
                 match self.shared.ports.lookup_at(looks.place[i] as usize) {
-                    None => {}
-                    Some((worker, record)) if worker == self.worker => {
-                        looks.record[i] = record.0;
-                        self.mappings.prefetch_write(record.0);
+                    None => 0,
+                    Some((worker, record)) if worker == self.worker => record.0,
+                    Some((worker, _)) => {
+                        aim_abroad(looks, i, worker);
+                        0
                     }
-                    Some((worker, _)) => self.aim_abroad(looks, i, worker),
                 }
-            }
+            } else {
+                0
+            };
+        }
+        for record in &looks.record[..count] {
+            self.mappings.prefetch_write(*record);
         }
     }
 
@@ -312,6 +317,7 @@ impl Shard {
     #[inline(never)]
     fn aim_further(&self, looks: &mut Looks, i: usize, goes_on: bool, packet: &Packet<'_>) {
         looks.unsettled |= 1 << i;
+        (looks.subscriber[i], looks.port[i]) = (0, None);
         if goes_on {
             looks.further |= 1 << i;
             self.outbound.prefetch_next(looks.place[i]);
@@ -323,8 +329,8 @@ impl Shard {
     /// Pass 3, first half: packets from inside whose home bucket has no mapping for them. Looks in further buckets; where
     /// there is none either asks for the subscriber.
     #[inline(never)]
-    pub(super) fn find_subscribers(&self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
-        for i in bits_in(looks.further, &range) {
+    pub(super) fn find_subscribers(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
+        for i in bits(looks.further) {
             let record = self.outbound.first_candidate(looks.place[i]).unwrap_or(0);
             looks.record[i] = record;
             if record == 0 {
@@ -334,15 +340,15 @@ impl Shard {
                 looks.unsettled &= !(1 << i);
             }
         }
-        for i in bits_in(looks.unsettled & !looks.further, &range) {
+        for i in bits(looks.unsettled & !looks.further) {
             self.subscribers.prefetch_candidate(self.subscriber_hash(&burst[i]));
         }
     }
 
     /// Pass 3, second half: asks for the port that the new mapping of a known subscriber will have.
     #[inline(never)]
-    pub(super) fn aim_ports(&mut self, looks: &mut Looks, burst: &[Packet<'_>], range: Range<usize>) {
-        for i in bits_in(looks.unsettled, &range) {
+    pub(super) fn aim_ports(&mut self, looks: &mut Looks, burst: &[Packet<'_>]) {
+        for i in bits(looks.unsettled) {
             let kind = looks.kind[i];
             // Of odd packets the ports are not known here.
             let protocol = match (kind.is_tcp(), kind.is_steady()) {
@@ -369,16 +375,7 @@ impl Shard {
         self.subscribers.hash_of(RealmId::default(), get_u32(packet.bytes, ip::SOURCE))
     }
 
-    #[inline(always)]
-    fn aim_abroad(&self, looks: &mut Looks, i: usize, worker: WorkerId) {
-        // Packets that are on their second half carry more than their headers.
-        if looks.kind[i].is_steady() {
-            looks.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
-            looks.place[i] = u64::from(worker.0);
-        }
-    }
-
-    /// Pass 3 of a packet from inside: where it leaves, or None when it is not as usual and nothing was changed.
+    /// Pass 4 of a packet from inside: where it leaves, or None when it is not as usual and nothing was changed.
     #[inline(always)]
     pub(super) fn steady_out(
         &mut self,
@@ -415,7 +412,7 @@ impl Shard {
         Some(egress)
     }
 
-    /// Pass 3 of a packet from outside: where it leaves, or None when it is not as usual and nothing was changed.
+    /// Pass 4 of a packet from outside: where it leaves, or None when it is not as usual and nothing was changed.
     #[inline(always)]
     pub(super) fn steady_in(
         &mut self,
@@ -442,6 +439,16 @@ impl Shard {
         mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
         rewrite_headers(header, is_tcp, End::Destination, address, port, None);
         Some(hop.egress(address))
+    }
+}
+
+/// The mapping belongs to another worker.
+#[inline(always)]
+fn aim_abroad(looks: &mut Looks, i: usize, worker: WorkerId) {
+    // Packets that are on their second half carry more than their headers.
+    if looks.kind[i].is_steady() {
+        looks.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
+        looks.place[i] = u64::from(worker.0);
     }
 }
 

@@ -17,7 +17,10 @@ use crate::verdict::Verdict;
 /// A whole round over all records takes about this long, if calls come often enough.
 const ROUND_MICROS: u64 = 4_000_000;
 /// In large tables a round takes as long as it takes at this rate: more would cost established packets too much.
-const RECORDS_PER_MICRO_MAX: u64 = 8;
+const RECORDS_PER_MICRO_MAX: u64 = 2;
+/// And so many more for each mapping made since the last call, as long as about as many are found to be ended: a table
+/// whose mappings come and go must not fill up with the dead.
+const RECORDS_PER_CREATED: u64 = 16;
 /// Records visited in one call at most: about 2 µs, as the next ones are asked for in time.
 const RECORDS_PER_CALL_MAX: u64 = 256;
 /// Records visited in one call at least, so that small tables are clean soon.
@@ -77,6 +80,7 @@ impl Shard {
     }
 
     fn sweep_mappings(&mut self, now: Instant, elapsed: u64) {
+        let found = self.sweep.due_count as u64;
         for i in 0..core::mem::take(&mut self.sweep.due_count).min(ENDS_PER_CALL_MAX) {
             let index = self.sweep.due[i];
             // A packet may have ended it meanwhile, or begun a new mapping in its place.
@@ -84,14 +88,15 @@ impl Shard {
                 self.end_mapping(index);
             }
         }
-        let created = self.counters.mappings_created.iter().sum::<u64>();
+        let total = self.counters.mappings_created.iter().sum::<u64>();
+        let created = total - self.sweep.created;
+        self.sweep.created = total;
         let by_time = (elapsed / MICROS_PER_END).min(ENDS_PER_CALL_MAX as u64);
-        let ends_max = ENDS_PER_CALL_MIN + (created - self.sweep.created + by_time) as usize;
+        let ends_max = ENDS_PER_CALL_MIN + (created + by_time) as usize;
         let ends_max = ends_max.min(ENDS_PER_CALL_MAX);
-        self.sweep.created = created;
 
         let end = self.mappings.walk_end();
-        let visits = budget(end, elapsed);
+        let visits = budget(end, elapsed, created.min(found * 2 + 1));
         let mut hand = self.sweep.mapping_hand;
         for _ in 0..visits {
             if self.sweep.due_count >= ends_max {
@@ -123,7 +128,7 @@ impl Shard {
 
     fn sweep_sessions(&mut self, now: Instant, elapsed: u64) {
         let end = self.sessions.walk_end();
-        for _ in 0..budget(end, elapsed) {
+        for _ in 0..budget(end, elapsed, 0) {
             let slot = self.sweep.session_hand;
             self.sweep.session_hand = if slot + 1 >= end { 1 } else { slot + 1 };
             if slot >= end {
@@ -208,9 +213,10 @@ impl Shard {
     }
 }
 
-/// Records to visit now, of so many, when the last visit was so long ago.
-fn budget(records: u32, elapsed_micros: u64) -> u64 {
+/// Records to visit now, of so many, when the last visit was so long ago and so many were made since.
+fn budget(records: u32, elapsed_micros: u64, created: u64) -> u64 {
     let round = u128::from(records) * u128::from(elapsed_micros) / u128::from(ROUND_MICROS);
     let due = (round as u64).min(elapsed_micros.saturating_mul(RECORDS_PER_MICRO_MAX));
+    let due = due.saturating_add(created.saturating_mul(RECORDS_PER_CREATED));
     due.clamp(RECORDS_PER_CALL_MIN, RECORDS_PER_CALL_MAX).min(u64::from(records))
 }
