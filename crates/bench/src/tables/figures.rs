@@ -183,11 +183,14 @@ fn draw_one<B: DrawingBackend>(
         Unit::Cycles => {
             let (low, high) = (low.min(CYCLES_TARGET) / 1.5, high.max(CYCLES_TARGET) * 1.5);
             let mut chart = builder.build_cartesian_2d(sessions, (low..high).log_scale())?;
-            fill_in(&mut chart, lines, "TSC cycles a packet", CYCLES_TARGET, (left, right))
+            // Cycles rise to the right and rates fall: the legend is where nothing is.
+            let legend = SeriesLabelPosition::UpperLeft;
+            fill_in(&mut chart, lines, "TSC cycles a packet", CYCLES_TARGET, (left, right), legend)
         }
         Unit::Mpps => {
             let mut chart = builder.build_cartesian_2d(sessions, 0.0..high.max(MPPS_TARGET) * 1.1)?;
-            fill_in(&mut chart, lines, "million packets a second", MPPS_TARGET, (left, right))
+            let legend = SeriesLabelPosition::UpperRight;
+            fill_in(&mut chart, lines, "million packets a second", MPPS_TARGET, (left, right), legend)
         }
     }?;
     area.present()
@@ -208,6 +211,7 @@ fn fill_in<'a, B, Y>(
     unit: &str,
     target: f64,
     (left, right): (f64, f64),
+    legend: SeriesLabelPosition,
 ) -> Result<(), Failure<B>>
 where
     B: DrawingBackend + 'a,
@@ -235,7 +239,7 @@ where
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(legend)
         .background_style(WHITE.mix(0.8))
         .border_style(TARGET_COLOUR)
         .label_font(("sans-serif", 14))
