@@ -417,6 +417,19 @@ impl MappingStore {
         self.records.prefetch_write(index as usize);
     }
 
+    /// Asks for the records that the next `count` insertions take, as far as they are known without looking.
+    #[inline]
+    pub(crate) fn prefetch_free(&self, count: u32) {
+        if self.free != 0 {
+            // The next one is named in this one: each insertion asks for the next.
+            self.prefetch_write(self.free);
+            return;
+        }
+        for index in self.untouched..self.untouched.saturating_add(count) {
+            self.prefetch_write(index);
+        }
+    }
+
     #[inline]
     pub(crate) fn get(&self, index: u32) -> &Mapping {
         &self.records[index as usize]
@@ -428,6 +441,7 @@ impl MappingStore {
     }
 
     /// Takes a free record and fills it. None when the table is full: nothing is evicted (RFC 6888 REQ-11d).
+    #[inline]
     pub(crate) fn insert(
         &mut self,
         key: &InternalKey,
@@ -438,6 +452,7 @@ impl MappingStore {
         let index = if self.free != 0 {
             let index = self.free;
             self.free = self.records[index as usize].extra_head;
+            self.prefetch_write(self.free);
             index
         } else if (self.untouched as usize) < self.records.len() {
             self.untouched += 1;

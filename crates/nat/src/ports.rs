@@ -131,6 +131,13 @@ pub struct PortTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAim(u16);
 
+impl PortAim {
+    /// The port aimed at, which may be taken.
+    pub const fn port(self) -> u16 {
+        self.0
+    }
+}
+
 fn space(address: AddressIndex, protocol: Protocol) -> usize {
     address.index() * Protocol::COUNT + protocol.index()
 }
@@ -247,7 +254,7 @@ impl PortTable {
         PortTable { exclusive: true, ..self }
     }
 
-    /// Chooses where to look for a free port, and asks for the cache lines that taking it needs. None by chance.
+    /// Chooses where to look for a free port. None by chance.
     #[inline]
     pub fn aim(
         &self,
@@ -259,11 +266,7 @@ impl PortTable {
         random: &mut Random,
     ) -> Option<PortAim> {
         let range = self.range(address, protocol, class)?;
-        let aim = choose(range, self.reserved(address, protocol), worker, workers, random)?;
-        let base = space(address, protocol);
-        self.used.prefetch_write(base * WORDS + usize::from(aim.0 / 64));
-        self.entries.prefetch_write(base * PORTS + usize::from(aim.0));
-        Some(aim)
+        choose(range, self.reserved(address, protocol), worker, workers, random)
     }
 
     /// Takes the free port next to one aimed at with [`PortTable::aim`] for the same address, protocol and class.
@@ -278,12 +281,12 @@ impl PortTable {
         self.take_near(space(address, protocol), parity, aim)
     }
 
-    /// Asks for the lines that giving back a port needs.
+    /// Asks for the lines that taking or giving back the port at this [`PortTable::place`] needs.
     #[inline]
-    pub fn prefetch_release(&self, address: AddressIndex, protocol: Protocol, port: u16) {
-        let base = space(address, protocol);
-        self.used.prefetch_write(base * WORDS + usize::from(port / 64));
-        self.entries.prefetch_write(base * PORTS + usize::from(port));
+    pub fn prefetch_bit_and_entry(&self, place: usize) {
+        const { assert!(PORTS / WORDS == 64, "a word has a bit for each port") };
+        self.used.prefetch_write(place / 64);
+        self.entries.prefetch_write(place);
     }
 
     /// Lowest and highest port of this class that is offered.

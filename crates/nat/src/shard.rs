@@ -51,6 +51,7 @@ mod explain;
 mod fragment_path;
 mod inbound;
 mod local;
+mod opening;
 mod outbound;
 mod show;
 mod state;
@@ -214,7 +215,10 @@ impl Shard {
         let mut tally = Tally::default();
         let clock = self.timers.at(now);
         self.look_at(&mut looks, burst);
-        self.aim(&mut looks, burst);
+        self.aim(&mut looks, burst.len());
+        if looks.further != 0 {
+            self.find_further(&mut looks);
+        }
         if looks.unsettled != 0 {
             self.find_subscribers(&mut looks, burst);
             self.aim_ports(&mut looks, burst);
@@ -247,12 +251,15 @@ impl Shard {
         sink: &mut S,
     ) {
         let kind = looks.kind[i];
-        if kind.is_steady()
+        let is_unsettled = looks.unsettled >> i & 1 != 0;
+        if (kind.is_steady() | is_unsettled)
             && !self.is_long_way_only()
             && let Some(header) = packet.bytes.first_chunk_mut::<HEADERS>()
         {
             let length = be16::<2>(header);
-            let (egress, verdict) = if kind.is_out() {
+            let (egress, verdict) = if is_unsettled {
+                (self.open_usual(now, header, looks, i), Verdict::Outbound)
+            } else if kind.is_out() {
                 (self.steady_out(clock, header, kind, looks.record[i]), Verdict::Outbound)
             } else {
                 (self.steady_in(clock, header, kind, looks.record[i]), Verdict::Inbound)

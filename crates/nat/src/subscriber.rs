@@ -108,10 +108,10 @@ impl SubscriberStore {
         self.table.prefetch(hash);
     }
 
-    /// Asks for the record the table names for this hash.
+    /// The record that [`SubscriberStore::find_hashed`] would try first if it is in its home bucket; else 0.
     #[inline]
-    pub(crate) fn prefetch_candidate(&self, hash: u64) {
-        self.prefetch(self.table.first_candidate(hash).unwrap_or(0));
+    pub(crate) fn candidate(&self, hash: u64) -> u32 {
+        self.table.candidate(hash).0
     }
 
     /// Asks for a record.

@@ -94,6 +94,11 @@ impl BucketTable {
         self.length == 0
     }
 
+    /// Whether there is no room for another entry.
+    pub fn is_full(&self) -> bool {
+        self.length >= self.capacity
+    }
+
     /// Entries it can have.
     pub fn capacity(&self) -> usize {
         self.capacity

@@ -5,8 +5,8 @@
 //! 1. [`Shard::look_at`] reads the headers and asks for the first line: of the table from inside, of the port table from
 //!    outside.
 //! 2. [`Shard::aim`] reads that line and asks for the mapping record.
-//! 3. [`Shard::find_subscribers`] and [`Shard::aim_ports`], only for packets from inside that have no mapping yet, ask for
-//!    what its making will touch: the subscriber, the port's bit and its entry.
+//! 3. The passes of [`opening`](super::opening), only for packets from inside that have no mapping yet, ask for what its
+//!    making will touch.
 //! 4. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
 //!
 //! Each pass takes the whole burst, and asks for all its lines in one tight loop, into the second cache: whoever asks for a
@@ -24,8 +24,6 @@ use wire::checksum::end_around;
 
 use super::Foresight;
 use super::Shard;
-use super::state::UNPAIRED;
-use super::state::port_class;
 use crate::mapping::InternalKey;
 use crate::mapping::steady_remote;
 use crate::packet::BURST_MAX;
@@ -36,9 +34,6 @@ use crate::parse::Class;
 use crate::parse::HEADERS;
 use crate::parse::be16;
 use crate::parse::be32;
-use crate::parse::get_u16;
-use crate::parse::get_u32;
-use crate::parse::ip;
 use crate::parse::parse;
 use crate::ports::PortAim;
 use crate::rewrite::End;
@@ -48,7 +43,6 @@ use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::AddressIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -102,13 +96,17 @@ pub(super) struct Looks {
     /// The mapping record to look at; 0 for none.
     pub(super) record: [u32; BURST_MAX],
     /// A bit for each packet whose mapping may be in a further bucket.
-    further: u64,
+    pub(super) further: u64,
     /// A bit for each packet from inside that seems to have no mapping.
     pub(super) unsettled: u64,
-    /// Of unsettled packets.
-    subscriber: [u32; BURST_MAX],
-    /// Of unsettled packets.
-    port: [Option<PortAim>; BURST_MAX],
+    /// Of unsettled packets, as all below: their subscribers' hashes.
+    pub(super) subscriber_hash: [u64; BURST_MAX],
+    /// The subscriber's record; 0 when it is not known.
+    pub(super) subscriber: [u32; BURST_MAX],
+    /// Where to look for a port of the subscriber's address.
+    pub(super) port: [Option<PortAim>; BURST_MAX],
+    /// The place of that port in the port table.
+    pub(super) port_place: [usize; BURST_MAX],
 }
 
 impl Default for Looks {
@@ -119,8 +117,10 @@ impl Default for Looks {
             record: [0; BURST_MAX],
             further: 0,
             unsettled: 0,
+            subscriber_hash: [0; BURST_MAX],
             subscriber: [0; BURST_MAX],
             port: [None; BURST_MAX],
+            port_place: [0; BURST_MAX],
         }
     }
 }
@@ -135,15 +135,6 @@ impl Looks {
         }
         Foresight { hash, subscriber: self.subscriber[i], aim: self.port[i] }
     }
-}
-
-/// The numbers of the bits that are set.
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
-    core::iter::from_fn(move || {
-        let next = set.trailing_zeros() as usize;
-        set &= set.wrapping_sub(1);
-        (next < BURST_MAX).then_some(next)
-    })
 }
 
 /// Forwarded packets of a burst, by way: out, in. Added to the counters once a burst.
@@ -284,14 +275,13 @@ impl Shard {
 
     /// Pass 2: the lines asked for have arrived; asks for the mapping records they name.
     #[inline(always)]
-    pub(super) fn aim(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
-        let count = burst.len().min(BURST_MAX);
-        for (i, packet) in burst[..count].iter().enumerate() {
+    pub(super) fn aim(&self, looks: &mut Looks, count: usize) {
+        for i in 0..count.min(BURST_MAX) {
             let kind = looks.kind[i];
             looks.record[i] = if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
                 let (record, goes_on) = self.outbound.candidate(looks.place[i]);
                 if record == 0 {
-                    self.aim_further(looks, i, goes_on, packet);
+                    self.aim_further(looks, i, goes_on);
                 }
                 record
             } else if kind.0 & Kind::IN != 0 {
@@ -307,72 +297,20 @@ impl Shard {
                 0
             };
         }
-        for record in &looks.record[..count] {
+        for record in &looks.record[..count.min(BURST_MAX)] {
             self.mappings.prefetch_write(*record);
         }
     }
 
-    /// The home bucket has no mapping for a packet from inside: asks for the next bucket if there may be one, else for the
-    /// subscriber.
+    /// The home bucket has no mapping for a packet from inside: asks for the next bucket if there may be one.
     #[inline(never)]
-    fn aim_further(&self, looks: &mut Looks, i: usize, goes_on: bool, packet: &Packet<'_>) {
+    fn aim_further(&self, looks: &mut Looks, i: usize, goes_on: bool) {
         looks.unsettled |= 1 << i;
         (looks.subscriber[i], looks.port[i]) = (0, None);
         if goes_on {
             looks.further |= 1 << i;
             self.outbound.prefetch_next(looks.place[i]);
-        } else {
-            self.subscribers.prefetch_table(self.subscriber_hash(packet));
         }
-    }
-
-    /// Pass 3, first half: packets from inside whose home bucket has no mapping for them. Looks in further buckets; where
-    /// there is none either asks for the subscriber.
-    #[inline(never)]
-    pub(super) fn find_subscribers(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
-        for i in bits(looks.further) {
-            let record = self.outbound.first_candidate(looks.place[i]).unwrap_or(0);
-            looks.record[i] = record;
-            if record == 0 {
-                self.subscribers.prefetch_table(self.subscriber_hash(&burst[i]));
-            } else {
-                self.mappings.prefetch_write(record);
-                looks.unsettled &= !(1 << i);
-            }
-        }
-        for i in bits(looks.unsettled & !looks.further) {
-            self.subscribers.prefetch_candidate(self.subscriber_hash(&burst[i]));
-        }
-    }
-
-    /// Pass 3, second half: asks for the port that the new mapping of a known subscriber will have.
-    #[inline(never)]
-    pub(super) fn aim_ports(&mut self, looks: &mut Looks, burst: &[Packet<'_>]) {
-        for i in bits(looks.unsettled) {
-            let kind = looks.kind[i];
-            // Of odd packets the ports are not known here.
-            let protocol = match (kind.is_tcp(), kind.is_steady()) {
-                (true, _) => Protocol::Tcp,
-                (false, true) => Protocol::Udp,
-                (false, false) => continue,
-            };
-            let source = get_u32(burst[i].bytes, ip::SOURCE);
-            let hash = self.subscriber_hash(&burst[i]);
-            let Some(slot) = self.subscribers.find_hashed(hash, RealmId::default(), source) else { continue };
-            looks.subscriber[i] = slot;
-            let paired = AddressIndex(self.subscribers.get(slot).paired);
-            if paired == UNPAIRED {
-                continue;
-            }
-            let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), self.shared.facts(paired));
-            let workers = self.shared.workers();
-            looks.port[i] = self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random);
-        }
-    }
-
-    /// The subscriber's hash of a packet from inside.
-    fn subscriber_hash(&self, packet: &Packet<'_>) -> u64 {
-        self.subscribers.hash_of(RealmId::default(), get_u32(packet.bytes, ip::SOURCE))
     }
 
     /// Pass 4 of a packet from inside: where it leaves, or None when it is not as usual and nothing was changed.

@@ -122,7 +122,8 @@ impl Shard {
         self.outbound.prefetch(self.hash_of(&key));
         self.subscribers.prefetch(mapping.subscriber);
         if let Some(address) = self.shared.local.pool_address(mapping.external_address) {
-            self.shared.ports.prefetch_release(address, key.protocol, mapping.external_port());
+            let ports = &self.shared.ports;
+            ports.prefetch_bit_and_entry(ports.place(address, key.protocol, mapping.external_port()));
         }
     }
 

@@ -1,0 +1,197 @@
+//! The usual opening, a burst at a time: first packets of subscribers who have other mappings already.
+//!
+//! A new mapping touches more lines than any other packet: the subscriber's bucket and record, the port's bit and its entry,
+//! the new record. The passes between [`Shard::aim`](super::Shard) and the last one ask for them, each pass in one tight loop
+//! (see [`steady`](super::steady)), and find out what the next one needs:
+//!
+//! 1. [`Shard::find_further`] looks for mappings beyond their home bucket; packets that have one are as usual after all.
+//! 2. [`Shard::find_subscribers`] asks for the subscribers' buckets, then for the records these name.
+//! 3. [`Shard::aim_ports`] chooses where to look for a port, and asks for its bit and entry, and for new mapping records.
+//!
+//! [`Shard::open_usual`] makes mapping and session at once. Whatever is not as usual (a new subscriber, a port whose
+//! neighbours are all taken, a hairpin, a fragment, a held SYN) is left untouched for `open_outbound`, which decides alike.
+
+use wire::tcp::Flags;
+
+use super::Shard;
+use super::state::UNPAIRED;
+use super::state::port_class;
+use super::steady::Looks;
+use crate::mapping::InternalKey;
+use crate::mapping::NewSession;
+use crate::packet::BURST_MAX;
+use crate::packet::Egress;
+use crate::packet::Packet;
+use crate::parse::HEADERS;
+use crate::parse::be16;
+use crate::parse::be32;
+use crate::parse::destination_is_valid;
+use crate::parse::get_u16;
+use crate::parse::get_u32;
+use crate::parse::ip;
+use crate::ports::Parity;
+use crate::rewrite::End;
+use crate::rewrite::rewrite_headers;
+use crate::tcp;
+use crate::tcp::TcpState;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+
+/// The numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let next = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (next < BURST_MAX).then_some(next)
+    })
+}
+
+impl Shard {
+    /// Packets whose home bucket has no mapping, though a further bucket may.
+    pub(super) fn find_further(&self, looks: &mut Looks) {
+        for i in bits(looks.further) {
+            if let Some(record) = self.outbound.first_candidate(looks.place[i]) {
+                looks.record[i] = record;
+                self.mappings.prefetch_write(record);
+                looks.unsettled &= !(1 << i);
+            }
+        }
+    }
+
+    /// Asks for what the subscribers of unsettled packets are found in.
+    pub(super) fn find_subscribers(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
+        for i in bits(looks.unsettled) {
+            let source = get_u32(burst[i].bytes, ip::SOURCE);
+            looks.subscriber_hash[i] = self.subscribers.hash_of(RealmId::default(), source);
+        }
+        for i in bits(looks.unsettled) {
+            self.subscribers.prefetch_table(looks.subscriber_hash[i]);
+        }
+        for i in bits(looks.unsettled) {
+            looks.subscriber[i] = self.subscribers.candidate(looks.subscriber_hash[i]);
+        }
+        for i in bits(looks.unsettled) {
+            self.subscribers.prefetch(looks.subscriber[i]);
+        }
+    }
+
+    /// Chooses where to look for the port of a new mapping of a known subscriber.
+    pub(super) fn aim_ports(&mut self, looks: &mut Looks, burst: &[Packet<'_>]) {
+        for i in bits(looks.unsettled) {
+            let kind = looks.kind[i];
+            let candidate = core::mem::take(&mut looks.subscriber[i]);
+            // Of odd packets the ports are not known here.
+            let protocol = match (kind.is_tcp(), kind.is_steady()) {
+                (true, _) => Protocol::Tcp,
+                (false, true) => Protocol::Udp,
+                (false, false) => continue,
+            };
+            let (realm, source) = (RealmId::default(), get_u32(burst[i].bytes, ip::SOURCE));
+            let known = if self.subscribers.is(candidate, realm, source) {
+                Some(candidate)
+            } else {
+                self.subscribers.find_hashed(looks.subscriber_hash[i], realm, source)
+            };
+            let Some(slot) = known else { continue };
+            looks.subscriber[i] = slot;
+            let paired = AddressIndex(self.subscribers.get(slot).paired);
+            if paired == UNPAIRED {
+                continue;
+            }
+            let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), self.shared.facts(paired));
+            let workers = self.shared.workers();
+            if let Some(aim) = self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random) {
+                looks.port[i] = Some(aim);
+                looks.port_place[i] = self.shared.ports.place(paired, protocol, aim.port());
+            }
+        }
+        for i in bits(looks.unsettled) {
+            if looks.port[i].is_some() {
+                self.shared.ports.prefetch_bit_and_entry(looks.port_place[i]);
+            }
+        }
+        self.mappings.prefetch_free(looks.unsettled.count_ones());
+    }
+
+    /// Opens mapping and session of packet `i`, one that looks found unsettled; where it leaves, or None when it is not as
+    /// usual and nothing was changed.
+    #[inline]
+    pub(super) fn open_usual(
+        &mut self,
+        now: Instant,
+        header: &mut [u8; HEADERS],
+        looks: &Looks,
+        i: usize,
+    ) -> Option<Egress> {
+        let aim = looks.port[i]?;
+        let is_tcp = looks.kind[i].is_tcp();
+        let flags = Flags(header[33]);
+        let opens = flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST).union(Flags::FIN));
+        if is_tcp && !(opens && self.syns.is_empty()) {
+            return None;
+        }
+        let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
+        let (source, destination) = (be32::<12>(header), be32::<16>(header));
+        let key = InternalKey { realm: RealmId::default(), protocol, address: source, port: be16::<20>(header) };
+        // The source was checked when the subscriber became one.
+        if !self.subscribers.is(looks.subscriber[i], key.realm, source)
+            || !destination_is_valid(destination)
+            || self.shared.local.lookup(destination).is_some()
+        {
+            return None;
+        }
+        let hop = *self.shared.route(Side::Outside, destination)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        let hash = looks.place[i];
+        // A packet before in the burst may have made it.
+        if self.mappings.is_full() || self.outbound.is_full() || self.find_mapping(&key, hash).is_some() {
+            return None;
+        }
+        let subscriber = looks.subscriber[i];
+        let address = AddressIndex(self.subscribers.get(subscriber).paired);
+        if address == UNPAIRED {
+            return None;
+        }
+        let parity = self.shared.facts(address).parity.then(|| Parity::of(key.port));
+        let port = self.shared.ports.allocate_near(address, protocol, parity, aim)?;
+        let external = Endpoint::new(self.shared.address(address), port);
+        let index = self.mappings.insert(&key, subscriber, external, now)?;
+        let entered = self.outbound.insert(hash, index.0);
+        debug_assert!(entered.is_ok(), "it was not full");
+        self.subscribers.count_mapping(subscriber, protocol);
+        let state = if is_tcp { TcpState::OpeningOutbound } else { TcpState::Established };
+        let timeouts = &self.shared.settings().timeouts;
+        let lifetime = if is_tcp { tcp::lifetime(state, timeouts) } else { timeouts.udp };
+        let mapping = self.mappings.get_mut(index.0);
+        mapping.set_inline_session(&NewSession {
+            remote_address: destination,
+            remote_port: be16::<22>(header),
+            state,
+            opened_from: Side::Inside,
+            hairpin: false,
+            expires: now + lifetime,
+        });
+        if is_tcp {
+            let headers = 20 + u32::from(header[32] >> 4) * 4;
+            let payload = u32::from(be16::<2>(header)).saturating_sub(headers);
+            mapping.tracker.observe(Side::Inside, be32::<24>(header), payload + 1, be32::<28>(header), flags);
+        }
+        // Last, because from here on other workers find the owner of the external endpoint.
+        self.shared.ports.publish(address, protocol, port, self.worker, index);
+        self.counters.mappings_created[protocol.index()] += 1;
+        self.counters.sessions_created += 1;
+        let identification = if header[6] & 0x40 == 0 {
+            Some(self.identifications.next(external.address, destination.into(), header[9]))
+        } else {
+            None
+        };
+        rewrite_headers(header, is_tcp, End::Source, external.address.to_bits(), port, identification);
+        Some(hop.egress(destination))
+    }
+}
