@@ -269,6 +269,17 @@ impl PortTable {
         choose(range, self.reserved(address, protocol), worker, workers, random)
     }
 
+    /// Whether no port of this parity is known to be free in the word aimed at.
+    #[inline]
+    fn is_full(&self, base: usize, parity: Option<Parity>, aim: PortAim) -> bool {
+        let word = usize::from(aim.0 / 64);
+        let full = |parity| self.full[summary_of(base, parity, word)].load(Ordering::Relaxed) >> (word % 64) & 1 != 0;
+        match parity {
+            Some(parity) => full(parity),
+            None => full(Parity::Even) && full(Parity::Odd),
+        }
+    }
+
     /// Takes the free port next to one aimed at with [`PortTable::aim`] for the same address, protocol and class.
     #[inline]
     pub fn allocate_near(
@@ -320,10 +331,10 @@ impl PortTable {
         random: &mut Random,
     ) -> Option<u16> {
         let base = space(address, protocol);
-        let range = self.range(address, protocol, class)?;
-        let reserved = self.reserved(address, protocol);
+        self.range(address, protocol, class)?;
         for _ in 0..PROBES {
-            if let Some(aim) = choose(range, reserved, worker, workers, random)
+            if let Some(aim) = self.aim(address, protocol, class, worker, workers, random)
+                && !self.is_full(base, parity, aim)
                 && let Some(port) = self.take_near(base, parity, aim)
             {
                 return Some(port);

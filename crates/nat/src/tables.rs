@@ -126,7 +126,11 @@ impl Tables {
             self.mappings.prefetch_write(look.record);
         }
         if look.record == 0 {
-            look.aim = self.ports.aim(self.home(address), Protocol::Udp, CLASS, WORKER, 1, &mut self.random);
+            let home = self.home(address);
+            look.aim = self.ports.aim(home, Protocol::Udp, CLASS, WORKER, 1, &mut self.random);
+            if let Some(aim) = look.aim {
+                self.ports.prefetch_bit_and_entry(self.ports.place(home, Protocol::Udp, aim.port()));
+            }
         }
     }
 

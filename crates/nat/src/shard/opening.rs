@@ -8,8 +8,8 @@
 //! 2. [`Shard::find_subscribers`] asks for the subscribers' buckets, then for the records these name.
 //! 3. [`Shard::aim_ports`] chooses where to look for a port, and asks for its bit and entry, and for new mapping records.
 //!
-//! [`Shard::open_usual`] makes mapping and session at once. Whatever is not as usual (a new subscriber, a port whose
-//! neighbours are all taken, a hairpin, a fragment, a held SYN) is left untouched for `open_outbound`, which decides alike.
+//! [`Shard::open_usual`] makes mapping and session at once. Whatever is not as usual (a new subscriber, an address that has
+//! run full, a hairpin, a fragment, a held SYN) is left untouched for `open_outbound`, which decides alike.
 
 use wire::tcp::Flags;
 
@@ -29,7 +29,6 @@ use crate::parse::destination_is_valid;
 use crate::parse::get_u16;
 use crate::parse::get_u32;
 use crate::parse::ip;
-use crate::ports::Parity;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
 use crate::tcp;
@@ -102,7 +101,9 @@ impl Shard {
             if paired == UNPAIRED {
                 continue;
             }
-            let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), self.shared.facts(paired));
+            let facts = self.shared.facts(paired);
+            let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
+            let class = port_class(port, facts);
             let workers = self.shared.workers();
             if let Some(aim) = self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random) {
                 looks.port[i] = Some(aim);
@@ -158,8 +159,9 @@ impl Shard {
         if address == UNPAIRED {
             return None;
         }
-        let parity = self.shared.facts(address).parity.then(|| Parity::of(key.port));
-        let port = self.shared.ports.allocate_near(address, protocol, parity, aim)?;
+        let facts = *self.shared.facts(address);
+        let class = port_class(key.port, &facts);
+        let (address, port) = self.take_port(&key, &facts, class, address, Some(aim))?;
         let external = Endpoint::new(self.shared.address(address), port);
         let index = self.mappings.insert(&key, subscriber, external, now)?;
         let entered = self.outbound.insert(hash, index.0);

@@ -306,7 +306,8 @@ impl Shard {
     }
 
     /// Takes a free external port at random: on the paired address, or on any of the pool.
-    fn take_port(
+    #[inline]
+    pub(super) fn take_port(
         &mut self,
         key: &InternalKey,
         facts: &PoolFacts,

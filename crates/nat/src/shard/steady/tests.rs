@@ -245,4 +245,8 @@ fn usual_packets_take_the_short_way() {
     }
     // All but the four that open and establish.
     assert_eq!(compare(&settings(), &bursts), 40 + 1);
+    // The subscriber's next mappings: the packets that open them too.
+    let next = |tcp, flags| Spec { flow: 3, ..usual(true, tcp, flags) };
+    bursts.push(vec![next(true, 0x02), next(false, 0), usual(true, true, 0x10)]);
+    assert_eq!(compare(&settings(), &bursts), 40 + 1 + 3);
 }
