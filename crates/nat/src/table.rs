@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  bucket (one 64-byte cache line)
-//!  ┌───────────────┬───────────────────────┬──────────┬─────┐
-//!  │ tags 8 × u16  │ indices 8 × u32       │ overflow │     │   tag 0: slot is empty
-//!  └───────────────┴───────────────────────┴──────────┴─────┘
+//!  ┌───────────────┬──────────────────────────┬──────────┐
+//!  │ tags 10 × u16 │ indices 10 × u32         │ overflow │   tag 0: slot is empty
+//!  └───────────────┴──────────────────────────┴──────────┘
 //!  hash: upper 32 bits → home bucket, lower 16 bits → tag
 //! ```
 //!
@@ -20,7 +20,10 @@ use mem::FromZeros;
 use mem::Need;
 use mem::PageKind;
 
-const SLOTS: usize = 8;
+const SLOTS: usize = 10;
+
+/// Tags compared at once.
+const LANES: usize = 8;
 
 /// Share of slots in use at capacity: 4 of 5. A lookup then reads 1.15 lines on average.
 const LOAD_MAX: (usize, usize) = (4, 5);
@@ -40,8 +43,24 @@ impl Bucket {
     /// One bit for each slot whose tag is `tag`.
     #[inline(always)]
     fn matches(&self, tag: u16) -> u32 {
-        mem::equal_lanes(&self.tags, tag)
+        const { assert!(SLOTS == LANES + 2, "the last lanes overlap the first, and begin two slots later") };
+        let (first, last) = (self.tags.first_chunk::<LANES>(), self.tags.last_chunk::<LANES>());
+        let (Some(first), Some(last)) = (first, last) else { return 0 };
+        mem::equal_lanes(first, tag) | mem::equal_lanes(last, tag) << 2
     }
+
+    /// The index in the first slot of these.
+    #[inline(always)]
+    fn index_in(&self, slots: u32) -> u32 {
+        self.indices[first_of(slots)]
+    }
+}
+
+/// The number of the first slot of these, of which there must be one.
+#[inline(always)]
+fn first_of(slots: u32) -> usize {
+    // Never cuts anything off, and spares the check of the bounds.
+    (slots.trailing_zeros() as usize).min(SLOTS - 1)
 }
 
 /// The table already has as many entries as it was made for.
@@ -51,8 +70,8 @@ pub struct TableFull;
 
 /// A multimap from 64-bit hash to `u32` index. See the [module](self).
 ///
-/// Entries with the same home bucket cost one more cache line for every eight of them, so n equal hashes
-/// cost n / 8 lines a lookup. The hash is keyed ([`crate::random::KeyedHash`]), so nobody outside can
+/// Entries with the same home bucket cost one more cache line for every ten of them, so n equal hashes
+/// cost n / 10 lines a lookup. The hash is keyed ([`crate::random::KeyedHash`]), so nobody outside can
 /// make that happen. Owned by one worker.
 #[derive(Debug)]
 pub struct BucketTable {
@@ -62,7 +81,7 @@ pub struct BucketTable {
 }
 
 impl BucketTable {
-    /// A table for up to `entries_max` entries: 10 bytes each.
+    /// A table for up to `entries_max` entries: 8 bytes each.
     ///
     /// # Errors
     /// When there is not enough memory.
@@ -141,7 +160,7 @@ impl BucketTable {
     pub fn candidate(&self, hash: u64) -> (u32, bool) {
         let bucket = &self.buckets[self.home(hash)];
         let matches = bucket.matches(BucketTable::tag(hash));
-        let index = bucket.indices[matches.trailing_zeros() as usize % SLOTS];
+        let index = bucket.index_in(matches);
         (if matches == 0 { 0 } else { index }, (matches == 0) & (bucket.overflow != 0))
     }
 
@@ -166,7 +185,7 @@ impl BucketTable {
             let bucket = &self.buckets[position];
             let mut matches = bucket.matches(tag);
             while matches != 0 {
-                let index = bucket.indices[matches.trailing_zeros() as usize % SLOTS];
+                let index = bucket.index_in(matches);
                 if is_it(index) {
                     return Some(index);
                 }
@@ -195,7 +214,7 @@ impl BucketTable {
             let bucket = &mut self.buckets[position];
             let empty = bucket.matches(0);
             if empty != 0 {
-                let slot = empty.trailing_zeros() as usize % SLOTS;
+                let slot = first_of(empty);
                 bucket.tags[slot] = BucketTable::tag(hash);
                 bucket.indices[slot] = index;
                 self.length += 1;
@@ -228,7 +247,7 @@ impl BucketTable {
             let bucket = &self.buckets[position];
             let mut matches = bucket.matches(tag);
             while matches != 0 {
-                let slot = matches.trailing_zeros() as usize % SLOTS;
+                let slot = first_of(matches);
                 if bucket.indices[slot] == index {
                     return Some((position, slot));
                 }
