@@ -11,28 +11,21 @@ use std::sync::Arc;
 use std::sync::Barrier;
 
 use mem::Arena;
-use mem::Need;
 use mem::NotEnough;
 use mem::Stock;
+use mem::tsc;
 use nat::Counters;
 use nat::Instant;
 use nat::Outcome;
-use nat::Packet;
+use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
-use nat::packet::Egress;
-use nat::packet::PacketMeta;
-use nat::packet::Sink;
-use nat::packet::Stage;
 use nat::settings::Filtering;
-use nat::settings::Interface;
-use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
 use nat::settings::Pooling;
-use nat::settings::Route;
-use nat::types::InterfaceId;
+use nat::types::AddressIndex;
 use nat::types::MappingIndex;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -42,20 +35,23 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
+use crate::burst_times::Begun;
+use crate::fill_rates::FillRates;
+use crate::fill_rates::FillReport;
 use crate::memory_bound;
-use mem::tsc;
-
-/// Packets in a burst.
-const BURST: usize = 64;
-/// Flows drawn at once, as many as 64 bursts need. Reading a flow from the list before each packet would leave the core's
-/// caches of pages full of the list's, which no real traffic does: packets come in rings.
-const DRAWN: usize = 64 * BURST;
-/// Bytes of a frame behind its Ethernet header: a 64-byte frame without its check sequence has 60, of which 14 are link header.
-const PACKET_BYTES: usize = 46;
-/// Ports one external address gives to each protocol in the benchmark.
-const PORTS_PER_ADDRESS: u64 = 64_512;
-/// Mappings of one subscriber, of both protocols together.
-const MAPPINGS_PER_SUBSCRIBER: u64 = 64;
+use crate::traffic;
+use crate::traffic::ACK;
+use crate::traffic::BURST;
+use crate::traffic::Buffer;
+use crate::traffic::Drawn;
+use crate::traffic::Flow;
+use crate::traffic::MAPPINGS_PER_SUBSCRIBER;
+use crate::traffic::Nowhere;
+use crate::traffic::PORTS_PER_ADDRESS;
+use crate::traffic::SYN;
+use crate::traffic::flows;
+use crate::traffic::write_inbound;
+use crate::traffic::write_outbound;
 
 /// In the mixed mode: how long a new flow lives.
 const CHURN_LIFETIME: nat::Duration = nat::Duration::from_millis(10);
@@ -64,11 +60,23 @@ const CHURN_SUBSCRIBERS: u32 = 4_096;
 /// In the mixed mode: room for new flows that have run out and are not swept yet, beyond a quarter of all.
 const CHURN_ROOM: u64 = 262_144;
 
+/// First port of the pool.
+const FIRST_PORT: u16 = 1_024;
+/// In the mode `new`: of so many ports that the sessions need there is one more. With less, addresses that got a few more subscribers
+/// than others would run full before all sessions are there.
+const TIGHT_POOL_ROOM: u64 = 256;
+/// In the mode `new`: subscribers of an address that open the flows that take its last ports.
+const LAST_SUBSCRIBERS: usize = 16;
+/// Their first internal port.
+const LAST_INTERNAL_PORT: u64 = 30_000;
+
 /// In the mode `new`: smaller tables are filled again and again, each time with a new shard.
 pub(crate) const FILLED_ONCE_FROM: u64 = 1_000_000;
 
 /// Mappings one shard can have.
 const MAPPINGS_MAX: u64 = MappingIndex::COUNT_MAX as u64;
+/// Sessions one worker can be asked for.
+pub(crate) const SESSIONS_OF_WORKER_MAX: u64 = MAPPINGS_MAX - CHURN_ROOM;
 /// Flows in all: what the subscribers' addresses before those of the new flows are enough for, with room for workers that get
 /// more of them than others.
 const SESSIONS_MAX: u64 = 700_000_000;
@@ -133,6 +141,9 @@ pub struct Report {
     pub p999_ns: f64,
     /// Longest burst.
     pub max_ns: f64,
+    /// In the mode `new` with one worker: how the rate changed while the table filled, and when the pool ran out of ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fill: Option<FillReport>,
 }
 
 /// Why the benchmark could not run.
@@ -170,80 +181,35 @@ pub enum BenchError {
     Worker,
 }
 
-/// Nothing leaves the engine by itself in these benchmarks; counts what does.
-#[derive(Default)]
-struct Nowhere {
-    packets: u64,
-}
-
-impl Sink for Nowhere {
-    fn transmit(&mut self, _: Egress, _: &[&[u8]]) -> bool {
-        self.packets += 1;
-        true
-    }
-
-    fn hand_off(&mut self, _: WorkerId, _: PacketMeta, _: &[&[u8]]) -> bool {
-        self.packets += 1;
-        true
-    }
-}
-
-/// One session of the benchmark: what is needed to write its packets. 16 bytes.
-#[derive(Clone, Copy, zerocopy::FromZeros)]
-#[repr(C)]
-struct Flow {
-    internal_address: u32,
-    external_address: u32,
-    internal_port: u16,
-    external_port: u16,
-    /// Index of the remote server, top bit: TCP.
-    server: u16,
-    _reserved: u16,
-}
-
-const TCP: u16 = 0x8000;
-const SERVERS: u16 = 1_024;
-
-impl Flow {
-    fn is_tcp(&self) -> bool {
-        self.server & TCP != 0
-    }
-
-    fn remote_address(&self) -> u32 {
-        u32::from(Ipv4Addr::new(198, 18, 0, 0)) + u32::from(self.server & !TCP)
-    }
-}
-
-/// A packet as the benchmark writes it: 46 bytes in a 64-byte line of its own.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Buffer([u8; 64]);
-
-fn settings(options: &Options) -> Settings {
+/// What an engine is told that is to hold these sessions.
+pub(crate) fn settings(options: &Options) -> Settings {
     let per_protocol = options.sessions.div_ceil(2);
     // Room for the sessions and for those that the mixed mode opens while as many run out.
     let room = if options.mode == Mode::Mixed { per_protocol + per_protocol / 4 + CHURN_ROOM } else { per_protocol };
-    let addresses = room.div_ceil(PORTS_PER_ADDRESS).max(1) + 1;
-    let first = u32::from(Ipv4Addr::new(203, 0, 0, 1));
+    // When all sessions are new, hardly more ports than they need, so that they run short.
+    let (addresses, ports) = match options.mode {
+        Mode::New => {
+            let needed = room + room / TIGHT_POOL_ROOM + 64;
+            let addresses = needed.div_ceil(PORTS_PER_ADDRESS);
+            (addresses, needed.div_ceil(addresses))
+        }
+        _ => (room.div_ceil(PORTS_PER_ADDRESS).max(1) + 1, PORTS_PER_ADDRESS),
+    };
     let per_worker = options.sessions.div_ceil(options.workers as u64);
     let mappings_max = match options.mode {
-        Mode::Mixed => (per_worker + per_worker / 4 + CHURN_ROOM).min(MAPPINGS_MAX),
+        Mode::Mixed => per_worker + per_worker / 4 + CHURN_ROOM,
+        // One worker goes on to the last port.
+        Mode::New if options.workers == 1 => addresses * ports * 2,
         _ => per_worker + 64,
-    } as u32;
+    };
     let mut settings = Settings {
-        interfaces: vec![
-            interface("inside", Side::Inside, Ipv4Addr::new(192, 168, 255, 1)),
-            interface("outside", Side::Outside, Ipv4Addr::new(192, 168, 254, 1)),
-        ],
-        routes: vec![
-            route(Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 8), Ipv4Addr::new(192, 168, 255, 2), 0),
-            route(Some(Prefix::ALL), Ipv4Addr::new(192, 168, 254, 2), 1),
-        ],
+        interfaces: traffic::interfaces(),
+        routes: traffic::routes(),
         pools: vec![Pool {
             name: "bench".to_owned(),
-            addresses: (0..addresses as u32).map(|i| Ipv4Addr::from_bits(first + i)).collect(),
-            port_min: 1_024,
-            port_max: u16::MAX,
+            addresses: traffic::addresses(Ipv4Addr::new(203, 0, 0, 1), addresses),
+            port_min: FIRST_PORT,
+            port_max: FIRST_PORT + (ports - 1) as u16,
             reserved_ports: Vec::new(),
             subscribers: vec![Prefix::ALL],
             pooling: Pooling::Paired,
@@ -251,7 +217,7 @@ fn settings(options: &Options) -> Settings {
             parity: false,
         }],
         limits: Limits {
-            mappings_max,
+            mappings_max: mappings_max.min(MAPPINGS_MAX) as u32,
             extra_sessions_max: 1_024,
             subscribers_max: (per_worker / MAPPINGS_PER_SUBSCRIBER) as u32 + CHURN_SUBSCRIBERS + 64,
             ..Limits::default()
@@ -268,19 +234,6 @@ fn settings(options: &Options) -> Settings {
     settings
 }
 
-fn interface(name: &str, side: Side, address: Ipv4Addr) -> Interface {
-    Interface {
-        name: name.to_owned(),
-        side,
-        addresses: vec![InterfaceAddress { address, prefix_length: 30 }],
-        mtu: 1_500,
-    }
-}
-
-fn route(prefix: Option<Prefix>, next_hop: Ipv4Addr, interface: u16) -> Route {
-    Route { prefix: prefix.unwrap_or(Prefix::ALL), next_hop, interface: InterfaceId(interface) }
-}
-
 /// What one worker measured.
 struct WorkerResult {
     packets: u64,
@@ -292,11 +245,7 @@ struct WorkerResult {
     resident_bytes: u64,
     bound_cycles_per_packet: f64,
     bursts: hdrhistogram::Histogram<u64>,
-}
-
-/// The memory of the list of flows of one worker.
-pub(crate) fn flows_need(flows: u64) -> Need {
-    Arena::<Flow>::need(flows as usize)
+    fill: Option<FillReport>,
 }
 
 /// Runs the benchmark. `warn` is called at most once, when all memory is taken and some of it is not on hugepages.
@@ -339,7 +288,7 @@ fn check(options: &Options) -> Result<(), BenchError> {
     if options.sessions < options.workers as u64 * BURST as u64 {
         return out_of_range("--sessions", options.sessions.to_string(), "give at least 64 for each worker".to_owned());
     }
-    let most = MAPPINGS_MAX - CHURN_ROOM;
+    let most = SESSIONS_OF_WORKER_MAX;
     if options.sessions.div_ceil(options.workers as u64) > most || options.sessions > SESSIONS_MAX {
         let remedy = format!("give at most {most} for each worker and {SESSIONS_MAX} in all");
         return out_of_range("--sessions", options.sessions.to_string(), remedy);
@@ -385,6 +334,7 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
         p99_ns: nanoseconds(0.99),
         p999_ns: nanoseconds(0.999),
         max_ns: bursts.max() as f64 / hz * 1e9,
+        fill: results.iter().find_map(|result| result.fill.clone()),
     }
 }
 
@@ -406,8 +356,7 @@ fn resident_bytes() -> u64 {
 struct WorkerBench {
     shard: Shard,
     flows: Arena<Flow>,
-    /// Flows of the next packets, the last one next.
-    drawn: Vec<Flow>,
+    drawn: Drawn,
     buffers: Box<[Buffer; BURST]>,
     random: SmallRng,
     /// Internal addresses of the mixed mode's new flows.
@@ -420,6 +369,10 @@ struct WorkerBench {
     cycles: u64,
     packets: u64,
     bursts: hdrhistogram::Histogram<u64>,
+    fill: FillRates,
+    /// Sessions opened before those that take the last ports.
+    sessions: u64,
+    hz: f64,
 }
 
 fn run_worker(
@@ -439,8 +392,8 @@ fn run_worker(
     let mut bench = WorkerBench {
         shard,
         flows: flows(&shared, worker, count)?,
-        drawn: Vec::with_capacity(DRAWN),
-        buffers: Box::new([Buffer([0; 64]); BURST]),
+        drawn: Drawn::new(),
+        buffers: traffic::buffers(),
         random: SmallRng::seed_from_u64(0x6e61_7472_6978 + u64::from(worker.0)),
         churn: churn_subscribers(&shared, worker),
         churned: 0,
@@ -450,7 +403,13 @@ fn run_worker(
         cycles: 0,
         packets: 0,
         bursts: hdrhistogram::Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits are valid")),
+        fill: FillRates::new(),
+        sessions: 0,
+        hz,
     };
+    // Where workers share the pool, none of them can tell when it is nearly full.
+    let to_the_last_port = options.mode == Mode::New && options.workers == 1 && pool_ports(&shared) <= MAPPINGS_MAX;
+    let last_percent_from = if to_the_last_port { (pool_ports(&shared) / 100 * 99) as usize } else { usize::MAX };
     let region = (bytes as usize + shared.bytes() / options.workers).next_multiple_of(64);
     let mut bound = memory_bound::MemoryBound::new(region)?;
     barrier.wait();
@@ -459,12 +418,19 @@ fn run_worker(
     let bound_before = bound.cycles_per_packet(0.5);
     barrier.wait();
     let before = bench.shard.counters().clone();
-    bench.fill();
+    bench.fill(last_percent_from);
     bench.expect_created(&before, count)?;
     if options.mode == Mode::New {
-        // A small table is filled in no time: begin anew until the measurement is long enough.
-        while (bench.cycles as f64) < options.seconds * hz && count < FILLED_ONCE_FROM {
+        loop {
+            if to_the_last_port {
+                bench.fill_to_the_last_port(last_percent_from)?;
+            }
+            // A small table is filled in no time: begin anew until the measurement is long enough.
+            if bench.cycles as f64 >= options.seconds * hz || count >= FILLED_ONCE_FROM {
+                break;
+            }
             refill(&mut bench, &shared, worker)?;
+            bench.fill(last_percent_from);
         }
     } else {
         bench.answer();
@@ -481,6 +447,7 @@ fn run_worker(
         }
         let result_created = self::created(bench.shard.counters()) - created;
         barrier.wait();
+        bench.sessions = u64::from(bench.shard.mappings_len());
         let bound_after = bound.cycles_per_packet(0.5);
         // Not part of what the engine needs resident.
         drop(bound);
@@ -490,10 +457,23 @@ fn run_worker(
     barrier.wait();
     let bound_after = bound.cycles_per_packet(0.5);
     drop(bound);
-    Ok(bench.result(created, bytes, (bound_before + bound_after) / 2.0))
+    let fill = to_the_last_port.then(|| bench.fill.report(pool_ports(&shared), hz));
+    let result = bench.result(created, bytes, (bound_before + bound_after) / 2.0);
+    Ok(WorkerResult { fill, ..result })
 }
 
-/// Builds a new shard in place of the full one, outside the timed part, and fills it.
+/// Ports of the pool, UDP and TCP together.
+fn pool_ports(shared: &Shared) -> u64 {
+    spaces(shared).map(|(address, protocol)| u64::from(shared.ports_available(address, protocol))).sum()
+}
+
+/// Each address of the pool with each of the two protocols.
+fn spaces(shared: &Shared) -> impl Iterator<Item = (AddressIndex, Protocol)> {
+    let addresses = (0..shared.address_count() as u32).map(AddressIndex);
+    addresses.flat_map(|address| [(address, Protocol::Udp), (address, Protocol::Tcp)])
+}
+
+/// Builds a new shard in place of the full one, outside the timed part.
 fn refill(bench: &mut WorkerBench, shared: &Arc<Shared>, worker: WorkerId) -> Result<(), BenchError> {
     // Give the ports back: a long time passes, and the sweep ends everything.
     let mut sink = Nowhere::default();
@@ -505,54 +485,26 @@ fn refill(bench: &mut WorkerBench, shared: &Arc<Shared>, worker: WorkerId) -> Re
         bench.shard.maintain(Instant::from_micros(later.as_micros() + round * 1_000_000), &mut sink);
     }
     bench.shard = Shard::new(Arc::clone(shared), worker, [bench.random.random(), 2, 3, 4])?;
-    bench.fill();
     Ok(())
 }
 
-fn created(counters: &Counters) -> u64 {
+/// Mappings made so far.
+pub(crate) fn created(counters: &Counters) -> u64 {
     counters.mappings_created.iter().sum()
 }
 
-fn dropped(counters: &Counters) -> u64 {
+/// Mappings ended so far.
+pub(crate) fn removed(counters: &Counters) -> u64 {
+    counters.mappings_removed.iter().sum()
+}
+
+/// Packets dropped so far.
+pub(crate) fn dropped(counters: &Counters) -> u64 {
     nat::Verdict::ALL
         .iter()
         .filter(|verdict| verdict.kind() == nat::verdict::VerdictKind::Dropped)
         .map(|verdict| counters.of(*verdict))
         .sum()
-}
-
-/// Subscribers of this worker with 32 UDP and 32 TCP ports each, shuffled.
-fn flows(shared: &Shared, worker: WorkerId, count: u64) -> Result<Arena<Flow>, BenchError> {
-    let mut flows = Arena::<Flow>::zeroed(count as usize)?;
-    let mut random = SmallRng::seed_from_u64(7 + u64::from(worker.0));
-    let mut address = u32::from(Ipv4Addr::new(10, 0, 0, 1));
-    let mut port = 0u64;
-    for flow in flows.iter_mut() {
-        while shared.worker_of_subscriber(address) != worker {
-            address += 1;
-        }
-        let is_tcp = port % 2 == 1;
-        // Remote endpoints as in life: skewed to few servers.
-        let skewed = random.random::<f64>().powi(3) * f64::from(SERVERS);
-        *flow = Flow {
-            internal_address: address,
-            external_address: 0,
-            internal_port: (20_000 + port / 2 * 7) as u16,
-            external_port: 0,
-            server: (skewed as u16).min(SERVERS - 1) | if is_tcp { TCP } else { 0 },
-            _reserved: 0,
-        };
-        port += 1;
-        if port == MAPPINGS_PER_SUBSCRIBER {
-            port = 0;
-            address += 1;
-        }
-    }
-    for i in (1..flows.len()).rev() {
-        let j = random.random_range(0..=i);
-        flows.swap(i, j);
-    }
-    Ok(flows)
 }
 
 /// Addresses of this worker that have no other flows.
@@ -584,11 +536,12 @@ impl WorkerBench {
             packets: self.packets,
             cycles: self.cycles,
             created,
-            sessions: u64::from(self.shard.mappings_len()),
+            sessions: self.sessions,
             bytes,
             resident_bytes: resident_bytes(),
             bound_cycles_per_packet,
             bursts: self.bursts,
+            fill: None,
         }
     }
 
@@ -601,8 +554,9 @@ impl WorkerBench {
         }
     }
 
-    /// Opens every flow once; reads the external endpoints from the translated packets.
-    fn fill(&mut self) {
+    /// Opens every flow once; reads the external endpoints from the translated packets. Bursts from number `last_percent_from`
+    /// on count as such.
+    fn fill(&mut self, last_percent_from: usize) {
         let mut index = 0;
         while index < self.flows.len() {
             let count = BURST.min(self.flows.len() - index);
@@ -610,15 +564,81 @@ impl WorkerBench {
                 let flow = self.flows[index + slot];
                 write_outbound(&mut self.buffers[slot].0, &flow, SYN);
             }
-            self.process(count, |_| Side::Inside);
+            let cycles = self.open(count);
+            self.fill.record(index, self.flows.len(), count, cycles);
+            if index >= last_percent_from {
+                self.fill.record_last_percent(count, cycles);
+            }
             for slot in 0..count {
-                let bytes = &self.buffers[slot].0;
-                let flow = &mut self.flows[index + slot];
-                flow.external_address = u32::from_be_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
-                flow.external_port = u16::from_be_bytes([bytes[20], bytes[21]]);
+                self.flows[index + slot].learn(&self.buffers[slot].0);
             }
             index += count;
         }
+        self.sessions = u64::from(self.shard.mappings_len());
+    }
+
+    /// Processes a burst of first packets. Returns the cycles that took, less those in which the thread was off its core.
+    fn open(&mut self, count: usize) -> f64 {
+        let begun = Begun::now();
+        let before = self.cycles;
+        self.process(count, |_| Side::Inside);
+        begun.own_cycles_of(self.cycles - before, self.hz)
+    }
+
+    /// After [`WorkerBench::fill`]: the subscribers open flows until not a port of the pool is free. These count nowhere but in the
+    /// rate of the last hundredth.
+    fn fill_to_the_last_port(&mut self, last_percent_from: usize) -> Result<(), BenchError> {
+        let counted = (self.cycles, self.packets, self.bursts.clone());
+        let last = self.last_flows();
+        for (number, burst) in last.chunks(BURST).enumerate() {
+            for (buffer, flow) in self.buffers.iter_mut().zip(burst) {
+                write_outbound(&mut buffer.0, flow, SYN);
+            }
+            let cycles = self.open(burst.len());
+            if self.flows.len() + number * BURST >= last_percent_from {
+                self.fill.record_last_percent(burst.len(), cycles);
+            }
+        }
+        (self.cycles, self.packets, self.bursts) = counted;
+        let free = |(address, protocol)| {
+            let shared = self.shard.shared();
+            u64::from(shared.ports_available(address, protocol) - shared.ports_used(address, protocol))
+        };
+        match spaces(self.shard.shared()).map(free).sum() {
+            0 => Ok(()),
+            value => Err(BenchError::Unexpected { what: "the pool is not full", value }),
+        }
+    }
+
+    /// Flows for all ports still free, of subscribers paired with their addresses, shuffled.
+    fn last_flows(&mut self) -> Vec<Flow> {
+        let shared = Arc::clone(self.shard.shared());
+        let mut subscribers = vec![Vec::with_capacity(LAST_SUBSCRIBERS); shared.address_count()];
+        let mut missing = subscribers.len() * LAST_SUBSCRIBERS;
+        for flow in self.flows.iter() {
+            let address = shared.address_index(flow.external_address.into());
+            let Some(known) = address.and_then(|address| subscribers.get_mut(address.index())) else { continue };
+            if known.len() < LAST_SUBSCRIBERS {
+                known.push(flow.internal_address);
+                missing -= 1;
+                if missing == 0 {
+                    break;
+                }
+            }
+        }
+        let mut last = Vec::new();
+        for (address, protocol) in spaces(&shared) {
+            let free = shared.ports_available(address, protocol) - shared.ports_used(address, protocol);
+            let known = subscribers.get(address.index()).map(Vec::as_slice).unwrap_or_default();
+            for (number, subscriber) in (0..u64::from(free)).zip(known.iter().cycle()) {
+                let port = LAST_INTERNAL_PORT + number;
+                last.push(Flow::new(protocol == Protocol::Tcp, *subscriber, port as u16));
+            }
+        }
+        for i in (1..last.len()).rev() {
+            last.swap(i, self.random.random_range(0..=i));
+        }
+        last
     }
 
     /// The servers answer every TCP flow, which establishes it.
@@ -639,7 +659,7 @@ impl WorkerBench {
         let until = self.cycles + (seconds * hz) as u64;
         while self.cycles < until {
             for slot in 0..BURST {
-                let flow = self.draw();
+                let flow = self.drawn.next(&self.flows, &mut self.random);
                 if mode == Mode::Mixed && slot % 2 == 0 && self.random.random_ratio(4, 100) {
                     self.write_new_flow(slot);
                     continue;
@@ -654,30 +674,13 @@ impl WorkerBench {
         }
     }
 
-    /// A random flow.
-    fn draw(&mut self) -> Flow {
-        loop {
-            if let Some(flow) = self.drawn.pop() {
-                return flow;
-            }
-            let (flows, random) = (&self.flows, &mut self.random);
-            self.drawn.extend((0..DRAWN).map(|_| flows[random.random_range(0..flows.len())]));
-        }
-    }
-
     /// Writes the SYN of a flow that does not exist: half of all packets are outbound, and 4 % of those are new.
     fn write_new_flow(&mut self, slot: usize) {
         let serial = self.churned;
         self.churned += 1;
         let count = self.churn.len() as u64;
-        let flow = Flow {
-            internal_address: self.churn[(serial % count) as usize],
-            external_address: 0,
-            internal_port: (1_024 + serial / count % 60_000) as u16,
-            external_port: 0,
-            server: TCP,
-            _reserved: 0,
-        };
+        let port = (1_024 + serial / count % 60_000) as u16;
+        let flow = Flow::new(true, self.churn[(serial % count) as usize], port);
         write_outbound(&mut self.buffers[slot].0, &flow, SYN);
     }
 
@@ -685,12 +688,7 @@ impl WorkerBench {
     fn process(&mut self, count: usize, side: impl Fn(usize) -> Side) {
         let now = self.now();
         let mut sink = Nowhere::default();
-        let mut slot = 0;
-        let mut packets = self.buffers.each_mut().map(|buffer| {
-            let meta = PacketMeta { ingress: InterfaceId(side(slot) as u16), stage: Stage::Received, ports: (0, 0) };
-            slot += 1;
-            Packet::new(&mut buffer.0[..PACKET_BYTES], meta)
-        });
+        let mut packets = traffic::packets(&mut self.buffers, side);
         let begin = tsc::read();
         self.shard.process(now, &mut packets[..count], &mut sink);
         self.shard.maintain(now, &mut sink);
@@ -700,44 +698,5 @@ impl WorkerBench {
         self.packets += count as u64;
         let recorded = self.bursts.record(cycles);
         debug_assert!(recorded.is_ok(), "the histogram grows by itself");
-    }
-}
-
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
-
-fn write_outbound(buffer: &mut [u8; 64], flow: &Flow, flags: u8) {
-    let server = Ipv4Addr::from_bits(flow.remote_address());
-    write_packet(buffer, flow.is_tcp(), flow.internal_address, flow.internal_port, server.to_bits(), 443, flags);
-}
-
-fn write_inbound(buffer: &mut [u8; 64], flow: &Flow, flags: u8) {
-    let server = flow.remote_address();
-    write_packet(buffer, flow.is_tcp(), server, 443, flow.external_address, flow.external_port, flags);
-}
-
-/// Writes all headers; the transport checksum is left to be whatever it is, as the engine only updates it.
-fn write_packet(
-    buffer: &mut [u8; 64],
-    is_tcp: bool,
-    source: u32,
-    source_port: u16,
-    destination: u32,
-    destination_port: u16,
-    flags: u8,
-) {
-    buffer[..20].copy_from_slice(&[0x45, 0, 0, PACKET_BYTES as u8, 0, 0, 0x40, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    buffer[9] = if is_tcp { 6 } else { 17 };
-    buffer[12..16].copy_from_slice(&source.to_be_bytes());
-    buffer[16..20].copy_from_slice(&destination.to_be_bytes());
-    let checksum = wire::checksum::ipv4_header_checksum(&buffer[..20]);
-    buffer[10..12].copy_from_slice(&checksum.to_be_bytes());
-    buffer[20..22].copy_from_slice(&source_port.to_be_bytes());
-    buffer[22..24].copy_from_slice(&destination_port.to_be_bytes());
-    if is_tcp {
-        buffer[24..32].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1]);
-        buffer[32..40].copy_from_slice(&[0x50, flags, 0xff, 0xff, 0x12, 0x34, 0, 0]);
-    } else {
-        buffer[24..28].copy_from_slice(&[0, PACKET_BYTES as u8 - 20, 0x12, 0x34]);
     }
 }

@@ -2,12 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+mod burst_times;
 pub mod engine;
+mod fill_rates;
 #[cfg(feature = "dpdk")]
 pub mod forward;
 pub mod memory_bound;
 mod needs;
+pub mod scaling;
+pub mod stalls;
 pub mod tables;
+mod traffic;
 
 pub use engine::BenchError;
 pub use engine::Mode;

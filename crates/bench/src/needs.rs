@@ -9,8 +9,8 @@ use nat::memory::shared_needs;
 use crate::engine::FILLED_ONCE_FROM;
 use crate::engine::Mode;
 use crate::engine::Options;
-use crate::engine::flows_need;
 use crate::memory_bound::MemoryBound;
+use crate::traffic::flows_need;
 
 /// Histograms, lists of subscribers and buffers of one worker.
 const WORKER_REST_BYTES: u64 = 2 << 20;

@@ -97,6 +97,10 @@ pub enum BenchCommand {
     Forward(BenchForward),
     /// Data structures for NAT tables, side by side
     Tables(BenchTables),
+    /// Burst times of the engine while tables are listed, a pool runs full, or millions of sessions end at once
+    Stalls(BenchStalls),
+    /// What further workers bring, with packets that arrive at their owner and with packets that must be handed off
+    Scaling(BenchScaling),
 }
 
 /// `natrix bench engine`.
@@ -223,6 +227,69 @@ pub enum BenchDriver {
     /// Buffers out of the pool and back into it
     #[value(name = "net_null")]
     Null,
+}
+
+/// `natrix bench stalls`.
+#[derive(Debug, Args)]
+pub struct BenchStalls {
+    /// Established sessions, which the traffic belongs to
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub sessions: u64,
+    /// Further sessions, which all end at one instant
+    #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub ending: u64,
+    /// What happens, one after the other [default: all]
+    #[arg(long = "event", value_enum, value_delimiter = ',', value_name = "EVENT")]
+    pub events: Vec<BenchEvent>,
+    /// How much of the engine's time to measure undisturbed before each event
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub seconds: f64,
+    /// One JSON object per event instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Something that must not delay packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchEvent {
+    /// All sessions are listed
+    Dump,
+    /// A pool runs full to its last port, and stays so
+    #[value(name = "pool_full")]
+    PoolFull,
+    /// Millions of sessions end at one instant
+    Expiry,
+    /// Each of the others
+    All,
+}
+
+/// `natrix bench scaling`.
+#[derive(Debug, Args)]
+pub struct BenchScaling {
+    /// Sessions in all
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub sessions: u64,
+    /// Workers to set beside one, each on a CPU of its own
+    #[arg(long, value_name = "W", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub workers: u8,
+    /// Where packets from outside arrive [default: each, one after the other]
+    #[arg(long = "arrival", value_enum, value_delimiter = ',', value_name = "ARRIVAL")]
+    pub arrivals: Vec<BenchArrival>,
+    /// Length of all turns of one arrangement together
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub seconds: f64,
+    /// One JSON object per arrival instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where packets from outside arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchArrival {
+    /// At the worker that owns them
+    Steered,
+    /// At another worker, all of them
+    Handoff,
 }
 
 /// Commands that ask a running instance.

@@ -18,11 +18,15 @@ mod trace;
 mod usage;
 
 pub use arguments::Arguments;
+pub use arguments::BenchArrival;
 pub use arguments::BenchCommand;
 pub use arguments::BenchDriver;
 pub use arguments::BenchEngine;
+pub use arguments::BenchEvent;
 pub use arguments::BenchForward;
 pub use arguments::BenchMode;
+pub use arguments::BenchScaling;
+pub use arguments::BenchStalls;
 pub use arguments::BenchTables;
 pub use arguments::Check;
 pub use arguments::ClientCommand;

@@ -133,6 +133,11 @@ mod tests {
                 "error: --structures <NAME[,NAME...]>: not a value it takes (btree); did you mean `rbtree`?",
             ),
             (
+                "bench stalls --event dump,pool_fall",
+                "error: --event <EVENT>: not a value it takes (pool_fall); did you mean `pool_full`?",
+            ),
+            ("bench scaling --workers 1", "error: --workers <W>: 1 is not in 2..=64 (1); see `natrix --help`"),
+            (
                 "why udp 10.0.0.1 1.1.1.1:53",
                 "error: <SRC:PORT>: invalid IPv4 socket address syntax (10.0.0.1); see `natrix --help`",
             ),

@@ -29,6 +29,11 @@ use crate::worker::Worker;
 /// Questions that may wait for one worker.
 const QUESTIONS_MAX: usize = 16;
 
+/// Records a worker returns between two bursts at most.
+pub const PAGE_RECORDS: usize = 64;
+/// Records a worker looks at between two bursts at most: some tens of microseconds.
+pub const PAGE_SCAN: usize = 1_024;
+
 /// A page of records.
 #[derive(Debug)]
 pub struct Page<V> {

@@ -54,5 +54,14 @@ fn print(report: &Report, mode: BenchMode, out: &mut dyn Write) -> io::Result<()
     writeln!(
         out,
         "  burst time    {p50_ns:.0} ns median, {p99_ns:.0} ns p99, {p999_ns:.0} ns p99.9, {max_ns:.0} ns at most"
+    )?;
+    let Some(fill) = &report.fill else { return Ok(()) };
+    writeln!(
+        out,
+        "  slowest       tenth {:.2}, hundredth {:.2} of the average; last per cent of {} ports {:.2}",
+        fill.slowest_tenth_to_average,
+        fill.slowest_hundredth_to_average,
+        fill.pool_ports,
+        fill.last_percent_of_pool_to_average
     )
 }

@@ -28,6 +28,12 @@ pub(crate) enum Failure {
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// The benchmark of what must not delay packets.
+    #[error(transparent)]
+    BenchStalls(#[from] bench::stalls::StallsError),
+    /// The benchmark of several workers.
+    #[error(transparent)]
+    BenchScaling(#[from] bench::scaling::ScalingError),
     /// The benchmark of the whole path.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]

@@ -2,6 +2,8 @@
 
 mod bench_engine;
 mod bench_forward;
+mod bench_scaling;
+mod bench_stalls;
 mod bench_tables;
 mod data_plane;
 mod failure;
@@ -34,6 +36,8 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Engine(arguments)) => bench_engine::run(arguments, out),
         Command::Bench(BenchCommand::Forward(arguments)) => bench_forward::run(arguments, out),
         Command::Bench(BenchCommand::Tables(arguments)) => bench_tables::run(arguments, out, &mut io::stderr()),
+        Command::Bench(BenchCommand::Stalls(arguments)) => bench_stalls::run(arguments, out),
+        Command::Bench(BenchCommand::Scaling(arguments)) => bench_scaling::run(arguments, out),
         Command::Check(arguments) => data_plane::check(arguments, out),
         Command::Run(arguments) => data_plane::run(arguments),
         Command::Replay(arguments) => data_plane::replay(arguments, out),

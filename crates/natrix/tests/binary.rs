@@ -94,6 +94,90 @@ fn the_benchmark_prints_the_fixed_fields() {
 }
 
 #[test]
+fn the_benchmark_of_new_sessions_tells_how_the_rate_changes_up_to_the_last_port() {
+    let words = "bench engine --sessions 1000 --mode new --workers 1 --seconds 0.05";
+    let words: Vec<_> = words.split(' ').collect();
+    let output = natrix(&[&words[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report.len(), 17);
+    assert_eq!(report["sessions"], 1_000);
+    let fill = report["fill"].as_object().unwrap();
+    assert_eq!(fill["tenths_per_second"].as_array().unwrap().len(), 10);
+    assert_eq!(fill["pool_ports"], 2 * (500 + 1 + 64));
+    for field in ["slowest_tenth_to_average", "slowest_hundredth_to_average", "last_percent_of_pool_to_average"] {
+        assert!(fill[field].as_f64().unwrap() > 0.0, "{fill:?}");
+    }
+    assert!(fill["last_percent_of_pool_sessions"].as_u64().unwrap() > 0, "{fill:?}");
+    assert!(fill["last_percent_of_pool_per_second"].as_f64().unwrap() > 0.0, "{fill:?}");
+    assert_eq!(fill.len(), 7);
+    let output = natrix(&words);
+    assert!(text(&output.stdout).contains("last per cent of 1130 ports "), "{output:?}");
+}
+
+#[test]
+fn the_benchmark_of_several_workers_prints_an_object_for_each_arrival() {
+    let words = "bench scaling --sessions 1000 --seconds 0.1";
+    let words: Vec<_> = words.split(' ').collect();
+    let output = natrix(&[&words[..], &["--json"]].concat());
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        assert_eq!(
+            text(&output.stderr),
+            "error: bench scaling: --workers is out of range (2); give each a CPU of its own: it may run on 1\n"
+        );
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let lines: Vec<_> = text(&output.stdout).lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, arrival) in lines.iter().zip(["steered", "handoff"]) {
+        let report: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).unwrap();
+        let mut fields = "arrival sessions workers rounds one_worker_mpps mpps ratio ratio_min ratio_max \
+                          one_worker_cycles_per_packet cycles_per_packet one_worker_wall_mpps wall_mpps handed_off_share"
+            .split_whitespace();
+        assert!(fields.all(|field| report.contains_key(field)), "{report:?}");
+        assert_eq!(report.len(), 14);
+        assert_eq!(report["arrival"], arrival);
+        let share = report["handed_off_share"].as_f64().unwrap();
+        assert_eq!(share > 0.0, arrival == "handoff", "{report:?}");
+    }
+    let output = natrix(&[&words[..], &["--arrival", "steered"]].concat());
+    assert!(text(&output.stdout).starts_with("steered: 1000 sessions, 2 workers: "), "{output:?}");
+}
+
+#[test]
+fn the_benchmark_of_stalls_prints_an_object_for_each_event() {
+    let words = "bench stalls --sessions 1000 --ending 2000 --seconds 0.05";
+    let words: Vec<_> = words.split(' ').collect();
+    let output = natrix(&[&words[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let lines: Vec<_> = text(&output.stdout).lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (line, event) in lines.iter().zip(["dump", "pool_full", "expiry"]) {
+        let report: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).unwrap();
+        let mut fields =
+            "event sessions records refused event_seconds tsc_hz undisturbed disturbed undisturbed_p999_to_p50 \
+                          p50_ratio p99_ratio p999_ratio all_p999_ratio"
+                .split_whitespace();
+        assert!(fields.all(|field| report.contains_key(field)), "{report:?}");
+        assert_eq!(report.len(), 13);
+        assert_eq!(report["event"], event);
+        for phase in ["undisturbed", "disturbed"] {
+            let times = report[phase].as_object().unwrap();
+            let mut fields =
+                "bursts p50_cycles p99_cycles p999_cycles max_cycles interrupted_bursts all_p999_cycles all_max_cycles"
+                    .split_whitespace();
+            assert!(fields.all(|field| times.contains_key(field)), "{times:?}");
+            assert_eq!(times.len(), 8);
+        }
+    }
+    let output = natrix(&[&words[..], &["--event", "expiry"]].concat());
+    let printed = text(&output.stdout);
+    assert!(printed.starts_with("expiry: 2000 sessions ended, traffic of 1000, "), "{printed}");
+    assert_eq!(printed.lines().count(), 4, "{printed}");
+}
+
+#[test]
 #[cfg(not(feature = "dpdk"))]
 fn the_benchmark_of_the_whole_path_says_that_it_needs_dpdk() {
     let output = natrix(&["bench", "forward"]);

@@ -19,13 +19,10 @@ use super::Answered;
 use super::convert;
 use crate::instance::Instance;
 use crate::instance::mismatch;
+use crate::mailbox::PAGE_RECORDS;
+use crate::mailbox::PAGE_SCAN;
 use crate::mailbox::Page;
 use crate::mailbox::Question;
-
-/// Records a worker returns between two bursts at most.
-const PIECE_RECORDS: usize = 64;
-/// Records a worker looks at between two bursts at most: some tens of microseconds.
-const PIECE_SCAN: usize = 1_024;
 
 /// A place in the records of all workers.
 #[derive(Clone, Copy)]
@@ -70,8 +67,8 @@ fn walk<V>(
             return Ok(Answered { replies, cursor: Some(cursor.text()) });
         }
         // What `keep` leaves out only makes the page shorter than the piece, never longer than the limit.
-        let piece = PIECE_RECORDS.min(limit - replies.len());
-        let asked = question(Page::new(cursor.place, piece, PIECE_SCAN, filter));
+        let piece = PAGE_RECORDS.min(limit - replies.len());
+        let asked = question(Page::new(cursor.place, piece, PAGE_SCAN, filter));
         let page = answer(instance.ask(cursor.worker, asked)?).ok_or_else(|| mismatch(cursor.worker))?;
         for record in page.records {
             replies.extend(keep(record)?);
@@ -126,7 +123,7 @@ pub(crate) fn count_subscribers(instance: &Instance, pool: PoolId) -> Result<u64
     for worker in 0..instance.worker_count() {
         let mut place = Some(0);
         while let Some(cursor) = place {
-            let asked = Question::Subscribers(Page::new(cursor, PIECE_SCAN, PIECE_SCAN, filter));
+            let asked = Question::Subscribers(Page::new(cursor, PAGE_SCAN, PAGE_SCAN, filter));
             let Question::Subscribers(page) = instance.ask(worker, asked)? else { return Err(mismatch(worker)) };
             count += page.records.len() as u64;
             place = page.next;
