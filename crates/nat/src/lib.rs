@@ -15,6 +15,8 @@ pub mod memory;
 pub mod own_icmp;
 pub mod packet;
 mod parse;
+#[doc(hidden)]
+pub mod pieces;
 pub mod ports;
 pub mod random;
 pub mod rate_limit;

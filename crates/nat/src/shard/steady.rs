@@ -230,6 +230,12 @@ impl Shard {
         }
     }
 
+    /// Pass 1 of one packet, for the benchmark of the pieces: where to look for its mapping.
+    #[inline]
+    pub(crate) fn first_pass(&self, packet: &Packet<'_>) -> u64 {
+        self.look(packet).1
+    }
+
     /// Pass 1 of fragments, ICMP, packets on their second half and whatever else: only the prefetching.
     #[cold]
     #[inline(never)]
