@@ -35,7 +35,7 @@ netns: setup ## only the tests in network namespaces
 conformance: ## writes docs/conformance.md from docs/conformance.toml and the markers in the tests
 	cargo run --locked --package testkit --bin conformance
 
-bench: build ## the in-memory benchmarks of the engine: 1 000, 1 M and 10 M sessions
+bench: build ## the engine in memory, from 1 000 to 10 M sessions, as a table (scripts/bench.sh has the knobs)
 	scripts/bench.sh
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (default 300) seconds
