@@ -43,11 +43,11 @@ const SUMMARY_WORDS: usize = WORDS / 64;
 const PORTS: usize = 65_536;
 /// Words of `used` in one cache line.
 const LINE_WORDS: usize = 8;
+/// Random words looked at for one that is not known to be full.
+const AIMS: usize = 8;
 /// Random probes before the search. Each looks at the 64 ports of a word, so they find one nearly always while one in
 /// a hundred is free.
 const PROBES: usize = 4;
-/// Ports whose entries share a cache line.
-const LINE_PORTS: u32 = 16;
 /// Bits of an entry that name the mapping.
 const MAPPING_BITS: u32 = 26;
 
@@ -280,6 +280,33 @@ impl PortTable {
         }
     }
 
+    /// Looks at the word aimed at, which was asked for in time: the port that [`PortTable::allocate_near`] is going to take,
+    /// and whether that is in the same word. If the word has no free port it is in another one, that is not known to be full.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
+    pub fn aim_closer(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        class: PortClass,
+        parity: Option<Parity>,
+        aim: PortAim,
+        worker: WorkerId,
+        workers: usize,
+        random: &mut Random,
+    ) -> Option<(PortAim, bool)> {
+        let base = space(address, protocol);
+        if let Some(found) = self.free_near(base, parity, aim) {
+            return Some((found, true));
+        }
+        (0..AIMS)
+            .find_map(|_| {
+                let aim = self.aim(address, protocol, class, worker, workers, random)?;
+                (!self.is_full(base, parity, aim)).then_some(aim)
+            })
+            .map(|aim| (aim, false))
+    }
+
     /// Takes the free port next to one aimed at with [`PortTable::aim`] for the same address, protocol and class.
     #[inline]
     pub fn allocate_near(
@@ -292,12 +319,11 @@ impl PortTable {
         self.take_near(space(address, protocol), parity, aim)
     }
 
-    /// Asks for the lines that taking or giving back the port at this [`PortTable::place`] needs.
+    /// Asks for the line with the bit of the port at this [`PortTable::place`], which taking and giving it back needs.
     #[inline]
-    pub fn prefetch_bit_and_entry(&self, place: usize) {
+    pub fn prefetch_bit(&self, place: usize) {
         const { assert!(PORTS / WORDS == 64, "a word has a bit for each port") };
         self.used.prefetch_write(place / 64);
-        self.entries.prefetch_write(place);
     }
 
     /// Lowest and highest port of this class that is offered.
@@ -390,27 +416,23 @@ impl PortTable {
         })
     }
 
-    /// Takes the first free port of this parity from `aim` on in its line of `entries`, going round; if that line is full,
-    /// in its word.
+    /// The first free port of this parity in the word of `aim`, from there on and going round.
+    #[inline]
+    fn free_near(&self, base: usize, parity: Option<Parity>, aim: PortAim) -> Option<PortAim> {
+        let (word, bit) = (usize::from(aim.0 / 64), u32::from(aim.0 % 64));
+        let free = !self.used[base * WORDS + word].load(Ordering::Relaxed) & parity.map_or(u64::MAX, Parity::mask);
+        let found = (free.rotate_right(bit).trailing_zeros() + bit) % 64;
+        (free != 0).then_some(PortAim((word * 64) as u16 | found as u16))
+    }
+
+    /// Takes the first free port of this parity from `aim` on in its word, going round.
     #[inline]
     fn take_near(&self, base: usize, parity: Option<Parity>, aim: PortAim) -> Option<u16> {
-        let (word, bit) = (usize::from(aim.0 / 64), u32::from(aim.0 % 64));
-        let mask = parity.map_or(u64::MAX, Parity::mask);
         // A second round means that another worker took the very port chosen here.
         for _ in 0..2 {
-            let free = !self.used[base * WORDS + word].load(Ordering::Relaxed) & mask;
-            if free == 0 {
-                return None;
-            }
-            let line = bit / LINE_PORTS * LINE_PORTS;
-            let near = (free >> line) as u16;
-            let found = if near != 0 {
-                line + (near.rotate_right(bit - line).trailing_zeros() + (bit - line)) % LINE_PORTS
-            } else {
-                (free.rotate_right(bit).trailing_zeros() + bit) % 64
-            };
-            if self.take(base, word, found) {
-                return Some((word * 64) as u16 | found as u16);
+            let found = self.free_near(base, parity, aim)?.0;
+            if self.take(base, usize::from(found / 64), u32::from(found % 64)) {
+                return Some(found);
             }
         }
         None

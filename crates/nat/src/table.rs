@@ -164,6 +164,12 @@ impl BucketTable {
         (if matches == 0 { 0 } else { index }, (matches == 0) & (bucket.overflow != 0))
     }
 
+    /// Whether the home bucket of `hash` has no empty slot.
+    #[inline]
+    pub fn is_home_full(&self, hash: u64) -> bool {
+        self.buckets[self.home(hash)].matches(0) == 0
+    }
+
     /// Asks for the bucket behind the home bucket of `hash`.
     #[inline(always)]
     pub fn prefetch_next(&self, hash: u64) {

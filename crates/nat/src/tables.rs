@@ -129,7 +129,9 @@ impl Tables {
             let home = self.home(address);
             look.aim = self.ports.aim(home, Protocol::Udp, CLASS, WORKER, 1, &mut self.random);
             if let Some(aim) = look.aim {
-                self.ports.prefetch_bit_and_entry(self.ports.place(home, Protocol::Udp, aim.port()));
+                let place = self.ports.place(home, Protocol::Udp, aim.port());
+                self.ports.prefetch_bit(place);
+                self.ports.prefetch(place);
             }
         }
     }

@@ -6,7 +6,8 @@
 //!
 //! 1. [`Shard::find_further`] looks for mappings beyond their home bucket; packets that have one are as usual after all.
 //! 2. [`Shard::find_subscribers`] asks for the subscribers' buckets, then for the records these name.
-//! 3. [`Shard::aim_ports`] chooses where to look for a port, and asks for its bit and entry, and for new mapping records.
+//! 3. [`Shard::aim_ports`] chooses where to look for a port and asks for its bit and for new mapping records; then, as the
+//!    bits have arrived, chooses among the free ones and asks for that one's entry.
 //!
 //! [`Shard::open_usual`] makes mapping and session at once. Whatever is not as usual (a new subscriber, an address that has
 //! run full, a hairpin, a fragment, a held SYN) is left untouched for `open_outbound`, which decides alike.
@@ -29,6 +30,7 @@ use crate::parse::destination_is_valid;
 use crate::parse::get_u16;
 use crate::parse::get_u32;
 use crate::parse::ip;
+use crate::ports::Parity;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
 use crate::tcp;
@@ -80,6 +82,7 @@ impl Shard {
 
     /// Chooses where to look for the port of a new mapping of a known subscriber.
     pub(super) fn aim_ports(&mut self, looks: &mut Looks, burst: &[Packet<'_>]) {
+        let workers = self.shared.workers();
         for i in bits(looks.unsettled) {
             let kind = looks.kind[i];
             let candidate = core::mem::take(&mut looks.subscriber[i]);
@@ -101,21 +104,38 @@ impl Shard {
             if paired == UNPAIRED {
                 continue;
             }
-            let facts = self.shared.facts(paired);
-            let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
-            let class = port_class(port, facts);
-            let workers = self.shared.workers();
-            if let Some(aim) = self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random) {
+            let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), self.shared.facts(paired));
+            let ports = &self.shared.ports;
+            if let Some(aim) = ports.aim(paired, protocol, class, self.worker, workers, &mut self.random) {
                 looks.port[i] = Some(aim);
-                looks.port_place[i] = self.shared.ports.place(paired, protocol, aim.port());
+                looks.port_place[i] = ports.place(paired, protocol, aim.port());
+                looks.aimed |= 1 << i;
             }
         }
-        for i in bits(looks.unsettled) {
-            if looks.port[i].is_some() {
-                self.shared.ports.prefetch_bit_and_entry(looks.port_place[i]);
-            }
+        for i in bits(looks.aimed) {
+            self.shared.ports.prefetch_bit(looks.port_place[i]);
         }
         self.mappings.prefetch_free(looks.unsettled.count_ones());
+        for i in bits(looks.aimed) {
+            let Some(aim) = looks.port[i] else { continue };
+            let protocol = if looks.kind[i].is_tcp() { Protocol::Tcp } else { Protocol::Udp };
+            let paired = AddressIndex(self.subscribers.get(looks.subscriber[i]).paired);
+            let facts = self.shared.facts(paired);
+            let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
+            let (class, parity) = (port_class(port, facts), facts.parity.then(|| Parity::of(port)));
+            let ports = &self.shared.ports;
+            let closer = ports.aim_closer(paired, protocol, class, parity, aim, self.worker, workers, &mut self.random);
+            looks.port[i] = closer.map(|(aim, _)| aim);
+            if let Some((aim, in_same_word)) = closer {
+                looks.port_place[i] = ports.place(paired, protocol, aim.port());
+                if !in_same_word {
+                    ports.prefetch_bit(looks.port_place[i]);
+                }
+            }
+        }
+        for i in bits(looks.aimed) {
+            self.shared.ports.prefetch(looks.port_place[i]);
+        }
     }
 
     /// Opens mapping and session of packet `i`, one that looks found unsettled; where it leaves, or None when it is not as

@@ -99,6 +99,8 @@ pub(super) struct Looks {
     pub(super) further: u64,
     /// A bit for each packet from inside that seems to have no mapping.
     pub(super) unsettled: u64,
+    /// A bit for each unsettled packet with a port in view.
+    pub(super) aimed: u64,
     /// Of unsettled packets, as all below: their subscribers' hashes.
     pub(super) subscriber_hash: [u64; BURST_MAX],
     /// The subscriber's record; 0 when it is not known.
@@ -117,6 +119,7 @@ impl Default for Looks {
             record: [0; BURST_MAX],
             further: 0,
             unsettled: 0,
+            aimed: 0,
             subscriber_hash: [0; BURST_MAX],
             subscriber: [0; BURST_MAX],
             port: [None; BURST_MAX],
@@ -265,7 +268,7 @@ impl Shard {
     #[inline(always)]
     pub(super) fn look_at(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
         let count = burst.len().min(BURST_MAX);
-        (looks.further, looks.unsettled) = (0, 0);
+        (looks.further, looks.unsettled, looks.aimed) = (0, 0, 0);
         for (i, packet) in burst[..count].iter().enumerate() {
             (looks.kind[i], looks.place[i]) = self.look(packet);
         }
@@ -308,13 +311,14 @@ impl Shard {
         }
     }
 
-    /// The home bucket has no mapping for a packet from inside: asks for the next bucket if there may be one.
+    /// The home bucket has no mapping for a packet from inside: asks for the next bucket if there may be one, or if one that
+    /// is made now has to go there.
     #[inline(never)]
     fn aim_further(&self, looks: &mut Looks, i: usize, goes_on: bool) {
         looks.unsettled |= 1 << i;
         (looks.subscriber[i], looks.port[i]) = (0, None);
-        if goes_on {
-            looks.further |= 1 << i;
+        looks.further |= u64::from(goes_on) << i;
+        if goes_on || self.outbound.is_home_full(looks.place[i]) {
             self.outbound.prefetch_next(looks.place[i]);
         }
     }

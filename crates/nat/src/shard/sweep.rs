@@ -123,7 +123,9 @@ impl Shard {
         self.subscribers.prefetch(mapping.subscriber);
         if let Some(address) = self.shared.local.pool_address(mapping.external_address) {
             let ports = &self.shared.ports;
-            ports.prefetch_bit_and_entry(ports.place(address, key.protocol, mapping.external_port()));
+            let place = ports.place(address, key.protocol, mapping.external_port());
+            ports.prefetch_bit(place);
+            ports.prefetch(place);
         }
     }
 
