@@ -204,9 +204,10 @@ impl Mapping {
         self.is_in_use() && now < self.expires()
     }
 
+    /// Whether the mapping is that of the internal endpoint with this [`InternalKey::word`].
     #[inline]
-    pub(crate) fn matches(&self, key: &InternalKey) -> bool {
-        (self.internal ^ key.word()) & INTERNAL_MASK == 0
+    pub(crate) fn matches(&self, internal: u64) -> bool {
+        (self.internal ^ internal) & INTERNAL_MASK == 0
     }
 
     /// Zero when the mapping is that of the internal endpoint whose [`InternalKey::word`] is `internal`, and its first
@@ -343,6 +344,7 @@ impl Mapping {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn set_inline_session(&mut self, new: &NewSession) {
         let flags = SESSION_PRESENT
             | if new.opened_from == Side::Outside { SESSION_FROM_OUTSIDE } else { 0 }
@@ -441,7 +443,7 @@ impl MappingStore {
     }
 
     /// Takes a free record and fills it. None when the table is full: nothing is evicted (RFC 6888 REQ-11d).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(
         &mut self,
         key: &InternalKey,

@@ -44,7 +44,7 @@ const PORTS: usize = 65_536;
 /// Words of `used` in one cache line.
 const LINE_WORDS: usize = 8;
 /// Random words looked at for one that is not known to be full.
-const AIMS: usize = 8;
+const AIMS: usize = 4;
 /// Random probes before the search. Each looks at the 64 ports of a word, so they find one nearly always while one in
 /// a hundred is free.
 const PROBES: usize = 4;
@@ -153,6 +153,16 @@ fn bits_below(end: usize, index: usize) -> u64 {
         count @ 0..64 => (1 << count) - 1,
         _ => u64::MAX,
     }
+}
+
+/// One of the words of `used` that have their bit set here, each as likely. None when there is none.
+fn random_word(words: &[u64; SUMMARY_WORDS], random: &mut Random) -> Option<usize> {
+    let count = words.iter().map(|bits| bits.count_ones()).sum();
+    if count == 0 {
+        return None;
+    }
+    let (index, bit) = select_in(words, random.below(count));
+    Some(index * 64 + bit as usize)
 }
 
 /// Word and bit of the n-th (from 0) set bit over all words, which have more than n.
@@ -280,31 +290,43 @@ impl PortTable {
         }
     }
 
-    /// Looks at the word aimed at, which was asked for in time: the port that [`PortTable::allocate_near`] is going to take,
-    /// and whether that is in the same word. If the word has no free port it is in another one, that is not known to be full.
+    /// The port that [`PortTable::allocate_near`] is going to take, unless others are faster. None when the word aimed at has
+    /// none of this parity left.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
     pub fn aim_closer(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        aim: PortAim,
+    ) -> Option<PortAim> {
+        self.free_near(space(address, protocol), parity, aim)
+    }
+
+    /// Chooses where to look for a free port once more, where at least one of this parity is left as far as is known. None
+    /// when there is none.
+    #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
+    pub fn aim_elsewhere(
         &self,
         address: AddressIndex,
         protocol: Protocol,
         class: PortClass,
         parity: Option<Parity>,
-        aim: PortAim,
         worker: WorkerId,
         workers: usize,
         random: &mut Random,
-    ) -> Option<(PortAim, bool)> {
+    ) -> Option<PortAim> {
         let base = space(address, protocol);
-        if let Some(found) = self.free_near(base, parity, aim) {
-            return Some((found, true));
-        }
-        (0..AIMS)
-            .find_map(|_| {
-                let aim = self.aim(address, protocol, class, worker, workers, random)?;
-                (!self.is_full(base, parity, aim)).then_some(aim)
-            })
-            .map(|aim| (aim, false))
+        let again = (0..AIMS).find_map(|_| {
+            let aim = self.aim(address, protocol, class, worker, workers, random)?;
+            (!self.is_full(base, parity, aim)).then_some(aim)
+        });
+        // Hardly any word has a port left: choose among those that have.
+        again.or_else(|| {
+            let words = self.words_not_full(base, class, protocol, parity);
+            let word = random_word(&words, random)?;
+            Some(PortAim((word * 64) as u16 | random.below(64) as u16))
+        })
     }
 
     /// Takes the free port next to one aimed at with [`PortTable::aim`] for the same address, protocol and class.
@@ -384,15 +406,12 @@ impl PortTable {
         random: &mut Random,
     ) -> Option<u16> {
         let mut candidates = self.words_not_full(base, class, protocol, parity);
-        let mut count: u32 = candidates.iter().map(|bits| bits.count_ones()).sum();
         // The first word will do, unless other workers fill it at this very moment.
-        while count > 0 {
-            let (index, bit) = select_in(&candidates, random.below(count));
-            if let Some(port) = self.take_any(base, index * 64 + bit as usize, parity, random) {
+        while let Some(word) = random_word(&candidates, random) {
+            if let Some(port) = self.take_any(base, word, parity, random) {
                 return Some(port);
             }
-            candidates[index] &= !(1 << bit);
-            count -= 1;
+            candidates[word / 64] &= !(1 << (word % 64));
         }
         None
     }
@@ -405,15 +424,26 @@ impl PortTable {
         protocol: Protocol,
         parity: Option<Parity>,
     ) -> [u64; SUMMARY_WORDS] {
+        core::array::from_fn(|index| self.words_not_full_in(base, class, protocol, parity, index))
+    }
+
+    /// Word `index` of [`PortTable::words_not_full`].
+    #[inline]
+    fn words_not_full_in(
+        &self,
+        base: usize,
+        class: PortClass,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        index: usize,
+    ) -> u64 {
         let (first, end) = class.words(protocol);
-        core::array::from_fn(|index| {
-            let full = |parity| self.full[summary_of(base, parity, index * 64)].load(Ordering::SeqCst);
-            let full = match parity {
-                Some(parity) => full(parity),
-                None => full(Parity::Even) & full(Parity::Odd),
-            };
-            !full & bits_below(end, index) & !bits_below(first, index)
-        })
+        let full = |parity| self.full[summary_of(base, parity, index * 64)].load(Ordering::SeqCst);
+        let full = match parity {
+            Some(parity) => full(parity),
+            None => full(Parity::Even) & full(Parity::Odd),
+        };
+        !full & bits_below(end, index) & !bits_below(first, index)
     }
 
     /// The first free port of this parity in the word of `aim`, from there on and going round.
@@ -459,6 +489,28 @@ impl PortTable {
         None
     }
 
+    /// Sets bits; the word before. A locked instruction, which waits for all writes before it, only if several workers write.
+    #[inline]
+    fn set(&self, word: &AtomicU64, bits: u64) -> u64 {
+        if !self.exclusive {
+            return word.fetch_or(bits, Ordering::SeqCst);
+        }
+        let before = word.load(Ordering::Relaxed);
+        word.store(before | bits, Ordering::Relaxed);
+        before
+    }
+
+    /// Clears bits; the word before. As [`PortTable::set`].
+    #[inline]
+    fn clear(&self, word: &AtomicU64, bits: u64) -> u64 {
+        if !self.exclusive {
+            return word.fetch_and(!bits, Ordering::SeqCst);
+        }
+        let before = word.load(Ordering::Relaxed);
+        word.store(before & !bits, Ordering::Relaxed);
+        before
+    }
+
     /// Sets a bit; whether it was free.
     fn take(&self, base: usize, word: usize, bit: u32) -> bool {
         let cell = &self.used[base * WORDS + word];
@@ -466,13 +518,7 @@ impl PortTable {
         if cell.load(Ordering::Relaxed) >> bit & 1 != 0 {
             return false;
         }
-        let before = if self.exclusive {
-            let before = cell.load(Ordering::Relaxed);
-            cell.store(before | 1 << bit, Ordering::Relaxed);
-            before
-        } else {
-            cell.fetch_or(1 << bit, Ordering::SeqCst)
-        };
+        let before = self.set(cell, 1 << bit);
         if before >> bit & 1 != 0 {
             return false;
         }
@@ -493,7 +539,7 @@ impl PortTable {
             if summary.load(Ordering::SeqCst) & bit != 0 {
                 continue;
             }
-            summary.fetch_or(bit, Ordering::SeqCst);
+            self.set(summary, bit);
             // A port may have come back between the two writes, and its releaser found the summary still
             // clear: look again, so that "full" never stays where something is free.
             if self.used[base * WORDS + word].load(Ordering::SeqCst) & mask != mask {
@@ -507,14 +553,14 @@ impl PortTable {
         let summary = &self.full[summary_of(base, parity, word)];
         let bit = 1 << (word % 64);
         if summary.load(Ordering::SeqCst) & bit != 0 {
-            summary.fetch_and(!bit, Ordering::SeqCst);
+            self.clear(summary, bit);
         }
         // After the summary: who sets this hint looks at the summary afterwards.
         let address = base / Protocol::COUNT;
         let hint = &self.address_full[base % Protocol::COUNT][address / 64];
         let bit = 1 << (address % 64);
         if hint.load(Ordering::SeqCst) & bit != 0 {
-            hint.fetch_and(!bit, Ordering::SeqCst);
+            self.clear(hint, bit);
         }
     }
 
@@ -574,13 +620,7 @@ impl PortTable {
         self.entries[base * PORTS + usize::from(port)].store(0, Ordering::Release);
         let (word, bit) = (usize::from(port / 64), port % 64);
         let cell = &self.used[base * WORDS + word];
-        let before = if self.exclusive {
-            let before = cell.load(Ordering::Relaxed);
-            cell.store(before & !(1 << bit), Ordering::Relaxed);
-            before
-        } else {
-            cell.fetch_and(!(1 << bit), Ordering::SeqCst)
-        };
+        let before = self.clear(cell, 1 << bit);
         debug_assert!(before >> bit & 1 == 1, "only a taken port is released");
         self.note_free(base, word, Parity::of(port));
     }
@@ -588,16 +628,22 @@ impl PortTable {
     fn note_exhausted(&self, address: AddressIndex, protocol: Protocol) {
         let hint = &self.address_full[protocol.index()][address.index() / 64];
         let bit = 1 << (address.index() % 64);
-        hint.fetch_or(bit, Ordering::SeqCst);
+        self.set(hint, bit);
         // As in `take`: a port may have come back meanwhile.
         if !self.is_exhausted(address, protocol, PortClass::High) {
-            hint.fetch_and(!bit, Ordering::SeqCst);
+            self.clear(hint, bit);
         }
     }
 
-    /// Whether the summary knows of no word with a free port of this class. 32 loads in four cache lines.
+    /// Whether the summary knows of no word with a free port of this class. Two loads while there are many, else up to 32 in
+    /// four cache lines.
     pub fn is_exhausted(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
-        self.words_not_full(space(address, protocol), class, protocol, None).iter().all(|bits| *bits == 0)
+        let base = space(address, protocol);
+        // Words in the middle have ports of every class but the low one.
+        let from = if class == PortClass::Low { 0 } else { SUMMARY_WORDS / 2 };
+        (from..SUMMARY_WORDS)
+            .chain(0..from)
+            .all(|index| self.words_not_full_in(base, class, protocol, None, index) == 0)
     }
 
     /// Ports in use now. Reads 8 KiB: for people, not for packets.

@@ -216,7 +216,8 @@ impl Shard {
         let clock = self.timers.at(now);
         self.look_at(&mut looks, burst);
         self.aim(&mut looks, burst.len());
-        if looks.further != 0 {
+        if looks.further != 0 && looks.further == looks.unsettled {
+            // Most of them have a mapping, only not in its home bucket.
             self.find_further(&mut looks);
         }
         if looks.unsettled != 0 {

@@ -149,7 +149,8 @@ impl Tables {
     ) -> Option<(u32, u16)> {
         let key = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address, port };
         let expires = now + self.idle;
-        if let Some(index) = self.outbound.find(look.hash, |index| self.mappings.get(index).matches(&key)) {
+        let internal = key.word();
+        if let Some(index) = self.outbound.find(look.hash, |index| self.mappings.get(index).matches(internal)) {
             let mapping = self.mappings.get_mut(index);
             mapping.extend_session(expires);
             return Some((mapping.external_address, mapping.external_port()));

@@ -4,7 +4,8 @@
 //! the new record. The passes between [`Shard::aim`](super::Shard) and the last one ask for them, each pass in one tight loop
 //! (see [`steady`](super::steady)), and find out what the next one needs:
 //!
-//! 1. [`Shard::find_further`] looks for mappings beyond their home bucket; packets that have one are as usual after all.
+//! 1. [`Shard::find_further`] looks for mappings beyond their home bucket; packets that have one are as usual after all. In a
+//!    burst with new flows it comes in the middle of the next pass.
 //! 2. [`Shard::find_subscribers`] asks for the subscribers' buckets, then for the records these name.
 //! 3. [`Shard::aim_ports`] chooses where to look for a port and asks for its bit and for new mapping records; then, as the
 //!    bits have arrived, chooses among the free ones and asks for that one's entry.
@@ -31,6 +32,7 @@ use crate::parse::get_u16;
 use crate::parse::get_u32;
 use crate::parse::ip;
 use crate::ports::Parity;
+use crate::ports::PortClass;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
 use crate::tcp;
@@ -54,7 +56,7 @@ fn bits(mut set: u64) -> impl Iterator<Item = usize> {
 impl Shard {
     /// Packets whose home bucket has no mapping, though a further bucket may.
     pub(super) fn find_further(&self, looks: &mut Looks) {
-        for i in bits(looks.further) {
+        for i in bits(core::mem::take(&mut looks.further)) {
             if let Some(record) = self.outbound.first_candidate(looks.place[i]) {
                 looks.record[i] = record;
                 self.mappings.prefetch_write(record);
@@ -72,6 +74,8 @@ impl Shard {
         for i in bits(looks.unsettled) {
             self.subscribers.prefetch_table(looks.subscriber_hash[i]);
         }
+        // Only now, so that the further buckets have had time.
+        self.find_further(looks);
         for i in bits(looks.unsettled) {
             looks.subscriber[i] = self.subscribers.candidate(looks.subscriber_hash[i]);
         }
@@ -116,26 +120,50 @@ impl Shard {
             self.shared.ports.prefetch_bit(looks.port_place[i]);
         }
         self.mappings.prefetch_free(looks.unsettled.count_ones());
+        let mut elsewhere = 0;
         for i in bits(looks.aimed) {
             let Some(aim) = looks.port[i] else { continue };
-            let protocol = if looks.kind[i].is_tcp() { Protocol::Tcp } else { Protocol::Udp };
-            let paired = AddressIndex(self.subscribers.get(looks.subscriber[i]).paired);
-            let facts = self.shared.facts(paired);
-            let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
-            let (class, parity) = (port_class(port, facts), facts.parity.then(|| Parity::of(port)));
+            let (paired, protocol, class, parity) = self.wanted(looks, burst, i);
             let ports = &self.shared.ports;
-            let closer = ports.aim_closer(paired, protocol, class, parity, aim, self.worker, workers, &mut self.random);
-            looks.port[i] = closer.map(|(aim, _)| aim);
-            if let Some((aim, in_same_word)) = closer {
+            looks.port[i] = ports.aim_closer(paired, protocol, parity, aim).or_else(|| {
+                elsewhere |= 1 << i;
+                ports.aim_elsewhere(paired, protocol, class, parity, self.worker, workers, &mut self.random)
+            });
+            if let Some(aim) = looks.port[i] {
                 looks.port_place[i] = ports.place(paired, protocol, aim.port());
-                if !in_same_word {
-                    ports.prefetch_bit(looks.port_place[i]);
-                }
+            }
+        }
+        // In addresses that are nearly full, those whose word had no port left.
+        for i in bits(elsewhere) {
+            self.shared.ports.prefetch_bit(looks.port_place[i]);
+        }
+        for i in bits(elsewhere) {
+            let Some(aim) = looks.port[i] else { continue };
+            let (paired, protocol, _, parity) = self.wanted(looks, burst, i);
+            let ports = &self.shared.ports;
+            looks.port[i] = ports.aim_closer(paired, protocol, parity, aim).or(looks.port[i]);
+            if let Some(aim) = looks.port[i] {
+                looks.port_place[i] = ports.place(paired, protocol, aim.port());
             }
         }
         for i in bits(looks.aimed) {
             self.shared.ports.prefetch(looks.port_place[i]);
         }
+    }
+
+    /// What the port of packet `i` has to be like, whose subscriber is known and paired.
+    #[inline]
+    fn wanted(
+        &self,
+        looks: &Looks,
+        burst: &[Packet<'_>],
+        i: usize,
+    ) -> (AddressIndex, Protocol, PortClass, Option<Parity>) {
+        let protocol = if looks.kind[i].is_tcp() { Protocol::Tcp } else { Protocol::Udp };
+        let paired = AddressIndex(self.subscribers.get(looks.subscriber[i]).paired);
+        let facts = self.shared.facts(paired);
+        let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
+        (paired, protocol, port_class(port, facts), facts.parity.then(|| Parity::of(port)))
     }
 
     /// Opens mapping and session of packet `i`, one that looks found unsettled; where it leaves, or None when it is not as

@@ -47,7 +47,9 @@ impl Shard {
     /// The mapping of an internal endpoint, dead or alive.
     #[inline]
     pub(super) fn find_mapping(&self, key: &InternalKey, hash: u64) -> Option<u32> {
-        self.outbound.find(hash, |index| self.mappings.get(index).matches(key))
+        // The word first: a key that is written in parts and read back as a whole waits for all writes before it.
+        let internal = key.word();
+        self.outbound.find(hash, |index| self.mappings.get(index).matches(internal))
     }
 
     /// The live mapping of an internal endpoint.

@@ -127,7 +127,7 @@ fn table_fills_to_its_capacity_and_then_refuses() {
         for (index, &hash) in (0..).zip(&hashes) {
             assert_eq!(table.find(hash, |other| other == index), Some(index));
         }
-        assert!(capacity * 5 <= table.buckets.len() * SLOTS * 4, "load is at most 4 of 5 at capacity {capacity}");
+        assert!(capacity * 4 <= table.buckets.len() * SLOTS * 3, "load is at most 3 of 4 at capacity {capacity}");
     }
 }
 
