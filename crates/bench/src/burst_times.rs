@@ -123,6 +123,20 @@ impl BurstTimes {
     }
 }
 
+/// What the machine does to a thread that only looks at the counter: times of waits that would take `cycles` each, for so many
+/// seconds. Whatever is longer is interrupts, and the host's own work.
+pub(crate) fn of_machine(hz: f64, cycles: u64, seconds: f64) -> Times {
+    let mut times = BurstTimes::new(hz);
+    for _ in 0..(seconds * hz / cycles.max(1) as f64) as u64 {
+        let begun = Begun::now();
+        while tsc::read() - begun.cycles < cycles {
+            core::hint::spin_loop();
+        }
+        times.end(&begun);
+    }
+    times.times()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +177,12 @@ mod tests {
         times.end(&begun);
         assert_eq!(times.times().interrupted_bursts, 1);
         assert!(begun.own_cycles(times.hz) < times.times().all_max_cycles as f64 / 2.0, "sleep is not its own time");
+    }
+
+    #[test]
+    fn the_machine_alone_takes_as_long_as_asked_for_or_longer() {
+        let times = of_machine(tsc::frequency_hz(20), 5_000, 0.01);
+        assert!(times.bursts > 0 && times.p50_cycles >= 4_995 && times.p999_cycles >= times.p50_cycles, "{times:?}");
     }
 
     #[test]

@@ -44,6 +44,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
+use crate::burst_times;
 use crate::burst_times::Begun;
 use crate::burst_times::BurstTimes;
 pub use crate::burst_times::Times;
@@ -82,6 +83,8 @@ const ENDING_AFTER: nat::Duration = nat::Duration::from_secs(3_600);
 const RUN_UP: nat::Duration = nat::Duration::from_millis(10);
 /// Seconds of traffic before anything is measured.
 const WARM_UP_SECONDS: f64 = 0.5;
+/// How long to look at the machine alone.
+const MACHINE_SECONDS_MAX: f64 = 2.0;
 /// Mappings there is room for beyond those needed.
 const ROOM: u64 = 64;
 /// Bursts between two looks at all ports of a pool.
@@ -140,8 +143,13 @@ pub struct Report {
     pub undisturbed: Times,
     /// Bursts during the event.
     pub disturbed: Times,
+    /// Between the two: a thread that does nothing for as long as the median of the undisturbed bursts. What it saw beyond that
+    /// is interrupts and the host's own work, and is in the other times as well.
+    pub machine: Times,
     /// 99.9th percentile to median of the undisturbed bursts.
     pub undisturbed_p999_to_p50: f64,
+    /// The same of the machine alone.
+    pub machine_p999_to_p50: f64,
     /// Medians: disturbed to undisturbed.
     pub p50_ratio: f64,
     /// 99th percentiles: disturbed to undisturbed.
@@ -537,6 +545,7 @@ impl Bed {
         self.reset();
         self.run_for(seconds);
         let undisturbed = self.times.times();
+        let machine = burst_times::of_machine(self.hz, undisturbed.p50_cycles, seconds.min(MACHINE_SECONDS_MAX));
         self.reset();
         if event == Event::Expiry {
             self.approach_the_end();
@@ -560,6 +569,8 @@ impl Bed {
             tsc_hz: self.hz,
             undisturbed,
             disturbed,
+            machine,
+            machine_p999_to_p50: machine.p999_cycles as f64 / machine.p50_cycles as f64,
             undisturbed_p999_to_p50: undisturbed.p999_cycles as f64 / undisturbed.p50_cycles as f64,
             p50_ratio: ratio(|times| times.p50_cycles),
             p99_ratio: ratio(|times| times.p99_cycles),

@@ -70,9 +70,14 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     };
     line(out, "undisturbed  ", &report.undisturbed)?;
     line(out, "disturbed    ", &report.disturbed)?;
+    line(out, "machine alone", &report.machine)?;
     writeln!(
         out,
-        "  ratios        {:.2} median, {:.2} p99, {:.2} p99.9; undisturbed p99.9 to median {:.2}",
-        report.p50_ratio, report.p99_ratio, report.p999_ratio, report.undisturbed_p999_to_p50
+        "  ratios        {:.2} median, {:.2} p99, {:.2} p99.9; p99.9 to median {:.2} undisturbed, {:.2} machine alone",
+        report.p50_ratio,
+        report.p99_ratio,
+        report.p999_ratio,
+        report.undisturbed_p999_to_p50,
+        report.machine_p999_to_p50
     )
 }
