@@ -10,7 +10,6 @@ use nat::Shared;
 use nat::packet::Egress;
 use nat::packet::PacketMeta;
 use nat::packet::Sink;
-use nat::packet::Stage;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Route;
@@ -108,7 +107,7 @@ pub(crate) fn buffers() -> Box<[Buffer; BURST]> {
 pub(crate) fn packets(buffers: &mut [Buffer; BURST], side: impl Fn(usize) -> Side) -> [Packet<'_>; BURST] {
     let mut slot = 0;
     buffers.each_mut().map(|buffer| {
-        let meta = PacketMeta { ingress: InterfaceId(side(slot) as u16), stage: Stage::Received, ports: (0, 0) };
+        let meta = PacketMeta { ingress: InterfaceId(side(slot) as u16), ..PacketMeta::default() };
         slot += 1;
         Packet::new(&mut buffer.0[..PACKET_BYTES], meta)
     })

@@ -253,11 +253,20 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// Hands all queued frames to the ports.
+    /// Hands all queued frames to the ports, and shows the other workers what was handed off to them.
     #[inline]
     pub(crate) fn flush_all(&mut self) {
+        self.publish();
         for port in 0..self.queues.len() {
             self.flush(PortIndex(port as u16));
+        }
+    }
+
+    /// Shows the other workers what was handed off to them.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        for ring in self.crossings.to.iter_mut().flatten() {
+            ring.publish();
         }
     }
 
@@ -299,11 +308,12 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// Gives a packet that the shard does not own to the worker that does. It has no verdict yet.
+    /// Gives a packet that the shard does not own to the worker that does, which sees it at the end of this poll. It has no
+    /// verdict yet.
     #[inline]
     pub(crate) fn hand_off_buffer(&mut self, worker: WorkerId, buffer: I::Buffer, meta: PacketMeta) {
         let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
-        let pushed = ring.is_some_and(|ring| ring.try_push(Crossing::Process { buffer, meta }).is_ok());
+        let pushed = ring.is_some_and(|ring| ring.stage(Crossing::Process { buffer, meta }).is_ok());
         self.ledger.dirty = true;
         if pushed {
             self.ledger.handed_off += 1;

@@ -15,6 +15,7 @@ use core::array;
 use core::slice;
 use std::sync::Arc;
 
+use mem::prefetch::prefetch;
 use nat::BuildError;
 use nat::Counters;
 use nat::Instant;
@@ -24,7 +25,6 @@ use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
 use nat::packet::PacketMeta;
-use nat::packet::Stage;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
 use packet_io::BURST_MAX;
@@ -298,6 +298,8 @@ impl<I: Io> Worker<I> {
     fn take_crossing(&mut self, now: Instant, item: Crossing<I::Buffer>) {
         match item {
             Crossing::Process { buffer, meta } => {
+                // Its lines are another core's. They are on their way until the packets behind it have been taken, too.
+                prefetch(buffer.bytes());
                 // An error Natrix made itself is no packet received, so it is in nobody's balance.
                 if !meta.stage.is_own() {
                     self.shard.counters_mut().taken_over += 1;
@@ -357,7 +359,7 @@ impl<I: Io> Worker<I> {
         }
         match header.ether_type {
             ETHER_TYPE_IPV4 if for_us => {
-                let meta = PacketMeta { ingress: interface, stage: Stage::Received, ports: (0, 0) };
+                let meta = PacketMeta { ingress: interface, ..PacketMeta::default() };
                 if self.tracer.is_on() {
                     self.tracer.note_link_header(self.ready.len(), frame, header.payload_offset());
                 }
@@ -480,6 +482,7 @@ impl<I: Io> Worker<I> {
         for buffer in self.ready.drain() {
             keep(buffer.bytes());
         }
+        self.outlet.publish();
         self.settle();
         let counters = self.shard.counters_mut();
         let accounted =

@@ -54,6 +54,8 @@ impl<T> Drop for Shared<T> {
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: usize,
+    /// What the consumer has been shown.
+    published: usize,
     /// What `head` was when last looked at: the true one is the same or further.
     head_seen: usize,
 }
@@ -71,7 +73,7 @@ pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.max(1).next_power_of_two();
     let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
     let shared = Arc::new(Shared { head: Padded::default(), tail: Padded::default(), slots });
-    let producer = Producer { shared: Arc::clone(&shared), tail: 0, head_seen: 0 };
+    let producer = Producer { shared: Arc::clone(&shared), tail: 0, published: 0, head_seen: 0 };
     (producer, Consumer { shared, head: 0, tail_seen: 0 })
 }
 
@@ -118,9 +120,28 @@ impl<T: Send> Producer<T> {
         self.tail = self.tail.wrapping_add(1);
     }
 
+    /// Shows the consumer what was staged.
     #[inline]
-    fn publish(&mut self) {
-        self.shared.tail.0.store(self.tail, Ordering::Release);
+    pub fn publish(&mut self) {
+        // Without a change no line is taken from the consumer's core.
+        if self.published != self.tail {
+            self.published = self.tail;
+            self.shared.tail.0.store(self.tail, Ordering::Release);
+        }
+    }
+
+    /// Pushes one item that the consumer does not see before [`Producer::publish`], or before the next push. So a consumer that
+    /// looks all the time costs a line of its core's a burst, and not an item.
+    ///
+    /// # Errors
+    /// Gives the item back when the ring is full.
+    #[inline]
+    pub fn stage(&mut self, item: T) -> Result<(), T> {
+        if self.free(1) == 0 {
+            return Err(item);
+        }
+        self.write(item);
+        Ok(())
     }
 
     /// Pushes one item.
@@ -129,10 +150,7 @@ impl<T: Send> Producer<T> {
     /// Gives the item back when the ring is full.
     #[inline]
     pub fn try_push(&mut self, item: T) -> Result<(), T> {
-        if self.free(1) == 0 {
-            return Err(item);
-        }
-        self.write(item);
+        self.stage(item)?;
         self.publish();
         Ok(())
     }
@@ -151,6 +169,13 @@ impl<T: Send> Producer<T> {
         }
         self.publish();
         count
+    }
+}
+
+impl<T> Drop for Producer<T> {
+    /// What was staged is the ring's, which drops it if nobody takes it.
+    fn drop(&mut self) {
+        self.shared.tail.0.store(self.tail, Ordering::Release);
     }
 }
 

@@ -43,6 +43,9 @@ impl Stage {
 /// What travels with a packet between stages and between workers. Plain data, 12 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMeta {
+    /// Of a [`Stage::Steered`] packet: the record of the receiving worker that the sender read in the port table; 0 for none.
+    /// A hint of where to look first, so that the table is read once: the record may be another endpoint's by now.
+    pub record: u32,
     /// Interface the packet came in by.
     pub ingress: InterfaceId,
     /// Where it is on its way.

@@ -280,9 +280,10 @@ impl Shard {
         }
         if kind.is_foreign() {
             // What hand-off needs to know beyond its headers only fragments carry.
-            let meta = PacketMeta { stage: Stage::Steered, ..packet.meta };
+            let (worker, record) = looks.abroad(i);
             packet.verdict = None;
-            packet.outcome = Outcome::HandOff { worker: WorkerId(looks.place[i] as u8), meta };
+            packet.outcome =
+                Outcome::HandOff { worker, meta: PacketMeta { record, stage: Stage::Steered, ..packet.meta } };
             return;
         }
         self.process_long(now, packet, &looks.foresight(i), sink);
@@ -331,7 +332,8 @@ impl Shard {
             }
             Fate::HandOff { worker, meta } => {
                 packet.verdict = None;
-                packet.outcome = Outcome::HandOff { worker, meta };
+                // A record this worker was told of is not the next one's.
+                packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record: 0, ..meta } };
             }
             Fate::Held => {
                 packet.verdict = None;

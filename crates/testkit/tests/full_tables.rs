@@ -20,7 +20,6 @@ use nat::packet::BURST_MAX;
 use nat::packet::Egress;
 use nat::packet::PacketMeta;
 use nat::packet::Sink;
-use nat::packet::Stage;
 use nat::random::KeyedHash;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
@@ -201,7 +200,7 @@ impl World {
             .iter_mut()
             .zip(packets)
             .map(|(bytes, (side, _))| {
-                let meta = PacketMeta { ingress: InterfaceId(*side as u16), stage: Stage::Received, ports: (0, 0) };
+                let meta = PacketMeta { ingress: InterfaceId(*side as u16), ..PacketMeta::default() };
                 Packet::new(bytes, meta)
             })
             .collect();

@@ -126,3 +126,26 @@ fn items_taken_before_a_panic_are_not_seen_again() {
     drop((producer, consumer));
     assert_eq!(dropped.load(Ordering::Relaxed), 4);
 }
+
+#[test]
+fn staged_items_are_seen_when_published_and_take_room_before() {
+    let (mut producer, mut consumer) = channel(2);
+    assert_eq!((producer.stage(1), producer.stage(2), producer.stage(3)), (Ok(()), Ok(()), Err(3)));
+    assert_eq!((producer.len(), consumer.try_pop()), (2, None));
+    producer.publish();
+    assert_eq!((consumer.try_pop(), consumer.try_pop(), consumer.try_pop()), (Some(1), Some(2), None));
+    // A push shows what was staged before it, in order.
+    assert_eq!((producer.stage(4), producer.try_push(5)), (Ok(()), Ok(())));
+    assert_eq!((consumer.try_pop(), consumer.try_pop()), (Some(4), Some(5)));
+}
+
+#[test]
+fn staged_items_of_a_ring_whose_producer_is_gone_are_not_lost() {
+    let (mut producer, mut consumer) = channel(4);
+    let item = Arc::new(());
+    assert!(producer.stage(Arc::clone(&item)).is_ok() && producer.stage(Arc::clone(&item)).is_ok());
+    drop(producer);
+    assert!(consumer.try_pop().is_some());
+    drop(consumer);
+    assert_eq!(Arc::strong_count(&item), 1, "what nobody took was dropped with the ring");
+}

@@ -43,6 +43,7 @@ use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -62,8 +63,10 @@ impl Kind {
     const TCP: u8 = 1 << 2;
     /// As usual in all that the headers show.
     const STEADY: u8 = 1 << 3;
-    /// As usual but for the worker it belongs to: `place` is the worker.
+    /// As usual but for the worker it belongs to: `place` is the worker, and [`RECORD_SHIFT`] bits above it the record there.
     const FOREIGN: u8 = 1 << 4;
+    /// With [`Kind::IN`]: another worker has read the port table, and `place` is the record it found there.
+    const FOUND: u8 = 1 << 5;
 
     #[inline(always)]
     pub(super) const fn is_out(self) -> bool {
@@ -85,6 +88,9 @@ impl Kind {
         self.0 & Kind::TCP != 0
     }
 }
+
+/// Of the `place` of a foreign packet: where the record begins, behind the worker.
+const RECORD_SHIFT: u32 = 8;
 
 /// What the first passes found out about a burst; one array for each thing, as each pass needs few of them.
 ///
@@ -129,6 +135,12 @@ impl Default for Looks {
 }
 
 impl Looks {
+    /// The worker that foreign packet `i` belongs to, and its record there; 0 for none.
+    #[inline(always)]
+    pub(super) fn abroad(&self, i: usize) -> (WorkerId, u32) {
+        (WorkerId(self.place[i] as u8), (self.place[i] >> RECORD_SHIFT) as u32)
+    }
+
     /// What is known in advance if packet `i` opens a mapping.
     #[inline]
     pub(super) fn foresight(&self, i: usize) -> Foresight {
@@ -224,6 +236,10 @@ impl Shard {
             let hash = self.hash_of(&key);
             return (Kind(kind | Kind::OUT), hash);
         }
+        if packet.meta.record != 0 && kind & Kind::STEADY != 0 {
+            // Where this is not the packet's mapping any more, the last pass sees it, and the long way reads the port table.
+            return (Kind(kind | Kind::IN | Kind::FOUND), u64::from(packet.meta.record));
+        }
         match self.shared.local.pool_address(be32::<16>(header)) {
             Some(address) => {
                 let place = self.shared.ports.place(address, protocol, be16::<22>(header));
@@ -276,6 +292,8 @@ impl Shard {
             let (kind, place) = (looks.kind[i].0, looks.place[i]);
             if kind & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
                 self.outbound.prefetch(place);
+            } else if kind & Kind::FOUND != 0 {
+                self.mappings.prefetch_write(place as u32);
             } else {
                 self.shared.ports.prefetch(place as usize);
             }
@@ -293,12 +311,14 @@ impl Shard {
                     self.aim_further(looks, i, goes_on);
                 }
                 record
+            } else if kind.0 & Kind::FOUND != 0 {
+                looks.place[i] as u32
             } else if kind.0 & Kind::IN != 0 {
                 match self.shared.ports.lookup_at(looks.place[i] as usize) {
                     None => 0,
                     Some((worker, record)) if worker == self.worker => record.0,
-                    Some((worker, _)) => {
-                        aim_abroad(looks, i, worker);
+                    Some((worker, record)) => {
+                        aim_abroad(looks, i, worker, record);
                         0
                     }
                 }
@@ -392,11 +412,11 @@ impl Shard {
 
 /// The mapping belongs to another worker.
 #[inline(always)]
-fn aim_abroad(looks: &mut Looks, i: usize, worker: WorkerId) {
+fn aim_abroad(looks: &mut Looks, i: usize, worker: WorkerId, record: MappingIndex) {
     // Packets that are on their second half carry more than their headers.
     if looks.kind[i].is_steady() {
         looks.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
-        looks.place[i] = u64::from(worker.0);
+        looks.place[i] = u64::from(worker.0) | u64::from(record.0) << RECORD_SHIFT;
     }
 }
 

@@ -149,7 +149,7 @@ impl Shard {
     fn answer_syns<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         for _ in 0..SYNS_PER_CALL_MAX {
             let Some(syn) = self.syns.pop_due(now) else { return };
-            let meta = PacketMeta { ingress: syn.ingress, stage: Stage::Received, ports: (0, 0) };
+            let meta = PacketMeta { ingress: syn.ingress, ..PacketMeta::default() };
             let towards = self.shared.side(syn.ingress);
             let address = self.shared.address_index(syn.external.address);
             let owner = address.and_then(|address| self.shared.owner(address, Protocol::Tcp, syn.external.port));

@@ -14,6 +14,7 @@ use crate::packet::Outcome;
 use crate::packet::Packet;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
+use crate::packet::Stage;
 use crate::settings::Settings;
 use crate::shard::Shard;
 use crate::shard::tests::settings;
@@ -57,6 +58,8 @@ struct Spec {
     sequence: u16,
     /// Time since the packet before, as a power of two of milliseconds.
     pause: u8,
+    /// The record that another worker claims to have found; 0 for none.
+    record: u8,
 }
 
 fn spec() -> impl Strategy<Value = Spec> {
@@ -64,8 +67,10 @@ fn spec() -> impl Strategy<Value = Spec> {
     let odd = prop_oneof![8 => Just(1_u8), 2 => Just(0), 2 => Just(3), 1 => any::<u8>()];
     let ttl = prop_oneof![20 => Just(64_u8), 1 => 0_u8..4];
     let pause = prop_oneof![20 => Just(0_u8), 1 => 10_u8..24];
-    (any::<bool>(), any::<bool>(), 0_u8..4, 0_u8..3, flags, 0_u8..40, ttl, odd, any::<u16>(), pause).prop_map(
-        |(inside, tcp, flow, remote, flags, payload, ttl, odd, sequence, pause)| Spec {
+    // One packet in two comes from another worker, with the right record, a wrong one, or one that is in no use.
+    let meta = (pause, prop_oneof![1 => Just(0_u8), 1 => 1_u8..12]);
+    (any::<bool>(), any::<bool>(), 0_u8..4, 0_u8..3, flags, 0_u8..40, ttl, odd, any::<u16>(), meta).prop_map(
+        |(inside, tcp, flow, remote, flags, payload, ttl, odd, sequence, (pause, record))| Spec {
             inside,
             tcp,
             flow,
@@ -76,6 +81,7 @@ fn spec() -> impl Strategy<Value = Spec> {
             odd,
             sequence,
             pause,
+            record,
         },
     )
 }
@@ -140,15 +146,10 @@ impl Side2 {
     }
 
     /// What becomes of the packets: bytes, outcome and verdict of each.
-    fn process(&mut self, now: Instant, packets: &[(Side, Vec<u8>)]) -> Vec<(Vec<u8>, Outcome, Option<Verdict>)> {
+    fn process(&mut self, now: Instant, packets: &[(PacketMeta, Vec<u8>)]) -> Vec<(Vec<u8>, Outcome, Option<Verdict>)> {
         let mut buffers: Vec<Vec<u8>> = packets.iter().map(|(_, bytes)| bytes.clone()).collect();
-        let mut burst: Vec<Packet<'_>> = buffers
-            .iter_mut()
-            .zip(packets)
-            .map(|(bytes, (side, _))| {
-                Packet::new(bytes, PacketMeta { ingress: InterfaceId(*side as u16), ..PacketMeta::default() })
-            })
-            .collect();
+        let mut burst: Vec<Packet<'_>> =
+            buffers.iter_mut().zip(packets).map(|(bytes, (meta, _))| Packet::new(bytes, *meta)).collect();
         self.shard.process(now, &mut burst, &mut self.caught);
         self.shard.maintain(now, &mut self.caught);
         let ends: Vec<_> = burst.iter().map(|packet| (packet.outcome, packet.verdict)).collect();
@@ -178,10 +179,17 @@ fn compare(settings: &Settings, bursts: &[Vec<Spec>]) -> u64 {
             }
             if let Some(packet) = spec.packet(external[spec.key()]) {
                 keys.push((spec.inside, spec.key()));
-                packets.push((if spec.inside { Side::Inside } else { Side::Outside }, packet));
+                let ingress = InterfaceId(if spec.inside { Side::Inside } else { Side::Outside } as u16);
+                let record = u32::from(spec.record);
+                let stage = if record == 0 { Stage::Received } else { Stage::Steered };
+                packets.push((PacketMeta { ingress, stage, record, ..PacketMeta::default() }, packet));
             }
         }
-        let (left, right) = (short.process(now, &packets), long.process(now, &packets));
+        let left = short.process(now, &packets);
+        for (meta, _) in &mut packets {
+            meta.record = 0;
+        }
+        let right = long.process(now, &packets);
         for ((left, right), (_, sent)) in left.iter().zip(&right).zip(&packets) {
             assert_eq!(left, right, "of {sent:?}");
         }
@@ -234,6 +242,7 @@ fn usual_packets_take_the_short_way() {
         odd: 1,
         sequence: 100,
         pause: 0,
+        record: 0,
     };
     let mut bursts = vec![
         vec![usual(true, true, 0x02), usual(true, false, 0)],
@@ -249,4 +258,66 @@ fn usual_packets_take_the_short_way() {
     let next = |tcp, flags| Spec { flow: 3, ..usual(true, tcp, flags) };
     bursts.push(vec![next(true, 0x02), next(false, 0), usual(true, true, 0x10)]);
     assert_eq!(compare(&settings(), &bursts), 40 + 1 + 3);
+}
+
+/// Two workers with the same memory of external endpoints, and a mapping of the second one's with an established session:
+/// the shards, its internal and its remote endpoint.
+fn two_shards() -> (Shard, Shard, SocketAddrV4, SocketAddrV4) {
+    let shared = Arc::new(Shared::new(settings(), 2).expect("settings are sound"));
+    let shard = |worker| Shard::new(Arc::clone(&shared), WorkerId(worker), [1, 2, 3, 4]).expect("memory suffices");
+    let owned = |last: &u8| shared.worker_of_subscriber(u32::from_be_bytes([100, 64, 0, *last])) == WorkerId(1);
+    let internal = (10..200).find(owned).map(|last| build::endpoint([100, 64, 0, last], 5_000));
+    (shard(0), shard(1), internal.expect("half of all subscribers"), build::endpoint([198, 51, 100, 1], 53))
+}
+
+/// What becomes of one packet.
+fn one(shard: &mut Shard, meta: PacketMeta, packet: &[u8]) -> (Vec<u8>, Outcome, Option<Verdict>) {
+    let mut bytes = packet.to_vec();
+    let mut burst = [Packet::new(&mut bytes, meta)];
+    shard.process(Instant::ORIGIN, &mut burst, &mut Caught::default());
+    let (outcome, verdict) = (burst[0].outcome, burst[0].verdict);
+    (bytes, outcome, verdict)
+}
+
+fn from(side: Side) -> PacketMeta {
+    PacketMeta { ingress: InterfaceId(side as u16), ..PacketMeta::default() }
+}
+
+/// Opens the mapping, establishes its session, and gives what the server sends next.
+fn answer(owner: &mut Shard, internal: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
+    let sent = one(owner, from(Side::Inside), &build::udp(internal, remote).payload_length(20).build()).0;
+    let port = u16::from_be_bytes([sent[20], sent[21]]);
+    let external = build::endpoint([sent[12], sent[13], sent[14], sent[15]], port);
+    let answer = build::udp(remote, external).payload_length(20).build();
+    assert_eq!(one(owner, from(Side::Outside), &answer).2, Some(Verdict::Inbound));
+    answer
+}
+
+#[test]
+fn the_owner_looks_first_where_the_other_worker_found_the_mapping() {
+    let (mut other, mut owner, internal, remote) = two_shards();
+    let answer = answer(&mut owner, internal, remote);
+    let (_, outcome, verdict) = one(&mut other, from(Side::Outside), &answer);
+    let Outcome::HandOff { worker: WorkerId(1), meta } = outcome else { panic!("handed off, not {outcome:?}") };
+    assert_eq!((meta.stage, verdict), (Stage::Steered, None));
+    assert_ne!(meta.record, 0, "it goes with the record");
+    let before = owner.short_ways;
+    let (bytes, _, verdict) = one(&mut owner, meta, &answer);
+    assert_eq!((verdict, owner.short_ways), (Some(Verdict::Inbound), before + 1));
+    assert_eq!(bytes[16..20], internal.ip().octets());
+    // A record that is another endpoint's, or nobody's, by now: the same, by the long way.
+    for record in [meta.record + 1, meta.record + 2] {
+        let (again, _, verdict) = one(&mut owner, PacketMeta { record, ..meta }, &answer);
+        assert_eq!((verdict, owner.short_ways, again == bytes), (Some(Verdict::Inbound), before + 1, true));
+    }
+}
+
+#[test]
+fn a_packet_handed_on_says_nothing_of_the_record_it_came_with() {
+    let (mut other, mut owner, internal, remote) = two_shards();
+    let answer = answer(&mut owner, internal, remote);
+    let stale = PacketMeta { stage: Stage::Steered, record: 1, ..from(Side::Outside) };
+    let (_, outcome, _) = one(&mut other, stale, &answer);
+    let Outcome::HandOff { worker: WorkerId(1), meta } = outcome else { panic!("handed on, not {outcome:?}") };
+    assert_eq!(meta.record, 0);
 }
