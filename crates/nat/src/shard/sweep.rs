@@ -18,10 +18,13 @@ use crate::verdict::Verdict;
 const ROUND_MICROS: u64 = 4_000_000;
 /// In large tables a round takes as long as it takes at this rate: more would cost established packets too much.
 const RECORDS_PER_MICRO_MAX: u64 = 2;
-/// And so many more for each mapping made since the last call, as long as about as many are found to be ended: a table
-/// whose mappings come and go must not fill up with the dead.
-const RECORDS_PER_CREATED: u64 = 16;
-/// Records visited in one call at most: about 2 µs, as the next ones are asked for in time.
+/// And so many more for each mapping made since the last call: a table whose mappings come and go must not fill up with the
+/// dead. At this rate they stay below a third of the living.
+const RECORDS_PER_CREATED: u64 = 4;
+/// And so many for each one that was found to be ended, as where one is there are more.
+const RECORDS_PER_FOUND: u64 = 16;
+/// Records visited in one call at most, of those that are due to time alone: about 2 µs, as the next ones are asked for in
+/// time.
 const RECORDS_PER_CALL_MAX: u64 = 256;
 /// Records visited in one call at least, so that small tables are clean soon.
 const RECORDS_PER_CALL_MIN: u64 = 16;
@@ -30,21 +33,23 @@ const RECORDS_PER_CALL_MIN: u64 = 16;
 const ENDS_PER_CALL_MIN: usize = 8;
 /// And one more for each such time since the last call: who calls seldom has time for more.
 const MICROS_PER_END: u64 = 4;
-/// Mappings ended in one call at most.
-const ENDS_PER_CALL_MAX: usize = 64;
+/// Mappings ended in one call at most, of those that are due to time alone.
+const ENDS_BY_TIME_MAX: u64 = 64;
+/// Mappings ended in one call at most: more than any poll makes.
+const ENDS_PER_CALL_MAX: usize = 1_024;
 /// Incomplete datagrams given up in one call at most.
 const DATAGRAMS_PER_CALL_MAX: usize = 16;
 /// Held SYNs answered in one call at most.
 const SYNS_PER_CALL_MAX: usize = 16;
 
 /// Where the sweep is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Sweep {
     last: Instant,
     mapping_hand: u32,
     session_hand: u32,
     /// Mappings found out of date by the last call, to be ended by the next one: the lines this needs are on their way.
-    due: [u32; ENDS_PER_CALL_MAX],
+    due: Box<[u32; ENDS_PER_CALL_MAX]>,
     due_count: usize,
     /// Mappings made until the last call.
     created: u64,
@@ -56,7 +61,7 @@ impl Default for Sweep {
             last: Instant::ORIGIN,
             mapping_hand: 1,
             session_hand: 1,
-            due: [0; ENDS_PER_CALL_MAX],
+            due: Box::new([0; ENDS_PER_CALL_MAX]),
             due_count: 0,
             created: 0,
         }
@@ -91,12 +96,12 @@ impl Shard {
         let total = self.counters.mappings_created.iter().sum::<u64>();
         let created = total - self.sweep.created;
         self.sweep.created = total;
-        let by_time = (elapsed / MICROS_PER_END).min(ENDS_PER_CALL_MAX as u64);
+        let by_time = (elapsed / MICROS_PER_END).min(ENDS_BY_TIME_MAX);
         let ends_max = ENDS_PER_CALL_MIN + (created + by_time) as usize;
         let ends_max = ends_max.min(ENDS_PER_CALL_MAX);
 
         let end = self.mappings.walk_end();
-        let visits = budget(end, elapsed, created.min(found * 2 + 1));
+        let visits = budget(end, elapsed, created * RECORDS_PER_CREATED + found.min(created) * RECORDS_PER_FOUND);
         let mut hand = self.sweep.mapping_hand;
         for _ in 0..visits {
             if self.sweep.due_count >= ends_max {
@@ -216,10 +221,10 @@ impl Shard {
     }
 }
 
-/// Records to visit now, of so many, when the last visit was so long ago and so many were made since.
-fn budget(records: u32, elapsed_micros: u64, created: u64) -> u64 {
+/// Records to visit now, of so many, when the last visit was so long ago, and so many more.
+fn budget(records: u32, elapsed_micros: u64, more: u64) -> u64 {
     let round = u128::from(records) * u128::from(elapsed_micros) / u128::from(ROUND_MICROS);
     let due = (round as u64).min(elapsed_micros.saturating_mul(RECORDS_PER_MICRO_MAX));
-    let due = due.saturating_add(created.saturating_mul(RECORDS_PER_CREATED));
-    due.clamp(RECORDS_PER_CALL_MIN, RECORDS_PER_CALL_MAX).min(u64::from(records))
+    let due = due.clamp(RECORDS_PER_CALL_MIN, RECORDS_PER_CALL_MAX);
+    due.saturating_add(more).min(u64::from(records))
 }

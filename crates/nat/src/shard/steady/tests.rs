@@ -27,6 +27,8 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use crate::view::Filter;
 
+mod small_pools;
+
 /// Collects what a shard sends by itself.
 #[derive(Default, PartialEq, Debug)]
 struct Caught(Vec<Vec<u8>>);
@@ -320,4 +322,39 @@ fn a_packet_handed_on_says_nothing_of_the_record_it_came_with() {
     let (_, outcome, _) = one(&mut other, stale, &answer);
     let Outcome::HandOff { worker: WorkerId(1), meta } = outcome else { panic!("handed on, not {outcome:?}") };
     assert_eq!(meta.record, 0);
+}
+
+/// However many flows a poll opens, as many that have run out are ended: the table does not fill up with the dead.
+#[test]
+fn short_flows_leave_room_for_those_that_follow() {
+    const ROOM: u32 = 50_000;
+    for in_a_poll in [64_u32, 128, 512] {
+        let mut settings = settings();
+        settings.pools[0].addresses = (1..40).map(|host| [203, 0, 113, host].into()).collect();
+        settings.timeouts.udp = Duration::from_millis(1);
+        settings.limits.mappings_max = ROOM;
+        settings.limits.subscribers_max = 10_000;
+        let mut side = Side2::new(&settings, false);
+        let meta = PacketMeta { ingress: InterfaceId(Side::Inside as u16), ..PacketMeta::default() };
+        let (mut serial, mut now) = (0_u32, Instant::ORIGIN);
+        for _ in 0..300_000 / in_a_poll {
+            // 8 million new flows a second, so at most 8000 alive.
+            now = now + Duration::from_micros(u64::from(in_a_poll) / 8);
+            let packets: Vec<(PacketMeta, Vec<u8>)> = (0..in_a_poll)
+                .map(|_| {
+                    serial += 1;
+                    let host = serial % 4_000;
+                    let internal = build::endpoint(
+                        [100, 64, 1 + (host / 250) as u8, 1 + (host % 250) as u8],
+                        1_024 + (serial / 4_000) as u16,
+                    );
+                    (meta, build::udp(internal, build::endpoint([198, 51, 100, 1], 80)).payload_length(20).build())
+                })
+                .collect();
+            side.process(now, &packets);
+        }
+        let counters = side.shard.counters();
+        assert_eq!(counters.of(Verdict::MappingTableFull), 0, "{in_a_poll} in a poll");
+        assert!(side.shard.mappings_len() < ROOM / 2, "{in_a_poll} in a poll: {}", side.shard.mappings_len());
+    }
 }
