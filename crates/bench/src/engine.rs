@@ -38,7 +38,7 @@ use serde::Serialize;
 use crate::burst_times::Begun;
 use crate::fill_rates::FillRates;
 use crate::fill_rates::FillReport;
-use crate::memory_bound;
+use crate::memory_bound::MemoryBound;
 use crate::traffic;
 use crate::traffic::ACK;
 use crate::traffic::BURST;
@@ -69,6 +69,9 @@ const TIGHT_POOL_ROOM: u64 = 256;
 const LAST_SUBSCRIBERS: usize = 16;
 /// Their first internal port.
 const LAST_INTERNAL_PORT: u64 = 30_000;
+
+/// So long the engine works before it is measured.
+const WARM_UP_SECONDS: f64 = 0.5;
 
 /// In the mode `new`: smaller tables are filled again and again, each time with a new shard.
 pub(crate) const FILLED_ONCE_FROM: u64 = 1_000_000;
@@ -253,7 +256,7 @@ struct WorkerResult {
 /// # Errors
 /// [`BenchError`] when memory is short (before any is taken), an option makes no sense, or the engine did not behave.
 pub fn run(options: &Options, warn: &(dyn Fn(&str) + Sync)) -> Result<Report, BenchError> {
-    check(options)?;
+    check(options, core_affinity::get_core_ids().map_or(1, |cores| cores.len()))?;
     let settings = settings(options);
     let plan = Stock::of_this_machine().plan(crate::needs::needs(options, &settings))?;
     // What is measured is the engine with all its memory: one worker speaks for all.
@@ -266,24 +269,39 @@ pub fn run(options: &Options, warn: &(dyn Fn(&str) + Sync)) -> Result<Report, Be
     };
     let hz = tsc::frequency_hz(100);
     let shared = Arc::new(Shared::new(settings, options.workers)?);
-    let barrier = Arc::new(Barrier::new(options.workers));
-    let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.workers)
-            .map(|worker| {
-                let (shared, barrier) = (Arc::clone(&shared), Arc::clone(&barrier));
-                let ready = &ready;
-                scope.spawn(move || run_worker(options, shared, WorkerId(worker as u8), &barrier, ready, hz))
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().map_err(|_| BenchError::Worker)?).collect::<Result<Vec<_>, _>>()
-    })?;
-    Ok(report(options, &shared, &results, hz))
+    let results = run_workers(&vec![*options; options.workers], &shared, &ready, hz);
+    Ok(report(options, &shared, &results.into_iter().collect::<Result<Vec<_>, _>>()?, hz))
 }
 
-fn check(options: &Options) -> Result<(), BenchError> {
+/// Runs all workers at once, each by its own options.
+fn run_workers(
+    options: &[Options],
+    shared: &Arc<Shared>,
+    ready: &(dyn Fn(WorkerId) + Sync),
+    hz: f64,
+) -> Vec<Result<WorkerResult, BenchError>> {
+    let barrier = &Barrier::new(options.len());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = options
+            .iter()
+            .enumerate()
+            .map(|(worker, options)| {
+                let worker = WorkerId(worker as u8);
+                scope.spawn(move || run_worker(options, shared, worker, barrier, ready, hz))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().map_err(|_| BenchError::Worker)?).collect()
+    })
+}
+
+fn check(options: &Options, cores: usize) -> Result<(), BenchError> {
     let out_of_range = |what, value: String, remedy: String| Err(BenchError::Option { what, value, remedy });
     if options.workers == 0 || options.workers > WorkerId::COUNT_MAX {
         return out_of_range("--workers", options.workers.to_string(), "give 1 to 64".to_owned());
+    }
+    if options.workers > cores {
+        let remedy = format!("give each a CPU of its own: it may run on {cores}");
+        return out_of_range("--workers", options.workers.to_string(), remedy);
     }
     if options.sessions < options.workers as u64 * BURST as u64 {
         return out_of_range("--sessions", options.sessions.to_string(), "give at least 64 for each worker".to_owned());
@@ -354,7 +372,13 @@ fn resident_bytes() -> u64 {
 
 /// One worker's bench: its shard, its flows and its packet buffers.
 struct WorkerBench {
+    options: Options,
+    worker: WorkerId,
+    shared: Arc<Shared>,
     shard: Shard,
+    /// Bytes of the tables.
+    bytes: u64,
+    bound: MemoryBound,
     flows: Arena<Flow>,
     drawn: Drawn,
     buffers: Box<[Buffer; BURST]>,
@@ -362,12 +386,14 @@ struct WorkerBench {
     /// Internal addresses of the mixed mode's new flows.
     churn: Vec<u32>,
     churned: u64,
-    /// While true the clock stands still.
+    /// While true the engine's clock stands still.
     frozen: bool,
-    start: u64,
-    ticks_per_micro: f64,
+    /// The engine's clock, in TSC cycles: the time the engine itself has worked.
+    clock: u64,
     cycles: u64,
     packets: u64,
+    /// Sessions made in the timed part.
+    created: u64,
     bursts: hdrhistogram::Histogram<u64>,
     fill: FillRates,
     /// Sessions opened before those that take the last ports.
@@ -377,7 +403,7 @@ struct WorkerBench {
 
 fn run_worker(
     options: &Options,
-    shared: Arc<Shared>,
+    shared: &Arc<Shared>,
     worker: WorkerId,
     barrier: &Barrier,
     ready: &(dyn Fn(WorkerId) + Sync),
@@ -386,80 +412,20 @@ fn run_worker(
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.get(worker.index()).copied()) {
         core_affinity::set_for_current(core);
     }
-    let count = options.sessions / options.workers as u64;
-    let shard = Shard::new(Arc::clone(&shared), worker, [1, 2, 3, u64::from(worker.0)])?;
-    let bytes = shard.bytes() as u64;
-    let mut bench = WorkerBench {
-        shard,
-        flows: flows(&shared, worker, count)?,
-        drawn: Drawn::new(),
-        buffers: traffic::buffers(),
-        random: SmallRng::seed_from_u64(0x6e61_7472_6978 + u64::from(worker.0)),
-        churn: churn_subscribers(&shared, worker),
-        churned: 0,
-        frozen: true,
-        start: tsc::read(),
-        ticks_per_micro: hz / 1e6,
-        cycles: 0,
-        packets: 0,
-        bursts: hdrhistogram::Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits are valid")),
-        fill: FillRates::new(),
-        sessions: 0,
-        hz,
-    };
-    // Where workers share the pool, none of them can tell when it is nearly full.
-    let to_the_last_port = options.mode == Mode::New && options.workers == 1 && pool_ports(&shared) <= MAPPINGS_MAX;
-    let last_percent_from = if to_the_last_port { (pool_ports(&shared) / 100 * 99) as usize } else { usize::MAX };
-    let region = (bytes as usize + shared.bytes() / options.workers).next_multiple_of(64);
-    let mut bound = memory_bound::MemoryBound::new(region)?;
+    // A worker that failed meets the others all the same, or they would wait for it for ever.
+    let mut bench = WorkerBench::new(options, shared, worker, hz);
     barrier.wait();
     ready(worker);
     barrier.wait();
-    let bound_before = bound.cycles_per_packet(0.5);
+    let bound_before = bench.as_mut().map_or(0.0, |bench| bench.bound.cycles_per_packet(0.5));
     barrier.wait();
-    let before = bench.shard.counters().clone();
-    bench.fill(last_percent_from);
-    bench.expect_created(&before, count)?;
-    if options.mode == Mode::New {
-        loop {
-            if to_the_last_port {
-                bench.fill_to_the_last_port(last_percent_from)?;
-            }
-            // A small table is filled in no time: begin anew until the measurement is long enough.
-            if bench.cycles as f64 >= options.seconds * hz || count >= FILLED_ONCE_FROM {
-                break;
-            }
-            refill(&mut bench, &shared, worker)?;
-            bench.fill(last_percent_from);
-        }
-    } else {
-        bench.answer();
-        bench.frozen = false;
-        bench.start = tsc::read();
-        bench.run_for(0.5, hz, options.mode);
-        bench.reset();
-        barrier.wait();
-        let created = created(bench.shard.counters());
-        bench.run_for(options.seconds, hz, options.mode);
-        let dropped = dropped(bench.shard.counters());
-        if dropped > 0 {
-            return Err(BenchError::Unexpected { what: "packets were dropped", value: dropped });
-        }
-        let result_created = self::created(bench.shard.counters()) - created;
-        barrier.wait();
-        bench.sessions = u64::from(bench.shard.mappings_len());
-        let bound_after = bound.cycles_per_packet(0.5);
-        // Not part of what the engine needs resident.
-        drop(bound);
-        return Ok(bench.result(result_created, bytes, (bound_before + bound_after) / 2.0));
-    }
-    let created = bench.packets;
+    let prepared = bench.and_then(|bench| bench.stage(WorkerBench::prepare));
     barrier.wait();
-    let bound_after = bound.cycles_per_packet(0.5);
-    drop(bound);
-    let fill = to_the_last_port.then(|| bench.fill.report(pool_ports(&shared), hz));
-    let result = bench.result(created, bytes, (bound_before + bound_after) / 2.0);
-    Ok(WorkerResult { fill, ..result })
+    let measured = prepared.and_then(|bench| bench.stage(WorkerBench::measure));
+    barrier.wait();
+    let mut bench = measured?;
+    let bound_after = bench.bound.cycles_per_packet(0.5);
+    Ok(bench.result((bound_before + bound_after) / 2.0))
 }
 
 /// Ports of the pool, UDP and TCP together.
@@ -471,21 +437,6 @@ fn pool_ports(shared: &Shared) -> u64 {
 fn spaces(shared: &Shared) -> impl Iterator<Item = (AddressIndex, Protocol)> {
     let addresses = (0..shared.address_count() as u32).map(AddressIndex);
     addresses.flat_map(|address| [(address, Protocol::Udp), (address, Protocol::Tcp)])
-}
-
-/// Builds a new shard in place of the full one, outside the timed part.
-fn refill(bench: &mut WorkerBench, shared: &Arc<Shared>, worker: WorkerId) -> Result<(), BenchError> {
-    // Give the ports back: a long time passes, and the sweep ends everything.
-    let mut sink = Nowhere::default();
-    let later = Instant::from_micros(200_000_000_000);
-    for round in 0..u64::from(u32::MAX) {
-        if bench.shard.is_empty() {
-            break;
-        }
-        bench.shard.maintain(Instant::from_micros(later.as_micros() + round * 1_000_000), &mut sink);
-    }
-    bench.shard = Shard::new(Arc::clone(shared), worker, [bench.random.random(), 2, 3, 4])?;
-    Ok(())
 }
 
 /// Mappings made so far.
@@ -517,12 +468,116 @@ fn churn_subscribers(shared: &Shared, worker: WorkerId) -> Vec<u32> {
 }
 
 impl WorkerBench {
-    /// The engine's clock. It stands still while the flows are opened, so that none runs out before it is answered.
-    fn now(&self) -> Instant {
-        if self.frozen {
-            return Instant::ORIGIN;
+    fn new(options: &Options, shared: &Arc<Shared>, worker: WorkerId, hz: f64) -> Result<WorkerBench, BenchError> {
+        let shard = Shard::new(Arc::clone(shared), worker, [1, 2, 3, u64::from(worker.0)])?;
+        let bytes = shard.bytes() as u64;
+        let region = (bytes as usize + shared.bytes() / options.workers).next_multiple_of(64);
+        Ok(WorkerBench {
+            options: *options,
+            worker,
+            shared: Arc::clone(shared),
+            shard,
+            bytes,
+            flows: flows(shared, worker, options.sessions / options.workers as u64)?,
+            bound: MemoryBound::new(region)?,
+            drawn: Drawn::new(),
+            buffers: traffic::buffers(),
+            random: SmallRng::seed_from_u64(0x6e61_7472_6978 + u64::from(worker.0)),
+            churn: churn_subscribers(shared, worker),
+            churned: 0,
+            frozen: false,
+            clock: 0,
+            cycles: 0,
+            packets: 0,
+            created: 0,
+            bursts: hdrhistogram::Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits are valid")),
+            fill: FillRates::new(),
+            sessions: 0,
+            hz,
+        })
+    }
+
+    /// One stage of the work. A panic in it is an error like others, so that nobody waits for this worker.
+    fn stage(mut self, work: fn(&mut WorkerBench) -> Result<(), BenchError>) -> Result<WorkerBench, BenchError> {
+        let done = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| work(&mut self)));
+        done.map_err(|_| BenchError::Worker)??;
+        Ok(self)
+    }
+
+    /// What is done before the timed part.
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        if self.options.mode == Mode::New {
+            return Ok(());
         }
-        Instant::from_micros((tsc::read().wrapping_sub(self.start) as f64 / self.ticks_per_micro) as u64)
+        // No flow may run out before it is answered.
+        self.frozen = true;
+        self.fill(usize::MAX)?;
+        self.answer();
+        self.frozen = false;
+        self.run_for(WARM_UP_SECONDS);
+        self.reset();
+        Ok(())
+    }
+
+    /// The timed part.
+    fn measure(&mut self) -> Result<(), BenchError> {
+        if self.options.mode == Mode::New {
+            return self.measure_fills();
+        }
+        let before = created(self.shard.counters());
+        self.run_for(self.options.seconds);
+        let counters = self.shard.counters();
+        let dropped = dropped(counters);
+        if dropped > 0 {
+            return Err(BenchError::Unexpected { what: "packets were dropped", value: dropped });
+        }
+        self.created = created(counters) - before;
+        self.sessions = u64::from(self.shard.mappings_len());
+        Ok(())
+    }
+
+    /// The timed part of the mode `new`.
+    fn measure_fills(&mut self) -> Result<(), BenchError> {
+        let last_percent_from =
+            if self.to_the_last_port() { (pool_ports(&self.shared) / 100 * 99) as usize } else { usize::MAX };
+        loop {
+            self.created += self.fill(last_percent_from)?;
+            if self.to_the_last_port() {
+                self.fill_to_the_last_port(last_percent_from)?;
+            }
+            // A small table is filled in no time: begin anew until the measurement is long enough.
+            let is_long_enough = self.cycles as f64 >= self.options.seconds * self.hz;
+            if is_long_enough || self.flows.len() as u64 >= FILLED_ONCE_FROM {
+                return Ok(());
+            }
+            self.refill()?;
+        }
+    }
+
+    /// Whether a fill goes on to the last port. Where workers share the pool, none of them can tell when it is nearly full.
+    fn to_the_last_port(&self) -> bool {
+        self.options.mode == Mode::New && self.options.workers == 1 && pool_ports(&self.shared) <= MAPPINGS_MAX
+    }
+
+    /// Builds a new shard in place of the full one, outside the timed part.
+    fn refill(&mut self) -> Result<(), BenchError> {
+        // Give the ports back: a long time passes, and the sweep ends everything.
+        let mut sink = Nowhere::default();
+        let later = Instant::from_micros(200_000_000_000);
+        for round in 0..u64::from(u32::MAX) {
+            if self.shard.is_empty() {
+                break;
+            }
+            self.shard.maintain(Instant::from_micros(later.as_micros() + round * 1_000_000), &mut sink);
+        }
+        self.shard = Shard::new(Arc::clone(&self.shared), self.worker, [self.random.random(), 2, 3, 4])?;
+        self.clock = 0;
+        Ok(())
+    }
+
+    /// The engine's clock.
+    fn now(&self) -> Instant {
+        Instant::from_micros((self.clock as f64 / self.hz * 1e6) as u64)
     }
 
     fn reset(&mut self) {
@@ -531,32 +586,27 @@ impl WorkerBench {
         self.bursts.reset();
     }
 
-    fn result(self, created: u64, bytes: u64, bound_cycles_per_packet: f64) -> WorkerResult {
+    fn result(self, bound_cycles_per_packet: f64) -> WorkerResult {
+        let fill = self.to_the_last_port().then(|| self.fill.report(pool_ports(&self.shared), self.hz));
+        // Not part of what the engine needs resident.
+        drop(self.bound);
         WorkerResult {
             packets: self.packets,
             cycles: self.cycles,
-            created,
+            created: self.created,
             sessions: self.sessions,
-            bytes,
+            bytes: self.bytes,
             resident_bytes: resident_bytes(),
             bound_cycles_per_packet,
             bursts: self.bursts,
-            fill: None,
-        }
-    }
-
-    fn expect_created(&self, before: &Counters, count: u64) -> Result<(), BenchError> {
-        let made = created(self.shard.counters()) - created(before);
-        if made == count {
-            Ok(())
-        } else {
-            Err(BenchError::Unexpected { what: "not every first packet made a mapping", value: made })
+            fill,
         }
     }
 
     /// Opens every flow once; reads the external endpoints from the translated packets. Bursts from number `last_percent_from`
-    /// on count as such.
-    fn fill(&mut self, last_percent_from: usize) {
+    /// on count as such. Returns how many sessions that made: one for each flow.
+    fn fill(&mut self, last_percent_from: usize) -> Result<u64, BenchError> {
+        let before = created(self.shard.counters());
         let mut index = 0;
         while index < self.flows.len() {
             let count = BURST.min(self.flows.len() - index);
@@ -575,6 +625,14 @@ impl WorkerBench {
             index += count;
         }
         self.sessions = u64::from(self.shard.mappings_len());
+        let made = created(self.shard.counters()) - before;
+        if made != self.flows.len() as u64 || self.sessions != made {
+            return Err(BenchError::Unexpected {
+                what: "not every first packet made a session that is still there",
+                value: made,
+            });
+        }
+        Ok(made)
     }
 
     /// Processes a burst of first packets. Returns the cycles that took, less those in which the thread was off its core.
@@ -655,8 +713,9 @@ impl WorkerBench {
         }
     }
 
-    fn run_for(&mut self, seconds: f64, hz: f64, mode: Mode) {
-        let until = self.cycles + (seconds * hz) as u64;
+    fn run_for(&mut self, seconds: f64) {
+        let mode = self.options.mode;
+        let until = self.cycles + (seconds * self.hz) as u64;
         while self.cycles < until {
             for slot in 0..BURST {
                 let flow = self.drawn.next(&self.flows, &mut self.random);
@@ -695,8 +754,54 @@ impl WorkerBench {
         let cycles = tsc::read() - begin;
         debug_assert!(packets[..count].iter().all(|packet| packet.outcome != Outcome::Done), "all packets leave");
         self.cycles += cycles;
+        if !self.frozen {
+            self.clock += cycles;
+        }
         self.packets += count as u64;
         let recorded = self.bursts.record(cycles);
         debug_assert!(recorded.is_ok(), "the histogram grows by itself");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: Options = Options { sessions: 256, mode: Mode::Established, workers: 2, seconds: 0.01 };
+
+    #[test]
+    fn nobody_waits_for_ever_for_a_worker_that_fails() {
+        for mode in [Mode::Established, Mode::New, Mode::Mixed] {
+            let options = Options { mode, ..OPTIONS };
+            let shared = Arc::new(Shared::new(settings(&options), options.workers).unwrap());
+            // The second one has more flows than its tables have room for.
+            let room = u64::from(settings(&options).limits.mappings_max);
+            let too_many = Options { sessions: room * 3, ..options };
+            let results = run_workers(&[options, too_many], &shared, &|_| {}, tsc::frequency_hz(10));
+            assert!(results[0].is_ok(), "{mode:?}");
+            // Builds with debug assertions notice it by a panic.
+            let failed = matches!(results[1], Err(BenchError::Unexpected { .. } | BenchError::Worker));
+            assert!(failed, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn workers_get_a_cpu_each_or_the_benchmark_is_refused() {
+        assert!(check(&OPTIONS, 2).is_ok());
+        let refusal = check(&OPTIONS, 1).unwrap_err().to_string();
+        assert_eq!(refusal, "bench engine: --workers is out of range (2); give each a CPU of its own: it may run on 1");
+    }
+
+    #[test]
+    fn time_passes_in_the_engine_while_its_new_sessions_are_measured() {
+        let options = Options { sessions: 4_096, mode: Mode::New, workers: 1, ..OPTIONS };
+        let shared = Arc::new(Shared::new(settings(&options), 1).unwrap());
+        let mut bench = WorkerBench::new(&options, &shared, WorkerId(0), 1e9).unwrap();
+        bench.prepare().unwrap();
+        assert_eq!(bench.now(), Instant::ORIGIN);
+        assert_eq!(bench.fill(usize::MAX).unwrap(), 4_096);
+        assert!(bench.now() > Instant::ORIGIN);
+        // A second fill finds all sessions there: it makes none, and says so.
+        assert!(matches!(bench.fill(usize::MAX), Err(BenchError::Unexpected { value: 0, .. })));
     }
 }

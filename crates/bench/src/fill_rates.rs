@@ -10,7 +10,7 @@ const TENTH: usize = PARTS / 10;
 /// The rates of new sessions while the table filled. Time in which the thread was off its core does not count.
 #[derive(Clone, Debug, Serialize)]
 pub struct FillReport {
-    /// Sessions a second in each tenth of the fill.
+    /// Sessions a second in each tenth of the fill; 0 for one that no burst began in, which a table of few bursts has.
     pub tenths_per_second: Vec<f64>,
     /// The slowest of these to the average of the whole fill.
     pub slowest_tenth_to_average: f64,
@@ -39,8 +39,9 @@ impl Part {
         self.cycles += other.cycles;
     }
 
+    /// 0 when nothing was timed.
     fn per_second(&self, hz: f64) -> f64 {
-        self.sessions as f64 / (self.cycles / hz)
+        if self.cycles > 0.0 { self.sessions as f64 / (self.cycles / hz) } else { 0.0 }
     }
 }
 
@@ -77,15 +78,21 @@ impl FillRates {
         let average = sum(&self.parts).per_second(hz);
         let tenths: Vec<f64> = self.parts.chunks(TENTH).map(|tenth| sum(tenth).per_second(hz)).collect();
         // A table of less than a hundred bursts leaves parts empty.
-        let hundredths = self.parts.iter().filter(|part| part.sessions > 0).map(|part| part.per_second(hz));
+        let slowest = |rates: &mut dyn Iterator<Item = f64>| {
+            rates.filter(|rate| *rate > 0.0).reduce(f64::min).map_or(0.0, |slowest| slowest / average)
+        };
         FillReport {
-            slowest_tenth_to_average: tenths.iter().copied().fold(f64::INFINITY, f64::min) / average,
+            slowest_tenth_to_average: slowest(&mut tenths.iter().copied()),
             tenths_per_second: tenths,
-            slowest_hundredth_to_average: hundredths.fold(f64::INFINITY, f64::min) / average,
+            slowest_hundredth_to_average: slowest(&mut self.parts.iter().map(|part| part.per_second(hz))),
             pool_ports,
             last_percent_of_pool_sessions: self.last_percent.sessions,
             last_percent_of_pool_per_second: self.last_percent.per_second(hz),
-            last_percent_of_pool_to_average: self.last_percent.per_second(hz) / average,
+            last_percent_of_pool_to_average: if average > 0.0 {
+                self.last_percent.per_second(hz) / average
+            } else {
+                0.0
+            },
         }
     }
 }
@@ -124,5 +131,17 @@ mod tests {
         rates.record(64, 128, 64, 128.0);
         let report = rates.report(128, 1e3);
         assert!(is_close(report.slowest_hundredth_to_average, 500.0 / (1e3 * 128.0 / 192.0)), "{report:?}");
+    }
+
+    #[test]
+    fn a_table_of_one_burst_has_figures_everywhere() {
+        let mut rates = FillRates::new();
+        rates.record(0, 64, 64, 64.0);
+        let report = rates.report(192, 1e3);
+        assert_eq!(report.tenths_per_second, [1e3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert!(is_close(report.slowest_tenth_to_average, 1.0), "{report:?}");
+        assert!(is_close(report.slowest_hundredth_to_average, 1.0), "{report:?}");
+        let nothing = [report.last_percent_of_pool_per_second, report.last_percent_of_pool_to_average];
+        assert_eq!(nothing, [0.0, 0.0]);
     }
 }

@@ -116,6 +116,25 @@ fn the_benchmark_of_new_sessions_tells_how_the_rate_changes_up_to_the_last_port(
 }
 
 #[test]
+fn a_benchmark_of_few_new_sessions_leaves_no_figure_out() {
+    let output = natrix(&["bench", "engine", "--sessions", "64", "--mode", "new", "--seconds", "0.05", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!text(&output.stdout).contains("null"), "{output:?}");
+}
+
+#[test]
+fn more_workers_than_cpus_are_refused() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let workers = (cpus + 1).to_string();
+    let words = ["bench", "engine", "--sessions", "100000", "--mode", "established", "--workers", &workers];
+    let output = natrix(&words);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let remedy =
+        if cpus < 64 { format!("give each a CPU of its own: it may run on {cpus}") } else { "give 1 to 64".to_owned() };
+    assert_eq!(text(&output.stderr), format!("error: bench engine: --workers is out of range ({workers}); {remedy}\n"));
+}
+
+#[test]
 fn the_benchmark_of_several_workers_prints_an_object_for_each_arrival() {
     let words = "bench scaling --sessions 1000 --seconds 0.1";
     let words: Vec<_> = words.split(' ').collect();
