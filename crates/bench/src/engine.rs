@@ -72,6 +72,9 @@ const LAST_INTERNAL_PORT: u64 = 30_000;
 
 /// So long the engine works before it is measured.
 const WARM_UP_SECONDS: f64 = 0.5;
+/// Of the mixed mode: how often to look whether as many sessions end as are made, and for how long at most.
+const ENDING_LOOK_SECONDS: f64 = 0.1;
+const ENDING_SECONDS_MAX: f64 = 30.0;
 
 /// In the mode `new`: smaller tables are filled again and again, each time with a new shard.
 pub(crate) const FILLED_ONCE_FROM: u64 = 1_000_000;
@@ -128,6 +131,8 @@ pub struct Report {
     pub tsc_cycles_per_packet: f64,
     /// Sessions created a second, all workers.
     pub new_sessions_per_second: f64,
+    /// Sessions that had run out and were ended a second, all workers. In the mixed mode about as many as were created.
+    pub ended_sessions_per_second: f64,
     /// Bytes of tables a session.
     pub bytes_per_session: f64,
     /// Resident memory of the process.
@@ -239,6 +244,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
 
 /// What one worker measured.
 struct WorkerResult {
+    ended: u64,
     packets: u64,
     cycles: u64,
     created: u64,
@@ -344,6 +350,7 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
         mpps_per_worker,
         tsc_cycles_per_packet: sum(|result| result.cycles) as f64 / packets as f64,
         new_sessions_per_second: rate(|result| result.created),
+        ended_sessions_per_second: rate(|result| result.ended),
         bytes_per_session: (sum(|result| result.bytes) as f64 + shared.bytes() as f64) / sessions as f64,
         resident_bytes: results.iter().map(|result| result.resident_bytes).max().unwrap_or(0),
         memory_bound_mpps,
@@ -393,6 +400,7 @@ struct WorkerBench {
     cycles: u64,
     packets: u64,
     /// Sessions made in the timed part.
+    ended: u64,
     created: u64,
     bursts: hdrhistogram::Histogram<u64>,
     fill: FillRates,
@@ -440,6 +448,10 @@ fn spaces(shared: &Shared) -> impl Iterator<Item = (AddressIndex, Protocol)> {
 }
 
 /// Mappings made so far.
+fn ended(counters: &Counters) -> u64 {
+    counters.mappings_removed.iter().sum()
+}
+
 pub(crate) fn created(counters: &Counters) -> u64 {
     counters.mappings_created.iter().sum()
 }
@@ -490,6 +502,7 @@ impl WorkerBench {
             cycles: 0,
             packets: 0,
             created: 0,
+            ended: 0,
             bursts: hdrhistogram::Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits are valid")),
             fill: FillRates::new(),
             sessions: 0,
@@ -515,8 +528,25 @@ impl WorkerBench {
         self.answer();
         self.frozen = false;
         self.run_for(WARM_UP_SECONDS);
+        if self.options.mode == Mode::Mixed {
+            self.run_until_as_many_end();
+        }
         self.reset();
         Ok(())
+    }
+
+    /// Goes on until sessions end about as fast as they are made: the sweep has come to where the short ones are.
+    fn run_until_as_many_end(&mut self) {
+        let until = self.cycles + (ENDING_SECONDS_MAX * self.hz) as u64;
+        while self.cycles < until {
+            let counters = self.shard.counters();
+            let (created_before, ended_before) = (created(counters), ended(counters));
+            self.run_for(ENDING_LOOK_SECONDS);
+            let counters = self.shard.counters();
+            if (ended(counters) - ended_before) * 2 > created(counters) - created_before {
+                return;
+            }
+        }
     }
 
     /// The timed part.
@@ -524,7 +554,7 @@ impl WorkerBench {
         if self.options.mode == Mode::New {
             return self.measure_fills();
         }
-        let before = created(self.shard.counters());
+        let (before, ended_before) = (created(self.shard.counters()), ended(self.shard.counters()));
         self.run_for(self.options.seconds);
         let counters = self.shard.counters();
         let dropped = dropped(counters);
@@ -532,6 +562,7 @@ impl WorkerBench {
             return Err(BenchError::Unexpected { what: "packets were dropped", value: dropped });
         }
         self.created = created(counters) - before;
+        self.ended = ended(counters) - ended_before;
         self.sessions = u64::from(self.shard.mappings_len());
         Ok(())
     }
@@ -594,6 +625,7 @@ impl WorkerBench {
             packets: self.packets,
             cycles: self.cycles,
             created: self.created,
+            ended: self.ended,
             sessions: self.sessions,
             bytes: self.bytes,
             resident_bytes: resident_bytes(),

@@ -46,7 +46,11 @@ fn print(report: &Report, mode: BenchMode, out: &mut dyn Write) -> io::Result<()
     writeln!(out, "{}: {} sessions on {} {workers}", mode.name(), report.sessions, report.workers)?;
     writeln!(out, "  throughput    {:.2} Mpps, {:.2} Mpps a worker", report.mpps, report.mpps_per_worker)?;
     writeln!(out, "  cost          {:.1} TSC cycles a packet", report.tsc_cycles_per_packet)?;
-    writeln!(out, "  new sessions  {:.0} a second", report.new_sessions_per_second)?;
+    writeln!(
+        out,
+        "  new sessions  {:.0} a second, {:.0} ended",
+        report.new_sessions_per_second, report.ended_sessions_per_second
+    )?;
     writeln!(out, "  memory        {:.1} bytes a session, {mebibytes:.0} MiB resident", report.bytes_per_session)?;
     let bound = 100.0 * report.fraction_of_memory_bound;
     writeln!(out, "  memory bound  {:.2} Mpps a worker; {bound:.0} % of it reached", report.memory_bound_mpps)?;
