@@ -403,7 +403,7 @@ const TABLES: &[Key] = &[
         "mappings",
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "mappings" },
         Preset::Value("1000000"),
-        "74 bytes each. When all are in use, new mappings are refused.",
+        "73 bytes each. When all are in use, new mappings are refused.",
     ),
     key(
         "extra_sessions",

@@ -14,8 +14,8 @@
 //!
 //! A port is chosen as RFC 6056 §3.3.1 (algorithm 1) has it: a random one, or if that is taken one next to it, by
 //! probing while some are free and by a search through `full` when few are: O(1) up to a completely full address.
-//! "Next to it" is in the same cache line of `entries`, so that the line can be asked for before the port is needed
-//! ([`PortTable::aim`]).
+//! "Next to it" is in the same word of `used`. All that takes a port can be asked for before it is needed: the word
+//! ([`PortTable::aim`]), and when that has arrived the entry of the port it is going to be ([`PortTable::aim_closer`]).
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -379,6 +379,7 @@ impl PortTable {
         random: &mut Random,
     ) -> Option<u16> {
         let base = space(address, protocol);
+        // Without a port of this class nothing is free, and nothing has run full.
         self.range(address, protocol, class)?;
         for _ in 0..PROBES {
             if let Some(aim) = self.aim(address, protocol, class, worker, workers, random)
