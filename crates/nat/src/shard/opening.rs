@@ -236,12 +236,9 @@ impl Shard {
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
         self.counters.sessions_created += 1;
-        let identification = if header[6] & 0x40 == 0 {
-            Some(self.identifications.next(external.address, destination.into(), header[9]))
-        } else {
-            None
-        };
-        rewrite_headers(header, is_tcp, End::Source, external.address.to_bits(), port, identification);
+        let external_address = external.address.to_bits();
+        let identification = self.plain_identification(header, external_address, destination);
+        rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);
         Some(hop.egress(destination))
     }
 }

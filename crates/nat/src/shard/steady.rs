@@ -371,13 +371,21 @@ impl Shard {
         mapping.extend_session(clock.end[usize::from(is_tcp)]);
         mapping.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
         let (address, port) = (mapping.external_address, mapping.external_port());
-        let identification = if header[6] & 0x40 == 0 {
-            Some(self.identifications.next(address.into(), destination.into(), header[9]))
-        } else {
-            None
-        };
+        let identification = self.plain_identification(header, address, destination);
         rewrite_headers(header, is_tcp, End::Source, address, port, identification);
         Some(egress)
+    }
+
+    /// The new identification of a whole packet that leaves from this external address; None leaves it as it is.
+    #[inline(always)]
+    pub(super) fn plain_identification(
+        &mut self,
+        header: &[u8; HEADERS],
+        address: u32,
+        destination: u32,
+    ) -> Option<u16> {
+        let may_be_fragmented = header[6] & 0x40 == 0;
+        may_be_fragmented.then(|| self.identifications.next(address.into(), destination.into(), header[9]))
     }
 
     /// Pass 4 of a packet from outside: where it leaves, or None when it is not as usual and nothing was changed.
