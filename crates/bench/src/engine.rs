@@ -21,13 +21,10 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
-use nat::settings::Filtering;
 use nat::settings::Limits;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::types::AddressIndex;
 use nat::types::MappingIndex;
-use nat::types::Prefix;
 use nat::types::Side;
 use nat::types::WorkerId;
 use rand::Rng;
@@ -218,11 +215,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
             addresses: traffic::addresses(Ipv4Addr::new(203, 0, 0, 1), addresses),
             port_min: FIRST_PORT,
             port_max: FIRST_PORT + (ports - 1) as u16,
-            reserved_ports: Vec::new(),
-            subscribers: vec![Prefix::ALL],
-            pooling: Pooling::Paired,
-            filtering: [Filtering::EndpointIndependent; 3],
-            parity: false,
+            ..Pool::default()
         }],
         limits: Limits {
             mappings_max: mappings_max.min(MAPPINGS_MAX) as u32,

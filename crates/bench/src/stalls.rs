@@ -28,10 +28,8 @@ use nat::Settings;
 use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
-use nat::settings::Filtering;
 use nat::settings::Limits;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::types::AddressIndex;
 use nat::types::MappingIndex;
 use nat::types::Prefix;
@@ -256,13 +254,8 @@ fn settings(options: &Options, sizes: &Sizes) -> Settings {
     let pool = |name: &str, first, addresses, subscribers| Pool {
         name: name.to_owned(),
         addresses: traffic::addresses(first, addresses),
-        port_min: 1_024,
-        port_max: u16::MAX,
-        reserved_ports: Vec::new(),
         subscribers: vec![subscribers],
-        pooling: Pooling::Paired,
-        filtering: [Filtering::EndpointIndependent; 3],
-        parity: false,
+        ..Pool::default()
     };
     let ending = Prefix::new(ENDING_SUBSCRIBERS.0, ENDING_SUBSCRIBERS.1).unwrap_or(Prefix::ALL);
     let subscribers = (options.sessions + options.ending).div_ceil(MAPPINGS_PER_SUBSCRIBER) + sizes.spare + ROOM;

@@ -15,6 +15,7 @@ use nat::settings::InterfaceAddress;
 use nat::settings::Route;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use nat::types::WorkerId;
 use rand::Rng;
@@ -118,6 +119,7 @@ pub(crate) fn interfaces() -> Vec<Interface> {
     let interface = |name: &str, side, address| Interface {
         name: name.to_owned(),
         side,
+        realm: RealmId::default(),
         addresses: vec![InterfaceAddress { address, prefix_length: 30 }],
         mtu: 1_500,
     };

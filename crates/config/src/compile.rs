@@ -97,6 +97,7 @@ fn interface((draft, mtu): (&InterfaceDraft, &u16)) -> Option<Interface> {
     Some(Interface {
         name: draft.name.as_ref()?.value.clone(),
         side: draft.side?,
+        realm: nat::types::RealmId::default(),
         addresses: draft.addresses.iter().map(|own| own.value).collect(),
         mtu: *mtu,
     })
@@ -115,6 +116,7 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>)) -> Option<Poo
         port_max: *ports.end(),
         reserved_ports,
         subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
+        realms: Vec::new(),
         pooling: draft.pooling,
         filtering: draft.filtering,
         parity: draft.parity,

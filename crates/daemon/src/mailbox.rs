@@ -229,7 +229,7 @@ impl<I: Io> Worker<I> {
                 Question::Holder { external, protocol, mapping }
             }
             Question::Explain { side, packet, .. } => {
-                let explanation = Some(self.shard.explain(now, side, &packet));
+                let explanation = Some(self.shard.explain(now, side.into(), &packet));
                 Question::Explain { side, packet, explanation }
             }
             Question::TraceStart(tap) => Question::TraceStart(tap.and_then(|tap| self.tracer.start(tap).err())),

@@ -24,8 +24,8 @@ use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use packet_io::Buffer;
 use packet_io::Io;
@@ -82,6 +82,7 @@ fn settings() -> Settings {
     let interface = |name: &str, side, address, mtu| Interface {
         name: name.to_owned(),
         side,
+        realm: RealmId::default(),
         addresses: vec![InterfaceAddress { address, prefix_length: 24 }],
         mtu,
     };
@@ -93,13 +94,8 @@ fn settings() -> Settings {
         pools: vec![Pool {
             name: "a".to_owned(),
             addresses: vec![POOL],
-            port_min: 1_024,
-            port_max: 65_535,
-            reserved_ports: Vec::new(),
             subscribers: vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 8).expect("a prefix")],
-            pooling: Pooling::Paired,
-            filtering: Default::default(),
-            parity: false,
+            ..Pool::default()
         }],
         limits: Limits { mappings_max: 4_096, extra_sessions_max: 4_096, subscribers_max: 512, ..Limits::default() },
         ..Settings::default()

@@ -120,7 +120,7 @@ impl Run {
         if side == Side::Inside && is_hairpin {
             return None;
         }
-        Some(shard.explain(self.bed.now(), side, packet).verdict)
+        Some(shard.explain(self.bed.now(), side.into(), packet).verdict)
     }
 
     fn collect(&mut self) {

@@ -14,6 +14,7 @@ use nat::Shard;
 use nat::Shared;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
+use nat::types::RealmId;
 use nat::types::Side;
 use packet_io::Buffer;
 use packet_io::MemoryIo;
@@ -85,6 +86,7 @@ impl Run {
         settings.interfaces.push(Interface {
             name: "vlan".to_owned(),
             side: Side::Inside,
+            realm: RealmId::default(),
             addresses: vec![InterfaceAddress { address: Ipv4Addr::new(100, 65, 0, 1), prefix_length: 16 }],
             mtu: 1_500,
         });

@@ -208,13 +208,9 @@ fn second_pool() -> Pool {
     Pool {
         name: "second".to_owned(),
         addresses: vec![POOL[2]],
-        port_min: 1_024,
         port_max: 1_031,
-        reserved_ports: Vec::new(),
         subscribers: vec![Prefix::host(I3)],
-        pooling: Pooling::Paired,
-        filtering: [Filtering::EndpointIndependent; 3],
-        parity: false,
+        ..Pool::default()
     }
 }
 

@@ -27,6 +27,7 @@ use crate::random::KeyedHash;
 use crate::settings::Limits;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::RealmId;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
@@ -60,6 +61,11 @@ const EXPIRE_PER_ACCEPT: usize = 2;
 
 const NO_SLOT: u32 = u32::MAX;
 
+/// Where the realm begins in the rest of a key, behind side, protocol and identification.
+const REALM_SHIFT: u32 = 25;
+
+const _: () = assert!(RealmId::COUNT_MAX <= 1 << (32 - REALM_SHIFT), "a realm fits a key");
+
 /// What fragments of one datagram have in common (RFC 791 §3.2), and the side they came in by: inside
 /// addresses may equal outside ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +81,12 @@ impl FragmentKey {
             addresses: u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
             rest: (side.index() as u32) << 24 | u32::from(protocol) << 16 | u32::from(identification),
         }
+    }
+
+    /// The same datagram, come in from this inside realm.
+    #[must_use]
+    pub const fn in_realm(self, realm: RealmId) -> FragmentKey {
+        FragmentKey { rest: self.rest | (realm.0 as u32) << REALM_SHIFT, ..self }
     }
 
     fn source(self) -> u64 {

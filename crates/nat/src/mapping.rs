@@ -154,6 +154,11 @@ impl Mapping {
         self.internal as u32
     }
 
+    #[inline(always)]
+    pub(crate) fn realm(&self) -> RealmId {
+        RealmId((self.internal >> 48) as u16 & 0xff)
+    }
+
     #[inline]
     pub(crate) fn internal_port(&self) -> u16 {
         (self.internal >> 32) as u16
@@ -237,7 +242,7 @@ impl Mapping {
 
     pub(crate) fn key(&self) -> InternalKey {
         InternalKey {
-            realm: RealmId((self.internal >> 48) as u16 & 0xff),
+            realm: self.realm(),
             protocol: self.protocol(),
             address: self.internal_address(),
             port: self.internal_port(),

@@ -15,6 +15,7 @@ use crate::shared::compile_routes;
 use crate::subscriber::SubscriberStore;
 use crate::table::BucketTable;
 use crate::types::Prefix;
+use crate::types::RealmId;
 use crate::unsolicited_syn::SynStore;
 
 /// What each shard has besides its tables, whatever the limits: rate limits, identifications, room for a packet.
@@ -39,9 +40,13 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
 pub fn shared_needs(settings: &Settings) -> Vec<Need> {
     let addresses: usize = settings.pools.iter().map(|pool| pool.addresses.len()).sum();
     let mut needs = PortTable::needs(addresses).to_vec();
-    let subscribers: Vec<Prefix> = settings.pools.iter().flat_map(|pool| pool.subscribers.iter().copied()).collect();
-    needs.extend(RouteTable::needs(&subscribers));
-    for routes in compile_routes(settings).0 {
+    for realm in (0..settings.realms()).map(|realm| RealmId(realm as u16)) {
+        let pools = settings.pools.iter().filter(|pool| pool.serves(realm));
+        let subscribers: Vec<Prefix> = pools.flat_map(|pool| pool.subscribers.iter().copied()).collect();
+        needs.extend(RouteTable::needs(&subscribers));
+    }
+    let routes = compile_routes(settings).0;
+    for routes in core::iter::once(routes.outside).chain(routes.inside) {
         let prefixes: Vec<Prefix> = routes.into_iter().map(|(prefix, _)| prefix).collect();
         needs.extend(RouteTable::needs(&prefixes));
     }
@@ -91,20 +96,16 @@ mod tests {
             interfaces: vec![Interface {
                 name: "inside".to_owned(),
                 side: Side::Inside,
+                realm: RealmId::default(),
                 addresses: vec![InterfaceAddress { address: [10, 0, 0, 1].into(), prefix_length: 24 }],
                 mtu: 1_500,
             }],
             pools: vec![Pool {
                 name: "a".to_owned(),
                 addresses: (0..20).map(|last| [203, 0, 113, last].into()).collect(),
-                port_min: 1_024,
-                port_max: 65_535,
-                reserved_ports: Vec::new(),
                 // More than are scanned.
                 subscribers: (0..100).filter_map(prefix).collect(),
-                pooling: Default::default(),
-                filtering: Default::default(),
-                parity: false,
+                ..Pool::default()
             }],
             limits: Limits {
                 mappings_max: 1_000_000,

@@ -3,9 +3,11 @@
 use core::net::Ipv4Addr;
 
 use crate::time::Duration;
+use crate::types::Facing;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::types::Side;
 
 /// Everything one engine instance is configured with.
@@ -52,12 +54,31 @@ impl Default for Settings {
 pub struct Interface {
     /// Name in configuration, commands and counters.
     pub name: String,
-    /// Which realm it faces.
+    /// Which kind of realm it faces.
     pub side: Side,
+    /// The inside realm it faces; means nothing outside.
+    pub realm: RealmId,
     /// Own addresses with their connected prefix length.
     pub addresses: Vec<InterfaceAddress>,
     /// Largest IP packet it carries, bytes (68 to 65535).
     pub mtu: u16,
+}
+
+impl Interface {
+    /// What it faces.
+    pub fn facing(&self) -> Facing {
+        match self.side {
+            Side::Inside => Facing::inside(self.realm),
+            Side::Outside => Facing::OUTSIDE,
+        }
+    }
+}
+
+impl Settings {
+    /// Inside realms there are, at least one: they are numbered from 0.
+    pub fn realms(&self) -> usize {
+        self.interfaces.iter().map(|interface| interface.facing().realm.index() + 1).max().unwrap_or(1)
+    }
 }
 
 /// An address of Natrix itself on an interface.
@@ -117,12 +138,39 @@ pub struct Pool {
     pub reserved_ports: Vec<u16>,
     /// Inside prefixes served by this pool; the longest match over all pools wins.
     pub subscribers: Vec<Prefix>,
+    /// Inside realms it serves; none named means all.
+    pub realms: Vec<RealmId>,
     /// How addresses are shared.
     pub pooling: Pooling,
     /// Filtering by [`Protocol::index`]; for ICMP it decides whose replies are accepted.
     pub filtering: [Filtering; Protocol::COUNT],
     /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for ICMP.
     pub parity: bool,
+}
+
+impl Pool {
+    /// Whether subscribers of this realm are served.
+    pub fn serves(&self, realm: RealmId) -> bool {
+        self.realms.is_empty() || self.realms.contains(&realm)
+    }
+}
+
+impl Default for Pool {
+    /// A pool without addresses for every subscriber: ports from 1024 on, paired, open to everyone.
+    fn default() -> Pool {
+        Pool {
+            name: String::new(),
+            addresses: Vec::new(),
+            port_min: 1_024,
+            port_max: u16::MAX,
+            reserved_ports: Vec::new(),
+            subscribers: vec![Prefix::ALL],
+            realms: Vec::new(),
+            pooling: Pooling::default(),
+            filtering: [Filtering::default(); Protocol::COUNT],
+            parity: false,
+        }
+    }
 }
 
 /// Lets an unsupported protocol through untranslated. Matches outbound as written, inbound mirrored.

@@ -46,13 +46,16 @@ use steady::SteadyClock;
 use steady::SteadyTimers;
 use steady::Tally;
 
+mod admission;
 mod errors;
 mod explain;
 mod fragment_path;
 mod inbound;
 mod local;
+mod notes;
 mod opening;
 mod outbound;
+mod port_choice;
 mod show;
 mod state;
 mod steady;
@@ -261,7 +264,10 @@ impl Shard {
             let (egress, verdict) = if is_unsettled {
                 (self.open_usual(now, header, looks, i), Verdict::Outbound)
             } else if kind.is_out() {
-                (self.steady_out(clock, header, kind, looks.record[i]), Verdict::Outbound)
+                (
+                    self.steady_out(clock, header, kind, looks.record[i], self.shared.realm_of(packet.meta.ingress)),
+                    Verdict::Outbound,
+                )
             } else {
                 (self.steady_in(clock, header, kind, looks.record[i]), Verdict::Inbound)
             };

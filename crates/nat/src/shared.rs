@@ -6,6 +6,8 @@
 
 use core::net::Ipv4Addr;
 
+use std::sync::Arc;
+
 use mem::ArenaError;
 
 use crate::addresses::Local;
@@ -15,15 +17,18 @@ use crate::ports::AddressSpec;
 use crate::ports::PortTable;
 use crate::route::RouteTable;
 use crate::settings::Filtering;
+use crate::settings::Interface;
 use crate::settings::Pool;
 use crate::settings::Pooling;
 use crate::settings::Settings;
 use crate::types::AddressIndex;
+use crate::types::Facing;
 use crate::types::InterfaceId;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Prefix;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 
@@ -90,18 +95,21 @@ pub(crate) struct PoolFacts {
 pub struct Shared {
     settings: Settings,
     workers: usize,
-    pub(crate) ports: PortTable,
+    pub(crate) ports: Arc<PortTable>,
     pub(crate) local: LocalAddresses,
     pub(crate) pools: Vec<PoolFacts>,
     /// Pool of each external address.
     pool_of: Vec<PoolId>,
     /// Each external address.
     address_of: Vec<u32>,
-    /// Pool by subscriber prefix: value is the pool.
-    pool_routes: RouteTable,
-    routes: [RouteTable; 2],
+    /// By realm, the pool by subscriber prefix: value is the pool.
+    pool_routes: Vec<RouteTable>,
+    outside_routes: RouteTable,
+    /// By realm.
+    inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
-    sides: Vec<Side>,
+    /// What each interface faces.
+    facings: Vec<Facing>,
 }
 
 impl Shared {
@@ -121,7 +129,9 @@ impl Shared {
         let mut pool_of = Vec::new();
         let mut address_of = Vec::new();
         let mut pools = Vec::new();
-        let mut pool_prefixes = Vec::new();
+        let realms = settings.realms();
+        in_range("realms", realms as u64, 1, RealmId::COUNT_MAX as u64)?;
+        let mut pool_prefixes = vec![Vec::new(); realms];
         for (position, pool) in settings.pools.iter().enumerate() {
             let id = PoolId(position as u16);
             pools.push(PoolFacts::new(pool, AddressIndex(specs.len() as u32)));
@@ -134,22 +144,27 @@ impl Shared {
                 pool_of.push(id);
                 address_of.push(address.to_bits());
             }
-            pool_prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, u32::from(id.0))));
+            for (realm, prefixes) in (0..).map(RealmId).zip(&mut pool_prefixes) {
+                if pool.serves(realm) {
+                    prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, u32::from(id.0))));
+                }
+            }
         }
 
         let (route_lists, next_hops) = compile_routes(&settings);
         let memory = |table| move |source| BuildError::Memory { table, source };
         let ports = PortTable::new(&specs).map_err(memory("external ports"))?;
         Ok(Shared {
-            ports: if workers == 1 { ports.for_one_worker() } else { ports },
+            ports: Arc::new(if workers == 1 { ports.for_one_worker() } else { ports }),
             local: LocalAddresses::new(&settings.interfaces, &settings.pools),
             pools,
             pool_of,
             address_of,
-            pool_routes: RouteTable::new(&pool_prefixes)?,
-            routes: [RouteTable::new(&route_lists[0])?, RouteTable::new(&route_lists[1])?],
+            pool_routes: pool_prefixes.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
+            outside_routes: RouteTable::new(&route_lists.outside)?,
+            inside_routes: route_lists.inside.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
             next_hops,
-            sides: settings.interfaces.iter().map(|interface| interface.side).collect(),
+            facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,
             settings,
         })
@@ -217,30 +232,57 @@ impl Shared {
         &self.pools[self.pool_of(index).index()]
     }
 
-    /// The pool that serves an inside address.
-    pub fn pool_for(&self, inside: Ipv4Addr) -> Option<PoolId> {
-        self.pool_routes.lookup(inside.to_bits()).map(|pool| PoolId(pool as u16))
+    /// The pool that serves an inside address of this realm.
+    pub fn pool_for(&self, realm: RealmId, inside: Ipv4Addr) -> Option<PoolId> {
+        self.pool_routes.get(realm.index())?.lookup(inside.to_bits()).map(|pool| PoolId(pool as u16))
     }
 
-    /// Where a packet to `destination` leaves on this side.
+    /// Where a packet to `destination` leaves outside.
     #[inline]
-    pub(crate) fn route(&self, side: Side, destination: u32) -> Option<&NextHop> {
-        self.routes[side.index()].lookup(destination).and_then(|hop| self.next_hops.get(hop as usize))
+    pub(crate) fn route_out(&self, destination: u32) -> Option<&NextHop> {
+        self.outside_routes.lookup(destination).and_then(|hop| self.next_hops.get(hop as usize))
     }
 
-    /// Whether an address is inside as far as the routes say: there is a way to it inside, and none outside.
+    /// Where a packet to `destination` leaves inside, in this realm.
+    #[inline]
+    pub(crate) fn route_in(&self, realm: RealmId, destination: u32) -> Option<&NextHop> {
+        let routes = self.inside_routes.get(realm.index())?;
+        routes.lookup(destination).and_then(|hop| self.next_hops.get(hop as usize))
+    }
+
+    /// Where a packet to `destination` leaves towards what some interface faces.
+    pub(crate) fn route(&self, towards: Facing, destination: u32) -> Option<&NextHop> {
+        match towards.side {
+            Side::Inside => self.route_in(towards.realm, destination),
+            Side::Outside => self.route_out(destination),
+        }
+    }
+
+    /// Whether an address is inside as far as the routes say: there is a way to it in some realm, and none outside.
     pub(crate) fn is_inside(&self, address: u32) -> bool {
-        self.route(Side::Inside, address).is_some() && self.route(Side::Outside, address).is_none()
+        self.inside_routes.iter().any(|routes| routes.lookup(address).is_some()) && self.route_out(address).is_none()
+    }
+
+    /// What an interface faces.
+    #[inline]
+    pub(crate) fn facing(&self, interface: InterfaceId) -> Facing {
+        self.facings.get(interface.index()).copied().unwrap_or(Facing::OUTSIDE)
     }
 
     #[inline]
     pub(crate) fn side(&self, interface: InterfaceId) -> Side {
-        self.sides.get(interface.index()).copied().unwrap_or(Side::Outside)
+        self.facing(interface).side
+    }
+
+    /// The inside realm an interface faces; 0 for one that faces the outside.
+    #[inline]
+    pub fn realm_of(&self, interface: InterfaceId) -> RealmId {
+        self.facing(interface).realm
     }
 
     /// Natrix's own address on the interface that leads to `destination`: the source of what it says there.
-    pub(crate) fn own_address_towards(&self, side: Side, destination: u32) -> Option<u32> {
-        let hop = self.route(side, destination)?;
+    pub(crate) fn own_address_towards(&self, towards: Facing, destination: u32) -> Option<u32> {
+        let hop = self.route(towards, destination)?;
         let interface = self.settings.interfaces.get(hop.interface.index())?;
         let on_link = interface.addresses.iter().find(|own| {
             Prefix::new(own.address, own.prefix_length)
@@ -249,9 +291,9 @@ impl Shared {
         on_link.or(interface.addresses.first()).map(|own| own.address.to_bits())
     }
 
-    /// Some address of Natrix's own on this side.
-    pub(crate) fn any_own_address(&self, side: Side) -> Option<u32> {
-        let interfaces = self.settings.interfaces.iter().filter(|interface| interface.side == side);
+    /// Some address of Natrix's own towards what some interface faces.
+    pub(crate) fn any_own_address(&self, towards: Facing) -> Option<u32> {
+        let interfaces = self.settings.interfaces.iter().filter(|interface| interface.facing() == towards);
         interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address.to_bits()).next()
     }
 
@@ -279,10 +321,29 @@ impl PoolFacts {
     }
 }
 
-/// The routes of both sides, each with the position of its hop.
-pub(crate) fn compile_routes(settings: &Settings) -> ([Vec<(Prefix, u32)>; 2], Vec<NextHop>) {
+/// Routes, each with the position of its hop.
+pub(crate) struct RouteLists {
+    pub(crate) outside: Vec<(Prefix, u32)>,
+    /// By realm.
+    pub(crate) inside: Vec<Vec<(Prefix, u32)>>,
+}
+
+impl RouteLists {
+    fn add(&mut self, towards: Facing, prefix: Prefix, hop: usize) {
+        let list = match towards.side {
+            Side::Outside => Some(&mut self.outside),
+            Side::Inside => self.inside.get_mut(towards.realm.index()),
+        };
+        if let Some(list) = list {
+            list.push((prefix, hop as u32));
+        }
+    }
+}
+
+/// The routes of the outside and of each inside realm.
+pub(crate) fn compile_routes(settings: &Settings) -> (RouteLists, Vec<NextHop>) {
     let mut next_hops = Vec::new();
-    let mut route_lists: [Vec<(Prefix, u32)>; 2] = [Vec::new(), Vec::new()];
+    let mut lists = RouteLists { outside: Vec::new(), inside: vec![Vec::new(); settings.realms()] };
     // RFC 6598 §4: packets to inside addresses "MUST NOT be forwarded" outside, whatever the default route there. So
     // the outside table has a hole for each inside route; a route outside that is as long or longer fills it.
     let inside = |id: InterfaceId| settings.interfaces.get(id.index()).filter(|found| found.side == Side::Inside);
@@ -291,22 +352,22 @@ pub(crate) fn compile_routes(settings: &Settings) -> ([Vec<(Prefix, u32)>; 2], V
         .flat_map(|interface| &interface.addresses)
         .filter_map(|own| Prefix::new(own.address, own.prefix_length));
     let routed = settings.routes.iter().filter(|route| inside(route.interface).is_some()).map(|route| route.prefix);
-    route_lists[Side::Outside.index()].extend(connected.chain(routed).map(|prefix| (prefix, HOLE)));
+    lists.outside.extend(connected.chain(routed).map(|prefix| (prefix, HOLE)));
     for (position, interface) in settings.interfaces.iter().enumerate() {
         for own in &interface.addresses {
             let Some(prefix) = Prefix::new(own.address, own.prefix_length) else { continue };
             let hop = NextHop { interface: InterfaceId(position as u16), gateway: 0, mtu: interface.mtu };
-            route_lists[interface.side.index()].push((prefix, next_hops.len() as u32));
+            lists.add(interface.facing(), prefix, next_hops.len());
             next_hops.push(hop);
         }
     }
     for route in &settings.routes {
         let Some(interface) = settings.interfaces.get(route.interface.index()) else { continue };
         let hop = NextHop { interface: route.interface, gateway: route.next_hop.to_bits(), mtu: interface.mtu };
-        route_lists[interface.side.index()].push((route.prefix, next_hops.len() as u32));
+        lists.add(interface.facing(), route.prefix, next_hops.len());
         next_hops.push(hop);
     }
-    (route_lists, next_hops)
+    (lists, next_hops)
 }
 
 fn in_range(what: &'static str, value: u64, minimum: u64, maximum: u64) -> Result<(), BuildError> {

@@ -96,9 +96,46 @@ impl Side {
     }
 }
 
-/// An inside realm (VRF). There is one, number 0, until overlapping inside addresses are supported.
+/// An inside realm (VRF): inside addresses of one mean nothing in another. At most [`RealmId::COUNT_MAX`] of them; 0 is the one
+/// that is meant where none is named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RealmId(pub u16);
+
+impl RealmId {
+    /// Inside realms an instance can have: seven bits of a fragment's key.
+    pub const COUNT_MAX: usize = 128;
+
+    /// Index into per-realm arrays.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What an interface faces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Facing {
+    /// Subscribers or the Internet.
+    pub side: Side,
+    /// The inside realm; of the outside always 0.
+    pub realm: RealmId,
+}
+
+impl Facing {
+    /// The Internet.
+    pub const OUTSIDE: Facing = Facing { side: Side::Outside, realm: RealmId(0) };
+
+    /// The subscribers of one realm.
+    pub const fn inside(realm: RealmId) -> Facing {
+        Facing { side: Side::Inside, realm }
+    }
+}
+
+impl From<Side> for Facing {
+    /// Of the inside, the realm that is meant where none is named.
+    fn from(side: Side) -> Facing {
+        Facing { side, realm: RealmId(0) }
+    }
+}
 
 /// A worker: owner of one shard. At most [`WorkerId::COUNT_MAX`] of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -25,6 +25,7 @@ use nat::settings::Timeouts;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Protocol;
+use nat::types::RealmId;
 use nat::types::Side;
 
 /// Subscriber A.
@@ -66,12 +67,14 @@ pub fn settings() -> Settings {
             Interface {
                 name: "inside".into(),
                 side: Side::Inside,
+                realm: RealmId::default(),
                 addresses: vec![InterfaceAddress { address: OWN_INSIDE, prefix_length: 24 }],
                 mtu: 1500,
             },
             Interface {
                 name: "outside".into(),
                 side: Side::Outside,
+                realm: RealmId::default(),
                 addresses: vec![InterfaceAddress { address: OWN_OUTSIDE, prefix_length: 24 }],
                 mtu: 1500,
             },
@@ -83,13 +86,8 @@ pub fn settings() -> Settings {
         pools: vec![Pool {
             name: "main".into(),
             addresses: POOL.to_vec(),
-            port_min: 1024,
-            port_max: 65535,
-            reserved_ports: Vec::new(),
             subscribers: vec![prefix([100, 64, 0, 0], 10)],
-            pooling: Pooling::Paired,
-            filtering: [Filtering::EndpointIndependent; Protocol::COUNT],
-            parity: false,
+            ..Pool::default()
         }],
         limits: Limits {
             mappings_max: 200_000,

@@ -231,7 +231,7 @@ impl Run {
 
     fn explain(&self, side: Side, packet: &[u8]) -> Option<Verdict> {
         let shard = self.bed.shards().next().filter(|_| self.workers == 1)?;
-        Some(shard.explain(self.bed.now(), side, packet).verdict)
+        Some(shard.explain(self.bed.now(), side.into(), packet).verdict)
     }
 
     /// All mappings and sessions are the same in engine and model.

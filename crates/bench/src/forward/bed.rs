@@ -18,6 +18,7 @@ use nat::settings::Route;
 use nat::types::InterfaceId;
 use nat::types::MappingIndex;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use packet_io::PortIndex;
 use packet_io::dpdk::DpdkPort;
@@ -62,6 +63,7 @@ pub(super) fn settings(sessions: u64) -> Settings {
     let interface = |name: &str, side, address| Interface {
         name: name.to_owned(),
         side,
+        realm: RealmId::default(),
         addresses: vec![InterfaceAddress { address, prefix_length: 30 }],
         mtu: 1_500,
     };
@@ -79,13 +81,8 @@ pub(super) fn settings(sessions: u64) -> Settings {
         pools: vec![Pool {
             name: "bench".to_owned(),
             addresses: (0..pool_addresses(sessions)).map(|i| Ipv4Addr::from_bits(first + i)).collect(),
-            port_min: 1_024,
-            port_max: u16::MAX,
-            reserved_ports: Vec::new(),
             subscribers: vec![subscribers],
-            pooling: Pooling::Paired,
-            filtering: [Filtering::EndpointIndependent; 3],
-            parity: false,
+            ..Pool::default()
         }],
         limits: Limits {
             mappings_max: (sessions + ROOM) as u32,

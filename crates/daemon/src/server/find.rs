@@ -9,6 +9,7 @@ use control::Reply;
 use nat::Protocol;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
+use nat::types::RealmId;
 
 use super::Answered;
 use super::convert;
@@ -52,7 +53,7 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
             format!("{} is Natrix's own address on interface \"{interface}\"", find.address),
         )]));
     }
-    if let Some(pool) = instance.shared.pool_for(find.address) {
+    if let Some(pool) = instance.shared.pool_for(RealmId::default(), find.address) {
         let mut answered = internal(instance, find, &empty)?;
         if answered.replies.is_empty() {
             let name = convert::pool_name(instance.settings(), pool);

@@ -14,13 +14,12 @@ use config::LogLevel;
 use config::Port;
 use config::Workers;
 use nat::Settings;
-use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 
 /// Inside 10.0.0.1/24, outside 10.0.1.1/24, one pool address 10.0.1.9; two workers; the control socket in `directory`.
@@ -28,6 +27,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
     let interface = |name: &str, side, third| Interface {
         name: name.to_owned(),
         side,
+        realm: RealmId::default(),
         addresses: vec![InterfaceAddress { address: Ipv4Addr::new(10, 0, third, 1), prefix_length: 24 }],
         mtu: 1_500,
     };
@@ -45,13 +45,8 @@ pub(crate) fn configuration(directory: &Path) -> Config {
             pools: vec![Pool {
                 name: "a".to_owned(),
                 addresses: vec![Ipv4Addr::new(10, 0, 1, 9)],
-                port_min: 1_024,
-                port_max: 65_535,
-                reserved_ports: Vec::new(),
                 subscribers: vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 24).expect("a prefix")],
-                pooling: Pooling::Paired,
-                filtering: [Filtering::EndpointIndependent; 3],
-                parity: false,
+                ..Pool::default()
             }],
             limits: Limits { mappings_max: 100, extra_sessions_max: 100, subscribers_max: 10, ..Limits::default() },
             ..Settings::default()

@@ -14,15 +14,14 @@ use nat::packet::Egress;
 use nat::packet::PacketMeta;
 use nat::packet::Sink;
 use nat::packet::Stage;
-use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::settings::Route;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use nat::types::WorkerId;
 
@@ -106,6 +105,7 @@ fn settings(mappings: u32) -> Settings {
     let interface = |name: &str, side, last| Interface {
         name: name.to_owned(),
         side,
+        realm: RealmId::default(),
         addresses: vec![InterfaceAddress { address: Ipv4Addr::new(192, 168, last, 1), prefix_length: 30 }],
         mtu: 1_500,
     };
@@ -122,13 +122,7 @@ fn settings(mappings: u32) -> Settings {
         pools: vec![Pool {
             name: "pool".to_owned(),
             addresses: (0..addresses).map(|i| Ipv4Addr::from_bits(0xcb00_0001 + i)).collect(),
-            port_min: 1_024,
-            port_max: u16::MAX,
-            reserved_ports: Vec::new(),
-            subscribers: vec![Prefix::ALL],
-            pooling: Pooling::Paired,
-            filtering: [Filtering::EndpointIndependent; 3],
-            parity: false,
+            ..Pool::default()
         }],
         limits: Limits {
             mappings_max: mappings,

@@ -1,10 +1,8 @@
 use core::net::Ipv4Addr;
 
 use super::*;
-use crate::settings::Filtering;
 use crate::settings::InterfaceAddress;
-use crate::settings::Pooling;
-use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::types::Side;
 
 fn address(text: &str) -> u32 {
@@ -16,6 +14,7 @@ fn interface(addresses: &[(&str, u8)]) -> Interface {
     Interface {
         name: "wan0".to_owned(),
         side: Side::Outside,
+        realm: RealmId::default(),
         addresses: addresses.iter().map(own).collect(),
         mtu: 1500,
     }
@@ -25,13 +24,8 @@ fn pool(addresses: impl IntoIterator<Item = u32>) -> Pool {
     Pool {
         name: "a".to_owned(),
         addresses: addresses.into_iter().map(Ipv4Addr::from_bits).collect(),
-        port_min: 1024,
-        port_max: 65535,
-        reserved_ports: Vec::new(),
         subscribers: Vec::new(),
-        pooling: Pooling::Paired,
-        filtering: [Filtering::EndpointIndependent; Protocol::COUNT],
-        parity: false,
+        ..Pool::default()
     }
 }
 

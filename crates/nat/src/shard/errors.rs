@@ -15,7 +15,6 @@ use crate::parse::Parsed;
 use crate::rewrite::decrement_ttl;
 use crate::rewrite::set_identification;
 use crate::types::Endpoint;
-use crate::types::RealmId;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
@@ -60,8 +59,9 @@ impl Shard {
         if parsed.ttl <= 1 {
             return Fate::Done(Verdict::TtlExpired);
         }
-        let internal = self.mappings.get(mapping.0).internal();
-        let Some(hop) = self.shared.route(Side::Inside, internal.address.to_bits()).copied() else {
+        let mapping = self.mappings.get(mapping.0);
+        let (realm, internal) = (mapping.realm(), mapping.internal());
+        let Some(hop) = self.shared.route_in(realm, internal.address.to_bits()).copied() else {
             return Fate::Done(Verdict::NoRoute);
         };
         if parsed.total_length > hop.mtu && parsed.dont_fragment {
@@ -108,7 +108,7 @@ impl Shard {
             return Fate::HandOff { worker: owner, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
         let key = InternalKey {
-            realm: RealmId::default(),
+            realm: self.shared.realm_of(meta.ingress),
             protocol: quote.protocol,
             address: quote.destination.address.to_bits(),
             port: quote.destination.port,
@@ -120,7 +120,7 @@ impl Shard {
             return Fate::Done(Verdict::TtlExpired);
         }
         let external: Endpoint = self.mappings.get(index).external();
-        let way = match (hairpin, self.shared.route(Side::Outside, parsed.destination).copied()) {
+        let way = match (hairpin, self.shared.route_out(parsed.destination).copied()) {
             (Some(_), _) => None,
             (None, Some(hop)) => Some(hop),
             (None, None) => return Fate::Done(Verdict::NoRoute),

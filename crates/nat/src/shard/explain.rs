@@ -8,7 +8,7 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::inbound::Via;
 use super::outbound::remote_port;
-use super::state::UNPAIRED;
+use super::port_choice::UNPAIRED;
 use super::state::state_now;
 use crate::addresses::Local;
 use crate::icmp_quote;
@@ -25,6 +25,7 @@ use crate::tcp;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::Facing;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -36,6 +37,8 @@ use wire::tcp::Flags;
 
 /// Collects the steps of one explanation.
 struct Account {
+    /// The inside realm it is about.
+    realm: RealmId,
     steps: Vec<Step>,
     source_after: Option<Endpoint>,
     destination_after: Option<Endpoint>,
@@ -73,12 +76,13 @@ impl Shard {
         worker_to_ask(self, side, packet)
     }
 
-    /// Explains what would happen now to an IP packet that came in by this side. Changes nothing.
+    /// Explains what would happen now to an IP packet that came in by an interface that faces `from`. Changes nothing.
     ///
     /// To be asked of the shard that [`Shard::worker_to_ask`] names. The second half of a hairpin is
     /// explained too if its mapping belongs to this shard.
-    pub fn explain(&self, now: Instant, side: Side, packet: &[u8]) -> Explanation {
-        let mut account = Account { steps: Vec::new(), source_after: None, destination_after: None };
+    pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
+        let Facing { side, realm } = from;
+        let mut account = Account { realm, steps: Vec::new(), source_after: None, destination_after: None };
         let parsed = match parse(packet) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
@@ -104,7 +108,12 @@ impl Shard {
         let Ok(parsed) = parse(packet) else { return };
         let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
         let side = self.shared.side(meta.ingress);
-        let mut account = Account { steps: core::mem::take(steps), source_after: None, destination_after: None };
+        let mut account = Account {
+            realm: self.shared.realm_of(meta.ingress),
+            steps: core::mem::take(steps),
+            source_after: None,
+            destination_after: None,
+        };
         account.steps.push(Step::Parsed {
             protocol: parsed.protocol_number,
             source: Endpoint::new(parsed.source.into(), parsed.source_port),
@@ -142,7 +151,7 @@ impl Shard {
             destination: quote.destination,
         });
         let key = InternalKey {
-            realm: RealmId::default(),
+            realm: account.realm,
             protocol: quote.protocol,
             address: quote.destination.address.to_bits(),
             port: quote.destination.port,
@@ -164,7 +173,11 @@ impl Shard {
         if parsed.ttl <= 1 {
             return Some(Verdict::TtlExpired);
         }
-        let Some(hop) = self.shared.route(side, destination) else { return Some(Verdict::NoRoute) };
+        let towards = match side {
+            Side::Inside => Facing::inside(account.realm),
+            Side::Outside => Facing::OUTSIDE,
+        };
+        let Some(hop) = self.shared.route(towards, destination) else { return Some(Verdict::NoRoute) };
         account.steps.push(Step::Routed {
             interface: hop.interface.0,
             next_hop: hop.egress(destination).next_hop.into(),
@@ -228,7 +241,7 @@ impl Shard {
                 }
             }
         }
-        let key = InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
+        let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
         let remote_port = remote_port(protocol, parsed.destination_port);
         let alive = self.find_live_mapping(&key, now);
         let session = alive.and_then(|index| {
@@ -266,7 +279,7 @@ impl Shard {
                 Some((worker, _)) if worker == self.worker => {
                     // The port of a mapping that is still to be made is not known; its address is, once paired.
                     let paired = self
-                        .paired_address(parsed.source)
+                        .paired_address(account.realm, parsed.source)
                         .map_or(parsed.source.into(), |index| self.shared.address(index));
                     let source = account.source_after.unwrap_or(Endpoint::new(paired, 0));
                     let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
@@ -277,8 +290,8 @@ impl Shard {
         }
     }
 
-    fn paired_address(&self, subscriber: u32) -> Option<AddressIndex> {
-        let slot = self.subscribers.find(RealmId::default(), subscriber)?;
+    fn paired_address(&self, realm: RealmId, subscriber: u32) -> Option<AddressIndex> {
+        let slot = self.subscribers.find(realm, subscriber)?;
         Some(AddressIndex(self.subscribers.get(slot).paired)).filter(|paired| *paired != UNPAIRED)
     }
 
@@ -302,13 +315,15 @@ impl Shard {
     }
 
     fn explain_new_mapping(&self, source: u32, protocol: Protocol, account: &mut Account) -> Option<Verdict> {
-        let Some(pool) = self.shared.pool_for(source.into()) else { return Some(Verdict::SourceNotSubscriber) };
+        let Some(pool) = self.shared.pool_for(account.realm, source.into()) else {
+            return Some(Verdict::SourceNotSubscriber);
+        };
         account.steps.push(Step::Pool(pool));
         if self.mappings.is_full() {
             return Some(Verdict::MappingTableFull);
         }
         let facts = &self.shared.pools[pool.index()];
-        let paired = self.paired_address(source);
+        let paired = self.paired_address(account.realm, source);
         let free = |address: AddressIndex| {
             u64::from(self.shared.ports.available(address, protocol) - self.shared.ports.used(address, protocol))
         };
@@ -367,6 +382,7 @@ impl Shard {
                 };
             }
         };
+        account.realm = self.mappings.get(index).realm();
         self.explain_mapping(now, index, account);
         let facts = *self.shared.facts(address);
         let by = Shard::hashed_by(&facts, protocol);

@@ -18,7 +18,6 @@ use crate::parse::parse;
 use crate::split::split;
 use crate::time::Instant;
 use crate::types::Protocol;
-use crate::types::RealmId;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
@@ -70,7 +69,8 @@ impl Shard {
             parsed.destination.into(),
             parsed.protocol_number,
             parsed.identification,
-        );
+        )
+        .in_realm(self.shared.realm_of(meta.ingress));
         let is_first = parsed.fragment_offset == 0;
         let info = FragmentInfo {
             offset: u32::from(parsed.fragment_offset),
@@ -149,7 +149,7 @@ impl Shard {
                     return Fate::Done(Verdict::ProtocolUnsupported);
                 };
                 let key = InternalKey {
-                    realm: RealmId::default(),
+                    realm: self.shared.realm_of(at.meta.ingress),
                     protocol,
                     address: parsed.source,
                     port: parsed.source_port,

@@ -26,6 +26,7 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::types::Side;
 use crate::unsolicited_syn::Hold;
 use crate::verdict::Verdict;
@@ -211,7 +212,8 @@ impl Shard {
         sink: &mut S,
     ) -> Result<NextHop, Fate> {
         let Arrival { now, meta, parsed } = at;
-        let internal = self.mappings.get(index).internal_address();
+        let mapping = self.mappings.get(index);
+        let (realm, internal) = (mapping.realm(), mapping.internal_address());
         let towards = match via {
             Via::Outside => Side::Outside,
             Via::Hairpin => Side::Inside,
@@ -220,7 +222,7 @@ impl Shard {
             self.send_error(now, towards, meta, Reason::TtlExpired, bytes, sink);
             return Err(Fate::Done(Verdict::TtlExpired));
         }
-        let Some(hop) = self.shared.route(Side::Inside, internal).copied() else {
+        let Some(hop) = self.shared.route_in(realm, internal).copied() else {
             self.send_error(now, towards, meta, Reason::HostUnreachable, bytes, sink);
             return Err(Fate::Done(Verdict::NoRoute));
         };
@@ -373,7 +375,7 @@ impl Shard {
             self.send_error(now, Side::Outside, meta, Reason::TtlExpired, bytes, sink);
             return Fate::Done(Verdict::TtlExpired);
         }
-        let Some(hop) = self.shared.route(Side::Inside, parsed.destination).copied() else {
+        let Some(hop) = self.shared.route_in(RealmId::default(), parsed.destination).copied() else {
             self.send_error(now, Side::Outside, meta, Reason::HostUnreachable, bytes, sink);
             return Fate::Done(Verdict::NoRoute);
         };

@@ -19,6 +19,7 @@ use crate::parse::ip;
 use crate::parse::parse;
 use crate::parse::source_is_valid;
 use crate::time::Instant;
+use crate::types::Facing;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
@@ -66,7 +67,7 @@ impl Shard {
         }
         match parsed.class {
             Class::IcmpRequest if self.shared.settings().icmp.answer_echo => {
-                self.answer_echo(side, bytes, parsed, sink)
+                self.answer_echo(self.shared.facing(meta.ingress), bytes, parsed, sink)
             }
             // Traceroute ends at the port unreachable of its destination.
             Class::Udp => {
@@ -77,8 +78,8 @@ impl Shard {
         }
     }
 
-    fn answer_echo<S: Sink>(&mut self, side: Side, bytes: &mut [u8], parsed: &Parsed, sink: &mut S) -> Fate {
-        let Some(hop) = self.shared.route(side, parsed.source).copied() else {
+    fn answer_echo<S: Sink>(&mut self, towards: Facing, bytes: &mut [u8], parsed: &Parsed, sink: &mut S) -> Fate {
+        let Some(hop) = self.shared.route(towards, parsed.source).copied() else {
             return Fate::Done(Verdict::NoRoute);
         };
         let own = Ipv4Addr::from_bits(parsed.destination);
@@ -126,6 +127,10 @@ impl Shard {
         }
         // A hairpinned packet shows its sender's external address here, which no route leads to: any inside
         // address of Natrix will do as the source then.
+        let towards = match towards {
+            Side::Inside => Facing::inside(self.shared.realm_of(meta.ingress)),
+            Side::Outside => Facing::OUTSIDE,
+        };
         let from = if hairpinned {
             self.shared.any_own_address(towards)
         } else {

@@ -16,8 +16,8 @@
 use wire::tcp::Flags;
 
 use super::Shard;
-use super::state::UNPAIRED;
-use super::state::port_class;
+use super::port_choice::UNPAIRED;
+use super::port_choice::port_class;
 use super::steady::Looks;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
@@ -41,7 +41,6 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Protocol;
-use crate::types::RealmId;
 use crate::types::Side;
 
 /// The numbers of the bits that are set.
@@ -69,7 +68,8 @@ impl Shard {
     pub(super) fn find_subscribers(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
         for i in bits(looks.unsettled) {
             let source = get_u32(burst[i].bytes, ip::SOURCE);
-            looks.subscriber_hash[i] = self.subscribers.hash_of(RealmId::default(), source);
+            looks.realm[i] = self.shared.realm_of(burst[i].meta.ingress);
+            looks.subscriber_hash[i] = self.subscribers.hash_of(looks.realm[i], source);
         }
         for i in bits(looks.unsettled) {
             self.subscribers.prefetch_table(looks.subscriber_hash[i]);
@@ -96,7 +96,7 @@ impl Shard {
                 (false, true) => Protocol::Udp,
                 (false, false) => continue,
             };
-            let (realm, source) = (RealmId::default(), get_u32(burst[i].bytes, ip::SOURCE));
+            let (realm, source) = (looks.realm[i], get_u32(burst[i].bytes, ip::SOURCE));
             let known = if self.subscribers.is(candidate, realm, source) {
                 Some(candidate)
             } else {
@@ -185,7 +185,7 @@ impl Shard {
         }
         let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
         let (source, destination) = (be32::<12>(header), be32::<16>(header));
-        let key = InternalKey { realm: RealmId::default(), protocol, address: source, port: be16::<20>(header) };
+        let key = InternalKey { realm: looks.realm[i], protocol, address: source, port: be16::<20>(header) };
         // The source was checked when the subscriber became one.
         if !self.subscribers.is(looks.subscriber[i], key.realm, source)
             || !destination_is_valid(destination)
@@ -193,7 +193,7 @@ impl Shard {
         {
             return None;
         }
-        let hop = *self.shared.route(Side::Outside, destination)?;
+        let hop = *self.shared.route_out(destination)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
@@ -207,6 +207,8 @@ impl Shard {
         if address == UNPAIRED {
             return None;
         }
+        // The long way counts the refusal.
+        self.admit_mapping(now, subscriber, protocol).ok()?;
         let facts = *self.shared.facts(address);
         let class = port_class(key.port, &facts);
         let (address, port) = self.take_port(&key, &facts, class, address, Some(aim))?;
@@ -236,6 +238,7 @@ impl Shard {
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
         self.counters.sessions_created += 1;
+        self.note_mapping_created(now, index.0);
         let external_address = external.address.to_bits();
         let identification = self.plain_identification(header, external_address, destination);
         rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);

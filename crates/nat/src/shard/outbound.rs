@@ -28,7 +28,6 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Protocol;
-use crate::types::RealmId;
 use crate::types::Side;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
@@ -89,9 +88,10 @@ impl Shard {
         datagram: Option<crate::fragments::DatagramIndex>,
         sink: &mut S,
     ) -> Fate {
-        let Arrival { now, parsed, .. } = at;
+        let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
-        let key = InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
+        let realm = self.shared.realm_of(meta.ingress);
+        let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let remote_port = remote_port(protocol, parsed.destination_port);
         // The usual case first: the mapping is alive and this is its first session. That session was
         // checked when it was made, so that addresses need no further look.
@@ -130,7 +130,7 @@ impl Shard {
                 None => Err(Fate::Done(Verdict::NoMapping)),
             };
         }
-        let Some(hop) = self.shared.route(Side::Outside, parsed.destination).copied() else {
+        let Some(hop) = self.shared.route_out(parsed.destination).copied() else {
             self.send_error(now, Side::Inside, meta, Reason::NetUnreachable, bytes, sink);
             return Err(Fate::Done(Verdict::NoRoute));
         };
@@ -217,7 +217,7 @@ impl Shard {
             (Some(index), _) => index,
             (None, dead) => {
                 if let Some(dead) = dead {
-                    self.end_mapping(dead);
+                    self.end_mapping(now, dead);
                 }
                 match self.create_mapping(now, key, foresight) {
                     Ok(index) => index,

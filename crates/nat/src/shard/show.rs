@@ -6,7 +6,7 @@
 use core::net::Ipv4Addr;
 
 use super::Shard;
-use super::state::UNPAIRED;
+use super::port_choice::UNPAIRED;
 use super::state::state_now;
 use crate::mapping::Mapping;
 use crate::tcp;

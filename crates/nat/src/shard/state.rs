@@ -4,18 +4,16 @@ use core::net::Ipv4Addr;
 
 use super::Foresight;
 use super::Shard;
+use super::port_choice::UNPAIRED;
+use super::port_choice::port_class;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
 use crate::mapping::SessionRef;
 use crate::parse::Parsed;
 use crate::parse::get_u16;
 use crate::parse::get_u32;
-use crate::ports::Parity;
-use crate::ports::PortAim;
-use crate::ports::PortClass;
 use crate::session::HashedBy;
 use crate::settings::Filtering;
-use crate::settings::Pooling;
 use crate::shared::PoolFacts;
 use crate::tcp;
 use crate::tcp::TcpState;
@@ -23,18 +21,10 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
-use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
-
-/// Marks a subscriber of a pool with arbitrary pooling: paired with no address.
-pub(super) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
-
-/// Attempts of arbitrary pooling to find an address that still has a port. More than one is needed only
-/// when another worker takes the last port of the chosen address at the same moment.
-const ARBITRARY_ATTEMPTS: usize = 8;
 
 /// A segment's effect on a session.
 pub(super) struct Advance {
@@ -237,7 +227,8 @@ impl Shard {
         if self.mappings.is_full() {
             return Err(Verdict::MappingTableFull);
         }
-        let pool = self.shared.pool_for(Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
+        let pool =
+            self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];
         let class = port_class(key.port, &facts);
         let foreseen = foresight.subscriber;
@@ -250,6 +241,10 @@ impl Shard {
             Some(slot) => (slot, false),
             None => (self.create_subscriber(key, pool, &facts, class)?, true),
         };
+        if let Err(verdict) = self.admit_mapping(now, subscriber, key.protocol) {
+            self.forget_subscriber_if_new(subscriber, is_new);
+            return Err(verdict);
+        }
         let paired = AddressIndex(self.subscribers.get(subscriber).paired);
         let aim = foresight.aim.filter(|_| known == Some(foreseen) && paired != UNPAIRED);
         let taken = self.take_port(key, &facts, class, paired, aim);
@@ -259,13 +254,13 @@ impl Shard {
         };
         let external = Endpoint::new(self.shared.address(address), port);
         let Some(index) = self.mappings.insert(key, subscriber, external, now) else {
-            self.shared.ports.release(address, key.protocol, port);
+            self.give_back_port(address, key.protocol, port);
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         };
         if self.outbound.insert(foresight.hash, index.0).is_err() {
             self.mappings.remove(index.0);
-            self.shared.ports.release(address, key.protocol, port);
+            self.give_back_port(address, key.protocol, port);
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         }
@@ -273,84 +268,14 @@ impl Shard {
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, key.protocol, port, self.worker, index);
         self.counters.mappings_created[key.protocol.index()] += 1;
+        self.note_mapping_created(now, index.0);
         Ok(index.0)
     }
 
-    fn create_subscriber(
-        &mut self,
-        key: &InternalKey,
-        pool: PoolId,
-        facts: &PoolFacts,
-        class: PortClass,
-    ) -> Result<u32, Verdict> {
-        let paired = match facts.pooling {
-            Pooling::Arbitrary => UNPAIRED,
-            Pooling::Paired => self
-                .shared
-                .ports
-                .choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)
-                .ok_or(Verdict::PortsExhausted)?,
-        };
-        let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
-        if paired != UNPAIRED {
-            self.shared.ports.pair(paired);
-        }
-        Ok(slot)
-    }
-
-    fn forget_subscriber_if_new(&mut self, subscriber: u32, is_new: bool) {
-        if is_new
-            && let Some(paired) = self.subscribers.remove_if_idle(subscriber)
-            && paired != UNPAIRED
-        {
-            self.shared.ports.unpair(paired);
-        }
-    }
-
-    /// Takes a free external port at random: on the paired address, or on any of the pool.
-    #[inline]
-    pub(super) fn take_port(
-        &mut self,
-        key: &InternalKey,
-        facts: &PoolFacts,
-        class: PortClass,
-        paired: AddressIndex,
-        aim: Option<PortAim>,
-    ) -> Option<(AddressIndex, u16)> {
-        // RFC 4787 §4.2.2 REQ-4 as relaxed by RFC 7857 §8. A query identifier has no parity.
-        let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
-        if let Some(aim) = aim
-            && let Some(port) = self.shared.ports.allocate_near(paired, key.protocol, parity, aim)
-        {
-            return Some((paired, port));
-        }
-        let attempts = if paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };
-        for _ in 0..attempts {
-            let address = if paired == UNPAIRED {
-                self.shared.ports.choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)?
-            } else {
-                paired
-            };
-            // Parity is a preference: a port of the other one serves better than none.
-            for wanted in [parity, None] {
-                let workers = self.shared.workers();
-                let ports = &self.shared.ports;
-                if let Some(port) =
-                    ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random)
-                {
-                    return Some((address, port));
-                }
-                if parity.is_none() {
-                    break;
-                }
-            }
-        }
-        None
-    }
-
-    /// Ends a mapping: its port is free at once. Further sessions are reclaimed by the sweep, so that the
+    /// Ends a mapping and gives its port back. Further sessions are reclaimed by the sweep, so that the
     /// cost here does not depend on how many there are.
-    pub(super) fn end_mapping(&mut self, index: u32) {
+    pub(super) fn end_mapping(&mut self, now: Instant, index: u32) {
+        self.note_mapping_ended(now, index);
         let mapping = self.mappings.get_mut(index);
         let key = mapping.key();
         let external = mapping.external();
@@ -364,7 +289,7 @@ impl Shard {
         let was_there = self.outbound.remove(hash, index);
         debug_assert!(was_there, "every mapping is in the outbound table");
         if let Some(address) = self.shared.local.pool_address(external.address.to_bits()) {
-            self.shared.ports.release(address, key.protocol, external.port);
+            self.give_back_port(address, key.protocol, external.port);
         }
         if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol)
             && paired != UNPAIRED
@@ -404,11 +329,4 @@ pub(super) fn state_now(
     } else {
         stored
     }
-}
-
-/// RFC 4787 §4.2.1 REQ-3a: well-known source ports map to well-known ones and others to others, as far as the pool has both.
-#[inline]
-pub(super) fn port_class(port: u16, facts: &PoolFacts) -> PortClass {
-    let is_low = port < 1024;
-    if (is_low && facts.has_low_ports) || !facts.has_high_ports { PortClass::Low } else { PortClass::High }
 }

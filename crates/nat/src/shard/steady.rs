@@ -107,7 +107,9 @@ pub(super) struct Looks {
     pub(super) unsettled: u64,
     /// A bit for each unsettled packet with a port in view.
     pub(super) aimed: u64,
-    /// Of unsettled packets, as all below: their subscribers' hashes.
+    /// Of unsettled packets, as all below: the realm they come from.
+    pub(super) realm: [RealmId; BURST_MAX],
+    /// Their subscribers' hashes.
     pub(super) subscriber_hash: [u64; BURST_MAX],
     /// The subscriber's record; 0 when it is not known.
     pub(super) subscriber: [u32; BURST_MAX],
@@ -126,6 +128,7 @@ impl Default for Looks {
             further: 0,
             unsettled: 0,
             aimed: 0,
+            realm: [RealmId(0); BURST_MAX],
             subscriber_hash: [0; BURST_MAX],
             subscriber: [0; BURST_MAX],
             port: [None; BURST_MAX],
@@ -226,13 +229,14 @@ impl Shard {
         let tcp_steady = if header[33] & 0x17 == 0x10 { Kind::TCP | Kind::STEADY } else { Kind::TCP };
         let kind = select_unpredictable(is_tcp, tcp_steady, Kind::STEADY);
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
-        if self.shared.side(packet.meta.ingress) == Side::Inside {
+        let facing = self.shared.facing(packet.meta.ingress);
+        if facing.side == Side::Inside {
             let source = be32::<12>(header);
             let owner = self.shared.worker_of_subscriber(source);
             if owner != self.worker {
                 return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
             }
-            let key = InternalKey { realm: RealmId::default(), protocol, address: source, port: be16::<20>(header) };
+            let key = InternalKey { realm: facing.realm, protocol, address: source, port: be16::<20>(header) };
             let hash = self.hash_of(&key);
             return (Kind(kind | Kind::OUT), hash);
         }
@@ -265,9 +269,9 @@ impl Shard {
             return (Kind::ODD, 0);
         }
         let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
-        if !hairpin && self.shared.side(packet.meta.ingress) == Side::Inside {
-            let key =
-                InternalKey { realm: RealmId::default(), protocol, address: parsed.source, port: parsed.source_port };
+        let facing = self.shared.facing(packet.meta.ingress);
+        if !hairpin && facing.side == Side::Inside {
+            let key = InternalKey { realm: facing.realm, protocol, address: parsed.source, port: parsed.source_port };
             let hash = self.hash_of(&key);
             return (Kind(Kind::OUT), hash);
         }
@@ -351,13 +355,13 @@ impl Shard {
         header: &mut [u8; HEADERS],
         kind: Kind,
         record: u32,
+        realm: RealmId,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
-        let key =
-            InternalKey { realm: RealmId::default(), protocol, address: be32::<12>(header), port: be16::<20>(header) };
-        let hop = self.shared.route(Side::Outside, destination)?;
+        let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
+        let hop = self.shared.route_out(destination)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
@@ -403,11 +407,11 @@ impl Shard {
         let remote = steady_remote(be32::<12>(header), be16::<20>(header));
         let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
-        let (address, port) = (mapping.internal_address(), mapping.internal_port());
+        let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());
         if (differs != 0) | is_due {
             return None;
         }
-        let hop = self.shared.route(Side::Inside, address)?;
+        let hop = self.shared.route_in(realm, address)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }

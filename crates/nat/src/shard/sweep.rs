@@ -90,7 +90,7 @@ impl Shard {
             let index = self.sweep.due[i];
             // A packet may have ended it meanwhile, or begun a new mapping in its place.
             if self.mappings.get(index).is_in_use() && !self.is_alive(index, now) {
-                self.end_mapping(index);
+                self.end_mapping(now, index);
             }
         }
         let total = self.counters.mappings_created.iter().sum::<u64>();

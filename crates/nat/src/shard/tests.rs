@@ -8,11 +8,9 @@ use wire::tcp::Flags;
 use wire::verify;
 
 use super::*;
-use crate::settings::Filtering;
 use crate::settings::Interface;
 use crate::settings::InterfaceAddress;
 use crate::settings::Pool;
-use crate::settings::Pooling;
 use crate::settings::Route;
 use crate::settings::Settings;
 use crate::time::Duration;
@@ -41,6 +39,7 @@ pub(super) fn settings() -> Settings {
     let interface = |name: &str, side, address: [u8; 4]| Interface {
         name: name.to_owned(),
         side,
+        realm: RealmId::default(),
         addresses: vec![InterfaceAddress { address: address.into(), prefix_length: 24 }],
         mtu: 1_500,
     };
@@ -53,13 +52,8 @@ pub(super) fn settings() -> Settings {
         pools: vec![Pool {
             name: "a".to_owned(),
             addresses: vec![Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 129)],
-            port_min: 1_024,
-            port_max: 65_535,
             reserved_ports: vec![5_060],
-            subscribers: vec![Prefix::ALL],
-            pooling: Pooling::Paired,
-            filtering: [Filtering::EndpointIndependent; 3],
-            parity: false,
+            ..Pool::default()
         }],
         ..Settings::default()
     }

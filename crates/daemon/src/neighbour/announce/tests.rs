@@ -6,7 +6,7 @@ use nat::Settings;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Pool;
-use nat::settings::Pooling;
+use nat::types::RealmId;
 use nat::types::Side;
 
 use super::Announcer;
@@ -15,17 +15,18 @@ use super::Announcer;
 fn a_large_pool_on_the_link_is_announced_without_a_flood() {
     let own = InterfaceAddress { address: Ipv4Addr::new(100, 64, 0, 1), prefix_length: 16 };
     let settings = Settings {
-        interfaces: vec![Interface { name: "wan".to_owned(), side: Side::Outside, addresses: vec![own], mtu: 1_500 }],
+        interfaces: vec![Interface {
+            name: "wan".to_owned(),
+            side: Side::Outside,
+            realm: RealmId::default(),
+            addresses: vec![own],
+            mtu: 1_500,
+        }],
         pools: vec![Pool {
             name: "a".to_owned(),
             addresses: (0..4_096_u32).map(|n| Ipv4Addr::from_bits(0x6440_1000 + n)).collect(),
-            port_min: 1_024,
-            port_max: 65_535,
-            reserved_ports: Vec::new(),
             subscribers: Vec::new(),
-            pooling: Pooling::Paired,
-            filtering: Default::default(),
-            parity: false,
+            ..Pool::default()
         }],
         ..Settings::default()
     };

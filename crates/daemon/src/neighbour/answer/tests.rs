@@ -5,8 +5,8 @@ use nat::Verdict;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::types::InterfaceId;
+use nat::types::RealmId;
 use nat::types::Side;
 use wire::arp::Message;
 use wire::ethernet::MacAddress;
@@ -23,19 +23,15 @@ fn settings() -> Settings {
         interfaces: vec![Interface {
             name: "wan".to_owned(),
             side: Side::Outside,
+            realm: RealmId::default(),
             addresses: vec![address(1, 25), address(129, 25)],
             mtu: 1_500,
         }],
         pools: vec![Pool {
             name: "a".to_owned(),
             addresses: [5, 7, 6, 20].map(|last| Ipv4Addr::new(203, 0, 113, last)).to_vec(),
-            port_min: 1_024,
-            port_max: 65_535,
-            reserved_ports: Vec::new(),
             subscribers: Vec::new(),
-            pooling: Pooling::Paired,
-            filtering: Default::default(),
-            parity: false,
+            ..Pool::default()
         }],
         ..Settings::default()
     }

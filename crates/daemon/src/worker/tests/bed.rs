@@ -9,13 +9,12 @@ use nat::Duration;
 use nat::Instant;
 use nat::Settings;
 use nat::Shared;
-use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use packet_io::Buffer;
 use packet_io::Io;
@@ -95,6 +94,7 @@ pub(crate) fn settings() -> Settings {
     let interface = |name: &str, side, address, mtu| Interface {
         name: name.to_owned(),
         side,
+        realm: RealmId::default(),
         addresses: vec![InterfaceAddress { address, prefix_length: 24 }],
         mtu,
     };
@@ -107,13 +107,8 @@ pub(crate) fn settings() -> Settings {
         pools: vec![Pool {
             name: "a".to_owned(),
             addresses: vec![POOL_ON_LINK, POOL_OFF_LINK],
-            port_min: 1_024,
-            port_max: 65_535,
-            reserved_ports: Vec::new(),
             subscribers: vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 8).expect("a prefix")],
-            pooling: Pooling::Paired,
-            filtering: [Filtering::EndpointIndependent; 3],
-            parity: false,
+            ..Pool::default()
         }],
         limits: Limits { mappings_max: 10_000, extra_sessions_max: 1_000, subscribers_max: 1_000, ..Limits::default() },
         ..Settings::default()

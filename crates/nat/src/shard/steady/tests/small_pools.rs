@@ -16,7 +16,6 @@ use super::Caught;
 use crate::packet::Outcome;
 use crate::packet::Packet;
 use crate::packet::PacketMeta;
-use crate::settings::Filtering;
 use crate::settings::Limits;
 use crate::settings::Pool;
 use crate::settings::Pooling;
@@ -62,8 +61,8 @@ fn pools(two: bool, arbitrary: bool, parity: bool, span: u16, reserved: bool) ->
         reserved_ports: if reserved { vec![1_033, 1_034, 1_040] } else { vec![] },
         subscribers: vec![subs],
         pooling: if is_arbitrary { Pooling::Arbitrary } else { Pooling::Paired },
-        filtering: [Filtering::EndpointIndependent; 3],
         parity,
+        ..Pool::default()
     };
     let prefix = |address: [u8; 4], length| Prefix::new(address.into(), length).expect("no host bits");
     if two {

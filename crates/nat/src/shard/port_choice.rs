@@ -1,0 +1,109 @@
+//! Which external address and port a new mapping gets, and what becomes of them when it ends.
+
+use super::Shard;
+use crate::mapping::InternalKey;
+use crate::ports::Parity;
+use crate::ports::PortAim;
+use crate::ports::PortClass;
+use crate::settings::Pooling;
+use crate::shared::PoolFacts;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::verdict::Verdict;
+
+/// Marks a subscriber of a pool with arbitrary pooling: paired with no address.
+pub(super) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
+
+/// Attempts of arbitrary pooling to find an address that still has a port. More than one is needed only
+/// when another worker takes the last port of the chosen address at the same moment.
+const ARBITRARY_ATTEMPTS: usize = 8;
+
+impl Shard {
+    /// Enters a subscriber that has no mapping yet, paired with an address if its pool pairs.
+    pub(super) fn create_subscriber(
+        &mut self,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Result<u32, Verdict> {
+        let paired = match facts.pooling {
+            Pooling::Arbitrary => UNPAIRED,
+            Pooling::Paired => self
+                .shared
+                .ports
+                .choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)
+                .ok_or(Verdict::PortsExhausted)?,
+        };
+        let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
+        if paired != UNPAIRED {
+            self.shared.ports.pair(paired);
+        }
+        Ok(slot)
+    }
+
+    /// Removes a subscriber that was entered for a mapping that could not be made.
+    pub(super) fn forget_subscriber_if_new(&mut self, subscriber: u32, is_new: bool) {
+        if is_new
+            && let Some(paired) = self.subscribers.remove_if_idle(subscriber)
+            && paired != UNPAIRED
+        {
+            self.shared.ports.unpair(paired);
+        }
+    }
+
+    /// Takes a free external port at random: on the paired address, or on any of the pool.
+    #[inline]
+    pub(super) fn take_port(
+        &mut self,
+        key: &InternalKey,
+        facts: &PoolFacts,
+        class: PortClass,
+        paired: AddressIndex,
+        aim: Option<PortAim>,
+    ) -> Option<(AddressIndex, u16)> {
+        // RFC 4787 §4.2.2 REQ-4 as relaxed by RFC 7857 §8. A query identifier has no parity.
+        let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
+        if let Some(aim) = aim
+            && let Some(port) = self.shared.ports.allocate_near(paired, key.protocol, parity, aim)
+        {
+            return Some((paired, port));
+        }
+        let attempts = if paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };
+        for _ in 0..attempts {
+            let address = if paired == UNPAIRED {
+                self.shared.ports.choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)?
+            } else {
+                paired
+            };
+            // Parity is a preference: a port of the other one serves better than none.
+            for wanted in [parity, None] {
+                let workers = self.shared.workers();
+                let ports = &self.shared.ports;
+                if let Some(port) =
+                    ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random)
+                {
+                    return Some((address, port));
+                }
+                if parity.is_none() {
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Gives a port back that a mapping had, or that was taken for one.
+    #[inline]
+    pub(super) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
+        self.shared.ports.release(address, protocol, port);
+    }
+}
+
+/// RFC 4787 §4.2.1 REQ-3a: well-known source ports map to well-known ones and others to others, as far as the pool has both.
+#[inline]
+pub(super) fn port_class(port: u16, facts: &PoolFacts) -> PortClass {
+    let is_low = port < 1024;
+    if (is_low && facts.has_low_ports) || !facts.has_high_ports { PortClass::Low } else { PortClass::High }
+}
