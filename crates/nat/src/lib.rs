@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod blocks;
 mod fifo_map;
 pub mod fragments;
 pub mod icmp_quote;

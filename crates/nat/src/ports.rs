@@ -14,6 +14,8 @@
 //!
 //! A port is chosen as RFC 6056 §3.3.1 (algorithm 1) has it: a random one, or if that is taken one next to it, by
 //! probing while some are free and by a search through `full` when few are: O(1) up to a completely full address.
+//! Ports leased in blocks ([`blocks`](crate::blocks)) are not for who takes them one by one; [`within`] takes them.
+//!
 //! "Next to it" is in the same word of `used`. All that takes a port can be asked for before it is needed: the word
 //! ([`PortTable::aim`]), and when that has arrived the entry of the port it is going to be ([`PortTable::aim_closer`]).
 
@@ -26,6 +28,7 @@ use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
 
+use crate::blocks::BlockTable;
 use crate::random::Random;
 use crate::types::AddressIndex;
 use crate::types::MappingIndex;
@@ -34,6 +37,9 @@ use crate::types::WorkerId;
 
 #[cfg(test)]
 mod tests;
+mod within;
+
+pub use within::PortRange;
 
 /// Words of `used` for one address and protocol.
 const WORDS: usize = 1_024;
@@ -123,8 +129,19 @@ pub struct PortTable {
     /// By address, what reserved ports leave of its range, if any are reserved: shared by neighbours with equal specs.
     reserved: Box<[Option<Arc<[u64; WORDS]>>]>,
     paired: Box<[AtomicU32]>,
+    /// Which ports are leased in blocks.
+    pub(crate) blocks: BlockTable,
     /// Only one worker gives out ports: nobody writes between its reads and writes.
     exclusive: bool,
+}
+
+/// For whom a port is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taker {
+    /// Anyone: never a port that is leased in a block.
+    Anyone,
+    /// The holder of the block the port is in.
+    Holder,
 }
 
 /// The random port near which a free one is looked for.
@@ -204,6 +221,7 @@ impl PortTable {
             offered: vec![[(0, 0); Protocol::COUNT]; specs.len()].into_boxed_slice(),
             reserved: vec![None; specs.len()].into_boxed_slice(),
             paired: (0..specs.len()).map(|_| AtomicU32::new(0)).collect(),
+            blocks: BlockTable::new(specs.len())?,
             exclusive: false,
         };
         // Addresses of one pool have equal specs: compute their words once.
@@ -244,18 +262,19 @@ impl PortTable {
     }
 
     /// The memory [`PortTable::new`] is going to take for so many addresses.
-    pub fn needs(addresses: usize) -> [Need; 3] {
+    pub fn needs(addresses: usize) -> [Need; 4] {
         let spaces = addresses.saturating_mul(Protocol::COUNT).max(1);
         [
             Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS)),
             Arena::<AtomicU64>::need(spaces.saturating_mul(Parity::BOTH.len() * SUMMARY_WORDS)),
             Arena::<AtomicU32>::need(spaces.saturating_mul(PORTS)),
+            BlockTable::need(addresses),
         ]
     }
 
     /// Bytes of all arrays.
     pub fn bytes(&self) -> usize {
-        self.used.bytes() + self.full.bytes() + self.entries.bytes()
+        self.used.bytes() + self.full.bytes() + self.entries.bytes() + self.blocks.bytes()
     }
 
     /// The same table for a single worker, which then needs no locked instructions.
@@ -300,7 +319,8 @@ impl PortTable {
         parity: Option<Parity>,
         aim: PortAim,
     ) -> Option<PortAim> {
-        self.free_near(space(address, protocol), parity, aim)
+        let is_leased = self.blocks.is_leased(address.index(), usize::from(aim.0 / 64));
+        if is_leased { None } else { self.free_near(space(address, protocol), parity, u64::MAX, aim) }
     }
 
     /// Chooses where to look for a free port once more, where at least one of this parity is left as far as is known. None
@@ -338,7 +358,7 @@ impl PortTable {
         parity: Option<Parity>,
         aim: PortAim,
     ) -> Option<u16> {
-        self.take_near(space(address, protocol), parity, aim)
+        self.take_near(space(address, protocol), parity, u64::MAX, aim, Taker::Anyone)
     }
 
     /// Asks for the line with the bit of the port at this [`PortTable::place`], which taking and giving it back needs.
@@ -363,6 +383,20 @@ impl PortTable {
         if protocol == Protocol::Icmp { None } else { self.reserved[address.index()].as_deref() }
     }
 
+    /// Of the 64 ports of this word of `used`, those that are ever given out.
+    #[inline]
+    fn offered_bits(&self, address: AddressIndex, protocol: Protocol, word: usize) -> u64 {
+        let (lowest, highest) = self.offered[address.index()][protocol.index()];
+        let index = word as u16;
+        if index < lowest / 64 || index > highest / 64 || highest == 0 {
+            return 0;
+        }
+        let from_lowest = if index == lowest / 64 { u64::MAX << (lowest % 64) } else { u64::MAX };
+        let to_highest = if index == highest / 64 { u64::MAX >> (63 - highest % 64) } else { u64::MAX };
+        // The words of reserved ports have those beyond the range as well.
+        from_lowest & to_highest & !self.reserved(address, protocol).map_or(0, |reserved| reserved[word])
+    }
+
     /// Takes a free port at random. None only when no port of this class and parity is free, but for one that
     /// another worker gives back at this very moment.
     ///
@@ -384,7 +418,7 @@ impl PortTable {
         for _ in 0..PROBES {
             if let Some(aim) = self.aim(address, protocol, class, worker, workers, random)
                 && !self.is_full(base, parity, aim)
-                && let Some(port) = self.take_near(base, parity, aim)
+                && let Some(port) = self.take_near(base, parity, u64::MAX, aim, Taker::Anyone)
             {
                 return Some(port);
             }
@@ -409,7 +443,7 @@ impl PortTable {
         let mut candidates = self.words_not_full(base, class, protocol, parity);
         // The first word will do, unless other workers fill it at this very moment.
         while let Some(word) = random_word(&candidates, random) {
-            if let Some(port) = self.take_any(base, word, parity, random) {
+            if let Some(port) = self.take_any(base, word, parity, u64::MAX, Taker::Anyone, random) {
                 return Some(port);
             }
             candidates[word / 64] &= !(1 << (word % 64));
@@ -439,51 +473,69 @@ impl PortTable {
         index: usize,
     ) -> u64 {
         let (first, end) = class.words(protocol);
-        let full = |parity| self.full[summary_of(base, parity, index * 64)].load(Ordering::SeqCst);
-        let full = match parity {
-            Some(parity) => full(parity),
-            None => full(Parity::Even) & full(Parity::Odd),
-        };
-        !full & bits_below(end, index) & !bits_below(first, index)
+        let leased = self.blocks.leased(base / Protocol::COUNT, index);
+        self.words_open(base, parity, index) & !leased & bits_below(end, index) & !bits_below(first, index)
     }
 
-    /// The first free port of this parity in the word of `aim`, from there on and going round.
+    /// Of words `64 × index` and the 63 after it, those of which `full` does not say that they have no port of this parity.
     #[inline]
-    fn free_near(&self, base: usize, parity: Option<Parity>, aim: PortAim) -> Option<PortAim> {
+    fn words_open(&self, base: usize, parity: Option<Parity>, index: usize) -> u64 {
+        let full = |parity| self.full[summary_of(base, parity, index * 64)].load(Ordering::SeqCst);
+        match parity {
+            Some(parity) => !full(parity),
+            None => !(full(Parity::Even) & full(Parity::Odd)),
+        }
+    }
+
+    /// The first free port of this parity in the word of `aim`, from there on and going round, among those in `mask`.
+    #[inline]
+    fn free_near(&self, base: usize, parity: Option<Parity>, mask: u64, aim: PortAim) -> Option<PortAim> {
         let (word, bit) = (usize::from(aim.0 / 64), u32::from(aim.0 % 64));
-        let free = !self.used[base * WORDS + word].load(Ordering::Relaxed) & parity.map_or(u64::MAX, Parity::mask);
+        let mask = mask & parity.map_or(u64::MAX, Parity::mask);
+        let free = !self.used[base * WORDS + word].load(Ordering::Relaxed) & mask;
         let found = (free.rotate_right(bit).trailing_zeros() + bit) % 64;
         (free != 0).then_some(PortAim((word * 64) as u16 | found as u16))
     }
 
-    /// Takes the first free port of this parity from `aim` on in its word, going round.
+    /// Takes the first free port of this parity from `aim` on in its word, going round, among those in `mask`.
     #[inline]
-    fn take_near(&self, base: usize, parity: Option<Parity>, aim: PortAim) -> Option<u16> {
+    fn take_near(&self, base: usize, parity: Option<Parity>, mask: u64, aim: PortAim, taker: Taker) -> Option<u16> {
         // A second round means that another worker took the very port chosen here.
         for _ in 0..2 {
-            let found = self.free_near(base, parity, aim)?.0;
-            if self.take(base, usize::from(found / 64), u32::from(found % 64)) {
+            let found = self.free_near(base, parity, mask, aim)?.0;
+            if self.take(base, usize::from(found / 64), u32::from(found % 64), taker) {
                 return Some(found);
             }
         }
         None
     }
 
-    /// Takes a random free port of one word.
-    fn take_any(&self, base: usize, word: usize, parity: Option<Parity>, random: &mut Random) -> Option<u16> {
-        let mask = parity.map_or(u64::MAX, Parity::mask);
-        // Each round but the last means that another worker took the very port chosen here.
+    /// Takes a random free port of one word, among those in `mask`.
+    fn take_any(
+        &self,
+        base: usize,
+        word: usize,
+        parity: Option<Parity>,
+        mask: u64,
+        taker: Taker,
+        random: &mut Random,
+    ) -> Option<u16> {
+        let mask = mask & parity.map_or(u64::MAX, Parity::mask);
+        // Each round but the last means that another worker took the very port chosen here, or leased the word.
         for _ in 0..64 {
+            if taker == Taker::Anyone && self.blocks.is_leased(base / Protocol::COUNT, word) {
+                return None;
+            }
             let used = self.used[base * WORDS + word].load(Ordering::SeqCst);
             let free = !used & mask;
             if free == 0 {
-                // It is full, but `full` did not say so: a releaser cleared the hint after others had filled
+                // It may be full, and `full` did not say so: a releaser cleared the hint after others had filled
                 // the word again. Set right here, or the address would look free for ever.
                 self.note_full(base, word, used);
                 return None;
             }
             let bit = select(free, random.below(free.count_ones()));
-            if self.take(base, word, bit) {
+            if self.take(base, word, bit, taker) {
                 return Some((word * 64) as u16 | bit as u16);
             }
         }
@@ -512,8 +564,9 @@ impl PortTable {
         before
     }
 
-    /// Sets a bit; whether it was free.
-    fn take(&self, base: usize, word: usize, bit: u32) -> bool {
+    /// Sets a bit; whether it was free, and not in another's block.
+    #[inline]
+    fn take(&self, base: usize, word: usize, bit: u32, taker: Taker) -> bool {
         let cell = &self.used[base * WORDS + word];
         // A look before the write: probes mostly hit used bits when few are free, and need not own the line.
         if cell.load(Ordering::Relaxed) >> bit & 1 != 0 {
@@ -521,6 +574,12 @@ impl PortTable {
         }
         let before = self.set(cell, 1 << bit);
         if before >> bit & 1 != 0 {
+            return false;
+        }
+        // After the bit: who leases the grain sets it there first, and then looks here.
+        if taker == Taker::Anyone && self.blocks.is_leased(base / Protocol::COUNT, word) {
+            self.clear(cell, 1 << bit);
+            self.note_free(base, word, Parity::of(bit as u16));
             return false;
         }
         self.note_full(base, word, before | 1 << bit);
@@ -563,11 +622,12 @@ impl PortTable {
         if hint.load(Ordering::SeqCst) & bit != 0 {
             self.clear(hint, bit);
         }
+        self.blocks.set_not_full(address);
     }
 
-    /// Takes one particular port; whether it was free and offered.
+    /// Takes one particular port; whether it was free and offered, and is in no block.
     pub fn claim(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
-        self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64))
+        self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), Taker::Anyone)
     }
 
     /// Makes the owner of a taken port known to all workers.

@@ -1,0 +1,409 @@
+//! Port blocks: which ports of an external address are leased to which subscriber.
+//!
+//! ```text
+//!   (external address)
+//!     leased   16 words of 64 bits, one bit a grain of 64 ports: the grains of a block are bits of one word
+//!     records  1 024 × 32 bytes, that of a block where its first grain is: who holds it, the holder's next block, since when
+//! ```
+//!
+//! A grain is what one word of [`PortTable`](crate::ports::PortTable)'s `used` speaks of. A block is 1 to 64 grains (64 to
+//! 4096 ports), aligned to its size, and so taken by one compare-and-swap: all workers lease from the same bits, and the pool
+//! is used to its last block whatever their number. A block is its holder's for all protocols.
+//!
+//! A block and a port taken by itself (another pool mode in the middle of a change, a slice of a deterministic pool) never share
+//! a grain: who takes the port sets its bit and then looks whether the grain is leased; who leases sets the grain's bits and then
+//! looks whether ports are taken. The two writes and looks have one order, so at least one sees the other, and who sees gives way.
+//!
+//! A record is written by the worker that holds the block and read by all; each of its words is complete in itself.
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+use std::sync::OnceLock;
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::Need;
+
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::RealmId;
+use crate::types::WorkerId;
+
+/// Grains of one address.
+const GRAINS: usize = 1_024;
+/// Words of `leased` for one address.
+pub(crate) const LEASED_WORDS: usize = GRAINS / 64;
+/// Words of one record.
+const RECORD_WORDS: usize = 4;
+/// Ports of one grain.
+const GRAIN_PORTS: u16 = 64;
+/// Instants inside records have 48 bits.
+const INSTANT_MAX: u64 = (1 << 48) - 1;
+
+/// How many ports a block has: a power of two from 64 to 4096.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockSize(u8);
+
+impl BlockSize {
+    /// 64 ports.
+    pub const MIN: BlockSize = BlockSize(0);
+    /// 4096 ports.
+    pub const MAX: BlockSize = BlockSize(6);
+
+    /// The size with so many ports. None when it is no power of two from 64 to 4096.
+    pub const fn of_ports(ports: u32) -> Option<BlockSize> {
+        if !ports.is_power_of_two() || ports < BlockSize::MIN.ports() || ports > BlockSize::MAX.ports() {
+            return None;
+        }
+        Some(BlockSize((ports.trailing_zeros() - GRAIN_PORTS.trailing_zeros()) as u8))
+    }
+
+    /// Ports of such a block.
+    pub const fn ports(self) -> u32 {
+        (GRAIN_PORTS as u32) << self.0
+    }
+
+    /// Grains of such a block, 1 to 64.
+    const fn grains(self) -> u32 {
+        1 << self.0
+    }
+
+    /// The lowest bits, one for each grain.
+    const fn bits(self) -> u64 {
+        u64::MAX >> (64 - self.grains())
+    }
+
+    /// Of the 64 grains of a word, those at which a block of this size begins.
+    const fn starts(self) -> u64 {
+        u64::MAX / self.bits()
+    }
+
+    /// Of the 64 grains of a word, those at which a block of this size begins that has none of the grains `leased`.
+    const fn free_starts(self, leased: u64) -> u64 {
+        let mut free = !leased;
+        let mut step = 0;
+        while step < self.0 {
+            free &= free >> (1 << step);
+            step += 1;
+        }
+        free & self.starts()
+    }
+}
+
+/// One block: its address, where it begins, and its size. Fits the four bytes a subscriber's record has for it; 0 is none, as no
+/// block has port 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Block(u32);
+
+/// Bits of a [`Block`] that say where it begins: the address, and the grain in its ten lowest.
+const PLACE_BITS: u32 = 28;
+
+impl Block {
+    /// External addresses that blocks can be told apart on.
+    pub const ADDRESSES_MAX: usize = (1 << PLACE_BITS) / GRAINS;
+
+    pub(crate) const fn new(address: AddressIndex, grain: u32, size: BlockSize) -> Block {
+        Block((size.0 as u32) << PLACE_BITS | address.0 << 10 | grain)
+    }
+
+    /// As [`Block::number`] gave it; None for 0.
+    pub const fn from_number(number: u32) -> Option<Block> {
+        if number == 0 { None } else { Some(Block(number)) }
+    }
+
+    /// Never 0.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    const fn place(self) -> usize {
+        (self.0 & ((1 << PLACE_BITS) - 1)) as usize
+    }
+
+    const fn grain(self) -> u32 {
+        self.0 % GRAINS as u32
+    }
+
+    /// The external address.
+    pub const fn address(self) -> AddressIndex {
+        AddressIndex(self.place() as u32 / GRAINS as u32)
+    }
+
+    /// How many ports it has.
+    pub const fn size(self) -> BlockSize {
+        BlockSize((self.0 >> PLACE_BITS) as u8 & 7)
+    }
+
+    /// Its lowest port.
+    pub const fn first_port(self) -> u16 {
+        self.grain() as u16 * GRAIN_PORTS
+    }
+
+    /// Its highest port.
+    pub const fn last_port(self) -> u16 {
+        self.first_port() + (self.size().ports() - 1) as u16
+    }
+}
+
+/// Who holds a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The subscriber's worker.
+    pub worker: WorkerId,
+    /// The subscriber's realm.
+    pub realm: RealmId,
+    /// The subscriber's address.
+    pub address: u32,
+}
+
+/// In the holder's word: the record speaks of a block that is leased.
+const IS_HELD: u64 = 1 << 63;
+
+impl Holder {
+    /// Validity 1 bit, size 3, worker 6 of 8, realm 16, address 32.
+    const fn word(self, size: BlockSize) -> u64 {
+        IS_HELD
+            | (size.0 as u64) << 56
+            | (self.worker.0 as u64) << 48
+            | (self.realm.0 as u64) << 32
+            | self.address as u64
+    }
+}
+
+/// A lease as it stands in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The block.
+    pub block: Block,
+    /// Who holds it.
+    pub holder: Holder,
+    /// When it was leased, whole seconds.
+    pub since_s: u32,
+}
+
+/// Which grains are leased, and the records of blocks. Part of the [`PortTable`](crate::ports::PortTable), which knows which
+/// ports are taken.
+pub(crate) struct BlockTable {
+    addresses: usize,
+    /// Whether anything can be leased: while not, nobody who takes a single port looks any further.
+    is_ready: AtomicBool,
+    leased: Arena<AtomicU64>,
+    records: OnceLock<Arena<AtomicU64>>,
+    /// One bit an address: a hint that it has no free block. Another size, or another range, may have one all the same.
+    full: Box<[AtomicU64]>,
+}
+
+impl BlockTable {
+    /// Room for the leases of so many addresses; the records follow with [`BlockTable::prepare`].
+    pub(crate) fn new(addresses: usize) -> Result<BlockTable, ArenaError> {
+        Ok(BlockTable {
+            addresses,
+            is_ready: AtomicBool::new(false),
+            leased: Arena::zeroed(addresses.max(1) * LEASED_WORDS)?,
+            records: OnceLock::new(),
+            full: (0..addresses.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    /// The memory [`BlockTable::new`] is going to take.
+    pub(crate) fn need(addresses: usize) -> Need {
+        Arena::<AtomicU64>::need(addresses.max(1).saturating_mul(LEASED_WORDS))
+    }
+
+    /// The memory [`BlockTable::prepare`] is going to take.
+    pub(crate) fn records_need(addresses: usize) -> Need {
+        Arena::<AtomicU64>::need(addresses.max(1).saturating_mul(GRAINS * RECORD_WORDS))
+    }
+
+    /// Takes the memory of the records, if that has not been done: before the first lease.
+    pub(crate) fn prepare(&self) -> Result<(), ArenaError> {
+        if self.records.get().is_none() {
+            let records = Arena::zeroed(self.addresses.max(1) * GRAINS * RECORD_WORDS)?;
+            // If another was faster, its records serve as well.
+            let _ = self.records.set(records);
+        }
+        self.is_ready.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.leased.bytes() + self.records.get().map_or(0, Arena::bytes)
+    }
+
+    #[inline]
+    fn word(&self, address: usize, index: usize) -> &AtomicU64 {
+        &self.leased[address * LEASED_WORDS + index]
+    }
+
+    /// The leased ones among grains `64 × index` and the 63 after it.
+    #[inline]
+    pub(crate) fn leased(&self, address: usize, index: usize) -> u64 {
+        if !self.is_ready.load(Ordering::SeqCst) {
+            return 0;
+        }
+        self.word(address, index).load(Ordering::SeqCst)
+    }
+
+    /// Whether this grain is leased. To be asked after the bit of a single port was set.
+    #[inline]
+    pub(crate) fn is_leased(&self, address: usize, grain: usize) -> bool {
+        self.leased(address, grain / 64) >> (grain % 64) & 1 != 0
+    }
+
+    /// Where a block of this size that lies between these ports begins, if nobody holds it now: one bit for each such grain.
+    pub(crate) fn free(&self, address: usize, size: BlockSize, first: u16, last: u16) -> [u64; LEASED_WORDS] {
+        let grains = size.grains() as usize;
+        let from = usize::from(first).div_ceil(usize::from(GRAIN_PORTS));
+        // The last block ends at `last` or before.
+        let end = ((usize::from(last) + 1) / usize::from(GRAIN_PORTS) + 1).saturating_sub(grains);
+        core::array::from_fn(|index| {
+            let free = size.free_starts(self.leased(address, index));
+            free & below(end, index) & !below(from, index)
+        })
+    }
+
+    /// Takes the grains of a block; whether all were free.
+    pub(crate) fn take(&self, block: Block) -> bool {
+        let (word, bits) = self.bits_of(block);
+        let mut before = word.load(Ordering::SeqCst);
+        while before & bits == 0 {
+            match word.compare_exchange_weak(before, before | bits, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(now) => before = now,
+            }
+        }
+        false
+    }
+
+    /// Lets go of the grains of a block that was taken.
+    pub(crate) fn let_go(&self, block: Block) {
+        let (word, bits) = self.bits_of(block);
+        let before = word.fetch_and(!bits, Ordering::SeqCst);
+        debug_assert_eq!(before & bits, bits, "only a leased block is let go");
+    }
+
+    fn bits_of(&self, block: Block) -> (&AtomicU64, u64) {
+        let grain = block.grain();
+        (self.word(block.address().index(), grain as usize / 64), block.size().bits() << (grain % 64))
+    }
+
+    #[inline]
+    fn record(&self, place: usize) -> Option<&[AtomicU64]> {
+        self.records.get()?.get(place * RECORD_WORDS..(place + 1) * RECORD_WORDS)
+    }
+
+    /// Writes down who holds a block that was taken, and the holder's block before it.
+    pub(crate) fn hold(&self, block: Block, holder: Holder, next: Option<Block>, now: Instant) {
+        let Some(record) = self.record(block.place()) else { return };
+        let since_s = (now.as_micros() / 1_000_000) as u32;
+        record[1].store(u64::from(since_s) << 32 | u64::from(number(next)), Ordering::Relaxed);
+        record[2].store(0, Ordering::Relaxed);
+        // Last: who finds a holder finds the rest.
+        record[0].store(holder.word(block.size()), Ordering::Release);
+    }
+
+    /// Nobody holds it any more. Before [`BlockTable::let_go`].
+    pub(crate) fn forget(&self, block: Block) {
+        if let Some(record) = self.record(block.place()) {
+            record[0].store(0, Ordering::Release);
+        }
+    }
+
+    /// The holder's next block.
+    pub(crate) fn next(&self, block: Block) -> Option<Block> {
+        Block::from_number(self.record(block.place())?[1].load(Ordering::Relaxed) as u32)
+    }
+
+    /// Changes the holder's next block.
+    pub(crate) fn set_next(&self, block: Block, next: Option<Block>) {
+        if let Some(record) = self.record(block.place()) {
+            let since = record[1].load(Ordering::Relaxed) & !u64::from(u32::MAX);
+            record[1].store(since | u64::from(number(next)), Ordering::Relaxed);
+        }
+    }
+
+    /// Since when nothing in the block is in use, if that was noticed.
+    pub(crate) fn unused_since(&self, block: Block) -> Option<Instant> {
+        let since = self.record(block.place())?[2].load(Ordering::Relaxed);
+        since.checked_sub(1).map(Instant::from_micros)
+    }
+
+    /// Takes notice that nothing in the block is in use since then, or that something is.
+    pub(crate) fn set_unused_since(&self, block: Block, since: Option<Instant>) {
+        if let Some(record) = self.record(block.place()) {
+            let word = since.map_or(0, |at| at.as_micros().min(INSTANT_MAX) + 1);
+            record[2].store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for the record of a block.
+    #[inline]
+    pub(crate) fn prefetch(&self, block: Block) {
+        if let Some(records) = self.records.get() {
+            records.prefetch_write(block.place() * RECORD_WORDS);
+        }
+    }
+
+    /// The lease that has this port, if one has. For people and events, not for packets: looks at up to seven records.
+    pub(crate) fn lease_of(&self, address: AddressIndex, port: u16) -> Option<Lease> {
+        let grain = usize::from(port / GRAIN_PORTS);
+        if address.index() >= self.addresses || !self.is_leased(address.index(), grain) {
+            return None;
+        }
+        (BlockSize::MIN.0..=BlockSize::MAX.0).find_map(|exponent| {
+            let size = BlockSize(exponent);
+            let block = Block::new(address, grain as u32 & !(size.grains() - 1), size);
+            self.lease(block)
+        })
+    }
+
+    /// The lease of exactly this block.
+    pub(crate) fn lease(&self, block: Block) -> Option<Lease> {
+        let record = self.record(block.place())?;
+        let word = record[0].load(Ordering::Acquire);
+        let holder =
+            Holder { worker: WorkerId((word >> 48) as u8), realm: RealmId((word >> 32) as u16), address: word as u32 };
+        let since_s = (record[1].load(Ordering::Relaxed) >> 32) as u32;
+        (word == holder.word(block.size())).then_some(Lease { block, holder, since_s })
+    }
+
+    /// Whether the address is known to have no free block.
+    #[inline]
+    pub(crate) fn is_full(&self, address: usize) -> bool {
+        self.full[address / 64].load(Ordering::SeqCst) >> (address % 64) & 1 != 0
+    }
+
+    /// Says that the address has no free block. Who says so looks once more afterwards: one may have come back meanwhile.
+    pub(crate) fn set_full(&self, address: usize) {
+        self.full[address / 64].fetch_or(1 << (address % 64), Ordering::SeqCst);
+    }
+
+    /// Something became free on the address.
+    #[inline]
+    pub(crate) fn set_not_full(&self, address: usize) {
+        if self.is_ready.load(Ordering::SeqCst) && self.is_full(address) {
+            self.full[address / 64].fetch_and(!(1 << (address % 64)), Ordering::SeqCst);
+        }
+    }
+
+    /// Grains leased on one address. For people: reads 16 words.
+    pub(crate) fn leased_grains(&self, address: usize) -> u32 {
+        (0..LEASED_WORDS).map(|index| self.leased(address, index).count_ones()).sum()
+    }
+}
+
+fn number(block: Option<Block>) -> u32 {
+    block.map_or(0, Block::number)
+}
+
+/// Of the 64 grains from `64 × index` on, one bit for each before `end`.
+fn below(end: usize, index: usize) -> u64 {
+    match end.saturating_sub(index * 64) {
+        count @ 0..64 => (1 << count) - 1,
+        _ => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests;

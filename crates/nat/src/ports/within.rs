@@ -1,0 +1,318 @@
+//! Ports within bounds: those of a subscriber's block, or of its slice of a deterministic pool; and the leasing of blocks.
+
+use core::sync::atomic::Ordering;
+
+use mem::ArenaError;
+
+use super::PROBES;
+use super::Parity;
+use super::PortAim;
+use super::PortTable;
+use super::SUMMARY_WORDS;
+use super::Taker;
+use super::WORDS;
+use super::bits_below;
+use super::random_word;
+use super::space;
+use crate::blocks::Block;
+use crate::blocks::BlockSize;
+use crate::blocks::Holder;
+use crate::blocks::Lease;
+use crate::random::Random;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Protocol;
+
+/// Ports of one external address, from a first to a last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The external address.
+    pub address: AddressIndex,
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port, at least `first`.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// The ports of a block.
+    pub const fn of_block(block: Block) -> PortRange {
+        PortRange { address: block.address(), first: block.first_port(), last: block.last_port() }
+    }
+
+    /// How many ports.
+    pub const fn len(&self) -> u32 {
+        self.last as u32 - self.first as u32 + 1
+    }
+
+    /// Never: a range has its first port at least.
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Of the 64 ports of this word of `used`, those that are in the range.
+    #[inline]
+    fn mask(&self, word: usize) -> u64 {
+        let word = word as u16;
+        let from_first = if word == self.first / 64 { u64::MAX << (self.first % 64) } else { u64::MAX };
+        let to_last = if word == self.last / 64 { u64::MAX >> (63 - self.last % 64) } else { u64::MAX };
+        from_first & to_last
+    }
+
+    /// First word and the one after the last.
+    const fn words(&self) -> (usize, usize) {
+        ((self.first / 64) as usize, (self.last / 64) as usize + 1)
+    }
+}
+
+/// What is in a block that somebody wants to lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Ports to give out, all free.
+    Free,
+    /// A port that somebody took by itself.
+    Taken,
+    /// Nothing that is ever given out.
+    Nothing,
+}
+
+impl PortTable {
+    /// Chooses where in the range to look for a free port.
+    #[inline]
+    pub fn aim_within(&self, range: &PortRange, random: &mut Random) -> PortAim {
+        PortAim(range.first + random.below(range.len()) as u16)
+    }
+
+    /// As [`PortTable::aim_closer`], for a port that [`PortTable::allocate_near_within`] is going to take.
+    #[inline]
+    pub fn aim_closer_within(
+        &self,
+        range: &PortRange,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        aim: PortAim,
+    ) -> Option<PortAim> {
+        let mask = range.mask(usize::from(aim.0 / 64));
+        self.free_near(space(range.address, protocol), parity, mask, aim)
+    }
+
+    /// Chooses once more where in the range to look for a free port, where one of this parity is left as far as is known. None
+    /// when there is none.
+    pub fn aim_elsewhere_within(
+        &self,
+        range: &PortRange,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        random: &mut Random,
+    ) -> Option<PortAim> {
+        let word = random_word(&self.words_with_room(range, protocol, parity), random)?;
+        let mask = range.mask(word);
+        // Any bit of the word will do, but it has to be one of the range.
+        let aim = (word * 64) as u16 | random.below(64) as u16;
+        let nearest = mask.rotate_right(u32::from(aim % 64)).trailing_zeros() as u16;
+        Some(PortAim((word * 64) as u16 | (aim + nearest) % 64))
+    }
+
+    /// Takes the free port next to one aimed at in the range, for `taker`.
+    #[inline]
+    pub fn allocate_near_within(
+        &self,
+        range: &PortRange,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        aim: PortAim,
+        taker: Taker,
+    ) -> Option<u16> {
+        let mask = range.mask(usize::from(aim.0 / 64));
+        self.take_near(space(range.address, protocol), parity, mask, aim, taker)
+    }
+
+    /// Takes a random free port of the range. None only when none of this parity is free there.
+    pub fn allocate_within(
+        &self,
+        range: &PortRange,
+        protocol: Protocol,
+        parity: Option<Parity>,
+        taker: Taker,
+        random: &mut Random,
+    ) -> Option<u16> {
+        let base = space(range.address, protocol);
+        for _ in 0..PROBES {
+            let aim = self.aim_within(range, random);
+            if !self.is_full(base, parity, aim)
+                && let Some(port) = self.allocate_near_within(range, protocol, parity, aim, taker)
+            {
+                return Some(port);
+            }
+        }
+        let mut candidates = self.words_with_room(range, protocol, parity);
+        while let Some(word) = random_word(&candidates, random) {
+            if let Some(port) = self.take_any(base, word, parity, range.mask(word), taker, random) {
+                return Some(port);
+            }
+            candidates[word / 64] &= !(1 << (word % 64));
+        }
+        None
+    }
+
+    /// By word of `used`, one bit: it is of the range, and `full` does not say that it has no port of this parity.
+    fn words_with_room(&self, range: &PortRange, protocol: Protocol, parity: Option<Parity>) -> [u64; SUMMARY_WORDS] {
+        let base = space(range.address, protocol);
+        let (first, end) = range.words();
+        core::array::from_fn(|index| {
+            let inside = bits_below(end, index) & !bits_below(first, index);
+            if inside == 0 { 0 } else { self.words_open(base, parity, index) & inside }
+        })
+    }
+
+    /// Makes ready for leases: takes the memory of their records, 32 KiB an address, if that has not been done.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn prepare_blocks(&self) -> Result<(), ArenaError> {
+        self.blocks.prepare()
+    }
+
+    /// Leases a random free block of this size that lies within the range. `next` is the holder's block before it.
+    ///
+    /// None when there is none, or when [`PortTable::prepare_blocks`] was never called.
+    pub fn lease(
+        &self,
+        range: &PortRange,
+        size: BlockSize,
+        holder: Holder,
+        next: Option<Block>,
+        now: Instant,
+        random: &mut Random,
+    ) -> Option<Block> {
+        let address = range.address;
+        let found = self.lease_free(range, size, holder, next, now, random);
+        if found.is_none() {
+            self.blocks.set_full(address.index());
+            // One may have come back meanwhile, and its releaser found the hint still clear.
+            if self.blocks.free(address.index(), size, range.first, range.last).iter().any(|bits| *bits != 0)
+                && let Some(block) = self.lease_free(range, size, holder, next, now, random)
+            {
+                self.blocks.set_not_full(address.index());
+                return Some(block);
+            }
+        }
+        found
+    }
+
+    fn lease_free(
+        &self,
+        range: &PortRange,
+        size: BlockSize,
+        holder: Holder,
+        next: Option<Block>,
+        now: Instant,
+        random: &mut Random,
+    ) -> Option<Block> {
+        let address = range.address;
+        let mut candidates = self.blocks.free(address.index(), size, range.first, range.last);
+        while let Some(grain) = random_word(&candidates, random) {
+            candidates[grain / 64] &= !(1 << (grain % 64));
+            let block = Block::new(address, grain as u32, size);
+            if !self.blocks.take(block) {
+                continue;
+            }
+            // After the lease: who takes a single port sets its bit first, and then looks at the lease.
+            if self.content(block) == Content::Free {
+                self.blocks.hold(block, holder, next, now);
+                return Some(block);
+            }
+            self.blocks.let_go(block);
+            self.note_block_free(block);
+        }
+        None
+    }
+
+    /// What is in a block, over all protocols. Reads a word for each 64 ports and protocol.
+    fn content(&self, block: Block) -> Content {
+        let range = PortRange::of_block(block);
+        let (first, end) = range.words();
+        let mut is_offered = false;
+        for protocol in Protocol::ALL {
+            let base = space(range.address, protocol);
+            for word in first..end {
+                let offered = self.offered_bits(range.address, protocol, word);
+                is_offered |= offered != 0 && protocol != Protocol::Icmp;
+                if self.used[base * WORDS + word].load(Ordering::SeqCst) & offered != 0 {
+                    return Content::Taken;
+                }
+            }
+        }
+        if is_offered { Content::Free } else { Content::Nothing }
+    }
+
+    /// Whether no port of the block is in use.
+    pub fn is_unused(&self, block: Block) -> bool {
+        self.content(block) != Content::Taken
+    }
+
+    /// Asks for the lines that [`PortTable::is_unused`] reads of one word of each protocol.
+    pub fn prefetch_block(&self, block: Block) {
+        self.blocks.prefetch(block);
+        for protocol in Protocol::ALL {
+            self.used.prefetch(space(block.address(), protocol) * WORDS + usize::from(block.first_port() / 64));
+        }
+    }
+
+    /// Ports of one protocol in use within the range. For people: reads a word for each 64 ports.
+    pub fn used_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
+        let base = space(range.address, protocol);
+        let (first, end) = range.words();
+        let used = |word: usize| {
+            let bits = self.used[base * WORDS + word].load(Ordering::Relaxed);
+            (bits & self.offered_bits(range.address, protocol, word) & range.mask(word)).count_ones()
+        };
+        (first..end).map(used).sum()
+    }
+
+    /// Gives a block back of which no port is in use.
+    pub fn give_back(&self, block: Block) {
+        self.blocks.forget(block);
+        self.blocks.let_go(block);
+        self.note_block_free(block);
+    }
+
+    /// Clears the hints that say the address has nothing left.
+    fn note_block_free(&self, block: Block) {
+        let address = block.address().index();
+        self.blocks.set_not_full(address);
+        for protocol in Protocol::ALL {
+            let hint = &self.address_full[protocol.index()][address / 64];
+            if hint.load(Ordering::SeqCst) >> (address % 64) & 1 != 0 {
+                self.clear(hint, 1 << (address % 64));
+            }
+        }
+    }
+
+    /// The lease that has this port, if one has.
+    pub fn lease_of(&self, address: AddressIndex, port: u16) -> Option<Lease> {
+        self.blocks.lease_of(address, port)
+    }
+
+    /// Blocks of this size that could be leased within the range now. For people.
+    pub fn blocks_free(&self, range: &PortRange, size: BlockSize) -> u32 {
+        let free = self.blocks.free(range.address.index(), size, range.first, range.last);
+        free.iter().map(|bits| bits.count_ones()).sum()
+    }
+
+    /// Ports of one address that are leased in blocks. For people.
+    pub fn ports_leased(&self, address: AddressIndex) -> u32 {
+        self.blocks.leased_grains(address.index()) * BlockSize::MIN.ports()
+    }
+
+    /// Whether a block of this size seems to be free within the range. False is for sure but for one that comes back now.
+    #[inline]
+    pub fn has_free_block(&self, range: &PortRange, size: BlockSize) -> bool {
+        let address = range.address.index();
+        !self.blocks.is_full(address)
+            && self.blocks.free(address, size, range.first, range.last).iter().any(|bits| *bits != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
