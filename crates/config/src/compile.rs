@@ -1,6 +1,7 @@
 //! From text to snapshot: read, compare, and only then build.
 
 use nat::Settings;
+use nat::event::EventSettings;
 use nat::settings::Interface;
 use nat::settings::Pool;
 use nat::settings::Route;
@@ -81,6 +82,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             icmp: check::machine::icmp(singles.icmp, workers.count),
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
+            events: EventSettings::default(),
         },
         interfaces: links.links.iter().flatten().copied().collect(),
         ports,

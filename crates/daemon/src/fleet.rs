@@ -171,6 +171,7 @@ fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool,
         }
     }
     worker.abandon_waiting();
+    worker.finish_events(now);
     let mut last = Snapshot::default();
     worker.fill_snapshot(now, &mut last);
     last

@@ -16,6 +16,7 @@ use core::slice;
 use std::sync::Arc;
 
 use mem::prefetch::prefetch;
+use mem::ring::Producer;
 use nat::BuildError;
 use nat::Counters;
 use nat::Instant;
@@ -24,6 +25,7 @@ use nat::Packet;
 use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
+use nat::event::Event;
 use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
@@ -220,6 +222,16 @@ impl<I: Io> Worker<I> {
     /// Where the control server leaves its questions.
     pub fn set_mailbox(&mut self, mailbox: Mailbox) {
         self.mailbox = Some(mailbox);
+    }
+
+    /// Where its shard leaves records of what happens.
+    pub fn set_events(&mut self, ring: Producer<Event>) {
+        self.shard.set_events(ring);
+    }
+
+    /// Records what is held back, as no packet follows.
+    pub fn finish_events(&mut self, now: Instant) {
+        self.shard.finish_events(now);
     }
 
     /// Stops (or resumes) taking packets from ports. Rings and packets waiting for ARP are still served.

@@ -110,6 +110,13 @@ impl<T: Send> Producer<T> {
         capacity - self.tail.wrapping_sub(self.head_seen)
     }
 
+    /// Free slots as far as they are known: at least `wanted`, if there are as many. Asks the other core's line only when what
+    /// was known last is less than that.
+    #[inline]
+    pub fn room(&mut self, wanted: usize) -> usize {
+        self.free(wanted.min(self.capacity()))
+    }
+
     /// Writes to the slot at `tail`, without showing it to the consumer yet.
     #[inline]
     fn write(&mut self, item: T) {

@@ -7,6 +7,7 @@
 
 pub mod addresses;
 pub mod blocks;
+pub mod event;
 mod fifo_map;
 pub mod fragments;
 pub mod icmp_quote;

@@ -5,6 +5,7 @@
 
 use mem::Need;
 
+use crate::event::EventLog;
 use crate::fragments::FragmentTracker;
 use crate::mapping::MappingStore;
 use crate::ports::PortTable;
@@ -31,6 +32,7 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
     needs.push(Need::Heap(
         FragmentTracker::bytes_for(limits, usize::from(mtu_max))
             + SynStore::bytes_for(limits.unsolicited_syns_max)
+            + EventLog::bytes()
             + SHARD_REST_BYTES,
     ));
     needs

@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use crate::event::EventSettings;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub inbound_refresh: bool,
     /// Hold an unsolicited inbound SYN for 6 s and then answer ICMP 3/3 (RFC 5382 §4.3 REQ-4); false: drop silently (REQ-4a).
     pub answer_unsolicited_syn: bool,
+    /// Which events there are, and what becomes of them. Without a ring ([`crate::Shard::set_events`]) there are none.
+    pub events: EventSettings,
 }
 
 impl Default for Settings {
@@ -45,6 +48,7 @@ impl Default for Settings {
             icmp: IcmpPolicy::default(),
             inbound_refresh: false,
             answer_unsolicited_syn: true,
+            events: EventSettings::default(),
         }
     }
 }

@@ -10,6 +10,11 @@
 
 use std::sync::Arc;
 
+use mem::ring::Producer;
+
+use crate::event::Event;
+use crate::event::EventCounters;
+use crate::event::EventLog;
 use crate::fragments::FragmentTracker;
 use crate::identification::IdentificationSource;
 use crate::mapping::InternalKey;
@@ -81,6 +86,7 @@ pub struct Shard {
     icmp_limit: RateLimit,
     identifications: IdentificationSource,
     random: Random,
+    events: EventLog,
     counters: Counters,
     sweep: sweep::Sweep,
     timers: SteadyTimers,
@@ -162,6 +168,7 @@ impl Shard {
             icmp_limit: RateLimit::new(&policy, hash_for(3)),
             identifications: IdentificationSource::new(worker, shared.workers(), hash_for(4)),
             random: Random::new([key(5), key(6), key(7), key(8)]),
+            events: EventLog::new(&shared.settings().events, hash_for(9)),
             hash,
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
@@ -195,6 +202,21 @@ impl Shard {
     /// Counters of this worker, for what its caller counts (packets received, link-layer verdicts).
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
+    }
+
+    /// Leaves records of what happens in `ring` from now on.
+    pub fn set_events(&mut self, ring: Producer<Event>) {
+        self.events.set_ring(ring);
+    }
+
+    /// What became of the events so far.
+    pub fn event_counters(&self) -> EventCounters {
+        self.events.counters()
+    }
+
+    /// Records what is held back (refusals that are told together, gaps), as no packet follows.
+    pub fn finish_events(&mut self, now: Instant) {
+        self.events.finish(now);
     }
 
     /// Bytes of all tables of this shard.
@@ -236,6 +258,7 @@ impl Shard {
             self.counters.bytes_forwarded[way] += tally.bytes[way];
         }
         self.counters.fragments_held = u64::from(self.fragments.held());
+        self.events.publish();
     }
 
     /// The last pass: decides, rewrites, counts.

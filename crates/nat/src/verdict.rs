@@ -93,6 +93,7 @@ verdicts! {
     SessionTableFull, "session_table_full", Dropped, "The session table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionLimit, "session_limit", Dropped, "The mapping has as many sessions as one may have (RFC 6888 REQ-5).";
     SubscriberTableFull, "subscriber_table_full", Dropped, "The subscriber table is full; nothing is evicted (RFC 6888 REQ-11d).";
+    LogFull, "log_full", Dropped, "Records of the event log can not be written fast enough, and nothing new is made without one ([log] back_pressure).";
     FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or second one overlaying it (RFC 1858, RFC 3128).";
     FragmentOverlap, "fragment_overlap", Dropped, "Fragment overlaps another of its datagram; the datagram is given up.";
     FragmentMalformed, "fragment_malformed", Dropped, "Fragment with impossible offset or length.";

@@ -19,12 +19,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("control", &[]),
     ("nat", &["wire", "mem"]),
     ("config", &["mem", "nat"]),
-    ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control"]),
+    ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control", "export"]),
     ("cli", &["control"]),
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon"]),
-    ("testkit", &["wire", "nat", "packet-io", "daemon", "config"]),
+    ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
-    ("natrix", &["cli", "config", "control", "daemon", "bench"]),
+    ("natrix", &["cli", "config", "control", "daemon", "bench", "export"]),
 ];
 
 /// Crates that never see the world: all they know comes in as arguments.

@@ -18,6 +18,7 @@ use nat::Settings;
 use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
+use nat::event::Event;
 use nat::types::AddressIndex;
 use nat::types::InterfaceId;
 use nat::types::Side;
@@ -182,6 +183,23 @@ impl Bed {
     pub fn watch(mut self, watch: fn(bool)) -> Bed {
         self.machine.watch(watch);
         self
+    }
+
+    /// Has every worker record events, in a ring for so many of them; to be called before the first packet.
+    #[must_use]
+    pub fn record_events(mut self, capacity: usize) -> Bed {
+        self.machine.record_events(capacity);
+        self
+    }
+
+    /// Takes at most so many events of one worker.
+    pub fn take_events(&mut self, worker: usize, max: usize) -> Vec<Event> {
+        self.machine.take_events(worker, max)
+    }
+
+    /// Has every worker record what it holds back, as no packet follows.
+    pub fn finish_events(&mut self) {
+        self.machine.finish_events(self.now);
     }
 
     /// The time now.

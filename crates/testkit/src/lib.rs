@@ -19,6 +19,7 @@
 pub mod bed;
 pub mod conformance;
 pub mod connection;
+pub mod ledger;
 pub mod model;
 pub mod packet;
 pub mod seeds;
@@ -27,6 +28,7 @@ pub mod topology;
 pub use bed::Bed;
 pub use bed::Steering;
 pub use connection::Connection;
+pub use ledger::Ledger;
 pub use packet::destination;
 pub use packet::identifier;
 pub use packet::is_icmp;

@@ -290,7 +290,7 @@ impl Shard {
         }
     }
 
-    fn paired_address(&self, realm: RealmId, subscriber: u32) -> Option<AddressIndex> {
+    pub(super) fn paired_address(&self, realm: RealmId, subscriber: u32) -> Option<AddressIndex> {
         let slot = self.subscribers.find(realm, subscriber)?;
         Some(AddressIndex(self.subscribers.get(slot).paired)).filter(|paired| *paired != UNPAIRED)
     }
@@ -321,6 +321,9 @@ impl Shard {
         account.steps.push(Step::Pool(pool));
         if self.mappings.is_full() {
             return Some(Verdict::MappingTableFull);
+        }
+        if !self.events.would_allocate() {
+            return Some(Verdict::LogFull);
         }
         let facts = &self.shared.pools[pool.index()];
         let paired = self.paired_address(account.realm, source);

@@ -1,14 +1,89 @@
-//! What is told of mappings that begin and end.
+//! What is told of mappings that begin and end, and of those that could not be made.
+
+use core::net::Ipv4Addr;
 
 use super::Shard;
+use crate::event::Cause;
+use crate::event::Event;
+use crate::event::EventKind;
+use crate::event::Refusal;
+use crate::mapping::InternalKey;
 use crate::time::Instant;
+use crate::verdict::Verdict;
 
 impl Shard {
+    /// Whether something may be made that needs a record: none is made without ([`crate::event::BackPressure::Refuse`]).
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it.
+    #[inline]
+    pub(super) fn admit_record(&mut self) -> Result<(), Verdict> {
+        if self.events.may_allocate() { Ok(()) } else { Err(Verdict::LogFull) }
+    }
+
+    /// Whether a mapping may end now. Where not, it is out of date, so that nobody is answered by it, and keeps its port until
+    /// its end can be recorded.
+    #[inline]
+    pub(super) fn may_end_mapping(&mut self) -> bool {
+        self.events.may_end()
+    }
+
     /// A mapping was made.
     #[inline]
-    pub(super) fn note_mapping_created(&mut self, _now: Instant, _index: u32) {}
+    pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32) {
+        if self.events.is_on() {
+            let event = self.event_of(EventKind::MappingCreated, now, index).because(Cause::Outbound);
+            self.events.record(event);
+        }
+    }
 
     /// A mapping is about to end; its record still says all of it.
     #[inline]
-    pub(super) fn note_mapping_ended(&mut self, _now: Instant, _index: u32) {}
+    pub(super) fn note_mapping_ended(&mut self, now: Instant, index: u32) {
+        if self.events.is_on() {
+            let now_s = (now.as_micros() / 1_000_000) as u32;
+            let held_s = now_s.saturating_sub(self.mappings.get(index).created_s());
+            let event = self.event_of(EventKind::MappingEnded, now, index).because(Cause::Idle);
+            self.events.record(Event { amount: held_s, ..event });
+        }
+    }
+
+    #[inline]
+    fn event_of(&self, kind: EventKind, now: Instant, index: u32) -> Event {
+        let mapping = self.mappings.get(index);
+        let key = mapping.key();
+        Event::of_mapping(kind, now, key.realm, key.protocol, mapping.internal(), mapping.external())
+    }
+
+    /// A packet of this internal endpoint ended with `verdict` because something could not be made for it.
+    #[cold]
+    pub(super) fn note_refusal(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) {
+        if !self.events.is_on() {
+            return;
+        }
+        let subscriber = Ipv4Addr::from_bits(key.address);
+        let Some(pool) = self.shared.pool_for(key.realm, subscriber) else { return };
+        let paired = self.paired_address(key.realm, key.address);
+        let external = paired.map_or(Ipv4Addr::UNSPECIFIED, |address| self.shared.address(address));
+        let refusal = Refusal {
+            kind: EventKind::Refused,
+            cause: Cause::Verdict(verdict),
+            realm: key.realm,
+            subscriber,
+            external,
+            pool,
+            protocol: Some(key.protocol),
+        };
+        self.events.refuse(refusal, now);
+        if verdict == Verdict::PortsExhausted {
+            let exhausted = Refusal {
+                kind: EventKind::PoolExhausted,
+                cause: Cause::None,
+                realm: Default::default(),
+                subscriber: Ipv4Addr::UNSPECIFIED,
+                ..refusal
+            };
+            self.events.refuse(exhausted, now);
+        }
+    }
 }

@@ -208,6 +208,7 @@ impl Shard {
             return None;
         }
         // The long way counts the refusal.
+        self.admit_record().ok()?;
         self.admit_mapping(now, subscriber, protocol).ok()?;
         let facts = *self.shared.facts(address);
         let class = port_class(key.port, &facts);

@@ -217,11 +217,14 @@ impl Shard {
             (Some(index), _) => index,
             (None, dead) => {
                 if let Some(dead) = dead {
+                    if !self.may_end_mapping() {
+                        return Err(self.refuse(now, key, Verdict::LogFull, meta, bytes, sink));
+                    }
                     self.end_mapping(now, dead);
                 }
                 match self.create_mapping(now, key, foresight) {
                     Ok(index) => index,
-                    Err(verdict) => return Err(self.refuse(now, verdict, meta, bytes, sink)),
+                    Err(verdict) => return Err(self.refuse(now, key, verdict, meta, bytes, sink)),
                 }
             }
         };
@@ -254,7 +257,7 @@ impl Shard {
             {
                 Ok((way, Flow { index, session: None }))
             }
-            Err(verdict) => Err(self.refuse(now, verdict, meta, bytes, sink)),
+            Err(verdict) => Err(self.refuse(now, key, verdict, meta, bytes, sink)),
         }
     }
 
@@ -262,11 +265,13 @@ impl Shard {
     fn refuse<S: Sink>(
         &mut self,
         now: Instant,
+        key: &InternalKey,
         verdict: Verdict,
         meta: PacketMeta,
         bytes: &[u8],
         sink: &mut S,
     ) -> Fate {
+        self.note_refusal(now, key, verdict);
         if verdict != Verdict::SourceNotSubscriber
             && let Some(code) = self.shared.settings().icmp.no_resources_code
         {

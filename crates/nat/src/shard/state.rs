@@ -227,6 +227,7 @@ impl Shard {
         if self.mappings.is_full() {
             return Err(Verdict::MappingTableFull);
         }
+        self.admit_record()?;
         let pool =
             self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];

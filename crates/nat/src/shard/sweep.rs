@@ -82,6 +82,8 @@ impl Shard {
         });
         self.counters.fragments_held = u64::from(self.fragments.held());
         self.answer_syns(now, sink);
+        let settings = self.shared.settings().events;
+        self.events.maintain(now, &settings);
     }
 
     fn sweep_mappings(&mut self, now: Instant, elapsed: u64) {
@@ -89,7 +91,9 @@ impl Shard {
         for i in 0..core::mem::take(&mut self.sweep.due_count).min(ENDS_PER_CALL_MAX) {
             let index = self.sweep.due[i];
             // A packet may have ended it meanwhile, or begun a new mapping in its place.
-            if self.mappings.get(index).is_in_use() && !self.is_alive(index, now) {
+            let is_over = self.mappings.get(index).is_in_use() && !self.is_alive(index, now);
+            // What can not be recorded now is found again.
+            if is_over && self.may_end_mapping() {
                 self.end_mapping(now, index);
             }
         }

@@ -8,11 +8,14 @@ use daemon::InterfaceLink;
 use daemon::Worker;
 use daemon::WorkerOptions;
 use daemon::build_workers;
+use mem::ring;
+use mem::ring::Consumer;
 use nat::Counters;
 use nat::Instant;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
+use nat::event::Event;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -40,6 +43,8 @@ pub(super) struct Machine {
     memory: MemoryBed,
     sent: VecDeque<(Side, Vec<u8>)>,
     watch: fn(bool),
+    /// By worker; empty unless somebody asked for events.
+    events: Vec<Consumer<Event>>,
     /// ARP requests of Natrix that were answered.
     pub(super) arp_answers: u64,
 }
@@ -73,7 +78,31 @@ impl Machine {
         let secret = SmallRng::seed_from_u64(seed).random();
         let options = WorkerOptions { ring_packets, ..WorkerOptions::default() };
         let workers = build_workers(&shared, &links, ios, &options, secret, now).expect("there is memory for a test");
-        Machine { shared, workers, memory, sent: VecDeque::new(), watch: |_| {}, arp_answers: 0 }
+        Machine { shared, workers, memory, sent: VecDeque::new(), watch: |_| {}, events: Vec::new(), arp_answers: 0 }
+    }
+
+    /// Gives each worker a ring for so many events.
+    pub(super) fn record_events(&mut self, capacity: usize) {
+        self.events = Vec::new();
+        for worker in &mut self.workers {
+            let (producer, consumer) = ring::channel(capacity);
+            worker.set_events(producer);
+            self.events.push(consumer);
+        }
+    }
+
+    /// Takes the events of one worker, at most so many.
+    pub(super) fn take_events(&mut self, worker: usize, max: usize) -> Vec<Event> {
+        let mut events = Vec::new();
+        if let Some(ring) = self.events.get_mut(worker) {
+            ring.pop_burst(max, |event| events.push(event));
+        }
+        events
+    }
+
+    /// Has every worker record what it holds back.
+    pub(super) fn finish_events(&mut self, now: Instant) {
+        self.workers.iter_mut().for_each(|worker| worker.finish_events(now));
     }
 
     /// Calls `watch` before (true) and after (false) each round of a worker.

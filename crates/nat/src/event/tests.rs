@@ -1,0 +1,204 @@
+use mem::ring;
+use mem::ring::Consumer;
+
+use super::refusals::Refusal;
+use super::*;
+use crate::random::KeyedHash;
+use crate::time::Duration;
+
+const CAPACITY: usize = 16;
+
+fn log(back_pressure: BackPressure) -> (EventLog, Consumer<Event>) {
+    let (producer, consumer) = ring::channel(CAPACITY);
+    let settings = EventSettings { back_pressure, ..EventSettings::default() };
+    let mut log = EventLog::new(&settings, KeyedHash::new([1, 2, 3, 4]));
+    log.set_ring(producer);
+    (log, consumer)
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::ORIGIN + Duration::from_secs(seconds)
+}
+
+fn created() -> Event {
+    Event::new(EventKind::MappingCreated, at(1))
+}
+
+fn taken(log: &mut EventLog, consumer: &mut Consumer<Event>) -> Vec<Event> {
+    log.publish();
+    core::iter::from_fn(|| consumer.try_pop()).collect()
+}
+
+/// Each number is an event's or a gap's, and none is missing.
+fn assert_no_number_is_missing(events: &[Event]) {
+    let mut next = 1;
+    for event in events {
+        assert_eq!(event.sequence, next, "{event:?}");
+        next += if event.kind == EventKind::Gap { u64::from(event.amount) } else { 1 };
+    }
+}
+
+#[test]
+fn without_a_ring_nothing_is_recorded_and_everything_may_happen() {
+    let mut log = EventLog::new(&EventSettings::default(), KeyedHash::new([1, 2, 3, 4]));
+    for _ in 0..100 {
+        assert!(log.may_allocate() && log.may_end());
+        log.record(created());
+        log.record_minor(created());
+        log.maintain(at(1), &EventSettings::default());
+    }
+    assert_eq!(log.counters(), EventCounters::default());
+}
+
+#[test]
+fn a_full_ring_refuses_what_is_new_while_ends_are_still_recorded() {
+    let (mut log, mut consumer) = log(BackPressure::Refuse);
+    let mut created_count = 0;
+    while log.may_allocate() {
+        log.record(created());
+        created_count += 1;
+    }
+    assert!(created_count >= CAPACITY / 2, "{created_count}");
+    let mut ended = 0;
+    while log.may_end() {
+        log.record(Event::new(EventKind::MappingEnded, at(2)));
+        ended += 1;
+    }
+    assert!(ended >= 2, "{ended}");
+    assert_eq!(log.counters().lost, 0);
+    let events = taken(&mut log, &mut consumer);
+    assert_eq!(events.len(), created_count + ended);
+    assert_no_number_is_missing(&events);
+    assert!(log.may_allocate() && log.may_end());
+}
+
+#[test]
+fn refusals_leave_room_for_ends_and_are_counted_as_lost() {
+    let (mut log, mut consumer) = log(BackPressure::Refuse);
+    for _ in 0..CAPACITY * 2 {
+        log.record_minor(Event::new(EventKind::Refused, at(1)));
+    }
+    assert!(log.counters().lost > 0 && log.may_end());
+    log.record(Event::new(EventKind::MappingEnded, at(1)));
+    let events = taken(&mut log, &mut consumer);
+    assert_no_number_is_missing(&events);
+    assert_eq!(events.last().map(|event| event.kind), Some(EventKind::MappingEnded));
+}
+
+#[test]
+fn what_is_dropped_is_counted_and_a_gap_tells_which_numbers_it_had() {
+    let (mut log, mut consumer) = log(BackPressure::Drop);
+    for _ in 0..CAPACITY + 5 {
+        assert!(log.may_allocate() && log.may_end());
+        log.record(created());
+    }
+    assert_eq!(log.counters().lost, 5);
+    let mut events = taken(&mut log, &mut consumer);
+    assert_eq!(events.len(), CAPACITY);
+    log.record(created());
+    events.extend(taken(&mut log, &mut consumer));
+    assert_eq!(events[CAPACITY].kind, EventKind::Gap);
+    assert_eq!((events[CAPACITY].sequence, events[CAPACITY].amount), (CAPACITY as u64 + 1, 5));
+    assert_eq!(events[CAPACITY + 1].kind, EventKind::MappingCreated);
+    assert_no_number_is_missing(&events);
+}
+
+#[test]
+fn a_gap_is_told_even_if_nothing_follows() {
+    let (mut log, mut consumer) = log(BackPressure::Drop);
+    for _ in 0..CAPACITY + 1 {
+        log.record(created());
+    }
+    let mut events = taken(&mut log, &mut consumer);
+    log.maintain(at(2), &EventSettings { back_pressure: BackPressure::Drop, ..EventSettings::default() });
+    events.extend(taken(&mut log, &mut consumer));
+    assert_eq!(events.last().map(|event| event.kind), Some(EventKind::Gap));
+    assert_no_number_is_missing(&events);
+}
+
+fn refusal(subscriber: u32, verdict: Verdict) -> Refusal {
+    Refusal {
+        kind: EventKind::Refused,
+        cause: Cause::Verdict(verdict),
+        realm: RealmId(0),
+        subscriber: Ipv4Addr::from_bits(subscriber),
+        external: Ipv4Addr::UNSPECIFIED,
+        pool: PoolId(0),
+        protocol: Some(Protocol::Udp),
+    }
+}
+
+#[test]
+fn refusals_are_told_once_in_an_interval_by_subscriber_and_cause_with_their_number() {
+    let (mut log, mut consumer) = log(BackPressure::Refuse);
+    for _ in 0..100 {
+        log.refuse(refusal(1, Verdict::PortsExhausted), at(0));
+    }
+    log.refuse(refusal(1, Verdict::SessionLimit), at(0));
+    log.refuse(refusal(2, Verdict::PortsExhausted), at(0));
+    assert_eq!(taken(&mut log, &mut consumer).iter().map(|event| event.amount).collect::<Vec<_>>(), [1, 1, 1]);
+    log.refuse(refusal(1, Verdict::PortsExhausted), at(10));
+    let again = taken(&mut log, &mut consumer);
+    assert_eq!(again.iter().map(|event| event.amount).collect::<Vec<_>>(), [100]);
+    assert_eq!(again[0].subscriber, Ipv4Addr::from_bits(1));
+}
+
+#[test]
+fn refusals_that_nothing_follows_are_told_when_the_interval_is_over() {
+    let (mut log, mut consumer) = log(BackPressure::Refuse);
+    for _ in 0..7 {
+        log.refuse(refusal(1, Verdict::PortsExhausted), at(0));
+    }
+    for _ in 0..1_000 {
+        log.maintain(at(9), &EventSettings::default());
+    }
+    assert_eq!(taken(&mut log, &mut consumer).len(), 1);
+    for _ in 0..1_000 {
+        log.maintain(at(10), &EventSettings::default());
+    }
+    let later = taken(&mut log, &mut consumer);
+    assert_eq!(later.iter().map(|event| event.amount).collect::<Vec<_>>(), [6]);
+}
+
+#[test]
+fn however_many_are_refused_every_refusal_is_in_some_event() {
+    let (producer, mut consumer) = ring::channel(1 << 16);
+    let mut log = EventLog::new(&EventSettings::default(), KeyedHash::new([1, 2, 3, 4]));
+    log.set_ring(producer);
+    let mut refused = 0;
+    for round in 0..5 {
+        // More than the table holds.
+        for subscriber in 0..2_000 {
+            for _ in 0..=subscriber % 3 {
+                log.refuse(refusal(subscriber, Verdict::PortsExhausted), at(round));
+                refused += 1;
+            }
+        }
+    }
+    log.finish(at(6));
+    let told: u64 = taken(&mut log, &mut consumer).iter().map(|event| u64::from(event.amount)).sum();
+    assert_eq!((told, log.counters().lost), (refused, 0));
+}
+
+#[test]
+fn names_are_those_of_a_contract_and_none_occurs_twice() {
+    let names: std::collections::HashSet<&str> = EventKind::ALL.iter().map(|kind| kind.name()).collect();
+    assert_eq!(names.len(), EventKind::ALL.len());
+    let causes = [
+        Cause::None,
+        Cause::Outbound,
+        Cause::Inbound,
+        Cause::Idle,
+        Cause::Configuration,
+        Cause::Drained,
+        Cause::PoolPorts,
+        Cause::SubscriberPorts,
+        Cause::SubscriberSessions,
+    ];
+    let causes: Vec<Cause> =
+        causes.into_iter().chain(Verdict::ALL.iter().map(|verdict| Cause::Verdict(*verdict))).collect();
+    let names: std::collections::HashSet<&str> = causes.iter().map(|cause| cause.name()).collect();
+    let numbers: std::collections::HashSet<u64> = causes.iter().map(|cause| cause.number()).collect();
+    // A verdict may well be called like a direction; the kind tells them apart.
+    assert_eq!((names.len(), numbers.len()), (causes.len() - 2, causes.len()));
+}

@@ -1,0 +1,287 @@
+//! The event log against the engine's own state: every mapping at any instant can be rebuilt from the records, and what
+//! happens when records can not be written is what was asked for.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::net::SocketAddrV4;
+
+use nat::Duration;
+use nat::Instant;
+use nat::Protocol;
+use nat::Settings;
+use nat::Verdict;
+use nat::event::BackPressure;
+use nat::event::EventKind;
+use nat::types::AddressIndex;
+use nat::types::Side;
+use nat::view::Filter;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use testkit::ledger::ExternalEndpoint;
+use testkit::ledger::Holder;
+use testkit::seeds::for_each_seed;
+use testkit::*;
+use wire::build;
+use wire::tcp::Flags;
+
+const SUBSCRIBERS: u32 = 60;
+
+fn subscriber(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x6440_0100 + number)
+}
+
+fn with_policy(back_pressure: BackPressure) -> Settings {
+    let mut settings = settings().short_timers();
+    settings.events.back_pressure = back_pressure;
+    settings
+}
+
+/// The live mappings of the engine: external endpoint and holder.
+fn alive(bed: &Bed) -> HashMap<ExternalEndpoint, Holder> {
+    let mut held = HashMap::new();
+    for (worker, shard) in bed.shards().enumerate() {
+        let mut views = Vec::new();
+        shard.mappings_page(bed.now(), 0, usize::MAX, usize::MAX, &Filter::default(), &mut views);
+        for view in views {
+            let holder =
+                Holder { realm: view.realm, subscriber: view.internal.address, port: view.internal.port, worker };
+            let before = held.insert((view.external.address, view.protocol, view.external.port), holder);
+            assert!(before.is_none(), "the engine gave {} to two", view.external);
+        }
+    }
+    held
+}
+
+/// The endpoints that have an owner in the port table, with the worker.
+fn owned(bed: &Bed) -> HashMap<ExternalEndpoint, usize> {
+    let shared = bed.shared();
+    let mut owned = HashMap::new();
+    for index in (0..shared.address_count() as u32).map(AddressIndex) {
+        for protocol in Protocol::ALL {
+            for port in 0..=u16::MAX {
+                if let Some((worker, _)) = shared.owner(index, protocol, port) {
+                    owned.insert((shared.address(index), protocol, port), worker.index());
+                }
+            }
+        }
+    }
+    owned
+}
+
+/// A packet of some subscriber to somebody.
+fn any_packet(random: &mut SmallRng) -> Vec<u8> {
+    let from = at(subscriber(random.random_range(0..SUBSCRIBERS)), random.random_range(2_000..2_040));
+    let to = at([198, 51, 100, random.random_range(1..5)].into(), 443);
+    match random.random_range(0..3) {
+        0 => build::udp(from, to).build(),
+        1 => build::tcp(from, to, [Flags::SYN, Flags::RST, Flags::ACK][random.random_range(0..3)]).build(),
+        _ => build::echo_request(*from.ip(), *to.ip(), from.port()).build(),
+    }
+}
+
+/// Sends so many packets in bursts of any size, to any workers.
+fn churn(bed: &mut Bed, random: &mut SmallRng, packets: usize) {
+    for _ in 0..packets {
+        bed.offer(Side::Inside, &any_packet(random));
+        if random.random_ratio(1, 20) {
+            bed.settle();
+        }
+    }
+    bed.settle();
+    bed.take_outside();
+    bed.take_inside();
+}
+
+fn read_all(bed: &mut Bed, ledger: &mut Ledger, workers: usize) {
+    for worker in 0..workers {
+        ledger.read(worker, &bed.take_events(worker, usize::MAX));
+    }
+}
+
+/// Everything the engine says now is what the books say of now.
+fn compare(bed: &Bed, ledger: &Ledger) -> HashMap<ExternalEndpoint, Holder> {
+    let (booked, alive) = (ledger.at(bed.now()), alive(bed));
+    for (endpoint, holder) in &alive {
+        assert_eq!(booked.get(endpoint), Some(holder), "{endpoint:?} is held and booked");
+    }
+    let owned = owned(bed);
+    assert_eq!(owned.len(), booked.len(), "what has an owner is booked, and nothing else");
+    for (endpoint, holder) in &booked {
+        assert_eq!(owned.get(endpoint), Some(&holder.worker), "{endpoint:?} is booked and owned");
+    }
+    alive
+}
+
+#[test]
+fn every_mapping_at_any_instant_can_be_rebuilt_from_the_events_of_many_workers() {
+    covers!("6888-4");
+    for_each_seed(6, |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let workers = [1, 2, 8][seed as usize % 3];
+        let settings = with_policy(BackPressure::Refuse);
+        let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random).record_events(1 << 14);
+        let mut ledger = Ledger::default();
+        let mut seen: Vec<(Instant, HashMap<ExternalEndpoint, Holder>)> = Vec::new();
+        for _ in 0..30 {
+            churn(&mut bed, &mut random, 120);
+            read_all(&mut bed, &mut ledger, workers);
+            seen.push((bed.now(), compare(&bed, &ledger)));
+            bed.advance(Duration::from_millis(random.random_range(1..9_000)));
+        }
+        bed.advance_secs(60);
+        bed.sweep();
+        read_all(&mut bed, &mut ledger, workers);
+        assert!(ledger.at(bed.now()).is_empty(), "in the end nobody has anything");
+        // Once more from the times alone, as whoever reads the log years later.
+        for (at, alive) in &seen {
+            let booked = ledger.at(*at);
+            for (endpoint, holder) in alive {
+                assert_eq!(booked.get(endpoint), Some(holder), "{endpoint:?} at {at:?}");
+            }
+        }
+        assert_eq!(ledger.lost, 0);
+        assert!(ledger.kinds[&EventKind::MappingCreated] > 1_000);
+        assert_eq!(ledger.kinds[&EventKind::MappingCreated], ledger.kinds[&EventKind::MappingEnded]);
+        let created: u64 = bed.counters().mappings_created.iter().sum();
+        assert_eq!(ledger.kinds[&EventKind::MappingCreated], created);
+    });
+}
+
+#[test]
+fn when_records_can_not_be_written_nothing_is_made_and_nothing_ends_without_one() {
+    covers!("6888-4");
+    for_each_seed(4, |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let workers = 1 + seed as usize % 4;
+        let settings = with_policy(BackPressure::Refuse);
+        let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random).record_events(64);
+        let mut ledger = Ledger::default();
+        for _ in 0..60 {
+            churn(&mut bed, &mut random, 60);
+            if random.random() {
+                // Whoever writes gets some of it done.
+                for worker in 0..workers {
+                    let max = random.random_range(0..64);
+                    ledger.read(worker, &bed.take_events(worker, max));
+                }
+            }
+            bed.advance(Duration::from_millis(random.random_range(1..3_000)));
+        }
+        assert!(bed.counters().of(Verdict::LogFull) > 0, "there was a time without room");
+        // It recovers: all that waits is written, then as if nothing had been.
+        for _ in 0..200 {
+            read_all(&mut bed, &mut ledger, workers);
+            bed.advance_secs(1);
+        }
+        bed.sweep();
+        read_all(&mut bed, &mut ledger, workers);
+        compare(&bed, &ledger);
+        assert!(ledger.at(bed.now()).is_empty());
+        let created: u64 = bed.counters().mappings_created.iter().sum();
+        assert_eq!(ledger.kinds[&EventKind::MappingCreated], created, "each has its record");
+        assert_eq!(ledger.kinds[&EventKind::MappingEnded], created, "and its end");
+        bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
+        assert_eq!(bed.take_outside().len(), 1);
+    });
+}
+
+#[test]
+fn a_full_log_refuses_the_newcomer_tells_him_so_and_hurts_nobody_else() {
+    let mut bed = Bed::new(with_policy(BackPressure::Refuse)).record_events(16);
+    let mut port = 5_000;
+    let first = loop {
+        bed.inside(&build::udp(at(I1, port), at(E1, 443)).build());
+        let out = bed.take_outside();
+        if out.is_empty() {
+            break port;
+        }
+        port += 1;
+    };
+    assert!(first > 5_002);
+    let told = bed.take_inside();
+    assert_eq!(told.len(), 1);
+    assert!(is_icmp(&told[0], 3, 1), "the code for lack of resources");
+    assert_eq!(bed.counters().of(Verdict::LogFull), 1);
+    // Who has a mapping goes on, and opens sessions in it.
+    bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
+    bed.inside(&build::udp(at(I1, 5_000), at(E2, 443)).build());
+    assert_eq!(bed.take_outside().len(), 2);
+}
+
+#[test]
+fn where_records_may_be_dropped_traffic_goes_on_and_gaps_say_how_many_are_missing() {
+    for_each_seed(4, |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let workers = 1 + seed as usize % 3;
+        let settings = with_policy(BackPressure::Drop);
+        let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random).record_events(64);
+        let mut ledger = Ledger::default();
+        for _ in 0..40 {
+            churn(&mut bed, &mut random, 100);
+            if random.random_ratio(1, 4) {
+                read_all(&mut bed, &mut ledger, workers);
+            }
+            bed.advance(Duration::from_millis(random.random_range(1..3_000)));
+        }
+        read_all(&mut bed, &mut ledger, workers);
+        bed.finish_events();
+        read_all(&mut bed, &mut ledger, workers);
+        assert_eq!(bed.counters().of(Verdict::LogFull), 0, "nobody is refused");
+        let counted = bed.shards().map(|shard| shard.event_counters());
+        let lost: u64 = counted.map(|counters| counters.lost).sum();
+        assert!(lost > 0);
+        assert_eq!(ledger.lost, lost, "gaps tell of all that is missing");
+    });
+}
+
+#[test]
+fn whoever_is_refused_is_in_the_log_with_his_packets_and_so_is_the_pool_that_ran_full() {
+    covers!("6888-REQ-11c");
+    let ports = 20;
+    let mut settings = with_policy(BackPressure::Refuse).ports(10_000, 10_000 + ports - 1).addresses(&POOL[..1]);
+    settings.pools[0].name = "small".into();
+    let mut bed = Bed::new(settings).record_events(1 << 10);
+    for port in 0..ports {
+        bed.inside(&build::udp(at(I1, 5_000 + port), at(E1, 443)).build());
+    }
+    for round in 0..50 {
+        bed.inside(&build::udp(at(I1, 6_000 + round), at(E1, 443)).build());
+        bed.inside(&build::udp(at(I2, 6_000 + round), at(E1, 443)).build());
+        bed.advance(Duration::from_millis(10));
+    }
+    let events = bed.take_events(0, usize::MAX);
+    let refused: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Refused).collect();
+    assert_eq!(refused.len(), 2, "one for each subscriber, although each was refused fifty times");
+    assert_eq!(refused[0].subscriber, I1);
+    assert_eq!(refused[0].cause.name(), "ports_exhausted");
+    assert_eq!(refused[1].subscriber, I2);
+    let exhausted = events.iter().filter(|event| event.kind == EventKind::PoolExhausted).count();
+    assert!((1..=2).contains(&exhausted), "{exhausted}: by address, once in the interval");
+    let mut ledger = Ledger::default();
+    ledger.read(0, &events);
+    bed.finish_events();
+    ledger.read(0, &bed.take_events(0, usize::MAX));
+    assert_eq!(ledger.packets_refused, 100, "and none of them is forgotten");
+    assert_eq!(ledger.packets_refused, bed.counters().of(Verdict::PortsExhausted));
+}
+
+#[test]
+fn no_record_says_whom_a_subscriber_talked_to() {
+    covers!("6888-REQ-12");
+    let mut bed = Bed::new(with_policy(BackPressure::Refuse)).record_events(1 << 10);
+    let remote: SocketAddrV4 = at(E1, 4_433);
+    bed.inside(&build::udp(at(I1, 5_000), remote).build());
+    bed.inside(&build::tcp(at(I1, 5_001), remote, Flags::SYN).build());
+    bed.inside(&build::echo_request(I1, E1, 77).build());
+    bed.advance_secs(60);
+    let events = bed.take_events(0, usize::MAX);
+    assert_eq!(events.len(), 6);
+    for event in &events {
+        assert_eq!((event.remote, event.remote_port), (Ipv4Addr::UNSPECIFIED, 0));
+        assert_ne!(event.subscriber, E1);
+        assert_ne!(event.external, E1);
+    }
+}
