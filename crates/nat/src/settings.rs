@@ -16,6 +16,11 @@ use crate::types::Side;
 pub struct Settings {
     /// Logical interfaces; the position is the [`InterfaceId`].
     pub interfaces: Vec<Interface>,
+    /// Names of the inside realms; the position is the [`RealmId`]. Realms without a name here have none.
+    pub realm_names: Vec<String>,
+    /// Subscribers of different realms reach each other's mappings by hairpinning (RFC 4787 §6 REQ-9), as they would over the
+    /// Internet. False keeps realms apart.
+    pub hairpin_between_realms: bool,
     /// Static routes. Connected routes follow from `interfaces`. Longest prefix wins.
     pub routes: Vec<Route>,
     /// External address pools; the position is the `PoolId`.
@@ -40,6 +45,8 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             interfaces: Vec::new(),
+            realm_names: Vec::new(),
+            hairpin_between_realms: true,
             routes: Vec::new(),
             pools: Vec::new(),
             pass_rules: Vec::new(),

@@ -258,6 +258,40 @@ impl Shared {
         }
     }
 
+    /// What an address is to Natrix as a packet from `from` sees it: what only another inside realm has is nothing here.
+    #[inline]
+    pub(crate) fn local_to(&self, from: Facing, address: u32) -> Option<Local> {
+        let found = self.local.lookup(address)?;
+        if self.inside_routes.len() == 1 { Some(found) } else { self.local_among_realms(from, address, found) }
+    }
+
+    #[cold]
+    fn local_among_realms(&self, from: Facing, address: u32, found: Local) -> Option<Local> {
+        let is_seen = |interface: &&Interface| interface.side == Side::Outside || interface.facing() == from;
+        let seen = || (0..).map(InterfaceId).zip(&self.settings.interfaces).filter(|(_, interface)| is_seen(interface));
+        let is_own = |interface: &Interface| interface.addresses.iter().any(|own| own.address.to_bits() == address);
+        let own = seen().find(|(_, interface)| is_own(interface)).map(|(id, _)| id);
+        match (own, found.pool_address()) {
+            (Some(id), Some(index)) => Some(Local::OwnAndPool(id, index)),
+            (Some(id), None) => Some(Local::Own(id)),
+            (None, Some(index)) => Some(Local::Pool(index)),
+            (None, None) => {
+                let is_broadcast = |interface: &Interface| {
+                    let prefixes = interface.addresses.iter().filter(|own| own.prefix_length < 31);
+                    let prefixes = prefixes.filter_map(|own| Prefix::new(own.address, own.prefix_length));
+                    prefixes.into_iter().any(|prefix| prefix.last().to_bits() == address)
+                };
+                seen().find(|(_, interface)| is_broadcast(interface)).map(|(id, _)| Local::Broadcast(id))
+            }
+        }
+    }
+
+    /// Whether a packet of subscriber realm `from` may go to a mapping of realm `to`.
+    #[inline]
+    pub(crate) fn may_hairpin(&self, from: RealmId, to: RealmId) -> bool {
+        from == to || self.settings.hairpin_between_realms
+    }
+
     /// Whether an address is inside as far as the routes say: there is a way to it in some realm, and none outside.
     pub(crate) fn is_inside(&self, address: u32) -> bool {
         self.inside_routes.iter().any(|routes| routes.lookup(address).is_some()) && self.route_out(address).is_none()

@@ -81,6 +81,7 @@ verdicts! {
     TooBig, "too_big", Dropped, "Larger than the next link's MTU and may not be fragmented (RFC 4787 REQ-13).";
     NoMapping, "no_mapping", Dropped, "From outside to an external endpoint that no mapping has.";
     Filtered, "filtered", Dropped, "From outside to a mapping whose filter does not allow this remote endpoint.";
+    HairpinRefused, "hairpin_refused", Dropped, "To a mapping of another inside realm, which the configuration keeps apart.";
     UnsolicitedSyn, "unsolicited_syn", Dropped, "SYN from outside that nothing inside asked for; held for 6 s (RFC 5382 REQ-4).";
     TcpNoSession, "tcp_no_session", Dropped, "TCP segment other than SYN that belongs to no session.";
     ProtocolUnsupported, "protocol_unsupported", Dropped, "IP protocol that is neither translated nor passed by a rule.";

@@ -15,7 +15,7 @@ use crate::parse::Parsed;
 use crate::rewrite::decrement_ttl;
 use crate::rewrite::set_identification;
 use crate::types::Endpoint;
-use crate::types::Side;
+use crate::types::Facing;
 use crate::verdict::Verdict;
 
 impl Shard {
@@ -30,7 +30,7 @@ impl Shard {
         };
         // The source is not compared with the peer: routers on the way report too (RFC 4787 REQ-12a).
         if via == Via::Outside
-            && let Some(verdict) = self.check_source(Side::Outside, parsed.source)
+            && let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source)
         {
             return Fate::Done(verdict);
         }
@@ -85,7 +85,7 @@ impl Shard {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
+        if let Some(verdict) = self.check_source(self.shared.facing(meta.ingress), parsed.source) {
             return Fate::Done(verdict);
         }
         if !crate::parse::destination_is_valid(parsed.destination) {

@@ -194,21 +194,21 @@ impl Shard {
         if parsed.class == Class::IcmpError {
             return Verdict::IcmpQuoteNoMapping;
         }
-        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
+        if let Some(verdict) = self.check_source(Facing::inside(account.realm), parsed.source) {
             return verdict;
         }
         let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
-        let hairpin = match self.shared.local.lookup(parsed.destination) {
+        let hairpin = match self.shared.local_to(Facing::inside(account.realm), parsed.destination) {
             Some(Local::Own(_)) => {
                 account.steps.push(Step::OwnAddress(destination.address));
-                return self.explain_local(Side::Inside, parsed);
+                return self.explain_local(Facing::inside(account.realm), parsed);
             }
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             Some(Local::OwnAndPool(_, address)) => {
                 let owned = self.shared.owner(address, protocol, parsed.destination_port).is_some();
                 if !owned || protocol == Protocol::Icmp {
                     account.steps.push(Step::OwnAddress(destination.address));
-                    return self.explain_local(Side::Inside, parsed);
+                    return self.explain_local(Facing::inside(account.realm), parsed);
                 }
                 Some(address)
             }
@@ -358,7 +358,7 @@ impl Shard {
             Some(Local::OwnAndPool(_, address)) => (address, true),
             Some(Local::Own(interface)) if self.shared.side(interface) == Side::Outside => {
                 account.steps.push(Step::OwnAddress(destination.address));
-                return self.explain_local(Side::Outside, parsed);
+                return self.explain_local(Facing::OUTSIDE, parsed);
             }
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             None if !destination_is_valid(parsed.destination) => return Verdict::DestinationInvalid,
@@ -369,13 +369,13 @@ impl Shard {
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
         let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
-        let forged = if via == Via::Outside { self.check_source(Side::Outside, parsed.source) } else { None };
+        let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
         let index = match owner {
             Some((worker, mapping)) if worker == self.worker && self.is_alive(mapping.0, now) => mapping.0,
             _ => {
                 if owner.is_none() && is_own && parsed.class != Class::IcmpReply {
                     account.steps.push(Step::OwnAddress(destination.address));
-                    return self.explain_local(Side::Outside, parsed);
+                    return self.explain_local(Facing::OUTSIDE, parsed);
                 }
                 account.steps.push(Step::NoMapping);
                 return match forged {
@@ -385,7 +385,11 @@ impl Shard {
                 };
             }
         };
-        account.realm = self.mappings.get(index).realm();
+        let realm = self.mappings.get(index).realm();
+        if via == Via::Hairpin && !self.shared.may_hairpin(account.realm, realm) {
+            return Verdict::HairpinRefused;
+        }
+        account.realm = realm;
         self.explain_mapping(now, index, account);
         let facts = *self.shared.facts(address);
         let by = Shard::hashed_by(&facts, protocol);
@@ -421,7 +425,7 @@ impl Shard {
         }
     }
 
-    fn explain_local(&self, from: Side, parsed: &Parsed) -> Verdict {
+    fn explain_local(&self, from: Facing, parsed: &Parsed) -> Verdict {
         if let Some(verdict) = self.check_source(from, parsed.source) {
             return verdict;
         }
@@ -440,11 +444,11 @@ impl Shard {
         out_by: Side,
         account: &mut Account,
     ) -> Verdict {
-        let from = if out_by == Side::Outside { Side::Inside } else { Side::Outside };
+        let from = if out_by == Side::Outside { Facing::inside(account.realm) } else { Facing::OUTSIDE };
         if let Some(verdict) = self.check_source(from, parsed.source) {
             return verdict;
         }
-        match (from, self.shared.local.lookup(parsed.destination)) {
+        match (from.side, self.shared.local_to(from, parsed.destination)) {
             (_, Some(Local::Own(_))) | (Side::Inside, Some(Local::OwnAndPool(..))) => return Verdict::LocalIgnored,
             (Side::Outside, Some(_)) => return Verdict::ProtocolUnsupported,
             _ => {}

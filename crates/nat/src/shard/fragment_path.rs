@@ -32,7 +32,7 @@ impl Shard {
     #[inline(never)]
     pub(super) fn outbound_fragment<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { parsed, .. } = at;
-        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
+        if let Some(verdict) = self.check_source(self.shared.facing(at.meta.ingress), parsed.source) {
             return Fate::Done(verdict);
         }
         if parsed.protocol().is_none() {

@@ -25,6 +25,7 @@ use crate::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::Facing;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -105,6 +106,9 @@ impl Shard {
         }
         let remote_port = remote_port(protocol, parsed.source_port);
         let mapping = self.mappings.get(index);
+        if via == Via::Hairpin && !self.shared.may_hairpin(self.shared.realm_of(meta.ingress), mapping.realm()) {
+            return Fate::Done(Verdict::HairpinRefused);
+        }
         let session = if mapping.session_matches(parsed.source, remote_port, now)
             && mapping.session_is_hairpin() == (via == Via::Hairpin)
         {
@@ -137,7 +141,7 @@ impl Shard {
     ) -> Result<Option<SessionRef>, Fate> {
         let Arrival { now, parsed, .. } = at;
         if via == Via::Outside
-            && let Some(verdict) = self.check_source(Side::Outside, parsed.source)
+            && let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source)
         {
             return Err(Fate::Done(verdict));
         }
@@ -307,7 +311,7 @@ impl Shard {
     fn no_mapping(&mut self, at: Arrival<'_>, bytes: &[u8], via: Via) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if via == Via::Outside
-            && let Some(verdict) = self.check_source(Side::Outside, parsed.source)
+            && let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source)
         {
             return Fate::Done(verdict);
         }
@@ -360,7 +364,7 @@ impl Shard {
     /// Protocols without ports, from outside: passed untranslated by a rule, or dropped.
     pub(super) fn inbound_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        if let Some(verdict) = self.check_source(Side::Outside, parsed.source) {
+        if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {
             return Fate::Done(verdict);
         }
         match self.shared.local.lookup(parsed.destination) {

@@ -62,7 +62,7 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        if let Some(verdict) = self.check_source(side, parsed.source) {
+        if let Some(verdict) = self.check_source(self.facing_towards(side, meta), parsed.source) {
             return Fate::Done(verdict);
         }
         match parsed.class {
@@ -99,6 +99,14 @@ impl Shard {
         Fate::Forward { verdict: Verdict::Local, egress, length: length as u16 }
     }
 
+    /// The way back of a packet that came from this side.
+    fn facing_towards(&self, side: Side, meta: PacketMeta) -> Facing {
+        match side {
+            Side::Inside => Facing::inside(self.shared.realm_of(meta.ingress)),
+            Side::Outside => Facing::OUTSIDE,
+        }
+    }
+
     /// Tells the sender of `bytes`, an untouched packet that came from `towards`, why it ends here; within
     /// the limits of RFC 1812 §4.3.2.7 and §4.3.2.8 and of the operator's policy.
     #[cold]
@@ -127,10 +135,7 @@ impl Shard {
         }
         // A hairpinned packet shows its sender's external address here, which no route leads to: any inside
         // address of Natrix will do as the source then.
-        let towards = match towards {
-            Side::Inside => Facing::inside(self.shared.realm_of(meta.ingress)),
-            Side::Outside => Facing::OUTSIDE,
-        };
+        let towards = self.facing_towards(towards, meta);
         let from = if hairpinned {
             self.shared.any_own_address(towards)
         } else {

@@ -27,6 +27,7 @@ use crate::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::Facing;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -155,10 +156,10 @@ impl Shard {
         sink: &mut S,
     ) -> Result<(Way, Flow), Fate> {
         let Arrival { now, meta, parsed } = at;
-        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
+        if let Some(verdict) = self.check_source(self.shared.facing(at.meta.ingress), parsed.source) {
             return Err(Fate::Done(verdict));
         }
-        let hairpin = match self.shared.local.lookup(parsed.destination) {
+        let hairpin = match self.shared.local_to(self.shared.facing(meta.ingress), parsed.destination) {
             Some(Local::Own(_)) => return Err(self.local_packet(at, Side::Inside, bytes, sink)),
             Some(Local::Broadcast(_)) => return Err(Fate::Done(Verdict::DestinationInvalid)),
             Some(Local::OwnAndPool(_, address)) => {
@@ -188,6 +189,13 @@ impl Shard {
                 owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_alive(mapping.0, now));
             if key.protocol == Protocol::Icmp || !has_owner {
                 return Err(Fate::Done(Verdict::NoMapping));
+            }
+            // A mapping of another worker says its realm there, in the second half.
+            if let Some((worker, mapping)) = owner
+                && worker == self.worker
+                && !self.shared.may_hairpin(key.realm, self.mappings.get(mapping.0).realm())
+            {
+                return Err(Fate::Done(Verdict::HairpinRefused));
             }
         }
         let remote_port = remote_port(key.protocol, parsed.destination_port);
@@ -377,10 +385,12 @@ impl Shard {
     /// Protocols without ports: passed untranslated by a rule, or dropped.
     pub(super) fn outbound_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { parsed, .. } = at;
-        if let Some(verdict) = self.check_source(Side::Inside, parsed.source) {
+        if let Some(verdict) = self.check_source(self.shared.facing(at.meta.ingress), parsed.source) {
             return Fate::Done(verdict);
         }
-        if let Some(Local::Own(_) | Local::OwnAndPool(..)) = self.shared.local.lookup(parsed.destination) {
+        if let Some(Local::Own(_) | Local::OwnAndPool(..)) =
+            self.shared.local_to(self.shared.facing(at.meta.ingress), parsed.destination)
+        {
             return Fate::Done(Verdict::LocalIgnored);
         }
         let rule = self.shared.pass_rule(parsed.protocol_number, parsed.source, parsed.destination);
@@ -399,12 +409,12 @@ impl Shard {
 
     /// Sources that can not be: on either side impossible addresses, Natrix's own and the pools'; from outside also
     /// inside ones (RFC 2827 §4, RFC 6598 §4 "MUST filter such packets on ingress links").
-    pub(super) fn check_source(&self, from: Side, source: u32) -> Option<Verdict> {
+    pub(super) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
         if !source_is_valid(source) {
             return Some(Verdict::SourceInvalid);
         }
-        match self.shared.local.lookup(source) {
-            None => (from == Side::Outside && self.shared.is_inside(source)).then_some(Verdict::SourceSpoofed),
+        match self.shared.local_to(from, source) {
+            None => (from.side == Side::Outside && self.shared.is_inside(source)).then_some(Verdict::SourceSpoofed),
             Some(Local::Broadcast(_)) => Some(Verdict::SourceInvalid),
             Some(_) => Some(Verdict::SourceSpoofed),
         }

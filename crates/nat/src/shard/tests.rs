@@ -20,6 +20,8 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::view::Filter;
 
+mod realms;
+
 /// Collects what the shard sends by itself.
 #[derive(Default)]
 struct Caught(Vec<(Egress, Vec<u8>)>);
@@ -66,18 +68,30 @@ fn shard() -> Shard {
 
 /// One packet in, what leaves by its own buffer and by the sink.
 fn send(shard: &mut Shard, at_s: u64, side: Side, packet: &[u8]) -> (Option<Verdict>, Vec<Vec<u8>>) {
+    let (verdict, left) = send_by(shard, at_s, InterfaceId(side as u16), packet);
+    (verdict, left.into_iter().map(|(_, packet)| packet).collect())
+}
+
+/// One packet in by this interface; what leaves, with the interface it leaves by.
+fn send_by(
+    shard: &mut Shard,
+    at_s: u64,
+    ingress: InterfaceId,
+    packet: &[u8],
+) -> (Option<Verdict>, Vec<(InterfaceId, Vec<u8>)>) {
     let mut bytes = packet.to_vec();
     let mut caught = Caught::default();
-    let meta = PacketMeta { ingress: InterfaceId(side as u16), ..PacketMeta::default() };
+    let meta = PacketMeta { ingress, ..PacketMeta::default() };
     let mut burst = [Packet::new(&mut bytes, meta)];
     shard.counters_mut().received += 1;
     shard.process(Instant::ORIGIN + Duration::from_secs(at_s), &mut burst, &mut caught);
     let (outcome, verdict) = (burst[0].outcome, burst[0].verdict);
-    let mut left: Vec<Vec<u8>> = caught.0.into_iter().map(|(_, packet)| packet).collect();
-    if let Outcome::Transmit { length, .. } = outcome {
-        left.push(bytes[..usize::from(length)].to_vec());
+    let mut left: Vec<(InterfaceId, Vec<u8>)> =
+        caught.0.into_iter().map(|(egress, packet)| (egress.interface, packet)).collect();
+    if let Outcome::Transmit { egress, length } = outcome {
+        left.push((egress.interface, bytes[..usize::from(length)].to_vec()));
     }
-    for packet in &left {
+    for (_, packet) in &left {
         assert_eq!(verify::faults(packet), [], "every packet that leaves is sound");
     }
     let counters = shard.counters();
