@@ -14,6 +14,7 @@ use nat::types::Side;
 
 use crate::check::routes::ResolvedRoute;
 use crate::draft::Draft;
+use crate::draft::interface::InterfaceDraft;
 use crate::report::Placed;
 use crate::report::Report;
 
@@ -22,6 +23,8 @@ pub(crate) struct Reach {
     pub(crate) side: Side,
     pub(crate) prefix: Prefix,
     pub(crate) interface: usize,
+    /// VRF of the interface; means nothing outside.
+    pub(crate) vrf: String,
     /// For messages: `interface "lan"`, `the route on line 7`.
     pub(crate) by: String,
 }
@@ -32,15 +35,21 @@ pub(crate) fn reaches(draft: &Draft, routes: &[ResolvedRoute]) -> Vec<Reach> {
     for (interface, written) in draft.interfaces.iter().enumerate() {
         let Some(side) = written.side else { continue };
         for (prefix, _) in written.connected() {
-            reaches.push(Reach { side, prefix, interface, by: format!("interface \"{}\"", written.label()) });
+            let by = format!("interface \"{}\"", written.label());
+            reaches.push(Reach { side, prefix, interface, vrf: vrf_of(written), by });
         }
     }
     for route in routes {
-        let Some(side) = draft.interfaces.get(route.interface).and_then(|interface| interface.side) else { continue };
+        let Some(leads) = draft.interfaces.get(route.interface) else { continue };
+        let (Some(side), vrf) = (leads.side, vrf_of(leads)) else { continue };
         let by = format!("the route {}", route.place.on_line());
-        reaches.push(Reach { side, prefix: route.prefix, interface: route.interface, by });
+        reaches.push(Reach { side, prefix: route.prefix, interface: route.interface, vrf, by });
     }
     reaches
+}
+
+fn vrf_of(interface: &InterfaceDraft) -> String {
+    interface.vrf.as_ref().map_or_else(String::new, |vrf| vrf.value.clone())
 }
 
 /// Reports names that stand twice.

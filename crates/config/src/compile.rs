@@ -6,6 +6,8 @@ use nat::settings::Interface;
 use nat::settings::Pool;
 use nat::settings::Route;
 use nat::types::InterfaceId;
+use nat::types::RealmId;
+use nat::types::Side;
 use toml_edit::ImDocument;
 
 use crate::check;
@@ -64,9 +66,11 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     }
 
     let singles = &draft.singles;
+    let realm_names = check::interfaces::vrf_names(&draft.interfaces);
     let config = Config {
         nat: Settings {
-            interfaces: draft.interfaces.iter().zip(&links.mtus).filter_map(interface).collect(),
+            interfaces: draft.interfaces.iter().zip(&links.mtus).filter_map(|it| interface(it, &realm_names)).collect(),
+            hairpin_between_realms: singles.hairpin_between_vrfs,
             routes: routes
                 .iter()
                 .map(|route| Route {
@@ -75,7 +79,8 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
                     interface: InterfaceId(u16::try_from(route.interface).unwrap_or(u16::MAX)),
                 })
                 .collect(),
-            pools: draft.pools.iter().zip(addresses).filter_map(pool).collect(),
+            pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
+            realm_names,
             pass_rules,
             timeouts: singles.timeouts,
             limits,
@@ -95,17 +100,26 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
 }
 
-fn interface((draft, mtu): (&InterfaceDraft, &u16)) -> Option<Interface> {
+fn interface((draft, mtu): (&InterfaceDraft, &u16), realm_names: &[String]) -> Option<Interface> {
     Some(Interface {
         name: draft.name.as_ref()?.value.clone(),
         side: draft.side?,
-        realm: nat::types::RealmId::default(),
+        realm: match draft.facing()? {
+            (Side::Inside, vrf) => realm_id(vrf, realm_names)?,
+            (Side::Outside, _) => RealmId::default(),
+        },
         addresses: draft.addresses.iter().map(|own| own.value).collect(),
         mtu: *mtu,
     })
 }
 
-fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>)) -> Option<Pool> {
+/// The number of the realm with this name.
+fn realm_id(vrf: &str, realm_names: &[String]) -> Option<RealmId> {
+    let position = realm_names.iter().position(|name| name == vrf)?;
+    u16::try_from(position).ok().map(RealmId)
+}
+
+fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: &[String]) -> Option<Pool> {
     let ports = &draft.ports.as_ref()?.value;
     let reserved = draft.reserved_ports.iter().flat_map(|range| range.value.clone());
     let mut reserved_ports: Vec<u16> = reserved.filter(|port| ports.contains(port)).collect();
@@ -118,7 +132,7 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>)) -> Option<Poo
         port_max: *ports.end(),
         reserved_ports,
         subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
-        realms: Vec::new(),
+        realms: draft.vrfs.iter().filter_map(|vrf| realm_id(&vrf.value, realm_names)).collect(),
         pooling: draft.pooling,
         filtering: draft.filtering,
         parity: draft.parity,

@@ -113,8 +113,12 @@ fn single<'a>(root: &'a Table, name: &str, empty: &'a Table, report: &mut Report
 
 /// The name of an interface or pool.
 fn name(section: &Section, report: &mut Report) -> Option<Placed<String>> {
+    section.text("name", report).and_then(|text| as_name(text, report))
+}
+
+/// A string that is to be a name.
+fn as_name(name: Placed<String>, report: &mut Report) -> Option<Placed<String>> {
     const LENGTH_MAX: usize = 32;
-    let name = section.text("name", report)?;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts_well = name.value.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !starts_well || name.value.len() > LENGTH_MAX || !name.value.chars().all(is_allowed) {

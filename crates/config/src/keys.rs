@@ -186,6 +186,13 @@ const INTERFACE: &[Key] = &[
         "`inside` faces the subscribers, `outside` the Internet.",
     ),
     key(
+        "vrf",
+        Kind::Text("as `name`"),
+        Preset::Value("\"default\""),
+        "Of an inside interface: the set of subscribers it belongs to. Inside addresses of one VRF mean nothing in another, so \
+         that they may overlap; the mappings, pairing and limits of a subscriber are those of its VRF. At most 128.",
+    ),
+    key(
         "driver",
         Kind::Text(
             "PCI address, or one of `net_af_xdp`, `net_af_packet`, `net_tap`, `net_memif`, `net_virtio_user`, \
@@ -285,6 +292,13 @@ const POOL: &[Key] = &[
          interface or route.",
     ),
     key(
+        "vrfs",
+        Kind::List("name of a VRF"),
+        Preset::Derived { rule: "all", example: "[\"default\"]" },
+        "VRFs whose subscribers the pool serves. Pools of different VRFs may serve the same prefixes; a pool of several \
+         shares its addresses among them.",
+    ),
+    key(
         "pooling",
         Kind::Choice(&["paired", "arbitrary"]),
         Preset::Value("\"paired\""),
@@ -331,13 +345,22 @@ const RULE: &[Key] = &[
     key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),
 ];
 
-const SUBSCRIBER: &[Key] = &[key(
-    "sessions_per_mapping",
-    Kind::Integer { min: 1, max: 65_535, unit: "sessions" },
-    Preset::Value("4096"),
-    "Remote endpoints one mapping can talk to at once; the next gets no session and its packets are dropped. Keeps one \
-     subscriber from filling the table (RFC 6888 REQ-5).",
-)];
+const SUBSCRIBER: &[Key] = &[
+    key(
+        "sessions_per_mapping",
+        Kind::Integer { min: 1, max: 65_535, unit: "sessions" },
+        Preset::Value("4096"),
+        "Remote endpoints one mapping can talk to at once; the next gets no session and its packets are dropped. Keeps one \
+         subscriber from filling the table (RFC 6888 REQ-5).",
+    ),
+    key(
+        "hairpin_between_vrfs",
+        Kind::Boolean,
+        Preset::Value("true"),
+        "Subscribers of different VRFs reach each other's external endpoints (RFC 4787 REQ-9), as they would over the \
+         Internet. Without, such packets are dropped as `hairpin_refused`.",
+    ),
+];
 
 const TIMEOUTS: &[Key] = &[
     key(

@@ -45,7 +45,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             interfaces: Vec::new(),
-            realm_names: Vec::new(),
+            realm_names: vec!["default".to_owned()],
             hairpin_between_realms: true,
             routes: Vec::new(),
             pools: Vec::new(),

@@ -1,12 +1,15 @@
 //! Interfaces against each other: names, devices, VLANs, addresses.
 
+use core::net::Ipv4Addr;
 use std::collections::HashMap;
 
+use nat::types::RealmId;
 use nat::types::Side;
 
 use crate::check::unique_names;
 use crate::draft::interface::Attachment;
 use crate::draft::interface::InterfaceDraft;
+use crate::draft::interface::VRF_DEFAULT;
 use crate::model::InterfaceLink;
 use crate::report::Place;
 use crate::report::Report;
@@ -29,6 +32,7 @@ pub(crate) fn check(interfaces: &[InterfaceDraft], report: &mut Report) -> Links
     unique_names("interface", interfaces.iter().filter_map(|interface| interface.name.as_ref()), report);
     unique_devices(interfaces, report);
     both_sides(interfaces, report);
+    vrfs_max(interfaces, report);
     unique_addresses(interfaces, report);
     let links = links(interfaces, report);
     unique_vlans(interfaces, &links, report);
@@ -46,6 +50,27 @@ fn ports_max(interfaces: &[InterfaceDraft], links: &Links, report: &mut Report) 
         let remedy = "share ports by 802.1Q with parent and vlan";
         report.fault(&beyond.place, problem, format!("ports: {}", links.ports.len()), remedy);
     }
+}
+
+fn vrfs_max(interfaces: &[InterfaceDraft], report: &mut Report) {
+    let names = vrf_names(interfaces);
+    if names.len() > RealmId::COUNT_MAX {
+        let nowhere = Place { path: "interface".to_owned(), line: None };
+        let problem = format!("all together name more than {} VRFs", RealmId::COUNT_MAX);
+        let remedy = "share VRFs, or run a further instance";
+        report.fault(&nowhere, problem, format!("VRFs: {}", names.len()), remedy);
+    }
+}
+
+/// The names of all VRFs; the position is the number of the realm. The first is that of interfaces that name none.
+pub(crate) fn vrf_names(interfaces: &[InterfaceDraft]) -> Vec<String> {
+    let mut names = vec![VRF_DEFAULT.to_owned()];
+    for (_, vrf) in interfaces.iter().filter_map(InterfaceDraft::facing).filter(|(side, _)| *side == Side::Inside) {
+        if !names.iter().any(|name| name == vrf) {
+            names.push(vrf.to_owned());
+        }
+    }
+    names
 }
 
 fn unique_devices(interfaces: &[InterfaceDraft], report: &mut Report) {
@@ -84,17 +109,22 @@ fn both_sides(interfaces: &[InterfaceDraft], report: &mut Report) {
 
 /// No address twice, and no two interfaces on one subnet.
 fn unique_addresses(interfaces: &[InterfaceDraft], report: &mut Report) {
-    let mut taken = HashMap::new();
+    let mut taken: HashMap<Ipv4Addr, Vec<(&InterfaceDraft, &Place)>> = HashMap::new();
     let mut connected: Vec<(nat::types::Prefix, usize, &Place)> = Vec::new();
     for (index, interface) in interfaces.iter().enumerate() {
         for own in &interface.addresses {
-            if let Some(first) = taken.insert(own.value.address, &own.place) {
+            let holders = taken.entry(own.value.address).or_default();
+            if let Some((_, first)) = holders.iter().find(|(other, _)| interface.shares_addresses_with(other)) {
                 let problem = format!("stands in the file twice, first {}", first.on_line());
                 report.fault(&own.place, problem, own.value.address.to_string(), "write each address once");
             }
+            holders.push((interface, &own.place));
         }
         for (prefix, place) in interface.connected() {
-            let other = connected.iter().find(|(other, owner, _)| *owner != index && other.overlaps(prefix));
+            let is_other = |owner: usize| {
+                owner != index && interfaces.get(owner).is_some_and(|other| interface.shares_addresses_with(other))
+            };
+            let other = connected.iter().find(|(other, owner, _)| is_other(*owner) && other.overlaps(prefix));
             if let Some((other, owner, _)) = other {
                 let label = interfaces.get(*owner).map_or("?", InterfaceDraft::label);
                 let problem = format!("is on a subnet that overlaps {other} of interface \"{label}\"");

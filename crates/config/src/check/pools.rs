@@ -7,6 +7,7 @@ use nat::types::Prefix;
 use nat::types::Side;
 
 use crate::check::Reach;
+use crate::check::interfaces::vrf_names;
 use crate::check::range_text;
 use crate::check::routes::ResolvedRoute;
 use crate::check::unique_names;
@@ -16,6 +17,9 @@ use crate::draft::pool::PoolDraft;
 use crate::keys::POOL_ADDRESSES_MAX;
 use crate::report::Place;
 use crate::report::Report;
+use crate::report::nearest;
+use crate::report::one_of;
+use crate::section::quoted;
 
 /// Consecutive addresses of one pool, after its exclusions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +50,7 @@ pub(crate) fn check(
         runs.extend(own_runs(index, pool, report));
         ports_left(pool, report);
     }
+    known_vrfs(draft, report);
     subscribers(pools, reaches, is_network_clean, report);
     if is_network_clean {
         everyone_served(draft, reaches, report);
@@ -127,9 +132,25 @@ fn ports_left(pool: &PoolDraft, report: &mut Report) {
     }
 }
 
+/// Each VRF a pool names is that of an interface.
+fn known_vrfs(draft: &Draft, report: &mut Report) {
+    let known = vrf_names(&draft.interfaces);
+    for vrf in draft.pools.iter().flat_map(|pool| &pool.vrfs) {
+        if known.contains(&vrf.value) {
+            continue;
+        }
+        let names = known.iter().map(String::as_str);
+        let remedy = match nearest(&vrf.value, names.clone()) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => format!("write the vrf of an inside interface: {}", one_of(names.take(4))),
+        };
+        report.fault(&vrf.place, "is the VRF of no interface", quoted(&vrf.value), remedy);
+    }
+}
+
 /// Each prefix of subscribers has one pool, and a way to it.
 fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
-    let mut taken: HashMap<Prefix, (usize, &Place)> = HashMap::new();
+    let mut taken: HashMap<Prefix, Vec<usize>> = HashMap::new();
     for (index, pool) in pools.iter().enumerate() {
         for subscribers in &pool.subscribers {
             let prefix = subscribers.value;
@@ -137,7 +158,9 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
                 Some(_) => subscribers.place.clone(),
                 None => Place { path: format!("{}.subscribers", pool.place.path), line: pool.place.line },
             };
-            if let Some((owner, _)) = taken.get(&prefix) {
+            let owners = taken.entry(prefix).or_default();
+            let is_shared = |owner: &&usize| pools.get(**owner).is_some_and(|other| other.shares_vrf_with(pool));
+            if let Some(owner) = owners.iter().find(is_shared) {
                 let label = pools.get(*owner).map_or("?", PoolDraft::label);
                 let problem = if *owner == index {
                     "stands there twice".to_owned()
@@ -148,8 +171,9 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
                 report.fault(&place, problem, prefix.to_string(), remedy);
                 continue;
             }
-            taken.insert(prefix, (index, &subscribers.place));
-            let is_inside = |reach: &Reach| reach.side == Side::Inside && reach.prefix.overlaps(prefix);
+            owners.push(index);
+            let is_inside =
+                |reach: &Reach| reach.side == Side::Inside && pool.serves(&reach.vrf) && reach.prefix.overlaps(prefix);
             if is_network_clean && !reaches.iter().any(is_inside) {
                 let remedy = "add an inside [[route]] or interface that leads there";
                 report.fault(&place, "can not be reached by any inside interface or route", prefix.to_string(), remedy);
@@ -161,7 +185,9 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
 /// Each inside interface has somebody behind it whom a pool serves or a rule passes.
 fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
     // Faulty subscribers would leave interfaces unserved that are not meant to be.
-    let is_known = |pool: &PoolDraft| !pool.subscribers.is_empty();
+    let vrfs = vrf_names(&draft.interfaces);
+    let is_known =
+        |pool: &PoolDraft| !pool.subscribers.is_empty() && pool.vrfs.iter().all(|vrf| vrfs.contains(&vrf.value));
     if draft.pools.is_empty() || !draft.pools.iter().all(is_known) {
         return;
     }
@@ -170,7 +196,8 @@ fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
             reaches.iter().filter(|reach| reach.side == Side::Inside && reach.interface == index).peekable();
         let Some(first) = behind.peek().map(|reach| reach.prefix) else { continue };
         let is_served = behind.any(|reach| {
-            let pools = draft.pools.iter().flat_map(|pool| &pool.subscribers);
+            let pools = draft.pools.iter().filter(|pool| pool.serves(&reach.vrf));
+            let pools = pools.flat_map(|pool| &pool.subscribers);
             let rules = draft.rules.iter().filter_map(|rule| rule.inside.as_ref());
             pools.chain(rules).any(|served| served.value.overlaps(reach.prefix))
         });

@@ -31,8 +31,9 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) -> Vec<ResolvedRoute> {
         let named = named_interface(&draft.interfaces, route, report);
         let Some(interface) = next_hop_interface(&draft.interfaces, route, named, report) else { continue };
         let (Some(prefix), Some(via)) = (&route.prefix, &route.via) else { continue };
-        let side = draft.interfaces.get(interface).and_then(|interface| interface.side);
-        if let Some(first) = taken.get(&(side.map(nat::types::Side::index), prefix.value)) {
+        let leads = draft.interfaces.get(interface);
+        let facing = leads.and_then(InterfaceDraft::facing).map(|(side, vrf)| (side.index(), vrf));
+        if let Some(first) = taken.get(&(facing, prefix.value)) {
             let first: &&Place = first;
             let problem = format!("is the prefix of another route {}", first.on_line());
             report.fault(
@@ -43,9 +44,10 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) -> Vec<ResolvedRoute> {
             );
             continue;
         }
-        taken.insert((side.map(nat::types::Side::index), prefix.value), &prefix.place);
+        taken.insert((facing, prefix.value), &prefix.place);
         let same = |other: &&InterfaceDraft| {
-            other.side == side && other.connected().any(|(connected, _)| connected == prefix.value)
+            other.facing().map(|(side, vrf)| (side.index(), vrf)) == facing
+                && other.connected().any(|(connected, _)| connected == prefix.value)
         };
         if let Some(other) = draft.interfaces.iter().find(same) {
             let problem = format!("is the connected prefix of interface \"{}\"", other.label());
@@ -94,7 +96,16 @@ fn next_hop_interface(
         let holding = interface.connected().filter(|(prefix, _)| prefix.contains(via.value));
         holding.map(|(prefix, _)| prefix).max_by_key(|prefix| prefix.length())
     };
-    let found = interfaces.iter().enumerate().find_map(|(index, interface)| Some((index, connected(interface)?)));
+    // Inside, VRFs may share subnets: the named one counts then.
+    let holding: Vec<(usize, Prefix)> =
+        interfaces.iter().enumerate().filter_map(|(index, it)| Some((index, connected(it)?))).collect();
+    let found = holding.iter().find(|(index, _)| named == Some(*index)).or(holding.first()).copied();
+    if let (None, [(one, _), (other, _), ..]) = (named, holding.as_slice()) {
+        let label = |index: usize| interfaces.get(index).map_or("?", InterfaceDraft::label);
+        let problem = format!("is on subnets of interfaces \"{}\" and \"{}\"", label(*one), label(*other));
+        report.fault(&via.place, problem, seen, "write interface = and the name of the one that is meant");
+        return None;
+    }
     let Some((interface, prefix)) = found else {
         let subnets: Vec<String> = interfaces
             .iter()
@@ -113,7 +124,9 @@ fn next_hop_interface(
         report.fault(&via.place, problem, seen, "remove interface from the route, or write another next hop");
         return None;
     }
-    let own = interfaces.iter().find(|other| other.addresses.iter().any(|own| own.value.address == via.value));
+    let leads = interfaces.get(interface)?;
+    let own = interfaces.iter().filter(|other| leads.shares_addresses_with(other));
+    let own = own.into_iter().find(|other| other.addresses.iter().any(|own| own.value.address == via.value));
     if let Some(own) = own {
         let problem = format!("is Natrix's own address on interface \"{}\"", own.label());
         report.fault(&via.place, problem, seen, "write the address of the router behind it");

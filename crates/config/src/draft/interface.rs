@@ -6,6 +6,7 @@ use nat::settings::InterfaceAddress;
 use nat::types::Prefix;
 use nat::types::Side;
 
+use crate::draft::as_name;
 use crate::draft::name;
 use crate::driver;
 use crate::driver::Driver;
@@ -21,11 +22,16 @@ pub(crate) struct InterfaceDraft {
     pub(crate) place: Place,
     pub(crate) name: Option<Placed<String>>,
     pub(crate) side: Option<Side>,
+    /// The inside realm; of an outside interface the preset one.
+    pub(crate) vrf: Option<Placed<String>>,
     pub(crate) attachment: Attachment,
     pub(crate) vlan: Option<Placed<u16>>,
     pub(crate) addresses: Vec<Placed<InterfaceAddress>>,
     pub(crate) mtu: Option<Placed<u16>>,
 }
+
+/// The VRF of interfaces that name none.
+pub(crate) const VRF_DEFAULT: &str = "default";
 
 /// Where its packets are.
 pub(crate) enum Attachment {
@@ -45,11 +51,18 @@ impl InterfaceDraft {
             let remedy = "write vlan = and the number of its VLAN";
             report.fault(&section.place, "has a parent and no vlan", "", remedy);
         }
+        let name = name(section, report);
+        let side = section.choice("realm", report);
+        let side = side.map(|realm| if realm == "inside" { Side::Inside } else { Side::Outside });
+        let vrf = section.text("vrf", report).and_then(|text| as_name(text, report));
+        if let Some(vrf) = vrf.as_ref().filter(|vrf| vrf.value != VRF_DEFAULT && side == Some(Side::Outside)) {
+            let remedy = "remove it, or write realm = \"inside\"";
+            report.fault(&vrf.place, "is for inside interfaces; the outside is one realm", quoted(&vrf.value), remedy);
+        }
         InterfaceDraft {
-            name: name(section, report),
-            side: section
-                .choice("realm", report)
-                .map(|realm| if realm == "inside" { Side::Inside } else { Side::Outside }),
+            name,
+            side,
+            vrf,
             attachment,
             vlan,
             addresses: addresses(section, report),
@@ -61,6 +74,24 @@ impl InterfaceDraft {
     /// Its name, for messages.
     pub(crate) fn label(&self) -> &str {
         self.name.as_ref().map_or("?", |name| name.value.as_str())
+    }
+
+    /// Which addresses it may not share: those of the outside, or of its VRF. None while that is not known.
+    pub(crate) fn facing(&self) -> Option<(Side, &str)> {
+        let vrf = self.vrf.as_ref()?.value.as_str();
+        Some(match self.side? {
+            Side::Inside => (Side::Inside, vrf),
+            Side::Outside => (Side::Outside, ""),
+        })
+    }
+
+    /// Whether inside addresses of the two mean the same.
+    pub(crate) fn shares_addresses_with(&self, other: &InterfaceDraft) -> bool {
+        match (self.facing(), other.facing()) {
+            (Some((Side::Inside, vrf)), Some((Side::Inside, other))) => vrf == other,
+            // A faulty VRF is not this one.
+            _ => self.vrf.is_some() && other.vrf.is_some(),
+        }
     }
 
     /// Its connected prefixes; those of one address only connect nothing.

@@ -29,6 +29,8 @@ pub(crate) struct PoolDraft {
     pub(crate) ports: Option<Placed<RangeInclusive<u16>>>,
     pub(crate) reserved_ports: Vec<Placed<RangeInclusive<u16>>>,
     pub(crate) subscribers: Vec<Placed<Prefix>>,
+    /// None named means all.
+    pub(crate) vrfs: Vec<Placed<String>>,
     pub(crate) pooling: Pooling,
     pub(crate) filtering: [Filtering; Protocol::COUNT],
     pub(crate) parity: bool,
@@ -46,6 +48,7 @@ impl PoolDraft {
             ports: section.parsed("ports", values::ports, report),
             reserved_ports: reserved_ports(section, report),
             subscribers: subscribers(section, report),
+            vrfs: vrfs(section, report),
             pooling: match section.choice("pooling", report) {
                 Some("arbitrary") => Pooling::Arbitrary,
                 _ => Pooling::Paired,
@@ -53,6 +56,16 @@ impl PoolDraft {
             filtering: filtering(section, report),
             parity: section.boolean("parity", report).unwrap_or_default(),
         }
+    }
+
+    /// Whether it serves subscribers of this VRF.
+    pub(crate) fn serves(&self, vrf: &str) -> bool {
+        self.vrfs.is_empty() || self.vrfs.iter().any(|served| served.value == vrf)
+    }
+
+    /// Whether some VRF could be served by both.
+    pub(crate) fn shares_vrf_with(&self, other: &PoolDraft) -> bool {
+        self.vrfs.is_empty() || other.vrfs.is_empty() || self.vrfs.iter().any(|vrf| other.serves(&vrf.value))
     }
 
     /// Its name, for messages.
@@ -72,6 +85,14 @@ fn subscribers(section: &Section, report: &mut Report) -> Vec<Placed<Prefix>> {
         report.fault(&section.place_of("subscribers", report), "is empty, so that nobody is served", "[]", remedy);
     }
     prefixes
+}
+
+fn vrfs(section: &Section, report: &mut Report) -> Vec<Placed<String>> {
+    if is_empty_array(section, "vrfs") {
+        let remedy = "remove it to serve every VRF, or write the names of those to serve";
+        report.fault(&section.place_of("vrfs", report), "is empty, so that nobody is served", "[]", remedy);
+    }
+    section.parsed_list("vrfs", |text| Ok(text.to_owned()), "the name of a VRF", report)
 }
 
 /// Numbers or strings, mixed as you like.

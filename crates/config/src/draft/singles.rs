@@ -29,6 +29,7 @@ pub(crate) struct Singles {
     pub(crate) inbound_refresh: bool,
     /// For the whole instance: not yet shared out to the workers.
     pub(crate) limits: Limits,
+    pub(crate) hairpin_between_vrfs: bool,
     pub(crate) mappings_place: Place,
     /// As `limits`, the rate of errors is that of the whole instance.
     pub(crate) icmp: IcmpPolicy,
@@ -70,6 +71,7 @@ impl Singles {
             timeouts: timeouts(&timers, report),
             inbound_refresh: timers.boolean("inbound_refresh", report).unwrap_or_default(),
             limits: limits(&tables, &subscriber, report),
+            hairpin_between_vrfs: subscriber.boolean("hairpin_between_vrfs", report).unwrap_or(true),
             mappings_place: tables.place_of("mappings", report),
             icmp: icmp_policy(&icmp, report),
             answer_unsolicited_syn: icmp.boolean("answer_unsolicited_syn", report).unwrap_or_default(),

@@ -7,6 +7,7 @@ use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::settings::Pooling;
 use nat::settings::Timeouts;
+use nat::types::RealmId;
 use toml_edit::ImDocument;
 use toml_edit::TableLike;
 
@@ -48,6 +49,12 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((pool.pooling, pool.parity), (Pooling::Arbitrary, true));
     let filtering = [Filtering::AddressDependent, Filtering::AddressAndPortDependent, Filtering::EndpointIndependent];
     assert_eq!(pool.filtering, filtering);
+    assert_eq!(pool.realms, [RealmId(1)]);
+    assert_eq!(
+        (nat.interfaces[0].realm, nat.realm_names.as_slice()),
+        (RealmId(1), ["default", "red"].map(String::from).as_slice())
+    );
+    assert!(!nat.hairpin_between_realms);
     assert_eq!(nat.pass_rules[0].protocol, 47);
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),
