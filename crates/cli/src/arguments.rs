@@ -432,6 +432,9 @@ pub struct OwnerFilter {
     /// Name of the pool
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
+    /// Name of the VRF
+    #[arg(long, value_name = "NAME")]
+    pub vrf: Option<String>,
     /// Number of the worker
     #[arg(long, value_name = "N")]
     pub worker: Option<u8>,

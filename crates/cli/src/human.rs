@@ -137,3 +137,8 @@ mod tests {
         }
     }
 }
+
+/// An inside address or endpoint, with its VRF unless that is the preset one: `blue/10.0.0.1`.
+pub(crate) fn in_vrf<T: ToString>(vrf: &str, inside: T) -> String {
+    if vrf == "default" { inside.to_string() } else { format!("{vrf}/{}", inside.to_string()) }
+}

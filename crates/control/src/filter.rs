@@ -44,6 +44,9 @@ pub struct Filter {
     /// Name of the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    /// Name of the VRF.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// Owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u8>,
@@ -68,6 +71,8 @@ pub struct Candidate<'a> {
     pub state: Option<&'a str>,
     /// Name of the pool.
     pub pool: Option<&'a str>,
+    /// Name of the VRF.
+    pub vrf: Option<&'a str>,
     /// Owner.
     pub worker: Option<u8>,
 }
@@ -97,6 +102,7 @@ impl Filter {
             && holds(self.port, has_ports, |wanted, has| has.contains(&Some(wanted)))
             && holds(self.state.as_deref(), candidate.state, |wanted, has| wanted == has)
             && holds(self.pool.as_deref(), candidate.pool, |wanted, has| wanted == has)
+            && holds(self.vrf.as_deref(), candidate.vrf, |wanted, has| wanted == has)
             && holds(self.worker, candidate.worker, |wanted, has| wanted == has)
     }
 }

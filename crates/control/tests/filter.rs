@@ -21,6 +21,7 @@ fn session() -> Candidate<'static> {
         remote: Some(SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 7), 443)),
         state: Some("established"),
         pool: Some("public"),
+        vrf: None,
         worker: Some(1),
     }
 }

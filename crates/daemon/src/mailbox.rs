@@ -10,7 +10,7 @@ use nat::Counters;
 use nat::Instant;
 use nat::Protocol;
 use nat::types::Endpoint;
-use nat::types::Side;
+use nat::types::Facing;
 use nat::view::Explanation;
 use nat::view::Filter;
 use nat::view::MappingView;
@@ -81,7 +81,7 @@ pub enum Question {
     /// What would happen to this IP packet.
     Explain {
         /// Where it would come from.
-        side: Side,
+        from: Facing,
         /// The packet.
         packet: Vec<u8>,
         /// Out: the explanation.
@@ -228,9 +228,9 @@ impl<I: Io> Worker<I> {
                 let mapping = self.shard.mapping_by_external(now, external, protocol);
                 Question::Holder { external, protocol, mapping }
             }
-            Question::Explain { side, packet, .. } => {
-                let explanation = Some(self.shard.explain(now, side.into(), &packet));
-                Question::Explain { side, packet, explanation }
+            Question::Explain { from, packet, .. } => {
+                let explanation = Some(self.shard.explain(now, from, &packet));
+                Question::Explain { from, packet, explanation }
             }
             Question::TraceStart(tap) => Question::TraceStart(tap.and_then(|tap| self.tracer.start(tap).err())),
             Question::TraceStop(id) => {

@@ -104,6 +104,8 @@ pub struct Filter {
     pub remote_port: Option<u16>,
     /// Pool.
     pub pool: Option<PoolId>,
+    /// Inside realm.
+    pub realm: Option<RealmId>,
     /// TCP state (sessions only).
     pub state: Option<TcpState>,
 }

@@ -48,6 +48,7 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 internal: arguments.internal,
                 external: arguments.external,
                 pool: arguments.owner.pool.clone(),
+                vrf: arguments.owner.vrf.clone(),
                 worker: arguments.owner.worker,
                 ..Filter::default()
             };
@@ -91,6 +92,7 @@ fn filter_of(endpoints: &EndpointFilters) -> Filter {
         external_port: endpoints.external.and_then(|external| external.port),
         port: endpoints.port,
         pool: endpoints.owner.pool.clone(),
+        vrf: endpoints.owner.vrf.clone(),
         worker: endpoints.owner.worker,
         ..Filter::default()
     }

@@ -142,7 +142,7 @@ impl Row for Subscriber {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            self.address.to_string(),
+            human::in_vrf(&self.vrf, self.address),
             human::or_dash(self.external_address),
             self.pool.clone(),
             human::count(self.mappings.udp),
@@ -170,7 +170,7 @@ impl Row for Mapping {
     fn cells(&self) -> Vec<String> {
         vec![
             self.protocol.to_string(),
-            self.internal.to_string(),
+            human::in_vrf(&self.vrf, self.internal),
             self.external.to_string(),
             human::count(self.sessions),
             human::duration_or_dash(self.age_us),
@@ -199,7 +199,7 @@ impl Row for Session {
     fn cells(&self) -> Vec<String> {
         vec![
             self.protocol.to_string(),
-            self.internal.to_string(),
+            human::in_vrf(&self.vrf, self.internal),
             self.external.to_string(),
             self.remote.to_string(),
             self.state.clone(),

@@ -88,6 +88,7 @@ fn candidate(reply: &Reply) -> Candidate<'_> {
             remote: Some(session.remote),
             state: Some(&session.state),
             pool: Some(&session.pool),
+            vrf: Some(&session.vrf),
             worker: Some(session.worker),
         },
         Reply::Subscriber(subscriber) => Candidate {

@@ -38,8 +38,10 @@ pub struct FindAnswer {
     pub place: Place,
     /// Internal address of the subscriber that holds it; null when nobody does.
     pub holder: Option<Ipv4Addr>,
-    /// Inside realm of the holder.
+    /// Inside realm of the holder, by number.
     pub realm: Option<u16>,
+    /// Inside realm of the holder, by the name of its VRF.
+    pub vrf: Option<String>,
     /// External address of the holder where it has one of its own.
     pub external_address: Option<Ipv4Addr>,
     /// Pool of the address.

@@ -28,8 +28,10 @@ words!(
 pub struct Subscriber {
     /// Internal address.
     pub address: Ipv4Addr,
-    /// Inside realm.
+    /// Inside realm, by number.
     pub realm: u16,
+    /// Inside realm, by the name of its VRF.
+    pub vrf: String,
     /// Pool that serves it.
     pub pool: String,
     /// External address it is paired with; null with arbitrary pooling.
@@ -47,8 +49,10 @@ pub struct Subscriber {
 pub struct Mapping {
     /// Transport.
     pub protocol: Protocol,
-    /// Inside realm.
+    /// Inside realm, by number.
     pub realm: u16,
+    /// Inside realm, by the name of its VRF.
+    pub vrf: String,
     /// Internal endpoint.
     pub internal: SocketAddrV4,
     /// External endpoint.
@@ -72,8 +76,10 @@ pub struct Mapping {
 pub struct Session {
     /// Transport.
     pub protocol: Protocol,
-    /// Inside realm.
+    /// Inside realm, by number.
     pub realm: u16,
+    /// Inside realm, by the name of its VRF.
+    pub vrf: String,
     /// Internal endpoint.
     pub internal: SocketAddrV4,
     /// External endpoint.

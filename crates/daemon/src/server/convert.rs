@@ -17,6 +17,7 @@ use nat::tcp::TcpState;
 use nat::types::Endpoint;
 use nat::types::PoolId;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use nat::verdict::VerdictKind;
 use nat::view;
@@ -77,11 +78,29 @@ pub(crate) fn pool_name(settings: &Settings, pool: PoolId) -> String {
     settings.pools.get(pool.index()).map(|pool| pool.name.clone()).unwrap_or_default()
 }
 
+/// The name of an inside realm.
+pub(crate) fn vrf_name(settings: &Settings, realm: RealmId) -> String {
+    settings.realm_names.get(realm.index()).cloned().unwrap_or_default()
+}
+
+/// The inside realm with this name.
+pub(crate) fn realm_id(settings: &Settings, name: &str) -> Result<RealmId, Fault> {
+    let position = settings.realm_names.iter().position(|known| known == name);
+    position.map(|position| RealmId(position as u16)).ok_or_else(|| {
+        let remedy = format!("VRFs are: {}", settings.realm_names.join(", "));
+        Fault::new(format!("vrf \"{name}\""), "does not exist", remedy)
+    })
+}
+
 /// What of a filter the engine can look at itself; the rest is for [`Filter::matches`].
 pub(crate) fn engine_filter(settings: &Settings, filter: &Filter) -> Result<view::Filter, Fault> {
     let pool = match &filter.pool {
         None => None,
         Some(name) => Some(pool_id(settings, name)?),
+    };
+    let realm = match &filter.vrf {
+        None => None,
+        Some(name) => Some(realm_id(settings, name)?),
     };
     Ok(view::Filter {
         protocol: filter.protocol.map(engine_protocol),
@@ -92,6 +111,7 @@ pub(crate) fn engine_filter(settings: &Settings, filter: &Filter) -> Result<view
         remote: filter.remote.map(engine_prefix),
         remote_port: filter.remote_port,
         pool,
+        realm,
         state: None,
     })
 }
@@ -109,6 +129,7 @@ pub(crate) fn mapping(settings: &Settings, view: &MappingView) -> Mapping {
     Mapping {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
+        vrf: vrf_name(settings, view.realm),
         internal: socket(view.internal),
         external: socket(view.external),
         pool: pool_name(settings, view.pool),
@@ -124,6 +145,7 @@ pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> 
     Session {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
+        vrf: vrf_name(settings, view.realm),
         internal: socket(view.internal),
         external: socket(view.external),
         remote: socket(view.remote),
@@ -144,6 +166,7 @@ pub(crate) fn subscriber(settings: &Settings, view: &SubscriberView) -> Subscrib
     Subscriber {
         address: view.address,
         realm: view.realm.0,
+        vrf: vrf_name(settings, view.realm),
         pool: pool_name(settings, view.pool),
         external_address: view.external_address,
         worker: view.worker.0,
@@ -163,6 +186,7 @@ pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
         remote: None,
         state: None,
         pool: Some(&mapping.pool),
+        vrf: Some(&mapping.vrf),
         worker: Some(mapping.worker),
     }
 }
@@ -178,6 +202,7 @@ pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
         remote: Some(session.remote),
         state: Some(&session.state),
         pool: Some(&session.pool),
+        vrf: Some(&session.vrf),
         worker: Some(session.worker),
     }
 }
@@ -188,6 +213,7 @@ pub(crate) fn subscriber_candidate(subscriber: &Subscriber) -> Candidate<'_> {
         internal: Some(subscriber.address),
         external: subscriber.external_address,
         pool: Some(&subscriber.pool),
+        vrf: Some(&subscriber.vrf),
         worker: Some(subscriber.worker),
         ..Candidate::default()
     }

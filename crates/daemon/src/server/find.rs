@@ -29,6 +29,7 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         place,
         holder: None,
         realm: None,
+        vrf: None,
         external_address: None,
         pool: None,
         mapping: None,
@@ -53,7 +54,8 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
             format!("{} is Natrix's own address on interface \"{interface}\"", find.address),
         )]));
     }
-    if let Some(pool) = instance.shared.pool_for(RealmId::default(), find.address) {
+    let mut realms = (0..instance.settings().realm_names.len()).map(|realm| RealmId(realm as u16));
+    if let Some(pool) = realms.find_map(|realm| instance.shared.pool_for(realm, find.address)) {
         let mut answered = internal(instance, find, &empty)?;
         if answered.replies.is_empty() {
             let name = convert::pool_name(instance.settings(), pool);
@@ -95,6 +97,7 @@ fn holders(
         let mut answer = empty(Place::External, detail);
         answer.holder = Some(view.internal.address);
         answer.realm = Some(mapping.realm);
+        answer.vrf = Some(mapping.vrf.clone());
         answer.external_address = Some(find.address);
         answer.pool = Some(mapping.pool.clone());
         answer.mapping = Some(mapping);
@@ -122,6 +125,7 @@ fn users(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> Find
         let mut answer = empty(Place::External, detail);
         answer.holder = Some(subscriber.address);
         answer.realm = Some(subscriber.realm);
+        answer.vrf = Some(subscriber.vrf.clone());
         answer.external_address = Some(external);
         answer.pool = Some(subscriber.pool);
         Some(answer)
@@ -150,6 +154,7 @@ fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
             let mut answer = empty(Place::Internal, detail);
             answer.holder = Some(find.address);
             answer.realm = Some(mapping.realm);
+            answer.vrf = Some(mapping.vrf.clone());
             answer.external_address = Some(*mapping.external.ip());
             answer.pool = Some(mapping.pool.clone());
             answer.mapping = Some(mapping);
@@ -164,6 +169,7 @@ fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
             let mut answer = empty(Place::Internal, detail);
             answer.holder = Some(find.address);
             answer.realm = Some(subscriber.realm);
+            answer.vrf = Some(subscriber.vrf.clone());
             answer.external_address = subscriber.external_address;
             answer.pool = Some(subscriber.pool);
             Some(answer)

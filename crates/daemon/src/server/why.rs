@@ -12,7 +12,9 @@ use control::WhyAnswer;
 use nat::Protocol;
 use nat::Settings;
 use nat::settings::Filtering;
+use nat::settings::Interface;
 use nat::tcp::TcpState;
+use nat::types::Facing;
 use nat::types::Side;
 use nat::types::WorkerId;
 use nat::view;
@@ -34,11 +36,12 @@ const fn shortest(protocol: Protocol) -> usize {
 
 pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let settings = instance.settings();
-    let side = side(settings, why)?;
+    let from = facing(settings, why)?;
+    let side = from.side;
     let protocol = convert::engine_protocol(why.protocol);
     let packet = packet(why, protocol, side)?;
     let worker = worker_to_ask(instance, why, protocol, side);
-    let question = Question::Explain { side, packet, explanation: None };
+    let question = Question::Explain { from, packet, explanation: None };
     let Question::Explain { explanation: Some(explanation), .. } = instance.ask(worker.index(), question)? else {
         return Err(mismatch(worker.index()));
     };
@@ -59,9 +62,12 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
 }
 
 /// Where the packet comes in.
-fn side(settings: &Settings, why: &Why) -> Result<Side, Fault> {
+fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
     let asked = if why.inbound { Side::Outside } else { Side::Inside };
-    let Some(name) = &why.interface else { return Ok(asked) };
+    let Some(name) = &why.interface else {
+        let first = settings.interfaces.iter().find(|interface| interface.side == asked);
+        return Ok(first.map_or(asked.into(), Interface::facing));
+    };
     let interface = settings.interfaces.iter().find(|interface| interface.name == *name);
     let interface = interface.ok_or_else(|| {
         let known: Vec<&str> = settings.interfaces.iter().map(|interface| interface.name.as_str()).collect();
@@ -72,7 +78,7 @@ fn side(settings: &Settings, why: &Why) -> Result<Side, Fault> {
         let object = format!("interface \"{name}\"");
         return Err(Fault::new(object, "faces the inside", "leave out --inbound, or name an outside interface"));
     }
-    Ok(interface.side)
+    Ok(interface.facing())
 }
 
 fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {

@@ -100,7 +100,7 @@ impl Shard {
         Some(cursor)
     }
 
-    /// As [`Shard::mappings_page`], for subscribers; of `filter` only `internal` and `pool` apply.
+    /// As [`Shard::mappings_page`], for subscribers; of `filter` only `internal`, `pool` and `realm` apply.
     pub fn subscribers_page(
         &self,
         cursor: u32,
@@ -118,7 +118,8 @@ impl Shard {
             let subscriber = self.subscribers.get(slot);
             let address = Ipv4Addr::from_bits(subscriber.address);
             let wanted = filter.internal.is_none_or(|prefix| prefix.contains(address))
-                && filter.pool.is_none_or(|pool| pool.0 == subscriber.pool);
+                && filter.pool.is_none_or(|pool| pool.0 == subscriber.pool)
+                && filter.realm.is_none_or(|realm| realm.0 == subscriber.realm);
             if subscriber.is_in_use() && wanted {
                 if found == limit {
                     return Some(slot);
@@ -265,6 +266,7 @@ fn matches_mapping(filter: &Filter, mapping: &Mapping, pool: PoolId) -> bool {
         && filter.external.is_none_or(|prefix| prefix.contains(external.address))
         && filter.external_port.is_none_or(|port| port == external.port)
         && filter.pool.is_none_or(|wanted| wanted == pool)
+        && filter.realm.is_none_or(|wanted| wanted == mapping.realm())
 }
 
 fn matches_session(filter: &Filter, view: &SessionView) -> bool {
