@@ -10,6 +10,7 @@ pub mod blocks;
 pub mod event;
 mod fifo_map;
 pub mod fragments;
+mod held_ports;
 pub mod icmp_quote;
 pub mod identification;
 mod mapping;
