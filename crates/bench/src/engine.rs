@@ -191,6 +191,9 @@ pub(crate) fn settings(options: &Options) -> Settings {
     let per_protocol = options.sessions.div_ceil(2);
     // Room for the sessions and for those that the mixed mode opens while as many run out.
     let room = if options.mode == Mode::Mixed { per_protocol + per_protocol / 4 + CHURN_ROOM } else { per_protocol };
+    // And for the ports of those that have run out, which rest.
+    let workers = options.workers as u64;
+    let resting = if options.mode == Mode::Mixed { workers * u64::from(Limits::default().held_ports_max) } else { 0 };
     // When all sessions are new, hardly more ports than they need, so that they run short.
     let (addresses, ports) = match options.mode {
         Mode::New => {
@@ -198,7 +201,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
             let addresses = needed.div_ceil(PORTS_PER_ADDRESS);
             (addresses, needed.div_ceil(addresses))
         }
-        _ => (room.div_ceil(PORTS_PER_ADDRESS).max(1) + 1, PORTS_PER_ADDRESS),
+        _ => ((room + resting).div_ceil(PORTS_PER_ADDRESS).max(1) + 1, PORTS_PER_ADDRESS),
     };
     let per_worker = options.sessions.div_ceil(options.workers as u64);
     let mappings_max = match options.mode {

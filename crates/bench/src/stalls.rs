@@ -255,6 +255,8 @@ fn settings(options: &Options, sizes: &Sizes) -> Settings {
         name: name.to_owned(),
         addresses: traffic::addresses(first, addresses),
         subscribers: vec![subscribers],
+        // An expiry is over when all ports are back.
+        reuse_delay: nat::Duration::ZERO,
         ..Pool::default()
     };
     let ending = Prefix::new(ENDING_SUBSCRIBERS.0, ENDING_SUBSCRIBERS.1).unwrap_or(Prefix::ALL);

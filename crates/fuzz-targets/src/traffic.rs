@@ -6,6 +6,7 @@
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
+use nat::Duration;
 use nat::Settings;
 use nat::settings::Filtering;
 use nat::settings::InterfaceAddress;
@@ -143,6 +144,7 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
         limit.fragmented_datagrams_max = if limits & 16 == 0 { 12 } else { 2 };
         limit.fragments_held_max = if limits & 32 == 0 { 10 } else { 2 };
         limit.unsolicited_syns_max = if limits & 64 == 0 { 8 } else { 1 };
+        limit.held_ports_max = if limits & 1 == 0 { 40 } else { 3 };
     });
     if limits & 128 != 0 {
         settings = settings.short_timers();
@@ -151,6 +153,9 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
     for pool in &mut settings.pools {
         pool.filtering = [filtering(filters), filtering(filters >> 2), filtering(filters >> 4)];
         pool.parity = filters & 128 != 0;
+        // Ports rest in one instance of two.
+        pool.reuse_delay = Duration::from_secs(if sizes & 128 == 0 { 0 } else { 20 });
+        pool.reuse_at_once.filtered = sizes & 64 != 0;
     }
     settings.inbound_refresh = sizes & 1 != 0;
     settings.answer_unsolicited_syn = sizes & 2 == 0;

@@ -159,6 +159,13 @@ impl HeldPorts {
         Some(self.pop(queue))
     }
 
+    /// Whether [`HeldPorts::pop_due`] would find one.
+    #[inline]
+    pub(crate) fn next_is_due(&self, now: Instant) -> bool {
+        let now = tick_of(now);
+        self.queues[..self.queues_used].iter().any(|queue| queue.len > 0 && ticks_between(queue.head_due, now) >= 0)
+    }
+
     /// Up to `count` ports that go next, or some of them: what to ask for in time.
     #[inline]
     pub(crate) fn upcoming(&self, count: usize) -> impl Iterator<Item = usize> + '_ {

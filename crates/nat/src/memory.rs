@@ -7,6 +7,7 @@ use mem::Need;
 
 use crate::event::EventLog;
 use crate::fragments::FragmentTracker;
+use crate::held_ports::HeldPorts;
 use crate::mapping::MappingStore;
 use crate::ports::PortTable;
 use crate::route::RouteTable;
@@ -29,6 +30,7 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
     let mut needs = vec![MappingStore::need(limits.mappings_max), BucketTable::need(limits.mappings_max as usize)];
     needs.extend(SessionStore::needs(limits.extra_sessions_max));
     needs.extend(SubscriberStore::needs(limits.subscribers_max));
+    needs.extend(HeldPorts::needs(limits.held_ports_max));
     needs.push(Need::Heap(
         FragmentTracker::bytes_for(limits, usize::from(mtu_max))
             + SynStore::bytes_for(limits.unsolicited_syns_max)

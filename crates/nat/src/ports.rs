@@ -657,6 +657,18 @@ impl PortTable {
         space(address, protocol) * PORTS + usize::from(port)
     }
 
+    /// The external endpoint at a [`PortTable::place`].
+    #[inline]
+    pub fn endpoint_at(&self, place: usize) -> (AddressIndex, Protocol, u16) {
+        let space = place / PORTS;
+        let protocol = match space % Protocol::COUNT {
+            0 => Protocol::Udp,
+            1 => Protocol::Tcp,
+            _ => Protocol::Icmp,
+        };
+        (AddressIndex((space / Protocol::COUNT) as u32), protocol, (place % PORTS) as u16)
+    }
+
     /// The owner of the external endpoint at this place; None also when there is no such place.
     #[inline(always)]
     pub fn lookup_at(&self, place: usize) -> Option<(WorkerId, MappingIndex)> {
@@ -676,9 +688,21 @@ impl PortTable {
 
     /// Gives a taken port back.
     pub fn release(&self, address: AddressIndex, protocol: Protocol, port: u16) {
-        let base = space(address, protocol);
         // First the owner, then the bit: whoever takes the port next finds the entry empty.
-        self.entries[base * PORTS + usize::from(port)].store(0, Ordering::Release);
+        self.vacate(address, protocol, port);
+        self.release_vacant(address, protocol, port);
+    }
+
+    /// A taken port has no owner any more, and is taken still.
+    #[inline]
+    pub fn vacate(&self, address: AddressIndex, protocol: Protocol, port: u16) {
+        self.entries[space(address, protocol) * PORTS + usize::from(port)].store(0, Ordering::Release);
+    }
+
+    /// Gives a taken port back that has no owner: none was published, or [`PortTable::vacate`] came before.
+    #[inline]
+    pub fn release_vacant(&self, address: AddressIndex, protocol: Protocol, port: u16) {
+        let base = space(address, protocol);
         let (word, bit) = (usize::from(port / 64), port % 64);
         let cell = &self.used[base * WORDS + word];
         let before = self.clear(cell, 1 << bit);

@@ -157,6 +157,26 @@ pub struct Pool {
     pub filtering: [Filtering; Protocol::COUNT],
     /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for ICMP.
     pub parity: bool,
+    /// How long a port rests when its mapping has ended, before it is given out again (RFC 6888 REQ-8). At most a day.
+    pub reuse_delay: Duration,
+    /// Which ports need no rest.
+    pub reuse_at_once: ReuseAtOnce,
+}
+
+/// Ports that are given out again at once though others rest: the exceptions of RFC 6888 REQ-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReuseAtOnce {
+    /// Of TCP, when both sides had closed the mapping's last connection and the time for that is over (REQ-8A).
+    pub tcp_closed: bool,
+    /// Where filtering depends on the remote address: what is under way to the old mapping is filtered (REQ-8C).
+    pub filtered: bool,
+}
+
+impl Default for ReuseAtOnce {
+    /// Closed TCP connections: they have rested for `tcp_closing` already.
+    fn default() -> ReuseAtOnce {
+        ReuseAtOnce { tcp_closed: true, filtered: false }
+    }
 }
 
 impl Pool {
@@ -180,6 +200,8 @@ impl Default for Pool {
             pooling: Pooling::default(),
             filtering: [Filtering::default(); Protocol::COUNT],
             parity: false,
+            reuse_delay: Duration::from_secs(120),
+            reuse_at_once: ReuseAtOnce::default(),
         }
     }
 }
@@ -245,6 +267,8 @@ pub struct Limits {
     pub fragments_held_max: u32,
     /// Unsolicited SYNs held for 6 s.
     pub unsolicited_syns_max: u32,
+    /// External ports that rest before they are given out again (RFC 6888 REQ-8).
+    pub held_ports_max: u32,
 }
 
 impl Default for Limits {
@@ -257,6 +281,7 @@ impl Default for Limits {
             fragmented_datagrams_max: 4_096,
             fragments_held_max: 1_024,
             unsolicited_syns_max: 4_096,
+            held_ports_max: 500_000,
         }
     }
 }

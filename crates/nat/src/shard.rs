@@ -16,6 +16,7 @@ use crate::event::Event;
 use crate::event::EventCounters;
 use crate::event::EventLog;
 use crate::fragments::FragmentTracker;
+use crate::held_ports::HeldPorts;
 use crate::identification::IdentificationSource;
 use crate::mapping::InternalKey;
 use crate::mapping::MappingStore;
@@ -61,6 +62,7 @@ mod notes;
 mod opening;
 mod outbound;
 mod port_choice;
+mod port_rest;
 mod show;
 mod state;
 mod steady;
@@ -83,6 +85,7 @@ pub struct Shard {
     subscribers: SubscriberStore,
     fragments: FragmentTracker,
     syns: SynStore,
+    held_ports: HeldPorts,
     icmp_limit: RateLimit,
     identifications: IdentificationSource,
     random: Random,
@@ -165,6 +168,7 @@ impl Shard {
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
             fragments: FragmentTracker::new(&limits, timeouts.fragment, usize::from(mtu_max), hash_for(1)),
             syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, hash_for(2)),
+            held_ports: HeldPorts::new(limits.held_ports_max).map_err(memory("held ports"))?,
             icmp_limit: RateLimit::new(&policy, hash_for(3)),
             identifications: IdentificationSource::new(worker, shared.workers(), hash_for(4)),
             random: Random::new([key(5), key(6), key(7), key(8)]),
@@ -222,6 +226,7 @@ impl Shard {
     /// Bytes of all tables of this shard.
     pub fn bytes(&self) -> usize {
         self.mappings.bytes() + self.outbound.bytes() + self.sessions.bytes() + self.subscribers.bytes()
+            + self.held_ports.bytes()
     }
 
     /// Processes up to [`BURST_MAX`] packets in order; each packet's `outcome` and `verdict` say what became of it.

@@ -20,7 +20,9 @@ use crate::settings::Filtering;
 use crate::settings::Interface;
 use crate::settings::Pool;
 use crate::settings::Pooling;
+use crate::settings::ReuseAtOnce;
 use crate::settings::Settings;
+use crate::time::Duration;
 use crate::types::AddressIndex;
 use crate::types::Facing;
 use crate::types::InterfaceId;
@@ -85,6 +87,8 @@ pub(crate) struct PoolFacts {
     pub(crate) filtering: [Filtering; Protocol::COUNT],
     pub(crate) pooling: Pooling,
     pub(crate) parity: bool,
+    pub(crate) reuse_delay: Duration,
+    pub(crate) reuse_at_once: ReuseAtOnce,
     pub(crate) has_low_ports: bool,
     pub(crate) has_high_ports: bool,
     pub(crate) first: AddressIndex,
@@ -347,6 +351,8 @@ impl PoolFacts {
             filtering: pool.filtering,
             pooling: pool.pooling,
             parity: pool.parity,
+            reuse_delay: pool.reuse_delay,
+            reuse_at_once: pool.reuse_at_once,
             has_low_ports: pool.port_min <= 1023,
             has_high_ports: pool.port_max >= 1024,
             first,

@@ -142,6 +142,10 @@ pub struct Counters {
     pub unsolicited_syns_matched: u64,
     /// Unsolicited SYNs dropped without being held, because the store was full.
     pub unsolicited_syns_overflow: u64,
+    /// External ports that rest before they are given out again now (gauge).
+    pub ports_held: u64,
+    /// External ports given out again before their rest was over, because more rested than may.
+    pub ports_held_short: u64,
     /// Bytes of IP packets forwarded outbound, inbound and by hairpin.
     pub bytes_forwarded: [u64; 3],
 }
@@ -166,6 +170,8 @@ impl Default for Counters {
             tcp_resets_ignored: 0,
             unsolicited_syns_matched: 0,
             unsolicited_syns_overflow: 0,
+            ports_held: 0,
+            ports_held_short: 0,
             bytes_forwarded: [0; 3],
         }
     }

@@ -357,6 +357,8 @@ impl Bed {
         let longest = [timeouts.udp, timeouts.icmp, timeouts.tcp_opening, timeouts.tcp_established];
         let longest = longest.into_iter().max().unwrap_or(Duration::ZERO) + timeouts.tcp_closing;
         self.advance(longest + timeouts.unsolicited_syn + timeouts.fragment);
+        let rest = self.settings.pools.iter().map(|pool| pool.reuse_delay).max().unwrap_or(Duration::ZERO);
+        self.advance(rest);
         for _ in 0..ROUNDS_MAX {
             if self.machine.shards().all(Shard::is_empty) {
                 break;
@@ -490,7 +492,12 @@ impl Bed {
         })
     }
 
-    /// External ports in use, over all addresses and protocols.
+    /// External ports that rest before they are given out again.
+    pub fn ports_held(&self) -> u64 {
+        self.machine.shards().map(|shard| u64::from(shard.held_ports_len())).sum()
+    }
+
+    /// External ports in use or at rest, over all addresses and protocols.
     pub fn ports_used(&self) -> u64 {
         let shared = self.machine.shared();
         let addresses = (0..shared.address_count() as u32).map(AddressIndex);
@@ -580,7 +587,8 @@ impl Bed {
             self.verdicts()
         );
         let live = self.machine.shards().map(|shard| u64::from(shard.mappings_len())).sum::<u64>();
-        assert!(self.ports_used() <= live, "{} ports in use by {live} mappings", self.ports_used());
+        let held = self.ports_held();
+        assert!(self.ports_used() <= live + held, "{} ports in use by {live} mappings, {held} rest", self.ports_used());
     }
 }
 
@@ -620,6 +628,8 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
         (&mut total.tcp_resets_ignored, one.tcp_resets_ignored),
         (&mut total.unsolicited_syns_matched, one.unsolicited_syns_matched),
         (&mut total.unsolicited_syns_overflow, one.unsolicited_syns_overflow),
+        (&mut total.ports_held, one.ports_held),
+        (&mut total.ports_held_short, one.ports_held_short),
     ];
     for (sum, value) in pairs {
         *sum = how(*sum, value);

@@ -83,6 +83,8 @@ impl Case {
                 limits.subscribers_max = self.subscribers + self.udp_endpoints;
             });
         settings.answer_unsolicited_syn = false;
+        // Tables are to be full again at once: ports do not rest.
+        settings.pools[0].reuse_delay = Duration::ZERO;
         // Refusals are told to nobody, so that all that leaves is what was let through.
         settings.icmp.errors_per_second_max = 0;
         settings

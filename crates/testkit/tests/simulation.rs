@@ -13,6 +13,7 @@ use nat::Protocol;
 use nat::Settings;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
+use nat::settings::ReuseAtOnce;
 use nat::types::AddressIndex;
 use nat::types::Side;
 use rand::Rng;
@@ -39,6 +40,8 @@ fn random_settings(random: &mut SmallRng) -> Settings {
     settings = settings.pooling(pick(random, &[Pooling::Paired, Pooling::Arbitrary]));
     settings = settings.mtu(pick(random, &[1_500, 1_400]), pick(random, &[1_500, 1_400, 600]));
     settings.pools[0].parity = random.random();
+    settings.pools[0].reuse_delay = Duration::from_secs(pick(random, &[0, 5, 120]));
+    settings.pools[0].reuse_at_once = ReuseAtOnce { tcp_closed: random.random(), filtered: random.random() };
     settings.inbound_refresh = random.random();
     settings.answer_unsolicited_syn = random.random();
     // Many runs have too little of something.
@@ -53,6 +56,7 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         limits.fragmented_datagrams_max = pick(random, &[4, 256]);
         limits.fragments_held_max = pick(random, &[2, 64]);
         limits.unsolicited_syns_max = pick(random, &[2, 64]);
+        limits.held_ports_max = pick(random, &[0, 3, 50, 10_000]);
     });
     settings
 }
@@ -321,7 +325,10 @@ impl Simulation {
             assert!(internals.insert((mapping.protocol, mapping.internal)), "{} twice", mapping.internal);
         }
         let in_records: u64 = self.bed.shards().map(|shard| u64::from(shard.mappings_len())).sum();
-        assert!(self.bed.ports_used() <= in_records && self.bed.ports_used() >= mappings.len() as u64);
+        let held = self.bed.ports_held();
+        assert!(held <= u64::from(self.bed.settings().limits.held_ports_max) * self.workers as u64);
+        assert!(self.bed.ports_used() <= in_records + held);
+        assert!(self.bed.ports_used() >= mappings.len() as u64 + held);
         if self.bed.settings().pools[0].pooling == Pooling::Paired {
             let mut address_of = HashMap::new();
             for mapping in &mappings {

@@ -94,10 +94,10 @@ impl Shard {
         None
     }
 
-    /// Gives a port back that a mapping had, or that was taken for one.
+    /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
     #[inline]
     pub(super) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
-        self.shared.ports.release(address, protocol, port);
+        self.shared.ports.release_vacant(address, protocol, port);
     }
 }
 

@@ -273,7 +273,7 @@ impl Shard {
         Ok(index.0)
     }
 
-    /// Ends a mapping and gives its port back. Further sessions are reclaimed by the sweep, so that the
+    /// Ends a mapping; its port rests, or is free at once. Further sessions are reclaimed by the sweep, so that the
     /// cost here does not depend on how many there are.
     pub(super) fn end_mapping(&mut self, now: Instant, index: u32) {
         self.note_mapping_ended(now, index);
@@ -281,6 +281,8 @@ impl Shard {
         let key = mapping.key();
         let external = mapping.external();
         let subscriber = mapping.subscriber;
+        let retired = self.shared.local.pool_address(external.address.to_bits());
+        let retired = retired.map(|address| (address, Shard::rest_of(mapping, self.shared.facts(address))));
         if mapping.has_session() {
             mapping.clear_inline_session();
             self.counters.sessions_removed += 1;
@@ -289,8 +291,8 @@ impl Shard {
         let hash = self.hash_of(&key);
         let was_there = self.outbound.remove(hash, index);
         debug_assert!(was_there, "every mapping is in the outbound table");
-        if let Some(address) = self.shared.local.pool_address(external.address.to_bits()) {
-            self.give_back_port(address, key.protocol, external.port);
+        if let Some((address, rest)) = retired {
+            self.retire_port(now, address, key.protocol, external.port, rest);
         }
         if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol)
             && paired != UNPAIRED

@@ -74,7 +74,8 @@ impl Shard {
     pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let elapsed = now.saturating_since(self.sweep.last).as_micros();
         self.sweep.last = now;
-        self.sweep_mappings(now, elapsed);
+        let ended = self.sweep_mappings(now, elapsed);
+        self.release_ports(now, elapsed, ended);
         self.sweep_sessions(now, elapsed);
         let counters = &mut self.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
@@ -86,7 +87,9 @@ impl Shard {
         self.events.maintain(now, &settings);
     }
 
-    fn sweep_mappings(&mut self, now: Instant, elapsed: u64) {
+    /// Returns how many were ended.
+    fn sweep_mappings(&mut self, now: Instant, elapsed: u64) -> usize {
+        let mut ended = 0;
         let found = self.sweep.due_count as u64;
         for i in 0..core::mem::take(&mut self.sweep.due_count).min(ENDS_PER_CALL_MAX) {
             let index = self.sweep.due[i];
@@ -95,6 +98,7 @@ impl Shard {
             // What can not be recorded now is found again.
             if is_over && self.may_end_mapping() {
                 self.end_mapping(now, index);
+                ended += 1;
             }
         }
         let total = self.counters.mappings_created.iter().sum::<u64>();
@@ -122,6 +126,7 @@ impl Shard {
             }
         }
         self.sweep.mapping_hand = hand;
+        ended
     }
 
     /// Asks for all lines that ending a mapping will touch.
@@ -199,7 +204,7 @@ impl Shard {
         Fate::Done(Verdict::UnsolicitedSyn)
     }
 
-    /// Whether no mapping, session, subscriber, fragment or SYN is left.
+    /// Whether no mapping, session, subscriber, fragment, SYN or resting port is left.
     pub fn is_empty(&self) -> bool {
         self.mappings.len() == 0
             && self.sessions.len() == 0
@@ -207,6 +212,7 @@ impl Shard {
             && self.fragments.is_empty()
             && self.syns.is_empty()
             && self.outbound.is_empty()
+            && self.held_ports.len() == 0
     }
 
     /// Mappings in the table, including those out of date and not yet reclaimed.

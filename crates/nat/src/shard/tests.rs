@@ -170,6 +170,10 @@ fn what_has_run_out_is_swept_and_the_ports_come_back() {
     for round in 0..100 {
         shard.maintain(Instant::ORIGIN + Duration::from_secs(301 + round), &mut Caught::default());
     }
+    assert_eq!((shard.mappings_len(), shard.held_ports_len()), (0, 100), "the ports rest");
+    for round in 0..100 {
+        shard.maintain(Instant::ORIGIN + Duration::from_secs(500 + round), &mut Caught::default());
+    }
     assert!(shard.is_empty());
     let shared = Arc::clone(shard.shared());
     assert_eq!((0..2).map(|i| shared.ports_used(crate::types::AddressIndex(i), Protocol::Udp)).sum::<u32>(), 0);
