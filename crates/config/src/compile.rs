@@ -136,6 +136,8 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
         pooling: draft.pooling,
         filtering: draft.filtering,
         parity: draft.parity,
+        reuse_delay: draft.reuse_delay,
+        reuse_at_once: draft.reuse_at_once,
     })
 }
 

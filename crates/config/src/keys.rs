@@ -323,6 +323,22 @@ const POOL: &[Key] = &[
         "Even internal ports get even external ones, odd get odd (RFC 4787 REQ-4): old RTP applications want it, and \
          a class of ports is used up sooner.",
     ),
+    key(
+        "reuse_delay",
+        timeout(0, DAY, None),
+        Preset::Value("\"2 min\""),
+        "How long an external port rests when its mapping has ended, before it is given out again (RFC 6888 REQ-8: 2 min), \
+         so that what is under way to the old mapping reaches nobody. Resting ports are not free: shorter fills a pool \
+         better. How many may rest says `tables.held_ports`.",
+    ),
+    key(
+        "reuse_at_once",
+        Kind::List("`\"tcp-closed\"`, `\"filtered\"`"),
+        Preset::Value("[\"tcp-closed\"]"),
+        "Ports that need no rest, as RFC 6888 REQ-8 allows. `tcp-closed`: of TCP, when both sides had closed the last \
+         connection and `timeouts.tcp_closing` is over. `filtered`: of protocols whose `filtering` is not \
+         endpoint-independent.",
+    ),
 ];
 
 const RULE: &[Key] = &[
@@ -457,6 +473,13 @@ const TABLES: &[Key] = &[
         Kind::Integer { min: 1, max: 1_000_000, unit: "segments" },
         Preset::Value("4096"),
         "Unsolicited SYNs held at once. Those above are dropped without an answer.",
+    ),
+    key(
+        "held_ports",
+        Kind::Integer { min: 0, max: 4_000_000_000, unit: "ports" },
+        Preset::Value("500000"),
+        "External ports that rest at once (`pool.reuse_delay`): 8 bytes each. When more would, those that have rested longest \
+         are given out early and counted. 0: none rests.",
     ),
 ];
 

@@ -108,7 +108,8 @@ impl HeldPorts {
     /// When memory is short.
     pub(crate) fn new(capacity: u32) -> Result<HeldPorts, ArenaError> {
         let chunks = chunks(capacity);
-        let empty = Queue { delay: Duration::ZERO, head: NONE, tail: NONE, head_at: 0, tail_at: 0, len: 0, head_due: 0 };
+        let empty =
+            Queue { delay: Duration::ZERO, head: NONE, tail: NONE, head_at: 0, tail_at: 0, len: 0, head_due: 0 };
         Ok(HeldPorts {
             entries: Arena::zeroed(chunks * CHUNK)?,
             next: (0..chunks).map(|chunk| if chunk + 1 < chunks { chunk as u32 + 1 } else { NONE }).collect(),

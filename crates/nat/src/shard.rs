@@ -225,7 +225,10 @@ impl Shard {
 
     /// Bytes of all tables of this shard.
     pub fn bytes(&self) -> usize {
-        self.mappings.bytes() + self.outbound.bytes() + self.sessions.bytes() + self.subscribers.bytes()
+        self.mappings.bytes()
+            + self.outbound.bytes()
+            + self.sessions.bytes()
+            + self.subscribers.bytes()
             + self.held_ports.bytes()
     }
 

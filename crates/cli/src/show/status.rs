@@ -36,6 +36,7 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         ("subscribers", status.subscribers, status.subscribers_max),
         ("mappings", status.mappings, status.mappings_max),
         ("sessions", status.sessions, status.sessions_max),
+        ("held ports", status.held_ports, status.held_ports_max),
     ] {
         let used = human::percent(control::ratio(now, max));
         tables.row(vec![name.to_owned(), human::count(now), human::count(max), used]);

@@ -87,6 +87,7 @@ pub(crate) fn limits(draft: &Draft, workers: usize, report: &mut Report) -> Limi
         fragmented_datagrams_max: share(all.fragmented_datagrams_max),
         fragments_held_max: share(all.fragments_held_max),
         unsolicited_syns_max: share(all.unsolicited_syns_max),
+        held_ports_max: share(all.held_ports_max),
     }
 }
 

@@ -5,6 +5,7 @@ use core::ops::RangeInclusive;
 use nat::Protocol;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
+use nat::settings::ReuseAtOnce;
 use nat::types::Prefix;
 use toml_edit::Item;
 
@@ -34,6 +35,8 @@ pub(crate) struct PoolDraft {
     pub(crate) pooling: Pooling,
     pub(crate) filtering: [Filtering; Protocol::COUNT],
     pub(crate) parity: bool,
+    pub(crate) reuse_delay: nat::Duration,
+    pub(crate) reuse_at_once: ReuseAtOnce,
 }
 
 impl PoolDraft {
@@ -55,6 +58,8 @@ impl PoolDraft {
             },
             filtering: filtering(section, report),
             parity: section.boolean("parity", report).unwrap_or_default(),
+            reuse_delay: section.duration("reuse_delay", report).map_or(nat::Duration::ZERO, |delay| delay.value),
+            reuse_at_once: reuse_at_once(section, report),
         }
     }
 
@@ -116,6 +121,25 @@ fn reserved_ports(section: &Section, report: &mut Report) -> Vec<Placed<RangeInc
         }
     }
     ports
+}
+
+/// Which of the exceptions hold.
+fn reuse_at_once(section: &Section, report: &mut Report) -> ReuseAtOnce {
+    let mut found = ReuseAtOnce { tcp_closed: false, filtered: false };
+    for element in section.list("reuse_at_once", report) {
+        let remedy = "write \"tcp-closed\" or \"filtered\"";
+        let Some(text) = element.value.as_str() else {
+            report.fault(&element.place, "is not a string", shown(&element.value), remedy);
+            continue;
+        };
+        let text = Placed { value: text.to_owned(), place: element.place.clone(), given: element.given };
+        match choose(&text, &["tcp-closed", "filtered"], report) {
+            Some("tcp-closed") => found.tcp_closed = true,
+            Some(_) => found.filtered = true,
+            None => {}
+        }
+    }
+    found
 }
 
 const FILTERINGS: &[&str] = &["endpoint-independent", "address-dependent", "address-and-port-dependent"];

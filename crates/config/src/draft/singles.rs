@@ -143,6 +143,7 @@ fn limits(tables: &Section, subscriber: &Section, report: &mut Report) -> Limits
         fragmented_datagrams_max: number(tables, "fragmented_datagrams", report),
         fragments_held_max: number(tables, "fragments_held", report),
         unsolicited_syns_max: number(tables, "unsolicited_syns", report),
+        held_ports_max: number(tables, "held_ports", report),
     }
 }
 

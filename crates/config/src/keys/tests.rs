@@ -6,6 +6,7 @@ use nat::settings::Filtering;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::settings::Pooling;
+use nat::settings::ReuseAtOnce;
 use nat::settings::Timeouts;
 use nat::types::RealmId;
 use toml_edit::ImDocument;
@@ -55,6 +56,8 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         (RealmId(1), ["default", "red"].map(String::from).as_slice())
     );
     assert!(!nat.hairpin_between_realms);
+    assert_eq!(pool.reuse_delay, Duration::from_secs(10));
+    assert_eq!(pool.reuse_at_once, ReuseAtOnce { tcp_closed: false, filtered: true });
     assert_eq!(nat.pass_rules[0].protocol, 47);
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),
@@ -75,6 +78,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         fragmented_datagrams_max: 58,
         fragments_held_max: 59,
         unsolicited_syns_max: 60,
+        held_ports_max: 62,
     };
     assert_eq!(nat.limits, limits);
     let icmp = IcmpPolicy {
@@ -131,6 +135,8 @@ fn the_documented_defaults_are_those_of_the_engine() {
     let config = compiled(SMALLEST);
     let engine = Settings::default();
     assert_eq!(config.nat.timeouts, engine.timeouts);
+    let (pool, engine_pool) = (&config.nat.pools[0], nat::settings::Pool::default());
+    assert_eq!((pool.reuse_delay, pool.reuse_at_once), (engine_pool.reuse_delay, engine_pool.reuse_at_once));
     assert_eq!(config.nat.limits, engine.limits);
     assert_eq!(config.nat.icmp, engine.icmp);
     assert_eq!(config.nat.inbound_refresh, engine.inbound_refresh);

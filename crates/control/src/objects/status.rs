@@ -46,6 +46,10 @@ pub struct Status {
     pub sessions: u64,
     /// Sessions there is room for.
     pub sessions_max: u64,
+    /// External ports that rest before they are given out again.
+    pub held_ports: u64,
+    /// External ports that may rest.
+    pub held_ports_max: u64,
     /// Packets taken from ports.
     pub packets_received: u64,
     /// Packets sent on.

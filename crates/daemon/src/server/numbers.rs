@@ -62,6 +62,8 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         sessions: sum(&|snapshot| snapshot.sessions),
         // Every mapping has room for one session of its own.
         sessions_max: (u64::from(limits.mappings_max) + u64::from(limits.extra_sessions_max)) * workers,
+        held_ports: sum(&|snapshot| snapshot.counters.ports_held),
+        held_ports_max: u64::from(limits.held_ports_max) * workers,
         packets_received: sum(&|snapshot| snapshot.counters.received),
         packets_forwarded: sum(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Forwarded)),
         packets_dropped: sum(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Dropped)),
@@ -189,6 +191,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         tcp_resets_ignored,
         unsolicited_syns_matched,
         unsolicited_syns_overflow,
+        ports_held,
+        ports_held_short,
         bytes_forwarded: [bytes_outbound, bytes_inbound, bytes_hairpin],
     } = snapshot.counters;
     let links = snapshot.links;
@@ -227,6 +231,13 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
             unsolicited_syns_overflow,
             Event,
             "Unsolicited SYNs dropped at once, because too many were held.",
+        ),
+        ("ports_held", ports_held, Gauge, "External ports that rest before they are given out again."),
+        (
+            "ports_held_short",
+            ports_held_short,
+            Event,
+            "External ports given out again before their rest was over, because more rested than may.",
         ),
         ("bytes_outbound", bytes_outbound, Event, "Bytes of IP packets translated from inside to outside."),
         ("bytes_inbound", bytes_inbound, Event, "Bytes of IP packets translated from outside to inside."),
