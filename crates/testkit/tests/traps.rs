@@ -312,7 +312,9 @@ fn port_zero_and_the_ends_of_the_range_work() {
 #[test]
 fn over_a_million_allocations_no_port_is_zero_reserved_or_out_of_range() {
     covers!("S13");
-    let settings = settings().ports(1, 65_535).reserved(&[5350, 5351]).addresses(&POOL[..1]);
+    let mut settings = settings().ports(1, 65_535).reserved(&[5350, 5351]).addresses(&POOL[..1]);
+    // Each port is to be given out often.
+    settings.pools[0].reuse_delay = Duration::ZERO;
     let settings = Settings {
         timeouts: nat::settings::Timeouts { udp: Duration::from_millis(50), ..settings.timeouts },
         ..settings
