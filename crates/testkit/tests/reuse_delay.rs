@@ -94,10 +94,9 @@ fn no_port_is_given_out_again_within_its_rest_whatever_comes_and_goes() {
     for second in 0..300_u64 {
         for number in 0..5_u64 {
             let internal = newcomer((second * 5 + number) as u32);
-            if let Some(external) = try_udp(&mut bed, internal) {
-                if let Some(before) = last_seen.insert(external, second) {
-                    assert!(second - before >= 40, "{external} after {} s", second - before);
-                }
+            let external = try_udp(&mut bed, internal);
+            if let Some(before) = external.and_then(|external| last_seen.insert(external, second)) {
+                assert!(second - before >= 40, "{external:?} after {} s", second - before);
             }
         }
         bed.advance_secs(1);
