@@ -1,0 +1,345 @@
+//! Flows: endpoint-dependent translations, one record for one remote endpoint (RFC 4787 §4.1, RFC 2663 §4.1.2 and §4.3).
+//!
+//! ```text
+//!   from inside: hash(internal endpoint, remote endpoint as the inside knows it) ─┐
+//!                                                                                 ├─→ one 64-byte record
+//!   from outside: hash(external endpoint, remote endpoint as it is outside)      ─┘
+//! ```
+//!
+//! A mapping keeps its external endpoint for itself, whoever is spoken to. A flow shares it with other flows, of the same
+//! subscriber or of others, as long as their remote endpoints differ: the five-tuple outside is unique, and that is what a
+//! packet from outside is told apart by. The two remote endpoints of a flow differ where its destination is translated too
+//! (twice NAT). Records hold indices, never pointers.
+
+use core::net::Ipv4Addr;
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::Need;
+use zerocopy::FromZeros;
+
+use crate::mapping::InternalKey;
+use crate::random::KeyedHash;
+use crate::table::BucketTable;
+use crate::table::TableFull;
+use crate::tcp::SequenceTracker;
+use crate::tcp::TcpState;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+
+#[cfg(test)]
+mod tests;
+
+/// Instants inside records have 48 bits: 8.9 years of microseconds.
+const INSTANT_MAX: u64 = (1 << 48) - 1;
+/// In the top byte of `internal`: the protocol.
+const PROTOCOL: u8 = 0b0000_0011;
+
+/// One flow; exactly one cache line.
+///
+/// What is compared or written together is one 64-bit word, lowest field first:
+///
+/// ```text
+///   internal  address 32 | port 16 | realm 8 | kind 8           as in a mapping; 0 in a free record
+///   near      address 32 | port 16 | state 8 | spare 8          the remote endpoint as the inside knows it
+///   life      the target's number 16 | end 48
+/// ```
+#[derive(FromZeros)]
+#[repr(C, align(64))]
+pub(crate) struct Flow {
+    internal: u64,
+    near: u64,
+    life: u64,
+    external_address: u32,
+    far_address: u32,
+    external_port: u16,
+    far_port: u16,
+    created_s: u32,
+    pub(crate) tracker: SequenceTracker,
+    /// The shared port's record; in a free record the next free one.
+    pub(crate) port: u32,
+    /// The subscriber's record.
+    pub(crate) subscriber: u32,
+}
+
+const _: () = assert!(size_of::<Flow>() == 64, "one flow is one cache line");
+
+/// What a flow is looked up by from inside: [`InternalKey::word`] and the remote endpoint as the inside knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InsideKey {
+    internal: u64,
+    near: u64,
+}
+
+impl InsideKey {
+    /// The flow of this internal endpoint to this remote one; for ICMP queries the remote port is 0.
+    #[inline]
+    pub(crate) const fn new(internal: &InternalKey, address: u32, port: u16) -> InsideKey {
+        InsideKey { internal: internal.word(), near: endpoint_word(address, port) }
+    }
+}
+
+/// What a flow is looked up by from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutsideKey {
+    pub(crate) protocol: Protocol,
+    pub(crate) external: (u32, u16),
+    /// The remote endpoint as it is outside; for ICMP queries the port is 0.
+    pub(crate) far: (u32, u16),
+}
+
+/// The values a new flow starts with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewFlow {
+    pub(crate) internal: InternalKey,
+    /// The remote endpoint as the inside knows it.
+    pub(crate) near: (u32, u16),
+    /// The remote endpoint as it is outside.
+    pub(crate) far: (u32, u16),
+    pub(crate) external: (u32, u16),
+    pub(crate) state: TcpState,
+    pub(crate) expires: Instant,
+    /// The shared port's record.
+    pub(crate) port: u32,
+    pub(crate) subscriber: u32,
+}
+
+const fn endpoint_word(address: u32, port: u16) -> u64 {
+    address as u64 | (port as u64) << 32
+}
+
+/// The bits of `near` that are the endpoint.
+const ENDPOINT: u64 = (1 << 48) - 1;
+
+impl Flow {
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.internal != 0
+    }
+
+    /// In use and not out of date.
+    #[inline]
+    pub(crate) fn is_alive(&self, now: Instant) -> bool {
+        self.is_in_use() && now < self.expires()
+    }
+
+    #[inline]
+    pub(crate) fn protocol(&self) -> Protocol {
+        match (self.internal >> 56) as u8 & PROTOCOL {
+            0 => Protocol::Udp,
+            1 => Protocol::Tcp,
+            _ => Protocol::Icmp,
+        }
+    }
+
+    pub(crate) fn realm(&self) -> RealmId {
+        RealmId((self.internal >> 48) as u16 & 0xff)
+    }
+
+    /// The internal endpoint: address and port.
+    #[inline]
+    pub(crate) fn internal(&self) -> (u32, u16) {
+        (self.internal as u32, (self.internal >> 32) as u16)
+    }
+
+    /// The remote endpoint as the inside knows it.
+    #[inline]
+    pub(crate) fn near(&self) -> (u32, u16) {
+        (self.near as u32, (self.near >> 32) as u16)
+    }
+
+    /// The remote endpoint as it is outside.
+    #[inline]
+    pub(crate) fn far(&self) -> (u32, u16) {
+        (self.far_address, self.far_port)
+    }
+
+    #[inline]
+    pub(crate) fn external(&self) -> (u32, u16) {
+        (self.external_address, self.external_port)
+    }
+
+    /// Whether the destination is translated too.
+    pub(crate) fn is_twice(&self) -> bool {
+        self.near() != self.far()
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> TcpState {
+        TcpState::from_number((self.near >> 48) as u8).unwrap_or(TcpState::Transitory)
+    }
+
+    #[inline]
+    pub(crate) fn expires(&self) -> Instant {
+        Instant::from_micros(self.life >> 16)
+    }
+
+    pub(crate) fn created_s(&self) -> u32 {
+        self.created_s
+    }
+
+    /// Gives the flow a new state and end.
+    #[inline]
+    pub(crate) fn refresh(&mut self, state: TcpState, expires: Instant) {
+        self.near = self.near & !(0xff << 48) | (state as u64) << 48;
+        self.life = expires.as_micros().min(INSTANT_MAX) << 16 | self.life & 0xffff;
+    }
+
+    fn inside_key(&self) -> InsideKey {
+        InsideKey { internal: self.internal, near: self.near & ENDPOINT }
+    }
+
+    fn outside_key(&self) -> OutsideKey {
+        OutsideKey { protocol: self.protocol(), external: self.external(), far: self.far() }
+    }
+}
+
+/// An address and a port for people.
+pub(crate) fn endpoint((address, port): (u32, u16)) -> Endpoint {
+    Endpoint::new(Ipv4Addr::from_bits(address), port)
+}
+
+/// The flows of one shard, found from either side.
+pub(crate) struct FlowStore {
+    records: Arena<Flow>,
+    inside: BucketTable,
+    outside: BucketTable,
+    hash: KeyedHash,
+    /// Head of the free list, 0 when empty.
+    free: u32,
+    /// Records never used yet start here.
+    untouched: u32,
+}
+
+impl FlowStore {
+    /// Room for `flows_max` flows: 81 bytes each.
+    pub(crate) fn new(flows_max: u32, hash: KeyedHash) -> Result<FlowStore, ArenaError> {
+        Ok(FlowStore {
+            // Index 0 means "none" in every table, so the first record stays unused.
+            records: Arena::zeroed(flows_max as usize + 1)?,
+            inside: BucketTable::with_capacity(flows_max as usize)?,
+            outside: BucketTable::with_capacity(flows_max as usize)?,
+            hash,
+            free: 0,
+            untouched: 1,
+        })
+    }
+
+    /// The memory `new` is going to take.
+    pub(crate) fn needs(flows_max: u32) -> [Need; 3] {
+        let table = BucketTable::need(flows_max as usize);
+        [Arena::<Flow>::need(flows_max as usize + 1), table, table]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inside.len()
+    }
+
+    /// Whether there is none: packets then need not be looked up here.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inside.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.inside.is_full()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.bytes() + self.inside.bytes() + self.outside.bytes()
+    }
+
+    /// One past the highest record ever used: what a walk over all flows has to visit.
+    pub(crate) fn walk_end(&self) -> u32 {
+        self.untouched
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> &Flow {
+        &self.records[index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Flow {
+        &mut self.records[index as usize]
+    }
+
+    #[inline]
+    fn inside_hash(&self, key: &InsideKey) -> u64 {
+        self.hash.hash(key.internal, key.near)
+    }
+
+    #[inline]
+    fn outside_hash(&self, key: &OutsideKey) -> u64 {
+        let ports = u64::from(key.external.1) << 32 | u64::from(key.far.1) << 16 | key.protocol as u64;
+        self.hash.hash(u64::from(key.external.0) << 32 | u64::from(key.far.0), ports)
+    }
+
+    /// The flow of an inside five-tuple, alive or not.
+    #[inline]
+    pub(crate) fn find_inside(&self, key: &InsideKey) -> Option<u32> {
+        self.inside.find(self.inside_hash(key), |index| self.get(index).inside_key() == *key)
+    }
+
+    /// The flow of an outside five-tuple, alive or not.
+    #[inline]
+    pub(crate) fn find_outside(&self, key: &OutsideKey) -> Option<u32> {
+        self.outside.find(self.outside_hash(key), |index| self.get(index).outside_key() == *key)
+    }
+
+    /// Enters a flow whose five-tuples no other flow has, on either side: look first.
+    ///
+    /// # Errors
+    /// When there are as many as there may be: nothing is evicted (RFC 6888 REQ-11d).
+    pub(crate) fn insert(&mut self, new: &NewFlow, now: Instant) -> Result<u32, TableFull> {
+        if self.is_full() {
+            return Err(TableFull);
+        }
+        let index = if self.free != 0 {
+            let index = self.free;
+            self.free = self.records[index as usize].port;
+            index
+        } else {
+            // There are as many records as entries, so there is one left.
+            self.untouched += 1;
+            self.untouched - 1
+        };
+        let mut flow = Flow {
+            internal: new.internal.word(),
+            near: endpoint_word(new.near.0, new.near.1),
+            life: 0,
+            external_address: new.external.0,
+            far_address: new.far.0,
+            external_port: new.external.1,
+            far_port: new.far.1,
+            created_s: (now.as_micros() / 1_000_000) as u32,
+            tracker: SequenceTracker::default(),
+            port: new.port,
+            subscriber: new.subscriber,
+        };
+        flow.refresh(new.state, new.expires);
+        let (inside, outside) = (flow.inside_key(), flow.outside_key());
+        debug_assert!(self.find_inside(&inside).is_none(), "one flow for an inside five-tuple");
+        debug_assert!(self.find_outside(&outside).is_none(), "one flow for an outside five-tuple");
+        self.records[index as usize] = flow;
+        self.inside.insert(self.inside_hash(&inside), index)?;
+        self.outside.insert(self.outside_hash(&outside), index)?;
+        Ok(index)
+    }
+
+    /// Takes a flow out. Its shared port and its subscriber are the caller's to settle.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let flow = self.get(index);
+        debug_assert!(flow.is_in_use(), "only a flow that is there is removed");
+        let (inside, outside) = (self.inside_hash(&flow.inside_key()), self.outside_hash(&flow.outside_key()));
+        let was_inside = self.inside.remove(inside, index);
+        let was_outside = self.outside.remove(outside, index);
+        debug_assert!(was_inside && was_outside, "every flow is in both tables");
+        let free = self.free;
+        let record = self.get_mut(index);
+        record.internal = 0;
+        record.port = free;
+        self.free = index;
+    }
+}

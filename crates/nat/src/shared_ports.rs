@@ -1,0 +1,236 @@
+//! External ports that flows share: which of them a worker has, and how many flows each carries.
+//!
+//! ```text
+//!   group (external address, protocol, class) → number of ports        an array, read directly
+//!   hash(group, 0..number)                    → record of one port     so that one at random is one lookup
+//! ```
+//!
+//! A worker takes such a port from the port table like any other, for itself alone; its entry there says "ask the flows of
+//! this worker". No other worker can give it out, so that unique outside five-tuples are each worker's own affair. A port
+//! that carries nothing any more is kept for a while, as the next flow may use it, and then goes back.
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::Need;
+use zerocopy::FromZeros;
+
+use crate::ports::PortClass;
+use crate::random::KeyedHash;
+use crate::random::Random;
+use crate::table::BucketTable;
+use crate::table::TableFull;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Protocol;
+
+#[cfg(test)]
+mod tests;
+
+/// In `load`: no flow uses the port; the rest is the second since which.
+const IDLE: u32 = 1 << 31;
+/// Classes of ports: low and high.
+const CLASSES: u32 = 2;
+
+/// A set of shared ports of one external address, any of which serves alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group(u32);
+
+impl Group {
+    pub(crate) const fn new(address: AddressIndex, protocol: Protocol, class: PortClass) -> Group {
+        Group((address.0 * Protocol::COUNT as u32 + protocol as u32) * CLASSES + class as u32)
+    }
+
+    pub(crate) const fn address(self) -> AddressIndex {
+        AddressIndex(self.0 / CLASSES / Protocol::COUNT as u32)
+    }
+
+    pub(crate) fn protocol(self) -> Protocol {
+        // There are no others.
+        Protocol::from_index((self.0 / CLASSES) as usize % Protocol::COUNT).unwrap_or(Protocol::Udp)
+    }
+}
+
+/// One shared port. 16 bytes.
+#[derive(FromZeros)]
+#[repr(C)]
+pub(crate) struct SharedPort {
+    group: u32,
+    /// Its number in the group; the next free record in a free one.
+    ordinal: u32,
+    /// Flows that use it, or [`IDLE`] and since when.
+    load: u32,
+    /// 0 in a free record.
+    port: u16,
+    _reserved: u16,
+}
+
+impl SharedPort {
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn group(&self) -> Group {
+        Group(self.group)
+    }
+
+    /// Flows that use it.
+    pub(crate) fn flows(&self) -> u32 {
+        if self.load & IDLE != 0 { 0 } else { self.load }
+    }
+}
+
+/// The shared ports of one shard.
+pub(crate) struct SharedPorts {
+    records: Arena<SharedPort>,
+    table: BucketTable,
+    hash: KeyedHash,
+    counts: Arena<u32>,
+    free: u32,
+    untouched: u32,
+}
+
+fn second(at: Instant) -> u32 {
+    (at.as_micros() / 1_000_000) as u32 & !IDLE
+}
+
+impl SharedPorts {
+    /// Room for `ports_max` shared ports on `addresses` external addresses.
+    pub(crate) fn new(ports_max: u32, addresses: usize, hash: KeyedHash) -> Result<SharedPorts, ArenaError> {
+        Ok(SharedPorts {
+            records: Arena::zeroed(ports_max as usize + 1)?,
+            table: BucketTable::with_capacity(ports_max as usize)?,
+            hash,
+            counts: Arena::zeroed(SharedPorts::groups(addresses))?,
+            free: 0,
+            untouched: 1,
+        })
+    }
+
+    const fn groups(addresses: usize) -> usize {
+        addresses * Protocol::COUNT * CLASSES as usize
+    }
+
+    /// The memory `new` is going to take.
+    pub(crate) fn needs(ports_max: u32, addresses: usize) -> [Need; 3] {
+        [
+            Arena::<SharedPort>::need(ports_max as usize + 1),
+            BucketTable::need(ports_max as usize),
+            Arena::<u32>::need(SharedPorts::groups(addresses)),
+        ]
+    }
+
+    /// Shared ports there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.table.is_full()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.bytes() + self.table.bytes() + self.counts.bytes()
+    }
+
+    pub(crate) fn walk_end(&self) -> u32 {
+        self.untouched
+    }
+
+    /// The record with this number; None when it is free.
+    pub(crate) fn get(&self, slot: u32) -> Option<&SharedPort> {
+        self.records.get(slot as usize).filter(|record| record.port != 0)
+    }
+
+    /// Ports of a group.
+    pub(crate) fn count(&self, group: Group) -> u32 {
+        self.counts.get(group.0 as usize).copied().unwrap_or(0)
+    }
+
+    fn hash_of(&self, group: u32, ordinal: u32) -> u64 {
+        self.hash.hash(u64::from(group), u64::from(ordinal))
+    }
+
+    fn find(&self, group: u32, ordinal: u32) -> Option<u32> {
+        self.table.find(self.hash_of(group, ordinal), |slot| {
+            let record = &self.records[slot as usize];
+            record.group == group && record.ordinal == ordinal
+        })
+    }
+
+    /// One of the group's ports, each as likely. None when it has none.
+    pub(crate) fn pick(&self, group: Group, random: &mut Random) -> Option<u32> {
+        let count = self.count(group);
+        if count == 0 {
+            return None;
+        }
+        self.find(group.0, random.below(count))
+    }
+
+    /// Adds a port that this worker has just taken, which carries nothing yet.
+    ///
+    /// # Errors
+    /// When there is no room; nothing is changed.
+    pub(crate) fn add(&mut self, group: Group, port: u16, now: Instant) -> Result<u32, TableFull> {
+        debug_assert!(port != 0, "port 0 is never given out");
+        let ordinal = self.count(group);
+        if self.counts.get(group.0 as usize).is_none() {
+            return Err(TableFull);
+        }
+        let slot = if self.free != 0 { self.free } else { self.untouched };
+        self.table.insert(self.hash_of(group.0, ordinal), slot)?;
+        if slot == self.free {
+            self.free = self.records[slot as usize].ordinal;
+        } else {
+            self.untouched += 1;
+        }
+        self.records[slot as usize] =
+            SharedPort { group: group.0, ordinal, load: IDLE | second(now), port, _reserved: 0 };
+        self.counts[group.0 as usize] += 1;
+        Ok(slot)
+    }
+
+    /// One more flow uses the port.
+    pub(crate) fn take(&mut self, slot: u32) {
+        let record = &mut self.records[slot as usize];
+        record.load = record.flows() + 1;
+    }
+
+    /// One flow less.
+    pub(crate) fn give_back(&mut self, slot: u32, now: Instant) {
+        let record = &mut self.records[slot as usize];
+        let flows = record.flows();
+        debug_assert!(flows > 0, "no more flows end than began");
+        record.load = if flows > 1 { flows - 1 } else { IDLE | second(now) };
+    }
+
+    /// Whether the port has carried nothing for so many seconds.
+    pub(crate) fn is_idle_for(&self, slot: u32, seconds: u32, now: Instant) -> bool {
+        self.get(slot)
+            .is_some_and(|record| record.load & IDLE != 0 && second(now).saturating_sub(record.load & !IDLE) >= seconds)
+    }
+
+    /// Takes a port that carries nothing out of its group. The port table is the caller's to settle.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let record = &self.records[slot as usize];
+        debug_assert!(record.port != 0 && record.load & IDLE != 0, "only a port that carries nothing is removed");
+        let (group, ordinal) = (record.group, record.ordinal);
+        let was_there = self.table.remove(self.hash_of(group, ordinal), slot);
+        debug_assert!(was_there, "every shared port is in the table");
+        let last = self.counts[group as usize] - 1;
+        self.counts[group as usize] = last;
+        if ordinal != last
+            && let Some(moved) = self.find(group, last)
+        {
+            // The last one takes the number that became free, so that numbers have no gap.
+            self.table.remove(self.hash_of(group, last), moved);
+            self.records[moved as usize].ordinal = ordinal;
+            let entered = self.table.insert(self.hash_of(group, ordinal), moved);
+            debug_assert!(entered.is_ok(), "two were taken out");
+        }
+        let free = self.free;
+        let record = &mut self.records[slot as usize];
+        record.port = 0;
+        record.ordinal = free;
+        self.free = slot;
+    }
+}
