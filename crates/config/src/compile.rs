@@ -82,6 +82,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
             realm_names,
             pass_rules,
+            flow_rules: Vec::new(),
             timeouts: singles.timeouts,
             limits,
             icmp: check::machine::icmp(singles.icmp, workers.count),
@@ -138,6 +139,7 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
         parity: draft.parity,
         reuse_delay: draft.reuse_delay,
         reuse_at_once: draft.reuse_at_once,
+        shared_ports_min: draft.shared_ports,
     })
 }
 

@@ -339,6 +339,13 @@ const POOL: &[Key] = &[
          connection and `timeouts.tcp_closing` is over. `filtered`: of protocols whose `filtering` is not \
          endpoint-independent.",
     ),
+    key(
+        "shared_ports",
+        Kind::Integer { min: 1, max: 4_096, unit: "ports" },
+        Preset::Value("64"),
+        "Endpoint-dependent flows of one worker spread over this many ports of an external address and protocol before two of \
+         them share one. More are harder to guess for outsiders (RFC 6056), fewer leave more to others.",
+    ),
 ];
 
 const RULE: &[Key] = &[
@@ -449,6 +456,13 @@ const TABLES: &[Key] = &[
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "sessions" },
         Preset::Value("500000"),
         "Sessions beyond the first of their mapping: 58 bytes each. When all are in use, further sessions are refused.",
+    ),
+    key(
+        "flows",
+        Kind::Integer { min: 0, max: 4_000_000_000, unit: "flows" },
+        Preset::Value("0"),
+        "Endpoint-dependent flows, which share external ports: 106 bytes each. Rules that make flows need some. When all are in \
+         use, further flows are refused.",
     ),
     key(
         "subscribers",

@@ -97,6 +97,8 @@ pub(crate) enum SessionRef {
     Inline,
     /// A record of the session table.
     Extra(u32),
+    /// No session of a mapping, but a flow.
+    Flow(u32),
 }
 
 /// The values a new session starts with.

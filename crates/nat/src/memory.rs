@@ -6,6 +6,7 @@
 use mem::Need;
 
 use crate::event::EventLog;
+use crate::flow::FlowStore;
 use crate::fragments::FragmentTracker;
 use crate::held_ports::HeldPorts;
 use crate::mapping::MappingStore;
@@ -14,6 +15,7 @@ use crate::route::RouteTable;
 use crate::session::SessionStore;
 use crate::settings::Settings;
 use crate::shared::compile_routes;
+use crate::shared_ports::SharedPorts;
 use crate::subscriber::SubscriberStore;
 use crate::table::BucketTable;
 use crate::types::Prefix;
@@ -31,6 +33,9 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
     needs.extend(SessionStore::needs(limits.extra_sessions_max));
     needs.extend(SubscriberStore::needs(limits.subscribers_max));
     needs.extend(HeldPorts::needs(limits.held_ports_max));
+    let addresses = settings.pools.iter().map(|pool| pool.addresses.len()).sum();
+    needs.extend(FlowStore::needs(limits.flows_max));
+    needs.extend(SharedPorts::needs(limits.flows_max, addresses));
     needs.push(Need::Heap(
         FragmentTracker::bytes_for(limits, usize::from(mtu_max))
             + SynStore::bytes_for(limits.unsolicited_syns_max)

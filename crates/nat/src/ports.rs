@@ -57,7 +57,8 @@ const PROBES: usize = 4;
 /// Bits of an entry that name the mapping.
 const MAPPING_BITS: u32 = 26;
 
-const _: () = assert!(MappingIndex::COUNT_MAX == (1 << MAPPING_BITS) - 1, "a mapping index fits an entry");
+const _: () = assert!(MappingIndex::SHARED.0 == (1 << MAPPING_BITS) - 1, "a mapping index fits an entry");
+const _: () = assert!(MappingIndex::COUNT_MAX < MappingIndex::SHARED.index(), "no mapping stands for shared ports");
 const _: () = assert!(WorkerId::COUNT_MAX == 1 << (32 - MAPPING_BITS), "a worker fits an entry");
 
 /// Which ports a mapping may have (RFC 4787 §4.2.1 REQ-3a). Query identifiers are all of one class.

@@ -27,6 +27,8 @@ pub struct Settings {
     pub pools: Vec<Pool>,
     /// Protocols forwarded untranslated between named prefixes; all other unsupported protocols are dropped.
     pub pass_rules: Vec<PassRule>,
+    /// Which flows are translated endpoint-dependently; the first that matches.
+    pub flow_rules: Vec<FlowRule>,
     /// Timers.
     pub timeouts: Timeouts,
     /// Bounds of every table, per worker.
@@ -50,6 +52,7 @@ impl Default for Settings {
             routes: Vec::new(),
             pools: Vec::new(),
             pass_rules: Vec::new(),
+            flow_rules: Vec::new(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
             icmp: IcmpPolicy::default(),
@@ -161,6 +164,9 @@ pub struct Pool {
     pub reuse_delay: Duration,
     /// Which ports need no rest.
     pub reuse_at_once: ReuseAtOnce,
+    /// Flows of one worker share this many ports of an address before two of them use the same one (RFC 6056: what an outsider
+    /// has to guess).
+    pub shared_ports_min: u16,
 }
 
 /// Ports that are given out again at once though others rest: the exceptions of RFC 6888 REQ-8.
@@ -202,6 +208,7 @@ impl Default for Pool {
             parity: false,
             reuse_delay: Duration::from_secs(120),
             reuse_at_once: ReuseAtOnce::default(),
+            shared_ports_min: 64,
         }
     }
 }
@@ -215,6 +222,21 @@ pub struct PassRule {
     pub inside: Prefix,
     /// Outside addresses.
     pub outside: Prefix,
+}
+
+/// Which packets from inside open flows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowRule {
+    /// None: any.
+    pub protocol: Option<Protocol>,
+    /// Inside addresses.
+    pub source: Prefix,
+    /// Outside addresses.
+    pub destination: Prefix,
+    /// First and last outside port.
+    pub ports: (u16, u16),
+    /// Where they go instead.
+    pub targets: Vec<u32>,
 }
 
 /// Timers; the defaults are at or above the RFCs' bounds.
@@ -259,6 +281,8 @@ pub struct Limits {
     pub extra_sessions_max: u32,
     /// Sessions of one mapping (RFC 6888 REQ-5).
     pub sessions_per_mapping_max: u32,
+    /// Endpoint-dependent translations (flows).
+    pub flows_max: u32,
     /// Subscribers with at least one mapping.
     pub subscribers_max: u32,
     /// Fragmented datagrams tracked at once.
@@ -277,6 +301,7 @@ impl Default for Limits {
             mappings_max: 1_000_000,
             extra_sessions_max: 500_000,
             sessions_per_mapping_max: 4_096,
+            flows_max: 0,
             subscribers_max: 100_000,
             fragmented_datagrams_max: 4_096,
             fragments_held_max: 1_024,

@@ -15,6 +15,7 @@ use mem::ring::Producer;
 use crate::event::Event;
 use crate::event::EventCounters;
 use crate::event::EventLog;
+use crate::flow::FlowStore;
 use crate::fragments::FragmentTracker;
 use crate::held_ports::HeldPorts;
 use crate::identification::IdentificationSource;
@@ -39,6 +40,7 @@ use crate::rate_limit::RateLimit;
 use crate::session::SessionStore;
 use crate::shared::BuildError;
 use crate::shared::Shared;
+use crate::shared_ports::SharedPorts;
 use crate::subscriber::SubscriberStore;
 use crate::table::BucketTable;
 use crate::time::Instant;
@@ -53,6 +55,7 @@ use steady::SteadyTimers;
 use steady::Tally;
 
 mod admission;
+mod dependent;
 mod errors;
 mod explain;
 mod fragment_path;
@@ -82,6 +85,10 @@ pub struct Shard {
     outbound: BucketTable,
     hash: KeyedHash,
     sessions: SessionStore,
+    /// Endpoint-dependent translations.
+    flows: FlowStore,
+    /// The external ports they share.
+    shared_ports: SharedPorts,
     subscribers: SubscriberStore,
     fragments: FragmentTracker,
     syns: SynStore,
@@ -165,6 +172,9 @@ impl Shard {
             mappings: MappingStore::new(limits.mappings_max).map_err(memory("mappings"))?,
             outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
             sessions: SessionStore::new(limits.extra_sessions_max, hash).map_err(memory("sessions"))?,
+            flows: FlowStore::new(limits.flows_max, hash).map_err(memory("flows"))?,
+            shared_ports: SharedPorts::new(limits.flows_max, shared.address_count(), hash)
+                .map_err(memory("shared ports"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
             fragments: FragmentTracker::new(&limits, timeouts.fragment, usize::from(mtu_max), hash_for(1)),
             syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, hash_for(2)),
@@ -230,6 +240,8 @@ impl Shard {
             + self.sessions.bytes()
             + self.subscribers.bytes()
             + self.held_ports.bytes()
+            + self.flows.bytes()
+            + self.shared_ports.bytes()
     }
 
     /// Processes up to [`BURST_MAX`] packets in order; each packet's `outcome` and `verdict` say what became of it.

@@ -89,6 +89,7 @@ pub(crate) struct PoolFacts {
     pub(crate) parity: bool,
     pub(crate) reuse_delay: Duration,
     pub(crate) reuse_at_once: ReuseAtOnce,
+    pub(crate) shared_ports_min: u16,
     pub(crate) has_low_ports: bool,
     pub(crate) has_high_ports: bool,
     pub(crate) first: AddressIndex,
@@ -335,6 +336,20 @@ impl Shared {
         interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address.to_bits()).next()
     }
 
+    /// The first rule that makes this a flow.
+    pub(crate) fn flow_rule(
+        &self,
+        key: &crate::mapping::InternalKey,
+        near: (u32, u16),
+    ) -> Option<&crate::settings::FlowRule> {
+        self.settings.flow_rules.iter().find(|rule| {
+            rule.protocol.is_none_or(|protocol| protocol == key.protocol)
+                && rule.source.contains(Ipv4Addr::from_bits(key.address))
+                && rule.destination.contains(Ipv4Addr::from_bits(near.0))
+                && (rule.ports.0..=rule.ports.1).contains(&near.1)
+        })
+    }
+
     /// The first rule that passes this protocol between these addresses. In line: there are few such rules.
     pub(crate) fn pass_rule(&self, protocol: u8, inside: u32, outside: u32) -> Option<usize> {
         self.settings.pass_rules.iter().position(|rule| {
@@ -353,6 +368,7 @@ impl PoolFacts {
             parity: pool.parity,
             reuse_delay: pool.reuse_delay,
             reuse_at_once: pool.reuse_at_once,
+            shared_ports_min: pool.shared_ports_min,
             has_low_ports: pool.port_min <= 1023,
             has_high_ports: pool.port_max >= 1024,
             first,

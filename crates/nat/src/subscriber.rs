@@ -24,7 +24,8 @@ pub(crate) struct Subscriber {
     in_use: u32,
     /// Mappings by protocol index.
     pub(crate) mappings: [u32; Protocol::COUNT],
-    _reserved: u32,
+    /// Flows, which share external ports.
+    pub(crate) flows: u32,
 }
 
 const _: () = assert!(size_of::<Subscriber>() == 32, "two subscribers a cache line");
@@ -34,8 +35,9 @@ impl Subscriber {
         self.in_use != 0
     }
 
-    fn mappings_total(&self) -> u32 {
-        self.mappings.iter().sum()
+    /// Whether it has neither mapping nor flow.
+    fn is_idle(&self) -> bool {
+        self.flows == 0 && self.mappings.iter().all(|count| *count == 0)
     }
 }
 
@@ -143,7 +145,7 @@ impl SubscriberStore {
             pool: pool.0,
             in_use: 1,
             mappings: [0; Protocol::COUNT],
-            _reserved: 0,
+            flows: 0,
         };
         Some(slot)
     }
@@ -157,15 +159,22 @@ impl SubscriberStore {
     pub(crate) fn uncount_mapping(&mut self, slot: u32, protocol: Protocol) -> Option<AddressIndex> {
         let record = &mut self.records[slot as usize];
         record.mappings[protocol.index()] -= 1;
-        if record.mappings_total() > 0 {
-            return None;
-        }
-        self.remove(slot)
+        self.remove_if_idle(slot)
     }
 
-    /// Removes a subscriber that has no mapping; returns the address it was paired with.
+    pub(crate) fn count_flow(&mut self, slot: u32) {
+        self.records[slot as usize].flows += 1;
+    }
+
+    /// As [`SubscriberStore::uncount_mapping`], of a flow.
+    pub(crate) fn uncount_flow(&mut self, slot: u32) -> Option<AddressIndex> {
+        self.records[slot as usize].flows -= 1;
+        self.remove_if_idle(slot)
+    }
+
+    /// Removes a subscriber that has neither mapping nor flow; returns the address it was paired with.
     pub(crate) fn remove_if_idle(&mut self, slot: u32) -> Option<AddressIndex> {
-        if self.records[slot as usize].mappings_total() > 0 { None } else { self.remove(slot) }
+        if self.records[slot as usize].is_idle() { self.remove(slot) } else { None }
     }
 
     fn remove(&mut self, slot: u32) -> Option<AddressIndex> {

@@ -93,6 +93,7 @@ verdicts! {
     MappingTableFull, "mapping_table_full", Dropped, "The mapping table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionTableFull, "session_table_full", Dropped, "The session table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionLimit, "session_limit", Dropped, "The mapping has as many sessions as one may have (RFC 6888 REQ-5).";
+    FlowTableFull, "flow_table_full", Dropped, "The table of endpoint-dependent flows is full; nothing is evicted (RFC 6888 REQ-11d).";
     SubscriberTableFull, "subscriber_table_full", Dropped, "The subscriber table is full; nothing is evicted (RFC 6888 REQ-11d).";
     LogFull, "log_full", Dropped, "Records of the event log can not be written fast enough, and nothing new is made without one ([log] back_pressure).";
     FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or second one overlaying it (RFC 1858, RFC 3128).";
@@ -132,6 +133,10 @@ pub struct Counters {
     pub mappings_created: [u64; crate::types::Protocol::COUNT],
     /// Mappings removed, by [`crate::Protocol::index`].
     pub mappings_removed: [u64; crate::types::Protocol::COUNT],
+    /// Endpoint-dependent flows created; each counts as a session too.
+    pub flows_created: u64,
+    /// Endpoint-dependent flows removed.
+    pub flows_removed: u64,
     /// Sessions created.
     pub sessions_created: u64,
     /// Sessions removed.
@@ -165,6 +170,8 @@ impl Default for Counters {
             icmp_errors_translated: 0,
             mappings_created: [0; 3],
             mappings_removed: [0; 3],
+            flows_created: 0,
+            flows_removed: 0,
             sessions_created: 0,
             sessions_removed: 0,
             tcp_resets_ignored: 0,

@@ -50,8 +50,12 @@ pub struct SessionView {
     pub internal: Endpoint,
     /// External endpoint.
     pub external: Endpoint,
-    /// Remote endpoint.
+    /// Remote endpoint, as the inside knows it.
     pub remote: Endpoint,
+    /// The remote endpoint outside, where the destination is translated too.
+    pub target: Option<Endpoint>,
+    /// A flow: the external endpoint is shared with sessions of other remote endpoints.
+    pub shared: bool,
     /// Owner.
     pub worker: WorkerId,
     /// Who sent the first packet.
@@ -160,6 +164,22 @@ pub enum Step {
     MappingWouldBeCreated {
         /// Ports of the paired address (or of the whole pool) still free.
         ports_free: u64,
+    },
+    /// A flow exists, whose external endpoint others share.
+    FlowFound {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// Remote endpoint outside.
+        remote: Endpoint,
+        /// Until it ends.
+        expires_in: Duration,
+    },
+    /// A flow would be made, as a rule says, with an external port shared by others.
+    FlowWouldBeCreated {
+        /// Remote endpoint outside.
+        remote: Endpoint,
     },
     /// No mapping exists, and none may be made by this packet.
     NoMapping,

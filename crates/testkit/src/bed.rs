@@ -588,7 +588,12 @@ impl Bed {
         );
         let live = self.machine.shards().map(|shard| u64::from(shard.mappings_len())).sum::<u64>();
         let held = self.ports_held();
-        assert!(self.ports_used() <= live + held, "{} ports in use by {live} mappings, {held} rest", self.ports_used());
+        let shared = self.machine.shards().map(|shard| shard.shared_ports_len() as u64).sum::<u64>();
+        let used = self.ports_used();
+        assert!(
+            used <= live + held + shared,
+            "{used} ports in use by {live} mappings, {held} rest, {shared} are shared"
+        );
     }
 }
 
@@ -623,6 +628,8 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
         (&mut total.originated, one.originated),
         (&mut total.icmp_errors_suppressed, one.icmp_errors_suppressed),
         (&mut total.icmp_errors_translated, one.icmp_errors_translated),
+        (&mut total.flows_created, one.flows_created),
+        (&mut total.flows_removed, one.flows_removed),
         (&mut total.sessions_created, one.sessions_created),
         (&mut total.sessions_removed, one.sessions_removed),
         (&mut total.tcp_resets_ignored, one.tcp_resets_ignored),

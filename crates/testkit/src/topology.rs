@@ -14,6 +14,7 @@ use core::net::SocketAddrV4;
 use nat::Duration;
 use nat::Settings;
 use nat::settings::Filtering;
+use nat::settings::FlowRule;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
@@ -148,6 +149,9 @@ pub trait Variants: Sized {
     /// UDP and ICMP from outside refresh too.
     #[must_use]
     fn inbound_refresh(self) -> Self;
+    /// Flows to these destinations and ports are translated endpoint-dependently, ten thousand of them at most.
+    #[must_use]
+    fn endpoint_dependent(self, destination: Prefix, ports: (u16, u16)) -> Self;
     /// Lets a protocol through untranslated.
     #[must_use]
     fn pass(self, protocol: u8, inside: Prefix, outside: Prefix) -> Self;
@@ -236,6 +240,12 @@ impl Variants for Settings {
 
     fn inbound_refresh(mut self) -> Settings {
         self.inbound_refresh = true;
+        self
+    }
+
+    fn endpoint_dependent(mut self, destination: Prefix, ports: (u16, u16)) -> Settings {
+        self.flow_rules.push(FlowRule { protocol: None, source: Prefix::ALL, destination, ports, targets: Vec::new() });
+        self.limits.flows_max = 10_000;
         self
     }
 

@@ -15,6 +15,7 @@ use nat::settings::Filtering;
 use nat::settings::Pooling;
 use nat::settings::ReuseAtOnce;
 use nat::types::AddressIndex;
+use nat::types::Prefix;
 use nat::types::Side;
 use rand::Rng;
 use rand::SeedableRng;
@@ -58,6 +59,14 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         limits.unsolicited_syns_max = pick(random, &[2, 64]);
         limits.held_ports_max = pick(random, &[0, 3, 50, 10_000]);
     });
+    if random.random() {
+        // Web or DNS or both by shared ports, for all or some.
+        let ports = pick(random, &[(443, 443), (53, 80), (0, 65_535)]);
+        let destination = pick(random, &[Prefix::ALL, topology::prefix([198, 51, 100, 2], 31)]);
+        settings = settings.endpoint_dependent(destination, ports);
+        settings.limits.flows_max = pick(random, &[8, 10_000]);
+        settings.pools[0].shared_ports_min = pick(random, &[1, 3, 64]);
+    }
     settings
 }
 
@@ -308,9 +317,22 @@ impl Simulation {
             mapping.protocol == protocol && at(mapping.external.address, mapping.external.port) == sent_to
         });
         let owner = owner.map(|mapping| at(mapping.internal.address, mapping.internal.port));
+        let owner = owner.or_else(|| self.owner_of_flow(protocol, sent_to, source(&packet)));
         assert_eq!(owner, Some(to), "a packet to {sent_to}, which was {subscriber}");
         self.reached += u64::from(subscriber == to);
         self.left.push((packet, subscriber));
+    }
+
+    /// Who shares the external endpoint and speaks to this remote one.
+    fn owner_of_flow(&self, protocol: Protocol, external: SocketAddrV4, remote: SocketAddrV4) -> Option<SocketAddrV4> {
+        let found = self.bed.sessions().into_iter().find(|session| {
+            session.shared
+                && session.protocol == protocol
+                && at(session.external.address, session.external.port) == external
+                && session.remote.address == *remote.ip()
+                && (protocol == Protocol::Icmp || session.remote.port == remote.port())
+        });
+        found.map(|session| at(session.internal.address, session.internal.port))
     }
 
     /// External endpoints are unique, and every port in use has its mapping.
@@ -324,7 +346,19 @@ impl Simulation {
             assert!(externals.insert((mapping.protocol, mapping.external)), "{} twice", mapping.external);
             assert!(internals.insert((mapping.protocol, mapping.internal)), "{} twice", mapping.internal);
         }
-        let in_records: u64 = self.bed.shards().map(|shard| u64::from(shard.mappings_len())).sum();
+        let flows: Vec<_> = self.bed.sessions().into_iter().filter(|session| session.shared).collect();
+        let mut outside = HashSet::new();
+        let mut inside = HashSet::new();
+        for flow in &flows {
+            assert!(!externals.contains(&(flow.protocol, flow.external)), "{} is a mapping's too", flow.external);
+            assert!(outside.insert((flow.protocol, flow.external, flow.remote)), "{flow:?} twice outside");
+            assert!(inside.insert((flow.protocol, flow.internal, flow.remote)), "{flow:?} twice inside");
+        }
+        for session in self.bed.sessions().iter().filter(|session| !session.shared) {
+            assert!(!inside.contains(&(session.protocol, session.internal, session.remote)), "{session:?} and a flow");
+        }
+        let in_records: u64 =
+            self.bed.shards().map(|shard| u64::from(shard.mappings_len()) + shard.shared_ports_len() as u64).sum();
         let held = self.bed.ports_held();
         assert!(held <= u64::from(self.bed.settings().limits.held_ports_max) * self.workers as u64);
         assert!(self.bed.ports_used() <= in_records + held);
@@ -334,6 +368,10 @@ impl Simulation {
             for mapping in &mappings {
                 let address = address_of.entry(mapping.internal.address).or_insert(mapping.external.address);
                 assert_eq!(*address, mapping.external.address, "one subscriber, one address");
+            }
+            for flow in &flows {
+                let address = address_of.entry(flow.internal.address).or_insert(flow.external.address);
+                assert_eq!(*address, flow.external.address, "one subscriber, one address");
             }
         }
         let limits = self.bed.settings().limits;

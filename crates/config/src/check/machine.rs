@@ -82,6 +82,7 @@ pub(crate) fn limits(draft: &Draft, workers: usize, report: &mut Report) -> Limi
     Limits {
         mappings_max: share(all.mappings_max),
         extra_sessions_max: share(all.extra_sessions_max),
+        flows_max: share(all.flows_max),
         sessions_per_mapping_max: all.sessions_per_mapping_max,
         subscribers_max: share(all.subscribers_max),
         fragmented_datagrams_max: share(all.fragmented_datagrams_max),

@@ -37,6 +37,7 @@ pub(crate) struct PoolDraft {
     pub(crate) parity: bool,
     pub(crate) reuse_delay: nat::Duration,
     pub(crate) reuse_at_once: ReuseAtOnce,
+    pub(crate) shared_ports: u16,
 }
 
 impl PoolDraft {
@@ -60,6 +61,10 @@ impl PoolDraft {
             parity: section.boolean("parity", report).unwrap_or_default(),
             reuse_delay: section.duration("reuse_delay", report).map_or(nat::Duration::ZERO, |delay| delay.value),
             reuse_at_once: reuse_at_once(section, report),
+            // The key table's range keeps it below 2^16.
+            shared_ports: section
+                .integer("shared_ports", report)
+                .map_or(0, |found| u16::try_from(found.value).unwrap_or(u16::MAX)),
         }
     }
 

@@ -138,6 +138,7 @@ fn limits(tables: &Section, subscriber: &Section, report: &mut Report) -> Limits
     Limits {
         mappings_max: number(tables, "mappings", report),
         extra_sessions_max: number(tables, "extra_sessions", report),
+        flows_max: number(tables, "flows", report),
         sessions_per_mapping_max: number(subscriber, "sessions_per_mapping", report),
         subscribers_max: number(tables, "subscribers", report),
         fragmented_datagrams_max: number(tables, "fragmented_datagrams", report),

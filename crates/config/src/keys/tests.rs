@@ -47,7 +47,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((config.ports[0].rx_descriptors, config.ports[0].tx_descriptors), (2_048, 512));
     let pool = &nat.pools[0];
     assert_eq!((pool.addresses.len(), pool.port_min, pool.port_max), (15 + 9 + 1, 512, 60_000));
-    assert_eq!((pool.pooling, pool.parity), (Pooling::Arbitrary, true));
+    assert_eq!((pool.pooling, pool.parity, pool.shared_ports_min), (Pooling::Arbitrary, true, 9));
     let filtering = [Filtering::AddressDependent, Filtering::AddressAndPortDependent, Filtering::EndpointIndependent];
     assert_eq!(pool.filtering, filtering);
     assert_eq!(pool.realms, [RealmId(1)]);
@@ -73,6 +73,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     let limits = Limits {
         mappings_max: 563,
         extra_sessions_max: 564,
+        flows_max: 565,
         sessions_per_mapping_max: 100,
         subscribers_max: 564,
         fragmented_datagrams_max: 58,

@@ -186,6 +186,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         icmp_errors_translated,
         mappings_created,
         mappings_removed,
+        flows_created,
+        flows_removed,
         sessions_created,
         sessions_removed,
         tcp_resets_ignored,
@@ -212,6 +214,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("originated_dropped", links.originated_dropped, Event, "Packets Natrix made itself that could not be sent."),
         ("icmp_errors_suppressed", icmp_errors_suppressed, Event, "ICMP errors not sent because of the rate limits."),
         ("icmp_errors_translated", icmp_errors_translated, Event, "ICMP errors translated."),
+        ("flows_created", flows_created, Event, "Endpoint-dependent flows created; each counts as a session too."),
+        ("flows_removed", flows_removed, Event, "Endpoint-dependent flows removed."),
         ("sessions_created", sessions_created, Event, "Sessions created."),
         ("sessions_removed", sessions_removed, Event, "Sessions removed."),
         (

@@ -160,6 +160,16 @@ pub(crate) fn step_of(settings: &Settings, step: view::Step) -> Step {
             "a mapping would be created".to_owned(),
             format!("a port drawn at random from {ports_free} free ones (RFC 6056)"),
         ),
+        view::Step::FlowFound { internal, external, remote, expires_in } => (
+            "lookup",
+            format!("flow {internal} = {external} to {remote}"),
+            format!("the external endpoint is shared; expires in {expires_in}"),
+        ),
+        view::Step::FlowWouldBeCreated { remote } => (
+            "port",
+            format!("a flow to {remote} would be created"),
+            "with an external port that no other flow uses towards it".to_owned(),
+        ),
         view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned()),
         view::Step::FilterAsked { filtering, allowed } => {
             let rule = match filtering {

@@ -5,7 +5,11 @@ use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::inbound::Via;
+use super::outbound::remote_port;
+use crate::flow::OutsideKey;
+use crate::flow::endpoint;
 use crate::icmp_quote;
+use crate::icmp_quote::Quote;
 use crate::icmp_quote::QuoteChange;
 use crate::mapping::InternalKey;
 use crate::packet::PacketMeta;
@@ -14,8 +18,12 @@ use crate::packet::Stage;
 use crate::parse::Parsed;
 use crate::rewrite::decrement_ttl;
 use crate::rewrite::set_identification;
+use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::MappingIndex;
+use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 impl Shard {
@@ -53,14 +61,12 @@ impl Shard {
             let stage = if via == Via::Hairpin { Stage::Hairpin } else { Stage::Steered };
             return Fate::HandOff { worker, meta: PacketMeta { stage, ..meta } };
         }
-        if !self.is_alive(mapping.0, now) {
+        let Some((realm, internal, remote)) = self.quoted_inside(&quote, mapping, now) else {
             return Fate::Done(Verdict::IcmpQuoteNoMapping);
-        }
+        };
         if parsed.ttl <= 1 {
             return Fate::Done(Verdict::TtlExpired);
         }
-        let mapping = self.mappings.get(mapping.0);
-        let (realm, internal) = (mapping.realm(), mapping.internal());
         let Some(hop) = self.shared.route_in(realm, internal.address.to_bits()).copied() else {
             return Fate::Done(Verdict::NoRoute);
         };
@@ -68,8 +74,15 @@ impl Shard {
             // In silence: nothing is said about errors (RFC 1812 §4.3.2.7).
             return Fate::Done(Verdict::TooBig);
         }
-        // RFC 5508 §4.2 REQ-4: the quote becomes what the subscriber sent.
-        let change = QuoteChange { source: internal, outer_destination: internal.address, ..quote.unchanged() };
+        // RFC 5508 §4.2 REQ-4: the quote becomes what the subscriber sent. The host itself is known by another address
+        // where the destination was translated too; routers are not.
+        let is_remote = quote.outer_source == quote.destination.address;
+        let change = QuoteChange {
+            source: internal,
+            destination: remote,
+            outer_source: if is_remote { remote.address } else { quote.outer_source },
+            outer_destination: internal.address,
+        };
         icmp_quote::rewrite(packet, &quote, &change);
         decrement_ttl(packet);
         self.counters.icmp_errors_translated += 1;
@@ -113,14 +126,13 @@ impl Shard {
             address: quote.destination.address.to_bits(),
             port: quote.destination.port,
         };
-        let Some(index) = self.find_live_mapping(&key, now) else {
+        let Some((external, remote)) = self.quoted_outside(&quote, &key, now) else {
             return Fate::Done(Verdict::IcmpQuoteNoMapping);
         };
         if parsed.ttl <= 1 {
             return Fate::Done(Verdict::TtlExpired);
         }
-        let external: Endpoint = self.mappings.get(index).external();
-        let way = match (hairpin, self.shared.route_out(parsed.destination).copied()) {
+        let way = match (hairpin, self.shared.route_out(remote.address.to_bits()).copied()) {
             (Some(_), _) => None,
             (None, Some(hop)) => Some(hop),
             (None, None) => return Fate::Done(Verdict::NoRoute),
@@ -130,18 +142,23 @@ impl Shard {
         }
         // RFC 5508 §4.2 REQ-5: the quote becomes what the remote host sent; the error itself comes from the
         // external address, whoever inside reported it (REQ-5c), so that no inside address leaves.
-        let change = QuoteChange { destination: external, outer_source: external.address, ..quote.unchanged() };
+        let change = QuoteChange {
+            source: remote,
+            destination: external,
+            outer_source: external.address,
+            outer_destination: remote.address,
+        };
         icmp_quote::rewrite(packet, &quote, &change);
         if !parsed.dont_fragment {
             // RFC 6864 §5.3.1: like all else that leaves with an address many share and may be fragmented.
-            let fresh = self.identifications.next(external.address, parsed.destination.into(), parsed.protocol_number);
+            let fresh = self.identifications.next(external.address, remote.address, parsed.protocol_number);
             set_identification(packet, fresh);
         }
         match way {
             Some(hop) => {
                 decrement_ttl(packet);
                 self.counters.icmp_errors_translated += 1;
-                self.finish(packet, parsed, &hop, parsed.destination, Verdict::Outbound, sink)
+                self.finish(packet, parsed, &hop, remote.address.to_bits(), Verdict::Outbound, sink)
             }
             None => {
                 // RFC 5508 §5 REQ-7: the other mapping is still to be undone, where it lives.
@@ -150,4 +167,48 @@ impl Shard {
             }
         }
     }
+
+    /// The flow that an error is about, whichever side it comes from.
+    pub(super) fn quoted_flow(&self, quote: &Quote, key: &InternalKey, now: Instant) -> Option<u32> {
+        let near = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
+        let outside = OutsideKey {
+            protocol: quote.protocol,
+            external: (quote.source.address.to_bits(), quote.source.port),
+            far: (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port)),
+        };
+        self.live_flow(key, near, now).or_else(|| self.live_flow_outside(&outside, now))
+    }
+
+    /// What the packet that an error from outside quotes was before it was translated: realm and source, and destination.
+    fn quoted_inside(&self, quote: &Quote, entry: MappingIndex, now: Instant) -> Option<(RealmId, Endpoint, Endpoint)> {
+        if entry != MappingIndex::SHARED {
+            let mapping = self.is_mapped(entry, now).then(|| self.mappings.get(entry.0))?;
+            return Some((mapping.realm(), mapping.internal(), quote.destination));
+        }
+        let key = OutsideKey {
+            protocol: quote.protocol,
+            external: (quote.source.address.to_bits(), quote.source.port),
+            far: (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port)),
+        };
+        let flow = self.flows.get(self.live_flow_outside(&key, now)?);
+        Some((flow.realm(), endpoint(flow.internal()), known_as(flow.near(), quote.protocol, quote.destination)))
+    }
+
+    /// What the packet that an error from inside quotes, which came to the internal endpoint `key`, was outside: destination
+    /// and source.
+    fn quoted_outside(&self, quote: &Quote, key: &InternalKey, now: Instant) -> Option<(Endpoint, Endpoint)> {
+        let near = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
+        if let Some(index) = self.live_flow(key, near, now) {
+            let flow = self.flows.get(index);
+            return Some((endpoint(flow.external()), known_as(flow.far(), quote.protocol, quote.source)));
+        }
+        let index = self.find_live_mapping(key, now)?;
+        Some((self.mappings.get(index).external(), quote.source))
+    }
+}
+
+/// A remote endpoint by its other name. A query identifier stands for both ports, and is not the remote endpoint's.
+fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
+    let port = if protocol == Protocol::Icmp { quoted.port } else { other.1 };
+    endpoint((other.0, port))
 }

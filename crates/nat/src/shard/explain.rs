@@ -11,6 +11,8 @@ use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
 use super::state::state_now;
 use crate::addresses::Local;
+use crate::flow::OutsideKey;
+use crate::flow::endpoint;
 use crate::icmp_quote;
 use crate::mapping::InternalKey;
 use crate::mapping::SessionRef;
@@ -26,6 +28,7 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -161,8 +164,12 @@ impl Shard {
             .shared
             .address_index(quote.source.address)
             .and_then(|address| self.shared.owner(address, quote.protocol, quote.source.port))
-            .filter(|(worker, index)| *worker == self.worker && self.is_alive(index.0, now))
+            .filter(|(worker, index)| *worker == self.worker && self.is_mapped(*index, now))
             .map(|(_, index)| index.0);
+        let flow = self.quoted_flow(&quote, &key, now);
+        if let Some(flow) = flow {
+            return self.explain_flow(now, flow, account);
+        }
         match outbound.or(inbound) {
             Some(index) => self.explain_mapping(now, index, account),
             None => account.steps.push(Step::NoMapping),
@@ -221,6 +228,20 @@ impl Shard {
         if parsed.class == Class::IcmpReply {
             return Verdict::IcmpTypeUnsupported;
         }
+        let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
+        let near = (parsed.destination, remote_port(protocol, parsed.destination_port));
+        let alive = self.find_live_mapping(&key, now);
+        let session = alive.and_then(|index| {
+            let facts = self.facts_of_mapping(index)?;
+            self.find_session(index, near.0, near.1, Shard::hashed_by(&facts, protocol), now)
+        });
+        if session.is_none() && hairpin.is_none() {
+            let flow = self.live_flow(&key, near, now);
+            let wanted = || self.flow_wanted(&key, near, alive.is_some());
+            if let Some(far) = flow.map(|index| self.flows.get(index).far()).or_else(wanted) {
+                return self.explain_flow_outbound(now, parsed, &key, far, flow, account);
+            }
+        }
         match hairpin {
             None => {
                 if let Some(verdict) = self.explain_route(Side::Outside, parsed.destination, parsed, account) {
@@ -234,20 +255,13 @@ impl Shard {
                 }
                 let owner = self.shared.owner(address, protocol, parsed.destination_port);
                 let has_owner =
-                    owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_alive(mapping.0, now));
+                    owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_mapped(mapping, now));
                 if protocol == Protocol::Icmp || !has_owner {
                     account.steps.push(Step::NoMapping);
                     return Verdict::NoMapping;
                 }
             }
         }
-        let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
-        let remote_port = remote_port(protocol, parsed.destination_port);
-        let alive = self.find_live_mapping(&key, now);
-        let session = alive.and_then(|index| {
-            let facts = self.facts_of_mapping(index)?;
-            self.find_session(index, parsed.destination, remote_port, Shard::hashed_by(&facts, protocol), now)
-        });
         if let Some(index) = alive {
             self.explain_mapping(now, index, account);
             account.source_after = Some(self.mappings.get(index).external());
@@ -288,6 +302,95 @@ impl Shard {
                 _ => Verdict::Hairpin,
             },
         }
+    }
+
+    fn explain_flow_outbound(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        key: &InternalKey,
+        far: (u32, u16),
+        flow: Option<u32>,
+        account: &mut Account,
+    ) -> Verdict {
+        if let Some(verdict) = self.explain_route(Side::Outside, far.0, parsed, account) {
+            return verdict;
+        }
+        // A query identifier stands for both ports, and is not the remote endpoint's.
+        let port = if key.protocol == Protocol::Icmp { parsed.destination_port } else { far.1 };
+        account.destination_after = Some(Endpoint::new(far.0.into(), port));
+        if let Some(index) = flow {
+            self.explain_flow(now, index, account);
+            account.source_after = Some(endpoint(self.flows.get(index).external()));
+            return Verdict::Outbound;
+        }
+        if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
+            return Verdict::TcpNoSession;
+        }
+        let Some(pool) = self.shared.pool_for(key.realm, key.address.into()) else {
+            return Verdict::SourceNotSubscriber;
+        };
+        account.steps.push(Step::Pool(pool));
+        if self.flows.is_full() {
+            return Verdict::FlowTableFull;
+        }
+        if let Some(address) = self.paired_address(key.realm, key.address) {
+            account.steps.push(Step::PairedWith(self.shared.address(address)));
+        }
+        account.steps.push(Step::FlowWouldBeCreated { remote: endpoint(far) });
+        Verdict::Outbound
+    }
+
+    fn explain_flow(&self, now: Instant, index: u32, account: &mut Account) {
+        let flow = self.flows.get(index);
+        account.steps.push(Step::FlowFound {
+            internal: endpoint(flow.internal()),
+            external: endpoint(flow.external()),
+            remote: endpoint(flow.far()),
+            expires_in: flow.expires().saturating_since(now),
+        });
+        let (state, expires) = self.session_state(0, SessionRef::Flow(index));
+        account.steps.push(Step::SessionFound {
+            state: (flow.protocol() == Protocol::Tcp)
+                .then(|| state_now(state, expires, now, &self.shared.settings().timeouts)),
+            expires_in: expires.saturating_since(now),
+        });
+    }
+
+    /// A packet to an external endpoint that flows share.
+    fn explain_flow_inbound(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        protocol: Protocol,
+        via: Via,
+        account: &mut Account,
+    ) -> Verdict {
+        let external = (parsed.destination, parsed.destination_port);
+        let far = (parsed.source, remote_port(protocol, parsed.source_port));
+        let found = self.live_flow_outside(&OutsideKey { protocol, external, far }, now);
+        let Some(index) = found.filter(|_| via == Via::Outside) else {
+            let filtering = Filtering::AddressAndPortDependent;
+            account.steps.push(Step::FilterAsked { filtering, allowed: false });
+            let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
+            let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
+            return match forged {
+                Some(verdict) => verdict,
+                None if is_syn && via == Via::Outside => Verdict::UnsolicitedSyn,
+                None => Verdict::Filtered,
+            };
+        };
+        self.explain_flow(now, index, account);
+        let flow = self.flows.get(index);
+        let internal = endpoint(flow.internal());
+        account.realm = flow.realm();
+        if let Some(verdict) = self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account) {
+            return verdict;
+        }
+        account.destination_after = Some(internal);
+        let port = if protocol == Protocol::Icmp { parsed.source_port } else { flow.near().1 };
+        account.source_after = Some(Endpoint::new(flow.near().0.into(), port));
+        Verdict::Inbound
     }
 
     pub(super) fn paired_address(&self, realm: RealmId, subscriber: u32) -> Option<AddressIndex> {
@@ -368,10 +471,15 @@ impl Shard {
             Class::IcmpRequest => None,
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
+        if let Some((worker, MappingIndex::SHARED)) = owner
+            && worker == self.worker
+        {
+            return self.explain_flow_inbound(now, parsed, protocol, via, account);
+        }
         let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
         let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
         let index = match owner {
-            Some((worker, mapping)) if worker == self.worker && self.is_alive(mapping.0, now) => mapping.0,
+            Some((worker, mapping)) if worker == self.worker && self.is_mapped(mapping, now) => mapping.0,
             _ => {
                 if owner.is_none() && is_own && parsed.class != Class::IcmpReply {
                     account.steps.push(Step::OwnAddress(destination.address));
@@ -401,7 +509,13 @@ impl Shard {
             self.explain_session(now, index, session, account);
         } else {
             let filtering: Filtering = facts.filtering[protocol.index()];
-            let allowed = self.filter_allows(now, index, parsed.source, filtering, by);
+            let key = self.mappings.get(index).key();
+            let is_elsewhere = self.live_flow(&key, (parsed.source, remote_port), now).is_some();
+            let allowed = !is_elsewhere && self.filter_allows(now, index, parsed.source, filtering, by);
+            if is_elsewhere {
+                account.steps.push(Step::FilterAsked { filtering, allowed });
+                return Verdict::Filtered;
+            }
             account.steps.push(Step::FilterAsked { filtering, allowed });
             match (allowed, protocol) {
                 (false, _) if is_syn => return Verdict::UnsolicitedSyn,

@@ -26,6 +26,7 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -100,6 +101,9 @@ impl Shard {
             let ports = (parsed.source_port, parsed.destination_port);
             return Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } };
         }
+        if mapping == MappingIndex::SHARED {
+            return self.inbound_by_flow(at, bytes, protocol, via, sink);
+        }
         let index = mapping.0;
         if !self.is_alive(index, now) {
             return self.no_mapping(at, bytes, via);
@@ -150,6 +154,10 @@ impl Shard {
         let by = Shard::hashed_by(&facts, protocol);
         if let Some(session) = self.find_session(index, parsed.source, remote_port, by, now) {
             return Ok(Some(session));
+        }
+        if self.live_flow(&self.mappings.get(index).key(), (parsed.source, remote_port), now).is_some() {
+            // The two endpoints speak already, by another external endpoint: inside, both would be one connection.
+            return Err(Fate::Done(Verdict::Filtered));
         }
         if !self.filter_allows(now, index, parsed.source, facts.filtering[protocol.index()], by) {
             let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
@@ -215,9 +223,22 @@ impl Shard {
         via: Via,
         sink: &mut S,
     ) -> Result<NextHop, Fate> {
-        let Arrival { now, meta, parsed } = at;
         let mapping = self.mappings.get(index);
-        let (realm, internal) = (mapping.realm(), mapping.internal_address());
+        self.way_in_to(at, bytes, mapping.realm(), mapping.internal_address(), via, sink)
+    }
+
+    /// The way to an internal address.
+    #[inline]
+    pub(super) fn way_in_to<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        realm: RealmId,
+        internal: u32,
+        via: Via,
+        sink: &mut S,
+    ) -> Result<NextHop, Fate> {
+        let Arrival { now, meta, parsed } = at;
         let towards = match via {
             Via::Outside => Side::Outside,
             Via::Hairpin => Side::Inside,
@@ -326,7 +347,7 @@ impl Shard {
         self.hold_syn(at, bytes)
     }
 
-    fn hold_syn(&mut self, at: Arrival<'_>, bytes: &[u8]) -> Fate {
+    pub(super) fn hold_syn(&mut self, at: Arrival<'_>, bytes: &[u8]) -> Fate {
         let Arrival { now, meta, parsed } = at;
         if self.shared.settings().answer_unsolicited_syn {
             let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);

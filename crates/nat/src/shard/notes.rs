@@ -7,6 +7,7 @@ use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
 use crate::event::Refusal;
+use crate::flow::endpoint;
 use crate::mapping::InternalKey;
 use crate::time::Instant;
 use crate::verdict::Verdict;
@@ -46,6 +47,26 @@ impl Shard {
             let event = self.event_of(EventKind::MappingEnded, now, index).because(Cause::Idle);
             self.events.record(Event { amount: held_s, ..event });
         }
+    }
+
+    /// A flow was made, or is about to end. Without its remote endpoint nobody could tell whose it was: other subscribers use
+    /// the same external endpoint at the same time (RFC 6888 §4 REQ-12 allows it where it is needed).
+    pub(super) fn note_flow(&mut self, kind: EventKind, now: Instant, index: u32) {
+        if !self.events.is_on() {
+            return;
+        }
+        let flow = self.flows.get(index);
+        let (internal, external) = (endpoint(flow.internal()), endpoint(flow.external()));
+        let remote = endpoint(flow.far());
+        let has_ended = kind == EventKind::FlowEnded;
+        let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(flow.created_s());
+        let event = Event::of_mapping(kind, now, flow.realm(), flow.protocol(), internal, external);
+        self.events.record(Event {
+            remote: remote.address,
+            remote_port: remote.port,
+            amount: if has_ended { held_s } else { 0 },
+            ..event.because(if has_ended { Cause::Idle } else { Cause::Outbound })
+        });
     }
 
     #[inline]

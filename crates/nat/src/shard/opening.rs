@@ -202,6 +202,10 @@ impl Shard {
         if self.mappings.is_full() || self.outbound.is_full() || self.find_mapping(&key, hash).is_some() {
             return None;
         }
+        let near = (destination, be16::<22>(header));
+        if self.live_flow(&key, near, now).is_some() || self.flow_wanted(&key, near, false).is_some() {
+            return None;
+        }
         let subscriber = looks.subscriber[i];
         let address = AddressIndex(self.subscribers.get(subscriber).paired);
         if address == UNPAIRED {

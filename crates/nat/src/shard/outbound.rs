@@ -51,6 +51,14 @@ pub(super) struct Flow {
     pub(super) session: Option<SessionRef>,
 }
 
+/// What a packet that is not as usual belongs to.
+enum Opened {
+    /// A session of a mapping, and where it goes on.
+    Session(Way, Flow),
+    /// A flow, by its record.
+    Flow(u32),
+}
+
 impl Shard {
     /// A packet that came in by an inside interface.
     #[inline]
@@ -109,9 +117,13 @@ impl Shard {
                 };
                 (way, Flow { index, session: Some(SessionRef::Inline) })
             }
-            _ => match self.open_outbound(at, bytes, &key, foresight, found, sink) {
-                Ok(opened) => opened,
-                Err(fate) => return fate,
+            _ => match self.live_flow(&key, (parsed.destination, remote_port), now) {
+                Some(index) => return self.outbound_by_flow(at, bytes, datagram, index, sink),
+                None => match self.open_outbound(at, bytes, &key, foresight, found, sink) {
+                    Ok(Opened::Session(way, flow)) => (way, flow),
+                    Ok(Opened::Flow(index)) => return self.outbound_by_flow(at, bytes, datagram, index, sink),
+                    Err(fate) => return fate,
+                },
             },
         };
         self.established_outbound(at, bytes, datagram, way, flow, sink)
@@ -131,7 +143,24 @@ impl Shard {
                 None => Err(Fate::Done(Verdict::NoMapping)),
             };
         }
-        let Some(hop) = self.shared.route_out(parsed.destination).copied() else {
+        self.way_out_to(at, bytes, parsed.destination, sink).map(Way::Out)
+    }
+
+    /// The way out to `destination`, which need not be the packet's own.
+    #[inline]
+    pub(super) fn way_out_to<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        destination: u32,
+        sink: &mut S,
+    ) -> Result<NextHop, Fate> {
+        let Arrival { now, meta, parsed } = at;
+        if parsed.ttl <= 1 {
+            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
+            return Err(Fate::Done(Verdict::TtlExpired));
+        }
+        let Some(hop) = self.shared.route_out(destination).copied() else {
             self.send_error(now, Side::Inside, meta, Reason::NetUnreachable, bytes, sink);
             return Err(Fate::Done(Verdict::NoRoute));
         };
@@ -140,7 +169,7 @@ impl Shard {
             self.send_error(now, Side::Inside, meta, Reason::TooBig(hop.mtu), bytes, sink);
             return Err(Fate::Done(Verdict::TooBig));
         }
-        Ok(Way::Out(hop))
+        Ok(hop)
     }
 
     /// Everything but the first session of a live mapping: all checks, then mapping and session are found or made.
@@ -154,7 +183,7 @@ impl Shard {
         foresight: &Foresight,
         found: Option<u32>,
         sink: &mut S,
-    ) -> Result<(Way, Flow), Fate> {
+    ) -> Result<Opened, Fate> {
         let Arrival { now, meta, parsed } = at;
         if let Some(verdict) = self.check_source(self.shared.facing(at.meta.ingress), parsed.source) {
             return Err(Fate::Done(verdict));
@@ -180,13 +209,25 @@ impl Shard {
             // An answer to nothing: queries from outside do not pass a NAPT, so no reply is due.
             return Err(Fate::Done(Verdict::IcmpTypeUnsupported));
         }
+        let remote_port = remote_port(key.protocol, parsed.destination_port);
+        let alive = found.filter(|index| self.is_alive(*index, now));
+        let session = alive.and_then(|index| {
+            let by = self.facts_of_mapping(index).map(|facts| Shard::hashed_by(&facts, key.protocol))?;
+            self.find_session(index, parsed.destination, remote_port, by, now)
+        });
+        if session.is_none() && hairpin.is_none() {
+            let near = (parsed.destination, remote_port);
+            if let Some(far) = self.flow_wanted(key, near, alive.is_some()) {
+                return self.open_flow(at, bytes, key, near, far, sink).map(Opened::Flow);
+            }
+        }
         let way = self.way_out(at, bytes, hairpin.is_some(), sink)?;
         if let Some(address) = hairpin {
             // Only basic NAT hairpins queries (RFC 5508 §6 REQ-7), and no state is made for a packet that
             // will find no mapping on the other side. A SYN may be waited for, like one from outside.
             let owner = self.shared.owner(address, key.protocol, parsed.destination_port);
             let has_owner =
-                owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_alive(mapping.0, now));
+                owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_mapped(mapping, now));
             if key.protocol == Protocol::Icmp || !has_owner {
                 return Err(Fate::Done(Verdict::NoMapping));
             }
@@ -198,15 +239,8 @@ impl Shard {
                 return Err(Fate::Done(Verdict::HairpinRefused));
             }
         }
-        let remote_port = remote_port(key.protocol, parsed.destination_port);
-        let alive = found.filter(|index| self.is_alive(*index, now));
-        if let Some(index) = alive {
-            let by = self.facts_of_mapping(index).map(|facts| Shard::hashed_by(&facts, key.protocol));
-            if let Some(by) = by
-                && let Some(session) = self.find_session(index, parsed.destination, remote_port, by, now)
-            {
-                return Ok((way, Flow { index, session: Some(session) }));
-            }
+        if let (Some(index), Some(session)) = (alive, session) {
+            return Ok(Opened::Session(way, Flow { index, session: Some(session) }));
         }
         if parsed.fragment_offset != 0 {
             // Only the first fragment of a datagram, which has the ports, opens anything.
@@ -255,7 +289,7 @@ impl Shard {
                         self.counters.unsolicited_syns_matched += 1;
                     }
                 }
-                Ok((way, Flow { index, session: Some(session) }))
+                Ok(Opened::Session(way, Flow { index, session: Some(session) }))
             }
             // Where nobody is filtered a UDP session is only bookkeeping: going on without it hurts nobody,
             // while refusing would break programs that talk to thousands (peer-to-peer, resolvers).
@@ -263,14 +297,14 @@ impl Shard {
                 if key.protocol == Protocol::Udp
                     && facts.filtering[Protocol::Udp.index()] == Filtering::EndpointIndependent =>
             {
-                Ok((way, Flow { index, session: None }))
+                Ok(Opened::Session(way, Flow { index, session: None }))
             }
             Err(verdict) => Err(self.refuse(now, key, verdict, meta, bytes, sink)),
         }
     }
 
     /// RFC 6888 REQ-11: no resources. The packet is dropped, and its sender told that it is so.
-    fn refuse<S: Sink>(
+    pub(super) fn refuse<S: Sink>(
         &mut self,
         now: Instant,
         key: &InternalKey,
@@ -360,7 +394,7 @@ impl Shard {
     /// The identification a packet gets outside. Many subscribers share an address, so that ids of
     /// datagrams that may be in fragments must be given out anew (RFC 6864 §5.3.1, RFC 7857 §10).
     #[inline]
-    fn identification_outside(
+    pub(super) fn identification_outside(
         &mut self,
         parsed: &Parsed,
         external_address: u32,

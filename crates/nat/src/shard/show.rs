@@ -8,6 +8,7 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::port_choice::UNPAIRED;
 use super::state::state_now;
+use crate::flow::endpoint;
 use crate::mapping::Mapping;
 use crate::tcp;
 use crate::tcp::TcpState;
@@ -15,6 +16,7 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -26,6 +28,9 @@ use crate::view::SubscriberView;
 
 /// Session cursors from here on walk the table of further sessions.
 const EXTRA_CURSOR: u32 = 1 << 31;
+/// And between mappings and those, flows from here on.
+const FLOW_CURSOR: u32 = 1 << 30;
+const _: () = assert!(MappingIndex::COUNT_MAX < FLOW_CURSOR as usize, "cursors of mappings come before those of flows");
 /// Further sessions of a mapping that are looked at to tell how long it has been idle.
 const EXTRA_LOOKED_AT: u32 = 16;
 
@@ -76,7 +81,24 @@ impl Shard {
         let mut found = 0;
         let mut cursor = cursor.max(1);
         for _ in 0..scan_max {
-            if cursor & EXTRA_CURSOR == 0 && cursor >= self.mappings.walk_end() {
+            if cursor < FLOW_CURSOR && cursor >= self.mappings.walk_end() {
+                cursor = FLOW_CURSOR | 1;
+            }
+            if (FLOW_CURSOR..EXTRA_CURSOR).contains(&cursor) {
+                let slot = cursor & !FLOW_CURSOR;
+                if slot < self.flows.walk_end() {
+                    if let Some(view) = self.flow_view(slot, now)
+                        && matches_flow(filter, &view, self.pool_of(view.external.address))
+                    {
+                        if found == limit {
+                            return Some(cursor);
+                        }
+                        out.push(view);
+                        found += 1;
+                    }
+                    cursor += 1;
+                    continue;
+                }
                 cursor = EXTRA_CURSOR | 1;
             }
             let is_extra = cursor & EXTRA_CURSOR != 0;
@@ -144,12 +166,41 @@ impl Shard {
     pub fn mapping_by_external(&self, now: Instant, external: Endpoint, protocol: Protocol) -> Option<MappingView> {
         let address = self.shared.address_index(external.address)?;
         let (worker, index) = self.shared.owner(address, protocol, external.port)?;
-        (worker == self.worker && self.is_alive(index.0, now)).then(|| self.mapping_view(index.0, now))
+        (worker == self.worker && self.is_mapped(index, now)).then(|| self.mapping_view(index.0, now))
     }
 
     fn pool_of_mapping(&self, index: u32) -> PoolId {
-        let external = Ipv4Addr::from_bits(self.mappings.get(index).external_address);
+        self.pool_of(Ipv4Addr::from_bits(self.mappings.get(index).external_address))
+    }
+
+    fn pool_of(&self, external: Ipv4Addr) -> PoolId {
         self.shared.address_index(external).map(|address| self.shared.pool_of(address)).unwrap_or_default()
+    }
+
+    fn flow_view(&self, index: u32, now: Instant) -> Option<SessionView> {
+        let flow = self.flows.get(index);
+        if !flow.is_alive(now) {
+            return None;
+        }
+        let protocol = flow.protocol();
+        let (state, expires) = (flow.state(), flow.expires());
+        Some(SessionView {
+            protocol,
+            realm: flow.realm(),
+            internal: endpoint(flow.internal()),
+            external: endpoint(flow.external()),
+            remote: endpoint(flow.near()),
+            target: flow.is_twice().then(|| endpoint(flow.far())),
+            shared: true,
+            worker: self.worker,
+            opened_from: Side::Inside,
+            state: (protocol == Protocol::Tcp)
+                .then(|| state_now(state, expires, now, &self.shared.settings().timeouts)),
+            hairpin: false,
+            age: age(flow.created_s(), now),
+            idle: idle(self.lifetime(protocol, state), expires, now),
+            expires_in: expires.saturating_since(now),
+        })
     }
 
     pub(super) fn mapping_view(&self, index: u32, now: Instant) -> MappingView {
@@ -239,6 +290,8 @@ impl Shard {
             internal: mapping.internal(),
             external: mapping.external(),
             remote,
+            target: None,
+            shared: false,
             worker: self.worker,
             opened_from,
             state: (key.protocol == Protocol::Tcp).then(|| state_now(state, expires, now, timeouts)),
@@ -267,6 +320,17 @@ fn matches_mapping(filter: &Filter, mapping: &Mapping, pool: PoolId) -> bool {
         && filter.external_port.is_none_or(|port| port == external.port)
         && filter.pool.is_none_or(|wanted| wanted == pool)
         && filter.realm.is_none_or(|wanted| wanted == mapping.realm())
+}
+
+/// Both [`matches_mapping`] and [`matches_session`], of a flow.
+fn matches_flow(filter: &Filter, view: &SessionView, pool: PoolId) -> bool {
+    filter.protocol.is_none_or(|protocol| protocol == view.protocol)
+        && filter.internal.is_none_or(|prefix| prefix.contains(view.internal.address))
+        && filter.internal_port.is_none_or(|port| port == view.internal.port)
+        && filter.external.is_none_or(|prefix| prefix.contains(view.external.address))
+        && filter.external_port.is_none_or(|port| port == view.external.port)
+        && filter.pool.is_none_or(|wanted| wanted == pool)
+        && matches_session(filter, view)
 }
 
 fn matches_session(filter: &Filter, view: &SessionView) -> bool {

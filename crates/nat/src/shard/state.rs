@@ -119,6 +119,7 @@ impl Shard {
                 let session = self.sessions.get(slot);
                 (session.state(), session.expires())
             }
+            SessionRef::Flow(flow) => (self.flows.get(flow).state(), self.flows.get(flow).expires()),
         }
     }
 
@@ -142,6 +143,7 @@ impl Shard {
                 let shortened = self.sessions.get_mut(slot).refresh(state, expires);
                 self.mappings.get_mut(index).extend_to(expires, shortened);
             }
+            SessionRef::Flow(flow) => self.flows.get_mut(flow).refresh(state, expires),
         }
     }
 
@@ -165,6 +167,7 @@ impl Shard {
         let tracker = match session {
             SessionRef::Inline => &mut self.mappings.get_mut(index).tracker,
             SessionRef::Extra(slot) => &mut self.sessions.get_mut(slot).tracker,
+            SessionRef::Flow(flow) => &mut self.flows.get_mut(flow).tracker,
         };
         let reset_accepted = flags.contains(Flags::RST)
             && tracker.reset_is_plausible(from, sequence, flags.contains(Flags::ACK).then_some(ack));

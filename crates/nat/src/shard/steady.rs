@@ -320,6 +320,8 @@ impl Shard {
             } else if kind.0 & Kind::IN != 0 {
                 match self.shared.ports.lookup_at(looks.place[i] as usize) {
                     None => 0,
+                    // Flows are told by more than the port table knows: see `dependent`.
+                    Some((worker, MappingIndex::SHARED)) if worker == self.worker => 0,
                     Some((worker, record)) if worker == self.worker => record.0,
                     Some((worker, record)) => {
                         aim_abroad(looks, i, worker, record);
@@ -428,7 +430,8 @@ fn aim_abroad(looks: &mut Looks, i: usize, worker: WorkerId, record: MappingInde
     // Packets that are on their second half carry more than their headers.
     if looks.kind[i].is_steady() {
         looks.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
-        looks.place[i] = u64::from(worker.0) | u64::from(record.0) << RECORD_SHIFT;
+        let record = if record == MappingIndex::SHARED { 0 } else { record.0 };
+        looks.place[i] = u64::from(worker.0) | u64::from(record) << RECORD_SHIFT;
     }
 }
 

@@ -7,10 +7,12 @@ use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::local::Reason;
+use crate::flow::OutsideKey;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::packet::Stage;
 use crate::time::Instant;
+use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
@@ -48,6 +50,10 @@ pub(super) struct Sweep {
     last: Instant,
     mapping_hand: u32,
     session_hand: u32,
+    pub(super) flow_hand: u32,
+    pub(super) shared_port_hand: u32,
+    /// Flows made until the last call.
+    pub(super) flows_created: u64,
     /// Mappings found out of date by the last call, to be ended by the next one: the lines this needs are on their way.
     due: Box<[u32; ENDS_PER_CALL_MAX]>,
     due_count: usize,
@@ -61,6 +67,9 @@ impl Default for Sweep {
             last: Instant::ORIGIN,
             mapping_hand: 1,
             session_hand: 1,
+            flow_hand: 1,
+            shared_port_hand: 1,
+            flows_created: 0,
             due: Box::new([0; ENDS_PER_CALL_MAX]),
             due_count: 0,
             created: 0,
@@ -77,6 +86,7 @@ impl Shard {
         let ended = self.sweep_mappings(now, elapsed);
         self.release_ports(now, elapsed, ended);
         self.sweep_sessions(now, elapsed);
+        self.sweep_flows(now, elapsed);
         let counters = &mut self.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
@@ -188,6 +198,11 @@ impl Shard {
         let address = self.shared.address_index(parsed.destination.into());
         let owner = address.and_then(|address| self.shared.owner(address, Protocol::Tcp, parsed.destination_port));
         let matched = match (address, owner) {
+            (_, Some((worker, MappingIndex::SHARED))) if worker == self.worker => {
+                let external = (parsed.destination, parsed.destination_port);
+                let far = (parsed.source, parsed.source_port);
+                self.live_flow_outside(&OutsideKey { protocol: Protocol::Tcp, external, far }, now).is_some()
+            }
             (Some(address), Some((worker, index))) if worker == self.worker => {
                 let by = Shard::hashed_by(self.shared.facts(address), Protocol::Tcp);
                 self.find_session(index.0, parsed.source, parsed.source_port, by, now).is_some()
@@ -208,6 +223,8 @@ impl Shard {
     pub fn is_empty(&self) -> bool {
         self.mappings.len() == 0
             && self.sessions.len() == 0
+            && self.flows.is_empty()
+            && self.shared_ports.len() == 0
             && self.subscribers.len() == 0
             && self.fragments.is_empty()
             && self.syns.is_empty()
@@ -232,7 +249,7 @@ impl Shard {
 }
 
 /// Records to visit now, of so many, when the last visit was so long ago, and so many more.
-fn budget(records: u32, elapsed_micros: u64, more: u64) -> u64 {
+pub(super) fn budget(records: u32, elapsed_micros: u64, more: u64) -> u64 {
     let round = u128::from(records) * u128::from(elapsed_micros) / u128::from(ROUND_MICROS);
     let due = (round as u64).min(elapsed_micros.saturating_mul(RECORDS_PER_MICRO_MAX));
     let due = due.clamp(RECORDS_PER_CALL_MIN, RECORDS_PER_CALL_MAX);

@@ -1,0 +1,441 @@
+//! Endpoint-dependent translation: packets of flows, both ways, and the making and ending of flows.
+//!
+//! ```text
+//!   from inside: mapping of the endpoint has this session ─► as ever (outbound)
+//!                else a flow with this five-tuple         ─► outbound_by_flow
+//!                else a live mapping of the endpoint      ─► a session of it: whoever has a port of his own uses it
+//!                else the rules                           ─► a mapping, or create_flow
+//!   from outside: port table says "shared" ─► inbound_by_flow, by the five-tuple
+//! ```
+//!
+//! So an internal endpoint that has a mapping keeps what RFC 4787 REQ-1 promises, towards everyone; a flow is what an endpoint
+//! gets that has none and speaks to where a rule says so (ADR 11). No inside five-tuple has both.
+
+use core::net::Ipv4Addr;
+
+use wire::tcp::Flags;
+
+use super::Arrival;
+use super::Fate;
+use super::Shard;
+use super::inbound::Via;
+use super::outbound::remote_port;
+use super::port_choice::UNPAIRED;
+use super::port_choice::port_class;
+use crate::event::EventKind;
+use crate::flow::InsideKey;
+use crate::flow::NewFlow;
+use crate::flow::OutsideKey;
+use crate::flow::endpoint;
+use crate::fragments::DatagramIndex;
+use crate::mapping::InternalKey;
+use crate::mapping::SessionRef;
+use crate::packet::Sink;
+use crate::parse::Class;
+use crate::parse::Parsed;
+use crate::ports::PortClass;
+use crate::rewrite::End;
+use crate::rewrite::Rewrite;
+use crate::rewrite::rewrite;
+use crate::settings::Pooling;
+use crate::shared::PoolFacts;
+use crate::shared_ports::Group;
+use crate::tcp;
+use crate::tcp::TcpState;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Facing;
+use crate::types::MappingIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+/// Shared ports looked at, at random, for one that no flow uses towards this remote endpoint, before another port is taken.
+const PROBES: usize = 8;
+/// And so many when no other port is to be had.
+const LAST_PROBES: usize = 64;
+/// Addresses of a pool looked at, at random, for one with shared ports, when none has a free port.
+const ADDRESS_PROBES: usize = 16;
+/// A shared port that carries nothing goes back after this time: as long as a port is kept from others (RFC 6888 REQ-8).
+const IDLE_SECONDS: u32 = 120;
+/// Flows looked at for each one made since the last call: those that end must not fill the table.
+const RECORDS_PER_CREATED: u64 = 4;
+
+impl Shard {
+    /// The live flow of this internal endpoint to this remote one.
+    #[inline]
+    pub(super) fn live_flow(&self, key: &InternalKey, near: (u32, u16), now: Instant) -> Option<u32> {
+        if self.flows.is_empty() {
+            return None;
+        }
+        let found = self.flows.find_inside(&InsideKey::new(key, near.0, near.1))?;
+        self.flows.get(found).is_alive(now).then_some(found)
+    }
+
+    /// The live flow with this external endpoint and this remote one outside.
+    pub(super) fn live_flow_outside(&self, key: &OutsideKey, now: Instant) -> Option<u32> {
+        self.flows.find_outside(key).filter(|index| self.flows.get(*index).is_alive(now))
+    }
+
+    /// Whether a mapping has this entry of the port table: one of this worker's, not out of date.
+    pub(super) fn is_mapped(&self, mapping: MappingIndex, now: Instant) -> bool {
+        mapping != MappingIndex::SHARED && self.is_alive(mapping.0, now)
+    }
+
+    /// What the rules say of a packet that belongs to nothing yet: the remote endpoint outside of the flow it is to open; None
+    /// when it is to have a mapping, or its endpoint has one.
+    pub(super) fn flow_wanted(&self, key: &InternalKey, near: (u32, u16), has_mapping: bool) -> Option<(u32, u16)> {
+        let rule = self.shared.flow_rule(key, near)?;
+        (!has_mapping || !rule.targets.is_empty()).then_some(near)
+    }
+
+    /// Makes the flow of a packet that wants one, if it may open anything.
+    pub(super) fn open_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        key: &InternalKey,
+        near: (u32, u16),
+        far: (u32, u16),
+        sink: &mut S,
+    ) -> Result<u32, Fate> {
+        let Arrival { now, meta, parsed } = at;
+        self.way_out_to(at, bytes, far.0, sink)?;
+        if parsed.fragment_offset != 0 {
+            // Only the first fragment of a datagram, which has the ports, opens anything.
+            return Err(Fate::Done(Verdict::FragmentRefused));
+        }
+        if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
+            return Err(Fate::Done(Verdict::TcpNoSession));
+        }
+        self.create_flow(now, key, near, far).map_err(|verdict| self.refuse(now, key, verdict, meta, bytes, sink))
+    }
+
+    /// Makes a flow from an internal endpoint to `near`, which is `far` outside; there is no live one.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it; nothing is changed then.
+    pub(super) fn create_flow(
+        &mut self,
+        now: Instant,
+        key: &InternalKey,
+        near: (u32, u16),
+        far: (u32, u16),
+    ) -> Result<u32, Verdict> {
+        if let Some(dead) = self.flows.find_inside(&InsideKey::new(key, near.0, near.1)) {
+            if !self.may_end_mapping() {
+                return Err(Verdict::LogFull);
+            }
+            self.end_flow(now, dead);
+        }
+        if self.flows.is_full() {
+            return Err(Verdict::FlowTableFull);
+        }
+        let pool =
+            self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
+        let facts = self.shared.pools[pool.index()];
+        let class = port_class(key.port, &facts);
+        let subscriber = match self.subscribers.find(key.realm, key.address) {
+            Some(slot) => slot,
+            None => self.create_flow_subscriber(key, pool, &facts, class)?,
+        };
+        if let Err(verdict) = self.admit_record() {
+            self.forget_subscriber_if_new(subscriber, true);
+            return Err(verdict);
+        }
+        // Counted first, so that the subscriber stays while a dead flow of its own is cleared away.
+        self.subscribers.count_flow(subscriber);
+        let Some(port) = self.share_port(now, key, &facts, class, subscriber, far) else {
+            self.uncount_flow(subscriber);
+            return Err(Verdict::PortsExhausted);
+        };
+        let Some(shared) = self.shared_ports.get(port) else {
+            self.uncount_flow(subscriber);
+            return Err(Verdict::PortsExhausted);
+        };
+        let external = (self.shared.address(shared.group().address()).to_bits(), shared.port());
+        let state = if key.protocol == Protocol::Tcp { TcpState::OpeningOutbound } else { TcpState::Established };
+        let expires = now + self.idle_time(key.protocol);
+        let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber };
+        let Ok(index) = self.flows.insert(&new, now) else {
+            self.uncount_flow(subscriber);
+            return Err(Verdict::FlowTableFull);
+        };
+        self.shared_ports.take(port);
+        self.note_flow(EventKind::FlowCreated, now, index);
+        self.counters.flows_created += 1;
+        self.counters.sessions_created += 1;
+        if key.protocol == Protocol::Tcp && self.syns.forget(endpoint(external), endpoint(far)) {
+            self.counters.unsolicited_syns_matched += 1;
+        }
+        Ok(index)
+    }
+
+    /// Enters a subscriber that needs no port of its own: also where none is free but some are shared.
+    fn create_flow_subscriber(
+        &mut self,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Result<u32, Verdict> {
+        match self.create_subscriber(key, pool, facts, class) {
+            Err(Verdict::PortsExhausted) if facts.pooling == Pooling::Paired => {}
+            created => return created,
+        }
+        let paired = self.address_with_shared_ports(key.protocol, facts, class).ok_or(Verdict::PortsExhausted)?;
+        let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
+        self.shared.ports.pair(paired);
+        Ok(slot)
+    }
+
+    /// A random address of the pool on which this worker has shared ports.
+    fn address_with_shared_ports(
+        &mut self,
+        protocol: Protocol,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Option<AddressIndex> {
+        (0..ADDRESS_PROBES)
+            .map(|_| AddressIndex(facts.first.0 + self.random.below(facts.count.max(1))))
+            .find(|address| self.shared_ports.count(Group::new(*address, protocol, class)) > 0)
+    }
+
+    /// A shared port that no other flow uses towards `far`: one that is there, at random, or one more.
+    fn share_port(
+        &mut self,
+        now: Instant,
+        key: &InternalKey,
+        facts: &PoolFacts,
+        class: PortClass,
+        subscriber: u32,
+        far: (u32, u16),
+    ) -> Option<u32> {
+        let protocol = key.protocol;
+        let address = match AddressIndex(self.subscribers.get(subscriber).paired) {
+            UNPAIRED => {
+                let ports = &self.shared.ports;
+                let free = ports.choose_address(facts.first, facts.count, protocol, class, &mut self.random);
+                free.or_else(|| self.address_with_shared_ports(protocol, facts, class))?
+            }
+            paired => paired,
+        };
+        let group = Group::new(address, protocol, class);
+        if self.shared_ports.count(group) >= u32::from(facts.shared_ports_min)
+            && let Some(found) = self.probe_shared_ports(now, group, far, PROBES)
+        {
+            return Some(found);
+        }
+        self.add_shared_port(now, group, class).or_else(|| self.probe_shared_ports(now, group, far, LAST_PROBES))
+    }
+
+    /// Looks at so many shared ports, at random, for one that no flow uses towards `far`.
+    fn probe_shared_ports(&mut self, now: Instant, group: Group, far: (u32, u16), probes: usize) -> Option<u32> {
+        let address = self.shared.address(group.address()).to_bits();
+        for _ in 0..probes {
+            let slot = self.shared_ports.pick(group, &mut self.random)?;
+            let port = self.shared_ports.get(slot)?.port();
+            let key = OutsideKey { protocol: group.protocol(), external: (address, port), far };
+            match self.flows.find_outside(&key) {
+                None => return Some(slot),
+                Some(other) if !self.flows.get(other).is_alive(now) && self.may_end_mapping() => {
+                    self.end_flow(now, other);
+                    return Some(slot);
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
+
+    /// Takes one more port from the pool to be shared by flows of this worker.
+    fn add_shared_port(&mut self, now: Instant, group: Group, class: PortClass) -> Option<u32> {
+        if self.shared_ports.is_full() {
+            return None;
+        }
+        let (address, protocol) = (group.address(), group.protocol());
+        let (ports, workers) = (&self.shared.ports, self.shared.workers());
+        let port = ports.allocate(address, protocol, class, None, self.worker, workers, &mut self.random)?;
+        match self.shared_ports.add(group, port, now) {
+            Ok(slot) => {
+                self.shared.ports.publish(address, protocol, port, self.worker, MappingIndex::SHARED);
+                Some(slot)
+            }
+            Err(_) => {
+                self.give_back_port(address, protocol, port);
+                None
+            }
+        }
+    }
+
+    /// One flow of a subscriber less; with the last of all it has, the subscriber goes.
+    fn uncount_flow(&mut self, subscriber: u32) {
+        if let Some(paired) = self.subscribers.uncount_flow(subscriber)
+            && paired != UNPAIRED
+        {
+            self.shared.ports.unpair(paired);
+        }
+    }
+
+    /// Ends a flow. Its five-tuple may be another's at once; the shared port stays for a while.
+    pub(super) fn end_flow(&mut self, now: Instant, index: u32) {
+        self.note_flow(EventKind::FlowEnded, now, index);
+        let flow = self.flows.get(index);
+        let (port, subscriber) = (flow.port, flow.subscriber);
+        self.flows.remove(index);
+        self.shared_ports.give_back(port, now);
+        self.uncount_flow(subscriber);
+        self.counters.flows_removed += 1;
+        self.counters.sessions_removed += 1;
+    }
+
+    /// A packet from inside that belongs to a flow: state, timer, rewriting.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn outbound_by_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        datagram: Option<DatagramIndex>,
+        index: u32,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { parsed, .. } = at;
+        if parsed.class == Class::IcmpReply {
+            return Fate::Done(Verdict::IcmpTypeUnsupported);
+        }
+        let (far, external) = (self.flows.get(index).far(), self.flows.get(index).external());
+        let hop = match self.way_out_to(at, bytes, far.0, sink) {
+            Ok(hop) => hop,
+            Err(fate) => return fate,
+        };
+        self.advance_flow(at, bytes, index, Side::Inside);
+        let outside = Parsed { destination: far.0, ..*parsed };
+        let identification = self.identification_outside(&outside, external.0, datagram);
+        if parsed.destination != far.0 || parsed.destination_port != far.1 {
+            // A query identifier stands for both ports, and changes once.
+            let port = if parsed.protocol() == Some(Protocol::Icmp) { parsed.destination_port } else { far.1 };
+            let change =
+                Rewrite { end: End::Destination, address: far.0, port, identification: None, decrement_ttl: false };
+            rewrite(bytes, parsed, &change);
+        }
+        let change =
+            Rewrite { end: End::Source, address: external.0, port: external.1, identification, decrement_ttl: true };
+        rewrite(bytes, parsed, &change);
+        self.finish(bytes, parsed, &hop, far.0, Verdict::Outbound, sink)
+    }
+
+    /// A packet to an external endpoint that flows of this worker share.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn inbound_by_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        protocol: Protocol,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
+        let external = (parsed.destination, parsed.destination_port);
+        let far = (parsed.source, remote_port(protocol, parsed.source_port));
+        let key = OutsideKey { protocol, external, far };
+        let found = self.live_flow_outside(&key, now).filter(|_| via == Via::Outside);
+        let Some(index) = found else { return self.not_in_a_flow(at, bytes, via) };
+        let flow = self.flows.get(index);
+        let (realm, internal, near) = (flow.realm(), flow.internal(), flow.near());
+        let hop = match self.way_in_to(at, bytes, realm, internal.0, via, sink) {
+            Ok(hop) => hop,
+            Err(fate) => return fate,
+        };
+        self.advance_flow(at, bytes, index, Side::Outside);
+        if near != far {
+            let port = if protocol == Protocol::Icmp { parsed.source_port } else { near.1 };
+            let change =
+                Rewrite { end: End::Source, address: near.0, port, identification: None, decrement_ttl: false };
+            rewrite(bytes, parsed, &change);
+        }
+        let change = Rewrite {
+            end: End::Destination,
+            address: internal.0,
+            port: internal.1,
+            identification: None,
+            decrement_ttl: true,
+        };
+        rewrite(bytes, parsed, &change);
+        self.finish(bytes, parsed, &hop, internal.0, Verdict::Inbound, sink)
+    }
+
+    /// The external endpoint is in use, but not with this remote one: address- and port-dependent filtering by nature.
+    fn not_in_a_flow(&mut self, at: Arrival<'_>, bytes: &[u8], via: Via) -> Fate {
+        let Arrival { parsed, .. } = at;
+        if via == Via::Hairpin {
+            return Fate::Done(Verdict::Filtered);
+        }
+        if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {
+            return Fate::Done(verdict);
+        }
+        if parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags)) {
+            return self.hold_syn(at, bytes);
+        }
+        Fate::Done(Verdict::Filtered)
+    }
+
+    /// What a packet does to the state and the timer of its flow.
+    fn advance_flow(&mut self, at: Arrival<'_>, bytes: &[u8], index: u32, from: Side) {
+        let Arrival { now, parsed, .. } = at;
+        if parsed.class == Class::Tcp {
+            let advance = self.advance_tcp(now, 0, SessionRef::Flow(index), from, bytes, parsed);
+            if let Some(expires) = advance.expires {
+                self.flows.get_mut(index).refresh(advance.state, expires);
+            }
+            return;
+        }
+        let protocol = self.flows.get(index).protocol();
+        // A later fragment of a TCP segment changes nothing. RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is a choice.
+        if protocol != Protocol::Tcp && (from == Side::Inside || self.shared.settings().inbound_refresh) {
+            let expires = now + self.idle_time(protocol);
+            self.flows.get_mut(index).refresh(TcpState::Established, expires);
+        }
+    }
+
+    /// Reclaims flows that are out of date, and ports that carry none; bounded like all of the sweep.
+    pub(super) fn sweep_flows(&mut self, now: Instant, elapsed: u64) {
+        let created = self.counters.flows_created - self.sweep.flows_created;
+        self.sweep.flows_created = self.counters.flows_created;
+        let end = self.flows.walk_end();
+        for _ in 0..super::sweep::budget(end, elapsed, created * RECORDS_PER_CREATED) {
+            let index = self.sweep.flow_hand;
+            self.sweep.flow_hand = if index + 1 >= end { 1 } else { index + 1 };
+            let is_over = index < end && self.flows.get(index).is_in_use() && !self.flows.get(index).is_alive(now);
+            if is_over && self.may_end_mapping() {
+                self.end_flow(now, index);
+            }
+        }
+        let end = self.shared_ports.walk_end();
+        for _ in 0..super::sweep::budget(end, elapsed, 0) {
+            let slot = self.sweep.shared_port_hand;
+            self.sweep.shared_port_hand = if slot + 1 >= end { 1 } else { slot + 1 };
+            if let Some(port) = self.shared_ports.get(slot)
+                && self.shared_ports.is_idle_for(slot, IDLE_SECONDS, now)
+            {
+                let (group, port) = (port.group(), port.port());
+                self.shared_ports.remove(slot);
+                // It has rested: nothing was sent from it for as long as a mapping's port rests.
+                self.shared.ports.vacate(group.address(), group.protocol(), port);
+                self.give_back_port(group.address(), group.protocol(), port);
+            }
+        }
+    }
+
+    /// Flows in the table, including those out of date and not yet reclaimed.
+    pub fn flows_len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// External ports this worker has for its flows to share.
+    pub fn shared_ports_len(&self) -> usize {
+        self.shared_ports.len()
+    }
+}
