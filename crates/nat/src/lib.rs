@@ -26,6 +26,7 @@ pub mod random;
 pub mod rate_limit;
 mod rewrite;
 pub mod route;
+pub mod rules;
 mod session;
 pub mod settings;
 mod shard;

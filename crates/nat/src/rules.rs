@@ -1,0 +1,35 @@
+//! Rules: the first of a list, in its order, that a packet matches; at a cost that does not depend on how many there are.
+//!
+//! ```text
+//!   key ─► by_source[12 bits] ∧ by_destination[12 bits] ─► tables that can match ─► one bucket of each, most important first
+//!
+//!   table: rules that fix alike many bits          bucket: one cache line, two rules
+//!   ┌ source/32 ┐ ┌ source/24 ┐ ┌ destination/32 ┐ ┌──────────────────────┬──────────────────────┐
+//!   │ chunk ──► │ │           │ │  + port        │ │ bits, ports, order   │ bits, ports, order   │
+//!   │ chunk ──► │ │           │ │                │ └──────────────────────┴──────────────────────┘
+//!   └───────────┘ └───────────┘ └────────────────┘
+//! ```
+//!
+//! This is tuple space search (Srinivasan, Suri, Varghese 1999) with tuples merged where that crowds no cell (TupleMerge, Daly
+//! et al. 2017) and with whole rules in the hash table, so that a hit costs one cold line. Port ranges do not explode: a range
+//! lies in at most two aligned blocks of the next power of 16, and is entered in those.
+//!
+//! A [`RuleSet`] is persistent: a clone shares everything, and a change copies only the chunks it touches. So the packet path reads
+//! one set while the control makes the next.
+
+mod key;
+mod mask;
+mod persistent;
+mod plan;
+mod set;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use key::Match;
+pub use key::PortRange;
+pub use key::RuleKey;
+pub use set::BURST_MAX;
+pub use set::RuleId;
+pub use set::RuleSet;
+pub use set::RuleSetError;

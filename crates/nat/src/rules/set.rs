@@ -1,0 +1,382 @@
+//! A list of rules in their order, and the way to the first that matches.
+
+use std::sync::Arc;
+
+use mem::ArenaError;
+
+use super::key::Match;
+use super::key::RuleKey;
+use super::mask::Mask;
+use super::persistent::PersistentList;
+use super::plan::plan;
+use super::table::Best;
+use super::table::Table;
+use crate::types::Prefix;
+
+/// Keys [`RuleSet::lookup_burst`] looks up together.
+pub const BURST_MAX: usize = 64;
+
+/// Tables there can be: bits of a word.
+const TABLES_MAX: usize = 64;
+/// From a merged table a rule goes to one of its own kind when its cell has this many.
+const CELL_LENGTH_MAX: usize = 12;
+/// Address bits that tell which tables can match: with 4096 words a side they stay in the first caches.
+const PRUNE_BITS: u8 = 12;
+/// Distance of two rules' orders at first: so that rules can be put in between.
+const ORDER_STEP: u64 = 1 << 32;
+
+/// A rule of a set. It keeps its number while it is there, wherever in the order it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId(pub u32);
+
+impl RuleId {
+    /// Index into lists by rule.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Why a set could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RuleSetError {
+    /// Memory is short.
+    #[error("rules: {0}")]
+    Memory(#[from] ArenaError),
+    /// More rules than there are numbers for.
+    #[error("rules: too many ({0}); at most 16777216 are possible")]
+    TooMany(usize),
+}
+
+/// Rules at most.
+const RULES_MAX: usize = 1 << 24;
+
+/// Rules in order. See the [module](super). A clone shares everything with the original; changing it costs what is changed.
+#[derive(Clone)]
+pub struct RuleSet {
+    tables: Vec<Arc<Table>>,
+    /// By the first bits of an address: the tables with a rule about it.
+    by_source: Arc<Vec<u64>>,
+    by_destination: Arc<Vec<u64>>,
+    /// By rule number.
+    rules: PersistentList<Match>,
+    /// By rule number: lower wins.
+    orders: PersistentList<u64>,
+    /// Rule numbers in order.
+    sequence: Arc<Vec<u32>>,
+    /// Rule numbers nobody has.
+    free: Arc<Vec<u32>>,
+}
+
+impl RuleSet {
+    /// The rules of a list; the first gets number 0, and so on. 1 000 000 rules take about half a second.
+    ///
+    /// # Errors
+    /// [`RuleSetError`] when memory is short or there are too many.
+    pub fn new(rules: &[Match]) -> Result<RuleSet, RuleSetError> {
+        let sequence = (0..rules.len() as u32).collect();
+        RuleSet::build(rules, sequence, Vec::new())
+    }
+
+    /// `sequence[i]` is the number of the rule `in_order[i]`.
+    fn build(in_order: &[Match], sequence: Vec<u32>, free: Vec<u32>) -> Result<RuleSet, RuleSetError> {
+        let numbers = sequence.len() + free.len();
+        if numbers > RULES_MAX {
+            return Err(RuleSetError::TooMany(numbers));
+        }
+        let mut by_number = vec![(Match::ALL, 0); numbers];
+        for (position, (number, rule)) in sequence.iter().zip(in_order).enumerate() {
+            if let Some(slot) = by_number.get_mut(*number as usize) {
+                *slot = (*rule, (position as u64 + 1) * ORDER_STEP);
+            }
+        }
+        let (rules, orders): (Vec<_>, Vec<_>) = by_number.into_iter().unzip();
+        let mut set = RuleSet {
+            tables: Vec::new(),
+            by_source: Arc::new(vec![0; 1 << PRUNE_BITS]),
+            by_destination: Arc::new(vec![0; 1 << PRUNE_BITS]),
+            rules: PersistentList::from_slice(&rules),
+            orders: PersistentList::from_slice(&orders),
+            sequence: Arc::new(sequence),
+            free: Arc::new(free),
+        };
+        let mut tables = Vec::new();
+        let mut crowded = Vec::new();
+        for planned in plan(in_order) {
+            let mut table = Table::new(planned.mask, planned.rules.len())?;
+            for position in &planned.rules {
+                let rule = &in_order[*position as usize];
+                if Mask::of(rule) != planned.mask && table.cell_length(rule) >= CELL_LENGTH_MAX {
+                    crowded.push(*position);
+                    continue;
+                }
+                let number = set.sequence[*position as usize];
+                table.append(rule, number, (u64::from(*position) + 1) * ORDER_STEP)?;
+            }
+            set.note_addresses(tables.len(), planned.rules.iter().map(|position| &in_order[*position as usize]));
+            tables.push(Arc::new(table));
+        }
+        set.tables = tables;
+        for position in crowded {
+            let number = set.sequence[position as usize];
+            set.enter(&in_order[position as usize], number, (u64::from(position) + 1) * ORDER_STEP)?;
+        }
+        Ok(set)
+    }
+
+    /// Rules in it.
+    pub fn len(&self) -> usize {
+        self.sequence.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sequence.is_empty()
+    }
+
+    /// Tables a lookup may have to look at.
+    pub fn table_count(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// One past the highest rule number ever given out.
+    pub fn number_count(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Memory of it, what it shares with others included.
+    pub fn bytes(&self) -> usize {
+        self.tables.iter().map(|table| table.bytes()).sum::<usize>()
+            + (self.by_source.len() + self.by_destination.len()) * size_of::<u64>()
+            + self.rules.bytes()
+            + self.orders.bytes()
+            + (self.sequence.len() + self.free.len()) * size_of::<u32>()
+    }
+
+    /// The rule at a position in the order.
+    pub fn at(&self, position: usize) -> Option<(RuleId, &Match)> {
+        let number = *self.sequence.get(position)?;
+        self.rules.get(number as usize).map(|rule| (RuleId(number), rule))
+    }
+
+    /// Where in the order a rule stands.
+    pub fn position(&self, rule: RuleId) -> Option<usize> {
+        let order = *self.orders.get(rule.index())?;
+        let position = self.sequence.partition_point(|number| self.order(*number) < order);
+        (self.sequence.get(position) == Some(&rule.0)).then_some(position)
+    }
+
+    fn order(&self, number: u32) -> u64 {
+        self.orders.get(number as usize).copied().unwrap_or(u64::MAX)
+    }
+
+    /// The first rule that matches. Costs a cache line for each table that can match; in bursts they are waited for together.
+    pub fn lookup(&self, key: &RuleKey) -> Option<RuleId> {
+        let mut best = Best::NONE;
+        let mut tables = self.tables_for(key);
+        while tables != 0 {
+            let table = &self.tables[tables.trailing_zeros() as usize];
+            tables &= tables - 1;
+            if table.order_min() < best.order {
+                best = table.find(table.aim(key), key, best);
+            }
+        }
+        best.rule.checked_sub(1).map(RuleId)
+    }
+
+    /// The first rules that match up to [`BURST_MAX`] keys, into as many places of `found`.
+    pub fn lookup_burst(&self, keys: &[RuleKey], found: &mut [Option<RuleId>]) {
+        let mut tables = [0; BURST_MAX];
+        let mut homes = [0; BURST_MAX];
+        let mut best = [Best::NONE; BURST_MAX];
+        let count = keys.len().min(found.len()).min(BURST_MAX);
+        let mut pending = 0_u64;
+        for (i, key) in keys.iter().enumerate().take(count) {
+            tables[i] = self.tables_for(key);
+            pending |= u64::from(tables[i] != 0) << i;
+        }
+        while pending != 0 {
+            let mut round = pending;
+            while round != 0 {
+                let i = round.trailing_zeros() as usize;
+                round &= round - 1;
+                homes[i] = self.tables[tables[i].trailing_zeros() as usize].aim(&keys[i]);
+            }
+            let mut round = pending;
+            while round != 0 {
+                let i = round.trailing_zeros() as usize;
+                round &= round - 1;
+                let table = &self.tables[tables[i].trailing_zeros() as usize];
+                best[i] = table.find(homes[i], &keys[i], best[i]);
+                tables[i] &= tables[i] - 1;
+                // Tables come with their first rules in order: what is found usually ends the search.
+                while tables[i] != 0 && self.tables[tables[i].trailing_zeros() as usize].order_min() > best[i].order {
+                    tables[i] &= tables[i] - 1;
+                }
+                if tables[i] == 0 {
+                    pending &= !(1 << i);
+                }
+            }
+        }
+        for (best, found) in best.iter().zip(found.iter_mut()).take(count) {
+            *found = best.rule.checked_sub(1).map(RuleId);
+        }
+    }
+
+    #[inline(always)]
+    fn tables_for(&self, key: &RuleKey) -> u64 {
+        let source = (key.addresses as u32) >> (32 - PRUNE_BITS);
+        let destination = key.addresses >> (64 - PRUNE_BITS);
+        self.by_source[source as usize] & self.by_destination[destination as usize]
+    }
+
+    /// A rule before this one that covers all of its packets, so that it never comes to its turn. The first such.
+    pub fn hidden_by(&self, position: usize) -> Option<RuleId> {
+        let (id, rule) = self.at(position)?;
+        let key = rule.first();
+        let order = self.order(id.0);
+        // What covers a rule matches its first packet.
+        let candidates = self.tables.iter().flat_map(|table| table.all_matches(&key));
+        candidates
+            .filter(|(other, number)| {
+                *other < order && self.rules.get(*number as usize).is_some_and(|other| other.covers(rule))
+            })
+            .min()
+            .map(|(_, number)| RuleId(number))
+    }
+
+    /// Puts a rule before the one that is at `position` (at the end when there is none). Copies what it touches: a few MiB at most,
+    /// unless a table has to grow.
+    ///
+    /// # Errors
+    /// [`RuleSetError`]; the set is of no use then.
+    pub fn insert(&mut self, position: usize, rule: &Match) -> Result<RuleId, RuleSetError> {
+        let position = position.min(self.len());
+        let before = position.checked_sub(1).map_or(0, |before| self.order(self.sequence[before]));
+        let after = self.sequence.get(position).map(|number| self.order(*number));
+        let order = match after {
+            Some(after) => before + (after - before) / 2,
+            None => before + ORDER_STEP,
+        };
+        let number = match Arc::make_mut(&mut self.free).pop() {
+            Some(number) => {
+                self.rules.set(number as usize, *rule);
+                number
+            }
+            None => {
+                if self.rules.len() >= RULES_MAX {
+                    return Err(RuleSetError::TooMany(self.rules.len() + 1));
+                }
+                self.rules.push(*rule);
+                self.orders.push(0);
+                self.rules.len() as u32 - 1
+            }
+        };
+        Arc::make_mut(&mut self.sequence).insert(position, number);
+        if order == before {
+            // No number left between the two: after 32 changes at one spot.
+            self.rebuild()?;
+        } else {
+            self.orders.set(number as usize, order);
+            self.enter(rule, number, order)?;
+        }
+        Ok(RuleId(number))
+    }
+
+    /// Takes out the rule at `position`; its number may be given to another.
+    ///
+    /// # Errors
+    /// [`RuleSetError`]; the set is of no use then.
+    pub fn remove(&mut self, position: usize) -> Result<Option<RuleId>, RuleSetError> {
+        let Some((id, rule)) = self.at(position) else { return Ok(None) };
+        let rule = *rule;
+        self.leave(&rule, id)?;
+        Arc::make_mut(&mut self.sequence).remove(position);
+        Arc::make_mut(&mut self.free).push(id.0);
+        Ok(Some(id))
+    }
+
+    /// Gives the rule at `position` another match; it keeps its number.
+    ///
+    /// # Errors
+    /// [`RuleSetError`]; the set is of no use then.
+    pub fn replace(&mut self, position: usize, rule: &Match) -> Result<Option<RuleId>, RuleSetError> {
+        let Some((id, old)) = self.at(position) else { return Ok(None) };
+        let old = *old;
+        if old != *rule {
+            self.leave(&old, id)?;
+            self.rules.set(id.index(), *rule);
+            self.enter(rule, id.0, self.order(id.0))?;
+        }
+        Ok(Some(id))
+    }
+
+    fn leave(&mut self, rule: &Match, id: RuleId) -> Result<(), RuleSetError> {
+        let own = Mask::of(rule);
+        for table in &mut self.tables {
+            if table.mask().suits(&own) && Arc::make_mut(table).remove(rule, id.0)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters a rule into the table that looks at most of what it fixes, into a new one when that one's cell is crowded.
+    fn enter(&mut self, rule: &Match, number: u32, order: u64) -> Result<(), RuleSetError> {
+        let own = Mask::of(rule);
+        let suiting = (0..self.tables.len()).filter(|table| self.tables[*table].mask().suits(&own));
+        let (found, crowding) = suiting
+            .map(|table| (table, self.tables[table].cell_length(rule)))
+            .min_by_key(|(table, length)| {
+                (*length >= CELL_LENGTH_MAX, core::cmp::Reverse(self.tables[*table].mask().bits()))
+            })
+            .unzip();
+        let is_poor = |table: usize| {
+            let mask = self.tables[table].mask();
+            let crowded = crowding.is_some_and(|length| length >= CELL_LENGTH_MAX) && *mask != own;
+            // A table that looks at no address is asked for each packet there is.
+            crowded || mask.source + mask.destination == 0 && own.source + own.destination > 8
+        };
+        let index = match found {
+            Some(table) if !is_poor(table) || self.tables.len() == TABLES_MAX => table,
+            None if self.tables.len() == TABLES_MAX => return self.rebuild(),
+            _ => {
+                self.tables.push(Arc::new(Table::new(own, 64)?));
+                self.tables.len() - 1
+            }
+        };
+        self.note_addresses(index, core::iter::once(rule));
+        Arc::make_mut(&mut self.tables[index]).insert(rule, number, order)?;
+        Ok(())
+    }
+
+    /// Plans and fills the tables anew; rules keep their numbers.
+    fn rebuild(&mut self) -> Result<(), RuleSetError> {
+        let in_order: Vec<Match> = (0..self.len()).filter_map(|position| self.at(position)).map(|(_, rule)| *rule).collect();
+        *self = RuleSet::build(&in_order, self.sequence.to_vec(), self.free.to_vec())?;
+        Ok(())
+    }
+
+    /// Notes that a table has rules about these addresses.
+    fn note_addresses<'a>(&mut self, table: usize, rules: impl Iterator<Item = &'a Match>) {
+        let bit = 1 << table;
+        // Short prefixes set many words; each is done once.
+        let mut seen = [vec![false; 1 << (PRUNE_BITS + 1)], vec![false; 1 << (PRUNE_BITS + 1)]];
+        let sides = [Arc::make_mut(&mut self.by_source), Arc::make_mut(&mut self.by_destination)];
+        let (by_source, by_destination) = sides.into();
+        let note = |words: &mut [u64], prefix: Prefix, seen: &mut [bool]| {
+            let bits = prefix.address().to_bits();
+            let length = prefix.length().min(PRUNE_BITS);
+            let name = 1 << length | bits.checked_shr(32 - u32::from(length)).unwrap_or(0);
+            if !core::mem::replace(&mut seen[name as usize], true) {
+                let shift = 32 - PRUNE_BITS;
+                for word in &mut words[(bits >> shift) as usize..=(prefix.last().to_bits() >> shift) as usize] {
+                    *word |= bit;
+                }
+            }
+        };
+        for rule in rules {
+            note(by_source, rule.source, &mut seen[0]);
+            note(by_destination, rule.destination, &mut seen[1]);
+        }
+    }
+}
