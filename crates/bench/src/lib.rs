@@ -9,6 +9,7 @@ mod fill_rates;
 pub mod forward;
 pub mod memory_bound;
 mod needs;
+pub mod rules;
 pub mod scaling;
 pub mod stalls;
 pub mod tables;

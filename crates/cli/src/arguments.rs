@@ -97,6 +97,8 @@ pub enum BenchCommand {
     Forward(BenchForward),
     /// Data structures for NAT tables, side by side
     Tables(BenchTables),
+    /// The rule search, beside a linear one
+    Rules(BenchRules),
     /// Burst times of the engine while tables are listed, a pool runs full, or millions of sessions end at once
     Stalls(BenchStalls),
     /// What further workers bring, with packets that arrive at their owner and with packets that must be handed off
@@ -117,6 +119,20 @@ pub struct BenchEngine {
     pub workers: u8,
     /// Length of the timed part
     #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub seconds: f64,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `natrix bench rules`.
+#[derive(Debug, Args)]
+pub struct BenchRules {
+    /// Rules
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(6..=10_000_000))]
+    pub rules: u32,
+    /// Length of each timed part
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
     pub seconds: f64,
     /// One JSON object instead of text
     #[arg(long)]

@@ -25,6 +25,7 @@ pub use arguments::BenchEngine;
 pub use arguments::BenchEvent;
 pub use arguments::BenchForward;
 pub use arguments::BenchMode;
+pub use arguments::BenchRules;
 pub use arguments::BenchScaling;
 pub use arguments::BenchStalls;
 pub use arguments::BenchTables;

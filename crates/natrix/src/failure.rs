@@ -28,6 +28,9 @@ pub(crate) enum Failure {
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// The benchmark of the rule search.
+    #[error(transparent)]
+    BenchRules(#[from] bench::rules::RulesError),
     /// The benchmark of what must not delay packets.
     #[error(transparent)]
     BenchStalls(#[from] bench::stalls::StallsError),

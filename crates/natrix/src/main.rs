@@ -2,6 +2,7 @@
 
 mod bench_engine;
 mod bench_forward;
+mod bench_rules;
 mod bench_scaling;
 mod bench_stalls;
 mod bench_tables;
@@ -36,6 +37,7 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Engine(arguments)) => bench_engine::run(arguments, out),
         Command::Bench(BenchCommand::Forward(arguments)) => bench_forward::run(arguments, out),
         Command::Bench(BenchCommand::Tables(arguments)) => bench_tables::run(arguments, out, &mut io::stderr()),
+        Command::Bench(BenchCommand::Rules(arguments)) => bench_rules::run(arguments, out),
         Command::Bench(BenchCommand::Stalls(arguments)) => bench_stalls::run(arguments, out),
         Command::Bench(BenchCommand::Scaling(arguments)) => bench_scaling::run(arguments, out),
         Command::Check(arguments) => data_plane::check(arguments, out),

@@ -49,9 +49,9 @@ impl fmt::Display for PortRange {
 /// What packets a rule is about, as the inside sees them: the source is the subscriber's endpoint, the destination the remote one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Match {
-    /// The realm; None: any. Realms have numbers up to 255.
+    /// The realm; None: any. Realms have numbers up to 255, as in a mapping's record.
     pub realm: Option<RealmId>,
-    /// The IP protocol number, up to 254; None: any.
+    /// The IP protocol number; None: any.
     pub protocol: Option<u8>,
     /// Inside addresses.
     pub source: Prefix,
@@ -143,7 +143,10 @@ impl RuleKey {
     ) -> RuleKey {
         RuleKey {
             addresses: source as u64 | (destination as u64) << 32,
-            rest: destination_port as u64 | (source_port as u64) << 16 | (protocol as u64) << 32 | (realm.0 as u64) << 40,
+            rest: destination_port as u64
+                | (source_port as u64) << 16
+                | (protocol as u64) << 32
+                | (realm.0 as u64) << 40,
         }
     }
 
@@ -155,6 +158,12 @@ impl RuleKey {
     /// The IP protocol number.
     pub const fn protocol(&self) -> u8 {
         (self.rest >> 32) as u8
+    }
+
+    /// Protocol and, above it, the low byte of the realm: there are no more.
+    #[inline(always)]
+    pub(super) const fn kind(&self) -> u16 {
+        (self.rest >> 32) as u16
     }
 
     /// The inside address.

@@ -131,9 +131,6 @@ impl Cell {
     pub(super) fn hash(&self) -> u64 {
         let product =
             u128::from(self.addresses ^ 0x9e37_79b9_7f4a_7c15) * u128::from(self.rest ^ 0xbf58_476d_1ce4_e5b9);
-        let folded = product as u64 ^ (product >> 64) as u64;
-        // Once more for what is little different in one factor only.
-        let product = u128::from(folded) * u128::from(0x94d0_49bb_1331_11eb_u64);
         product as u64 ^ (product >> 64) as u64
     }
 }

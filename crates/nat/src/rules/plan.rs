@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use super::key::Match;
 use super::mask::Mask;
 
-/// Rules of a cell that do not crowd it: they lie in two lines.
-const CELL_MAX: u8 = 4;
+/// Rules of a cell that do not crowd it: they can lie in one line.
+const CELL_MAX: u8 = 2;
 /// Of a table's rules, one in so many may be in a crowded cell.
-const CROWDED_SHARE: usize = 64;
+const CROWDED_SHARE: usize = 16;
 /// Tables after planning: some numbers are left for changes.
 const PLANNED_MAX: usize = 56;
 /// Different masks that are looked at one by one.

@@ -22,8 +22,8 @@ const TABLES_MAX: usize = 64;
 const CELL_LENGTH_MAX: usize = 12;
 /// Address bits that tell which tables can match: with 4096 words a side they stay in the first caches.
 const PRUNE_BITS: u8 = 12;
-/// Distance of two rules' orders at first: so that rules can be put in between.
-const ORDER_STEP: u64 = 1 << 32;
+/// Distance of two rules' orders at first: so that rules can be put in between. With 2^24 rules orders have 47 bits.
+const ORDER_STEP: u64 = 1 << 23;
 
 /// A rule of a set. It keeps its number while it is there, wherever in the order it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +54,8 @@ const RULES_MAX: usize = 1 << 24;
 #[derive(Clone)]
 pub struct RuleSet {
     tables: Vec<Arc<Table>>,
+    /// By table: no rule in it or in those that follow ranks higher.
+    ranks_max: [u64; TABLES_MAX],
     /// By the first bits of an address: the tables with a rule about it.
     by_source: Arc<Vec<u64>>,
     by_destination: Arc<Vec<u64>>,
@@ -92,6 +94,7 @@ impl RuleSet {
         let (rules, orders): (Vec<_>, Vec<_>) = by_number.into_iter().unzip();
         let mut set = RuleSet {
             tables: Vec::new(),
+            ranks_max: [0; TABLES_MAX],
             by_source: Arc::new(vec![0; 1 << PRUNE_BITS]),
             by_destination: Arc::new(vec![0; 1 << PRUNE_BITS]),
             rules: PersistentList::from_slice(&rules),
@@ -116,6 +119,7 @@ impl RuleSet {
             tables.push(Arc::new(table));
         }
         set.tables = tables;
+        set.note_ranks();
         for position in crowded {
             let number = set.sequence[position as usize];
             set.enter(&in_order[position as usize], number, (u64::from(position) + 1) * ORDER_STEP)?;
@@ -176,49 +180,54 @@ impl RuleSet {
         while tables != 0 {
             let table = &self.tables[tables.trailing_zeros() as usize];
             tables &= tables - 1;
-            if table.order_min() < best.order {
-                best = table.find(table.aim(key), key, best);
+            let (better, is_further) = table.aim(key).find(key, best);
+            best = if is_further { table.find_further(key, better) } else { better };
+            if self.ranks_max[tables.trailing_zeros() as usize % TABLES_MAX] < best.rank {
+                break;
             }
         }
-        best.rule.checked_sub(1).map(RuleId)
+        best.id()
     }
 
     /// The first rules that match up to [`BURST_MAX`] keys, into as many places of `found`.
+    ///
+    /// Round by round: each packet's next table is asked for its bucket, and when all have been asked, the buckets are looked at.
     pub fn lookup_burst(&self, keys: &[RuleKey], found: &mut [Option<RuleId>]) {
         let mut tables = [0; BURST_MAX];
-        let mut homes = [0; BURST_MAX];
+        let mut buckets = [Table::EMPTY_BUCKET; BURST_MAX];
         let mut best = [Best::NONE; BURST_MAX];
-        let count = keys.len().min(found.len()).min(BURST_MAX);
-        let mut pending = 0_u64;
-        for (i, key) in keys.iter().enumerate().take(count) {
+        // Packets that have a table left.
+        let mut list = [0_u8; BURST_MAX];
+        let mut pending = 0;
+        for (i, key) in keys.iter().zip(found.iter_mut()).map(|(key, _)| key).take(BURST_MAX).enumerate() {
             tables[i] = self.tables_for(key);
-            pending |= u64::from(tables[i] != 0) << i;
+            list[pending] = i as u8;
+            pending += usize::from(tables[i] != 0);
         }
         while pending != 0 {
-            let mut round = pending;
-            while round != 0 {
-                let i = round.trailing_zeros() as usize;
-                round &= round - 1;
-                homes[i] = self.tables[tables[i].trailing_zeros() as usize].aim(&keys[i]);
+            for i in list[..pending].iter().map(|i| usize::from(*i) % BURST_MAX) {
+                buckets[i] = self.tables[tables[i].trailing_zeros() as usize].aim(&keys[i]);
             }
-            let mut round = pending;
-            while round != 0 {
-                let i = round.trailing_zeros() as usize;
-                round &= round - 1;
-                let table = &self.tables[tables[i].trailing_zeros() as usize];
-                best[i] = table.find(homes[i], &keys[i], best[i]);
-                tables[i] &= tables[i] - 1;
+            let round = pending;
+            pending = 0;
+            for turn in 0..round {
+                let i = usize::from(list[turn]) % BURST_MAX;
+                let (better, is_further) = buckets[i].find(&keys[i], best[i]);
+                best[i] = better;
+                if is_further {
+                    best[i] = self.tables[tables[i].trailing_zeros() as usize].find_further(&keys[i], better);
+                }
                 // Tables come with their first rules in order: what is found usually ends the search.
-                while tables[i] != 0 && self.tables[tables[i].trailing_zeros() as usize].order_min() > best[i].order {
-                    tables[i] &= tables[i] - 1;
-                }
-                if tables[i] == 0 {
-                    pending &= !(1 << i);
-                }
+                let rest = tables[i] & (tables[i] - 1);
+                let is_over =
+                    (rest == 0) | (self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] < best[i].rank);
+                tables[i] = rest;
+                list[pending] = i as u8;
+                pending += usize::from(!is_over);
             }
         }
-        for (best, found) in best.iter().zip(found.iter_mut()).take(count) {
-            *found = best.rule.checked_sub(1).map(RuleId);
+        for (best, found) in best.iter().zip(found.iter_mut()).take(keys.len()) {
+            *found = best.id();
         }
     }
 
@@ -237,11 +246,11 @@ impl RuleSet {
         // What covers a rule matches its first packet.
         let candidates = self.tables.iter().flat_map(|table| table.all_matches(&key));
         candidates
-            .filter(|(other, number)| {
-                *other < order && self.rules.get(*number as usize).is_some_and(|other| other.covers(rule))
+            .filter(|number| {
+                self.order(*number) < order && self.rules.get(*number as usize).is_some_and(|other| other.covers(rule))
             })
-            .min()
-            .map(|(_, number)| RuleId(number))
+            .min_by_key(|number| self.order(*number))
+            .map(RuleId)
     }
 
     /// Puts a rule before the one that is at `position` (at the end when there is none). Copies what it touches: a few MiB at most,
@@ -273,7 +282,7 @@ impl RuleSet {
         };
         Arc::make_mut(&mut self.sequence).insert(position, number);
         if order == before {
-            // No number left between the two: after 32 changes at one spot.
+            // No number left between the two: after 23 changes at one spot.
             self.rebuild()?;
         } else {
             self.orders.set(number as usize, order);
@@ -346,12 +355,22 @@ impl RuleSet {
         };
         self.note_addresses(index, core::iter::once(rule));
         Arc::make_mut(&mut self.tables[index]).insert(rule, number, order)?;
+        self.note_ranks();
         Ok(())
+    }
+
+    fn note_ranks(&mut self) {
+        let mut highest = 0;
+        for (table, rank_max) in self.tables.iter().zip(&mut self.ranks_max[..]).rev() {
+            highest = highest.max(table.rank_max());
+            *rank_max = highest;
+        }
     }
 
     /// Plans and fills the tables anew; rules keep their numbers.
     fn rebuild(&mut self) -> Result<(), RuleSetError> {
-        let in_order: Vec<Match> = (0..self.len()).filter_map(|position| self.at(position)).map(|(_, rule)| *rule).collect();
+        let in_order: Vec<Match> =
+            (0..self.len()).filter_map(|position| self.at(position)).map(|(_, rule)| *rule).collect();
         *self = RuleSet::build(&in_order, self.sequence.to_vec(), self.free.to_vec())?;
         Ok(())
     }

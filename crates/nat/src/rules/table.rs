@@ -4,6 +4,8 @@
 //! bucket with a match has the first rule. A bucket that some way goes on from says so in its first entry; that is never
 //! taken back, which costs a look at most.
 
+use core::cmp::Reverse;
+use core::hint::select_unpredictable;
 use core::iter;
 use std::sync::Arc;
 
@@ -15,25 +17,24 @@ use super::key::Match;
 use super::key::RuleKey;
 use super::mask::Cell;
 use super::mask::Mask;
+use super::set::RuleId;
 
 /// Buckets of a chunk: 2 MiB, one large page, and what a change copies.
 const CHUNK_BUCKETS: u32 = 1 << 15;
 const CHUNK_SHIFT: u32 = 15;
 
-/// Bits of a prefix length in an entry.
-const LENGTH: u8 = 0x3f;
-/// In the source's length: it stands in the second of two cells by source port.
+/// In the source's shift: it stands in the second of two cells by source port. Shifts are six bits, and shifting takes no more.
 const SECOND_BY_SOURCE: u8 = 0x40;
-/// In the source's length of a bucket's first entry, used or not: some way goes on from this bucket.
+/// In the source's shift of a bucket's first entry, used or not: some way goes on from this bucket.
 const PASSED: u8 = 0x80;
-/// In the destination's length: the realm does not matter.
-const ANY_REALM: u8 = 0x40;
-/// In the destination's length: it stands in the second of two cells by destination port.
+/// In the destination's shift: it stands in the second of two cells by destination port.
 const SECOND_BY_DESTINATION: u8 = 0x80;
-/// The protocol does not matter. IANA reserves this number.
-const ANY_PROTOCOL: u8 = 255;
+/// In a rank: the protocol matters.
+const PROTOCOL: u64 = 0xff;
+/// In a rank: the realm matters.
+const REALM: u64 = 0xff00;
 
-/// A whole rule; two fill a cache line.
+/// A whole rule; two fill a cache line. All bytes zero: free.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 struct Entry {
@@ -43,58 +44,72 @@ struct Entry {
     destination_span: u16,
     source_first: u16,
     source_span: u16,
-    /// Lower wins.
-    order: u64,
-    /// Number of the rule, plus one; 0: free.
+    /// Higher wins: what is left of the highest by its order, above the bits of `kind` that matter. 0: free.
+    rank: u64,
     rule: u32,
-    source_length: u8,
-    destination_length: u8,
-    protocol: u8,
-    realm: u8,
+    /// By how much to shift a difference of addresses until only the prefix is left.
+    source_shift: u8,
+    destination_shift: u8,
+    /// Protocol and, above it, realm.
+    kind: u16,
 }
 
+/// What a rank is made of what is left by.
+const ORDER_MAX: u64 = (1 << 48) - 1;
+
+/// A cache line of rules.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
-struct Bucket([Entry; 2]);
+pub(super) struct Bucket([Entry; 2]);
 
 const _: () = assert!(size_of::<Bucket>() == 64, "a bucket is one cache line");
+
+impl Bucket {
+    /// The first rule here that matches the key, if it comes before `best`; and whether there may be one further on: a way has
+    /// its rules in their order.
+    #[inline(always)]
+    pub(super) fn find(&self, key: &RuleKey, mut best: Best) -> (Best, bool) {
+        let mut is_found = false;
+        for entry in &self.0 {
+            let is_better = entry.matches(key) & (entry.rank > best.rank);
+            best.rank = select_unpredictable(is_better, entry.rank, best.rank);
+            best.rule = select_unpredictable(is_better, entry.rule, best.rule);
+            is_found |= is_better;
+        }
+        (best, (self.0[0].source_shift & PASSED != 0) & !is_found)
+    }
+}
 
 impl Entry {
     fn new(rule: &Match, number: u32, order: u64, second_by_source: bool, second_by_destination: bool) -> Entry {
         let first = rule.first();
+        let kind = if rule.protocol.is_some() { PROTOCOL } else { 0 } | if rule.realm.is_some() { REALM } else { 0 };
         Entry {
             addresses: first.addresses,
             destination_first: rule.destination_ports.first,
             destination_span: rule.destination_ports.last - rule.destination_ports.first,
             source_first: rule.source_ports.first,
             source_span: rule.source_ports.last - rule.source_ports.first,
-            order,
-            rule: number + 1,
-            source_length: rule.source.length() | if second_by_source { SECOND_BY_SOURCE } else { 0 },
-            destination_length: rule.destination.length()
-                | if rule.realm.is_none() { ANY_REALM } else { 0 }
+            rank: rank_of(order) | kind,
+            rule: number,
+            source_shift: 32 - rule.source.length() | if second_by_source { SECOND_BY_SOURCE } else { 0 },
+            destination_shift: 32 - rule.destination.length()
                 | if second_by_destination { SECOND_BY_DESTINATION } else { 0 },
-            protocol: rule.protocol.unwrap_or(ANY_PROTOCOL),
-            realm: rule.realm.map_or(0, |realm| realm.0 as u8),
+            kind: first.kind(),
         }
     }
 
-    /// Whether the key is one of the rule's packets. Without branches: which of a bucket's two it is nobody can guess.
+    /// Whether the key is one of the rule's packets; true or false for a free one. Without branches: which of a bucket's two it is
+    /// nobody can guess.
     #[inline(always)]
     fn matches(&self, key: &RuleKey) -> bool {
         let differs = self.addresses ^ key.addresses;
-        let source = (differs & 0xffff_ffff) >> (32 - (self.source_length & LENGTH));
-        let destination = (differs >> 32) >> (32 - (self.destination_length & LENGTH));
+        let source = (differs & 0xffff_ffff).wrapping_shr(u32::from(self.source_shift));
+        let destination = (differs >> 32).wrapping_shr(u32::from(self.destination_shift));
+        let kind = u64::from(self.kind ^ key.kind()) & self.rank & (PROTOCOL | REALM);
         let is_source_port = key.source_port().wrapping_sub(self.source_first) <= self.source_span;
         let is_destination_port = key.destination_port().wrapping_sub(self.destination_first) <= self.destination_span;
-        let is_protocol = (self.protocol == ANY_PROTOCOL) | (self.protocol == key.protocol());
-        let is_realm = (self.destination_length & ANY_REALM != 0) | (u16::from(self.realm) == key.realm().0);
-        (source | destination == 0)
-            & is_source_port
-            & is_destination_port
-            & is_protocol
-            & is_realm
-            & (self.rule != 0)
+        (source | destination | kind == 0) & is_source_port & is_destination_port
     }
 
     /// The cell it stands in.
@@ -103,31 +118,27 @@ impl Entry {
             let first = u64::from(first);
             if second { first + (1_u64 << block) } else { first }
         };
-        let source_port = port(self.source_first, mask.source_block, self.source_length & SECOND_BY_SOURCE != 0);
-        let destination_port = port(
-            self.destination_first,
-            mask.destination_block,
-            self.destination_length & SECOND_BY_DESTINATION != 0,
-        );
-        let rest =
-            destination_port | source_port << 16 | u64::from(self.protocol) << 32 | u64::from(self.realm) << 40;
+        let source_port = port(self.source_first, mask.source_block, self.source_shift & SECOND_BY_SOURCE != 0);
+        let destination_port =
+            port(self.destination_first, mask.destination_block, self.destination_shift & SECOND_BY_DESTINATION != 0);
+        let rest = destination_port | source_port << 16 | u64::from(self.kind) << 32;
         Cell { addresses: self.addresses & word.addresses, rest: rest & word.rest }
     }
 
     const fn is_free(&self) -> bool {
-        self.rule == 0
+        self.rank == 0
     }
 
     /// Puts `entry` here; what the slot says of its bucket stays.
     fn put(&mut self, entry: Entry) {
-        let passed = self.source_length & PASSED;
+        let passed = self.source_shift & PASSED;
         *self = entry;
-        self.source_length = self.source_length & !PASSED | passed;
+        self.source_shift = self.source_shift & !PASSED | passed;
     }
 
     fn clear(&mut self) {
-        let passed = self.source_length & PASSED;
-        *self = Entry { source_length: passed, ..FREE };
+        let passed = self.source_shift & PASSED;
+        *self = Entry { source_shift: passed, ..FREE };
     }
 }
 
@@ -137,24 +148,32 @@ const FREE: Entry = Entry {
     destination_span: 0,
     source_first: 0,
     source_span: 0,
-    order: 0,
+    rank: 0,
     rule: 0,
-    source_length: 0,
-    destination_length: 0,
-    protocol: 0,
-    realm: 0,
+    source_shift: 0,
+    destination_shift: 0,
+    kind: 0,
 };
+
+/// The rank of the rule with this order, which is below 2^48 - 1; without its kind.
+pub(super) const fn rank_of(order: u64) -> u64 {
+    (ORDER_MAX - order) << 16
+}
 
 /// The rule found so far.
 #[derive(Clone, Copy)]
 pub(super) struct Best {
-    pub(super) order: u64,
-    /// Plus one; 0: none.
+    /// 0: none.
+    pub(super) rank: u64,
     pub(super) rule: u32,
 }
 
 impl Best {
-    pub(super) const NONE: Best = Best { order: u64::MAX, rule: 0 };
+    pub(super) const NONE: Best = Best { rank: 0, rule: 0 };
+
+    pub(super) fn id(self) -> Option<RuleId> {
+        (self.rank != 0).then_some(RuleId(self.rule))
+    }
 }
 
 /// A place in a table: a bucket and one of its two entries.
@@ -169,8 +188,8 @@ pub(super) struct Table {
     chunks: Vec<Arc<Arena<Bucket>>>,
     buckets: u32,
     entries: u32,
-    /// No rule in it comes before this.
-    order_min: u64,
+    /// No rule in it ranks higher.
+    rank_max: u64,
 }
 
 impl Table {
@@ -182,17 +201,16 @@ impl Table {
         let chunks = (0..buckets.div_ceil(CHUNK_BUCKETS))
             .map(|_| Arena::zeroed(buckets.min(CHUNK_BUCKETS) as usize).map(Arc::new))
             .collect::<Result<_, _>>()?;
-        Ok(Table { mask, word: mask.word(), chunks, buckets, entries: 0, order_min: u64::MAX })
+        Ok(Table { mask, word: mask.word(), chunks, buckets, entries: 0, rank_max: 0 })
     }
 
     pub(super) fn mask(&self) -> &Mask {
         &self.mask
     }
 
-    /// No rule in it comes before this.
-    #[inline(always)]
-    pub(super) fn order_min(&self) -> u64 {
-        self.order_min
+    /// No rule in it ranks higher.
+    pub(super) fn rank_max(&self) -> u64 {
+        self.rank_max
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -232,45 +250,27 @@ impl Table {
         Ok(&mut chunk[(index & (CHUNK_BUCKETS - 1)) as usize])
     }
 
-    /// Asks for the bucket of a key; what [`Table::find`] is to be told.
+    /// What a place for a bucket holds before there is one.
+    pub(super) const EMPTY_BUCKET: &'static Bucket = &Bucket([FREE; 2]);
+
+    /// Asks for the bucket of a key.
     #[inline(always)]
-    pub(super) fn aim(&self, key: &RuleKey) -> u32 {
-        let home = self.home(&self.word.of(key));
-        mem::prefetch(self.bucket(home));
-        home
+    pub(super) fn aim(&self, key: &RuleKey) -> &Bucket {
+        let bucket = self.bucket(self.home(&self.word.of(key)));
+        mem::prefetch(bucket);
+        bucket
     }
 
-    /// The first rule that matches the key, if it comes before `best`. `home` is what [`Table::aim`] gave.
-    #[inline(always)]
-    pub(super) fn find(&self, home: u32, key: &RuleKey, best: Best) -> Best {
-        let bucket = self.bucket(home);
-        let found = Table::better(bucket, key, best);
-        if bucket.0[0].source_length & PASSED == 0 || found.order < best.order {
-            return found;
-        }
-        self.find_further(home, key, best)
-    }
-
+    /// [`Bucket::find`] in the buckets that follow on the key's way.
     #[inline(never)]
-    fn find_further(&self, home: u32, key: &RuleKey, best: Best) -> Best {
-        let mut index = home;
+    pub(super) fn find_further(&self, key: &RuleKey, best: Best) -> Best {
+        let mut index = self.home(&self.word.of(key));
         for _ in 1..self.buckets {
             index = self.next(index);
-            let bucket = self.bucket(index);
-            let found = Table::better(bucket, key, best);
-            if bucket.0[0].source_length & PASSED == 0 || found.order < best.order {
+            let (found, is_further) = self.bucket(index).find(key, best);
+            if !is_further {
                 return found;
             }
-        }
-        best
-    }
-
-    #[inline(always)]
-    fn better(bucket: &Bucket, key: &RuleKey, mut best: Best) -> Best {
-        for entry in &bucket.0 {
-            let is_better = entry.matches(key) & (entry.order < best.order);
-            best.order = if is_better { entry.order } else { best.order };
-            best.rule = if is_better { entry.rule } else { best.rule };
         }
         best
     }
@@ -281,7 +281,7 @@ impl Table {
         let steps = iter::from_fn(move || {
             let index = next?;
             let bucket = self.bucket(index);
-            next = (bucket.0[0].source_length & PASSED != 0).then(|| self.next(index));
+            next = (bucket.0[0].source_shift & PASSED != 0).then(|| self.next(index));
             Some((index, bucket))
         });
         steps.take(self.buckets as usize)
@@ -302,11 +302,11 @@ impl Table {
         self.mask.cells(rule).map(|(cell, _, _)| self.places(&cell).count()).max().unwrap_or(0)
     }
 
-    /// The orders and numbers of all rules that match a key. To find which rules hide another.
-    pub(super) fn all_matches<'a>(&'a self, key: &'a RuleKey) -> impl Iterator<Item = (u64, u32)> + 'a {
+    /// The numbers of all rules that match a key. To find which rules hide another.
+    pub(super) fn all_matches<'a>(&'a self, key: &'a RuleKey) -> impl Iterator<Item = u32> + 'a {
         let home = self.home(&self.word.of(key));
         self.way(home).flat_map(move |(_, bucket)| {
-            bucket.0.iter().filter(|entry| entry.matches(key)).map(|entry| (entry.order, entry.rule - 1))
+            bucket.0.iter().filter(|entry| !entry.is_free() && entry.matches(key)).map(|entry| entry.rule)
         })
     }
 
@@ -319,7 +319,7 @@ impl Table {
             self.bucket_mut(index)?.0[slot].put(entry);
             self.entries += 1;
         }
-        self.order_min = self.order_min.min(order);
+        self.rank_max = self.rank_max.max(rank_of(order) | PROTOCOL | REALM);
         Ok(())
     }
 
@@ -331,8 +331,8 @@ impl Table {
             if let Some(slot) = bucket.0.iter().position(Entry::is_free) {
                 return Ok((index, slot));
             }
-            if bucket.0[0].source_length & PASSED == 0 {
-                self.bucket_mut(index)?.0[0].source_length |= PASSED;
+            if bucket.0[0].source_shift & PASSED == 0 {
+                self.bucket_mut(index)?.0[0].source_shift |= PASSED;
             }
             index = self.next(index);
         }
@@ -354,13 +354,13 @@ impl Table {
             // Along the way, which may go round the end of the table.
             let buckets = self.buckets;
             places.sort_by_key(|(index, slot)| ((index + buckets - home) % buckets, *slot));
-            entries.sort_by_key(|entry| entry.order);
+            entries.sort_by_key(|entry| Reverse(entry.rank));
             for ((index, slot), entry) in places.into_iter().zip(entries) {
                 self.bucket_mut(index)?.0[slot].put(entry);
             }
             self.entries += 1;
         }
-        self.order_min = self.order_min.min(order);
+        self.rank_max = self.rank_max.max(rank_of(order) | PROTOCOL | REALM);
         Ok(())
     }
 
@@ -369,7 +369,7 @@ impl Table {
         let mask = self.mask;
         let mut was_here = false;
         for (cell, ..) in mask.cells(rule) {
-            let place = self.places(&cell).find(|(_, entry)| entry.rule == number + 1).map(|(place, _)| place);
+            let place = self.places(&cell).find(|(_, entry)| entry.rule == number).map(|(place, _)| place);
             if let Some((index, slot)) = place {
                 self.bucket_mut(index)?.0[slot].clear();
                 self.entries -= 1;
@@ -384,9 +384,9 @@ impl Table {
         let mut all: Vec<Entry> = (0..self.buckets)
             .flat_map(|index| self.bucket(index).0)
             .filter(|entry| !entry.is_free())
-            .map(|entry| Entry { source_length: entry.source_length & !PASSED, ..entry })
+            .map(|entry| Entry { source_shift: entry.source_shift & !PASSED, ..entry })
             .collect();
-        all.sort_by_key(|entry| entry.order);
+        all.sort_by_key(|entry| Reverse(entry.rank));
         let mut larger = Table::new(self.mask, all.len() * 2)?;
         for entry in all {
             let cell = entry.cell(&self.mask, &self.word);
@@ -394,7 +394,7 @@ impl Table {
             larger.bucket_mut(index)?.0[slot].put(entry);
             larger.entries += 1;
         }
-        larger.order_min = self.order_min;
+        larger.rank_max = self.rank_max;
         *self = larger;
         Ok(())
     }

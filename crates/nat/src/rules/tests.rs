@@ -200,7 +200,10 @@ fn many_rules_of_one_kind_make_one_table() {
     let set = RuleSet::new(&rules).expect("memory");
     assert_eq!(set.table_count(), 1, "kinds that do not crowd each other's cells are merged");
     for (position, rule) in rules.iter().enumerate() {
-        assert_eq!(found(&set, &key_of(rule, position as u64 * 31)), first_of(&rules, &key_of(rule, position as u64 * 31)));
+        assert_eq!(
+            found(&set, &key_of(rule, position as u64 * 31)),
+            first_of(&rules, &key_of(rule, position as u64 * 31))
+        );
     }
 }
 
@@ -253,7 +256,8 @@ fn more_kinds_of_rules_than_tables_are_still_found() {
             ..Match::ALL
         })
         .collect();
-    let mut rules: Vec<Match> = rules.into_iter().filter(|rule| rule.source.length() + rule.destination.length() > 20).collect();
+    let mut rules: Vec<Match> =
+        rules.into_iter().filter(|rule| rule.source.length() + rule.destination.length() > 20).collect();
     let mut set = RuleSet::new(&rules).expect("memory");
     assert!(set.table_count() <= 64);
     let last = rules.len();
