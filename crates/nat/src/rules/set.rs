@@ -1,5 +1,6 @@
 //! A list of rules in their order, and the way to the first that matches.
 
+use core::hint::select_unpredictable;
 use std::sync::Arc;
 
 use mem::ArenaError;
@@ -22,6 +23,10 @@ const TABLES_MAX: usize = 64;
 const CELL_LENGTH_MAX: usize = 12;
 /// Address bits that tell which tables can match: with 4096 words a side they stay in the first caches.
 const PRUNE_BITS: u8 = 12;
+/// Buckets beyond the first that a way is followed along with those of others.
+const STEPS_MAX: u8 = 4;
+/// Packets whose buckets are waited for at a time.
+const AHEAD: usize = 48;
 /// Distance of two rules' orders at first: so that rules can be put in between. With 2^24 rules orders have 47 bits.
 const ORDER_STEP: u64 = 1 << 23;
 
@@ -180,7 +185,7 @@ impl RuleSet {
         while tables != 0 {
             let table = &self.tables[tables.trailing_zeros() as usize];
             tables &= tables - 1;
-            let (better, is_further) = table.aim(key).find(key, best);
+            let (better, is_further) = table.aim(key, 0).find(key, best);
             best = if is_further { table.find_further(key, better) } else { better };
             if self.ranks_max[tables.trailing_zeros() as usize % TABLES_MAX] < best.rank {
                 break;
@@ -191,42 +196,52 @@ impl RuleSet {
 
     /// The first rules that match up to [`BURST_MAX`] keys, into as many places of `found`.
     ///
-    /// Round by round: each packet's next table is asked for its bucket, and when all have been asked, the buckets are looked at.
+    /// A queue of packets whose bucket has been asked for: each is looked at when those before it have been. Whoever has to look
+    /// further (into another table, or along its way) goes to the end of the queue.
     pub fn lookup_burst(&self, keys: &[RuleKey], found: &mut [Option<RuleId>]) {
         let mut tables = [0; BURST_MAX];
-        let mut buckets = [Table::EMPTY_BUCKET; BURST_MAX];
+        let mut steps = [0_u8; BURST_MAX];
         let mut best = [Best::NONE; BURST_MAX];
-        // Packets that have a table left.
-        let mut list = [0_u8; BURST_MAX];
-        let mut pending = 0;
-        for (i, key) in keys.iter().zip(found.iter_mut()).map(|(key, _)| key).take(BURST_MAX).enumerate() {
-            tables[i] = self.tables_for(key);
-            list[pending] = i as u8;
-            pending += usize::from(tables[i] != 0);
-        }
-        while pending != 0 {
-            for i in list[..pending].iter().map(|i| usize::from(*i) % BURST_MAX) {
-                buckets[i] = self.tables[tables[i].trailing_zeros() as usize].aim(&keys[i]);
-            }
-            let round = pending;
-            pending = 0;
-            for turn in 0..round {
-                let i = usize::from(list[turn]) % BURST_MAX;
-                let (better, is_further) = buckets[i].find(&keys[i], best[i]);
-                best[i] = better;
-                if is_further {
-                    best[i] = self.tables[tables[i].trailing_zeros() as usize].find_further(&keys[i], better);
+        let mut buckets = [Table::EMPTY_BUCKET; BURST_MAX];
+        let mut queue = [0_u8; BURST_MAX];
+        let (mut first, mut end, mut begun) = (0_usize, 0_usize, 0);
+        let count = keys.len().min(found.len()).min(BURST_MAX);
+        let keys = &keys[..count];
+        loop {
+            while begun < count && end - first < AHEAD {
+                let (i, key) = (begun % BURST_MAX, &keys[begun]);
+                begun += 1;
+                tables[i] = self.tables_for(key);
+                if tables[i] != 0 {
+                    buckets[i] = self.tables[tables[i].trailing_zeros() as usize].aim(key, 0);
+                    queue[end % BURST_MAX] = i as u8;
+                    end += 1;
                 }
-                // Tables come with their first rules in order: what is found usually ends the search.
-                let rest = tables[i] & (tables[i] - 1);
-                let is_over =
-                    (rest == 0) | (self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] < best[i].rank);
-                tables[i] = rest;
-                list[pending] = i as u8;
-                pending += usize::from(!is_over);
+            }
+            if first == end {
+                break;
+            }
+            let i = usize::from(queue[first % BURST_MAX]) % BURST_MAX;
+            first += 1;
+            let key = &keys[i];
+            let (better, is_further) = buckets[i].find(key, best[i]);
+            best[i] = better;
+            let is_far = steps[i] == STEPS_MAX;
+            if is_further & is_far {
+                best[i] = self.tables[tables[i].trailing_zeros() as usize].find_further(key, better);
+            }
+            let stays = is_further & !is_far;
+            steps[i] = select_unpredictable(stays, steps[i] + 1, 0);
+            // Tables come with their first rules in order: what is found usually ends the search.
+            let rest = select_unpredictable(stays, tables[i], tables[i] & (tables[i] - 1));
+            tables[i] = rest;
+            if rest != 0 && self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] >= best[i].rank {
+                buckets[i] = self.tables[rest.trailing_zeros() as usize].aim(key, steps[i]);
+                queue[end % BURST_MAX] = i as u8;
+                end += 1;
             }
         }
-        for (best, found) in best.iter().zip(found.iter_mut()).take(keys.len()) {
+        for (best, found) in best.iter().zip(found.iter_mut()).take(count) {
             *found = best.id();
         }
     }

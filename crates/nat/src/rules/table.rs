@@ -253,10 +253,11 @@ impl Table {
     /// What a place for a bucket holds before there is one.
     pub(super) const EMPTY_BUCKET: &'static Bucket = &Bucket([FREE; 2]);
 
-    /// Asks for the bucket of a key.
+    /// Asks for a bucket of a key's way: its first, or so many further.
     #[inline(always)]
-    pub(super) fn aim(&self, key: &RuleKey) -> &Bucket {
-        let bucket = self.bucket(self.home(&self.word.of(key)));
+    pub(super) fn aim(&self, key: &RuleKey, steps: u8) -> &Bucket {
+        let index = self.home(&self.word.of(key)) + u32::from(steps);
+        let bucket = self.bucket(if index >= self.buckets { index - self.buckets } else { index });
         mem::prefetch(bucket);
         bucket
     }
