@@ -227,6 +227,12 @@ impl BlockTable {
         Ok(())
     }
 
+    /// Whether anything can be leased.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.leased.bytes() + self.records.get().map_or(0, Arena::bytes)
     }
@@ -239,7 +245,7 @@ impl BlockTable {
     /// The leased ones among grains `64 × index` and the 63 after it.
     #[inline]
     pub(crate) fn leased(&self, address: usize, index: usize) -> u64 {
-        if !self.is_ready.load(Ordering::SeqCst) {
+        if !self.is_ready() {
             return 0;
         }
         self.word(address, index).load(Ordering::SeqCst)
@@ -382,7 +388,7 @@ impl BlockTable {
     /// Something became free on the address.
     #[inline]
     pub(crate) fn set_not_full(&self, address: usize) {
-        if self.is_ready.load(Ordering::SeqCst) && self.is_full(address) {
+        if self.is_ready() && self.is_full(address) {
             self.full[address / 64].fetch_and(!(1 << (address % 64)), Ordering::SeqCst);
         }
     }

@@ -7,6 +7,7 @@
 
 pub mod addresses;
 pub mod blocks;
+pub mod deterministic;
 pub mod event;
 mod fifo_map;
 mod flow;

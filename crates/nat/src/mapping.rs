@@ -37,6 +37,9 @@ const EXPIRY_IS_BOUND: u8 = 1 << 3;
 /// In `kind`: the mapping has ended; the record waits for its further sessions to be reclaimed.
 const CONDEMNED: u8 = 1 << 4;
 
+/// In `kind`: an event told of its beginning, so that one will tell of its end.
+const RECORDED: u8 = 1 << 5;
+
 /// The inline slot holds a session.
 const SESSION_PRESENT: u8 = 1 << 0;
 /// The session was opened from outside.
@@ -77,7 +80,7 @@ pub(crate) struct Mapping {
 const _: () = assert!(size_of::<Mapping>() == 64, "one mapping is one cache line");
 
 /// Bits of `internal` that say whose mapping it is.
-const INTERNAL_MASK: u64 = !((EXPIRY_IS_BOUND as u64) << 56);
+const INTERNAL_MASK: u64 = !(((EXPIRY_IS_BOUND | RECORDED) as u64) << 56);
 /// Bits of `remote` that say whose session it is, and in which state. Who opened it does not matter.
 const REMOTE_MASK: u64 = !((SESSION_FROM_OUTSIDE as u64) << 56);
 
@@ -203,6 +206,18 @@ impl Mapping {
     /// Marks the mapping as ended while it still has further sessions.
     pub(crate) fn condemn(&mut self) {
         self.set_kind(CONDEMNED);
+    }
+
+    /// Takes notice that an event told of it.
+    #[inline]
+    pub(crate) fn set_recorded(&mut self) {
+        self.set_kind(self.kind() | RECORDED);
+    }
+
+    /// Whether an event told of it.
+    #[inline]
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.kind() & RECORDED != 0
     }
 
     /// In use and not out of date (or, while `expiry_is_bound`, perhaps out of date).

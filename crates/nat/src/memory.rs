@@ -13,6 +13,7 @@ use crate::mapping::MappingStore;
 use crate::ports::PortTable;
 use crate::route::RouteTable;
 use crate::session::SessionStore;
+use crate::settings::Allocation;
 use crate::settings::Settings;
 use crate::shared::compile_routes;
 use crate::shared_ports::SharedPorts;
@@ -49,6 +50,9 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
 pub fn shared_needs(settings: &Settings) -> Vec<Need> {
     let addresses: usize = settings.pools.iter().map(|pool| pool.addresses.len()).sum();
     let mut needs = PortTable::needs(addresses).to_vec();
+    if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
+        needs.push(PortTable::blocks_need(addresses));
+    }
     for realm in (0..settings.realms()).map(|realm| RealmId(realm as u16)) {
         let pools = settings.pools.iter().filter(|pool| pool.serves(realm));
         let subscribers: Vec<Prefix> = pools.flat_map(|pool| pool.subscribers.iter().copied()).collect();

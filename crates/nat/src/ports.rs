@@ -721,6 +721,13 @@ impl PortTable {
         }
     }
 
+    /// Whether the address was found full of ports of this class, and nothing came back since.
+    #[inline]
+    pub fn seems_full(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
+        let hint = &self.address_full[protocol.index()][address.index() / 64];
+        class == PortClass::High && hint.load(Ordering::Relaxed) >> (address.index() % 64) & 1 != 0
+    }
+
     /// Whether the summary knows of no word with a free port of this class. Two loads while there are many, else up to 32 in
     /// four cache lines.
     pub fn is_exhausted(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
@@ -781,13 +788,9 @@ impl PortTable {
             return Some(address);
         }
         let start = random.below(count);
-        let hints = &self.address_full[protocol.index()];
         (0..count)
             .map(|step| AddressIndex(first.0 + (start + step) % count))
-            .filter(|address| {
-                class == PortClass::Low
-                    || hints[address.index() / 64].load(Ordering::Relaxed) >> (address.index() % 64) & 1 == 0
-            })
+            .filter(|address| !self.seems_full(*address, protocol, class))
             .find(has_room)
     }
 }

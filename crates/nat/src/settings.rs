@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use crate::blocks::BlockSize;
 use crate::event::EventSettings;
 use crate::time::Duration;
 use crate::types::Facing;
@@ -137,6 +138,46 @@ pub enum Filtering {
     AddressAndPortDependent,
 }
 
+/// How a pool gives its ports out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// Each mapping takes any free port.
+    #[default]
+    Ports,
+    /// Subscribers lease blocks, and their mappings take ports of these (RFC 6888 REQ-14).
+    Blocks(Blocks),
+    /// Each subscriber has a slice of one address by a formula (RFC 7422); only paired.
+    Deterministic {
+        /// Slices of each address that are left for dynamic blocks (RFC 7422 parameter D).
+        dynamic_slices: u16,
+        /// The blocks leased there by subscribers whose slice is used up.
+        overflow: Blocks,
+    },
+}
+
+/// Port blocks, as subscribers lease them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// Ports of a block.
+    pub size: BlockSize,
+    /// Blocks one subscriber may have at a time.
+    pub per_subscriber_max: u16,
+    /// How long a block is kept in which nothing is in use.
+    pub idle: Duration,
+}
+
+/// Which address of a pool a new subscriber is paired with, or a mapping gets if nobody is paired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// The one with fewer subscribers of two at random, so that the load is nearly even.
+    #[default]
+    LeastUsed,
+    /// One after the other.
+    RoundRobin,
+    /// Always the same for the same subscriber, as long as the pool has the same addresses and that one has room.
+    Hash,
+}
+
 /// A set of external addresses and how they are given out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
@@ -156,6 +197,10 @@ pub struct Pool {
     pub realms: Vec<RealmId>,
     /// How addresses are shared.
     pub pooling: Pooling,
+    /// How ports are given out.
+    pub allocation: Allocation,
+    /// Which address a subscriber gets.
+    pub selection: Selection,
     /// Filtering by [`Protocol::index`]; for ICMP it decides whose replies are accepted.
     pub filtering: [Filtering; Protocol::COUNT],
     /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for ICMP.
@@ -204,6 +249,8 @@ impl Default for Pool {
             subscribers: vec![Prefix::ALL],
             realms: Vec::new(),
             pooling: Pooling::default(),
+            allocation: Allocation::default(),
+            selection: Selection::default(),
             filtering: [Filtering::default(); Protocol::COUNT],
             parity: false,
             reuse_delay: Duration::from_secs(120),

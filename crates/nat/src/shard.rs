@@ -54,7 +54,9 @@ use steady::SteadyClock;
 use steady::SteadyTimers;
 use steady::Tally;
 
+mod address_choice;
 mod admission;
+mod block_sweep;
 mod dependent;
 mod errors;
 mod explain;
@@ -64,6 +66,7 @@ mod local;
 mod notes;
 mod opening;
 mod outbound;
+mod own_ports;
 mod port_choice;
 mod port_rest;
 mod show;
@@ -99,6 +102,7 @@ pub struct Shard {
     events: EventLog,
     counters: Counters,
     sweep: sweep::Sweep,
+    block_sweep: block_sweep::BlockSweep,
     timers: SteadyTimers,
     /// Never take the short way.
     #[cfg(test)]
@@ -186,6 +190,7 @@ impl Shard {
             hash,
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
+            block_sweep: block_sweep::BlockSweep::default(),
             timers: SteadyTimers::new(shared.settings()),
             #[cfg(test)]
             long_way_only: false,

@@ -10,17 +10,27 @@ use std::sync::Arc;
 
 use mem::ArenaError;
 
+use core::sync::atomic::AtomicU32;
+
 use crate::addresses::Local;
 use crate::addresses::LocalAddresses;
+use crate::blocks::BlockSize;
+use crate::blocks::Lease;
+use crate::deterministic::Formula;
+use crate::deterministic::FormulaError;
+use crate::deterministic::Owner;
 use crate::packet::Egress;
 use crate::ports::AddressSpec;
 use crate::ports::PortTable;
 use crate::route::RouteTable;
+use crate::settings::Allocation;
+use crate::settings::Blocks;
 use crate::settings::Filtering;
 use crate::settings::Interface;
 use crate::settings::Pool;
 use crate::settings::Pooling;
 use crate::settings::ReuseAtOnce;
+use crate::settings::Selection;
 use crate::settings::Settings;
 use crate::time::Duration;
 use crate::types::AddressIndex;
@@ -48,6 +58,14 @@ pub enum BuildError {
     /// The routes or the pools' subscriber prefixes can not be compiled.
     #[error(transparent)]
     Routes(#[from] crate::route::RouteError),
+    /// The formula of a deterministic pool does not work out; `config` refuses such files before they come here.
+    #[error("pool \"{pool}\": {source}")]
+    Formula {
+        /// Which pool.
+        pool: String,
+        /// What does not.
+        source: FormulaError,
+    },
     /// A number in the settings is out of bounds; `config` refuses such files before they come here.
     #[error("settings: {what} is out of range ({value}); allowed are {minimum} to {maximum}")]
     OutOfRange {
@@ -92,8 +110,25 @@ pub(crate) struct PoolFacts {
     pub(crate) shared_ports_min: u16,
     pub(crate) has_low_ports: bool,
     pub(crate) has_high_ports: bool,
+    pub(crate) id: PoolId,
     pub(crate) first: AddressIndex,
     pub(crate) count: u32,
+    pub(crate) selection: Selection,
+    /// Where and how blocks are leased, if they are.
+    pub(crate) blocks: Option<BlockFacts>,
+    /// Ports of each subscriber's slice in a deterministic pool; 0 in any other.
+    pub(crate) slice_ports: u16,
+}
+
+/// What the packet path needs of a pool's blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockFacts {
+    pub(crate) size: BlockSize,
+    pub(crate) per_subscriber_max: u16,
+    pub(crate) idle: Duration,
+    /// Lowest and highest port that may be in one.
+    pub(crate) first: u16,
+    pub(crate) last: u16,
 }
 
 /// Compiled settings and port table of one instance; shared by its shards.
@@ -103,6 +138,10 @@ pub struct Shared {
     pub(crate) ports: Arc<PortTable>,
     pub(crate) local: LocalAddresses,
     pub(crate) pools: Vec<PoolFacts>,
+    /// By pool, how many times an address was chosen in turn.
+    pub(crate) turns: Box<[AtomicU32]>,
+    /// By pool, the formula of a deterministic one.
+    formulas: Vec<Option<Formula>>,
     /// Pool of each external address.
     pool_of: Vec<PoolId>,
     /// Each external address.
@@ -134,12 +173,16 @@ impl Shared {
         let mut pool_of = Vec::new();
         let mut address_of = Vec::new();
         let mut pools = Vec::new();
+        let mut formulas = Vec::new();
         let realms = settings.realms();
         in_range("realms", realms as u64, 1, RealmId::COUNT_MAX as u64)?;
         let mut pool_prefixes = vec![Vec::new(); realms];
         for (position, pool) in settings.pools.iter().enumerate() {
             let id = PoolId(position as u16);
-            pools.push(PoolFacts::new(pool, AddressIndex(specs.len() as u32)));
+            let formula =
+                Formula::of(pool).map_err(|source| BuildError::Formula { pool: pool.name.clone(), source })?;
+            pools.push(PoolFacts::new(pool, id, AddressIndex(specs.len() as u32), formula.as_ref()));
+            formulas.push(formula);
             for address in &pool.addresses {
                 specs.push(AddressSpec {
                     port_min: pool.port_min,
@@ -159,9 +202,14 @@ impl Shared {
         let (route_lists, next_hops) = compile_routes(&settings);
         let memory = |table| move |source| BuildError::Memory { table, source };
         let ports = PortTable::new(&specs).map_err(memory("external ports"))?;
+        if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
+            ports.prepare_blocks().map_err(memory("port blocks"))?;
+        }
         Ok(Shared {
             ports: Arc::new(if workers == 1 { ports.for_one_worker() } else { ports }),
             local: LocalAddresses::new(&settings.interfaces, &settings.pools),
+            turns: pools.iter().map(|_| AtomicU32::new(0)).collect(),
+            formulas,
             pools,
             pool_of,
             address_of,
@@ -235,6 +283,23 @@ impl Shared {
     #[inline]
     pub(crate) fn facts(&self, index: AddressIndex) -> &PoolFacts {
         &self.pools[self.pool_of(index).index()]
+    }
+
+    /// The formula of a pool, if it is deterministic.
+    pub fn formula(&self, pool: PoolId) -> Option<&Formula> {
+        self.formulas.get(pool.index())?.as_ref()
+    }
+
+    /// The lease that has an external port, if one has.
+    pub fn lease_of(&self, index: AddressIndex, port: u16) -> Option<Lease> {
+        self.ports.lease_of(index, port)
+    }
+
+    /// The subscriber whose slice an external port is in, if its pool is deterministic.
+    pub fn slice_owner(&self, index: AddressIndex, port: u16) -> Option<Owner> {
+        let facts = self.facts(index);
+        let position = index.0.checked_sub(facts.first.0)?;
+        Some(self.formula(facts.id)?.owner_of(position, port))
     }
 
     /// The pool that serves an inside address of this realm.
@@ -361,7 +426,14 @@ impl Shared {
 }
 
 impl PoolFacts {
-    fn new(pool: &Pool, first: AddressIndex) -> PoolFacts {
+    fn new(pool: &Pool, id: PoolId, first: AddressIndex, formula: Option<&Formula>) -> PoolFacts {
+        let blocks = |blocks: Blocks, (first, last)| BlockFacts {
+            size: blocks.size,
+            per_subscriber_max: blocks.per_subscriber_max,
+            idle: blocks.idle,
+            first,
+            last,
+        };
         PoolFacts {
             filtering: pool.filtering,
             pooling: pool.pooling,
@@ -371,9 +443,32 @@ impl PoolFacts {
             shared_ports_min: pool.shared_ports_min,
             has_low_ports: pool.port_min <= 1023,
             has_high_ports: pool.port_max >= 1024,
+            id,
             first,
             count: pool.addresses.len() as u32,
+            selection: pool.selection,
+            blocks: match pool.allocation {
+                Allocation::Ports => None,
+                Allocation::Blocks(all) => Some(blocks(all, (pool.port_min, pool.port_max))),
+                Allocation::Deterministic { overflow, .. } => {
+                    formula.and_then(Formula::dynamic).map(|range| blocks(overflow, range))
+                }
+            },
+            // A formula has fewer ports in a slice than there are.
+            slice_ports: formula.map_or(0, |formula| formula.slice_ports() as u16),
         }
+    }
+
+    /// Whether each mapping takes any free port.
+    #[inline]
+    pub(crate) fn gives_single_ports(&self) -> bool {
+        self.blocks.is_none() && self.slice_ports == 0
+    }
+
+    /// The n-th address.
+    #[inline]
+    pub(crate) fn address(&self, n: u32) -> AddressIndex {
+        AddressIndex(self.first.0 + n)
     }
 }
 

@@ -5,6 +5,7 @@ use mem::ArenaError;
 use mem::Need;
 use zerocopy::FromZeros;
 
+use crate::blocks::Block;
 use crate::random::KeyedHash;
 use crate::table::BucketTable;
 use crate::types::AddressIndex;
@@ -12,9 +13,9 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// A subscriber: an internal address of one realm. 32 bytes.
+/// A subscriber: an internal address of one realm. One cache line: first who it is and what it has, then what it may have.
 #[derive(FromZeros)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 pub(crate) struct Subscriber {
     pub(crate) address: u32,
     /// Paired external address, by index; the next free record in a free one.
@@ -26,18 +27,36 @@ pub(crate) struct Subscriber {
     pub(crate) mappings: [u32; Protocol::COUNT],
     /// Flows, which share external ports.
     pub(crate) flows: u32,
+    /// Its latest port block, by number; each names the one before. 0: it has none.
+    blocks: u32,
+    /// The block ports are taken from first, by protocol index; 0 for none.
+    active: [u32; Protocol::COUNT],
+    /// For limits.
+    _limits: [u32; 4],
 }
 
-const _: () = assert!(size_of::<Subscriber>() == 32, "two subscribers a cache line");
+const _: () = assert!(size_of::<Subscriber>() == 64, "one subscriber is one cache line");
 
 impl Subscriber {
     pub(crate) fn is_in_use(&self) -> bool {
         self.in_use != 0
     }
 
-    /// Whether it has neither mapping nor flow.
+    /// Whether it has neither mapping nor flow nor block.
     fn is_idle(&self) -> bool {
-        self.flows == 0 && self.mappings.iter().all(|count| *count == 0)
+        self.flows == 0 && self.blocks == 0 && self.mappings.iter().all(|count| *count == 0)
+    }
+
+    /// Its latest port block; the others follow it in the block table.
+    #[inline]
+    pub(crate) fn latest_block(&self) -> Option<Block> {
+        Block::from_number(self.blocks)
+    }
+
+    /// The block that ports of this protocol are taken from first.
+    #[inline]
+    pub(crate) fn active_block(&self, protocol: Protocol) -> Option<Block> {
+        Block::from_number(self.active[protocol.index()])
     }
 }
 
@@ -146,6 +165,9 @@ impl SubscriberStore {
             in_use: 1,
             mappings: [0; Protocol::COUNT],
             flows: 0,
+            blocks: 0,
+            active: [0; Protocol::COUNT],
+            _limits: [0; 4],
         };
         Some(slot)
     }
@@ -154,7 +176,7 @@ impl SubscriberStore {
         self.records[slot as usize].mappings[protocol.index()] += 1;
     }
 
-    /// Takes notice that a mapping ended. With the last one the subscriber goes, and the address it
+    /// Takes notice that a mapping ended. With the last one the subscriber goes, unless it has a block, and the address it
     /// was paired with is returned so that the caller can end the pairing.
     pub(crate) fn uncount_mapping(&mut self, slot: u32, protocol: Protocol) -> Option<AddressIndex> {
         let record = &mut self.records[slot as usize];
@@ -172,9 +194,32 @@ impl SubscriberStore {
         self.remove_if_idle(slot)
     }
 
-    /// Removes a subscriber that has neither mapping nor flow; returns the address it was paired with.
+    /// Removes a subscriber that has neither mapping nor flow nor block; returns the address it was paired with.
     pub(crate) fn remove_if_idle(&mut self, slot: u32) -> Option<AddressIndex> {
         if self.records[slot as usize].is_idle() { self.remove(slot) } else { None }
+    }
+
+    /// From now on ports of this protocol are taken from this block first.
+    #[inline]
+    pub(crate) fn set_active_block(&mut self, slot: u32, protocol: Protocol, block: Block) {
+        self.records[slot as usize].active[protocol.index()] = block.number();
+    }
+
+    /// The subscriber has one more block, which names the latest one before as its next.
+    pub(crate) fn add_block(&mut self, slot: u32, block: Block) {
+        let record = &mut self.records[slot as usize];
+        record.blocks = block.number();
+    }
+
+    /// The subscriber has this block no more; `latest` is the latest one of those that are left.
+    pub(crate) fn remove_block(&mut self, slot: u32, block: Block, latest: Option<Block>) {
+        let record = &mut self.records[slot as usize];
+        record.blocks = latest.map_or(0, Block::number);
+        for active in &mut record.active {
+            if *active == block.number() {
+                *active = 0;
+            }
+        }
     }
 
     fn remove(&mut self, slot: u32) -> Option<AddressIndex> {

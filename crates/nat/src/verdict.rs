@@ -90,6 +90,7 @@ verdicts! {
     IcmpQuoteMalformed, "icmp_quote_malformed", Dropped, "Packet quoted by an ICMP error is unusable or has a wrong header checksum (RFC 5508 REQ-3a).";
     IcmpQuoteNoMapping, "icmp_quote_no_mapping", Dropped, "ICMP error about a packet that no mapping explains (RFC 5508 REQ-4, REQ-5).";
     PortsExhausted, "ports_exhausted", Dropped, "No external port is free for a new mapping (RFC 6888 REQ-11).";
+    BlockLimit, "block_limit", Dropped, "The subscriber's port blocks are full, and it has as many as it may have (RFC 6888 REQ-4).";
     MappingTableFull, "mapping_table_full", Dropped, "The mapping table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionTableFull, "session_table_full", Dropped, "The session table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionLimit, "session_limit", Dropped, "The mapping has as many sessions as one may have (RFC 6888 REQ-5).";
@@ -137,6 +138,10 @@ pub struct Counters {
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
+    /// Port blocks leased to subscribers.
+    pub blocks_leased: u64,
+    /// Port blocks that came back.
+    pub blocks_returned: u64,
     /// Sessions created.
     pub sessions_created: u64,
     /// Sessions removed.
@@ -172,6 +177,8 @@ impl Default for Counters {
             mappings_removed: [0; 3],
             flows_created: 0,
             flows_removed: 0,
+            blocks_leased: 0,
+            blocks_returned: 0,
             sessions_created: 0,
             sessions_removed: 0,
             tcp_resets_ignored: 0,

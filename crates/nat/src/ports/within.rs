@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use mem::ArenaError;
+use mem::Need;
 
 use super::PROBES;
 use super::Parity;
@@ -16,6 +17,7 @@ use super::random_word;
 use super::space;
 use crate::blocks::Block;
 use crate::blocks::BlockSize;
+use crate::blocks::BlockTable;
 use crate::blocks::Holder;
 use crate::blocks::Lease;
 use crate::random::Random;
@@ -43,6 +45,11 @@ impl PortRange {
     /// How many ports.
     pub const fn len(&self) -> u32 {
         self.last as u32 - self.first as u32 + 1
+    }
+
+    /// Whether the port is one of them.
+    pub const fn contains(&self, port: u16) -> bool {
+        self.first <= port && port <= self.last
     }
 
     /// Never: a range has its first port at least.
@@ -110,7 +117,7 @@ impl PortTable {
         // Any bit of the word will do, but it has to be one of the range.
         let aim = (word * 64) as u16 | random.below(64) as u16;
         let nearest = mask.rotate_right(u32::from(aim % 64)).trailing_zeros() as u16;
-        Some(PortAim((word * 64) as u16 | (aim + nearest) % 64))
+        Some(PortAim((word * 64) as u16 | ((aim + nearest) % 64)))
     }
 
     /// Takes the free port next to one aimed at in the range, for `taker`.
@@ -171,6 +178,11 @@ impl PortTable {
     /// When memory is short.
     pub fn prepare_blocks(&self) -> Result<(), ArenaError> {
         self.blocks.prepare()
+    }
+
+    /// The memory [`PortTable::prepare_blocks`] is going to take for so many addresses.
+    pub fn blocks_need(addresses: usize) -> Need {
+        BlockTable::records_need(addresses)
     }
 
     /// Leases a random free block of this size that lies within the range. `next` is the holder's block before it.
@@ -268,6 +280,13 @@ impl PortTable {
             (bits & self.offered_bits(range.address, protocol, word) & range.mask(word)).count_ones()
         };
         (first..end).map(used).sum()
+    }
+
+    /// Ports of one protocol that are given out within the range. For people, as [`PortTable::used_within`].
+    pub fn available_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
+        let (first, end) = range.words();
+        let offered = |word| (self.offered_bits(range.address, protocol, word) & range.mask(word)).count_ones();
+        (first..end).map(offered).sum()
     }
 
     /// Gives a block back of which no port is in use.

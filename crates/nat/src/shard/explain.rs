@@ -433,11 +433,18 @@ impl Shard {
         let free = |address: AddressIndex| {
             u64::from(self.shared.ports.available(address, protocol) - self.shared.ports.used(address, protocol))
         };
+        if let Some(address) = paired {
+            account.steps.push(Step::PairedWith(self.shared.address(address)));
+        }
         let ports_free = match paired {
-            Some(address) => {
-                account.steps.push(Step::PairedWith(self.shared.address(address)));
-                free(address)
+            _ if !facts.gives_single_ports() => {
+                let subscriber = self.subscribers.find(account.realm, source);
+                match self.own_ports_left(subscriber, facts, source, protocol) {
+                    Ok(left) => left,
+                    Err(verdict) => return Some(verdict),
+                }
             }
+            Some(address) => free(address),
             None => (0..facts.count).map(|i| free(AddressIndex(facts.first.0 + i))).sum(),
         };
         if ports_free == 0 {

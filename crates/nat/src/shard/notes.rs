@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 
 use super::Shard;
+use crate::blocks::Block;
 use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
@@ -10,6 +11,7 @@ use crate::event::Refusal;
 use crate::flow::endpoint;
 use crate::mapping::InternalKey;
 use crate::time::Instant;
+use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 impl Shard {
@@ -32,7 +34,8 @@ impl Shard {
     /// A mapping was made.
     #[inline]
     pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32) {
-        if self.events.is_on() {
+        if self.events.is_on() && self.is_event(index) {
+            self.mappings.get_mut(index).set_recorded();
             let event = self.event_of(EventKind::MappingCreated, now, index).because(Cause::Outbound);
             self.events.record(event);
         }
@@ -41,7 +44,8 @@ impl Shard {
     /// A mapping is about to end; its record still says all of it.
     #[inline]
     pub(super) fn note_mapping_ended(&mut self, now: Instant, index: u32) {
-        if self.events.is_on() {
+        // Whatever the settings are by now: what was told to begin is told to end.
+        if self.events.is_on() && self.mappings.get(index).is_recorded() {
             let now_s = (now.as_micros() / 1_000_000) as u32;
             let held_s = now_s.saturating_sub(self.mappings.get(index).created_s());
             let event = self.event_of(EventKind::MappingEnded, now, index).because(Cause::Idle);
@@ -67,6 +71,14 @@ impl Shard {
             amount: if has_ended { held_s } else { 0 },
             ..event.because(if has_ended { Cause::Idle } else { Cause::Outbound })
         });
+    }
+
+    /// Whether a mapping is an event: not where its block tells whose the port is, or a formula (RFC 7422 §3), unless that is
+    /// asked for.
+    #[inline]
+    fn is_event(&self, index: u32) -> bool {
+        let pool = self.subscribers.get(self.mappings.get(index).subscriber).pool;
+        self.shared.settings().events.block_mappings || self.shared.pools[usize::from(pool)].gives_single_ports()
     }
 
     #[inline]
@@ -105,6 +117,39 @@ impl Shard {
                 ..refusal
             };
             self.events.refuse(exhausted, now);
+        }
+    }
+
+    /// A subscriber leased a block.
+    #[cold]
+    pub(super) fn note_block_leased(&mut self, now: Instant, subscriber: u32, block: Block) {
+        if self.events.is_on() {
+            let event = self.event_of_block(EventKind::BlockLeased, now, subscriber, block).because(Cause::Outbound);
+            self.events.record(event);
+        }
+    }
+
+    /// A subscriber's block is about to go back.
+    #[cold]
+    pub(super) fn note_block_returned(&mut self, now: Instant, subscriber: u32, block: Block) {
+        if self.events.is_on() {
+            let since_s = self.shared.lease_of(block.address(), block.first_port()).map_or(0, |lease| lease.since_s);
+            let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(since_s);
+            let event = self.event_of_block(EventKind::BlockReturned, now, subscriber, block).because(Cause::Idle);
+            self.events.record(Event { amount: held_s, ..event });
+        }
+    }
+
+    fn event_of_block(&self, kind: EventKind, now: Instant, subscriber: u32, block: Block) -> Event {
+        let record = self.subscribers.get(subscriber);
+        Event {
+            subscriber: Ipv4Addr::from_bits(record.address),
+            external: self.shared.address(block.address()),
+            first_port: block.first_port(),
+            last_port: block.last_port(),
+            realm: RealmId(record.realm),
+            pool: self.shared.pool_of(block.address()),
+            ..Event::new(kind, now)
         }
     }
 }

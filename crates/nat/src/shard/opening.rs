@@ -32,7 +32,9 @@ use crate::parse::get_u16;
 use crate::parse::get_u32;
 use crate::parse::ip;
 use crate::ports::Parity;
+use crate::ports::PortAim;
 use crate::ports::PortClass;
+use crate::ports::PortRange;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
 use crate::tcp;
@@ -42,6 +44,16 @@ use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::Side;
+
+/// What the port of a new mapping has to be like.
+struct Wanted {
+    paired: AddressIndex,
+    protocol: Protocol,
+    class: PortClass,
+    parity: Option<Parity>,
+    /// Where the subscriber has ports of its own: in its block, or its slice.
+    range: Option<PortRange>,
+}
 
 /// The numbers of the bits that are set.
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
@@ -108,11 +120,18 @@ impl Shard {
             if paired == UNPAIRED {
                 continue;
             }
-            let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), self.shared.facts(paired));
-            let ports = &self.shared.ports;
-            if let Some(aim) = ports.aim(paired, protocol, class, self.worker, workers, &mut self.random) {
+            let facts = self.shared.facts(paired);
+            let aim = if facts.gives_single_ports() {
+                let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), facts);
+                self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random)
+            } else {
+                // Who has no block yet is not as usual.
+                let range = self.usual_range(slot, facts, protocol);
+                range.map(|(range, _)| self.shared.ports.aim_within(&range, &mut self.random))
+            };
+            if let Some(aim) = aim {
                 looks.port[i] = Some(aim);
-                looks.port_place[i] = ports.place(paired, protocol, aim.port());
+                looks.port_place[i] = self.shared.ports.place(paired, protocol, aim.port());
                 looks.aimed |= 1 << i;
             }
         }
@@ -123,14 +142,14 @@ impl Shard {
         let mut elsewhere = 0;
         for i in bits(looks.aimed) {
             let Some(aim) = looks.port[i] else { continue };
-            let (paired, protocol, class, parity) = self.wanted(looks, burst, i);
-            let ports = &self.shared.ports;
-            looks.port[i] = ports.aim_closer(paired, protocol, parity, aim).or_else(|| {
+            let wanted = self.wanted(looks, burst, i);
+            looks.port[i] = self.closer(&wanted, aim);
+            if looks.port[i].is_none() {
                 elsewhere |= 1 << i;
-                ports.aim_elsewhere(paired, protocol, class, parity, self.worker, workers, &mut self.random)
-            });
+                looks.port[i] = self.elsewhere(&wanted);
+            }
             if let Some(aim) = looks.port[i] {
-                looks.port_place[i] = ports.place(paired, protocol, aim.port());
+                looks.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
             }
         }
         // In addresses that are nearly full, those whose word had no port left.
@@ -139,11 +158,10 @@ impl Shard {
         }
         for i in bits(elsewhere) {
             let Some(aim) = looks.port[i] else { continue };
-            let (paired, protocol, _, parity) = self.wanted(looks, burst, i);
-            let ports = &self.shared.ports;
-            looks.port[i] = ports.aim_closer(paired, protocol, parity, aim).or(looks.port[i]);
+            let wanted = self.wanted(looks, burst, i);
+            looks.port[i] = self.closer(&wanted, aim).or(looks.port[i]);
             if let Some(aim) = looks.port[i] {
-                looks.port_place[i] = ports.place(paired, protocol, aim.port());
+                looks.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
             }
         }
         for i in bits(looks.aimed) {
@@ -153,17 +171,39 @@ impl Shard {
 
     /// What the port of packet `i` has to be like, whose subscriber is known and paired.
     #[inline]
-    fn wanted(
-        &self,
-        looks: &Looks,
-        burst: &[Packet<'_>],
-        i: usize,
-    ) -> (AddressIndex, Protocol, PortClass, Option<Parity>) {
+    fn wanted(&self, looks: &Looks, burst: &[Packet<'_>], i: usize) -> Wanted {
         let protocol = if looks.kind[i].is_tcp() { Protocol::Tcp } else { Protocol::Udp };
-        let paired = AddressIndex(self.subscribers.get(looks.subscriber[i]).paired);
+        let slot = looks.subscriber[i];
+        let paired = AddressIndex(self.subscribers.get(slot).paired);
         let facts = self.shared.facts(paired);
         let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
-        (paired, protocol, port_class(port, facts), facts.parity.then(|| Parity::of(port)))
+        let range = if facts.gives_single_ports() { None } else { self.usual_range(slot, facts, protocol) };
+        Wanted {
+            paired,
+            protocol,
+            class: port_class(port, facts),
+            parity: facts.parity.then(|| Parity::of(port)),
+            range: range.map(|(range, _)| range),
+        }
+    }
+
+    /// The free port next to the one aimed at.
+    #[inline]
+    fn closer(&self, wanted: &Wanted, aim: PortAim) -> Option<PortAim> {
+        match &wanted.range {
+            Some(range) => self.shared.ports.aim_closer_within(range, wanted.protocol, wanted.parity, aim),
+            None => self.shared.ports.aim_closer(wanted.paired, wanted.protocol, wanted.parity, aim),
+        }
+    }
+
+    /// Another place to look for a port, as there is none where it was looked for.
+    fn elsewhere(&mut self, wanted: &Wanted) -> Option<PortAim> {
+        let (ports, workers) = (&self.shared.ports, self.shared.workers());
+        let Wanted { paired, protocol, class, parity, .. } = *wanted;
+        match &wanted.range {
+            Some(range) => ports.aim_elsewhere_within(range, protocol, parity, &mut self.random),
+            None => ports.aim_elsewhere(paired, protocol, class, parity, self.worker, workers, &mut self.random),
+        }
     }
 
     /// Opens mapping and session of packet `i`, one that looks found unsettled; where it leaves, or None when it is not as
@@ -216,7 +256,7 @@ impl Shard {
         self.admit_mapping(now, subscriber, protocol).ok()?;
         let facts = *self.shared.facts(address);
         let class = port_class(key.port, &facts);
-        let (address, port) = self.take_port(&key, &facts, class, address, Some(aim))?;
+        let (address, port) = self.take_port(now, &key, &facts, class, subscriber, Some(aim)).ok()?;
         let external = Endpoint::new(self.shared.address(address), port);
         let index = self.mappings.insert(&key, subscriber, external, now)?;
         let entered = self.outbound.insert(hash, index.0);

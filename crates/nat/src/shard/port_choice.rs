@@ -7,6 +7,7 @@ use crate::ports::PortAim;
 use crate::ports::PortClass;
 use crate::settings::Pooling;
 use crate::shared::PoolFacts;
+use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
@@ -17,7 +18,7 @@ pub(super) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
 
 /// Attempts of arbitrary pooling to find an address that still has a port. More than one is needed only
 /// when another worker takes the last port of the chosen address at the same moment.
-const ARBITRARY_ATTEMPTS: usize = 8;
+pub(super) const ARBITRARY_ATTEMPTS: usize = 8;
 
 impl Shard {
     /// Enters a subscriber that has no mapping yet, paired with an address if its pool pairs.
@@ -28,13 +29,16 @@ impl Shard {
         facts: &PoolFacts,
         class: PortClass,
     ) -> Result<u32, Verdict> {
-        let paired = match facts.pooling {
-            Pooling::Arbitrary => UNPAIRED,
-            Pooling::Paired => self
-                .shared
-                .ports
-                .choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)
-                .ok_or(Verdict::PortsExhausted)?,
+        // Who has a slice has its address with it.
+        let formula = self.shared.formula(pool);
+        let slice = match formula {
+            Some(formula) => Some(formula.slice_of(key.address).ok_or(Verdict::SourceNotSubscriber)?),
+            None => None,
+        };
+        let paired = match (slice, facts.pooling) {
+            (Some(slice), _) => facts.address(slice.address),
+            (None, Pooling::Arbitrary) => UNPAIRED,
+            (None, Pooling::Paired) => self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?,
         };
         let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
         if paired != UNPAIRED {
@@ -53,27 +57,36 @@ impl Shard {
         }
     }
 
-    /// Takes a free external port at random: on the paired address, or on any of the pool.
+    /// Takes a free external port at random: of the subscriber's own ones if it has such, else on the paired address, or on any
+    /// of the pool.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it.
     #[inline]
     pub(super) fn take_port(
         &mut self,
+        now: Instant,
         key: &InternalKey,
         facts: &PoolFacts,
         class: PortClass,
-        paired: AddressIndex,
+        subscriber: u32,
         aim: Option<PortAim>,
-    ) -> Option<(AddressIndex, u16)> {
+    ) -> Result<(AddressIndex, u16), Verdict> {
         // RFC 4787 §4.2.2 REQ-4 as relaxed by RFC 7857 §8. A query identifier has no parity.
         let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
-        if let Some(aim) = aim
+        if !facts.gives_single_ports() {
+            return self.take_own_port(now, key, facts, parity, subscriber, aim);
+        }
+        let paired = AddressIndex(self.subscribers.get(subscriber).paired);
+        if let Some(aim) = aim.filter(|_| paired != UNPAIRED)
             && let Some(port) = self.shared.ports.allocate_near(paired, key.protocol, parity, aim)
         {
-            return Some((paired, port));
+            return Ok((paired, port));
         }
         let attempts = if paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };
         for _ in 0..attempts {
             let address = if paired == UNPAIRED {
-                self.shared.ports.choose_address(facts.first, facts.count, key.protocol, class, &mut self.random)?
+                self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?
             } else {
                 paired
             };
@@ -84,14 +97,14 @@ impl Shard {
                 if let Some(port) =
                     ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random)
                 {
-                    return Some((address, port));
+                    return Ok((address, port));
                 }
                 if parity.is_none() {
                     break;
                 }
             }
         }
-        None
+        Err(Verdict::PortsExhausted)
     }
 
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.

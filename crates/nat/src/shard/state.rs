@@ -19,7 +19,6 @@ use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::Side;
@@ -249,12 +248,13 @@ impl Shard {
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(verdict);
         }
-        let paired = AddressIndex(self.subscribers.get(subscriber).paired);
-        let aim = foresight.aim.filter(|_| known == Some(foreseen) && paired != UNPAIRED);
-        let taken = self.take_port(key, &facts, class, paired, aim);
-        let Some((address, port)) = taken else {
-            self.forget_subscriber_if_new(subscriber, is_new);
-            return Err(Verdict::PortsExhausted);
+        let aim = foresight.aim.filter(|_| known == Some(foreseen));
+        let (address, port) = match self.take_port(now, key, &facts, class, subscriber, aim) {
+            Ok(taken) => taken,
+            Err(verdict) => {
+                self.forget_subscriber_if_new(subscriber, is_new);
+                return Err(verdict);
+            }
         };
         let external = Endpoint::new(self.shared.address(address), port);
         let Some(index) = self.mappings.insert(key, subscriber, external, now) else {

@@ -87,6 +87,7 @@ impl Shard {
         self.release_ports(now, elapsed, ended);
         self.sweep_sessions(now, elapsed);
         self.sweep_flows(now, elapsed);
+        self.sweep_blocks(now, elapsed);
         let counters = &mut self.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);

@@ -13,12 +13,17 @@ use wire::tcp::Flags;
 use wire::verify;
 
 use super::Caught;
+use crate::blocks::BlockSize;
+use crate::deterministic::Owner;
 use crate::packet::Outcome;
 use crate::packet::Packet;
 use crate::packet::PacketMeta;
+use crate::settings::Allocation;
+use crate::settings::Blocks;
 use crate::settings::Limits;
 use crate::settings::Pool;
 use crate::settings::Pooling;
+use crate::settings::Selection;
 use crate::shard::Shard;
 use crate::shard::tests::settings;
 use crate::shared::Shared;
@@ -52,13 +57,77 @@ fn spec() -> impl Strategy<Value = Spec> {
     )
 }
 
-fn pools(two: bool, arbitrary: bool, parity: bool, span: u16, reserved: bool) -> Vec<Pool> {
+/// How ports are given out, in small numbers.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Ports {
+        span: u16,
+    },
+    /// Blocks an address has and a subscriber may have, how long they are kept in seconds, and ports of each that are given out.
+    Blocks {
+        count: u16,
+        max: u16,
+        idle: u64,
+        of_each: u16,
+    },
+    /// Ports an address has, and blocks as above.
+    Deterministic {
+        ports: u16,
+        dynamic_slices: u16,
+        max: u16,
+        idle: u64,
+    },
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![
+        2 => (8_u16..90).prop_map(|span| Mode::Ports { span }),
+        3 => (1_u16..8, 1_u16..4, 0_u64..400, 1_u16..20)
+            .prop_map(|(count, max, idle, of_each)| Mode::Blocks { count, max, idle, of_each }),
+        2 => (190_u16..900, 0_u16..60, 0_u16..3, 0_u64..400)
+            .prop_map(|(ports, dynamic_slices, max, idle)| Mode::Deterministic { ports, dynamic_slices, max, idle }),
+    ]
+}
+
+impl Mode {
+    fn blocks(per_subscriber_max: u16, idle: u64) -> Blocks {
+        Blocks { size: BlockSize::MIN, per_subscriber_max, idle: Duration::from_secs(idle) }
+    }
+
+    /// Lowest and highest port, and how they are given out.
+    fn ports(self) -> (u16, u16, Allocation) {
+        match self {
+            Mode::Ports { span } => (1_030, 1_030 + span, Allocation::Ports),
+            Mode::Blocks { count, max, idle, .. } => {
+                (1_024, 1_023 + count * 64, Allocation::Blocks(Mode::blocks(max, idle)))
+            }
+            Mode::Deterministic { ports, dynamic_slices, max, idle } => {
+                let allocation = Allocation::Deterministic { dynamic_slices, overflow: Mode::blocks(max, idle) };
+                (1_030, 1_029 + ports, allocation)
+            }
+        }
+    }
+
+    fn reserved(self) -> Vec<u16> {
+        match self {
+            Mode::Blocks { count, of_each, .. } => {
+                (1_024..1_024 + count * 64).filter(|port| port % 64 >= of_each).collect()
+            }
+            _ => vec![1_033, 1_034, 1_040],
+        }
+    }
+}
+
+fn pools(two: bool, arbitrary: bool, parity: bool, mode: Mode, selection: Selection, reserved: bool) -> Vec<Pool> {
+    let (port_min, port_max, allocation) = mode.ports();
     let pool = |name: &str, a: u8, subs: Prefix, is_arbitrary: bool| Pool {
         name: name.into(),
         addresses: vec![Ipv4Addr::new(203, 0, 113, a), Ipv4Addr::new(203, 0, 113, a + 1)],
-        port_min: 1_030,
-        port_max: 1_030 + span,
-        reserved_ports: if reserved { vec![1_033, 1_034, 1_040] } else { vec![] },
+        port_min,
+        port_max,
+        allocation,
+        selection,
+        reserved_ports: if reserved { mode.reserved() } else { vec![] },
         subscribers: vec![subs],
         pooling: if is_arbitrary { Pooling::Arbitrary } else { Pooling::Paired },
         parity,
@@ -129,6 +198,54 @@ fn step(bed: &mut Bed, now: Instant, specs: &[Spec]) -> Vec<Option<Verdict>> {
     ends.into_iter().map(|e| e.1).collect()
 }
 
+/// Who has a port of its own has it from a block it holds or from its slice; blocks, their holders and the counters agree.
+fn check_blocks(bed: &Bed) {
+    let shared = bed.shard.shared();
+    let mut held = HashSet::new();
+    for slot in 1..bed.shard.subscribers.walk_end() {
+        let s = bed.shard.subscribers.get(slot);
+        if !s.is_in_use() {
+            continue;
+        }
+        let facts = &shared.pools[usize::from(s.pool)];
+        let mut next = s.latest_block();
+        let mut count: u16 = 0;
+        while let Some(block) = next {
+            assert!(held.insert(block), "a block has two holders");
+            let lease = shared.lease_of(block.address(), block.first_port()).expect("it is leased");
+            assert_eq!((lease.block, lease.holder.address, lease.holder.realm.0), (block, s.address, s.realm));
+            assert!(s.paired == u32::MAX || s.paired == block.address().0, "of the paired address");
+            next = shared.ports.blocks.next(block);
+            count += 1;
+        }
+        assert!(count <= facts.blocks.map_or(0, |blocks| blocks.per_subscriber_max));
+        for protocol in Protocol::ALL {
+            assert!(s.active_block(protocol).is_none_or(|block| held.contains(&block)));
+        }
+    }
+    let leased: u32 = (0..shared.address_count() as u32).map(|a| shared.ports.ports_leased(AddressIndex(a))).sum();
+    assert_eq!(leased as usize, held.len() * 64, "no lease without holder");
+    let c = bed.shard.counters();
+    assert_eq!(c.blocks_leased - c.blocks_returned, held.len() as u64);
+    for i in 1..bed.shard.mappings.walk_end() {
+        let m = bed.shard.mappings.get(i);
+        if !m.is_in_use() {
+            continue;
+        }
+        let address = shared.address_index(m.external().address).unwrap();
+        let facts = shared.facts(address);
+        let lease = shared.lease_of(address, m.external_port());
+        if let Some(lease) = lease {
+            assert_eq!(lease.holder.address, m.internal_address(), "in its own block");
+        } else if facts.slice_ports != 0 {
+            let owner = shared.slice_owner(address, m.external_port());
+            assert_eq!(owner, Some(Owner::Subscriber(m.internal_address().into())), "in its own slice");
+        } else {
+            assert!(facts.gives_single_ports());
+        }
+    }
+}
+
 /// Ports in use, mappings, their owners, pairings and counters agree.
 fn check(bed: &Bed) {
     let shared = bed.shard.shared();
@@ -153,10 +270,16 @@ fn check(bed: &Bed) {
             assert!(s.is_in_use() && s.address == m.internal_address());
             let a = shared.address_index(m.external().address).unwrap();
             assert_eq!(shared.owner(a, m.protocol(), m.external_port()).map(|x| x.1.0), Some(i));
-            assert!(m.external_port() >= 1_030 && m.external_port() <= 1_030 + 200);
+            assert!(m.external_port() >= 1_024 && m.external_port() <= 1_030 + 900);
         }
     }
-    assert_eq!(owners.len(), bed.shard.subscribers_len());
+    check_blocks(bed);
+    // Who has a block stays while it has it.
+    let with_block = (1..bed.shard.subscribers.walk_end())
+        .map(|slot| bed.shard.subscribers.get(slot))
+        .filter(|s| s.is_in_use() && s.latest_block().is_some() && !owners.contains(&s.address))
+        .count();
+    assert_eq!(owners.len() + with_block, bed.shard.subscribers_len());
     let paired: u32 =
         (0..shared.address_count() as u32).map(|a| shared.ports.paired_subscribers(AddressIndex(a))).sum();
     let want = (1..bed.shard.subscribers.walk_end())
@@ -173,11 +296,13 @@ proptest! {
     #[test]
     fn the_short_ways_hold_where_everything_is_short(
         bursts in prop::collection::vec(prop::collection::vec(spec(), 1..64), 1..16),
-        two in any::<bool>(), arbitrary in any::<bool>(), parity in any::<bool>(), span in 8_u16..90, reserved in any::<bool>(),
+        two in any::<bool>(), arbitrary in any::<bool>(), parity in any::<bool>(), mode in mode(),
+        selection in prop_oneof![Just(Selection::LeastUsed), Just(Selection::RoundRobin), Just(Selection::Hash)],
+        reserved in any::<bool>(),
         mappings_max in 8_u32..80, subscribers_max in 2_u32..8,
     ) {
         let mut settings = settings();
-        settings.pools = pools(two, arbitrary, parity, span, reserved);
+        settings.pools = pools(two, arbitrary, parity, mode, selection, reserved);
         settings.limits = Limits { mappings_max, subscribers_max, ..settings.limits };
         let bed = |long_way_only: bool| {
             let shared = Arc::new(Shared::new(settings.clone(), 1).unwrap());
@@ -193,8 +318,10 @@ proptest! {
             let left = step(&mut short, now, burst);
             let right = step(&mut long, now, burst);
             // A port looked for in vain twice takes more random numbers than once: from then on the ports differ.
-            let exhausted = Some(Verdict::PortsExhausted);
-            diverged |= left.contains(&exhausted) || right.contains(&exhausted) || short.external != long.external;
+            for exhausted in [Some(Verdict::PortsExhausted), Some(Verdict::BlockLimit)] {
+                diverged |= left.contains(&exhausted) || right.contains(&exhausted);
+            }
+            diverged |= short.external != long.external;
             if !diverged {
                 prop_assert!(left == right, "verdicts differ: {:?}", left.iter().zip(&right).zip(burst).filter(|((x, y), _)| x != y).collect::<Vec<_>>());
             }

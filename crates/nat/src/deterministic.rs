@@ -1,0 +1,238 @@
+//! Deterministic pools (RFC 7422): who has which ports follows from the configuration alone, in both directions.
+//!
+//! ```text
+//!   address   port_min                                                          port_max
+//!   first     │ slice 0 │ slice 1 │ … │ slice C-1 │  D slices' worth for dynamic blocks │
+//!   second    │ slice 0 │ …
+//!
+//!   subscriber i (from 0): address i / C, slice i % C
+//! ```
+//!
+//! Subscribers are counted in the order of the file: all addresses of the first prefix, then those of the next; the network and
+//! broadcast address of a prefix are nobody's. C is what the number of subscribers and of addresses makes it; a slice has one
+//! (C + D)-th of the ports, rounded down. This is algorithm 0 (sequential) of RFC 7422 §2.
+
+use core::net::Ipv4Addr;
+
+use crate::settings::Allocation;
+use crate::settings::Pool;
+use crate::types::Prefix;
+
+/// The formula of one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Formula {
+    /// In the order of the file.
+    runs: Vec<Run>,
+    /// Positions of `runs` by first address.
+    by_address: Vec<u32>,
+    subscribers: u64,
+    slices: u32,
+    dynamic_slices: u32,
+    slice_ports: u32,
+    port_min: u16,
+    port_max: u16,
+}
+
+/// Consecutive subscribers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: u32,
+    count: u64,
+    /// The number of the first one.
+    number: u64,
+}
+
+/// Ports of a subscriber: which address of the pool, counted from 0, and which slice of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Position of the external address in the pool.
+    pub address: u32,
+    /// Number of the slice.
+    pub slice: u16,
+    /// Its lowest port.
+    pub first: u16,
+    /// Its highest port.
+    pub last: u16,
+}
+
+/// Whose an external port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This subscriber's.
+    Subscriber(Ipv4Addr),
+    /// In a slice that no subscriber has.
+    Nobody,
+    /// Whoever leases the block it is in.
+    Dynamic,
+    /// It is never given out.
+    Outside,
+}
+
+/// Why there is no formula.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormulaError {
+    /// Not even one port for each.
+    #[error(
+        "{subscribers} subscribers on {addresses} addresses are {slices} on each, with {dynamic_slices} dynamic slices more than \
+         its {ports} ports"
+    )]
+    TooMany {
+        /// Subscribers in all.
+        subscribers: u64,
+        /// External addresses.
+        addresses: u64,
+        /// Subscribers of one address.
+        slices: u64,
+        /// Slices for dynamic blocks.
+        dynamic_slices: u64,
+        /// Ports of one address.
+        ports: u64,
+    },
+    /// No addresses on one side.
+    #[error("there are {subscribers} subscribers and {addresses} addresses")]
+    Nobody {
+        /// Subscribers in all.
+        subscribers: u64,
+        /// External addresses.
+        addresses: u64,
+    },
+    /// A subscriber would have two numbers.
+    #[error("prefix {0} overlaps prefix {1}")]
+    Overlap(Prefix, Prefix),
+}
+
+/// The addresses of a prefix that can be subscribers.
+fn hosts(prefix: Prefix) -> (u32, u64) {
+    let (first, last) = (prefix.address().to_bits(), prefix.last().to_bits());
+    if prefix.length() >= 31 {
+        return (first, u64::from(last - first) + 1);
+    }
+    (first + 1, u64::from(last - first) - 1)
+}
+
+impl Formula {
+    /// The formula of a pool; None of one that is not deterministic.
+    ///
+    /// # Errors
+    /// When the numbers do not work out.
+    pub fn of(pool: &Pool) -> Result<Option<Formula>, FormulaError> {
+        let Allocation::Deterministic { dynamic_slices, .. } = pool.allocation else { return Ok(None) };
+        Formula::new(&pool.subscribers, pool.addresses.len(), dynamic_slices, pool.port_min, pool.port_max).map(Some)
+    }
+
+    /// The formula for these inside prefixes and so many external addresses.
+    ///
+    /// # Errors
+    /// When the numbers do not work out.
+    pub fn new(
+        prefixes: &[Prefix],
+        addresses: usize,
+        dynamic_slices: u16,
+        port_min: u16,
+        port_max: u16,
+    ) -> Result<Formula, FormulaError> {
+        let mut runs = Vec::with_capacity(prefixes.len());
+        let mut subscribers = 0;
+        for prefix in prefixes {
+            let (first, count) = hosts(*prefix);
+            runs.push(Run { first, count, number: subscribers });
+            subscribers += count;
+        }
+        let mut by_address: Vec<u32> = (0..runs.len() as u32).collect();
+        by_address.sort_unstable_by_key(|position| (runs[*position as usize].first, *position));
+        for pair in by_address.windows(2) {
+            let (one, other) = (prefixes[pair[0] as usize], prefixes[pair[1] as usize]);
+            if one.overlaps(other) {
+                return Err(FormulaError::Overlap(other, one));
+            }
+        }
+        if subscribers == 0 || addresses == 0 {
+            return Err(FormulaError::Nobody { subscribers, addresses: addresses as u64 });
+        }
+        let slices = subscribers.div_ceil(addresses as u64);
+        let ports = u64::from(port_max) - u64::from(port_min) + 1;
+        let slice_ports = ports / (slices + u64::from(dynamic_slices));
+        if slice_ports == 0 {
+            return Err(FormulaError::TooMany {
+                subscribers,
+                addresses: addresses as u64,
+                slices,
+                dynamic_slices: u64::from(dynamic_slices),
+                ports,
+            });
+        }
+        Ok(Formula {
+            runs,
+            by_address,
+            subscribers,
+            // Both are below the number of ports.
+            slices: slices as u32,
+            slice_ports: slice_ports as u32,
+            dynamic_slices: u32::from(dynamic_slices),
+            port_min,
+            port_max,
+        })
+    }
+
+    /// How many subscribers there can be.
+    pub fn subscribers(&self) -> u64 {
+        self.subscribers
+    }
+
+    /// Subscribers of one external address (RFC 7422: C).
+    pub fn slices(&self) -> u32 {
+        self.slices
+    }
+
+    /// Ports of each subscriber.
+    pub fn slice_ports(&self) -> u32 {
+        self.slice_ports
+    }
+
+    /// Lowest and highest port of each address that dynamic blocks are leased from; None when there are none.
+    pub fn dynamic(&self) -> Option<(u16, u16)> {
+        let first = u32::from(self.port_min) + self.slices * self.slice_ports;
+        (self.dynamic_slices > 0 && first <= u32::from(self.port_max)).then_some((first as u16, self.port_max))
+    }
+
+    /// The slice of an inside address; None when it is not a subscriber's.
+    pub fn slice_of(&self, inside: u32) -> Option<Slice> {
+        let next = self.by_address.partition_point(|position| self.runs[*position as usize].first <= inside);
+        let run = &self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize];
+        let offset = u64::from(inside - run.first);
+        if offset >= run.count {
+            return None;
+        }
+        let number = run.number + offset;
+        let slice = (number % u64::from(self.slices)) as u32;
+        let first = u32::from(self.port_min) + slice * self.slice_ports;
+        Some(Slice {
+            address: (number / u64::from(self.slices)) as u32,
+            slice: slice as u16,
+            first: first as u16,
+            last: (first + self.slice_ports - 1) as u16,
+        })
+    }
+
+    /// Whose a port is, of the external address with this position in the pool.
+    pub fn owner_of(&self, address: u32, port: u16) -> Owner {
+        if port < self.port_min || port > self.port_max {
+            return Owner::Outside;
+        }
+        let slice = u32::from(port - self.port_min) / self.slice_ports;
+        if slice >= self.slices {
+            return if self.dynamic_slices > 0 { Owner::Dynamic } else { Owner::Outside };
+        }
+        let number = u64::from(address) * u64::from(self.slices) + u64::from(slice);
+        let run = self.runs.partition_point(|run| run.number <= number).checked_sub(1).map(|index| self.runs[index]);
+        match run {
+            Some(run) if number - run.number < run.count => {
+                Owner::Subscriber(Ipv4Addr::from_bits(run.first + (number - run.number) as u32))
+            }
+            _ => Owner::Nobody,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The formula is what RFC 7422 says, and can be read both ways.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn prefix(address: [u8; 4], length: u8) -> Prefix {
+    Prefix::new(address.into(), length).expect("a prefix length")
+}
+
+/// RFC 7422 §2: 198.51.100.0/28 on 192.0.2.1, two slices for dynamic blocks, ports below 1024 left out.
+#[test]
+fn the_example_of_the_rfc() {
+    let formula = Formula::new(&[prefix([198, 51, 100, 0], 28)], 1, 2, 1_024, 65_535).unwrap();
+    assert_eq!((formula.subscribers(), formula.slices(), formula.slice_ports()), (14, 14, 4_032));
+    let ports =
+        |last| formula.slice_of(u32::from_be_bytes([198, 51, 100, last])).map(|slice| (slice.first, slice.last));
+    assert_eq!(ports(1), Some((1_024, 5_055)));
+    assert_eq!(ports(2), Some((5_056, 9_087)));
+    assert_eq!(ports(14), Some((53_440, 57_471)));
+    assert_eq!(formula.dynamic(), Some((57_472, 65_535)));
+    // Boundary addresses are nobody's.
+    assert_eq!((ports(0), ports(15)), (None, None));
+    assert_eq!(formula.owner_of(0, 57_472), Owner::Dynamic);
+    assert_eq!(formula.owner_of(0, 1_023), Owner::Outside);
+    assert_eq!(formula.owner_of(0, 5_055), Owner::Subscriber([198, 51, 100, 1].into()));
+}
+
+#[test]
+fn single_hosts_and_pairs_have_no_boundaries() {
+    let formula = Formula::new(&[prefix([10, 0, 0, 1], 32), prefix([10, 0, 0, 2], 31)], 1, 0, 1_024, 65_535).unwrap();
+    assert_eq!((formula.subscribers(), formula.slice_ports()), (3, 21_504));
+    assert_eq!(formula.dynamic(), None);
+    assert_eq!(formula.owner_of(0, 65_535), Owner::Subscriber([10, 0, 0, 3].into()));
+}
+
+#[test]
+fn what_does_not_work_out_is_told_with_its_numbers() {
+    let net = prefix([10, 0, 0, 0], 8);
+    let many = Formula::new(&[net], 4, 1, 1_024, 65_535).unwrap_err();
+    let told = FormulaError::TooMany {
+        subscribers: 16_777_214,
+        addresses: 4,
+        slices: 4_194_304,
+        dynamic_slices: 1,
+        ports: 64_512,
+    };
+    assert_eq!(many, told);
+    assert_eq!(Formula::new(&[], 4, 1, 1_024, 65_535), Err(FormulaError::Nobody { subscribers: 0, addresses: 4 }));
+    let inner = prefix([10, 1, 0, 0], 16);
+    assert_eq!(Formula::new(&[inner, net], 4, 1, 1_024, 65_535), Err(FormulaError::Overlap(inner, net)));
+}
+
+proptest! {
+    /// f2(f1(i), any port) is i, slices of one address do not overlap, and every port is somebody's or said not to be.
+    #[test]
+    fn both_directions_agree(
+        lengths in prop::collection::vec(24_u8..=32, 1..6), addresses in 1_usize..40, dynamic in 0_u16..20,
+        port_min in 1_u16..2_000, port_max in 40_000_u16..,
+    ) {
+        let prefixes: Vec<Prefix> =
+            lengths.iter().zip(0..).map(|(length, third)| prefix([10, 0, 10 - third, 0], *length)).collect();
+        let formula = match Formula::new(&prefixes, addresses, dynamic, port_min, port_max) {
+            Ok(formula) => formula,
+            Err(error) => {
+                let is_too_many = matches!(error, FormulaError::TooMany { .. });
+                prop_assert!(is_too_many);
+                return Ok(());
+            }
+        };
+        let mut count = 0;
+        let mut last = None;
+        for prefix in &prefixes {
+            for inside in prefix.address().to_bits()..=prefix.last().to_bits() {
+                let Some(slice) = formula.slice_of(inside) else {
+                    let is_boundary = inside == prefix.address().to_bits() || inside == prefix.last().to_bits();
+                    prop_assert!(is_boundary && prefix.length() < 31);
+                    continue;
+                };
+                count += 1;
+                prop_assert!((slice.address as usize) < addresses && slice.first >= port_min && slice.last <= port_max);
+                prop_assert_eq!(u32::from(slice.last - slice.first) + 1, formula.slice_ports());
+                for port in [slice.first, slice.first.midpoint(slice.last), slice.last] {
+                    prop_assert_eq!(formula.owner_of(slice.address, port), Owner::Subscriber(inside.into()));
+                }
+                // In order, so without overlap.
+                prop_assert!(last < Some((slice.address, slice.first)));
+                last = Some((slice.address, slice.last));
+            }
+        }
+        prop_assert_eq!(count, formula.subscribers());
+        if let Some((first, end)) = formula.dynamic() {
+            prop_assert_eq!(formula.owner_of(0, first), Owner::Dynamic);
+            prop_assert_ne!(formula.owner_of(0, first - 1), Owner::Dynamic);
+            prop_assert_eq!(end, port_max);
+            prop_assert!(u32::from(end - first) + 1 >= u32::from(dynamic) * formula.slice_ports());
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Which external address a subscriber is paired with.
+
+use core::sync::atomic::Ordering;
+
+use super::Shard;
+use crate::mapping::InternalKey;
+use crate::ports::PortClass;
+use crate::ports::PortRange;
+use crate::settings::Selection;
+use crate::shared::PoolFacts;
+use crate::types::AddressIndex;
+
+impl Shard {
+    /// An address of the pool with room for this internal endpoint: a free port, or a free block where ports come in blocks.
+    pub(super) fn choose_address(
+        &mut self,
+        key: &InternalKey,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Option<AddressIndex> {
+        if facts.count == 0 {
+            return None;
+        }
+        let first = match facts.selection {
+            Selection::LeastUsed if facts.blocks.is_none() => {
+                return self.shared.ports.choose_address(
+                    facts.first,
+                    facts.count,
+                    key.protocol,
+                    class,
+                    &mut self.random,
+                );
+            }
+            Selection::LeastUsed => {
+                let mut pick = || self.random.below(facts.count);
+                let (one, other) = (pick(), pick());
+                let paired = |n: u32| self.shared.ports.paired_subscribers(facts.address(n));
+                let (less, more) = if paired(one) <= paired(other) { (one, other) } else { (other, one) };
+                if self.has_room(facts, facts.address(less), key, class) {
+                    return Some(facts.address(less));
+                }
+                if self.has_room(facts, facts.address(more), key, class) {
+                    return Some(facts.address(more));
+                }
+                self.random.below(facts.count)
+            }
+            Selection::RoundRobin => self.shared.turns[facts.id.index()].fetch_add(1, Ordering::Relaxed) % facts.count,
+            Selection::Hash => {
+                let subscriber = u64::from(key.realm.0) << 32 | u64::from(key.address);
+                home(subscriber, facts.count)
+            }
+        };
+        // The next one with room, if that one has none.
+        (0..facts.count)
+            .map(|step| facts.address(((u64::from(first) + u64::from(step)) % u64::from(facts.count)) as u32))
+            .find(|address| self.has_room(facts, *address, key, class))
+    }
+
+    fn has_room(&self, facts: &PoolFacts, address: AddressIndex, key: &InternalKey, class: PortClass) -> bool {
+        let ports = &self.shared.ports;
+        match facts.blocks {
+            Some(blocks) => {
+                ports.has_free_block(&PortRange { address, first: blocks.first, last: blocks.last }, blocks.size)
+            }
+            None => {
+                !ports.seems_full(address, key.protocol, class) && !ports.is_exhausted(address, key.protocol, class)
+            }
+        }
+    }
+}
+
+/// Which of so many addresses a subscriber has, always. Not keyed: the same after each start, as people expect who look it up.
+fn home(subscriber: u64, count: u32) -> u32 {
+    // The finaliser of SplitMix64: each bit of the input changes half of the output's.
+    let mixed = (subscriber ^ subscriber >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((u128::from(mixed ^ mixed >> 31) * u128::from(count)) >> 64) as u32
+}
