@@ -135,6 +135,8 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
         subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
         realms: draft.vrfs.iter().filter_map(|vrf| realm_id(&vrf.value, realm_names)).collect(),
         pooling: draft.pooling,
+        allocation: draft.allocation.value?,
+        selection: draft.allocation.selection,
         filtering: draft.filtering,
         parity: draft.parity,
         reuse_delay: draft.reuse_delay,

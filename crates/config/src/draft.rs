@@ -1,5 +1,6 @@
 //! What the file says, value by value and before anything is compared: the walk over the document.
 
+pub(crate) mod allocation;
 pub(crate) mod interface;
 pub(crate) mod pool;
 pub(crate) mod route;

@@ -306,6 +306,51 @@ const POOL: &[Key] = &[
          breaks applications that compare the addresses of their connections.",
     ),
     key(
+        "allocation",
+        Kind::Choice(&["ports", "blocks", "deterministic"]),
+        Preset::Value("\"ports\""),
+        "`ports`: each mapping takes any free port, which uses addresses best and logs each mapping. `blocks`: subscribers \
+         lease blocks of ports, and only these are logged (RFC 6888 REQ-14). `deterministic`: each subscriber has a slice \
+         of one address by a formula, so that nothing but dynamic blocks has to be logged (RFC 7422); `natrix find \
+         --config FILE` tells offline whose a port is.",
+    ),
+    key(
+        "block_size",
+        Kind::Integer { min: 64, max: 4_096, unit: "ports" },
+        Preset::Value("512"),
+        "Ports of a block, a power of two; blocks are aligned to it, and `ports` must divide. Larger blocks mean fewer \
+         records and fewer subscribers per address.",
+    ),
+    key(
+        "blocks_per_subscriber",
+        Kind::Integer { min: 0, max: 1_023, unit: "blocks" },
+        Preset::Value("8"),
+        "Blocks one subscriber may have at a time. Where all are full, new mappings are refused. In a deterministic pool \
+         the dynamic ones besides its slice: 0 for none.",
+    ),
+    key(
+        "block_idle",
+        timeout(0, 7 * DAY, None),
+        Preset::Value("\"2 min\""),
+        "How long a block is kept in which no port is in use. Longer means fewer records, and that a subscriber comes back \
+         to the same ports.",
+    ),
+    key(
+        "dynamic_slices",
+        Kind::Integer { min: 0, max: 65_535, unit: "slices" },
+        Preset::Value("2"),
+        "Deterministic pools: so many slices of each address are left for dynamic blocks (RFC 7422: D). Of the ports each \
+         subscriber gets one part in subscribers per address plus this number.",
+    ),
+    key(
+        "selection",
+        Kind::Choice(&["least-used", "round-robin", "hash"]),
+        Preset::Value("\"least-used\""),
+        "Which address a new subscriber is paired with: the one with fewer subscribers of two chosen at random, which \
+         spreads them evenly; one after the other; or always the same for the same subscriber, as long as the pool's \
+         addresses stay the same. One without room is passed over.",
+    ),
+    key(
         "filtering",
         Kind::Mixed(
             "`\"endpoint-independent\"`, `\"address-dependent\"`, `\"address-and-port-dependent\"`, or one of these for \
@@ -468,7 +513,7 @@ const TABLES: &[Key] = &[
         "subscribers",
         Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
         Preset::Value("100000"),
-        "Subscribers with a mapping at the same time: 42 bytes each. Those above are refused.",
+        "Subscribers with a mapping at the same time: 74 bytes each. Those above are refused.",
     ),
     key(
         "fragmented_datagrams",

@@ -7,6 +7,7 @@ use nat::types::Prefix;
 use nat::types::Side;
 
 use crate::check::Reach;
+use crate::check::allocation;
 use crate::check::interfaces::vrf_names;
 use crate::check::range_text;
 use crate::check::routes::ResolvedRoute;
@@ -56,6 +57,7 @@ pub(crate) fn check(
         everyone_served(draft, reaches, report);
     }
     let is_small_enough = total_addresses(&runs, report);
+    let vrfs = vrf_names(&draft.interfaces).len();
     let place = |run: &Run| pools.get(run.pool).and_then(|pool| pool.addresses.get(run.element)).map(|it| &it.place);
     for run in &runs {
         if let Some(place) = place(run) {
@@ -70,6 +72,9 @@ pub(crate) fn check(
                 list.extend((run.first..=run.last).map(Ipv4Addr::from_bits));
             }
         }
+    }
+    for (pool, addresses) in pools.iter().zip(&addresses) {
+        allocation::check(pool, addresses, vrfs, report);
     }
     addresses
 }

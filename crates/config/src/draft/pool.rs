@@ -9,6 +9,7 @@ use nat::settings::ReuseAtOnce;
 use nat::types::Prefix;
 use toml_edit::Item;
 
+use crate::draft::allocation::AllocationDraft;
 use crate::draft::name;
 use crate::report::Place;
 use crate::report::Placed;
@@ -33,6 +34,7 @@ pub(crate) struct PoolDraft {
     /// None named means all.
     pub(crate) vrfs: Vec<Placed<String>>,
     pub(crate) pooling: Pooling,
+    pub(crate) allocation: AllocationDraft,
     pub(crate) filtering: [Filtering; Protocol::COUNT],
     pub(crate) parity: bool,
     pub(crate) reuse_delay: nat::Duration,
@@ -57,6 +59,7 @@ impl PoolDraft {
                 Some("arbitrary") => Pooling::Arbitrary,
                 _ => Pooling::Paired,
             },
+            allocation: AllocationDraft::read(section, report),
             filtering: filtering(section, report),
             parity: section.boolean("parity", report).unwrap_or_default(),
             reuse_delay: section.duration("reuse_delay", report).map_or(nat::Duration::ZERO, |delay| delay.value),

@@ -2,11 +2,15 @@ use std::path::PathBuf;
 
 use nat::Duration;
 use nat::Settings;
+use nat::blocks::BlockSize;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
 use nat::settings::Filtering;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::settings::Pooling;
 use nat::settings::ReuseAtOnce;
+use nat::settings::Selection;
 use nat::settings::Timeouts;
 use nat::types::RealmId;
 use toml_edit::ImDocument;
@@ -46,10 +50,18 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((nat.interfaces[0].mtu, nat.interfaces[1].mtu, config.ports[0].mtu), (9_000, 1_400, 9_000));
     assert_eq!((config.ports[0].rx_descriptors, config.ports[0].tx_descriptors), (2_048, 512));
     let pool = &nat.pools[0];
-    assert_eq!((pool.addresses.len(), pool.port_min, pool.port_max), (15 + 9 + 1, 512, 60_000));
+    assert_eq!((pool.addresses.len(), pool.port_min, pool.port_max), (15 + 9 + 1, 512, 59_967));
     assert_eq!((pool.pooling, pool.parity, pool.shared_ports_min), (Pooling::Arbitrary, true, 9));
     let filtering = [Filtering::AddressDependent, Filtering::AddressAndPortDependent, Filtering::EndpointIndependent];
     assert_eq!(pool.filtering, filtering);
+    let blocks = |ports, per_subscriber_max, idle| Blocks {
+        size: BlockSize::of_ports(ports).expect("a block size"),
+        per_subscriber_max,
+        idle: Duration::from_secs(idle),
+    };
+    assert_eq!((pool.allocation, pool.selection), (Allocation::Blocks(blocks(64, 3, 7)), Selection::Hash));
+    let deterministic = Allocation::Deterministic { dynamic_slices: 9, overflow: blocks(512, 8, 120) };
+    assert_eq!((nat.pools[1].allocation, nat.pools[1].selection), (deterministic, Selection::LeastUsed));
     assert_eq!(pool.realms, [RealmId(1)]);
     assert_eq!(
         (nat.interfaces[0].realm, nat.realm_names.as_slice()),

@@ -188,6 +188,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         mappings_removed,
         flows_created,
         flows_removed,
+        blocks_leased,
+        blocks_returned,
         sessions_created,
         sessions_removed,
         tcp_resets_ignored,
@@ -216,6 +218,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("icmp_errors_translated", icmp_errors_translated, Event, "ICMP errors translated."),
         ("flows_created", flows_created, Event, "Endpoint-dependent flows created; each counts as a session too."),
         ("flows_removed", flows_removed, Event, "Endpoint-dependent flows removed."),
+        ("blocks_leased", blocks_leased, Event, "Port blocks leased to subscribers."),
+        ("blocks_returned", blocks_returned, Event, "Port blocks that came back."),
         ("sessions_created", sessions_created, Event, "Sessions created."),
         ("sessions_removed", sessions_removed, Event, "Sessions removed."),
         (

@@ -1,0 +1,146 @@
+//! Whether ports can be given out as a pool says: blocks that divide its range, a formula that works out.
+
+use core::net::Ipv4Addr;
+use core::ops::RangeInclusive;
+
+use nat::blocks::BlockSize;
+use nat::deterministic::Formula;
+use nat::deterministic::FormulaError;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
+use nat::settings::Pooling;
+use nat::types::Prefix;
+
+use crate::draft::pool::PoolDraft;
+use crate::report::Report;
+
+/// Checks one pool with the addresses it has, of an instance with so many VRFs.
+pub(crate) fn check(pool: &PoolDraft, addresses: &[Ipv4Addr], vrfs: usize, report: &mut Report) {
+    let Some(ports) = &pool.ports else { return };
+    match pool.allocation.value {
+        None | Some(Allocation::Ports) => {}
+        Some(Allocation::Blocks(blocks)) => divides(pool, blocks.size, &ports.value, report),
+        Some(Allocation::Deterministic { dynamic_slices, overflow }) => {
+            one_subscriber_each(pool, vrfs, report);
+            if !addresses.is_empty() {
+                works_out(pool, addresses.len(), dynamic_slices, overflow, &ports.value, report);
+            }
+        }
+    }
+}
+
+/// Blocks are aligned to their size: what stands over at the ends of the range could not be given out.
+fn divides(pool: &PoolDraft, size: BlockSize, ports: &RangeInclusive<u16>, report: &mut Report) {
+    let size = size.ports();
+    let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
+    let (aligned_first, end) = (first.next_multiple_of(size), (last + 1) / size * size);
+    if (aligned_first, end) == (first, last + 1) {
+        return;
+    }
+    let over = format!("ports {first}-{last}, blocks of {size}");
+    let remedy = if aligned_first < end {
+        format!("write ports = \"{aligned_first}-{}\", or blocks that fit", end - 1)
+    } else {
+        "write smaller blocks, or a range that has room for one".to_owned()
+    };
+    report.fault(&pool.allocation.block_size, "does not divide the ports of the pool", over, remedy);
+}
+
+/// The formula knows inside addresses, and of each only one.
+fn one_subscriber_each(pool: &PoolDraft, vrfs: usize, report: &mut Report) {
+    let place = &pool.allocation.place;
+    if pool.pooling == Pooling::Arbitrary {
+        let remedy = "write pooling = \"paired\": the formula gives each subscriber one address";
+        report.fault(place, "does not go with arbitrary pooling", "pooling = \"arbitrary\"", remedy);
+    }
+    let served = if pool.vrfs.is_empty() { vrfs } else { pool.vrfs.len() };
+    if served > 1 {
+        let problem =
+            "serves more than one VRF, in which two subscribers may have one inside address and so the same ports";
+        report.fault(
+            place,
+            problem,
+            format!("VRFs: {served}"),
+            "write vrfs = [\"...\"] with one of them, and a pool for each",
+        );
+    }
+}
+
+fn works_out(
+    pool: &PoolDraft,
+    addresses: usize,
+    dynamic_slices: u16,
+    overflow: Blocks,
+    ports: &RangeInclusive<u16>,
+    report: &mut Report,
+) {
+    let place = &pool.allocation.place;
+    let prefixes: Vec<Prefix> = pool.subscribers.iter().map(|prefix| prefix.value).collect();
+    let (first, last) = (*ports.start(), *ports.end());
+    let formula = match Formula::new(&prefixes, addresses, dynamic_slices, first, last) {
+        Ok(formula) => formula,
+        Err(error) => {
+            let (problem, seen, remedy) = told(&error);
+            return report.fault(place, problem, seen, remedy);
+        }
+    };
+    if overflow.per_subscriber_max == 0 {
+        return;
+    }
+    let size = overflow.size.ports();
+    match formula.dynamic() {
+        None => {
+            let remedy = "write dynamic_slices = 1 or more, or blocks_per_subscriber = 0 for none";
+            report.fault(
+                place,
+                "leaves no ports for dynamic blocks",
+                format!("dynamic_slices = {dynamic_slices}"),
+                remedy,
+            );
+        }
+        Some((low, high)) => {
+            let has_one = u32::from(low).next_multiple_of(size) + size <= u32::from(high) + 1;
+            if !has_one {
+                let problem = format!("has no block of {size} ports among its dynamic ones");
+                let remedy = "write smaller blocks, more dynamic_slices, or blocks_per_subscriber = 0 for none";
+                report.fault(place, problem, format!("ports {low}-{high}"), remedy);
+            }
+        }
+    }
+}
+
+/// What is wrong, the numbers seen, and a remedy with numbers.
+fn told(error: &FormulaError) -> (String, String, String) {
+    match error {
+        FormulaError::TooMany { dynamic_slices, ports, .. } if dynamic_slices >= ports => (
+            "leaves nothing for subscribers".to_owned(),
+            format!("{dynamic_slices} dynamic slices of {ports} ports"),
+            "write dynamic_slices = 2, or another small number".to_owned(),
+        ),
+        FormulaError::TooMany { subscribers, addresses, slices, dynamic_slices, ports } => {
+            let per_address = ports.saturating_sub(*dynamic_slices).max(1);
+            let needed = subscribers.div_ceil(per_address);
+            (
+                format!(
+                    "has not one port for each subscriber: {slices} on an address and {dynamic_slices} dynamic slices share \
+                     {ports} ports"
+                ),
+                format!("{subscribers} subscribers, {addresses} addresses"),
+                format!(
+                    "serve fewer subscribers, or add addresses: {needed} give each one port, {} give each 1000",
+                    subscribers.div_ceil((ports / 1_000).saturating_sub(*dynamic_slices).max(1))
+                ),
+            )
+        }
+        FormulaError::Nobody { subscribers, addresses } => (
+            "has nobody to give ports to".to_owned(),
+            format!("{subscribers} subscribers, {addresses} addresses"),
+            "write subscribers that hold a host".to_owned(),
+        ),
+        FormulaError::Overlap(inner, outer) => (
+            "gives a subscriber two numbers: its prefixes overlap".to_owned(),
+            format!("{inner}, {outer}"),
+            "write each inside address once".to_owned(),
+        ),
+    }
+}

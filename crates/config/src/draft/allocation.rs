@@ -1,0 +1,100 @@
+//! How a `[[pool]]` gives its ports out.
+
+use nat::blocks::BlockSize;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
+use nat::settings::Selection;
+use toml_edit::Item;
+
+use crate::keys::keys_of;
+use crate::report::Place;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::section::Section;
+use crate::section::shown;
+
+/// The keys of a pool that say how ports are given out.
+pub(crate) struct AllocationDraft {
+    /// What they say; None when one of them is faulty.
+    pub(crate) value: Option<Allocation>,
+    pub(crate) place: Place,
+    pub(crate) block_size: Place,
+    pub(crate) selection: Selection,
+}
+
+/// Keys that say something of blocks only.
+const OF_BLOCKS: [&str; 3] = ["block_size", "blocks_per_subscriber", "block_idle"];
+
+impl AllocationDraft {
+    pub(crate) fn read(section: &Section, report: &mut Report) -> AllocationDraft {
+        let mode = section.choice("allocation", report);
+        let size = block_size(section, report);
+        let count = section.integer("blocks_per_subscriber", report);
+        let idle = section.duration("block_idle", report);
+        let slices = section.integer("dynamic_slices", report);
+        if let Some(mode) = mode {
+            let without = match mode {
+                "ports" => OF_BLOCKS.iter().chain(&["dynamic_slices"]),
+                "blocks" => [].iter().chain(&["dynamic_slices"]),
+                _ => [].iter().chain(&[]),
+            };
+            // A default may stand there, as the manual has them all.
+            for key in without.filter(|key| says_something(section, key)) {
+                let mode = format!("allocation = \"{mode}\"");
+                let remedy = format!("remove {key}, or choose another allocation");
+                report.fault(
+                    &section.place_of(key, report),
+                    "says nothing where ports are not given out so",
+                    mode,
+                    remedy,
+                );
+            }
+        }
+        if let (Some("blocks"), Some(none)) = (mode, count.as_ref().filter(|count| count.value == 0)) {
+            let remedy = "write at least 1: subscribers of this pool have no ports but those in blocks";
+            report.fault(&none.place, "leaves subscribers without a port", "0", remedy);
+        }
+        let blocks = || {
+            Some(Blocks {
+                size: size?,
+                per_subscriber_max: u16::try_from(count.as_ref()?.value).ok()?,
+                idle: idle.as_ref()?.value,
+            })
+        };
+        let value = match mode {
+            Some("ports") => Some(Allocation::Ports),
+            Some("blocks") => blocks().map(Allocation::Blocks),
+            Some(_) => blocks().zip(slices.as_ref()).and_then(|(overflow, slices)| {
+                Some(Allocation::Deterministic { dynamic_slices: u16::try_from(slices.value).ok()?, overflow })
+            }),
+            None => None,
+        };
+        AllocationDraft {
+            value,
+            place: section.place_of("allocation", report),
+            block_size: section.place_of("block_size", report),
+            selection: match section.choice("selection", report) {
+                Some("round-robin") => Selection::RoundRobin,
+                Some("hash") => Selection::Hash,
+                _ => Selection::LeastUsed,
+            },
+        }
+    }
+}
+
+/// Whether the file has this key, with another value than its default.
+fn says_something(section: &Section, key: &str) -> bool {
+    let default = keys_of("pool").iter().find(|known| known.name == key).map_or("", |known| known.default.example());
+    section.item(key).and_then(Item::as_value).is_some_and(|value| shown(value) != default)
+}
+
+fn block_size(section: &Section, report: &mut Report) -> Option<BlockSize> {
+    let Placed { value, place, .. } = section.integer("block_size", report)?;
+    let size = u32::try_from(value).ok().and_then(BlockSize::of_ports);
+    if size.is_none() {
+        let below = 1 << value.max(1).ilog2();
+        let remedy = format!("write {below} or {}", below * 2);
+        report.fault(&place, "is no power of two, so that blocks do not fill an address", value.to_string(), remedy);
+    }
+    size
+}
