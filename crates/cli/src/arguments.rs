@@ -564,6 +564,13 @@ pub struct Find {
     /// Only this transport: udp, tcp or icmp
     #[arg(long, value_name = "PROTOCOL")]
     pub protocol: Option<Protocol>,
+    /// Who had it at this time, such as 2026-11-21T19:30:00Z, by the records of the event log
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+    /// The event log: one file (with those it was before it was rotated), or several in the order of time. Without it, that of
+    /// the running instance
+    #[arg(long, value_name = "FILE", requires = "at")]
+    pub log: Vec<PathBuf>,
     /// Output.
     #[command(flatten)]
     pub output: Output,

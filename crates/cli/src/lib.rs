@@ -32,6 +32,7 @@ pub use arguments::BenchTables;
 pub use arguments::Check;
 pub use arguments::ClientCommand;
 pub use arguments::Command;
+pub use arguments::Find;
 pub use arguments::Replay;
 pub use arguments::Run;
 pub use complete::completions;

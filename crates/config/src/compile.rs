@@ -1,7 +1,6 @@
 //! From text to snapshot: read, compare, and only then build.
 
 use nat::Settings;
-use nat::event::EventSettings;
 use nat::settings::Interface;
 use nat::settings::Pool;
 use nat::settings::Route;
@@ -88,7 +87,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             icmp: check::machine::icmp(singles.icmp, workers.count),
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
-            events: EventSettings::default(),
+            events: singles.events,
         },
         interfaces: links.links.iter().flatten().copied().collect(),
         ports,
@@ -96,6 +95,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         dpdk,
         control: singles.control.clone(),
         log: singles.log,
+        event_log: singles.event_log.clone(),
     };
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }

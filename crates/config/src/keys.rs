@@ -171,7 +171,13 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         about: "The socket that `natrix show`, `find`, `why`, `trace` and `top` talk to.",
         keys: CONTROL,
     },
-    SectionKeys { name: "log", repeats: false, about: "What `natrix run` writes to standard error.", keys: LOG },
+    SectionKeys {
+        name: "log",
+        repeats: false,
+        about: "What `natrix run` writes to standard error (`level`), and where it keeps records of who had which external \
+                port (all other keys). How much that is and how to read it: [operations.md](operations.md#logs).",
+        keys: LOG,
+    },
 ];
 
 const NAME: &str = "1 to 32 letters, digits, `-`, `_` and `.`, starting with a letter or digit; unique";
@@ -641,12 +647,79 @@ const CONTROL: &[Key] = &[
     ),
 ];
 
-const LOG: &[Key] = &[key(
-    "level",
-    Kind::Choice(&["error", "warn", "info", "debug"]),
-    Preset::Value("\"info\""),
-    "The least severe level written. Packets are never logged.",
-)];
+const LOG: &[Key] = &[
+    key(
+        "level",
+        Kind::Choice(&["error", "warn", "info", "debug"]),
+        Preset::Value("\"info\""),
+        "The least severe level written. Packets are never logged.",
+    ),
+    key(
+        "events",
+        Kind::Text("absolute path of a file, `\"-\"` for standard output, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Where records of allocations, ends, refusals and thresholds go, as lines of JSON. Empty: there are none, and nobody \
+         can tell later who had a port. Whom a subscriber talked to is in no record (RFC 6888 REQ-12).",
+    ),
+    key(
+        "back_pressure",
+        Kind::Choice(&["refuse", "drop"]),
+        Preset::Value("\"refuse\""),
+        "What happens when records can not be written as fast as they come (a full or slow disk). `refuse`: no new mapping or \
+         block without its record, new ones are refused (`log_full`) and established traffic goes on. `drop`: traffic goes \
+         on, records are lost, and a record tells how many.",
+    ),
+    key(
+        "queue",
+        Kind::Integer { min: 64, max: 1 << 20, unit: "records per worker" },
+        Preset::Value("65536"),
+        "Records that may wait for the disk, rounded up to a power of two. Each takes 48 bytes.",
+    ),
+    key(
+        "block_mappings",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "In pools that give out blocks of ports or whole ranges, record single mappings, too. Without it the block is the \
+         record (RFC 6888 REQ-14).",
+    ),
+    key(
+        "refusal_interval",
+        timeout(0, 60 * MINUTE, None),
+        Preset::Value("\"10 s\""),
+        "Refusals of one subscriber for one cause are told at once, and then together once in so long.",
+    ),
+    key(
+        "rotate_size",
+        Kind::Size { min: MIB, max: 1 << 40 },
+        Preset::Value("\"256 MiB\""),
+        "A file that would grow beyond this is put aside under a name with the time.",
+    ),
+    key(
+        "rotate_interval",
+        timeout(MINUTE, 366 * DAY, None),
+        Preset::Value("\"1 d\""),
+        "A file that was begun so long ago is put aside, too.",
+    ),
+    key(
+        "keep_files",
+        Kind::Integer { min: 0, max: 1_000_000, unit: "files" },
+        Preset::Value("0"),
+        "Files put aside that are kept; the oldest beyond them are removed. 0 keeps all.",
+    ),
+    key(
+        "sync",
+        Kind::Choice(&["never", "on-rotation", "interval", "always"]),
+        Preset::Value("\"interval\""),
+        "When what was written has to be on the disk (fsync). `always` loses nothing when the machine fails, and costs an \
+         fsync for each piece that is written.",
+    ),
+    key(
+        "sync_interval",
+        timeout(10 * MS, 60 * MINUTE, None),
+        Preset::Value("\"1 s\""),
+        "How often, with `sync = \"interval\"`: records of so long a time may be lost when the machine fails.",
+    ),
+];
 
 /// The keys of a table; none when there is no such table.
 pub(crate) fn keys_of(section: &str) -> &'static [Key] {

@@ -6,12 +6,13 @@ use mem::Plan;
 use mem::Stock;
 
 use crate::model::Config;
+use crate::model::EventLog;
 use crate::model::Hugepages;
 
 /// Memory a configuration takes, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryNeeded {
-    /// Mappings, sessions, subscribers and fragments of all workers.
+    /// Mappings, sessions, subscribers, fragments and waiting records of events of all workers.
     pub tables_bytes: u64,
     /// External ports of all pools.
     pub pools_bytes: u64,
@@ -31,7 +32,9 @@ impl Config {
     pub fn memory_needed(&self) -> MemoryNeeded {
         let sum = |needs: Vec<Need>| needs.into_iter().fold(0_u64, |sum, need| sum.saturating_add(need.bytes()));
         MemoryNeeded {
-            tables_bytes: sum(nat::memory::shard_needs(&self.nat)).saturating_mul(self.workers.count as u64),
+            tables_bytes: sum(nat::memory::shard_needs(&self.nat))
+                .saturating_add(self.event_queue_bytes())
+                .saturating_mul(self.workers.count as u64),
             pools_bytes: sum(nat::memory::shared_needs(&self.nat)),
             packets_bytes: self.dpdk.memory_bytes,
         }
@@ -47,8 +50,14 @@ impl Config {
             Hugepages::Auto | Hugepages::Required => Need::Packets(self.dpdk.memory_bytes),
         };
         // In the order in which they are taken.
+        let queues = Need::Heap(self.event_queue_bytes().saturating_mul(self.workers.count as u64));
         let needs = core::iter::once(packets).chain(nat::memory::needs(&self.nat, self.workers.count));
-        stock.plan(needs)
+        stock.plan(needs.chain([queues]))
+    }
+
+    /// What one worker's queue of events takes.
+    fn event_queue_bytes(&self) -> u64 {
+        self.event_log.as_ref().map_or(0, EventLog::queue_bytes)
     }
 }
 

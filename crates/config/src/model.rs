@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use nat::Duration;
 use nat::Settings;
+use nat::event::Event;
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +23,8 @@ pub struct Config {
     pub control: Control,
     /// What the process writes to standard error.
     pub log: Log,
+    /// Where it keeps records of events; none: nowhere.
+    pub event_log: Option<EventLog>,
 }
 
 /// A port: one DPDK device. Several logical interfaces (802.1Q) may share it.
@@ -103,6 +107,52 @@ pub struct Control {
 pub struct Log {
     /// The least severe level that is written.
     pub level: LogLevel,
+}
+
+/// Where records of events are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventLog {
+    /// Where they go.
+    pub target: EventTarget,
+    /// Records that may wait, per worker.
+    pub queue: u32,
+    /// A file that would grow beyond so many bytes is put aside.
+    pub rotate_bytes: u64,
+    /// A file that was begun so long ago is put aside.
+    pub rotate_interval: Duration,
+    /// Files put aside that are kept; 0: all.
+    pub keep_files: usize,
+    /// When they have to be on the disk.
+    pub sync: LogSync,
+}
+
+/// Where records of events go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventTarget {
+    /// Into this file and those it was before.
+    File(PathBuf),
+    /// To standard output.
+    StandardOutput,
+}
+
+/// When what was written has to be on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogSync {
+    /// When the system likes.
+    Never,
+    /// When a file is put aside.
+    OnRotation,
+    /// Once in so long, and when a file is put aside.
+    Interval(Duration),
+    /// After each piece that is written.
+    Always,
+}
+
+impl EventLog {
+    /// Memory the waiting records of one worker take, bytes.
+    pub fn queue_bytes(&self) -> u64 {
+        u64::from(self.queue.next_power_of_two()) * size_of::<Event>() as u64
+    }
 }
 
 /// Severity of a log line, most severe first.

@@ -7,6 +7,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
+use std::sync::OnceLock;
 use std::sync::PoisonError;
 use std::thread;
 use std::time::Instant;
@@ -18,6 +19,7 @@ use nat::Shared;
 use wire::ethernet::MacAddress;
 
 use crate::clock::Clock;
+use crate::event_log::EventLogView;
 use crate::links::InterfaceLink;
 use crate::mailbox::Asker;
 use crate::mailbox::Question;
@@ -79,6 +81,7 @@ pub struct Instance {
     rates: Mutex<Rates>,
     state: AtomicU8,
     traces: AtomicU64,
+    event_log: OnceLock<EventLogView>,
 }
 
 /// Takes a lock even when a thread panicked while it held it: what the locks here guard is consistent at any time.
@@ -97,12 +100,24 @@ impl Instance {
             rates: Mutex::new(Rates::default()),
             state: AtomicU8::new(0),
             traces: AtomicU64::new(1),
+            event_log: OnceLock::new(),
         }
     }
 
     /// The engine's settings.
     pub fn settings(&self) -> &Settings {
         self.shared.settings()
+    }
+
+    /// Says where records of events go; once, before anybody asks.
+    pub fn set_event_log(&self, view: EventLogView) {
+        // A second one would be a mistake in the start of the instance; the first is the one that runs.
+        let _ = self.event_log.set(view);
+    }
+
+    /// Where records of events go; None: nowhere.
+    pub fn event_log(&self) -> Option<&EventLogView> {
+        self.event_log.get()
     }
 
     /// How many workers there are.

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod crossing;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+pub mod event_log;
 pub mod fleet;
 pub mod instance;
 pub mod links;

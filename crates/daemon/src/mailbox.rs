@@ -9,6 +9,7 @@ use mem::ring::Producer;
 use nat::Counters;
 use nat::Instant;
 use nat::Protocol;
+use nat::event::EventCounters;
 use nat::types::Endpoint;
 use nat::types::Facing;
 use nat::view::Explanation;
@@ -106,6 +107,8 @@ pub struct Snapshot {
     pub sessions: u64,
     /// Subscribers with at least one mapping now.
     pub subscribers: u64,
+    /// What became of its events.
+    pub events: EventCounters,
     /// What happened on the links.
     pub links: LinkCounters,
     /// By logical interface.
@@ -247,6 +250,7 @@ impl<I: Io> Worker<I> {
         snapshot.mappings = u64::from(self.shard.mappings_len());
         snapshot.sessions = self.shard.sessions_len();
         snapshot.subscribers = self.shard.subscribers_len() as u64;
+        snapshot.events = self.shard.event_counters();
         snapshot.links = self.outlet.counters;
         snapshot.interfaces.clear();
         snapshot.interfaces.extend_from_slice(&self.outlet.interfaces);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use config::Config;
 use control::RunState;
+use export::Exporter;
 use nat::BuildError;
 use nat::Shared;
 use nat::Verdict;
@@ -18,6 +19,9 @@ use packet_io::PortIndex;
 use wire::ethernet::MacAddress;
 
 use crate::clock::Clock;
+use crate::event_log;
+use crate::event_log::EventLogError;
+use crate::event_log::Started;
 use crate::fleet::Fleet;
 use crate::fleet::Idle;
 use crate::fleet::ThreadOptions;
@@ -42,6 +46,9 @@ pub enum StartError {
     /// The engine could not be built.
     #[error("engine: {0}")]
     Engine(#[from] BuildError),
+    /// Records of events have nowhere to go.
+    #[error(transparent)]
+    EventLog(#[from] EventLogError),
     /// The system refused something.
     #[error("{what}: {source}; see the system's log")]
     System {
@@ -80,6 +87,7 @@ pub struct Running {
     server: Server,
     ticker: Ticker,
     fleet: Fleet,
+    exporter: Option<Exporter>,
     _quarantine: Quarantine,
     instance: Arc<Instance>,
     log: Log,
@@ -120,6 +128,14 @@ impl Running {
         let shared = Arc::new(Shared::new(config.nat.clone(), ios.len())?);
         let secret = random_secret().map_err(system("random numbers"))?;
         let mut workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), secret, clock.now())?;
+        let event_log = event_log::start(config, workers.len(), clock, version)?;
+        let (exporter, event_log, rings) = match event_log {
+            Some(Started { exporter, view, rings }) => (Some(exporter), Some(view), rings),
+            None => (None, None, Vec::new()),
+        };
+        for (worker, ring) in workers.iter_mut().zip(rings) {
+            worker.set_events(ring);
+        }
         let mut askers = Vec::new();
         for worker in &mut workers {
             let (asker, inbox) = mailbox();
@@ -127,6 +143,9 @@ impl Running {
             askers.push(asker);
         }
         let instance = Arc::new(Instance::new(description, shared, clock, askers));
+        if let Some(view) = event_log {
+            instance.set_event_log(view);
+        }
         let captures = quarantine_path(config);
         let quarantine = Quarantine::start(captures, clock, log).map_err(system("quarantine thread"))?;
         // The sender is there until the quarantine is dropped.
@@ -141,7 +160,7 @@ impl Running {
         let server = Server::start(socket, Arc::clone(&instance), log).map_err(system("control thread"))?;
         let ticker = Ticker::start(Arc::clone(&instance), log).map_err(system("rates thread"))?;
         instance.set_state(RunState::Running);
-        Ok(Running { server, ticker, fleet, _quarantine: quarantine, instance, log })
+        Ok(Running { server, ticker, fleet, exporter, _quarantine: quarantine, instance, log })
     }
 
     /// The instance, as the control server sees it.
@@ -151,12 +170,20 @@ impl Running {
 
     /// Drains the workers and ends everything. Returns the last numbers of each worker.
     pub fn stop(self) -> Vec<Snapshot> {
-        let Running { server, ticker, fleet, _quarantine, instance, log } = self;
+        let Running { server, ticker, fleet, exporter, _quarantine, instance, log } = self;
         instance.set_state(RunState::Draining);
         let panics = fleet.panics();
         let last = fleet.stop();
         drop((server, ticker));
         log.info(&format_args!("stopped after {} s: {}", instance.clock.uptime_us() / 1_000_000, summary(&last)));
+        if let Some(exporter) = exporter {
+            let handle = exporter.handle();
+            if !exporter.stop() {
+                let figures = handle.figures();
+                let reason = figures.last_error.unwrap_or_else(|| "it did not take them in time".to_owned());
+                log.error(&format_args!("event log: {} records could not be written ({reason})", figures.waiting));
+            }
+        }
         if panics > 0 {
             log.error(&format_args!("workers: the engine failed on {panics} bursts; see the quarantine"));
         }

@@ -15,11 +15,14 @@ use daemon::InterfaceLink;
 use daemon::Worker;
 use daemon::WorkerOptions;
 use daemon::build_workers;
+use mem::ring;
+use mem::ring::Consumer;
 use nat::Duration;
 use nat::Instant;
 use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
+use nat::event::Event;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
@@ -107,6 +110,8 @@ struct Bed {
     workers: Vec<Worker<MemoryIo>>,
     now: Instant,
     calls: u64,
+    /// What the workers record; here nobody writes it.
+    events: Vec<Consumer<Event>>,
 }
 
 impl Bed {
@@ -117,7 +122,14 @@ impl Bed {
         let now = Instant::from_micros(1_000_000);
         let ios = (0..2).map(|worker| ports.io(worker)).collect();
         let workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), [1, 2, 3, 4], now);
-        Bed { ports, workers: workers.expect("there is memory"), now, calls: 0 }
+        let mut workers = workers.expect("there is memory");
+        let mut events = Vec::new();
+        for worker in &mut workers {
+            let (producer, consumer) = ring::channel(1 << 14);
+            worker.set_events(producer);
+            events.push(consumer);
+        }
+        Bed { ports, workers, now, calls: 0, events }
     }
 
     /// Polls with the allocator counting.
@@ -215,5 +227,7 @@ fn the_packet_path_allocates_nothing() {
     }
     let handed_off: u64 = bed.workers.iter().map(|worker| worker.counters().handed_off).sum();
     assert!(handed_off > 0, "packets crossed between workers");
+    let recorded: usize = bed.events.iter().map(Consumer::len).sum();
+    assert!(recorded > 400, "events were recorded: {recorded}");
     assert_eq!(bed.calls, 0, "calls of the allocator inside Worker::poll");
 }

@@ -17,16 +17,16 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
-mod log;
+mod recorder;
 mod refusals;
 #[cfg(test)]
 mod tests;
 
-pub use log::BackPressure;
-pub use log::EventCounters;
-pub use log::EventSettings;
+pub use recorder::BackPressure;
+pub use recorder::EventCounters;
+pub use recorder::EventSettings;
 
-pub(crate) use log::EventLog;
+pub(crate) use recorder::EventLog;
 pub(crate) use refusals::Refusal;
 
 /// What happened.

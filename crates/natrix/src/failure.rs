@@ -19,6 +19,9 @@ pub(crate) enum Failure {
     /// Something that the output says already.
     #[error("the output says what is wrong")]
     Reported,
+    /// The event log can not be read.
+    #[error(transparent)]
+    History(#[from] export::history::HistoryError),
     /// The data plane did not come up.
     #[error(transparent)]
     Run(#[from] daemon::run::RunError),

@@ -8,12 +8,14 @@ mod bench_stalls;
 mod bench_tables;
 mod data_plane;
 mod failure;
+mod find_at;
 
 use std::io;
 use std::io::Write;
 use std::process::ExitCode;
 
 use cli::BenchCommand;
+use cli::ClientCommand;
 use cli::Command;
 
 use crate::failure::Failure;
@@ -32,6 +34,9 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     match command {
+        Command::Client(ClientCommand::Find(arguments)) if arguments.at.is_some() => {
+            find_at::run(arguments, out, &mut io::stderr())
+        }
         Command::Client(command) => Ok(cli::execute(command, out, &mut io::stderr())?),
         Command::Completions { shell } => Ok(cli::completions(*shell, out)?),
         Command::Bench(BenchCommand::Engine(arguments)) => bench_engine::run(arguments, out),

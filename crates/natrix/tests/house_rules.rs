@@ -19,12 +19,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("control", &[]),
     ("nat", &["wire", "mem"]),
     ("config", &["mem", "nat"]),
+    ("export", &["mem", "nat"]),
     ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control", "export"]),
     ("cli", &["control"]),
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon"]),
     ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
-    ("natrix", &["cli", "config", "control", "daemon", "bench", "export"]),
+    ("natrix", &["cli", "config", "control", "daemon", "bench", "export", "nat"]),
 ];
 
 /// Crates that never see the world: all they know comes in as arguments.

@@ -3,6 +3,7 @@
 use std::io;
 use std::io::Write;
 
+use control::EventLog;
 use control::Request;
 use control::Status;
 
@@ -60,6 +61,11 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     traffic.flush(out)?;
     writeln!(out)?;
 
+    if let Some(log) = &status.event_log {
+        print_log(log, out)?;
+        writeln!(out)?;
+    }
+
     let mut workers = Table::new(&[
         ("WORKER", Right),
         ("CPU", Right),
@@ -89,4 +95,29 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         workers.row(cells);
     }
     workers.flush(out)
+}
+
+fn print_log(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("EVENT LOG", Left),
+        ("WHEN FULL", Left),
+        ("WRITTEN", Right),
+        ("BYTES", Right),
+        ("WAITING", Right),
+        ("BEHIND", Right),
+        ("LOST", Right),
+        ("FILES", Right),
+        ("ERRORS", Right),
+    ]);
+    let mut cells = vec![log.destination.clone(), log.back_pressure.to_string()];
+    cells.extend([log.records_written, log.bytes_written, log.records_waiting].map(human::count));
+    cells.push(human::duration(log.lag_us));
+    cells.extend([log.records_lost, log.files_rotated, log.errors].map(human::count));
+    table.row(cells);
+    table.flush(out)?;
+    if let Some(error) = &log.last_error {
+        let now = if log.failing { "nothing is written at the moment" } else { "the last error" };
+        writeln!(out, "event log: {now}: {error}")?;
+    }
+    Ok(())
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use nat::Duration;
+use nat::event::BackPressure;
+use nat::event::EventSettings;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::settings::Timeouts;
@@ -12,9 +14,12 @@ use crate::draft::single;
 use crate::keys::Kind;
 use crate::keys::keys_of;
 use crate::model::Control;
+use crate::model::EventLog;
+use crate::model::EventTarget;
 use crate::model::Hugepages;
 use crate::model::Log;
 use crate::model::LogLevel;
+use crate::model::LogSync;
 use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
@@ -38,6 +43,8 @@ pub(crate) struct Singles {
     pub(crate) dpdk: DpdkDraft,
     pub(crate) control: Control,
     pub(crate) log: Log,
+    pub(crate) events: EventSettings,
+    pub(crate) event_log: Option<EventLog>,
 }
 
 /// `[workers]`.
@@ -98,6 +105,8 @@ impl Singles {
                     _ => LogLevel::Info,
                 },
             },
+            events: event_settings(&log, report),
+            event_log: event_log(&log, report),
         }
     }
 }
@@ -186,6 +195,46 @@ fn cpus(section: &Section, report: &mut Report) -> Vec<Placed<u16>> {
         cpus.push(Placed { value: cpu, place: element.place, given: element.given });
     }
     cpus
+}
+
+fn event_settings(section: &Section, report: &mut Report) -> EventSettings {
+    EventSettings {
+        back_pressure: match section.choice("back_pressure", report) {
+            Some("drop") => BackPressure::Drop,
+            _ => BackPressure::Refuse,
+        },
+        block_mappings: section.boolean("block_mappings", report).unwrap_or_default(),
+        refusal_interval: section.duration("refusal_interval", report).map_or(Duration::ZERO, |found| found.value),
+    }
+}
+
+fn event_log(section: &Section, report: &mut Report) -> Option<EventLog> {
+    let mut duration = |name: &str| section.duration(name, report).map_or(Duration::ZERO, |found| found.value);
+    let (rotate_interval, sync_interval) = (duration("rotate_interval"), duration("sync_interval"));
+    let queue = number(section, "queue", report);
+    let rotate_bytes = section.size("rotate_size", report).map_or(0, |found| found.value);
+    let keep_files = number(section, "keep_files", report) as usize;
+    let sync = match section.choice("sync", report) {
+        Some("never") => LogSync::Never,
+        Some("on-rotation") => LogSync::OnRotation,
+        Some("always") => LogSync::Always,
+        _ => LogSync::Interval(sync_interval),
+    };
+    let text = section.text("events", report)?;
+    let target = match text.value.as_str() {
+        "" => return None,
+        "-" => EventTarget::StandardOutput,
+        path if path.starts_with('/') && !path.ends_with('/') && !path.contains('\0') => {
+            EventTarget::File(PathBuf::from(path))
+        }
+        path => {
+            let remedy =
+                "write the path from the root, such as \"/var/log/natrix/events.json\", or \"-\" for standard output";
+            report.fault(&text.place, "is not the absolute path of a file", quoted(path), remedy);
+            return None;
+        }
+    };
+    Some(EventLog { target, queue, rotate_bytes, rotate_interval, keep_files, sync })
 }
 
 /// A socket's path, with the terminating zero, fits in 108 bytes.

@@ -3,6 +3,8 @@ use std::path::PathBuf;
 use nat::Duration;
 use nat::Settings;
 use nat::blocks::BlockSize;
+use nat::event::BackPressure;
+use nat::event::EventSettings;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Filtering;
@@ -20,7 +22,10 @@ use super::*;
 use crate::compile::parse;
 use crate::manual::SMALLEST;
 use crate::model::Config;
+use crate::model::EventLog;
+use crate::model::EventTarget;
 use crate::model::LogLevel;
+use crate::model::LogSync;
 
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
 
@@ -108,6 +113,22 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((config.dpdk.memory_bytes, config.dpdk.buffers), (1 << 30, 30_000));
     assert_eq!((config.control.socket, config.control.mode), (PathBuf::from("/tmp/natrix.sock"), 0o600));
     assert_eq!(config.log.level, LogLevel::Debug);
+    let events = EventSettings {
+        back_pressure: BackPressure::Drop,
+        block_mappings: true,
+        refusal_interval: Duration::from_secs(3),
+    };
+    assert_eq!(config.nat.events, events);
+    let event_log = EventLog {
+        target: EventTarget::File(PathBuf::from("/tmp/natrix-events.json")),
+        queue: 1_000,
+        rotate_bytes: 8 << 20,
+        rotate_interval: Duration::from_secs(7_200),
+        keep_files: 9,
+        sync: LogSync::Interval(Duration::from_millis(250)),
+    };
+    assert_eq!(event_log.queue_bytes(), 1_024 * 48);
+    assert_eq!(config.event_log, Some(event_log));
 }
 
 /// The smallest file with every default of the manual written out.
@@ -154,6 +175,8 @@ fn the_documented_defaults_are_those_of_the_engine() {
     assert_eq!(config.nat.icmp, engine.icmp);
     assert_eq!(config.nat.inbound_refresh, engine.inbound_refresh);
     assert_eq!(config.nat.answer_unsolicited_syn, engine.answer_unsolicited_syn);
+    assert_eq!(config.nat.events, engine.events);
+    assert_eq!(config.event_log, None, "nobody is logged who did not ask for it");
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub use session::Direction;
 pub use session::Mapping;
 pub use session::Session;
 pub use session::Subscriber;
+pub use status::BackPressure;
+pub use status::EventLog;
 pub use status::RunState;
 pub use status::Status;
 pub use status::Worker;

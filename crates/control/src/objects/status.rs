@@ -70,8 +70,48 @@ pub struct Status {
     pub drops_per_second: u64,
     /// Mappings created.
     pub mappings_created_per_second: u64,
+    /// Where records of events go; null: nowhere.
+    #[serde(default)]
+    pub event_log: Option<EventLog>,
     /// The workers in order.
     pub workers: Vec<Worker>,
+}
+
+words!(
+    /// What is done when records of events can not be written as fast as they come.
+    BackPressure, "refuse or drop", {
+        /// Nothing new is made without its record.
+        Refuse = "refuse",
+        /// Records are lost.
+        Drop = "drop",
+    }
+);
+
+/// The event log. Totals count from the start of the process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventLog {
+    /// Path of the file; `-` for standard output.
+    pub destination: String,
+    /// What is done when it can not be written fast enough.
+    pub back_pressure: BackPressure,
+    /// Records written.
+    pub records_written: u64,
+    /// Records that wait.
+    pub records_waiting: u64,
+    /// Events without a record, for lack of room.
+    pub records_lost: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Times a file was put aside.
+    pub files_rotated: u64,
+    /// Attempts to open, write, sync or put aside that failed.
+    pub errors: u64,
+    /// Age of the oldest record that is not written yet; 0 when none is.
+    pub lag_us: u64,
+    /// Whether the last attempt failed: nothing is written at the moment.
+    pub failing: bool,
+    /// What the system said last; null when it never refused.
+    pub last_error: Option<String>,
 }
 
 /// One worker.

@@ -1,8 +1,10 @@
 //! Answers made of the workers' counters: status, interfaces, pools, counters, drops.
 
+use control::BackPressure;
 use control::Counter;
 use control::CounterKind;
 use control::DropReason;
+use control::EventLog;
 use control::Fault;
 use control::FilteringByProtocol;
 use control::Interface;
@@ -22,6 +24,7 @@ use nat::verdict::VerdictKind;
 use super::convert;
 use super::lists;
 use super::lists::fullest;
+use crate::event_log::EventLogView;
 use crate::instance::Instance;
 use crate::mailbox::Snapshot;
 
@@ -74,8 +77,29 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         bits_per_second: rates.bits,
         drops_per_second: rates.drops,
         mappings_created_per_second: rates.mappings,
+        event_log: instance.event_log().map(|view| event_log(view, &snapshots)),
         workers: each.collect(),
     })
+}
+
+fn event_log(view: &EventLogView, snapshots: &[Snapshot]) -> EventLog {
+    let figures = view.handle.figures();
+    EventLog {
+        destination: view.destination.clone(),
+        back_pressure: match view.back_pressure {
+            nat::event::BackPressure::Refuse => BackPressure::Refuse,
+            nat::event::BackPressure::Drop => BackPressure::Drop,
+        },
+        records_written: figures.records,
+        records_waiting: figures.waiting,
+        records_lost: snapshots.iter().map(|snapshot| snapshot.events.lost).sum(),
+        bytes_written: figures.bytes,
+        files_rotated: figures.rotations,
+        errors: figures.errors,
+        lag_us: figures.lag_us,
+        failing: figures.failing,
+        last_error: figures.last_error,
+    }
 }
 
 pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
@@ -250,6 +274,13 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("bytes_outbound", bytes_outbound, Event, "Bytes of IP packets translated from inside to outside."),
         ("bytes_inbound", bytes_inbound, Event, "Bytes of IP packets translated from outside to inside."),
         ("bytes_hairpin", bytes_hairpin, Event, "Bytes of IP packets from one subscriber to another."),
+        ("events_recorded", snapshot.events.recorded, Event, "Records given to the event log."),
+        (
+            "events_lost",
+            snapshot.events.lost,
+            Event,
+            "Events without a record, as the event log could not be written fast enough.",
+        ),
         ("arp_replies", links.arp_replies, Event, "ARP requests answered."),
         ("arp_requests", links.arp_requests, Event, "ARP requests, probes and announcements sent."),
         (

@@ -57,5 +57,6 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
         control: Control { socket: directory.join("control.sock"), mode: 0o600 },
         log: Log { level: LogLevel::Error },
+        event_log: None,
     }
 }

@@ -1,0 +1,114 @@
+//! The event log of an instance: rings for the workers, and the thread that writes what they record.
+
+use std::io;
+use std::path::PathBuf;
+
+use config::Config;
+use config::EventTarget;
+use config::LogSync;
+use export::Clocks;
+use export::Exporter;
+use export::Files;
+use export::Handle;
+use export::Medium;
+use export::Names;
+use export::Outputs;
+use export::Stdout;
+use export::Sync;
+use export::WriterOptions;
+use mem::ring;
+use mem::ring::Producer;
+use nat::Settings;
+use nat::event::BackPressure;
+use nat::event::Event;
+
+use crate::clock::Clock;
+
+/// Why there is no event log.
+#[derive(Debug, thiserror::Error)]
+pub enum EventLogError {
+    /// The file can not be opened.
+    #[error("event log {path}: {source}; make the folder and let Natrix write there, or set another [log] events", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No thread could be started.
+    #[error("event log thread: {0}; see the system's log")]
+    Thread(io::Error),
+}
+
+/// What the control server knows of the log.
+#[derive(Debug)]
+pub struct EventLogView {
+    /// Path of the file, or `-`.
+    pub destination: String,
+    /// What is done when records can not be written fast enough, at the start.
+    pub back_pressure: BackPressure,
+    /// Figures and names.
+    pub handle: Handle,
+}
+
+/// A log that is running.
+#[derive(Debug)]
+pub struct Started {
+    /// Its thread.
+    pub exporter: Exporter,
+    /// What the control server knows of it.
+    pub view: EventLogView,
+    /// The rings, for the workers, in order.
+    pub rings: Vec<Producer<Event>>,
+}
+
+/// Starts the log that `config` asks for; None when it asks for none. The rings are for the workers, in order.
+///
+/// # Errors
+/// [`EventLogError`]; a file that can not be written is told at the start, and not when it is needed.
+pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Result<Option<Started>, EventLogError> {
+    let Some(wanted) = &config.event_log else { return Ok(None) };
+    let (producers, rings) = (0..workers).map(|_| ring::channel(wanted.queue as usize)).unzip();
+    let options = WriterOptions {
+        rotate_bytes: wanted.rotate_bytes,
+        rotate_us: wanted.rotate_interval.as_micros(),
+        sync: match wanted.sync {
+            LogSync::Never => Sync::Never,
+            LogSync::OnRotation => Sync::OnRotation,
+            LogSync::Interval(interval) => Sync::Interval(interval.as_micros()),
+            LogSync::Always => Sync::Always,
+        },
+    };
+    let names = names_of(&config.nat);
+    let version = version.to_owned();
+    let clocks = move || clock.both();
+    let (exporter, destination) = match &wanted.target {
+        EventTarget::StandardOutput => {
+            let outputs = Outputs { medium: Stdout, options, rings, names, version };
+            (Exporter::start(outputs, clocks), "-".to_owned())
+        }
+        EventTarget::File(path) => {
+            let mut medium = Files::new(path.clone(), wanted.keep_files);
+            medium.open().map_err(|source| EventLogError::File { path: path.clone(), source })?;
+            let outputs = Outputs { medium, options, rings, names, version };
+            (Exporter::start(outputs, clocks), path.display().to_string())
+        }
+    };
+    let exporter = exporter.map_err(EventLogError::Thread)?;
+    let back_pressure = config.nat.events.back_pressure;
+    let view = EventLogView { destination, back_pressure, handle: exporter.handle() };
+    Ok(Some(Started { exporter, view, rings: producers }))
+}
+
+/// The names that events know by number.
+pub fn names_of(settings: &Settings) -> Names {
+    Names { pools: settings.pools.iter().map(|pool| pool.name.clone()).collect(), realms: settings.realm_names.clone() }
+}
+
+impl Clock {
+    /// The time now by both clocks, so that the time of day of an event follows the system's clock, steps included.
+    fn both(&self) -> Clocks {
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Clocks { now: self.now(), unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX) }
+    }
+}

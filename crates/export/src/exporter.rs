@@ -1,0 +1,224 @@
+//! The thread between the rings and the medium.
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
+use std::thread::JoinHandle;
+
+use mem::ring::Consumer;
+use nat::Instant;
+use nat::event::Event;
+use nat::types::WorkerId;
+
+use crate::figures::Figures;
+use crate::figures::FiguresView;
+use crate::line;
+use crate::line::Names;
+use crate::medium::Medium;
+use crate::utc::UtcText;
+use crate::writer::LogWriter;
+use crate::writer::WriterOptions;
+
+/// Records taken from one ring before the next one has its turn.
+const BATCH: usize = 1_024;
+/// Bytes from which on it is worth while to write.
+const PIECE_BYTES: usize = 256 << 10;
+/// How long the thread rests when there is nothing to do: a ring must not fill up meanwhile.
+const REST: Duration = Duration::from_millis(1);
+/// How long it rests while nothing can be written.
+const REST_FAILING: Duration = Duration::from_millis(20);
+/// How long the last records may take when the instance ends.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// One moment, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    /// The clock of the events.
+    pub now: Instant,
+    /// µs since 1970.
+    pub unix_us: u64,
+}
+
+/// What an exporter is started with.
+pub struct Outputs<M> {
+    /// Where lines go.
+    pub medium: M,
+    /// When files are rotated and synced.
+    pub options: WriterOptions,
+    /// The rings of the workers, in order.
+    pub rings: Vec<Consumer<Event>>,
+    /// Names of what events know by number.
+    pub names: Names,
+    /// Release, for the line that tells of the start.
+    pub version: String,
+}
+
+/// The running thread. Stops when dropped, after a last attempt to write what is left.
+#[derive(Debug)]
+pub struct Exporter {
+    stop: Arc<AtomicBool>,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What others may see and change of a running exporter.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    figures: Arc<Figures>,
+    names: Arc<Mutex<Arc<Names>>>,
+}
+
+impl Handle {
+    /// How it is doing.
+    pub fn figures(&self) -> FiguresView {
+        self.figures.view()
+    }
+
+    /// Other names, as a configuration changed.
+    pub fn set_names(&self, names: Names) {
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+    }
+}
+
+impl Exporter {
+    /// Starts the thread. `clocks` reads both clocks at one moment; it is asked some hundred times a second.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start<M: Medium + 'static>(
+        outputs: Outputs<M>,
+        clocks: impl Fn() -> Clocks + Send + 'static,
+    ) -> io::Result<Exporter> {
+        let Outputs { medium, options, rings, names, version } = outputs;
+        let (stop, figures) = (Arc::new(AtomicBool::new(false)), Arc::new(Figures::default()));
+        let names = Arc::new(Mutex::new(Arc::new(names)));
+        let mut run = Run {
+            writer: LogWriter::new(medium, options, Arc::clone(&figures)),
+            rings,
+            names: Arc::clone(&names),
+            figures: Arc::clone(&figures),
+            utc: UtcText::default(),
+            last_taken_us: 0,
+        };
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new().name("event log".to_owned());
+        let thread = thread.spawn(move || run.run(&version, &stopped, &clocks))?;
+        Ok(Exporter { stop, handle: Handle { figures, names }, thread: Some(thread) })
+    }
+
+    /// What others may see and change of it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Stops the thread when the rings are empty. Whether everything was written; a medium that blocks is given up on after
+    /// some seconds.
+    pub fn stop(mut self) -> bool {
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        self.stop.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else { return true };
+        let started = std::time::Instant::now();
+        while !thread.is_finished() {
+            if started.elapsed() > FINISH_WITHIN + Duration::from_secs(1) {
+                return false;
+            }
+            thread::sleep(REST);
+        }
+        // A panic there was reported by its own message.
+        thread.join().is_ok() && self.handle.figures().waiting == 0
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Run<M> {
+    writer: LogWriter<M>,
+    rings: Vec<Consumer<Event>>,
+    names: Arc<Mutex<Arc<Names>>>,
+    figures: Arc<Figures>,
+    utc: UtcText,
+    /// Time of the oldest event in the writer's buffer.
+    last_taken_us: u64,
+}
+
+impl<M: Medium> Run<M> {
+    fn run(&mut self, version: &str, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
+        let unix_us = clocks().unix_us;
+        self.writer.line(|out| line::write_own(out, unix_us, "started", version));
+        let mut stopping: Option<std::time::Instant> = None;
+        loop {
+            let moment = clocks();
+            let taken = self.take(moment);
+            let is_small = self.writer.waiting() < PIECE_BYTES;
+            let is_written = if taken > 0 && is_small { false } else { self.flush(moment) };
+            self.report(moment);
+            if taken == 0 && stop.load(Ordering::Relaxed) {
+                let since = *stopping.get_or_insert_with(std::time::Instant::now);
+                if is_written || since.elapsed() > FINISH_WITHIN {
+                    break;
+                }
+            }
+            if taken == 0 {
+                thread::sleep(if is_written { REST } else { REST_FAILING });
+            }
+        }
+        let moment = clocks();
+        self.writer.line(|out| line::write_own(out, moment.unix_us, "stopped", version));
+        self.writer.finish(moment.now.as_micros(), moment.unix_us);
+        self.report(moment);
+    }
+
+    /// Makes lines of what is in the rings, as far as there is room for them.
+    fn take(&mut self, moment: Clocks) -> usize {
+        let names = Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner));
+        let Run { writer, rings, utc, last_taken_us, .. } = self;
+        let mut total = 0;
+        for (worker, ring) in rings.iter_mut().enumerate() {
+            if !writer.has_room() {
+                break;
+            }
+            let worker = WorkerId(worker as u8);
+            let is_first = writer.lines_waiting() == 0;
+            let mut oldest = u64::MAX;
+            total += ring.pop_burst(BATCH, |event| {
+                let at = event.at.as_micros();
+                oldest = oldest.min(at);
+                // By the time of day now: it may have been set since the start.
+                let unix_us = (moment.unix_us + at).saturating_sub(moment.now.as_micros());
+                writer.line(|out| line::write_with(out, utc, worker, &event, unix_us, &names));
+            });
+            if oldest != u64::MAX {
+                *last_taken_us = if is_first { oldest } else { oldest.min(*last_taken_us) };
+            }
+        }
+        total
+    }
+
+    fn flush(&mut self, moment: Clocks) -> bool {
+        self.writer.flush(moment.now.as_micros(), moment.unix_us)
+    }
+
+    fn report(&self, moment: Clocks) {
+        let in_rings: usize = self.rings.iter().map(Consumer::len).sum();
+        let waiting = in_rings as u64 + self.writer.lines_waiting();
+        self.figures.waiting.store(waiting, Ordering::Relaxed);
+        let lag = if self.writer.lines_waiting() > 0 && self.last_taken_us > 0 {
+            moment.now.as_micros().saturating_sub(self.last_taken_us)
+        } else {
+            0
+        };
+        self.figures.lag_us.store(lag, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,361 @@
+//! Who held an external endpoint at a time: the answer from the lines that were written.
+//!
+//! One pass over the files in the order of time. Only lines that name the address are parsed; what is kept is what is open at
+//! each time, so that memory is bounded by who holds ports at once.
+
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::path::Path;
+use std::path::PathBuf;
+
+use nat::Protocol;
+use serde::Deserialize;
+
+use crate::medium::rotated;
+use crate::utc::parse_utc;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// External or internal address.
+    pub address: Ipv4Addr,
+    /// Its port; None: all of them.
+    pub port: Option<u16>,
+    /// Only this transport.
+    pub protocol: Option<Protocol>,
+    /// When, µs since 1970.
+    pub at_us: u64,
+}
+
+/// What somebody had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// A mapping: one external port of one transport.
+    Mapping,
+    /// A block of ports of all transports.
+    Block,
+    /// An external endpoint of the configuration.
+    Static,
+    /// A port shared with others, towards one remote endpoint.
+    Flow,
+}
+
+impl What {
+    /// `mapping`, `block`, `static` or `flow`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            What::Mapping => "mapping",
+            What::Block => "block",
+            What::Static => "static",
+            What::Flow => "flow",
+        }
+    }
+}
+
+/// Why somebody had something no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Still had it where the log ends.
+    Open,
+    /// It ended at this time, µs since 1970.
+    Ended(u64),
+    /// The instance was started anew at this time and knew nothing of it; it ended before.
+    Restart(u64),
+}
+
+/// Somebody who had the endpoint, or had it from what was asked about, at the time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// What it was.
+    pub what: What,
+    /// Realm, by name or number.
+    pub realm: String,
+    /// Internal address.
+    pub subscriber: Ipv4Addr,
+    /// Transport; None: all.
+    pub protocol: Option<Protocol>,
+    /// Internal port; None with blocks.
+    pub internal_port: Option<u16>,
+    /// External address.
+    pub external: Ipv4Addr,
+    /// First external port.
+    pub first_port: u16,
+    /// Last external port.
+    pub last_port: u16,
+    /// Remote endpoint, of flows only.
+    pub remote: Option<(Ipv4Addr, u16)>,
+    /// Since when, µs since 1970. To the second only, where just the end is in the log.
+    pub since_us: u64,
+    /// Until when.
+    pub until: Until,
+}
+
+/// The answer, and how far it can be relied upon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Who had it, oldest first.
+    pub holdings: Vec<Holding>,
+    /// Time of the first line, µs since 1970.
+    pub first_us: Option<u64>,
+    /// Time of the last line.
+    pub last_us: Option<u64>,
+    /// Records that were lost between the last start before the time asked about, and the time: any of them may have been
+    /// the one that was wanted.
+    pub lost: u64,
+    /// Lines that are no records.
+    pub unreadable: u64,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("log {path}: {source}; check the path and its permissions", path = .path.display())]
+pub struct HistoryError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// The files of a log in the order of time: those that were rotated, then `path` itself.
+///
+/// # Errors
+/// When the folder can not be listed, or nothing of the log is there.
+pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, HistoryError> {
+    let error = |source| HistoryError { path: path.to_owned(), source };
+    let mut files = rotated(path).map_err(error)?;
+    if path.exists() || files.is_empty() {
+        files.push(path.to_owned());
+    }
+    Ok(files)
+}
+
+/// Who held what `query` asks about. `files` are read in this order, which has to be that of time.
+///
+/// # Errors
+/// [`HistoryError`] when a file can not be read.
+pub fn look_up(files: &[PathBuf], query: &Query) -> Result<History, HistoryError> {
+    let mut search = Search::new(*query);
+    for path in files {
+        let error = |source| HistoryError { path: path.clone(), source };
+        let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(error)?);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if reader.read_until(b'\n', &mut line).map_err(error)? == 0 {
+                break;
+            }
+            search.line(&line);
+        }
+    }
+    Ok(search.end())
+}
+
+/// A line as far as it matters here. All else in it is skipped.
+#[derive(Deserialize)]
+struct Line<'a> {
+    event: &'a str,
+    #[serde(default)]
+    realm: serde_json::Value,
+    subscriber: Option<Ipv4Addr>,
+    protocol: Option<&'a str>,
+    internal_port: Option<u16>,
+    external_address: Option<Ipv4Addr>,
+    external_port: Option<u16>,
+    first_port: Option<u16>,
+    last_port: Option<u16>,
+    remote_address: Option<Ipv4Addr>,
+    remote_port: Option<u16>,
+    held_s: Option<u64>,
+    lost: Option<u64>,
+}
+
+/// Tells holdings apart that are open at the same time.
+type Key = (What, String, Ipv4Addr, Option<Protocol>, Option<u16>, Ipv4Addr, u16, Option<(Ipv4Addr, u16)>);
+
+struct Search {
+    query: Query,
+    /// The address as lines have it, with its quotes.
+    needle: Vec<u8>,
+    open: HashMap<Key, Holding>,
+    history: History,
+    /// The start of the last line before the time asked about, if it has one.
+    lost_since_start: u64,
+}
+
+impl Search {
+    fn new(query: Query) -> Search {
+        Search {
+            query,
+            needle: format!("\"{}\"", query.address).into_bytes(),
+            open: HashMap::new(),
+            history: History::default(),
+            lost_since_start: 0,
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let Some(time_us) = time_of(line) else {
+            self.history.unreadable += 1;
+            return;
+        };
+        self.history.first_us = Some(self.history.first_us.map_or(time_us, |first| first.min(time_us)));
+        self.history.last_us = Some(self.history.last_us.map_or(time_us, |last| last.max(time_us)));
+        let is_about = contains(line, &self.needle);
+        if !is_about && !contains(line, b"\"event\":\"started\"") && !contains(line, b"\"event\":\"gap\"") {
+            return;
+        }
+        match serde_json::from_slice::<Line<'_>>(line) {
+            Ok(line) => self.record(&line, time_us),
+            Err(_) => self.history.unreadable += 1,
+        }
+    }
+
+    fn record(&mut self, line: &Line<'_>, time_us: u64) {
+        let (what, is_begin) = match line.event {
+            "mapping_created" => (What::Mapping, true),
+            "mapping_ended" => (What::Mapping, false),
+            "block_leased" => (What::Block, true),
+            "block_returned" => (What::Block, false),
+            "static_made" => (What::Static, true),
+            "static_ended" => (What::Static, false),
+            "flow_created" => (What::Flow, true),
+            "flow_ended" => (What::Flow, false),
+            "gap" => {
+                if time_us <= self.query.at_us {
+                    self.lost_since_start += line.lost.unwrap_or(0);
+                }
+                return;
+            }
+            "started" => return self.restart(time_us),
+            _ => return,
+        };
+        let Some(holding) = holding(what, line, time_us) else {
+            self.history.unreadable += 1;
+            return;
+        };
+        if !self.is_asked_about(&holding) {
+            return;
+        }
+        let key = (
+            what,
+            holding.realm.clone(),
+            holding.subscriber,
+            holding.protocol,
+            holding.internal_port,
+            holding.external,
+            holding.first_port,
+            holding.remote,
+        );
+        if is_begin {
+            self.open.insert(key, holding);
+            return;
+        }
+        // Where the beginning is in no file, the end says how long it was.
+        let begun = self.open.remove(&key).or_else(|| {
+            let since_us = time_us.checked_sub((line.held_s? + 1) * 1_000_000)?;
+            Some(Holding { since_us, ..holding })
+        });
+        if let Some(holding) = begun {
+            self.close(Holding { until: Until::Ended(time_us), ..holding });
+        }
+    }
+
+    /// Whatever the instance had is gone.
+    fn restart(&mut self, time_us: u64) {
+        for holding in core::mem::take(&mut self.open).into_values() {
+            self.close(Holding { until: Until::Restart(time_us), ..holding });
+        }
+        if time_us <= self.query.at_us {
+            self.lost_since_start = 0;
+        }
+    }
+
+    fn close(&mut self, holding: Holding) {
+        let at_us = self.query.at_us;
+        let is_over = match holding.until {
+            Until::Open => false,
+            Until::Ended(until) | Until::Restart(until) => until <= at_us,
+        };
+        if holding.since_us <= at_us && !is_over {
+            self.history.holdings.push(holding);
+        }
+    }
+
+    fn is_asked_about(&self, holding: &Holding) -> bool {
+        let Query { address, port, protocol, .. } = self.query;
+        let as_external = holding.external == address
+            && port.is_none_or(|port| (holding.first_port..=holding.last_port).contains(&port));
+        let as_internal = holding.subscriber == address
+            && port.is_none_or(|port| holding.internal_port.is_none_or(|internal| internal == port));
+        let fits = match (protocol, holding.protocol) {
+            (Some(wanted), Some(has)) => wanted == has,
+            _ => true,
+        };
+        fits && (as_external || as_internal)
+    }
+
+    fn end(mut self) -> History {
+        for holding in core::mem::take(&mut self.open).into_values() {
+            self.close(holding);
+        }
+        self.history.lost = self.lost_since_start;
+        self.history.holdings.sort_by_key(|holding| {
+            (holding.since_us, holding.subscriber, holding.external, holding.first_port, holding.internal_port)
+        });
+        self.history
+    }
+}
+
+/// What a line says somebody got or lost.
+fn holding(what: What, line: &Line<'_>, time_us: u64) -> Option<Holding> {
+    let protocol = match line.protocol {
+        None => None,
+        Some(name) => Some(Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)?),
+    };
+    let first_port = line.external_port.or(line.first_port)?;
+    Some(Holding {
+        what,
+        realm: match &line.realm {
+            serde_json::Value::String(name) => name.clone(),
+            other => other.to_string(),
+        },
+        subscriber: line.subscriber?,
+        protocol,
+        internal_port: line.internal_port,
+        external: line.external_address?,
+        first_port,
+        last_port: line.external_port.or(line.last_port)?,
+        remote: line.remote_address.zip(line.remote_port),
+        since_us: time_us,
+        until: Until::Open,
+    })
+}
+
+/// The time of a line, which it starts with.
+fn time_of(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(b"{\"time\":\"")?;
+    let text = rest.get(..rest.iter().position(|byte| *byte == b'"')?)?;
+    parse_utc(core::str::from_utf8(text).ok()?).ok()
+}
+
+fn contains(line: &[u8], needle: &[u8]) -> bool {
+    let Some((first, rest)) = needle.split_first() else { return true };
+    let mut from = 0;
+    while let Some(found) = line.get(from..).and_then(|tail| tail.iter().position(|byte| byte == first)) {
+        from += found + 1;
+        if line.get(from..).is_some_and(|tail| tail.starts_with(rest)) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests;

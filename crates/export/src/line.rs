@@ -1,0 +1,271 @@
+//! One event, one line of JSON. Written by hand: a busy NAT has a million events a second, and the text has few shapes.
+//!
+//! Field names are a contract (docs/operations.md, section "Logs"); `history` reads them back.
+
+use core::net::Ipv4Addr;
+
+use nat::event::Cause;
+use nat::event::Event;
+use nat::event::EventKind;
+use nat::types::PoolId;
+use nat::types::RealmId;
+use nat::types::WorkerId;
+
+use crate::utc::UtcText;
+
+/// Names of what events know by number, in the configuration that is in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Pools, by number.
+    pub pools: Vec<String>,
+    /// Inside realms, by number. One that has no name here is written as its number.
+    pub realms: Vec<String>,
+}
+
+/// Appends one line, with its end of line. `unix_us` is the event's time.
+pub fn write_line(out: &mut Vec<u8>, worker: WorkerId, event: &Event, unix_us: u64, names: &Names) {
+    write_with(out, &mut UtcText::default(), worker, event, unix_us, names);
+}
+
+/// [`write_line`] for many lines whose times follow each other.
+pub(crate) fn write_with(
+    out: &mut Vec<u8>,
+    utc: &mut UtcText,
+    worker: WorkerId,
+    event: &Event,
+    unix_us: u64,
+    names: &Names,
+) {
+    out.extend_from_slice(b"{\"time\":\"");
+    out.extend_from_slice(utc.of(unix_us));
+    out.extend_from_slice(b"\",\"worker\":");
+    number(out, u64::from(worker.0));
+    out.extend_from_slice(b",\"sequence\":");
+    number(out, event.sequence);
+    out.extend_from_slice(b",\"event\":\"");
+    out.extend_from_slice(event.kind.name().as_bytes());
+    out.push(b'"');
+    match event.kind {
+        EventKind::MappingCreated | EventKind::MappingEnded => mapping(out, event, names),
+        EventKind::FlowCreated | EventKind::FlowEnded => {
+            mapping(out, event, names);
+            address_field(out, b",\"remote_address\":\"", event.remote);
+            number_field(out, b",\"remote_port\":", u64::from(event.remote_port));
+        }
+        EventKind::BlockLeased | EventKind::BlockReturned | EventKind::StaticMade | EventKind::StaticEnded => {
+            range(out, event, names);
+        }
+        EventKind::Refused => {
+            subscriber(out, event, names);
+            protocol(out, event);
+            name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
+            if event.external != Ipv4Addr::UNSPECIFIED {
+                address_field(out, b",\"external_address\":\"", event.external);
+            }
+            number_field(out, b",\"packets\":", u64::from(event.amount));
+        }
+        EventKind::PoolExhausted => {
+            name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
+            if event.external != Ipv4Addr::UNSPECIFIED {
+                address_field(out, b",\"external_address\":\"", event.external);
+            }
+            protocol(out, event);
+            number_field(out, b",\"packets\":", u64::from(event.amount));
+        }
+        EventKind::ThresholdReached | EventKind::ThresholdCleared => {
+            if event.subscriber != Ipv4Addr::UNSPECIFIED {
+                subscriber(out, event, names);
+            }
+            name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
+            protocol(out, event);
+            number_field(out, b",\"use_percent\":", u64::from(event.amount));
+        }
+        EventKind::ConfigurationAdopted => number_field(out, b",\"generation\":", u64::from(event.amount)),
+        EventKind::Gap => number_field(out, b",\"lost\":", u64::from(event.amount)),
+    }
+    if event.cause != Cause::None {
+        name_field(out, b",\"cause\":\"", Some(event.cause.name()));
+    }
+    out.extend_from_slice(b"}\n");
+}
+
+/// A line about the log itself: `started` or `stopped`.
+pub(crate) fn write_own(out: &mut Vec<u8>, unix_us: u64, event: &str, version: &str) {
+    out.extend_from_slice(b"{\"time\":\"");
+    out.extend_from_slice(UtcText::default().of(unix_us));
+    name_field(out, b"\",\"event\":\"", Some(event));
+    name_field(out, b",\"version\":\"", Some(version));
+    out.extend_from_slice(b"}\n");
+}
+
+fn mapping(out: &mut Vec<u8>, event: &Event, names: &Names) {
+    subscriber(out, event, names);
+    protocol(out, event);
+    number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
+    address_field(out, b",\"external_address\":\"", event.external);
+    number_field(out, b",\"external_port\":", u64::from(event.first_port));
+    if matches!(event.kind, EventKind::MappingEnded | EventKind::FlowEnded) {
+        number_field(out, b",\"held_s\":", u64::from(event.amount));
+    }
+}
+
+fn range(out: &mut Vec<u8>, event: &Event, names: &Names) {
+    subscriber(out, event, names);
+    protocol(out, event);
+    if event.internal_port != 0 {
+        number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
+    }
+    address_field(out, b",\"external_address\":\"", event.external);
+    number_field(out, b",\"first_port\":", u64::from(event.first_port));
+    number_field(out, b",\"last_port\":", u64::from(event.last_port));
+}
+
+fn subscriber(out: &mut Vec<u8>, event: &Event, names: &Names) {
+    let RealmId(realm) = event.realm;
+    match names.realms.get(usize::from(realm)) {
+        Some(name) => name_field(out, b",\"realm\":\"", Some(name)),
+        None => number_field(out, b",\"realm\":", u64::from(realm)),
+    }
+    address_field(out, b",\"subscriber\":\"", event.subscriber);
+}
+
+fn protocol(out: &mut Vec<u8>, event: &Event) {
+    name_field(out, b",\"protocol\":\"", event.protocol.map(|protocol| protocol.name()));
+}
+
+fn pool_name(names: &Names, pool: PoolId) -> Option<&str> {
+    names.pools.get(pool.index()).map(String::as_str)
+}
+
+/// `start` ends with the opening quote. Without a name there is no field.
+fn name_field(out: &mut Vec<u8>, start: &[u8], name: Option<&str>) {
+    let Some(name) = name else { return };
+    out.extend_from_slice(start);
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..0x20 => {
+                const DIGITS: &[u8; 16] = b"0123456789abcdef";
+                out.extend_from_slice(b"\\u00");
+                out.push(DIGITS[usize::from(byte >> 4)]);
+                out.push(DIGITS[usize::from(byte & 15)]);
+            }
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+fn number_field(out: &mut Vec<u8>, start: &[u8], value: u64) {
+    out.extend_from_slice(start);
+    number(out, value);
+}
+
+fn address_field(out: &mut Vec<u8>, start: &[u8], address: Ipv4Addr) {
+    out.extend_from_slice(start);
+    for (place, octet) in address.octets().into_iter().enumerate() {
+        if place > 0 {
+            out.push(b'.');
+        }
+        number(out, u64::from(octet));
+    }
+    out.push(b'"');
+}
+
+fn number(out: &mut Vec<u8>, mut value: u64) {
+    // The longest has 20 digits.
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use nat::Instant;
+    use nat::Protocol;
+    use nat::Verdict;
+    use nat::types::Endpoint;
+    use serde_json::Value;
+    use serde_json::json;
+
+    use super::*;
+
+    fn line_of(event: &Event) -> (String, Value) {
+        let names = Names { pools: vec!["a \"b\"\n".to_owned()], realms: vec!["blue".to_owned()] };
+        let mut out = Vec::new();
+        write_line(&mut out, WorkerId(3), event, 1_795_289_400_000_007, &names);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with("}\n") && text.matches('\n').count() == 1, "{text}");
+        let value = serde_json::from_str(&text).unwrap();
+        (text, value)
+    }
+
+    fn of_mapping(kind: EventKind) -> Event {
+        let internal = Endpoint::new([100, 64, 0, 10].into(), 5_000);
+        let external = Endpoint::new([203, 0, 113, 1].into(), 15_007);
+        let event = Event::of_mapping(kind, Instant::ORIGIN, RealmId(0), Protocol::Udp, internal, external);
+        Event { sequence: u64::MAX, ..event }
+    }
+
+    #[test]
+    fn a_mapping_says_who_had_which_external_endpoint_and_not_whom_it_talked_to() {
+        let (text, value) = line_of(&of_mapping(EventKind::MappingCreated).because(Cause::Outbound));
+        assert_eq!(
+            value,
+            json!({
+                "time": "2026-11-21T19:30:00.000007Z", "worker": 3, "sequence": u64::MAX, "event": "mapping_created",
+                "realm": "blue", "subscriber": "100.64.0.10", "protocol": "udp", "internal_port": 5000,
+                "external_address": "203.0.113.1", "external_port": 15007, "cause": "outbound",
+            })
+        );
+        assert!(!text.contains("remote"));
+        let (_, ended) = line_of(&Event { amount: 61, ..of_mapping(EventKind::MappingEnded).because(Cause::Idle) });
+        assert_eq!((&ended["held_s"], &ended["cause"]), (&json!(61), &json!("idle")));
+    }
+
+    #[test]
+    fn a_block_says_its_first_and_last_port_and_nothing_of_a_transport() {
+        let block = Event {
+            first_port: 4_096,
+            last_port: 4_607,
+            internal_port: 0,
+            protocol: None,
+            realm: RealmId(7),
+            ..of_mapping(EventKind::BlockLeased)
+        };
+        let (_, value) = line_of(&block);
+        assert_eq!(
+            (&value["first_port"], &value["last_port"], &value["realm"]),
+            (&json!(4096), &json!(4607), &json!(7))
+        );
+        assert!(value.get("protocol").is_none() && value.get("internal_port").is_none());
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_how_often_and_names_are_escaped() {
+        let event = Event {
+            amount: 12,
+            protocol: Some(Protocol::Tcp),
+            ..Event::new(EventKind::Refused, Instant::ORIGIN).because(Cause::Verdict(Verdict::PortsExhausted))
+        };
+        let (_, value) = line_of(&event);
+        assert_eq!((&value["cause"], &value["packets"]), (&json!("ports_exhausted"), &json!(12)));
+        assert_eq!(value["pool"], json!("a \"b\"\n"));
+    }
+
+    #[test]
+    fn every_kind_is_a_line_of_json_that_names_it() {
+        for kind in EventKind::ALL {
+            let (_, value) = line_of(&of_mapping(kind));
+            assert_eq!(value["event"], json!(kind.name()));
+        }
+    }
+}

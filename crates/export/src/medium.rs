@@ -1,0 +1,211 @@
+//! Where lines go: a file that others may move away or fill the disk under, or standard output.
+
+use std::ffi::OsString;
+use std::fs;
+use std::fs::File;
+use std::fs::OpenOptions;
+use std::io;
+use std::io::Read;
+use std::io::Seek;
+use std::io::SeekFrom;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use crate::utc::utc_text;
+
+/// Somewhere bytes can be put. Every call may fail, and may be tried again.
+pub trait Medium: Send {
+    /// Makes it ready, if it is not. Returns the bytes that are in it already.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn open(&mut self) -> io::Result<u64>;
+
+    /// Writes some of `bytes` and tells how many.
+    ///
+    /// # Errors
+    /// What the system said; nothing was written then.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Has what was written reach the disk.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Puts what was written so far aside, under a name with this time, and starts anew. Media that can not do nothing.
+    ///
+    /// # Errors
+    /// What the system said; writing goes on where it was.
+    fn rotate(&mut self, unix_us: u64) -> io::Result<()>;
+
+    /// Whether somebody else took the file away, so that it has to be opened again.
+    fn is_gone(&self) -> bool;
+
+    /// Closes it; the next [`Medium::open`] opens it again.
+    fn close(&mut self);
+}
+
+/// A file, and those it was before it was rotated.
+///
+/// `events.json` becomes `events-20261121T193000.123456Z.json`.
+#[derive(Debug)]
+pub struct Files {
+    path: PathBuf,
+    /// Rotated files kept; 0: all.
+    keep: usize,
+    file: Option<File>,
+}
+
+impl Files {
+    /// Nothing is opened yet. Of rotated files the `keep` youngest stay, or all with 0.
+    pub fn new(path: PathBuf, keep: usize) -> Files {
+        Files { path, keep, file: None }
+    }
+
+    fn rotated_name(&self, unix_us: u64) -> PathBuf {
+        // 2026-11-21T19:30:00.123456Z without what file names need not have.
+        let time: String = utc_text(unix_us).chars().filter(|letter| !matches!(letter, '-' | ':')).collect();
+        let mut name = OsString::from(self.path.file_stem().unwrap_or_default());
+        name.push("-");
+        name.push(&time);
+        if let Some(extension) = self.path.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        self.path.with_file_name(name)
+    }
+
+    fn forget_oldest(&self) -> io::Result<()> {
+        if self.keep == 0 {
+            return Ok(());
+        }
+        let rotated = rotated(&self.path)?;
+        let excess = rotated.len().saturating_sub(self.keep);
+        rotated.iter().take(excess).try_for_each(fs::remove_file)
+    }
+}
+
+/// The rotated files of `path`, oldest first.
+///
+/// # Errors
+/// When the folder can not be listed.
+pub(crate) fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let candidate = entry?.path();
+        let name = candidate.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let time = name.strip_prefix(&stem).and_then(|rest| rest.strip_prefix('-'));
+        // The dot of the fraction makes the stem end before it, unless there is an extension.
+        let is_time = time.is_some_and(|time| time.len() >= 15 && time.get(..8).is_some_and(is_digits));
+        if is_time && (path.extension().is_none() || candidate.extension() == path.extension()) {
+            found.push(candidate);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+impl Medium for Files {
+    fn open(&mut self) -> io::Result<u64> {
+        if let Some(file) = &self.file {
+            return Ok(file.metadata()?.len());
+        }
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
+        let length = file.metadata()?.len();
+        let is_regular = file.metadata()?.is_file();
+        if length > 0 && is_regular {
+            // Whoever was killed in the middle of a line left it open.
+            let mut last = [0];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
+            }
+        }
+        self.file = Some(file);
+        Ok(length)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.file {
+            Some(file) => file.write(bytes),
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), File::sync_data)
+    }
+
+    fn rotate(&mut self, unix_us: u64) -> io::Result<()> {
+        let mut unix_us = unix_us;
+        let mut name = self.rotated_name(unix_us);
+        while name.exists() {
+            unix_us += 1;
+            name = self.rotated_name(unix_us);
+        }
+        fs::rename(&self.path, name)?;
+        self.file = None;
+        self.forget_oldest()
+    }
+
+    fn is_gone(&self) -> bool {
+        let Some(file) = &self.file else { return false };
+        let same = |ours: fs::Metadata, theirs: fs::Metadata| ours.ino() == theirs.ino() && ours.dev() == theirs.dev();
+        match (file.metadata(), fs::metadata(&self.path)) {
+            (Ok(ours), Ok(theirs)) => !same(ours, theirs),
+            (Ok(_), Err(error)) => error.kind() == io::ErrorKind::NotFound,
+            (Err(_), _) => false,
+        }
+    }
+
+    fn close(&mut self) {
+        self.file = None;
+    }
+}
+
+/// Standard output. It is not rotated and not synced.
+#[derive(Debug, Default)]
+pub struct Stdout;
+
+impl Medium for Stdout {
+    fn open(&mut self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut out = io::stdout().lock();
+        // What the call before could not get rid of goes first; only then more is taken.
+        out.flush()?;
+        let taken = out.write(bytes)?;
+        // A failure is the next call's: these bytes are taken.
+        let _ = out.flush();
+        Ok(taken)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        io::stdout().lock().flush()
+    }
+
+    fn rotate(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self) {}
+}

@@ -1,0 +1,227 @@
+//! From lines to a medium: collects, writes in large pieces, rotates between lines, syncs, and tries again what failed.
+//!
+//! It knows no clock: times are arguments, so that tests need not wait.
+
+use core::sync::atomic::Ordering;
+use std::io;
+use std::sync::Arc;
+
+use crate::figures::Figures;
+use crate::medium::Medium;
+
+/// How long after a failure the next attempt is made.
+const RETRY_US: u64 = 500_000;
+/// How often it is looked whether somebody took the file away.
+const LOOK_US: u64 = 1_000_000;
+/// Bytes that may wait. More is not taken from the rings.
+pub(crate) const BUFFER_MAX: usize = 1 << 20;
+
+/// When what was written has to reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// When the system likes.
+    Never,
+    /// When a file is put aside.
+    OnRotation,
+    /// Once in so many microseconds, and when a file is put aside.
+    Interval(u64),
+    /// After every piece that is written: a record counts as written when it is on the disk.
+    Always,
+}
+
+/// When files are rotated and synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// A file that would grow beyond this is put aside, bytes; 0: never.
+    pub rotate_bytes: u64,
+    /// A file that was begun so long ago is put aside, µs; 0: never.
+    pub rotate_us: u64,
+    /// When to sync.
+    pub sync: Sync,
+}
+
+/// Lines on their way to a medium.
+#[derive(Debug)]
+pub struct LogWriter<M> {
+    medium: M,
+    options: WriterOptions,
+    figures: Arc<Figures>,
+    /// Whole lines, of which the first `done` bytes are written.
+    buffer: Vec<u8>,
+    done: usize,
+    /// Lines in the buffer.
+    lines: u64,
+    is_open: bool,
+    file_bytes: u64,
+    /// Times are those of the monotonic clock, in µs.
+    file_since: u64,
+    retry_at: u64,
+    look_at: u64,
+    synced_at: u64,
+    is_unsynced: bool,
+}
+
+impl<M: Medium> LogWriter<M> {
+    /// Nothing is opened yet.
+    pub fn new(medium: M, options: WriterOptions, figures: Arc<Figures>) -> LogWriter<M> {
+        LogWriter {
+            medium,
+            options,
+            figures,
+            buffer: Vec::with_capacity(BUFFER_MAX + (64 << 10)),
+            done: 0,
+            lines: 0,
+            is_open: false,
+            file_bytes: 0,
+            file_since: 0,
+            retry_at: 0,
+            look_at: 0,
+            synced_at: 0,
+            is_unsynced: false,
+        }
+    }
+
+    /// Whether more lines may be added now.
+    pub fn has_room(&self) -> bool {
+        self.buffer.len() < BUFFER_MAX
+    }
+
+    /// Bytes that are not written yet.
+    pub fn waiting(&self) -> usize {
+        self.buffer.len() - self.done
+    }
+
+    /// Lines that are not written yet, or not entirely.
+    pub fn lines_waiting(&self) -> u64 {
+        self.lines
+    }
+
+    /// The medium, to look at.
+    pub fn medium(&self) -> &M {
+        &self.medium
+    }
+
+    /// Adds one line, which `write` appends with its end of line.
+    pub fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.buffer);
+        self.lines += 1;
+    }
+
+    /// Writes what waits, as far as it can be. `now_us` is any clock that only goes forward, `unix_us` the time of day.
+    /// Whether nothing is left. A failure is counted; the next attempt is made after half a second.
+    pub fn flush(&mut self, now_us: u64, unix_us: u64) -> bool {
+        if now_us < self.retry_at {
+            return self.waiting() == 0;
+        }
+        match self.try_flush(now_us, unix_us) {
+            Ok(()) => {
+                self.figures.failing.store(0, Ordering::Relaxed);
+                true
+            }
+            Err((what, error)) => {
+                self.figures.failed(&format!("{what}: {error}"));
+                self.figures.failing.store(1, Ordering::Relaxed);
+                self.retry_at = now_us + RETRY_US;
+                false
+            }
+        }
+    }
+
+    fn try_flush(&mut self, now_us: u64, unix_us: u64) -> Result<(), (&'static str, io::Error)> {
+        if now_us >= self.look_at {
+            self.look_at = now_us + LOOK_US;
+            if self.is_open && self.medium.is_gone() {
+                self.medium.close();
+                self.is_open = false;
+                // The line that was cut goes into the new file as a whole.
+                self.done = self.line_start();
+            }
+        }
+        if !self.is_open {
+            self.file_bytes = self.medium.open().map_err(|error| ("open", error))?;
+            self.is_open = true;
+            self.file_since = now_us;
+        }
+        if self.is_due(now_us) {
+            self.rotate(now_us, unix_us)?;
+        }
+        while self.done < self.buffer.len() {
+            match self.medium.write(&self.buffer[self.done..]) {
+                Ok(0) => return Err(("write", io::Error::from(io::ErrorKind::WriteZero))),
+                Ok(count) => {
+                    self.done += count;
+                    self.file_bytes += count as u64;
+                    self.figures.bytes.fetch_add(count as u64, Ordering::Relaxed);
+                    self.is_unsynced = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(("write", error)),
+            }
+        }
+        let is_sync_due = match self.options.sync {
+            Sync::Never | Sync::OnRotation => false,
+            Sync::Interval(interval) => now_us >= self.synced_at + interval,
+            Sync::Always => true,
+        };
+        if is_sync_due && self.is_unsynced {
+            self.sync(now_us)?;
+        }
+        self.figures.records.fetch_add(self.lines, Ordering::Relaxed);
+        self.lines = 0;
+        self.buffer.clear();
+        self.done = 0;
+        Ok(())
+    }
+
+    /// Where the line starts that is written only in part.
+    fn line_start(&self) -> usize {
+        let written = self.buffer.get(..self.done).unwrap_or_default();
+        written.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+    }
+
+    /// Whether the file has to be put aside before what waits is written.
+    fn is_due(&self, now_us: u64) -> bool {
+        let WriterOptions { rotate_bytes, rotate_us, .. } = self.options;
+        let is_full = rotate_bytes > 0 && self.file_bytes + self.waiting() as u64 > rotate_bytes;
+        let is_old = rotate_us > 0 && now_us >= self.file_since + rotate_us;
+        // Between lines only, and no empty file.
+        self.done == self.line_start() && self.file_bytes > 0 && (is_full || is_old)
+    }
+
+    fn rotate(&mut self, now_us: u64, unix_us: u64) -> Result<(), (&'static str, io::Error)> {
+        if self.options.sync != Sync::Never && self.is_unsynced {
+            self.sync(now_us)?;
+        }
+        self.medium.rotate(unix_us).map_err(|error| ("rotate", error))?;
+        self.figures.rotations.fetch_add(1, Ordering::Relaxed);
+        self.is_open = false;
+        self.file_bytes = self.medium.open().map_err(|error| ("open", error))?;
+        self.is_open = true;
+        self.file_since = now_us;
+        Ok(())
+    }
+
+    fn sync(&mut self, now_us: u64) -> Result<(), (&'static str, io::Error)> {
+        self.medium.sync().map_err(|error| ("sync", error))?;
+        self.is_unsynced = false;
+        self.synced_at = now_us;
+        Ok(())
+    }
+
+    /// As [`LogWriter::flush`], and then syncs unless that is never to be done. For the end.
+    pub fn finish(&mut self, now_us: u64, unix_us: u64) -> bool {
+        self.retry_at = 0;
+        let is_written = self.flush(now_us, unix_us);
+        if is_written
+            && self.is_unsynced
+            && self.options.sync != Sync::Never
+            && let Err((what, error)) = self.sync(now_us)
+        {
+            self.figures.failed(&format!("{what}: {error}"));
+        }
+        is_written
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! `natrix find --at`: who had an endpoint at a time, from the records of the event log.
+
+use std::io;
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cli::CliError;
+use cli::Find;
+use control::Client;
+use control::Fault;
+use control::Request;
+use control::Status;
+use export::history;
+use export::history::History;
+use export::history::Holding;
+use export::history::Query;
+use export::history::Until;
+use export::parse_utc;
+use export::utc_text;
+use nat::Protocol;
+use serde_json::Value;
+use serde_json::json;
+
+use crate::failure::Failure;
+
+/// How long the daemon may take to say where its log is.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answers from the files named, or from the log of the running instance; what limits the answer goes to `notes`.
+pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failure> {
+    let at = arguments.at.as_deref().unwrap_or_default();
+    let at_us = parse_utc(at).map_err(|_| {
+        let fault =
+            Fault::new("--at", "is no time", "write it as 2026-11-21T19:30:00Z, or with an offset such as +01:00");
+        CliError::from(fault.seen(at.to_owned()))
+    })?;
+    let files = match arguments.log.as_slice() {
+        [] => history::files_of(&log_of_instance(&arguments.output.socket.socket)?)?,
+        [one] => history::files_of(one)?,
+        several => several.to_vec(),
+    };
+    let query = Query {
+        address: arguments.endpoint.address,
+        port: arguments.endpoint.port,
+        protocol: arguments.protocol.map(|protocol| match protocol {
+            control::Protocol::Udp => Protocol::Udp,
+            control::Protocol::Tcp => Protocol::Tcp,
+            control::Protocol::Icmp => Protocol::Icmp,
+        }),
+        at_us,
+    };
+    let found = history::look_up(&files, &query)?;
+    for holding in &found.holdings {
+        if arguments.output.json {
+            writeln!(out, "{}", object(holding))?;
+        } else {
+            writeln!(out, "{}", sentence(holding))?;
+        }
+    }
+    if found.holdings.is_empty() && !arguments.output.json {
+        let port = query.port.map(|port| format!(":{port}")).unwrap_or_default();
+        writeln!(out, "nobody had {}{port} at {}, as far as the log says", query.address, utc_text(at_us))?;
+    }
+    print_limits(&found, at_us, notes)?;
+    Ok(())
+}
+
+/// Where the running instance writes its records.
+fn log_of_instance(socket: &Path) -> Result<PathBuf, Failure> {
+    let mut client = Client::connect(socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT).map_err(CliError::from)?;
+    let status: Status = client.request_one(&Request::Status).map_err(CliError::from)?;
+    let destination = status.event_log.map(|log| log.destination).filter(|destination| destination != "-");
+    let missing = || Fault::new("event log", "the running instance keeps no file", "name the files: --log FILE");
+    let path = destination.ok_or_else(|| CliError::from(missing()))?;
+    Ok(PathBuf::from(path))
+}
+
+fn sentence(holding: &Holding) -> String {
+    let Holding { what, realm, subscriber, protocol, external, first_port, last_port, .. } = holding;
+    let protocol = protocol.map(|protocol| format!("{} ", protocol.name())).unwrap_or_default();
+    let ports = if first_port == last_port { first_port.to_string() } else { format!("{first_port}-{last_port}") };
+    let internal = holding.internal_port.map(|port| format!(", its port {port}")).unwrap_or_default();
+    let remote = holding.remote.map(|(address, port)| format!(", towards {address}:{port}")).unwrap_or_default();
+    let until = match holding.until {
+        Until::Open => "and still at the end of the log".to_owned(),
+        Until::Ended(until) => format!("until {}", utc_text(until)),
+        Until::Restart(restart) => format!("at most until the restart at {}", utc_text(restart)),
+    };
+    let since = utc_text(holding.since_us);
+    format!(
+        "subscriber {subscriber} of realm {realm} had {protocol}{external}:{ports} ({}{internal}{remote}) since {since} {until}",
+        what.name()
+    )
+}
+
+fn object(holding: &Holding) -> Value {
+    let (until, ended_by_restart) = match holding.until {
+        Until::Open => (None, false),
+        Until::Ended(until) => (Some(utc_text(until)), false),
+        Until::Restart(until) => (Some(utc_text(until)), true),
+    };
+    json!({
+        "what": holding.what.name(),
+        "realm": holding.realm,
+        "subscriber": holding.subscriber,
+        "protocol": holding.protocol.map(|protocol| protocol.name()),
+        "internal_port": holding.internal_port,
+        "external_address": holding.external,
+        "first_port": holding.first_port,
+        "last_port": holding.last_port,
+        "remote_address": holding.remote.map(|(address, _)| address),
+        "remote_port": holding.remote.map(|(_, port)| port),
+        "since": utc_text(holding.since_us),
+        "until": until,
+        "ended_by_restart": ended_by_restart,
+    })
+}
+
+/// Why the answer may not be the whole truth.
+fn print_limits(found: &History, at_us: u64, notes: &mut dyn Write) -> io::Result<()> {
+    match (found.first_us, found.last_us) {
+        (None, _) | (_, None) => writeln!(notes, "note: there is no record in the log")?,
+        (Some(first), _) if at_us < first => {
+            writeln!(notes, "note: the log starts at {}, after that time; name older files", utc_text(first))?;
+        }
+        (_, Some(last)) if at_us > last => writeln!(notes, "note: the last record is of {}", utc_text(last))?,
+        _ => {}
+    }
+    if found.lost > 0 {
+        writeln!(notes, "note: {} records were lost before that time; the answer may be incomplete", found.lost)?;
+    }
+    if found.unreadable > 0 {
+        writeln!(notes, "note: {} lines are no records and were skipped", found.unreadable)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! `natrix find --at` on the lines of an event log.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Output;
+
+fn natrix(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_natrix")).args(words).env_remove("NATRIX_SOCKET").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A log of two files, the older one put aside, in a folder that is removed at the end.
+struct Log(PathBuf);
+
+const OLDER: &str = r#"{"time":"2026-11-21T19:00:00.000000Z","event":"started","version":"0.1.0"}
+{"time":"2026-11-21T19:00:01.500000Z","worker":0,"sequence":1,"event":"mapping_created","realm":"default","subscriber":"100.64.0.10","protocol":"udp","internal_port":5000,"external_address":"203.0.113.1","external_port":15007,"cause":"outbound"}
+{"time":"2026-11-21T19:00:02.000000Z","worker":1,"sequence":1,"event":"block_leased","realm":"default","subscriber":"100.64.0.11","external_address":"203.0.113.2","first_port":4096,"last_port":4159}
+"#;
+const NEWER: &str = r#"{"time":"2026-11-21T19:10:00.000000Z","worker":0,"sequence":2,"event":"mapping_ended","realm":"default","subscriber":"100.64.0.10","protocol":"udp","internal_port":5000,"external_address":"203.0.113.1","external_port":15007,"held_s":599,"cause":"idle"}
+{"time":"2026-11-21T19:12:00.000000Z","worker":0,"sequence":3,"event":"gap","lost":5}
+"#;
+
+impl Log {
+    fn new(name: &str) -> Log {
+        let folder = std::env::temp_dir().join(format!("natrix-find-at-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("events-20261121T190500.000000Z.json"), OLDER).unwrap();
+        fs::write(folder.join("events.json"), NEWER).unwrap();
+        Log(folder)
+    }
+
+    fn find(&self, endpoint: &str, at: &str, more: &[&str]) -> Output {
+        let file = self.0.join("events.json");
+        let mut words = vec!["find", endpoint, "--at", at, "--log", file.to_str().unwrap()];
+        words.extend(more);
+        natrix(&words)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn the_log_says_who_had_a_port_or_a_block_in_its_rotated_files_too() {
+    let log = Log::new("who");
+    let output = log.find("203.0.113.1:15007", "2026-11-21T19:05:00Z", &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        text(&output.stdout),
+        "subscriber 100.64.0.10 of realm default had udp 203.0.113.1:15007 (mapping, its port 5000) \
+         since 2026-11-21T19:00:01.500000Z until 2026-11-21T19:10:00.000000Z\n"
+    );
+    assert_eq!(text(&output.stderr), "");
+    let output = log.find("203.0.113.2:4100", "2026-11-21T20:11:00+01:00", &["--protocol", "tcp"]);
+    assert_eq!(
+        text(&output.stdout),
+        "subscriber 100.64.0.11 of realm default had 203.0.113.2:4096-4159 (block) \
+         since 2026-11-21T19:00:02.000000Z and still at the end of the log\n"
+    );
+}
+
+#[test]
+fn programs_get_an_object_for_each_holder() {
+    let log = Log::new("json");
+    let output = log.find("100.64.0.10", "2026-11-21T19:05:00Z", &["--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((value["external_address"].as_str(), value["first_port"].as_u64()), (Some("203.0.113.1"), Some(15_007)));
+    assert_eq!(value["until"].as_str(), Some("2026-11-21T19:10:00.000000Z"));
+}
+
+#[test]
+fn nobody_is_an_answer_and_what_limits_it_is_said_beside_it() {
+    let log = Log::new("nobody");
+    let output = log.find("203.0.113.1:15007", "2026-11-21T19:20:00Z", &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        text(&output.stdout),
+        "nobody had 203.0.113.1:15007 at 2026-11-21T19:20:00.000000Z, as far as the log says\n"
+    );
+    assert_eq!(
+        text(&output.stderr),
+        "note: the last record is of 2026-11-21T19:12:00.000000Z\n\
+         note: 5 records were lost before that time; the answer may be incomplete\n"
+    );
+    let output = log.find("203.0.113.1:15007", "2026-11-21T18:00:00Z", &[]);
+    assert!(text(&output.stderr).contains("the log starts at 2026-11-21T19:00:00.000000Z"), "{output:?}");
+}
+
+#[test]
+fn what_is_no_time_and_a_log_that_is_not_there_are_told() {
+    let log = Log::new("wrong");
+    let output = log.find("203.0.113.1:15007", "yesterday", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "error: --at: is no time (yesterday); write it as 2026-11-21T19:30:00Z, or with an offset such as +01:00\n"
+    );
+    let output = natrix(&["find", "203.0.113.1:1", "--at", "2026-11-21T19:30:00Z", "--log", "/nonexistent/e.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("error: log /nonexistent/e.json: "), "{output:?}");
+    assert_eq!(natrix(&["find", "203.0.113.1:1", "--log", "x"]).status.code(), Some(2), "a log without a time");
+}
