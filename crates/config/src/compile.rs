@@ -1,6 +1,8 @@
 //! From text to snapshot: read, compare, and only then build.
 
+use nat::Protocol;
 use nat::Settings;
+use nat::settings::Forward;
 use nat::settings::Interface;
 use nat::settings::Pool;
 use nat::settings::Route;
@@ -13,6 +15,7 @@ use crate::check;
 use crate::check::interfaces::Links;
 use crate::check::machine::Machine;
 use crate::draft::Draft;
+use crate::draft::forward::ForwardDraft;
 use crate::draft::interface::Attachment;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
@@ -55,6 +58,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     let is_network_clean = report.is_clean();
     let reaches = check::reaches(&draft, &routes);
     let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
+    check::forwards::check(&draft, &addresses, &reaches, is_network_clean, &mut report);
     let pass_rules = check::rules::check(&draft.rules, &reaches, is_network_clean, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, workers.count, &mut report);
@@ -79,6 +83,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
                 })
                 .collect(),
             pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
+            forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
             realm_names,
             pass_rules,
             flow_rules: Vec::new(),
@@ -120,6 +125,24 @@ fn realm_id(vrf: &str, realm_names: &[String]) -> Option<RealmId> {
     u16::try_from(position).ok().map(RealmId)
 }
 
+/// One for each protocol.
+fn forwards(draft: &ForwardDraft, realm_names: &[String]) -> Vec<Forward> {
+    let written = || {
+        let (ports, inside_ports) = (&draft.ports.as_ref()?.value, draft.inside_ports()?);
+        Some(Forward {
+            realm: realm_id(&draft.vrf.as_ref()?.value, realm_names)?,
+            protocol: Protocol::Tcp,
+            external: draft.external.as_ref()?.value,
+            ports: (*ports.start(), *ports.end()),
+            inside: draft.inside.as_ref()?.value,
+            inside_port: *inside_ports.start(),
+            admission: draft.admission,
+        })
+    };
+    let of = |forward: Forward| draft.protocols.iter().map(move |protocol| Forward { protocol: *protocol, ..forward });
+    written().into_iter().flat_map(of).collect()
+}
+
 fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: &[String]) -> Option<Pool> {
     let ports = &draft.ports.as_ref()?.value;
     let reserved = draft.reserved_ports.iter().flat_map(|range| range.value.clone());
@@ -139,6 +162,7 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
         selection: draft.allocation.selection,
         filtering: draft.filtering,
         parity: draft.parity,
+        one_to_one: draft.one_to_one.is_some(),
         reuse_delay: draft.reuse_delay,
         reuse_at_once: draft.reuse_at_once,
         shared_ports_min: draft.shared_ports,

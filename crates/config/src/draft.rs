@@ -1,6 +1,7 @@
 //! What the file says, value by value and before anything is compared: the walk over the document.
 
 pub(crate) mod allocation;
+pub(crate) mod forward;
 pub(crate) mod interface;
 pub(crate) mod pool;
 pub(crate) mod route;
@@ -12,6 +13,7 @@ use toml_edit::Table;
 use toml_edit::TableLike;
 use toml_edit::Value;
 
+use crate::draft::forward::ForwardDraft;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::route::RouteDraft;
@@ -31,6 +33,7 @@ pub(crate) struct Draft {
     pub(crate) interfaces: Vec<InterfaceDraft>,
     pub(crate) routes: Vec<RouteDraft>,
     pub(crate) pools: Vec<PoolDraft>,
+    pub(crate) forwards: Vec<ForwardDraft>,
     pub(crate) rules: Vec<RuleDraft>,
     pub(crate) singles: Singles,
 }
@@ -50,6 +53,7 @@ impl Draft {
             interfaces: repeated(root, "interface", InterfaceDraft::read, report),
             routes: repeated(root, "route", RouteDraft::read, report),
             pools: repeated(root, "pool", PoolDraft::read, report),
+            forwards: repeated(root, "forward", ForwardDraft::read, report),
             rules: repeated(root, "rule", RuleDraft::read, report),
             singles: Singles::read(root, report),
         }

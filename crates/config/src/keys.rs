@@ -130,6 +130,14 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: POOL,
     },
     SectionKeys {
+        name: "forward",
+        repeats: true,
+        about: "A static port forward: external ports that lead to one inside address for ever, whoever sends to them, and that \
+                nobody else is ever given. What the inside sends from these internal ports leaves from these external ones. An \
+                internal endpoint has one external endpoint (RFC 4787 REQ-1), so none may be forwarded twice.",
+        keys: FORWARD,
+    },
+    SectionKeys {
         name: "rule",
         repeats: true,
         about: "Lets an IP protocol other than TCP, UDP and ICMP through untranslated, between these prefixes and in \
@@ -375,6 +383,13 @@ const POOL: &[Key] = &[
          a class of ports is used up sooner.",
     ),
     key(
+        "one_to_one",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "The n-th address belongs to the n-th address of `subscribers`, both ways, with all ports and ICMP; ports stay as they are \
+         (RFC 2663 basic NAT). There are as many of both, and the pool serves one VRF. Keys about ports do not apply.",
+    ),
+    key(
         "reuse_delay",
         timeout(0, DAY, None),
         Preset::Value("\"2 min\""),
@@ -396,6 +411,41 @@ const POOL: &[Key] = &[
         Preset::Value("64"),
         "Endpoint-dependent flows of one worker spread over this many ports of an external address and protocol before two of \
          them share one. More are harder to guess for outsiders (RFC 6056), fewer leave more to others.",
+    ),
+];
+
+const FORWARD: &[Key] = &[
+    key("protocol", Kind::Choice(&["tcp", "udp", "tcp+udp"]), Preset::Required("\"tcp\""), "What is forwarded."),
+    key(
+        "external",
+        Kind::Text("IPv4 address of a pool"),
+        Preset::Required("\"203.0.113.1\""),
+        "The external address. Its pool must not be one-to-one.",
+    ),
+    key(
+        "ports",
+        Kind::Mixed("port, or `\"low-high\"`, within 1-65535"),
+        Preset::Required("443"),
+        "External ports, inside the pool's range or not.",
+    ),
+    key(
+        "inside",
+        Kind::Text("IPv4 address"),
+        Preset::Required("\"10.0.0.80\""),
+        "Where they lead: a subscriber of some pool.",
+    ),
+    key(
+        "inside_port",
+        Kind::Integer { min: 1, max: 65_535, unit: "" },
+        Preset::Derived { rule: "the first of `ports`", example: "8443" },
+        "Internal port of the first external one; the others follow.",
+    ),
+    key("vrf", Kind::Text("name of a VRF"), Preset::Value("\"default\""), "VRF of the inside address."),
+    key(
+        "filtering",
+        Kind::Choice(&["anyone", "as-pool"]),
+        Preset::Value("\"anyone\""),
+        "Who may send to it: `anyone`, or whom the `filtering` of the pool lets in.",
     ),
 ];
 

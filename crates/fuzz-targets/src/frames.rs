@@ -289,7 +289,12 @@ impl Run {
             self.collect();
             self.now = self.now + Duration::from_secs(1);
         }
-        self.now = self.now + Duration::from_secs(8_000);
+        // Ports rest for two minutes from the sweep on.
+        for pause in [8_000, 130] {
+            self.now = self.now + Duration::from_secs(pause);
+            self.settle();
+            self.collect();
+        }
         for _ in 0..40 {
             // ARP asks once a second and gives up after some.
             self.now = self.now + Duration::from_millis(500);

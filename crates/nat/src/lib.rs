@@ -34,6 +34,7 @@ mod shard;
 mod shared;
 mod shared_ports;
 pub mod split;
+mod statics;
 mod subscriber;
 pub mod table;
 pub mod tables;

@@ -115,6 +115,23 @@ pub struct AddressSpec {
     pub port_max: u16,
     /// Ports in between that are never given out. Does not apply to query identifiers.
     pub reserved: Vec<u16>,
+    /// By [`Protocol::index`], first and last of ports that are never given out either.
+    pub forwarded: [Vec<(u16, u16)>; Protocol::COUNT],
+    /// All ports are one subscriber's, who is given each by [`PortTable::claim`]; nothing above applies.
+    pub is_whole: bool,
+}
+
+impl Default for AddressSpec {
+    /// All ports from 1024 on.
+    fn default() -> AddressSpec {
+        AddressSpec {
+            port_min: 1_024,
+            port_max: u16::MAX,
+            reserved: Vec::new(),
+            forwarded: Default::default(),
+            is_whole: false,
+        }
+    }
 }
 
 /// The external ports of all addresses of an instance.
@@ -127,8 +144,9 @@ pub struct PortTable {
     available: Box<[[u32; Protocol::COUNT]]>,
     /// Lowest and highest port that is offered, 0 and 0 for none. Random probes stay inside.
     offered: Box<[[(u16, u16); Protocol::COUNT]]>,
-    /// By address, what reserved ports leave of its range, if any are reserved: shared by neighbours with equal specs.
-    reserved: Box<[Option<Arc<[u64; WORDS]>>]>,
+    /// By address and protocol, what reserved and forwarded ports leave of its range, if there are any: shared by neighbours with
+    /// equal specs.
+    reserved: Box<[[Option<Arc<[u64; WORDS]>>; Protocol::COUNT]]>,
     paired: Box<[AtomicU32]>,
     /// Which ports are leased in blocks.
     pub(crate) blocks: BlockTable,
@@ -220,7 +238,7 @@ impl PortTable {
             address_full: [hints(), hints(), hints()],
             available: vec![[0; Protocol::COUNT]; specs.len()].into_boxed_slice(),
             offered: vec![[(0, 0); Protocol::COUNT]; specs.len()].into_boxed_slice(),
-            reserved: vec![None; specs.len()].into_boxed_slice(),
+            reserved: vec![[const { None }; Protocol::COUNT]; specs.len()].into_boxed_slice(),
             paired: (0..specs.len()).map(|_| AtomicU32::new(0)).collect(),
             blocks: BlockTable::new(specs.len())?,
             exclusive: false,
@@ -230,7 +248,11 @@ impl PortTable {
         for (position, spec) in specs.iter().enumerate() {
             table.reserved[position] = match &last {
                 Some((known, _)) if *known == spec => table.reserved[position - 1].clone(),
-                _ => (!spec.reserved.is_empty()).then(|| Arc::new(never_offered(spec, Protocol::Udp))),
+                _ => Protocol::ALL.map(|protocol| {
+                    let is_reserved = !spec.reserved.is_empty() && protocol != Protocol::Icmp;
+                    let has_gaps = is_reserved || !spec.forwarded[protocol.index()].is_empty();
+                    has_gaps.then(|| Arc::new(never_offered(spec, protocol)))
+                }),
             };
             let masks = match last.take() {
                 Some((known, masks)) if known == spec => masks,
@@ -381,7 +403,7 @@ impl PortTable {
     /// The ports of this address that are never given out, if there are any inside its range.
     #[inline]
     fn reserved(&self, address: AddressIndex, protocol: Protocol) -> Option<&[u64; WORDS]> {
-        if protocol == Protocol::Icmp { None } else { self.reserved[address.index()].as_deref() }
+        self.reserved[address.index()][protocol.index()].as_deref()
     }
 
     /// Of the 64 ports of this word of `used`, those that are ever given out.
@@ -800,6 +822,9 @@ impl PortTable {
 /// Port 0 never: it means "none" to sockets and to tables. As a query identifier it is as good as any other, but is
 /// left out alike.
 fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
+    if spec.is_whole {
+        return [0; WORDS];
+    }
     let mut words = [u64::MAX; WORDS];
     let (first, last, reserved) = match protocol {
         Protocol::Icmp => (1, u16::MAX, &[][..]),
@@ -811,6 +836,9 @@ fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
         words[usize::from(word)] = !(from_first & to_last);
     }
     for port in reserved {
+        words[usize::from(port / 64)] |= 1 << (port % 64);
+    }
+    for port in spec.forwarded[protocol.index()].iter().flat_map(|(first, last)| *first..=*last) {
         words[usize::from(port / 64)] |= 1 << (port % 64);
     }
     words

@@ -26,6 +26,9 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// External address pools; the position is the `PoolId`.
     pub pools: Vec<Pool>,
+    /// External endpoints that belong to one internal endpoint for ever. None overlaps another on either side, and their external
+    /// addresses are those of pools that are not one-to-one.
+    pub forwards: Vec<Forward>,
     /// Protocols forwarded untranslated between named prefixes; all other unsupported protocols are dropped.
     pub pass_rules: Vec<PassRule>,
     /// Which flows are translated endpoint-dependently; the first that matches.
@@ -52,6 +55,7 @@ impl Default for Settings {
             hairpin_between_realms: true,
             routes: Vec::new(),
             pools: Vec::new(),
+            forwards: Vec::new(),
             pass_rules: Vec::new(),
             flow_rules: Vec::new(),
             timeouts: Timeouts::default(),
@@ -212,6 +216,38 @@ pub struct Pool {
     /// Flows of one worker share this many ports of an address before two of them use the same one (RFC 6056: what an outsider
     /// has to guess).
     pub shared_ports_min: u16,
+    /// The n-th address belongs to the n-th address of `subscribers`, with all its ports, which stay as they are (basic NAT, RFC
+    /// 2663 §4.1.1). It has as many of both, and serves one realm.
+    pub one_to_one: bool,
+}
+
+/// A static port forward: the ports are never given out to anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Realm of the inside address.
+    pub realm: RealmId,
+    /// UDP or TCP.
+    pub protocol: Protocol,
+    /// Address of a pool.
+    pub external: Ipv4Addr,
+    /// Its first and last forwarded port.
+    pub ports: (u16, u16),
+    /// Where they lead: an address that some pool serves.
+    pub inside: Ipv4Addr,
+    /// The internal port of the first; the others follow.
+    pub inside_port: u16,
+    /// Who may send to it.
+    pub admission: Admission,
+}
+
+/// Who may open a static mapping from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// Anyone: what is forwarded is meant to be reached.
+    #[default]
+    Anyone,
+    /// Whom the filtering of the external address's pool lets in.
+    AsPool,
 }
 
 /// Ports that are given out again at once though others rest: the exceptions of RFC 6888 REQ-8.
@@ -231,6 +267,11 @@ impl Default for ReuseAtOnce {
 }
 
 impl Pool {
+    /// The realm of a one-to-one pool.
+    pub fn realm(&self) -> RealmId {
+        self.realms.first().copied().unwrap_or_default()
+    }
+
     /// Whether subscribers of this realm are served.
     pub fn serves(&self, realm: RealmId) -> bool {
         self.realms.is_empty() || self.realms.contains(&realm)
@@ -256,6 +297,7 @@ impl Default for Pool {
             reuse_delay: Duration::from_secs(120),
             reuse_at_once: ReuseAtOnce::default(),
             shared_ports_min: 64,
+            one_to_one: false,
         }
     }
 }

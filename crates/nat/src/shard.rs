@@ -58,6 +58,7 @@ mod address_choice;
 mod admission;
 mod block_sweep;
 mod dependent;
+mod dormant;
 mod errors;
 mod explain;
 mod fragment_path;

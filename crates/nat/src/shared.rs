@@ -6,6 +6,7 @@
 
 use core::net::Ipv4Addr;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use mem::ArenaError;
@@ -32,6 +33,7 @@ use crate::settings::Pooling;
 use crate::settings::ReuseAtOnce;
 use crate::settings::Selection;
 use crate::settings::Settings;
+use crate::statics::Statics;
 use crate::time::Duration;
 use crate::types::AddressIndex;
 use crate::types::Facing;
@@ -105,6 +107,7 @@ pub(crate) struct PoolFacts {
     pub(crate) filtering: [Filtering; Protocol::COUNT],
     pub(crate) pooling: Pooling,
     pub(crate) parity: bool,
+    pub(crate) one_to_one: bool,
     pub(crate) reuse_delay: Duration,
     pub(crate) reuse_at_once: ReuseAtOnce,
     pub(crate) shared_ports_min: u16,
@@ -137,6 +140,7 @@ pub struct Shared {
     workers: usize,
     pub(crate) ports: Arc<PortTable>,
     pub(crate) local: LocalAddresses,
+    pub(crate) statics: Statics,
     pub(crate) pools: Vec<PoolFacts>,
     /// By pool, how many times an address was chosen in turn.
     pub(crate) turns: Box<[AtomicU32]>,
@@ -169,6 +173,10 @@ impl Shared {
             in_range("port_min", u64::from(pool.port_min), 1, u64::from(pool.port_max))?;
         }
 
+        let mut forwarded: HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]> = HashMap::new();
+        for forward in &settings.forwards {
+            forwarded.entry(forward.external).or_default()[forward.protocol.index()].push(forward.ports);
+        }
         let mut specs = Vec::new();
         let mut pool_of = Vec::new();
         let mut address_of = Vec::new();
@@ -188,6 +196,8 @@ impl Shared {
                     port_min: pool.port_min,
                     port_max: pool.port_max,
                     reserved: pool.reserved_ports.clone(),
+                    forwarded: forwarded.remove(address).unwrap_or_default(),
+                    is_whole: pool.one_to_one,
                 });
                 pool_of.push(id);
                 address_of.push(address.to_bits());
@@ -210,6 +220,7 @@ impl Shared {
             local: LocalAddresses::new(&settings.interfaces, &settings.pools),
             turns: pools.iter().map(|_| AtomicU32::new(0)).collect(),
             formulas,
+            statics: Statics::new(&settings),
             pools,
             pool_of,
             address_of,
@@ -436,7 +447,9 @@ impl PoolFacts {
         };
         PoolFacts {
             filtering: pool.filtering,
-            pooling: pool.pooling,
+            // Whoever has an address of his own has it for all mappings.
+            pooling: if pool.one_to_one { Pooling::Paired } else { pool.pooling },
+            one_to_one: pool.one_to_one,
             parity: pool.parity,
             reuse_delay: pool.reuse_delay,
             reuse_at_once: pool.reuse_at_once,

@@ -68,7 +68,7 @@ impl Tables {
     /// # Errors
     /// When memory is short.
     pub fn new(mappings_max: u32, first: Ipv4Addr, random: [u64; 4], idle: Duration) -> Result<Tables, ArenaError> {
-        let spec = AddressSpec { port_min: 1_024, port_max: u16::MAX, reserved: Vec::new() };
+        let spec = AddressSpec { port_min: 1_024, port_max: u16::MAX, reserved: Vec::new(), ..AddressSpec::default() };
         // A quarter more ports than mappings, so that subscribers nearly always stay with their address.
         let ports = u64::from(mappings_max) * 5 / 4;
         let addresses = ports.div_ceil(u64::from(spec.port_max - spec.port_min) + 1) as u32 + 1;

@@ -165,6 +165,15 @@ pub enum Step {
         /// Ports of the paired address (or of the whole pool) still free.
         ports_free: u64,
     },
+    /// The configuration gives these two to each other; a mapping would be made with them, if there is none.
+    StaticMapping {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// Whether the whole address is given, not only this port.
+        one_to_one: bool,
+    },
     /// A flow exists, whose external endpoint others share.
     FlowFound {
         /// Internal endpoint.

@@ -37,6 +37,8 @@ pub(crate) struct PoolDraft {
     pub(crate) allocation: AllocationDraft,
     pub(crate) filtering: [Filtering; Protocol::COUNT],
     pub(crate) parity: bool,
+    /// Where the file says so.
+    pub(crate) one_to_one: Option<Place>,
     pub(crate) reuse_delay: nat::Duration,
     pub(crate) reuse_at_once: ReuseAtOnce,
     pub(crate) shared_ports: u16,
@@ -62,6 +64,10 @@ impl PoolDraft {
             allocation: AllocationDraft::read(section, report),
             filtering: filtering(section, report),
             parity: section.boolean("parity", report).unwrap_or_default(),
+            one_to_one: section
+                .boolean("one_to_one", report)
+                .unwrap_or_default()
+                .then(|| section.place_of("one_to_one", report)),
             reuse_delay: section.duration("reuse_delay", report).map_or(nat::Duration::ZERO, |delay| delay.value),
             reuse_at_once: reuse_at_once(section, report),
             // The key table's range keeps it below 2^16.

@@ -1,10 +1,12 @@
 use std::path::PathBuf;
 
 use nat::Duration;
+use nat::Protocol;
 use nat::Settings;
 use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventSettings;
+use nat::settings::Admission;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Filtering;
@@ -75,6 +77,14 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert!(!nat.hairpin_between_realms);
     assert_eq!(pool.reuse_delay, Duration::from_secs(10));
     assert_eq!(pool.reuse_at_once, ReuseAtOnce { tcp_closed: false, filtered: true });
+    let forward = nat.forwards[1];
+    assert_eq!((nat.forwards.len(), nat.forwards[0].protocol, forward.protocol), (2, Protocol::Tcp, Protocol::Udp));
+    assert_eq!(
+        (forward.realm, forward.external, forward.ports),
+        (RealmId(1), [203, 0, 113, 33].into(), (8_000, 8_009))
+    );
+    assert_eq!((forward.inside, forward.inside_port), ([10, 0, 0, 80].into(), 80));
+    assert_eq!(forward.admission, Admission::AsPool);
     assert_eq!(nat.pass_rules[0].protocol, 47);
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),

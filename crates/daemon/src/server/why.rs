@@ -170,6 +170,11 @@ pub(crate) fn step_of(settings: &Settings, step: view::Step) -> Step {
             format!("a flow to {remote} would be created"),
             "with an external port that no other flow uses towards it".to_owned(),
         ),
+        view::Step::StaticMapping { internal, external, one_to_one } => (
+            "static",
+            format!("{internal} = {external} for ever"),
+            if one_to_one { "a one-to-one pool" } else { "a port forward" }.to_owned(),
+        ),
         view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned()),
         view::Step::FilterAsked { filtering, allowed } => {
             let rule = match filtering {

@@ -8,7 +8,7 @@ const A: AddressIndex = AddressIndex(0);
 const W: WorkerId = WorkerId(0);
 
 fn spec() -> AddressSpec {
-    AddressSpec { port_min: 1_024, port_max: 65_535, reserved: vec![] }
+    AddressSpec { port_min: 1_024, port_max: 65_535, reserved: vec![], ..AddressSpec::default() }
 }
 
 fn table(specs: &[AddressSpec]) -> PortTable {
@@ -41,7 +41,12 @@ fn an_address_is_used_to_its_last_port_each_port_once() {
 
 #[test]
 fn reserved_ports_port_zero_and_ports_out_of_range_are_never_given_out() {
-    let table = table(&[AddressSpec { port_min: 2_000, port_max: 2_999, reserved: vec![2_500, 2_501] }]);
+    let table = table(&[AddressSpec {
+        port_min: 2_000,
+        port_max: 2_999,
+        reserved: vec![2_500, 2_501],
+        ..AddressSpec::default()
+    }]);
     let ports = drain(&table, Protocol::Tcp, PortClass::High, None);
     assert_eq!(ports.len(), 998);
     assert!(ports.iter().all(|port| (2_000..=2_999).contains(port) && *port != 2_500 && *port != 2_501));
@@ -53,7 +58,7 @@ fn reserved_ports_port_zero_and_ports_out_of_range_are_never_given_out() {
 
 #[test]
 fn low_and_high_ports_are_kept_apart() {
-    let table = table(&[AddressSpec { port_min: 1, port_max: 65_535, reserved: vec![] }]);
+    let table = table(&[AddressSpec { port_min: 1, port_max: 65_535, reserved: vec![], ..AddressSpec::default() }]);
     let low = drain(&table, Protocol::Udp, PortClass::Low, None);
     assert_eq!(low.len(), 1_023);
     assert!(low.iter().all(|port| *port < 1_024));
@@ -162,7 +167,7 @@ fn an_entry_tells_worker_and_mapping_until_the_port_is_released() {
 
 #[test]
 fn addresses_are_chosen_evenly_and_full_ones_are_passed_over() {
-    let small = AddressSpec { port_min: 3_000, port_max: 3_009, reserved: vec![] };
+    let small = AddressSpec { port_min: 3_000, port_max: 3_009, reserved: vec![], ..AddressSpec::default() };
     let table = table(&vec![small; 100]);
     let mut random = random(5);
     let mut taken = 0;
@@ -192,7 +197,8 @@ fn unevenness(counts: &[u32]) -> f64 {
 fn ports_of_a_small_range_are_random_too() {
     for workers in [1, 2, 16] {
         let mut first = vec![0u32; 1_000];
-        let table = table(&[AddressSpec { port_min: 2_000, port_max: 2_999, reserved: vec![] }]);
+        let table =
+            table(&[AddressSpec { port_min: 2_000, port_max: 2_999, reserved: vec![], ..AddressSpec::default() }]);
         let mut random = random(6);
         for worker in (0..workers).cycle().take(64_000) {
             let worker = WorkerId(worker as u8);
@@ -254,7 +260,8 @@ fn full_word_that_looks_free_is_found_out_by_the_next_search() {
 
 #[test]
 fn hints_are_right_after_workers_fought_over_the_last_ports() {
-    let table = table(&[AddressSpec { port_min: 4_096, port_max: 4_096 + 255, reserved: vec![] }]);
+    let table =
+        table(&[AddressSpec { port_min: 4_096, port_max: 4_096 + 255, reserved: vec![], ..AddressSpec::default() }]);
     for round in 0..20 {
         std::thread::scope(|scope| {
             for worker in 0..4u8 {

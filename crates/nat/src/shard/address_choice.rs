@@ -56,7 +56,13 @@ impl Shard {
             .find(|address| self.has_room(facts, *address, key, class))
     }
 
-    fn has_room(&self, facts: &PoolFacts, address: AddressIndex, key: &InternalKey, class: PortClass) -> bool {
+    pub(super) fn has_room(
+        &self,
+        facts: &PoolFacts,
+        address: AddressIndex,
+        key: &InternalKey,
+        class: PortClass,
+    ) -> bool {
         let ports = &self.shared.ports;
         match facts.blocks {
             Some(blocks) => {

@@ -87,6 +87,10 @@ impl Shard {
     /// when it is to have a mapping, or its endpoint has one.
     pub(super) fn flow_wanted(&self, key: &InternalKey, near: (u32, u16), has_mapping: bool) -> Option<(u32, u16)> {
         let rule = self.shared.flow_rule(key, near)?;
+        if self.shared.statics.by_internal(key).is_some() {
+            // Its external endpoint is its own.
+            return None;
+        }
         (!has_mapping || !rule.targets.is_empty()).then_some(near)
     }
 

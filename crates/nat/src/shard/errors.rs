@@ -54,14 +54,23 @@ impl Shard {
         if quote.source.address != quote.outer_destination {
             return Fate::Done(Verdict::IcmpQuoteNoMapping);
         }
-        let Some((worker, mapping)) = self.shared.owner(address, quote.protocol, quote.source.port) else {
-            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+        let owner = self.shared.owner(address, quote.protocol, quote.source.port);
+        let sleeper = self.shared.statics.by_external(parsed.destination, quote.protocol, quote.source.port);
+        let worker = match (owner, sleeper) {
+            (Some((worker, _)), _) => worker,
+            // RFC 7857 §12: a static mapping is there also while no packet goes through it.
+            (None, Some(inside)) => self.shared.worker_of_subscriber(inside.address),
+            (None, None) => return Fate::Done(Verdict::IcmpQuoteNoMapping),
         };
         if worker != self.worker {
             let stage = if via == Via::Hairpin { Stage::Hairpin } else { Stage::Steered };
             return Fate::HandOff { worker, meta: PacketMeta { stage, ..meta } };
         }
-        let Some((realm, internal, remote)) = self.quoted_inside(&quote, mapping, now) else {
+        let awake = owner.and_then(|(_, entry)| self.quoted_inside(&quote, entry, now));
+        let sleeping = || {
+            sleeper.map(|inside| (inside.realm, Endpoint::new(inside.address.into(), inside.port), quote.destination))
+        };
+        let Some((realm, internal, remote)) = awake.or_else(sleeping) else {
             return Fate::Done(Verdict::IcmpQuoteNoMapping);
         };
         if parsed.ttl <= 1 {
@@ -202,8 +211,9 @@ impl Shard {
             let flow = self.flows.get(index);
             return Some((endpoint(flow.external()), known_as(flow.far(), quote.protocol, quote.source)));
         }
-        let index = self.find_live_mapping(key, now)?;
-        Some((self.mappings.get(index).external(), quote.source))
+        let awake = self.find_live_mapping(key, now).map(|index| self.mappings.get(index).external());
+        let external = awake.or_else(|| self.shared.statics.by_internal(key).map(|(external, _)| external))?;
+        Some((external, quote.source))
     }
 }
 

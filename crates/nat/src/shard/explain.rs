@@ -6,6 +6,7 @@
 use core::net::Ipv4Addr;
 
 use super::Shard;
+use super::dormant::may_open;
 use super::inbound::Via;
 use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
@@ -23,6 +24,8 @@ use crate::parse::Parsed;
 use crate::parse::destination_is_valid;
 use crate::parse::parse;
 use crate::settings::Filtering;
+use crate::statics::Inside;
+use crate::statics::Kind;
 use crate::tcp;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -68,7 +71,9 @@ pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8]) -> WorkerI
             let owner = address
                 .zip(parsed.protocol())
                 .and_then(|(address, protocol)| shard.shared.owner(address, protocol, parsed.destination_port));
-            owner.map_or(shard.worker, |(worker, _)| worker)
+            let sleeper = parsed.protocol().and_then(|protocol| shard.dormant(&parsed, protocol));
+            let sleeper = sleeper.map(|inside| shard.shared.worker_of_subscriber(inside.address));
+            owner.map(|(worker, _)| worker).or(sleeper).unwrap_or(shard.worker)
         }
     }
 }
@@ -205,6 +210,7 @@ impl Shard {
             return verdict;
         }
         let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+        let target = self.dormant(parsed, protocol);
         let hairpin = match self.shared.local_to(Facing::inside(account.realm), parsed.destination) {
             Some(Local::Own(_)) => {
                 account.steps.push(Step::OwnAddress(destination.address));
@@ -213,7 +219,7 @@ impl Shard {
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             Some(Local::OwnAndPool(_, address)) => {
                 let owned = self.shared.owner(address, protocol, parsed.destination_port).is_some();
-                if !owned || protocol == Protocol::Icmp {
+                if target.is_none() && (!owned || protocol == Protocol::Icmp) {
                     account.steps.push(Step::OwnAddress(destination.address));
                     return self.explain_local(Facing::inside(account.realm), parsed);
                 }
@@ -225,12 +231,14 @@ impl Shard {
         if !destination_is_valid(parsed.destination) {
             return Verdict::DestinationInvalid;
         }
-        if parsed.class == Class::IcmpReply {
+        let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
+        let alive = self.find_live_mapping(&key, now);
+        let is_answer = parsed.class == Class::IcmpReply;
+        let answers = is_answer && alive.is_some() && self.shared.statics.by_internal(&key).is_some();
+        if is_answer && !answers {
             return Verdict::IcmpTypeUnsupported;
         }
-        let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
         let near = (parsed.destination, remote_port(protocol, parsed.destination_port));
-        let alive = self.find_live_mapping(&key, now);
         let session = alive.and_then(|index| {
             let facts = self.facts_of_mapping(index)?;
             self.find_session(index, near.0, near.1, Shard::hashed_by(&facts, protocol), now)
@@ -256,7 +264,7 @@ impl Shard {
                 let owner = self.shared.owner(address, protocol, parsed.destination_port);
                 let has_owner =
                     owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_mapped(mapping, now));
-                if protocol == Protocol::Icmp || !has_owner {
+                if target.is_none() && ((protocol == Protocol::Icmp && !answers) || !has_owner) {
                     account.steps.push(Step::NoMapping);
                     return Verdict::NoMapping;
                 }
@@ -271,7 +279,7 @@ impl Shard {
             _ if protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) => return Verdict::TcpNoSession,
             (Some(_), None) => account.steps.push(Step::SessionWouldBeCreated),
             (None, _) => {
-                if let Some(verdict) = self.explain_new_mapping(parsed.source, protocol, account) {
+                if let Some(verdict) = self.explain_new_mapping(&key, account) {
                     return verdict;
                 }
                 account.steps.push(Step::SessionWouldBeCreated);
@@ -296,6 +304,14 @@ impl Shard {
                         .paired_address(account.realm, parsed.source)
                         .map_or(parsed.source.into(), |index| self.shared.address(index));
                     let source = account.source_after.unwrap_or(Endpoint::new(paired, 0));
+                    let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
+                    self.explain_inbound(now, &translated, Via::Hairpin, account)
+                }
+                None if target
+                    .is_some_and(|inside| self.shared.worker_of_subscriber(inside.address) == self.worker) =>
+                {
+                    let source =
+                        account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
                     let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
                     self.explain_inbound(now, &translated, Via::Hairpin, account)
                 }
@@ -417,7 +433,8 @@ impl Shard {
         });
     }
 
-    fn explain_new_mapping(&self, source: u32, protocol: Protocol, account: &mut Account) -> Option<Verdict> {
+    fn explain_new_mapping(&self, key: &InternalKey, account: &mut Account) -> Option<Verdict> {
+        let (source, protocol) = (key.address, key.protocol);
         let Some(pool) = self.shared.pool_for(account.realm, source.into()) else {
             return Some(Verdict::SourceNotSubscriber);
         };
@@ -429,6 +446,16 @@ impl Shard {
             return Some(Verdict::LogFull);
         }
         let facts = &self.shared.pools[pool.index()];
+        if let Some((external, kind)) = self.shared.statics.by_internal(key) {
+            let internal = Endpoint::new(source.into(), key.port);
+            account.steps.push(Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });
+            account.source_after = Some(external);
+            let taken = self
+                .shared
+                .address_index(external.address)
+                .and_then(|address| self.shared.owner(address, protocol, external.port));
+            return taken.is_some().then_some(Verdict::PortsExhausted);
+        }
         let paired = self.paired_address(account.realm, source);
         let free = |address: AddressIndex| {
             u64::from(self.shared.ports.available(address, protocol) - self.shared.ports.used(address, protocol))
@@ -475,7 +502,7 @@ impl Shard {
             Some(Local::Own(_)) | None => return Verdict::DestinationNotPool,
         };
         let owner = match parsed.class {
-            Class::IcmpRequest => None,
+            Class::IcmpRequest if !self.shared.facts(address).one_to_one => None,
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
         if let Some((worker, MappingIndex::SHARED)) = owner
@@ -483,10 +510,12 @@ impl Shard {
         {
             return self.explain_flow_inbound(now, parsed, protocol, via, account);
         }
+        let sleeper = self.dormant(parsed, protocol);
         let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
         let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
         let index = match owner {
             Some((worker, mapping)) if worker == self.worker && self.is_mapped(mapping, now) => mapping.0,
+            _ if sleeper.is_some() => return self.explain_sleeper(parsed, forged, sleeper, via, account),
             _ => {
                 if owner.is_none() && is_own && parsed.class != Class::IcmpReply {
                     account.steps.push(Step::OwnAddress(destination.address));
@@ -515,7 +544,7 @@ impl Shard {
         if let Some(session) = self.find_session(index, parsed.source, remote_port, by, now) {
             self.explain_session(now, index, session, account);
         } else {
-            let filtering: Filtering = facts.filtering[protocol.index()];
+            let filtering: Filtering = self.filtering_of(parsed, protocol, &facts);
             let key = self.mappings.get(index).key();
             let is_elsewhere = self.live_flow(&key, (parsed.source, remote_port), now).is_some();
             let allowed = !is_elsewhere && self.filter_allows(now, index, parsed.source, filtering, by);
@@ -536,6 +565,53 @@ impl Shard {
         if let Some(verdict) = self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account) {
             return verdict;
         }
+        account.destination_after = Some(internal);
+        match via {
+            Via::Outside => {
+                account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
+                Verdict::Inbound
+            }
+            Via::Hairpin => Verdict::Hairpin,
+        }
+    }
+
+    /// A packet to a static mapping that is not awake.
+    fn explain_sleeper(
+        &self,
+        parsed: &Parsed,
+        forged: Option<Verdict>,
+        sleeper: Option<Inside>,
+        via: Via,
+        account: &mut Account,
+    ) -> Verdict {
+        let (Some(inside), Some(protocol)) = (sleeper, parsed.protocol()) else { return Verdict::NoMapping };
+        let internal = Endpoint::new(inside.address.into(), inside.port);
+        let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+        let one_to_one = inside.kind == Kind::OneToOne;
+        account.steps.push(Step::StaticMapping { internal, external, one_to_one });
+        if let Some(verdict) = forged {
+            return verdict;
+        }
+        if via == Via::Hairpin && !self.shared.may_hairpin(account.realm, inside.realm) {
+            return Verdict::HairpinRefused;
+        }
+        if let Err(verdict) = may_open(parsed, protocol) {
+            return verdict;
+        }
+        let facts = self.shared.address_index(external.address).map(|address| *self.shared.facts(address));
+        if let Some(facts) = facts {
+            let filtering = self.filtering_of(parsed, protocol, &facts);
+            let allowed = filtering == Filtering::EndpointIndependent;
+            account.steps.push(Step::FilterAsked { filtering, allowed });
+            if !allowed {
+                return if protocol == Protocol::Tcp { Verdict::UnsolicitedSyn } else { Verdict::Filtered };
+            }
+        }
+        account.realm = inside.realm;
+        if let Some(verdict) = self.explain_route(Side::Inside, inside.address, parsed, account) {
+            return verdict;
+        }
+        account.steps.push(Step::SessionWouldBeCreated);
         account.destination_after = Some(internal);
         match via {
             Via::Outside => {

@@ -30,6 +30,7 @@ use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
+use crate::types::WorkerId;
 use crate::unsolicited_syn::Hold;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
@@ -81,31 +82,29 @@ impl Shard {
         };
         // A query from outside is for nobody behind a NAPT; only Natrix itself may answer it.
         let owner = match parsed.class {
-            Class::IcmpRequest => None,
+            Class::IcmpRequest if !self.shared.facts(address).one_to_one => None,
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
         let Some((worker, mapping)) = owner else {
+            if let Some(inside) = self.dormant(parsed, protocol) {
+                return self.wake(at, bytes, address, &inside, None, via, sink);
+            }
             if is_own && via == Via::Outside && parsed.class != Class::IcmpReply {
                 return self.local_packet(at, Side::Outside, bytes, sink);
             }
             return self.no_mapping(at, bytes, via);
         };
         if worker != self.worker {
-            let stage = match (via, parsed.class) {
-                (Via::Outside, Class::LaterFragment) => Stage::FragmentResolved,
-                (Via::Outside, _) if parsed.is_fragment() => Stage::FragmentResolved,
-                (Via::Outside, _) => Stage::Steered,
-                (Via::Hairpin, Class::LaterFragment) => Stage::HairpinFragment,
-                (Via::Hairpin, _) => Stage::Hairpin,
-            };
-            let ports = (parsed.source_port, parsed.destination_port);
-            return Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } };
+            return hand_inbound(at, worker, via);
         }
         if mapping == MappingIndex::SHARED {
             return self.inbound_by_flow(at, bytes, protocol, via, sink);
         }
         let index = mapping.0;
         if !self.is_alive(index, now) {
+            if let Some(inside) = self.dormant(parsed, protocol) {
+                return self.wake(at, bytes, address, &inside, Some(index), via, sink);
+            }
             return self.no_mapping(at, bytes, via);
         }
         let remote_port = remote_port(protocol, parsed.source_port);
@@ -159,7 +158,8 @@ impl Shard {
             // The two endpoints speak already, by another external endpoint: inside, both would be one connection.
             return Err(Fate::Done(Verdict::Filtered));
         }
-        if !self.filter_allows(now, index, parsed.source, facts.filtering[protocol.index()], by) {
+        let filtering = self.filtering_of(parsed, protocol, &facts);
+        if !self.filter_allows(now, index, parsed.source, filtering, by) {
             let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
             return Err(if is_syn { self.hold_syn(at, bytes) } else { Fate::Done(Verdict::Filtered) });
         }
@@ -259,7 +259,7 @@ impl Shard {
     }
 
     #[inline]
-    fn established_inbound<S: Sink>(
+    pub(super) fn established_inbound<S: Sink>(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
@@ -411,4 +411,18 @@ impl Shard {
         crate::rewrite::decrement_ttl(bytes);
         self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Passed, sink)
     }
+}
+
+/// The packet goes on at the worker that owns its destination.
+pub(super) fn hand_inbound(at: Arrival<'_>, worker: WorkerId, via: Via) -> Fate {
+    let Arrival { meta, parsed, .. } = at;
+    let stage = match (via, parsed.class) {
+        (Via::Outside, Class::LaterFragment) => Stage::FragmentResolved,
+        (Via::Outside, _) if parsed.is_fragment() => Stage::FragmentResolved,
+        (Via::Outside, _) => Stage::Steered,
+        (Via::Hairpin, Class::LaterFragment) => Stage::HairpinFragment,
+        (Via::Hairpin, _) => Stage::Hairpin,
+    };
+    let ports = (parsed.source_port, parsed.destination_port);
+    Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } }
 }

@@ -226,6 +226,9 @@ impl Shard {
         let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
         let (source, destination) = (be32::<12>(header), be32::<16>(header));
         let key = InternalKey { realm: looks.realm[i], protocol, address: source, port: be16::<20>(header) };
+        if self.shared.statics.may_concern(source) {
+            return None;
+        }
         // The source was checked when the subscriber became one.
         if !self.subscribers.is(looks.subscriber[i], key.realm, source)
             || !destination_is_valid(destination)

@@ -188,12 +188,14 @@ impl Shard {
         if let Some(verdict) = self.check_source(self.shared.facing(at.meta.ingress), parsed.source) {
             return Err(Fate::Done(verdict));
         }
+        let target = self.dormant(parsed, key.protocol);
         let hairpin = match self.shared.local_to(self.shared.facing(meta.ingress), parsed.destination) {
             Some(Local::Own(_)) => return Err(self.local_packet(at, Side::Inside, bytes, sink)),
             Some(Local::Broadcast(_)) => return Err(Fate::Done(Verdict::DestinationInvalid)),
             Some(Local::OwnAndPool(_, address)) => {
-                if self.shared.owner(address, key.protocol, parsed.destination_port).is_none()
-                    || key.protocol == Protocol::Icmp
+                if target.is_none()
+                    && (self.shared.owner(address, key.protocol, parsed.destination_port).is_none()
+                        || key.protocol == Protocol::Icmp)
                 {
                     return Err(self.local_packet(at, Side::Inside, bytes, sink));
                 }
@@ -205,8 +207,12 @@ impl Shard {
         if !destination_is_valid(parsed.destination) {
             return Err(Fate::Done(Verdict::DestinationInvalid));
         }
-        if parsed.class == Class::IcmpReply {
-            // An answer to nothing: queries from outside do not pass a NAPT, so no reply is due.
+        let is_answer = parsed.class == Class::IcmpReply;
+        let answers = is_answer
+            && found.is_some_and(|index| self.is_alive(index, now))
+            && self.shared.statics.by_internal(key).is_some();
+        if is_answer && !answers {
+            // An answer to nothing: queries from outside do not pass a NAPT, so no reply is due. They pass basic NAT.
             return Err(Fate::Done(Verdict::IcmpTypeUnsupported));
         }
         let remote_port = remote_port(key.protocol, parsed.destination_port);
@@ -228,8 +234,14 @@ impl Shard {
             let owner = self.shared.owner(address, key.protocol, parsed.destination_port);
             let has_owner =
                 owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_mapped(mapping, now));
-            if key.protocol == Protocol::Icmp || !has_owner {
+            let is_napt_query = key.protocol == Protocol::Icmp && !answers;
+            if target.is_none() && (is_napt_query || !has_owner) {
                 return Err(Fate::Done(Verdict::NoMapping));
+            }
+            if let Some(target) = target
+                && !self.shared.may_hairpin(key.realm, target.realm)
+            {
+                return Err(Fate::Done(Verdict::HairpinRefused));
             }
             // A mapping of another worker says its realm there, in the second half.
             if let Some((worker, mapping)) = owner
@@ -368,7 +380,11 @@ impl Shard {
                     source: address,
                     source_port: port,
                     // A query identifier stands for both ports.
-                    destination_port: parsed.destination_port,
+                    destination_port: if parsed.protocol() == Some(Protocol::Icmp) {
+                        port
+                    } else {
+                        parsed.destination_port
+                    },
                     identification: identification.unwrap_or(parsed.identification),
                     ..*parsed
                 };

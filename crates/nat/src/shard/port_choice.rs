@@ -38,7 +38,13 @@ impl Shard {
         let paired = match (slice, facts.pooling) {
             (Some(slice), _) => facts.address(slice.address),
             (None, Pooling::Arbitrary) => UNPAIRED,
-            (None, Pooling::Paired) => self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?,
+            (None, Pooling::Paired) => {
+                let home = self.static_home(key, pool);
+                let suits = home.filter(|home| facts.one_to_one || self.has_room(facts, *home, key, class));
+                let chosen = suits.or_else(|| self.choose_address(key, facts, class));
+                // Static mappings need no room.
+                chosen.or(home).ok_or(Verdict::PortsExhausted)?
+            }
         };
         let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
         if paired != UNPAIRED {
@@ -107,10 +113,19 @@ impl Shard {
         Err(Verdict::PortsExhausted)
     }
 
+    /// Whether a port is withheld for a forward: whoever has it gives it back to nobody.
+    #[inline]
+    pub(super) fn is_forwarded(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let statics = &self.shared.statics;
+        !statics.is_empty() && statics.is_forwarded(self.shared.address(address).to_bits(), protocol, port)
+    }
+
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
     #[inline]
     pub(super) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
-        self.shared.ports.release_vacant(address, protocol, port);
+        if !self.is_forwarded(address, protocol, port) {
+            self.shared.ports.release_vacant(address, protocol, port);
+        }
     }
 }
 

@@ -27,6 +27,10 @@ const AHEAD: usize = 8;
 impl Shard {
     /// How long the port of this mapping rests when it ends now.
     pub(super) fn rest_of(mapping: &Mapping, facts: &PoolFacts) -> Duration {
+        if facts.one_to_one {
+            // Nobody else ever gets it (RFC 6888 REQ-8B).
+            return Duration::ZERO;
+        }
         let protocol = mapping.protocol();
         let at_once = facts.reuse_at_once;
         let is_filtered = facts.filtering[protocol.index()] != Filtering::EndpointIndependent;
@@ -52,6 +56,9 @@ impl Shard {
         rest: Duration,
     ) {
         self.shared.ports.vacate(address, protocol, port);
+        if self.is_forwarded(address, protocol, port) {
+            return;
+        }
         if rest == Duration::ZERO {
             self.give_back_port(address, protocol, port);
             return;

@@ -234,6 +234,10 @@ impl Shard {
             self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];
         let class = port_class(key.port, &facts);
+        let dormant = self.shared.statics.by_internal(key);
+        if facts.one_to_one && dormant.is_none() {
+            return Err(Verdict::PortsExhausted);
+        }
         let foreseen = foresight.subscriber;
         let known = if foreseen != 0 && self.subscribers.is(foreseen, key.realm, key.address) {
             Some(foreseen)
@@ -249,7 +253,11 @@ impl Shard {
             return Err(verdict);
         }
         let aim = foresight.aim.filter(|_| known == Some(foreseen));
-        let (address, port) = match self.take_port(now, key, &facts, class, subscriber, aim) {
+        let taken = match dormant {
+            Some((external, kind)) => self.claim_static(key.protocol, external, kind).ok_or(Verdict::PortsExhausted),
+            None => self.take_port(now, key, &facts, class, subscriber, aim),
+        };
+        let (address, port) = match taken {
             Ok(taken) => taken,
             Err(verdict) => {
                 self.forget_subscriber_if_new(subscriber, is_new);

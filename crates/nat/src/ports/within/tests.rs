@@ -14,7 +14,8 @@ const A: AddressIndex = AddressIndex(0);
 const NOW: Instant = Instant::ORIGIN;
 
 fn table(first: u16, last: u16, reserved: Vec<u16>) -> PortTable {
-    let table = PortTable::new(&[AddressSpec { port_min: first, port_max: last, reserved }]).expect("memory suffices");
+    let table = PortTable::new(&[AddressSpec { port_min: first, port_max: last, reserved, ..AddressSpec::default() }])
+        .expect("memory suffices");
     table.prepare_blocks().expect("memory suffices");
     table
 }

@@ -1,0 +1,190 @@
+//! Static forwards and one-to-one pools: each external and each internal endpoint has one other side.
+
+use core::net::Ipv4Addr;
+use core::ops::RangeInclusive;
+use std::collections::HashMap;
+
+use nat::Protocol;
+use nat::types::Side;
+
+use crate::check::Reach;
+use crate::check::interfaces::vrf_names;
+use crate::draft::Draft;
+use crate::draft::forward::ForwardDraft;
+use crate::draft::interface::VRF_DEFAULT;
+use crate::draft::pool::PoolDraft;
+use crate::report::Place;
+use crate::report::Report;
+use crate::report::nearest;
+use crate::report::one_of;
+use crate::section::quoted;
+
+/// Ports of an address that are forwarded already, and by whom.
+type Taken<'d> = HashMap<(Protocol, String, Ipv4Addr), Vec<(RangeInclusive<u16>, &'d ForwardDraft)>>;
+
+/// Checks one-to-one pools and forwards; `addresses` are those of the pools.
+pub(crate) fn check(
+    draft: &Draft,
+    addresses: &[Vec<Ipv4Addr>],
+    reaches: &[Reach],
+    is_network_clean: bool,
+    report: &mut Report,
+) {
+    for (pool, addresses) in draft.pools.iter().zip(addresses) {
+        if let Some(line) = &pool.one_to_one {
+            one_to_one(draft, pool, addresses.len() as u64, line, report);
+        }
+    }
+    let mut pool_of: HashMap<Ipv4Addr, &PoolDraft> = HashMap::new();
+    for (pool, addresses) in draft.pools.iter().zip(addresses) {
+        pool_of.extend(addresses.iter().map(|address| (*address, pool)));
+    }
+    let (mut outside, mut inside): (Taken<'_>, Taken<'_>) = (HashMap::new(), HashMap::new());
+    for forward in &draft.forwards {
+        external(forward, &pool_of, report);
+        internal(forward, draft, reaches, is_network_clean, report);
+        once(forward, &mut outside, &mut inside, report);
+    }
+}
+
+/// As many addresses as subscribers, of one VRF, and nobody else's.
+fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, report: &mut Report) {
+    let subscribers: u64 = pool.subscribers.iter().map(|prefix| 1_u64 << (32 - prefix.value.length())).sum();
+    // Addresses that are faulty have been told already.
+    if addresses > 0 && addresses != subscribers {
+        let problem = format!("pairs {addresses} addresses with {subscribers} subscribers");
+        let remedy = "write as many addresses as the prefixes in subscribers have";
+        report.fault(place, problem, "one_to_one = true", remedy);
+    }
+    let vrfs = vrf_names(&draft.interfaces);
+    let served = vrfs.iter().filter(|vrf| pool.serves(vrf)).count();
+    if served > 1 {
+        let problem = "gives an address to one subscriber, but serves several VRFs";
+        report.fault(place, problem, format!("VRFs: {served}"), "write vrfs = [\"NAME\"]");
+    }
+    for own in &pool.subscribers {
+        let others = draft.pools.iter().filter(|other| other.place != pool.place && other.shares_vrf_with(pool));
+        for other in others.flat_map(|other| &other.subscribers) {
+            if other.value.length() > own.value.length() && other.value.overlaps(own.value) {
+                let problem = format!("takes subscribers from the one-to-one pool \"{}\"", pool.label());
+                let remedy = "serve them by one of the two pools";
+                report.fault(&other.place, problem, other.value.to_string(), remedy);
+            }
+        }
+    }
+}
+
+fn external(forward: &ForwardDraft, pool_of: &HashMap<Ipv4Addr, &PoolDraft>, report: &mut Report) {
+    let Some(external) = &forward.external else { return };
+    match pool_of.get(&external.value) {
+        None if pool_of.is_empty() => {}
+        None => {
+            let remedy = "write an address of a pool";
+            report.fault(&external.place, "is the address of no pool", external.value.to_string(), remedy);
+        }
+        Some(pool) if pool.one_to_one.is_some() => {
+            let problem =
+                format!("is an address of the one-to-one pool \"{}\", all of whose ports are forwarded", pool.label());
+            report.fault(
+                &external.place,
+                problem,
+                external.value.to_string(),
+                "remove the forward, or use another address",
+            );
+        }
+        Some(_) => {}
+    }
+}
+
+fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
+    let vrf = forward.vrf.as_ref().map_or(VRF_DEFAULT, |vrf| vrf.value.as_str());
+    let known = vrf_names(&draft.interfaces);
+    if let Some(written) = forward.vrf.as_ref().filter(|vrf| vrf.given && !known.contains(&vrf.value)) {
+        let names = known.iter().map(String::as_str);
+        let remedy = match nearest(&written.value, names.clone()) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => format!("write the vrf of an inside interface: {}", one_of(names.take(4))),
+        };
+        report.fault(&written.place, "is the VRF of no interface", quoted(&written.value), remedy);
+        return;
+    }
+    if let (Some(ports), None) = (&forward.ports, forward.inside_ports()) {
+        let first = forward.inside_port.as_ref().map_or(0, |first| first.value);
+        let place = forward.inside_port.as_ref().map_or(&ports.place, |first| &first.place);
+        let count = ports.value.end() - ports.value.start();
+        let problem = format!("leads {} ports beyond 65535", u64::from(count) + 1);
+        let remedy = format!("write {} or less", 65_535 - count);
+        report.fault(place, problem, first.to_string(), remedy);
+    }
+    let Some(inside) = &forward.inside else { return };
+    let address = inside.value;
+    let own = draft.interfaces.iter().filter(|interface| interface.side == Some(Side::Inside));
+    if own.flat_map(|interface| &interface.addresses).any(|own| own.value.address == address) {
+        report.fault(
+            &inside.place,
+            "is Natrix's own address",
+            address.to_string(),
+            "write the address of a subscriber",
+        );
+        return;
+    }
+    // As the engine finds it: the longest prefix.
+    let serving = draft.pools.iter().filter(|pool| pool.serves(vrf)).flat_map(|pool| {
+        pool.subscribers
+            .iter()
+            .filter(|prefix| prefix.value.contains(address))
+            .map(move |prefix| (prefix.value.length(), pool))
+    });
+    match serving.max_by_key(|(length, _)| *length) {
+        None if draft.pools.is_empty() => {}
+        None => {
+            let remedy = "add its prefix to the subscribers of a pool";
+            report.fault(&inside.place, "is served by no pool", address.to_string(), remedy);
+        }
+        Some((_, pool)) if pool.one_to_one.is_some() => {
+            let problem = format!("has an address of its own in the one-to-one pool \"{}\"", pool.label());
+            report.fault(&inside.place, problem, address.to_string(), "remove the forward");
+        }
+        Some(_) => {
+            let is_there = |reach: &Reach| reach.side == Side::Inside && reach.prefix.contains(address);
+            if is_network_clean && !reaches.iter().any(is_there) {
+                let remedy = "add an inside [[route]] or interface that leads there";
+                let problem = "can not be reached by any inside interface or route";
+                report.fault(&inside.place, problem, address.to_string(), remedy);
+            }
+        }
+    }
+}
+
+/// No endpoint of either side twice.
+fn once<'d>(forward: &'d ForwardDraft, outside: &mut Taken<'d>, inside: &mut Taken<'d>, report: &mut Report) {
+    let vrf = forward.vrf.as_ref().map_or(VRF_DEFAULT, |vrf| vrf.value.as_str());
+    let ends = [
+        (
+            outside,
+            forward.external.as_ref(),
+            forward.ports.as_ref().map(|ports| ports.value.clone()),
+            String::new(),
+            "external",
+        ),
+        (inside, forward.inside.as_ref(), forward.inside_ports(), vrf.to_owned(), "internal"),
+    ];
+    for (taken, address, ports, vrf, side) in ends {
+        let (Some(address), Some(ports)) = (address, ports) else { continue };
+        for protocol in forward.protocols {
+            let known = taken.entry((*protocol, vrf.clone(), address.value)).or_default();
+            let overlap = known.iter().find_map(|(other, by)| {
+                let (first, last) = ((*other.start()).max(*ports.start()), (*other.end()).min(*ports.end()));
+                (first <= last).then_some((first, last, *by))
+            });
+            if let Some((first, last, by)) = overlap {
+                let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
+                let problem = format!("forwards {side} ports that the forward {} has", by.place.on_line());
+                let seen = format!("{protocol} {}:{range}", address.value);
+                report.fault(&forward.place, problem, seen, "forward each port once");
+                break;
+            }
+            known.push((ports.clone(), forward));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Static mappings: dormant until a packet wakes them, from either side (see [`statics`](crate::statics)).
+
+use super::Arrival;
+use super::Fate;
+use super::Foresight;
+use super::Shard;
+use super::inbound::Via;
+use super::inbound::hand_inbound;
+use super::outbound::Flow;
+use super::outbound::remote_port;
+use crate::mapping::InternalKey;
+use crate::mapping::NewSession;
+use crate::packet::Sink;
+use crate::parse::Class;
+use crate::parse::Parsed;
+use crate::settings::Admission;
+use crate::settings::Filtering;
+use crate::shared::PoolFacts;
+use crate::statics::Inside;
+use crate::statics::Kind;
+use crate::tcp;
+use crate::tcp::TcpState;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::verdict::Verdict;
+use wire::tcp::Flags;
+
+impl Shard {
+    /// The static mapping that a packet is addressed to, if it is to one, whether awake or not.
+    #[inline]
+    pub(super) fn dormant(&self, parsed: &Parsed, protocol: Protocol) -> Option<Inside> {
+        let statics = &self.shared.statics;
+        if statics.is_empty() {
+            return None;
+        }
+        statics.by_external(parsed.destination, protocol, parsed.destination_port)
+    }
+
+    /// The filter that a packet to a mapping meets: of a static one the pool's only where that was asked for.
+    pub(super) fn filtering_of(&self, parsed: &Parsed, protocol: Protocol, facts: &PoolFacts) -> Filtering {
+        match self.dormant(parsed, protocol) {
+            Some(inside) if inside.admission == Admission::Anyone => Filtering::EndpointIndependent,
+            _ => facts.filtering[protocol.index()],
+        }
+    }
+
+    /// The address of a new subscriber's static mappings, if it is one of his pool.
+    pub(super) fn static_home(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
+        let home = self.shared.address_index(self.shared.statics.home(key.realm, key.address)?.into())?;
+        (self.shared.pool_of(home) == pool).then_some(home)
+    }
+
+    /// Takes the external endpoint that belongs to a static mapping. None when somebody has it still who got it before the
+    /// configuration said so.
+    pub(super) fn claim_static(
+        &self,
+        protocol: Protocol,
+        external: Endpoint,
+        kind: Kind,
+    ) -> Option<(AddressIndex, u16)> {
+        let address = self.shared.address_index(external.address)?;
+        let is_free = match kind {
+            Kind::OneToOne => self.shared.ports.claim(address, protocol, external.port),
+            // Its bit is set for ever, so that nobody gets it.
+            Kind::Forward => self.shared.owner(address, protocol, external.port).is_none(),
+        };
+        is_free.then_some((address, external.port))
+    }
+
+    /// A packet to a static mapping that is not awake: it is made if the packet may open it. `dead` is what is left of the last
+    /// mapping with this external endpoint.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "what the caller found out")]
+    pub(super) fn wake<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        address: AddressIndex,
+        inside: &Inside,
+        dead: Option<u32>,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        if via == Via::Outside
+            && let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source)
+        {
+            return Fate::Done(verdict);
+        }
+        let worker = self.shared.worker_of_subscriber(inside.address);
+        if worker != self.worker {
+            return hand_inbound(at, worker, via);
+        }
+        if via == Via::Hairpin && !self.shared.may_hairpin(self.shared.realm_of(meta.ingress), inside.realm) {
+            return Fate::Done(Verdict::HairpinRefused);
+        }
+        if let Err(verdict) = may_open(parsed, protocol) {
+            return Fate::Done(verdict);
+        }
+        let facts = *self.shared.facts(address);
+        if self.filtering_of(parsed, protocol, &facts) != Filtering::EndpointIndependent {
+            return if protocol == Protocol::Tcp { self.hold_syn(at, bytes) } else { Fate::Done(Verdict::Filtered) };
+        }
+        let hop = match self.way_in_to(at, bytes, inside.realm, inside.address, via, sink) {
+            Ok(hop) => hop,
+            Err(fate) => return fate,
+        };
+        let key = inside.key(protocol);
+        let hash = self.hash_of(&key);
+        let left = self.find_mapping(&key, hash);
+        if left.is_some_and(|index| self.is_alive(index, now)) {
+            // The internal endpoint has another external one, from before the configuration said so.
+            return Fate::Done(Verdict::NoMapping);
+        }
+        for index in dead.into_iter().chain(left.filter(|index| dead != Some(*index))) {
+            if !self.may_end_mapping() {
+                return Fate::Done(Verdict::LogFull);
+            }
+            self.end_mapping(now, index);
+        }
+        let index = match self.create_mapping(now, &key, &Foresight::of(hash)) {
+            Ok(index) => index,
+            Err(verdict) => {
+                self.note_refusal(now, &key, verdict);
+                return Fate::Done(verdict);
+            }
+        };
+        let is_tcp = protocol == Protocol::Tcp;
+        let new = NewSession {
+            remote_address: parsed.source,
+            remote_port: remote_port(protocol, parsed.source_port),
+            state: if is_tcp { TcpState::OpeningInbound } else { TcpState::Established },
+            opened_from: Side::Outside,
+            hairpin: self.shared.local.lookup(parsed.source).is_some(),
+            expires: now + self.idle_time(protocol),
+        };
+        match self.create_session(now, index, &new, Shard::hashed_by(&facts, protocol)) {
+            Ok(session) => self.established_inbound(at, bytes, Flow { index, session: Some(session) }, &hop, via, sink),
+            Err(verdict) => Fate::Done(verdict),
+        }
+    }
+}
+
+/// Whether a packet to a static mapping may open it.
+///
+/// # Errors
+/// Its verdict when it may not.
+pub(super) fn may_open(parsed: &Parsed, protocol: Protocol) -> Result<(), Verdict> {
+    match parsed.class {
+        // Only the first fragment of a datagram, which has the ports, opens anything.
+        Class::LaterFragment => Err(Verdict::FragmentRefused),
+        // An answer to what nobody asked.
+        Class::IcmpReply => Err(Verdict::NoMapping),
+        _ if parsed.fragment_offset != 0 => Err(Verdict::FragmentRefused),
+        _ if protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) => Err(Verdict::TcpNoSession),
+        _ => Ok(()),
+    }
+}

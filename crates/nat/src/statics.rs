@@ -1,0 +1,286 @@
+//! External endpoints that belong to one internal endpoint for ever: static port forwards, and one-to-one pools.
+//!
+//! Such a mapping is *dormant*: no record stands for it until the first packet, from either side, wakes it; then it is a
+//! mapping like any other, but for its external endpoint, which is not chosen but stands here. When it ends it falls asleep again,
+//! and nobody else ever gets its port.
+//!
+//! ```text
+//!   forwards      by external   protocol | address | port ──► range of ports ──► realm, inside address, port
+//!                 by inside     realm | protocol | address | port ──► range ──► external address, port
+//!   one-to-one    by external   address ──► run of addresses ──► realm, inside address; the port stays
+//!                 by inside     realm | address ──► run ──► external address
+//! ```
+//!
+//! Sorted lists, searched by halving: asked only where a mapping is made or missing. Whether a subscriber can have anything here
+//! is asked for each new mapping, and a bitmap that stays in the cache says no.
+
+use core::net::Ipv4Addr;
+
+use crate::mapping::InternalKey;
+use crate::settings::Admission;
+use crate::settings::Forward;
+use crate::settings::Settings;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+
+#[cfg(test)]
+mod tests;
+
+/// Bits of the filter for each inside address in it.
+const FILTER_BITS_PER_ADDRESS: usize = 16;
+
+/// Where a static mapping leads, seen from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inside {
+    pub(crate) realm: RealmId,
+    pub(crate) address: u32,
+    pub(crate) port: u16,
+    pub(crate) kind: Kind,
+    /// Who may open it from outside.
+    pub(crate) admission: Admission,
+}
+
+impl Inside {
+    pub(crate) fn key(&self, protocol: Protocol) -> InternalKey {
+        InternalKey { realm: self.realm, protocol, address: self.address, port: self.port }
+    }
+}
+
+/// What makes a mapping static.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A port forward.
+    Forward,
+    /// A one-to-one pool.
+    OneToOne,
+}
+
+/// So many keys in a row, and what the first of them stands for.
+#[derive(Clone, Copy, Debug)]
+struct Run<T> {
+    first: u64,
+    last: u64,
+    to: T,
+}
+
+/// Runs in order, none overlapping another.
+#[derive(Debug)]
+struct Runs<T>(Box<[Run<T>]>);
+
+impl<T: Copy> Runs<T> {
+    fn new(mut runs: Vec<Run<T>>) -> Runs<T> {
+        runs.sort_by_key(|run| run.first);
+        debug_assert!(runs.windows(2).all(|two| two[0].last < two[1].first), "checked by who wrote the settings");
+        Runs(runs.into_boxed_slice())
+    }
+
+    /// The run that holds `key`, and how far into it that is.
+    #[inline]
+    fn find(&self, key: u64) -> Option<(&T, u64)> {
+        let behind = self.0.partition_point(|run| run.first <= key);
+        let run = self.0.get(behind.checked_sub(1)?)?;
+        (key <= run.last).then(|| (&run.to, key - run.first))
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Statics {
+    forwards_by_external: Runs<(RealmId, u32, u16, Admission)>,
+    forwards_by_inside: Runs<(u32, u16)>,
+    pairs_by_external: Runs<(RealmId, u32, Admission)>,
+    pairs_by_inside: Runs<u32>,
+    /// By inside address the external address of its first forward.
+    homes: Runs<u32>,
+    /// Bit number: upper bits of the scattered inside address. Empty when there is nothing static.
+    filter: Box<[u64]>,
+    filter_shift: u32,
+}
+
+fn external_key(protocol: Protocol, address: u32, port: u16) -> u64 {
+    (protocol as u64) << 48 | u64::from(address) << 16 | u64::from(port)
+}
+
+fn inside_key(realm: RealmId, protocol: Protocol, address: u32, port: u16) -> u64 {
+    debug_assert!(realm.0 < 1 << 14, "a realm fits what is left of the key");
+    u64::from(realm.0) << 50 | external_key(protocol, address, port)
+}
+
+fn host_key(realm: RealmId, address: u32) -> u64 {
+    u64::from(realm.0) << 32 | u64::from(address)
+}
+
+/// Spreads addresses in a row evenly over the upper bits.
+#[inline(always)]
+fn scatter(address: u32) -> u32 {
+    address.wrapping_mul(0x9e37_79b1)
+}
+
+impl Statics {
+    /// What the settings say.
+    pub(crate) fn new(settings: &Settings) -> Statics {
+        let forwards = &settings.forwards;
+        let by_external = forwards.iter().map(|forward| {
+            let first = external_key(forward.protocol, forward.external.to_bits(), forward.ports.0);
+            let to = (forward.realm, forward.inside.to_bits(), forward.inside_port, forward.admission);
+            Run { first, last: first + forward.span(), to }
+        });
+        let by_inside = forwards.iter().map(|forward| {
+            let first = inside_key(forward.realm, forward.protocol, forward.inside.to_bits(), forward.inside_port);
+            Run { first, last: first + forward.span(), to: (forward.external.to_bits(), forward.ports.0) }
+        });
+        let mut homes: Vec<Run<u32>> = Vec::new();
+        let mut hosts: Vec<(u64, usize)> = forwards
+            .iter()
+            .enumerate()
+            .map(|(position, forward)| (host_key(forward.realm, forward.inside.to_bits()), position))
+            .collect();
+        hosts.sort_unstable();
+        hosts.dedup_by_key(|host| host.0);
+        homes.extend(hosts.iter().map(|(key, position)| Run {
+            first: *key,
+            last: *key,
+            to: forwards[*position].external.to_bits(),
+        }));
+        let (pairs_by_external, pairs_by_inside) = pairs(settings);
+        let paired: u64 = pairs_by_inside.iter().map(|run| run.last - run.first + 1).sum();
+        let concerned = hosts.len() as u64 + paired;
+        let bits =
+            if concerned == 0 { 0 } else { (concerned as usize * FILTER_BITS_PER_ADDRESS).next_power_of_two().max(64) };
+        let mut statics = Statics {
+            forwards_by_external: Runs::new(by_external.collect()),
+            forwards_by_inside: Runs::new(by_inside.collect()),
+            pairs_by_external: Runs::new(pairs_by_external),
+            pairs_by_inside: Runs::new(pairs_by_inside),
+            homes: Runs::new(homes),
+            filter: vec![0; bits / 64].into_boxed_slice(),
+            filter_shift: 32_u32.saturating_sub(bits.max(1).ilog2()),
+        };
+        for (key, _) in hosts {
+            statics.note(key as u32);
+        }
+        for run in 0..statics.pairs_by_inside.0.len() {
+            let Run { first, last, .. } = statics.pairs_by_inside.0[run];
+            for key in first..=last {
+                statics.note(key as u32);
+            }
+        }
+        statics
+    }
+
+    fn note(&mut self, address: u32) {
+        let bit = self.filter_bit(address);
+        self.filter[bit / 64] |= 1 << (bit % 64);
+    }
+
+    #[inline(always)]
+    fn filter_bit(&self, address: u32) -> usize {
+        // With a filter of 2^32 bits nothing is shifted; there is none larger.
+        (scatter(address) >> self.filter_shift) as usize
+    }
+
+    /// Whether nothing is static.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.filter.is_empty()
+    }
+
+    /// Whether a subscriber with this address may have something static. No is certain.
+    #[inline(always)]
+    pub(crate) fn may_concern(&self, inside_address: u32) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let bit = self.filter_bit(inside_address);
+        self.filter[bit / 64] >> (bit % 64) & 1 != 0
+    }
+
+    /// Whose an external endpoint is.
+    pub(crate) fn by_external(&self, address: u32, protocol: Protocol, port: u16) -> Option<Inside> {
+        if self.is_empty() {
+            return None;
+        }
+        if let Some((to, offset)) = self.forwards_by_external.find(external_key(protocol, address, port)) {
+            let (realm, address, first, admission) = *to;
+            return Some(Inside { realm, address, port: first + offset as u16, kind: Kind::Forward, admission });
+        }
+        let (to, offset) = self.pairs_by_external.find(u64::from(address))?;
+        let (realm, first, admission) = *to;
+        Some(Inside { realm, address: first + offset as u32, port, kind: Kind::OneToOne, admission })
+    }
+
+    /// The external endpoint that an internal one has for ever.
+    pub(crate) fn by_internal(&self, key: &InternalKey) -> Option<(Endpoint, Kind)> {
+        if !self.may_concern(key.address) {
+            return None;
+        }
+        let internal = inside_key(key.realm, key.protocol, key.address, key.port);
+        if let Some((to, offset)) = self.forwards_by_inside.find(internal) {
+            return Some((Endpoint::new(Ipv4Addr::from_bits(to.0), to.1 + offset as u16), Kind::Forward));
+        }
+        let (first, offset) = self.pairs_by_inside.find(host_key(key.realm, key.address))?;
+        Some((Endpoint::new(Ipv4Addr::from_bits(first + offset as u32), key.port), Kind::OneToOne))
+    }
+
+    /// The external address of a subscriber's static mappings, which suits the others of his best (RFC 4787 §4.1 REQ-2).
+    pub(crate) fn home(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
+        if !self.may_concern(inside_address) {
+            return None;
+        }
+        let key = host_key(realm, inside_address);
+        let pair = self.pairs_by_inside.find(key).map(|(first, offset)| first + offset as u32);
+        pair.or_else(|| self.homes.find(key).map(|(home, _)| *home))
+    }
+
+    /// Whether an external address belongs to a one-to-one pool.
+    pub(crate) fn is_one_to_one(&self, address: u32) -> bool {
+        self.pairs_by_external.find(u64::from(address)).is_some()
+    }
+
+    /// Whether a port of a pool's address is withheld for a forward.
+    pub(crate) fn is_forwarded(&self, address: u32, protocol: Protocol, port: u16) -> bool {
+        self.forwards_by_external.find(external_key(protocol, address, port)).is_some()
+    }
+}
+
+impl Forward {
+    /// Ports beyond the first.
+    fn span(&self) -> u64 {
+        u64::from(self.ports.1 - self.ports.0)
+    }
+}
+
+/// The one-to-one pools, by external and by inside address: the n-th address of a pool is that of its n-th subscriber.
+#[expect(clippy::type_complexity, reason = "two lists of runs, taken apart at once")]
+fn pairs(settings: &Settings) -> (Vec<Run<(RealmId, u32, Admission)>>, Vec<Run<u32>>) {
+    let (mut by_external, mut by_inside) = (Vec::<Run<(RealmId, u32, Admission)>>::new(), Vec::<Run<u32>>::new());
+    for pool in settings.pools.iter().filter(|pool| pool.one_to_one) {
+        let inside = pool.subscribers.iter().flat_map(|prefix| prefix.address().to_bits()..=prefix.last().to_bits());
+        for (external, inside) in pool.addresses.iter().zip(inside) {
+            let external = external.to_bits();
+            let realm = pool.realm();
+            match (by_external.last_mut(), by_inside.last_mut()) {
+                // One more of the same run on both sides.
+                (Some(outer), Some(inner))
+                    if outer.last + 1 == u64::from(external)
+                        && inner.last + 1 == host_key(realm, inside)
+                        && outer.to.0 == realm
+                        && outer.to.1 + (outer.last - outer.first) as u32 + 1 == inside =>
+                {
+                    outer.last += 1;
+                    inner.last += 1;
+                }
+                _ => {
+                    // Its own filtering says who may.
+                    let admission = Admission::AsPool;
+                    let key = u64::from(external);
+                    by_external.push(Run { first: key, last: key, to: (realm, inside, admission) });
+                    let key = host_key(realm, inside);
+                    by_inside.push(Run { first: key, last: key, to: external });
+                }
+            }
+        }
+    }
+    (by_external, by_inside)
+}
