@@ -134,6 +134,9 @@ impl Default for AddressSpec {
     }
 }
 
+/// One bit a port of an address and protocol that is never given out.
+type Gaps = Arc<[u64; WORDS]>;
+
 /// The external ports of all addresses of an instance.
 pub struct PortTable {
     used: Arena<AtomicU64>,
@@ -146,7 +149,7 @@ pub struct PortTable {
     offered: Box<[[(u16, u16); Protocol::COUNT]]>,
     /// By address and protocol, what reserved and forwarded ports leave of its range, if there are any: shared by neighbours with
     /// equal specs.
-    reserved: Box<[[Option<Arc<[u64; WORDS]>>; Protocol::COUNT]]>,
+    reserved: Box<[[Option<Gaps>; Protocol::COUNT]]>,
     paired: Box<[AtomicU32]>,
     /// Which ports are leased in blocks.
     pub(crate) blocks: BlockTable,

@@ -49,7 +49,7 @@ impl Inside {
 
 /// What makes a mapping static.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A port forward.
     Forward,
     /// A one-to-one pool.
@@ -231,11 +231,6 @@ impl Statics {
         let key = host_key(realm, inside_address);
         let pair = self.pairs_by_inside.find(key).map(|(first, offset)| first + offset as u32);
         pair.or_else(|| self.homes.find(key).map(|(home, _)| *home))
-    }
-
-    /// Whether an external address belongs to a one-to-one pool.
-    pub(crate) fn is_one_to_one(&self, address: u32) -> bool {
-        self.pairs_by_external.find(u64::from(address)).is_some()
     }
 
     /// Whether a port of a pool's address is withheld for a forward.

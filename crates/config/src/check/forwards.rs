@@ -5,6 +5,7 @@ use core::ops::RangeInclusive;
 use std::collections::HashMap;
 
 use nat::Protocol;
+use nat::settings::Allocation;
 use nat::types::Side;
 
 use crate::check::Reach;
@@ -56,6 +57,10 @@ fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, re
         let remedy = "write as many addresses as the prefixes in subscribers have";
         report.fault(place, problem, "one_to_one = true", remedy);
     }
+    if !matches!(pool.allocation.value, None | Some(Allocation::Ports)) {
+        let problem = "gives whole addresses, not ports";
+        report.fault(&pool.allocation.place, problem, "one_to_one = true", "remove allocation");
+    }
     let vrfs = vrf_names(&draft.interfaces);
     let served = vrfs.iter().filter(|vrf| pool.serves(vrf)).count();
     if served > 1 {
@@ -92,7 +97,19 @@ fn external(forward: &ForwardDraft, pool_of: &HashMap<Ipv4Addr, &PoolDraft>, rep
                 "remove the forward, or use another address",
             );
         }
-        Some(_) => {}
+        Some(pool) => outside_blocks(forward, pool, report),
+    }
+}
+
+/// A port inside a leased block would belong to two: logs of blocks could not tell whose it was.
+fn outside_blocks(forward: &ForwardDraft, pool: &PoolDraft, report: &mut Report) {
+    let (Some(ports), Some(range)) = (&forward.ports, &pool.ports) else { return };
+    let is_single = matches!(pool.allocation.value, None | Some(Allocation::Ports));
+    let (first, last) = (*range.value.start(), *range.value.end());
+    if !is_single && ports.value.start() <= &last && ports.value.end() >= &first {
+        let problem = format!("are among the ports {first}-{last} that pool \"{}\" gives out in blocks", pool.label());
+        let seen = format!("{}-{}", ports.value.start(), ports.value.end());
+        report.fault(&ports.place, problem, seen, "forward ports outside of them, or narrow ports of the pool");
     }
 }
 

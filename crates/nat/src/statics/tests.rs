@@ -59,7 +59,6 @@ fn a_range_of_ports_is_forwarded_port_by_port() {
     assert_eq!([79, 80, 90, 91, 443].map(outside), [None, Some(8_000), Some(8_010), None, Some(65_535)]);
     assert_eq!(statics.home(RealmId::default(), u32::from_be_bytes([100, 64, 0, 9])), Some(external));
     assert!(statics.is_forwarded(external, Protocol::Tcp, 8_005));
-    assert!(!statics.is_one_to_one(external));
     let other_realm = InternalKey { realm: RealmId(3), ..key(Protocol::Tcp, [100, 64, 0, 9], 80) };
     assert_eq!(statics.by_internal(&other_realm), None);
 }
@@ -88,7 +87,6 @@ fn a_one_to_one_pool_pairs_addresses_in_order_and_keeps_ports() {
                 assert_eq!(back, (Endpoint::new(external.into(), port), Kind::OneToOne));
             }
         }
-        assert!(statics.is_one_to_one(u32::from_be_bytes(external)));
         assert_eq!(statics.home(RealmId::default(), u32::from_be_bytes(inside)), Some(u32::from_be_bytes(external)));
     }
     assert_eq!(statics.by_internal(&key(Protocol::Udp, [10, 0, 0, 6], 1)), None);
