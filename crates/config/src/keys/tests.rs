@@ -81,7 +81,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((nat.forwards.len(), nat.forwards[0].protocol, forward.protocol), (2, Protocol::Tcp, Protocol::Udp));
     assert_eq!(
         (forward.realm, forward.external, forward.ports),
-        (RealmId(1), [203, 0, 113, 33].into(), (8_000, 8_009))
+        (RealmId(1), [203, 0, 113, 33].into(), (400, 409))
     );
     assert_eq!((forward.inside, forward.inside_port), ([10, 0, 0, 80].into(), 80));
     assert_eq!(forward.admission, Admission::AsPool);
