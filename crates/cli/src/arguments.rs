@@ -561,6 +561,9 @@ pub struct Find {
     /// Address, or address and port (or ICMP query identifier)
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub endpoint: AddressAndPort,
+    /// Answer from this configuration alone, for deterministic pools; no instance is asked
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["protocol", "cursor", "all", "at"])]
+    pub config: Option<PathBuf>,
     /// Only this transport: udp, tcp or icmp
     #[arg(long, value_name = "PROTOCOL")]
     pub protocol: Option<Protocol>,

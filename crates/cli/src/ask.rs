@@ -15,6 +15,7 @@ use crate::execute::connect;
 use crate::human;
 use crate::output::Row;
 use crate::output::json_line;
+use crate::output::print_all;
 use crate::output::print_pages;
 use crate::table::Align;
 use crate::table::Align::Left;
@@ -71,6 +72,14 @@ pub(crate) fn find(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write)
         out,
         notes,
     )
+}
+
+/// Prints answers of `find` that came from elsewhere than a running instance.
+///
+/// # Errors
+/// When they can not be written.
+pub fn print_found(answers: &[FindAnswer], json: bool, out: &mut dyn Write) -> io::Result<()> {
+    print_all(answers, json, out)
 }
 
 /// Runs `why`.

@@ -77,6 +77,21 @@ pub(crate) fn time_of_day(unix_micros: u64) -> String {
     format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
+/// Blocks and slices of a subscriber: `5120-5631, 8192-8703`; the address of one where it is not the paired one. Of many the
+/// first three.
+pub(crate) fn own_ports(all: &[control::OwnPorts], paired: Option<std::net::Ipv4Addr>) -> String {
+    const SHOWN: usize = 3;
+    let one = |ports: &control::OwnPorts| {
+        let range = format!("{}-{}", ports.first_port, ports.last_port);
+        if paired == Some(ports.external_address) { range } else { format!("{}:{range}", ports.external_address) }
+    };
+    let mut parts: Vec<String> = all.iter().take(SHOWN).map(one).collect();
+    if let Some(more) = all.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        parts.push(format!("and {more} more"));
+    }
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

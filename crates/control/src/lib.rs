@@ -44,6 +44,7 @@ pub use objects::FilteringByProtocol;
 pub use objects::FindAnswer;
 pub use objects::Interface;
 pub use objects::Mapping;
+pub use objects::OwnPorts;
 pub use objects::PerProtocol;
 pub use objects::Place;
 pub use objects::Pool;

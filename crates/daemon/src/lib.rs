@@ -22,6 +22,7 @@ pub mod machine;
 pub mod mailbox;
 pub mod neighbour;
 pub mod notify;
+pub mod offline;
 pub mod outlet;
 pub mod quarantine;
 pub mod replay;

@@ -45,6 +45,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::view::OwnPorts;
 
 /// Why an engine could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -304,6 +305,41 @@ impl Shared {
     /// The lease that has an external port, if one has.
     pub fn lease_of(&self, index: AddressIndex, port: u16) -> Option<Lease> {
         self.ports.lease_of(index, port)
+    }
+
+    /// The ports that a subscriber of this pool has for itself: its slice, and the blocks it holds on its paired address, or on any
+    /// of the pool if it has none. For people: reads all leases of these addresses.
+    pub fn own_ports(&self, pool: PoolId, realm: RealmId, inside: Ipv4Addr, paired: Option<Ipv4Addr>) -> Vec<OwnPorts> {
+        let Some(facts) = self.pools.get(pool.index()) else { return Vec::new() };
+        let slice = self.formula(pool).and_then(|formula| formula.slice_of(inside.to_bits()));
+        let mut found: Vec<OwnPorts> = Vec::new();
+        found.extend(slice.map(|slice| OwnPorts {
+            address: self.address(facts.address(slice.address)),
+            first: slice.first,
+            last: slice.last,
+            leased_s: None,
+        }));
+        let addresses = match paired.and_then(|address| self.address_index(address)) {
+            Some(address) => vec![address],
+            None if slice.is_none() => (0..facts.count).map(|n| facts.address(n)).collect(),
+            None => Vec::new(),
+        };
+        for address in addresses {
+            let leases = self.ports.leases_on(address);
+            let mine = leases.filter(|lease| lease.holder.realm == realm && lease.holder.address == inside.to_bits());
+            found.extend(mine.map(|lease| OwnPorts {
+                address: self.address(address),
+                first: lease.block.first_port(),
+                last: lease.block.last_port(),
+                leased_s: Some(lease.since_s),
+            }));
+        }
+        found
+    }
+
+    /// Ports of one address that are leased in blocks.
+    pub fn ports_leased(&self, index: AddressIndex) -> u32 {
+        self.ports.ports_leased(index)
     }
 
     /// The subscriber whose slice an external port is in, if its pool is deterministic.

@@ -89,6 +89,19 @@ pub struct SubscriberView {
     pub mappings: [u32; Protocol::COUNT],
 }
 
+/// Ports that a subscriber has for itself, for all transports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnPorts {
+    /// External address.
+    pub address: Ipv4Addr,
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port.
+    pub last: u16,
+    /// When the block was leased, in seconds; None for a slice, which a formula gives.
+    pub leased_s: Option<u32>,
+}
+
 /// Which mappings or sessions to show; None matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use cli::Check;
+use cli::Find;
 use cli::Replay;
 use cli::Run;
 use config::Config;
@@ -68,6 +69,13 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
         )?;
     }
     Ok(())
+}
+
+/// `natrix find --config`: what the file alone tells, which may be another machine's.
+pub(crate) fn find(arguments: &Find, file: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    let config = load(file, &Machine::default()).map_err(Failure::Configuration)?;
+    let answers = daemon::offline::find(&config.nat, arguments.endpoint.address, arguments.endpoint.port)?;
+    Ok(cli::print_found(&answers, arguments.output.json, out)?)
 }
 
 /// `natrix run`: the data plane, until a signal ends it.

@@ -25,6 +25,9 @@ pub(crate) enum Failure {
     /// The data plane did not come up.
     #[error(transparent)]
     Run(#[from] daemon::run::RunError),
+    /// A question to a configuration.
+    #[error(transparent)]
+    Offline(#[from] daemon::offline::OfflineError),
     /// A replay.
     #[error(transparent)]
     Replay(#[from] daemon::replay::ReplayError),

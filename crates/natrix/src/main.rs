@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use cli::BenchCommand;
 use cli::ClientCommand;
 use cli::Command;
+use cli::Find;
 
 use crate::failure::Failure;
 
@@ -36,6 +37,9 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     match command {
         Command::Client(ClientCommand::Find(arguments)) if arguments.at.is_some() => {
             find_at::run(arguments, out, &mut io::stderr())
+        }
+        Command::Client(ClientCommand::Find(arguments @ Find { config: Some(file), .. })) => {
+            data_plane::find(arguments, file, out)
         }
         Command::Client(command) => Ok(cli::execute(command, out, &mut io::stderr())?),
         Command::Completions { shell } => Ok(cli::completions(*shell, out)?),

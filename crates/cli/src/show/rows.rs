@@ -137,6 +137,7 @@ impl Row for Subscriber {
         ("TCP", Right),
         ("ICMP", Right),
         ("SESSIONS", Right),
+        ("OWN PORTS", Left),
         ("WORKER", Right),
     ];
 
@@ -149,6 +150,7 @@ impl Row for Subscriber {
             human::count(self.mappings.tcp),
             human::count(self.mappings.icmp),
             self.sessions.map_or_else(|| "-".to_owned(), human::count),
+            human::own_ports(&self.own_ports, self.external_address),
             self.worker.to_string(),
         ]
     }

@@ -26,6 +26,7 @@ pub use question::Step;
 pub use question::WhyAnswer;
 pub use session::Direction;
 pub use session::Mapping;
+pub use session::OwnPorts;
 pub use session::Session;
 pub use session::Subscriber;
 pub use status::BackPressure;

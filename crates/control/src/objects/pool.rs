@@ -61,6 +61,15 @@ pub struct Pool {
     pub pooling: Pooling,
     /// Who may send to a mapping.
     pub filtering: FilteringByProtocol,
+    /// How ports are given out: `ports`, `blocks` or `deterministic`.
+    #[serde(default)]
+    pub allocation: String,
+    /// Ports of a block; null where there are none.
+    #[serde(default)]
+    pub block_size: Option<u32>,
+    /// External ports leased in blocks over all addresses, whether in use or not.
+    #[serde(default)]
+    pub ports_leased: u64,
     /// Lowest external port given out.
     pub port_min: u16,
     /// Highest external port given out.
@@ -86,6 +95,9 @@ pub struct PoolAddress {
     pub address: Ipv4Addr,
     /// Subscribers paired with it; for arbitrary pooling null.
     pub subscribers: Option<u64>,
+    /// External ports leased in blocks, whether in use or not.
+    #[serde(default)]
+    pub ports_leased: u64,
     /// External ports in use.
     pub ports_used: PerProtocol,
     /// External ports there are.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::objects::session::Direction;
 use crate::objects::session::Mapping;
+use crate::objects::session::OwnPorts;
 use crate::values::ParseError;
 use crate::values::Protocol;
 use crate::values::VerdictKind;
@@ -46,6 +47,9 @@ pub struct FindAnswer {
     pub external_address: Option<Ipv4Addr>,
     /// Pool of the address.
     pub pool: Option<String>,
+    /// Port blocks and slice of the holder; when an external port was asked for, the one it is in.
+    #[serde(default)]
+    pub own_ports: Vec<OwnPorts>,
     /// The mapping, when a port was asked for and there is one.
     pub mapping: Option<Mapping>,
     /// One sentence for people.

@@ -23,7 +23,20 @@ words!(
     }
 );
 
-/// An internal address with at least one mapping.
+/// External ports that a subscriber has for itself, for all transports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnPorts {
+    /// `block`: leased. `slice`: by the formula of a deterministic pool.
+    pub kind: String,
+    /// External address.
+    pub external_address: Ipv4Addr,
+    /// Lowest port.
+    pub first_port: u16,
+    /// Highest port.
+    pub last_port: u16,
+}
+
+/// An internal address with at least one mapping, or a port block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscriber {
     /// Internal address.
@@ -40,6 +53,9 @@ pub struct Subscriber {
     pub worker: u8,
     /// Mappings.
     pub mappings: PerProtocol,
+    /// Port blocks and slice it has; empty where each mapping takes any port.
+    #[serde(default)]
+    pub own_ports: Vec<OwnPorts>,
     /// Sessions; null when they are not counted by subscriber.
     pub sessions: Option<u64>,
 }

@@ -8,11 +8,13 @@ use control::Direction;
 use control::Fault;
 use control::Filter;
 use control::Mapping;
+use control::OwnPorts;
 use control::PerProtocol;
 use control::Session;
 use control::Subscriber;
 use nat::Protocol;
 use nat::Settings;
+use nat::Shared;
 use nat::tcp::TcpState;
 use nat::types::Endpoint;
 use nat::types::PoolId;
@@ -162,7 +164,19 @@ pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> 
     }
 }
 
-pub(crate) fn subscriber(settings: &Settings, view: &SubscriberView) -> Subscriber {
+/// The ports a subscriber has for itself.
+pub(crate) fn own_ports(ports: &view::OwnPorts) -> OwnPorts {
+    OwnPorts {
+        kind: if ports.leased_s.is_some() { "block" } else { "slice" }.to_owned(),
+        external_address: ports.address,
+        first_port: ports.first,
+        last_port: ports.last,
+    }
+}
+
+pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
+    let settings = shared.settings();
+    let own = shared.own_ports(view.pool, view.realm, view.address, view.external_address);
     Subscriber {
         address: view.address,
         realm: view.realm.0,
@@ -171,6 +185,7 @@ pub(crate) fn subscriber(settings: &Settings, view: &SubscriberView) -> Subscrib
         external_address: view.external_address,
         worker: view.worker.0,
         mappings: per_protocol(view.mappings.map(u64::from)),
+        own_ports: own.iter().map(own_ports).collect(),
         sessions: None,
     }
 }

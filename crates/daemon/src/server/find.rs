@@ -4,9 +4,13 @@ use control::Fault;
 use control::Find;
 use control::FindAnswer;
 use control::List;
+use control::OwnPorts;
 use control::Place;
 use control::Reply;
+use core::net::Ipv4Addr;
+
 use nat::Protocol;
+use nat::deterministic::Owner;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
 use nat::types::RealmId;
@@ -32,6 +36,7 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         vrf: None,
         external_address: None,
         pool: None,
+        own_ports: Vec::new(),
         mapping: None,
         detail,
     };
@@ -41,6 +46,11 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
             Some(port) => holders(instance, find, index, port, &empty)?,
             None => users(instance, find, &empty)?,
         };
+        if answered.replies.is_empty()
+            && let Some(port) = find.port
+        {
+            answered.replies.extend(holder_of_range(instance, index, port, &empty).map(Into::into));
+        }
         if answered.replies.is_empty() {
             let mut nobody = empty(Place::External, format!("nobody holds {queried}, of pool \"{pool}\", now"));
             nobody.pool = Some(pool);
@@ -55,12 +65,26 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         )]));
     }
     let mut realms = (0..instance.settings().realm_names.len()).map(|realm| RealmId(realm as u16));
-    if let Some(pool) = realms.find_map(|realm| instance.shared.pool_for(realm, find.address)) {
+    let served = realms.find_map(|realm| instance.shared.pool_for(realm, find.address).map(|pool| (realm, pool)));
+    if let Some((realm, pool)) = served {
         let mut answered = internal(instance, find, &empty)?;
         if answered.replies.is_empty() {
             let name = convert::pool_name(instance.settings(), pool);
             let mut idle = empty(Place::Internal, format!("{queried} may use pool \"{name}\" and has no mapping now"));
             idle.pool = Some(name);
+            // In a deterministic pool it has ports all the same.
+            let own = instance.shared.own_ports(pool, realm, find.address, None);
+            if let Some(slice) = own.first().filter(|own| own.leased_s.is_none()) {
+                idle.detail = format!(
+                    "{} has ports {}-{} of {}, and no mapping now",
+                    find.address, slice.first, slice.last, slice.address
+                );
+                idle.holder = Some(find.address);
+                idle.realm = Some(realm.0);
+                idle.vrf = Some(convert::vrf_name(instance.settings(), realm));
+                idle.external_address = Some(slice.address);
+                idle.own_ports = own.iter().map(convert::own_ports).collect();
+            }
             answered.replies.push(idle.into());
         }
         return Ok(answered);
@@ -100,10 +124,54 @@ fn holders(
         answer.vrf = Some(mapping.vrf.clone());
         answer.external_address = Some(find.address);
         answer.pool = Some(mapping.pool.clone());
+        answer.own_ports = range_of(instance, index, port).iter().map(|(_, range)| range.clone()).collect();
         answer.mapping = Some(mapping);
         answers.push(answer);
     }
     Ok(whole(answers))
+}
+
+/// Who has the block or slice that an external port is in, and the range.
+fn range_of(instance: &Instance, index: AddressIndex, port: u16) -> Option<((RealmId, Ipv4Addr), OwnPorts)> {
+    let (shared, external_address) = (&instance.shared, instance.shared.address(index));
+    if let Some(lease) = shared.lease_of(index, port) {
+        let range = OwnPorts {
+            kind: "block".to_owned(),
+            external_address,
+            first_port: lease.block.first_port(),
+            last_port: lease.block.last_port(),
+        };
+        return Some(((lease.holder.realm, Ipv4Addr::from_bits(lease.holder.address)), range));
+    }
+    let Some(Owner::Subscriber(inside)) = shared.slice_owner(index, port) else { return None };
+    let pool = shared.pool_of(index);
+    // A deterministic pool serves one VRF.
+    let realms = instance.settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
+    let realm = realms.copied().unwrap_or_default();
+    let slice = *shared.own_ports(pool, realm, inside, None).first()?;
+    Some(((realm, inside), convert::own_ports(&slice)))
+}
+
+/// Who holds an external port that no mapping has, because it is in a block or slice.
+fn holder_of_range(
+    instance: &Instance,
+    index: AddressIndex,
+    port: u16,
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> Option<FindAnswer> {
+    let ((realm, inside), range) = range_of(instance, index, port)?;
+    let OwnPorts { kind, external_address, first_port, last_port } = &range;
+    let detail = format!(
+        "subscriber {inside} has the {kind} {first_port}-{last_port} of {external_address}; no mapping uses port {port} now"
+    );
+    let mut answer = empty(Place::External, detail);
+    answer.holder = Some(inside);
+    answer.realm = Some(realm.0);
+    answer.vrf = Some(convert::vrf_name(instance.settings(), realm));
+    answer.external_address = Some(*external_address);
+    answer.pool = Some(convert::pool_name(instance.settings(), instance.shared.pool_of(index)));
+    answer.own_ports = vec![range];
+    Some(answer)
 }
 
 /// Turns the replies of a list into answers.
@@ -127,6 +195,7 @@ fn users(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> Find
         answer.realm = Some(subscriber.realm);
         answer.vrf = Some(subscriber.vrf.clone());
         answer.external_address = Some(external);
+        answer.own_ports = subscriber.own_ports;
         answer.pool = Some(subscriber.pool);
         Some(answer)
     }))
@@ -171,6 +240,7 @@ fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
             answer.realm = Some(subscriber.realm);
             answer.vrf = Some(subscriber.vrf.clone());
             answer.external_address = subscriber.external_address;
+            answer.own_ports = subscriber.own_ports;
             answer.pool = Some(subscriber.pool);
             Some(answer)
         }

@@ -110,7 +110,7 @@ pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Answered, 
     let filter = convert::engine_filter(instance.settings(), &list.filter)?;
     let answer = |question| if let Question::Subscribers(page) = question { Some(page) } else { None };
     walk(instance, list, filter, Question::Subscribers, answer, |view| {
-        let subscriber = convert::subscriber(instance.settings(), &view);
+        let subscriber = convert::subscriber(&instance.shared, &view);
         let wanted = list.filter.matches(&convert::subscriber_candidate(&subscriber));
         Ok(wanted.then(|| subscriber.into()))
     })
@@ -168,6 +168,7 @@ fn pool_address(instance: &Instance, index: AddressIndex) -> PoolAddress {
         pool: convert::pool_name(instance.settings(), pool),
         address: shared.address(index),
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
+        ports_leased: u64::from(shared.ports_leased(index)),
         ports_used: convert::per_protocol(used),
         ports_total: convert::per_protocol(total),
         utilisation_ratio: fullest(used, total),

@@ -15,6 +15,7 @@ use control::WorkerPackets;
 use nat::Counters;
 use nat::Protocol;
 use nat::Verdict;
+use nat::settings::Allocation;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
 use nat::types::AddressIndex;
@@ -159,6 +160,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         let indices = (0..shared.address_count() as u32).map(AddressIndex);
         let mut used = [0; Protocol::COUNT];
         let mut total = [0; Protocol::COUNT];
+        let mut leased = 0;
         // With arbitrary pooling no address knows who uses it.
         let mut subscribers = match pool.pooling {
             Pooling::Paired => 0,
@@ -166,6 +168,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         };
         for index in indices.filter(|index| shared.pool_of(*index) == id) {
             subscribers += u64::from(shared.paired_subscribers(index));
+            leased += u64::from(shared.ports_leased(index));
             for ((used, total), protocol) in used.iter_mut().zip(&mut total).zip(Protocol::ALL) {
                 *used += u64::from(shared.ports_used(index, protocol));
                 *total += u64::from(shared.ports_available(index, protocol));
@@ -181,6 +184,19 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
                 Pooling::Arbitrary => control::Pooling::Arbitrary,
             },
             filtering: FilteringByProtocol { udp, tcp, icmp },
+            allocation: match pool.allocation {
+                Allocation::Ports => "ports",
+                Allocation::Blocks(_) => "blocks",
+                Allocation::Deterministic { .. } => "deterministic",
+            }
+            .to_owned(),
+            block_size: match pool.allocation {
+                Allocation::Ports => None,
+                Allocation::Blocks(blocks) | Allocation::Deterministic { overflow: blocks, .. } => {
+                    Some(blocks.size.ports())
+                }
+            },
+            ports_leased: leased,
             port_min: pool.port_min,
             port_max: pool.port_max,
             draining: false,

@@ -313,6 +313,16 @@ impl PortTable {
         self.blocks.lease_of(address, port)
     }
 
+    /// The leases of one address, in order. For people: reads all there is to read of it.
+    pub fn leases_on(&self, address: AddressIndex) -> impl Iterator<Item = Lease> + '_ {
+        let grains = 0..=u16::MAX / BlockSize::MIN.ports() as u16;
+        let leases =
+            grains.filter_map(move |grain| self.blocks.lease_of(address, grain * BlockSize::MIN.ports() as u16));
+        // Each grain of a block names it.
+        let mut last = None;
+        leases.filter(move |lease| last.replace(lease.block) != Some(lease.block))
+    }
+
     /// Blocks of this size that could be leased within the range now. For people.
     pub fn blocks_free(&self, range: &PortRange, size: BlockSize) -> u32 {
         let free = self.blocks.free(range.address.index(), size, range.first, range.last);
