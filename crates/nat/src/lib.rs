@@ -11,6 +11,7 @@ pub mod deterministic;
 pub mod event;
 mod fifo_map;
 mod flow;
+pub mod flow_rule;
 pub mod fragments;
 mod held_ports;
 pub mod icmp_quote;

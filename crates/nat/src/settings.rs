@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 
 use crate::blocks::BlockSize;
 use crate::event::EventSettings;
+use crate::flow_rule::FlowRule;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
@@ -311,21 +312,6 @@ pub struct PassRule {
     pub inside: Prefix,
     /// Outside addresses.
     pub outside: Prefix,
-}
-
-/// Which packets from inside open flows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowRule {
-    /// None: any.
-    pub protocol: Option<Protocol>,
-    /// Inside addresses.
-    pub source: Prefix,
-    /// Outside addresses.
-    pub destination: Prefix,
-    /// First and last outside port.
-    pub ports: (u16, u16),
-    /// Where they go instead.
-    pub targets: Vec<u32>,
 }
 
 /// Timers; the defaults are at or above the RFCs' bounds.

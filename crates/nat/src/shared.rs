@@ -453,7 +453,7 @@ impl Shared {
         &self,
         key: &crate::mapping::InternalKey,
         near: (u32, u16),
-    ) -> Option<&crate::settings::FlowRule> {
+    ) -> Option<&crate::flow_rule::FlowRule> {
         self.settings.flow_rules.iter().find(|rule| {
             rule.protocol.is_none_or(|protocol| protocol == key.protocol)
                 && rule.source.contains(Ipv4Addr::from_bits(key.address))

@@ -13,8 +13,9 @@ use core::net::SocketAddrV4;
 
 use nat::Duration;
 use nat::Settings;
+use nat::flow_rule::FlowAction;
+use nat::flow_rule::FlowRule;
 use nat::settings::Filtering;
-use nat::settings::FlowRule;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
@@ -152,6 +153,9 @@ pub trait Variants: Sized {
     /// Flows to these destinations and ports are translated endpoint-dependently, ten thousand of them at most.
     #[must_use]
     fn endpoint_dependent(self, destination: Prefix, ports: (u16, u16)) -> Self;
+    /// And so this becomes of their destination.
+    #[must_use]
+    fn flows(self, destination: Prefix, ports: (u16, u16), action: FlowAction) -> Self;
     /// Lets a protocol through untranslated.
     #[must_use]
     fn pass(self, protocol: u8, inside: Prefix, outside: Prefix) -> Self;
@@ -243,8 +247,12 @@ impl Variants for Settings {
         self
     }
 
-    fn endpoint_dependent(mut self, destination: Prefix, ports: (u16, u16)) -> Settings {
-        self.flow_rules.push(FlowRule { protocol: None, source: Prefix::ALL, destination, ports, targets: Vec::new() });
+    fn endpoint_dependent(self, destination: Prefix, ports: (u16, u16)) -> Settings {
+        self.flows(destination, ports, FlowAction::EndpointDependent)
+    }
+
+    fn flows(mut self, destination: Prefix, ports: (u16, u16), action: FlowAction) -> Settings {
+        self.flow_rules.push(FlowRule { protocol: None, source: Prefix::ALL, destination, ports, action });
         self.limits.flows_max = 10_000;
         self
     }

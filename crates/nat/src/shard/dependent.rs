@@ -33,6 +33,7 @@ use crate::mapping::SessionRef;
 use crate::packet::Sink;
 use crate::parse::Class;
 use crate::parse::Parsed;
+use crate::parse::destination_is_valid;
 use crate::ports::PortClass;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
@@ -57,6 +58,8 @@ const PROBES: usize = 8;
 const LAST_PROBES: usize = 64;
 /// Addresses of a pool looked at, at random, for one with shared ports, when none has a free port.
 const ADDRESS_PROBES: usize = 16;
+/// Tells the hash that chooses targets from others.
+const TARGET_HASH: u64 = 0x7a26;
 /// A shared port that carries nothing goes back after this time: as long as a port is kept from others (RFC 6888 REQ-8).
 const IDLE_SECONDS: u32 = 120;
 /// Flows looked at for each one made since the last call: those that end must not fill the table.
@@ -84,14 +87,22 @@ impl Shard {
     }
 
     /// What the rules say of a packet that belongs to nothing yet: the remote endpoint outside of the flow it is to open; None
-    /// when it is to have a mapping, or its endpoint has one.
+    /// when it is to have a mapping, or its endpoint has one and the destination stays.
     pub(super) fn flow_wanted(&self, key: &InternalKey, near: (u32, u16), has_mapping: bool) -> Option<(u32, u16)> {
-        let rule = self.shared.flow_rule(key, near)?;
-        if self.shared.statics.by_internal(key).is_some() {
-            // Its external endpoint is its own.
+        let action = &self.shared.flow_rule(key, near)?.action;
+        // The external endpoint of a static one is its own, like that of a mapping.
+        let has_own = has_mapping || self.shared.statics.by_internal(key).is_some();
+        if has_own && !action.is_twice() {
             return None;
         }
-        (!has_mapping || !rule.targets.is_empty()).then_some(near)
+        // One subscriber's flows go to one target, whatever their ports.
+        let hash = self.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
+        Some(action.far(key.protocol, near, hash))
+    }
+
+    /// Whether an address can be a flow's remote one: flows are not hairpinned.
+    pub(super) fn is_far_address(&self, address: u32) -> bool {
+        destination_is_valid(address) && self.shared.local.lookup(address).is_none()
     }
 
     /// Makes the flow of a packet that wants one, if it may open anything.
@@ -105,6 +116,9 @@ impl Shard {
         sink: &mut S,
     ) -> Result<u32, Fate> {
         let Arrival { now, meta, parsed } = at;
+        if !self.is_far_address(far.0) {
+            return Err(Fate::Done(Verdict::DestinationInvalid));
+        }
         self.way_out_to(at, bytes, far.0, sink)?;
         if parsed.fragment_offset != 0 {
             // Only the first fragment of a datagram, which has the ports, opens anything.

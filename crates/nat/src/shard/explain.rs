@@ -329,6 +329,9 @@ impl Shard {
         flow: Option<u32>,
         account: &mut Account,
     ) -> Verdict {
+        if flow.is_none() && !self.is_far_address(far.0) {
+            return Verdict::DestinationInvalid;
+        }
         if let Some(verdict) = self.explain_route(Side::Outside, far.0, parsed, account) {
             return verdict;
         }
