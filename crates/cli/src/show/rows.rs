@@ -202,8 +202,8 @@ impl Row for Session {
         vec![
             self.protocol.to_string(),
             human::in_vrf(&self.vrf, self.internal),
-            self.external.to_string(),
-            self.remote.to_string(),
+            if self.shared { format!("{} shared", self.external) } else { self.external.to_string() },
+            self.target.map_or_else(|| self.remote.to_string(), |target| format!("{} > {target}", self.remote)),
             self.state.clone(),
             human::or_dash(self.direction),
             human::duration_or_dash(self.age_us),

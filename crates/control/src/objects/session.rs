@@ -100,8 +100,12 @@ pub struct Session {
     pub internal: SocketAddrV4,
     /// External endpoint.
     pub external: SocketAddrV4,
-    /// Remote endpoint.
+    /// Remote endpoint, as the inside knows it.
     pub remote: SocketAddrV4,
+    /// The remote endpoint outside, where a rule translates the destination too; null where it is `remote`.
+    pub target: Option<SocketAddrV4>,
+    /// Whether other sessions have the same external endpoint towards other remote ones (endpoint-dependent translation).
+    pub shared: bool,
     /// Who sent the first packet; null when that is not recorded.
     pub direction: Option<Direction>,
     /// State of the TCP connection; `active` for UDP and ICMP.

@@ -151,6 +151,8 @@ pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> 
         internal: socket(view.internal),
         external: socket(view.external),
         remote: socket(view.remote),
+        target: view.target.map(socket),
+        shared: view.shared,
         direction: Some(match view.opened_from {
             Side::Inside => Direction::Outbound,
             Side::Outside => Direction::Inbound,

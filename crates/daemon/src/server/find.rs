@@ -13,7 +13,9 @@ use nat::Protocol;
 use nat::deterministic::Owner;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
+use nat::types::MappingIndex;
 use nat::types::RealmId;
+use nat::types::WorkerId;
 
 use super::Answered;
 use super::convert;
@@ -104,11 +106,18 @@ fn holders(
     empty: &dyn Fn(Place, String) -> FindAnswer,
 ) -> Result<Answered, Fault> {
     let mut answers = Vec::new();
+    let mut cursor = None;
     for protocol in Protocol::ALL {
         if find.protocol.is_some_and(|wanted| convert::engine_protocol(wanted) != protocol) {
             continue;
         }
-        let Some((worker, _)) = instance.shared.owner(index, protocol, port) else { continue };
+        let Some((worker, entry)) = instance.shared.owner(index, protocol, port) else { continue };
+        if entry == MappingIndex::SHARED {
+            let shared = sharers(instance, find, (worker, protocol, port), empty)?;
+            answers.extend(shared.replies);
+            cursor = cursor.or(shared.cursor);
+            continue;
+        }
         let external = Endpoint::new(find.address, port);
         let question = Question::Holder { external, protocol, mapping: None };
         let Question::Holder { mapping, .. } = instance.ask(worker.index(), question)? else {
@@ -126,9 +135,44 @@ fn holders(
         answer.pool = Some(mapping.pool.clone());
         answer.own_ports = range_of(instance, index, port).iter().map(|(_, range)| range.clone()).collect();
         answer.mapping = Some(mapping);
-        answers.push(answer);
+        answers.push(answer.into());
     }
-    Ok(whole(answers))
+    // A list goes on where it ended only if it is the only one.
+    Ok(Answered { replies: answers, cursor: cursor.filter(|_| find.protocol.is_some()) })
+}
+
+/// Who uses an external endpoint that flows share, each towards a remote endpoint of his own.
+fn sharers(
+    instance: &Instance,
+    find: &Find,
+    (worker, protocol, port): (WorkerId, Protocol, u16),
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> Result<Answered, Fault> {
+    let filter = control::Filter {
+        external: Some(control::Prefix::host(find.address)),
+        external_port: Some(port),
+        protocol: Some(convert::protocol(protocol)),
+        worker: Some(worker.0),
+        ..control::Filter::default()
+    };
+    let list = List { filter, limit: find.limit, cursor: find.cursor.clone() };
+    let answered = lists::sessions(instance, &list)?;
+    Ok(answers_from(answered, |reply| by_flow(Place::External, reply, empty)))
+}
+
+/// An answer about a flow.
+fn by_flow(place: Place, reply: Reply, empty: &dyn Fn(Place, String) -> FindAnswer) -> Option<FindAnswer> {
+    let Reply::Session(session) = reply else { return None };
+    let remote = session.target.unwrap_or(session.remote);
+    let (protocol, internal, external) = (session.protocol, session.internal, session.external);
+    let detail = format!("{internal} has {protocol} {external} towards {remote}, and shares it");
+    let mut answer = empty(place, detail);
+    answer.holder = Some(*session.internal.ip());
+    answer.realm = Some(session.realm);
+    answer.vrf = Some(session.vrf);
+    answer.external_address = Some(*session.external.ip());
+    answer.pool = Some(session.pool);
+    Some(answer)
 }
 
 /// Who has the block or slice that an external port is in, and the range.
@@ -216,6 +260,11 @@ fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
         Some(_) => lists::mappings(instance, &list)?,
         None => lists::subscribers(instance, &list)?,
     };
+    if find.port.is_some() && answered.replies.is_empty() {
+        // An endpoint without a mapping may have flows.
+        let flows = lists::sessions(instance, &list)?;
+        return Ok(answers_from(flows, |reply| by_flow(Place::Internal, reply, empty)));
+    }
     Ok(answers_from(answered, |reply| match reply {
         Reply::Mapping(mapping) => {
             let detail =
