@@ -68,7 +68,7 @@ impl FlowAction {
 /// The target that a hash falls to, each as likely as its weight says.
 fn choose(targets: &[Target], hash: u64) -> Option<&Target> {
     let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
-    let mut place = (u128::from(hash) * u128::from(total) >> 64) as u64;
+    let mut place = ((u128::from(hash) * u128::from(total)) >> 64) as u64;
     targets.iter().find(|target| {
         let weight = u64::from(target.weight);
         let is_it = place < weight;

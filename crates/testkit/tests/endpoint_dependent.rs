@@ -13,6 +13,9 @@ use nat::Instant;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::blocks::BlockSize;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
 use nat::settings::Filtering;
 use nat::tcp::TcpState;
 use nat::types::Prefix;
@@ -322,6 +325,47 @@ fn a_full_table_refuses_and_takes_nothing() {
         assert!(bed.sessions().iter().all(|session| session.remote.port == 443));
         bed.run_out();
     }
+}
+
+fn blocks_of(ports: u16) -> Blocks {
+    Blocks {
+        size: BlockSize::of_ports(u32::from(ports)).expect("a size of blocks"),
+        per_subscriber_max: 4,
+        idle: Duration::from_secs(60),
+    }
+}
+
+#[test]
+fn where_subscribers_have_blocks_shared_ports_are_in_none_of_them() {
+    let mut settings = web();
+    settings.pools[0].allocation = Allocation::Blocks(blocks_of(64));
+    for mut bed in beds(&settings) {
+        for n in 0..60 {
+            let internal = at(Ipv4Addr::from_bits(0x6440_0100 + n % 6), 5_000 + n as u16);
+            let flow = bed.open_udp(internal, server(n));
+            assert!(bed.udp_reaches(server(n), flow, internal));
+            bed.open_udp(at(*internal.ip(), 6_000 + n as u16), at(E1, 9_999));
+        }
+        let grain = |address: Ipv4Addr, port: u16| (address, port / 64);
+        let blocks: HashSet<_> =
+            bed.mappings().iter().map(|mapping| grain(mapping.external.address, mapping.external.port)).collect();
+        let flows = bed.sessions().into_iter().filter(|session| session.shared);
+        for flow in flows {
+            assert!(!blocks.contains(&grain(flow.external.address, flow.external.port)), "{flow:?} is in a block");
+        }
+        bed.run_out();
+    }
+}
+
+#[test]
+fn where_ports_are_somebodys_by_a_formula_none_is_shared() {
+    let mut settings = web();
+    settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 26)];
+    settings.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 2, overflow: blocks_of(64) };
+    let mut bed = Bed::new(settings);
+    let mapped = bed.open_udp(at(I1, 5_000), server(1));
+    assert_eq!(bed.open_udp(at(I1, 5_000), server(2)), mapped, "a mapping as ever");
+    assert_eq!((flows(&bed), bed.mappings().len()), (0, 1));
 }
 
 /// The naive model: what a subscriber's packet is to leave with.

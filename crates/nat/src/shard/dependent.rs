@@ -91,13 +91,19 @@ impl Shard {
     pub(super) fn flow_wanted(&self, key: &InternalKey, near: (u32, u16), has_mapping: bool) -> Option<(u32, u16)> {
         let action = &self.shared.flow_rule(key, near)?.action;
         // The external endpoint of a static one is its own, like that of a mapping.
-        let has_own = has_mapping || self.shared.statics.by_internal(key).is_some();
+        let has_own = has_mapping || self.shared.statics.by_internal(key).is_some() || self.has_formula(key);
         if has_own && !action.is_twice() {
             return None;
         }
         // One subscriber's flows go to one target, whatever their ports.
         let hash = self.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
         Some(action.far(key.protocol, near, hash))
+    }
+
+    /// Whether the subscriber's ports are his by a formula (RFC 7422): none of those is shared.
+    fn has_formula(&self, key: &InternalKey) -> bool {
+        let pool = self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
+        pool.is_some_and(|pool| self.shared.formula(pool).is_some())
     }
 
     /// Whether an address can be a flow's remote one: flows are not hairpinned.
@@ -152,6 +158,10 @@ impl Shard {
         }
         let pool =
             self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
+        if self.shared.formula(pool).is_some() {
+            // Each port is somebody's by the formula, which nothing here may contradict.
+            return Err(Verdict::PortsExhausted);
+        }
         let facts = self.shared.pools[pool.index()];
         let class = port_class(key.port, &facts);
         let subscriber = match self.subscribers.find(key.realm, key.address) {
@@ -216,7 +226,7 @@ impl Shard {
         class: PortClass,
     ) -> Option<AddressIndex> {
         (0..ADDRESS_PROBES)
-            .map(|_| AddressIndex(facts.first.0 + self.random.below(facts.count.max(1))))
+            .map(|_| facts.address(self.random.below(facts.count.max(1))))
             .find(|address| self.shared_ports.count(Group::new(*address, protocol, class)) > 0)
     }
 
@@ -233,8 +243,7 @@ impl Shard {
         let protocol = key.protocol;
         let address = match AddressIndex(self.subscribers.get(subscriber).paired) {
             UNPAIRED => {
-                let ports = &self.shared.ports;
-                let free = ports.choose_address(facts.first, facts.count, protocol, class, &mut self.random);
+                let free = self.choose_address(key, facts, class);
                 free.or_else(|| self.address_with_shared_ports(protocol, facts, class))?
             }
             paired => paired,
