@@ -35,8 +35,8 @@ DRIVERS = {
 }
 
 
-def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None):
-    """The demo's configuration with other drivers, and with differences as a test wants them."""
+def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, more=""):
+    """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end."""
     text = DEMO_CONFIGURATION.read_text()
 
     def replace(old, new):
@@ -61,7 +61,7 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
     if timeouts is not None:
         lines = [f"{key} = {toml(value)}" for key, value in timeouts.items()]
         text += "\n".join(["", "[timeouts]", "allow_below_rfc = true", *lines, ""])
-    return text
+    return text + more
 
 
 class Natrix:

@@ -2,6 +2,33 @@
 
 SHORT_SECONDS = 3
 
+# A thousand subscribers behind sub2, in 100.64.4.0/22; the first half of them in a class of their own.
+MANY = 1000
+MANY_FIRST = "100.64.4.0"
+QUOTAS = {"few": {"udp": 2, "tcp": 1, "icmp": 1}, None: {"udp": 4, "tcp": 3, "icmp": 2}}
+
+
+def limits():
+    """Small quotas, and the way to the thousand."""
+
+    def ports(quota):
+        return "ports = { " + ", ".join(f"{protocol} = {number}" for protocol, number in quota.items()) + " }"
+
+    return f"""
+[[route]]
+prefix = "100.64.4.0/22"
+via = "100.64.0.11"
+
+[subscriber]
+{ports(QUOTAS[None])}
+
+[[class]]
+name = "few"
+subscribers = ["100.64.4.0/23"]
+{ports(QUOTAS["few"])}
+"""
+
+
 SETUPS = {
     "default": {},
     "address_dependent": {"filtering": "address-dependent"},
@@ -12,5 +39,6 @@ SETUPS = {
     # Other ways to receive, with a queue for each worker: flows come to any of them.
     "packet_sockets": {"driver": "af_packet"},
     "tap_devices": {"driver": "tap"},
+    "limits": {"more": limits()},
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

@@ -1,6 +1,7 @@
 //! Values compared with each other: what would not pass traffic is a fault.
 
 pub(crate) mod allocation;
+pub(crate) mod classes;
 pub(crate) mod forwards;
 pub(crate) mod interfaces;
 pub(crate) mod machine;

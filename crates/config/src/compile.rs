@@ -2,9 +2,11 @@
 
 use nat::Protocol;
 use nat::Settings;
+use nat::settings::Class;
 use nat::settings::Forward;
 use nat::settings::Interface;
 use nat::settings::Pool;
+use nat::settings::PortTimeout;
 use nat::settings::Route;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
@@ -15,10 +17,12 @@ use crate::check;
 use crate::check::interfaces::Links;
 use crate::check::machine::Machine;
 use crate::draft::Draft;
+use crate::draft::class::ClassDraft;
 use crate::draft::forward::ForwardDraft;
 use crate::draft::interface::Attachment;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
+use crate::draft::port_timeout::PortTimeoutDraft;
 use crate::fault::Fault;
 use crate::model::Config;
 use crate::model::Port;
@@ -60,6 +64,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
     check::forwards::check(&draft, &addresses, &reaches, is_network_clean, &mut report);
     let pass_rules = check::rules::check(&draft.rules, &reaches, is_network_clean, &mut report);
+    check::classes::check(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, workers.count, &mut report);
     let ports = ports(&draft.interfaces, &links);
@@ -84,12 +89,15 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
                 .collect(),
             pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
             forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
+            classes: draft.classes.iter().filter_map(|it| class(it, &realm_names)).collect(),
             realm_names,
             pass_rules,
             flow_rules: Vec::new(),
             timeouts: singles.timeouts,
             limits,
             icmp: check::machine::icmp(singles.icmp, workers.count),
+            subscriber: singles.subscriber,
+            port_timeouts: draft.port_timeouts.iter().filter_map(port_timeout).collect(),
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
             events: singles.events,
@@ -166,6 +174,23 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
         reuse_delay: draft.reuse_delay,
         reuse_at_once: draft.reuse_at_once,
         shared_ports_min: draft.shared_ports,
+    })
+}
+
+fn class(draft: &ClassDraft, realm_names: &[String]) -> Option<Class> {
+    Some(Class {
+        name: draft.name.as_ref()?.value.clone(),
+        subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
+        realms: draft.vrfs.iter().filter_map(|vrf| realm_id(&vrf.value, realm_names)).collect(),
+        limits: draft.limits,
+    })
+}
+
+fn port_timeout(draft: &PortTimeoutDraft) -> Option<PortTimeout> {
+    Some(PortTimeout {
+        protocol: draft.protocol,
+        ports: draft.ports.as_ref()?.value.clone(),
+        idle: draft.idle.as_ref()?.value,
     })
 }
 

@@ -1,9 +1,12 @@
 //! What the file says, value by value and before anything is compared: the walk over the document.
 
 pub(crate) mod allocation;
+pub(crate) mod class;
 pub(crate) mod forward;
 pub(crate) mod interface;
+pub(crate) mod limits;
 pub(crate) mod pool;
+pub(crate) mod port_timeout;
 pub(crate) mod route;
 pub(crate) mod rule;
 pub(crate) mod singles;
@@ -13,9 +16,11 @@ use toml_edit::Table;
 use toml_edit::TableLike;
 use toml_edit::Value;
 
+use crate::draft::class::ClassDraft;
 use crate::draft::forward::ForwardDraft;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
+use crate::draft::port_timeout::PortTimeoutDraft;
 use crate::draft::route::RouteDraft;
 use crate::draft::rule::RuleDraft;
 use crate::draft::singles::Singles;
@@ -35,6 +40,8 @@ pub(crate) struct Draft {
     pub(crate) pools: Vec<PoolDraft>,
     pub(crate) forwards: Vec<ForwardDraft>,
     pub(crate) rules: Vec<RuleDraft>,
+    pub(crate) classes: Vec<ClassDraft>,
+    pub(crate) port_timeouts: Vec<PortTimeoutDraft>,
     pub(crate) singles: Singles,
 }
 
@@ -49,13 +56,17 @@ impl Draft {
                 unknown_key(&place, name, SECTIONS.iter().map(|section| section.name), report);
             }
         }
+        let singles = Singles::read(root, report);
+        let class = |section: &Section, report: &mut Report| ClassDraft::read(section, &singles.subscriber, report);
         Draft {
             interfaces: repeated(root, "interface", InterfaceDraft::read, report),
             routes: repeated(root, "route", RouteDraft::read, report),
             pools: repeated(root, "pool", PoolDraft::read, report),
             forwards: repeated(root, "forward", ForwardDraft::read, report),
             rules: repeated(root, "rule", RuleDraft::read, report),
-            singles: Singles::read(root, report),
+            classes: repeated(root, "class", class, report),
+            port_timeouts: repeated(root, "port_timeout", PortTimeoutDraft::read, report),
+            singles,
         }
     }
 }

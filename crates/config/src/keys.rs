@@ -144,13 +144,31 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
                 both directions. Without a rule such packets are dropped and counted.",
         keys: RULE,
     },
-    SectionKeys { name: "subscriber", repeats: false, about: "Limits of each subscriber.", keys: SUBSCRIBER },
+    SectionKeys {
+        name: "subscriber",
+        repeats: false,
+        about: "What each subscriber may use (RFC 6888 REQ-4, REQ-5). What is above a limit is dropped, answered by ICMP as \
+                `icmp.no_resources` says, and counted by cause, in all and for the subscriber; nothing that exists is touched.",
+        keys: SUBSCRIBER,
+    },
+    SectionKeys {
+        name: "class",
+        repeats: true,
+        about: "Subscribers with limits of their own. A limit that it does not name is that of `[subscriber]`.",
+        keys: CLASS,
+    },
     SectionKeys {
         name: "timeouts",
         repeats: false,
         about: "Timers, exact to the microsecond. A value below what an RFC asks for is refused unless \
                 `allow_below_rfc` is set.",
         keys: TIMEOUTS,
+    },
+    SectionKeys {
+        name: "port_timeout",
+        repeats: true,
+        about: "A timer of its own for sessions with certain destination ports. Of several for one port the first holds.",
+        keys: PORT_TIMEOUT,
     },
     SectionKeys {
         name: "tables",
@@ -469,6 +487,67 @@ const RULE: &[Key] = &[
     key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),
 ];
 
+/// The sense of a limit that is not written.
+const UNLIMITED: &str = "none: no limit; in a class as in `[subscriber]`";
+/// The most ports a subscriber's limit can be.
+pub(crate) const SUBSCRIBER_PORTS_MAX: u32 = 10_000_000;
+
+const fn no_limit(example: &'static str) -> Preset {
+    Preset::Derived { rule: UNLIMITED, example }
+}
+
+/// Keys that `[subscriber]` and `[[class]]` have in common.
+const LIMITS: [Key; 7] = [
+    key(
+        "ports",
+        Kind::Mixed("number 0 to 10000000, or one for some of `{ udp, tcp, icmp }`"),
+        no_limit("2000"),
+        "External ports, and query identifiers, one subscriber can have at once; by protocol, one number stands for each of \
+         them. The next mapping is refused, what is there stays (RFC 6888 REQ-4). A mapping counts until its port is free \
+         again, at most some seconds after it has run out.",
+    ),
+    key(
+        "sessions",
+        Kind::Integer { min: 1, max: 4_000_000_000, unit: "sessions" },
+        no_limit("4000"),
+        "Sessions of one subscriber at once, of all mappings together (RFC 6888 REQ-5). Above it new mappings are refused as \
+         well as new remote endpoints of old ones.",
+    ),
+    key(
+        "memory",
+        Kind::Size { min: 0, max: 1 << 40 },
+        no_limit("\"256 KiB\""),
+        "State of one subscriber at once (RFC 6888 REQ-5): 73 bytes for each mapping, 58 for each session beyond its first,
+         106 for each endpoint-dependent flow.",
+    ),
+    key(
+        "new_mappings",
+        Kind::Rate { min: 1, max: 10_000_000 },
+        no_limit("\"100/s\""),
+        "Mappings one subscriber can make (RFC 6888 REQ-4c): scanners and infected hosts then leave the ports and the CPU to \
+         others.",
+    ),
+    key(
+        "new_mappings_burst",
+        Kind::Integer { min: 1, max: nat::class::BURST_MAX as u64, unit: "mappings" },
+        Preset::Derived { rule: "a second's worth of `new_mappings`", example: "200" },
+        "After a pause, so many at once: a browser opens dozens.",
+    ),
+    key(
+        "new_sessions",
+        Kind::Rate { min: 1, max: 10_000_000 },
+        no_limit("\"200/s\""),
+        "Further sessions in mappings of one subscriber, opened from either side (RFC 6888 REQ-5b): also what a flood of SYNs \
+         from outside to an open port is held to.",
+    ),
+    key(
+        "new_sessions_burst",
+        Kind::Integer { min: 1, max: nat::class::BURST_MAX as u64, unit: "sessions" },
+        Preset::Derived { rule: "a second's worth of `new_sessions`", example: "400" },
+        "After a pause, so many at once.",
+    ),
+];
+
 const SUBSCRIBER: &[Key] = &[
     key(
         "sessions_per_mapping",
@@ -484,6 +563,58 @@ const SUBSCRIBER: &[Key] = &[
         "Subscribers of different VRFs reach each other's external endpoints (RFC 4787 REQ-9), as they would over the \
          Internet. Without, such packets are dropped as `hairpin_refused`.",
     ),
+    LIMITS[0],
+    LIMITS[1],
+    LIMITS[2],
+    LIMITS[3],
+    LIMITS[4],
+    LIMITS[5],
+    LIMITS[6],
+];
+
+const CLASS: &[Key] = &[
+    key("name", Kind::Text(NAME), Preset::Required("\"business\""), "Name in commands and counters."),
+    key(
+        "subscribers",
+        Kind::List(PREFIX),
+        Preset::Required("[\"100.64.0.0/16\"]"),
+        "Inside addresses that are in it; the longest prefix over all classes wins.",
+    ),
+    key(
+        "vrfs",
+        Kind::List("name of a VRF"),
+        Preset::Derived { rule: "all", example: "[\"default\"]" },
+        "VRFs it is about.",
+    ),
+    LIMITS[0],
+    LIMITS[1],
+    LIMITS[2],
+    LIMITS[3],
+    LIMITS[4],
+    LIMITS[5],
+    LIMITS[6],
+];
+
+const PORT_TIMEOUT: &[Key] = &[
+    key(
+        "protocol",
+        Kind::Choice(&["udp", "tcp"]),
+        Preset::Value("\"udp\""),
+        "`udp`; or `tcp`, whose established sessions it is about.",
+    ),
+    key(
+        "ports",
+        Kind::Text("port, or `\"low-high\"`, within 1-65535"),
+        Preset::Required("\"53\""),
+        "Destination ports, as the inside sees them.",
+    ),
+    key(
+        "idle",
+        timeout(100 * MS, 30 * DAY, None),
+        Preset::Required("\"10 s\""),
+        "Idle time of sessions with these ports, answered or not. Of UDP it may be below 2 min for ports up to 1023 only (RFC \
+         4787 §4.3 REQ-5a): a query to a DNS or NTP server is over with its answer, and its port is free at once for the next.",
+    ),
 ];
 
 const TIMEOUTS: &[Key] = &[
@@ -492,6 +623,13 @@ const TIMEOUTS: &[Key] = &[
         timeout(100 * MS, 7 * DAY, bound("RFC 4787 §4.3 REQ-5", 2 * MINUTE)),
         Preset::Value("\"5 min\""),
         "Idle UDP mapping and session. Shorter frees ports sooner and breaks games and calls in a lull.",
+    ),
+    key(
+        "udp_unanswered",
+        timeout(100 * MS, 7 * DAY, bound("RFC 4787 §4.3 REQ-5", 2 * MINUTE)),
+        Preset::Derived { rule: "as long as `udp`", example: "\"2 min\"" },
+        "Idle UDP session to which nothing has come back yet. Shorter than `udp`: what nobody answers, scans above all, holds \
+         its port for less time. Packets of such sessions take a longer way through Natrix until the first answer.",
     ),
     key(
         "tcp_opening",
@@ -569,7 +707,7 @@ const TABLES: &[Key] = &[
         "subscribers",
         Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
         Preset::Value("100000"),
-        "Subscribers with a mapping at the same time: 74 bytes each. Those above are refused.",
+        "Subscribers with a mapping at the same time: 102 bytes each. Those above are refused.",
     ),
     key(
         "fragmented_datagrams",

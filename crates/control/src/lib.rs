@@ -49,6 +49,7 @@ pub use objects::PerProtocol;
 pub use objects::Place;
 pub use objects::Pool;
 pub use objects::PoolAddress;
+pub use objects::Refused;
 pub use objects::Rule;
 pub use objects::RunState;
 pub use objects::Session;

@@ -7,6 +7,7 @@
 
 pub mod addresses;
 pub mod blocks;
+pub mod class;
 pub mod deterministic;
 pub mod event;
 mod fifo_map;
@@ -41,6 +42,7 @@ pub mod table;
 pub mod tables;
 pub mod tcp;
 pub mod time;
+mod timers;
 pub mod types;
 pub mod unsolicited_syn;
 pub mod verdict;

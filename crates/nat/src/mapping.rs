@@ -47,6 +47,9 @@ const SESSION_FROM_OUTSIDE: u8 = 1 << 1;
 /// The remote endpoint is an external endpoint of Natrix: the session is hairpinned.
 const SESSION_HAIRPIN: u8 = 1 << 2;
 
+/// In the state of the inline session: its destination port has a timer of its own, so that the short way is not for it.
+const OWN_TIMER: u8 = 1 << 7;
+
 /// Instants inside records have 48 bits: 8.9 years of microseconds.
 const INSTANT_MAX: u64 = (1 << 48) - 1;
 
@@ -57,7 +60,7 @@ const INSTANT_MAX: u64 = (1 << 48) - 1;
 ///
 /// ```text
 ///   internal  address 32 | port 16 | realm 8 | kind 8
-///   remote    address 32 | port 16 | state 8 | session flags 8
+///   remote    address 32 | port 16 | state 7 | own timer 1 | session flags 8
 ///   session   external port 16 | the first session's end 48
 ///   life      further sessions 16 | the mapping's end 48
 /// ```
@@ -112,6 +115,8 @@ pub(crate) struct NewSession {
     pub(crate) state: TcpState,
     pub(crate) opened_from: Side,
     pub(crate) hairpin: bool,
+    /// Its destination port has a timer of its own.
+    pub(crate) has_own_timer: bool,
     pub(crate) expires: Instant,
 }
 
@@ -322,13 +327,19 @@ impl Mapping {
 
     #[inline]
     pub(crate) fn state(&self) -> TcpState {
-        TcpState::from_number((self.remote >> 48) as u8).unwrap_or(TcpState::Transitory)
+        TcpState::from_number((self.remote >> 48) as u8 & !OWN_TIMER).unwrap_or(TcpState::Transitory)
+    }
+
+    /// Whether the inline session's destination port had a timer of its own when it was made.
+    #[inline]
+    pub(crate) fn has_own_timer(&self) -> bool {
+        (self.remote >> 48) as u8 & OWN_TIMER != 0
     }
 
     /// Gives the inline session a new state and end. The mapping lives at least as long.
     #[inline]
     pub(crate) fn refresh_session(&mut self, state: TcpState, expires: Instant) {
-        self.remote = self.remote & !(0xff << 48) | (state as u64) << 48;
+        self.remote = self.remote & !(u64::from(!OWN_TIMER) << 48) | (state as u64) << 48;
         self.extend_session(expires);
     }
 
@@ -371,9 +382,10 @@ impl Mapping {
         let flags = SESSION_PRESENT
             | if new.opened_from == Side::Outside { SESSION_FROM_OUTSIDE } else { 0 }
             | if new.hairpin { SESSION_HAIRPIN } else { 0 };
+        let own_timer = if new.has_own_timer { OWN_TIMER } else { 0 };
         self.remote = u64::from(new.remote_address)
             | u64::from(new.remote_port) << 32
-            | (new.state as u64) << 48
+            | u64::from(new.state as u8 | own_timer) << 48
             | u64::from(flags) << 56;
         self.tracker = SequenceTracker::default();
         self.set_session_expires(new.expires);

@@ -8,6 +8,7 @@ use crate::flow_rule::FlowRule;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
+use crate::types::PoolId;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -38,6 +39,12 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Bounds of every table, per worker.
     pub limits: Limits,
+    /// What each subscriber may use that is in no class.
+    pub subscriber: SubscriberLimits,
+    /// Classes of subscribers with limits of their own.
+    pub classes: Vec<Class>,
+    /// Idle times of sessions with certain destination ports.
+    pub port_timeouts: Vec<PortTimeout>,
     /// ICMP messages Natrix sends of its own accord.
     pub icmp: IcmpPolicy,
     /// Refresh a mapping's timer on inbound packets too (RFC 4787 §4.3 REQ-6a MAY; TCP always does).
@@ -61,6 +68,9 @@ impl Default for Settings {
             flow_rules: Vec::new(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
+            subscriber: SubscriberLimits::default(),
+            classes: Vec::new(),
+            port_timeouts: Vec::new(),
             icmp: IcmpPolicy::default(),
             inbound_refresh: false,
             answer_unsolicited_syn: true,
@@ -319,6 +329,9 @@ pub struct PassRule {
 pub struct Timeouts {
     /// UDP mapping and session idle time (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s recommended).
     pub udp: Duration,
+    /// The same while no packet has come back: a query nobody answers holds its port no longer than this. As long as `udp`
+    /// or longer: there is one state only.
+    pub udp_unanswered: Duration,
     /// Partially open TCP session (RFC 5382 §5 REQ-5, RFC 7857 §2.1: at least 240 s recommended).
     pub tcp_opening: Duration,
     /// Established idle TCP session (RFC 5382 §5 REQ-5: at least 7440 s).
@@ -331,18 +344,23 @@ pub struct Timeouts {
     pub unsolicited_syn: Duration,
     /// How long the state of an incomplete fragmented datagram is kept (RFC 6146 §3.4: at least 2 s).
     pub fragment: Duration,
+    /// From this share of the fullest pool's ports on, in percent, idle times are shortened, evenly down to the RFCs' bounds
+    /// when no port is left; None: never.
+    pub adapt_above_percent: Option<u8>,
 }
 
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts {
             udp: Duration::from_secs(300),
+            udp_unanswered: Duration::from_secs(300),
             tcp_opening: Duration::from_secs(240),
             tcp_established: Duration::from_secs(7_440),
             tcp_closing: Duration::from_secs(240),
             icmp: Duration::from_secs(60),
             unsolicited_syn: Duration::from_secs(6),
             fragment: Duration::from_secs(2),
+            adapt_above_percent: None,
         }
     }
 }
@@ -384,6 +402,97 @@ impl Default for Limits {
             held_ports_max: 500_000,
         }
     }
+}
+
+/// What one subscriber may use (RFC 6888 REQ-4, REQ-5). The default is no limit at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriberLimits {
+    /// External ports and query identifiers at once, by [`Protocol::index`]; [`u32::MAX`]: no limit.
+    pub ports_max: [u32; Protocol::COUNT],
+    /// Sessions at once, those of all mappings together; [`u32::MAX`]: no limit.
+    pub sessions_max: u32,
+    /// Bytes of state at once, counted as [`crate::class`] says; [`u64::MAX`]: no limit.
+    pub memory_max: u64,
+    /// New mappings (RFC 6888 REQ-4c).
+    pub new_mappings: Option<Rate>,
+    /// New sessions in existing mappings, opened from either side (RFC 6888 REQ-5b).
+    pub new_sessions: Option<Rate>,
+    /// Ports of the paired address that are kept for the subscriber while others use up the rest, by [`Protocol::index`].
+    pub ports_reserved: [u32; Protocol::COUNT],
+    /// When the subscriber's use of what is limited here is reported.
+    pub threshold: Option<Threshold>,
+    /// What becomes of who is refused again and again.
+    pub penalty: Option<Penalty>,
+}
+
+impl Default for SubscriberLimits {
+    fn default() -> SubscriberLimits {
+        SubscriberLimits {
+            ports_max: [u32::MAX; Protocol::COUNT],
+            sessions_max: u32::MAX,
+            memory_max: u64::MAX,
+            new_mappings: None,
+            new_sessions: None,
+            ports_reserved: [0; Protocol::COUNT],
+            threshold: None,
+            penalty: None,
+        }
+    }
+}
+
+/// A class of subscribers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Name in configuration, commands and counters.
+    pub name: String,
+    /// Inside prefixes; the longest match over all classes wins.
+    pub subscribers: Vec<Prefix>,
+    /// Inside realms it is about; none named means all.
+    pub realms: Vec<RealmId>,
+    /// What each of its subscribers may use.
+    pub limits: SubscriberLimits,
+}
+
+/// A rate with a burst on top, at least 1 each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// In the long run, so many a second.
+    pub per_second: u32,
+    /// After a pause, so many at once.
+    pub burst: u32,
+}
+
+/// Shares of a limit, in percent: reported at `high` and above, over again at `low` and below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threshold {
+    /// 1 to 100.
+    pub high_percent: u8,
+    /// Below `high_percent`.
+    pub low_percent: u8,
+}
+
+/// Who is refused so often within such a time gets its new mappings from another pool for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Penalty {
+    /// The pool offenders get.
+    pub pool: PoolId,
+    /// Refusals that make an offender, at least 1.
+    pub refusals: u32,
+    /// Within this time.
+    pub within: Duration,
+    /// For so long.
+    pub lasts: Duration,
+}
+
+/// The idle time of sessions with these destination ports (of TCP: of established ones).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortTimeout {
+    /// UDP or TCP.
+    pub protocol: Protocol,
+    /// Destination ports, as the inside sees them.
+    pub ports: core::ops::RangeInclusive<u16>,
+    /// Idle time (RFC 4787 §4.3 REQ-5a: below 120 s only for ports 0-1023).
+    pub idle: Duration,
 }
 
 /// ICMP errors and replies Natrix originates.

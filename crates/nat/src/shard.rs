@@ -44,6 +44,7 @@ use crate::shared_ports::SharedPorts;
 use crate::subscriber::SubscriberStore;
 use crate::table::BucketTable;
 use crate::time::Instant;
+use crate::timers::Timers;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::unsolicited_syn::SynStore;
@@ -104,7 +105,11 @@ pub struct Shard {
     counters: Counters,
     sweep: sweep::Sweep,
     block_sweep: block_sweep::BlockSweep,
+    /// The idle times in force.
+    lifetimes: Timers,
     timers: SteadyTimers,
+    /// Of the settings, as far as classes of subscribers go: see `admission`.
+    class_epoch: u8,
     /// Never take the short way.
     #[cfg(test)]
     long_way_only: bool,
@@ -192,7 +197,9 @@ impl Shard {
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
             block_sweep: block_sweep::BlockSweep::default(),
-            timers: SteadyTimers::new(shared.settings()),
+            lifetimes: Timers::new(shared.settings()),
+            class_epoch: admission::FIRST_EPOCH,
+            timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
             #[cfg(test)]
             long_way_only: false,
             #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::addresses::Local;
 use crate::addresses::LocalAddresses;
 use crate::blocks::BlockSize;
 use crate::blocks::Lease;
+use crate::class::Classes;
 use crate::deterministic::Formula;
 use crate::deterministic::FormulaError;
 use crate::deterministic::Owner;
@@ -157,6 +158,7 @@ pub struct Shared {
     /// By realm.
     inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
+    pub(crate) classes: Classes,
     /// What each interface faces.
     facings: Vec<Facing>,
 }
@@ -184,6 +186,7 @@ impl Shared {
         let mut pools = Vec::new();
         let mut formulas = Vec::new();
         let realms = settings.realms();
+        in_range("classes", settings.classes.len() as u64, 0, u64::from(u16::MAX) - 1)?;
         in_range("realms", realms as u64, 1, RealmId::COUNT_MAX as u64)?;
         let mut pool_prefixes = vec![Vec::new(); realms];
         for (position, pool) in settings.pools.iter().enumerate() {
@@ -229,6 +232,7 @@ impl Shared {
             outside_routes: RouteTable::new(&route_lists.outside)?,
             inside_routes: route_lists.inside.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
             next_hops,
+            classes: Classes::new(&settings.subscriber, &settings.classes, realms)?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,
             settings,

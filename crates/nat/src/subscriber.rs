@@ -6,14 +6,25 @@ use mem::Need;
 use zerocopy::FromZeros;
 
 use crate::blocks::Block;
+use crate::class::Bucket;
+use crate::class::EXTRA_SESSION_BYTES;
+use crate::class::FLOW_BYTES;
+use crate::class::MAPPING_BYTES;
 use crate::random::KeyedHash;
 use crate::table::BucketTable;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::verdict::Verdict;
 
-/// A subscriber: an internal address of one realm. One cache line: first who it is and what it has, then what it may have.
+/// A subscriber: an internal address of one realm. One cache line: all that a new mapping asks.
+///
+/// ```text
+///   bytes  0-31  who it is, its class, and what it has
+///         32-47  its port blocks (see `shard/port_choice.rs`)
+///         48-57  what else it has, and a token bucket (see `shard/admission.rs`)
+/// ```
 #[derive(FromZeros)]
 #[repr(C, align(64))]
 pub(crate) struct Subscriber {
@@ -22,8 +33,13 @@ pub(crate) struct Subscriber {
     pub(crate) paired: u32,
     pub(crate) realm: u16,
     pub(crate) pool: u16,
-    in_use: u32,
-    /// Mappings by protocol index.
+    /// [`IN_USE`] and what else is true of it.
+    flags: u8,
+    /// Of the settings that `class` was found in.
+    pub(crate) class_epoch: u8,
+    /// Its class; see [`crate::class::Classes::of`].
+    pub(crate) class: u16,
+    /// Mappings by protocol index. Each has its first session with it.
     pub(crate) mappings: [u32; Protocol::COUNT],
     /// Flows, which share external ports.
     pub(crate) flows: u32,
@@ -31,15 +47,50 @@ pub(crate) struct Subscriber {
     blocks: u32,
     /// The block ports are taken from first, by protocol index; 0 for none.
     active: [u32; Protocol::COUNT],
-    /// For limits.
-    _limits: [u32; 4],
+    /// Sessions beyond the first of their mapping.
+    pub(crate) extra_sessions: u32,
+    /// The bucket of new mappings.
+    pub(crate) mapping_bucket: Bucket,
+    _reserved: [u16; 3],
 }
 
-const _: () = assert!(size_of::<Subscriber>() == 64, "one subscriber is one cache line");
+const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache line");
+
+/// In `flags`: the record holds a subscriber.
+const IN_USE: u8 = 1 << 0;
+
+/// What else is known of a subscriber: beside its record, as it is seldom asked.
+#[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Account {
+    /// What was refused to it since it has been one, by [`Account::CAUSES`].
+    pub(crate) refused: [u32; Account::CAUSES.len()],
+    /// The bucket of new sessions in existing mappings.
+    pub(crate) session_bucket: Bucket,
+    _reserved: u16,
+}
+
+impl Account {
+    /// What a subscriber can be refused for, each the verdict of the packet.
+    pub(crate) const CAUSES: [Verdict; 5] = [
+        Verdict::SubscriberPortQuota,
+        Verdict::SubscriberSessionQuota,
+        Verdict::SubscriberMemoryQuota,
+        Verdict::SubscriberRateLimit,
+        Verdict::PortsExhausted,
+    ];
+
+    /// Takes notice of a refusal.
+    pub(crate) fn count(&mut self, cause: Verdict) {
+        if let Some(position) = Account::CAUSES.iter().position(|known| *known == cause) {
+            self.refused[position] = self.refused[position].saturating_add(1);
+        }
+    }
+}
 
 impl Subscriber {
     pub(crate) fn is_in_use(&self) -> bool {
-        self.in_use != 0
+        self.flags & IN_USE != 0
     }
 
     /// Whether it has neither mapping nor flow nor block.
@@ -58,11 +109,32 @@ impl Subscriber {
     pub(crate) fn active_block(&self, protocol: Protocol) -> Option<Block> {
         Block::from_number(self.active[protocol.index()])
     }
+
+    /// Mappings of all protocols.
+    #[inline]
+    pub(crate) fn mappings_total(&self) -> u32 {
+        self.mappings.iter().sum()
+    }
+
+    /// Sessions of all mappings, and flows, which are no less.
+    #[inline]
+    pub(crate) fn sessions(&self) -> u32 {
+        self.mappings_total().saturating_add(self.extra_sessions).saturating_add(self.flows)
+    }
+
+    /// Bytes of its state.
+    #[inline]
+    pub(crate) fn memory(&self) -> u64 {
+        u64::from(self.mappings_total()) * MAPPING_BYTES
+            + u64::from(self.extra_sessions) * EXTRA_SESSION_BYTES
+            + u64::from(self.flows) * FLOW_BYTES
+    }
 }
 
 /// The subscribers of one shard.
 pub(crate) struct SubscriberStore {
     records: Arena<Subscriber>,
+    accounts: Arena<Account>,
     table: BucketTable,
     hash: KeyedHash,
     free: u32,
@@ -73,6 +145,7 @@ impl SubscriberStore {
     pub(crate) fn new(subscribers_max: u32, hash: KeyedHash) -> Result<SubscriberStore, ArenaError> {
         Ok(SubscriberStore {
             records: Arena::zeroed(subscribers_max as usize + 1)?,
+            accounts: Arena::zeroed(subscribers_max as usize + 1)?,
             table: BucketTable::with_capacity(subscribers_max as usize)?,
             hash,
             free: 0,
@@ -81,8 +154,12 @@ impl SubscriberStore {
     }
 
     /// The memory `new` is going to take.
-    pub(crate) fn needs(subscribers_max: u32) -> [Need; 2] {
-        [Arena::<Subscriber>::need(subscribers_max as usize + 1), BucketTable::need(subscribers_max as usize)]
+    pub(crate) fn needs(subscribers_max: u32) -> [Need; 3] {
+        [
+            Arena::<Subscriber>::need(subscribers_max as usize + 1),
+            Arena::<Account>::need(subscribers_max as usize + 1),
+            BucketTable::need(subscribers_max as usize),
+        ]
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -90,7 +167,7 @@ impl SubscriberStore {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.records.len() * size_of::<Subscriber>() + self.table.bytes()
+        self.records.len() * (size_of::<Subscriber>() + size_of::<Account>()) + self.table.bytes()
     }
 
     pub(crate) fn walk_end(&self) -> u32 {
@@ -99,6 +176,19 @@ impl SubscriberStore {
 
     pub(crate) fn get(&self, index: u32) -> &Subscriber {
         &self.records[index as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Subscriber {
+        &mut self.records[index as usize]
+    }
+
+    /// What else is known of it.
+    pub(crate) fn account(&self, index: u32) -> &Account {
+        &self.accounts[index as usize]
+    }
+
+    pub(crate) fn account_mut(&mut self, index: u32) -> &mut Account {
+        &mut self.accounts[index as usize]
     }
 
     #[inline]
@@ -162,18 +252,11 @@ impl SubscriberStore {
             paired: paired.0,
             realm: realm.0,
             pool: pool.0,
-            in_use: 1,
-            mappings: [0; Protocol::COUNT],
-            flows: 0,
-            blocks: 0,
-            active: [0; Protocol::COUNT],
-            _limits: [0; 4],
+            flags: IN_USE,
+            ..Subscriber::new_zeroed()
         };
+        self.accounts[slot as usize] = Account::default();
         Some(slot)
-    }
-
-    pub(crate) fn count_mapping(&mut self, slot: u32, protocol: Protocol) {
-        self.records[slot as usize].mappings[protocol.index()] += 1;
     }
 
     /// Takes notice that a mapping ended. With the last one the subscriber goes, unless it has a block, and the address it
@@ -226,7 +309,7 @@ impl SubscriberStore {
         let free = self.free;
         let record = &mut self.records[slot as usize];
         let (realm, address, paired) = (RealmId(record.realm), record.address, AddressIndex(record.paired));
-        record.in_use = 0;
+        record.flags = 0;
         record.paired = free;
         self.free = slot;
         let hash = self.hash_of(realm, address);

@@ -167,6 +167,7 @@ impl Tables {
             state: TcpState::Established,
             opened_from: Side::Inside,
             hairpin: false,
+            has_own_timer: false,
             expires,
         });
         // Has room whenever the records have.

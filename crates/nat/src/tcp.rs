@@ -52,6 +52,10 @@ pub const fn opens(flags: Flags) -> bool {
 }
 
 impl TcpState {
+    /// The state of a UDP session that nothing has come back to yet, where such sessions have a timer of their own. In all other
+    /// respects UDP sessions are as established ones.
+    pub(crate) const UNANSWERED: TcpState = TcpState::OpeningOutbound;
+
     /// All states, in number order.
     pub const ALL: [TcpState; 7] = [
         TcpState::OpeningOutbound,

@@ -95,6 +95,10 @@ verdicts! {
     SessionTableFull, "session_table_full", Dropped, "The session table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionLimit, "session_limit", Dropped, "The mapping has as many sessions as one may have (RFC 6888 REQ-5).";
     FlowTableFull, "flow_table_full", Dropped, "The table of endpoint-dependent flows is full; nothing is evicted (RFC 6888 REQ-11d).";
+    SubscriberPortQuota, "subscriber_port_quota", Dropped, "The subscriber has as many ports of this protocol as its class may have (RFC 6888 REQ-4).";
+    SubscriberSessionQuota, "subscriber_session_quota", Dropped, "The subscriber has as many sessions as its class may have (RFC 6888 REQ-5).";
+    SubscriberMemoryQuota, "subscriber_memory_quota", Dropped, "The subscriber's state takes as much memory as its class may have (RFC 6888 REQ-5).";
+    SubscriberRateLimit, "subscriber_rate_limit", Dropped, "The subscriber makes mappings or sessions faster than its class may (RFC 6888 REQ-4c, REQ-5b).";
     SubscriberTableFull, "subscriber_table_full", Dropped, "The subscriber table is full; nothing is evicted (RFC 6888 REQ-11d).";
     LogFull, "log_full", Dropped, "Records of the event log can not be written fast enough, and nothing new is made without one ([log] back_pressure).";
     FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or second one overlaying it (RFC 1858, RFC 3128).";

@@ -87,6 +87,19 @@ pub struct SubscriberView {
     pub worker: WorkerId,
     /// Mappings by [`Protocol::index`].
     pub mappings: [u32; Protocol::COUNT],
+    /// Its class: 0 for none of the settings, else its position there plus one.
+    pub class: u16,
+    /// Sessions of all mappings.
+    pub sessions: u32,
+    /// Bytes of state it counts for; see [`crate::class`].
+    pub memory_bytes: u64,
+    /// Refusals by [`SubscriberView::CAUSES`].
+    pub refused: [u32; SubscriberView::CAUSES.len()],
+}
+
+impl SubscriberView {
+    /// What a subscriber can be refused for, each the verdict of the packets it was refused to.
+    pub const CAUSES: [Verdict; 5] = crate::subscriber::Account::CAUSES;
 }
 
 /// Ports that a subscriber has for itself, for all transports.
@@ -162,6 +175,8 @@ pub enum Step {
     },
     /// The source is a subscriber of this pool.
     Pool(PoolId),
+    /// The subscriber is of this class: 0 for none of the settings, else its position there plus one.
+    Class(u16),
     /// The subscriber is already paired with this address.
     PairedWith(Ipv4Addr),
     /// A mapping exists.

@@ -138,6 +138,8 @@ impl Row for Subscriber {
         ("ICMP", Right),
         ("SESSIONS", Right),
         ("OWN PORTS", Left),
+        ("REFUSED", Right),
+        ("CLASS", Left),
         ("WORKER", Right),
     ];
 
@@ -151,6 +153,8 @@ impl Row for Subscriber {
             human::count(self.mappings.icmp),
             self.sessions.map_or_else(|| "-".to_owned(), human::count),
             human::own_ports(&self.own_ports, self.external_address),
+            human::count(self.refused.total()),
+            human::or_dash(self.class.as_deref()),
             self.worker.to_string(),
         ]
     }

@@ -137,10 +137,11 @@ fn ports_left(pool: &PoolDraft, report: &mut Report) {
     }
 }
 
-/// Each VRF a pool names is that of an interface.
+/// Each VRF a pool or a class names is that of an interface.
 fn known_vrfs(draft: &Draft, report: &mut Report) {
     let known = vrf_names(&draft.interfaces);
-    for vrf in draft.pools.iter().flat_map(|pool| &pool.vrfs) {
+    let of_classes = draft.classes.iter().flat_map(|class| &class.vrfs);
+    for vrf in draft.pools.iter().flat_map(|pool| &pool.vrfs).chain(of_classes) {
         if known.contains(&vrf.value) {
             continue;
         }

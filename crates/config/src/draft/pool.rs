@@ -106,7 +106,7 @@ fn subscribers(section: &Section, report: &mut Report) -> Vec<Placed<Prefix>> {
     prefixes
 }
 
-fn vrfs(section: &Section, report: &mut Report) -> Vec<Placed<String>> {
+pub(crate) fn vrfs(section: &Section, report: &mut Report) -> Vec<Placed<String>> {
     if is_empty_array(section, "vrfs") {
         let remedy = "remove it to serve every VRF, or write the names of those to serve";
         report.fault(&section.place_of("vrfs", report), "is empty, so that nobody is served", "[]", remedy);

@@ -7,6 +7,7 @@ use nat::event::BackPressure;
 use nat::event::EventSettings;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
+use nat::settings::SubscriberLimits;
 use nat::settings::Timeouts;
 use toml_edit::Table;
 
@@ -32,6 +33,9 @@ use crate::section::shown;
 pub(crate) struct Singles {
     pub(crate) timeouts: Timeouts,
     pub(crate) inbound_refresh: bool,
+    pub(crate) allow_below_rfc: bool,
+    /// What everybody may use who is in no class.
+    pub(crate) subscriber: SubscriberLimits,
     /// For the whole instance: not yet shared out to the workers.
     pub(crate) limits: Limits,
     pub(crate) hairpin_between_vrfs: bool,
@@ -74,8 +78,11 @@ impl Singles {
         let dpdk = section("dpdk", report);
         let control_section = section("control", report);
         let log = section("log", report);
+        let allow_below_rfc = timers.boolean("allow_below_rfc", report).unwrap_or_default();
         Singles {
-            timeouts: timeouts(&timers, report),
+            timeouts: timeouts(&timers, allow_below_rfc, report),
+            allow_below_rfc,
+            subscriber: crate::draft::limits::limits(&subscriber, &SubscriberLimits::default(), report),
             inbound_refresh: timers.boolean("inbound_refresh", report).unwrap_or_default(),
             limits: limits(&tables, &subscriber, report),
             hairpin_between_vrfs: subscriber.boolean("hairpin_between_vrfs", report).unwrap_or(true),
@@ -111,8 +118,7 @@ impl Singles {
     }
 }
 
-fn timeouts(section: &Section, report: &mut Report) -> Timeouts {
-    let allow_below_rfc = section.boolean("allow_below_rfc", report).unwrap_or_default();
+fn timeouts(section: &Section, allow_below_rfc: bool, report: &mut Report) -> Timeouts {
     let mut timer = |name: &str| {
         let Some(found) = section.duration(name, report) else { return Duration::ZERO };
         let kind = keys_of("timeouts").iter().find(|key| key.name == name).map(|key| key.kind);
@@ -127,14 +133,18 @@ fn timeouts(section: &Section, report: &mut Report) -> Timeouts {
         }
         found.value
     };
+    let udp = timer("udp");
     Timeouts {
-        udp: timer("udp"),
+        udp,
+        // Without it there is one state.
+        udp_unanswered: if section.has("udp_unanswered") { timer("udp_unanswered") } else { udp },
         tcp_opening: timer("tcp_opening"),
         tcp_established: timer("tcp_established"),
         tcp_closing: timer("tcp_closing"),
         icmp: timer("icmp"),
         unsolicited_syn: timer("unsolicited_syn"),
         fragment: timer("fragment"),
+        adapt_above_percent: None,
     }
 }
 

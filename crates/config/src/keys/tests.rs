@@ -13,8 +13,10 @@ use nat::settings::Filtering;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::settings::Pooling;
+use nat::settings::Rate;
 use nat::settings::ReuseAtOnce;
 use nat::settings::Selection;
+use nat::settings::SubscriberLimits;
 use nat::settings::Timeouts;
 use nat::types::RealmId;
 use toml_edit::ImDocument;
@@ -79,23 +81,48 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!(pool.reuse_at_once, ReuseAtOnce { tcp_closed: false, filtered: true });
     let forward = nat.forwards[1];
     assert_eq!((nat.forwards.len(), nat.forwards[0].protocol, forward.protocol), (2, Protocol::Tcp, Protocol::Udp));
-    assert_eq!(
-        (forward.realm, forward.external, forward.ports),
-        (RealmId(1), [203, 0, 113, 33].into(), (400, 409))
-    );
+    assert_eq!((forward.realm, forward.external, forward.ports), (RealmId(1), [203, 0, 113, 33].into(), (400, 409)));
     assert_eq!((forward.inside, forward.inside_port), ([10, 0, 0, 80].into(), 80));
     assert_eq!(forward.admission, Admission::AsPool);
     assert_eq!(nat.pass_rules[0].protocol, 47);
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),
+        udp_unanswered: Duration::from_secs(1),
         tcp_opening: Duration::from_secs(3),
         tcp_established: Duration::from_secs(4),
         tcp_closing: Duration::from_secs(5),
         icmp: Duration::from_secs(6),
         unsolicited_syn: Duration::from_secs(1),
         fragment: Duration::from_millis(250),
+        adapt_above_percent: None,
     };
     assert_eq!(nat.timeouts, timeouts);
+    let rate = |per_second, burst| Some(Rate { per_second, burst });
+    let subscriber = SubscriberLimits {
+        ports_max: [100, 200, 20],
+        sessions_max: 400,
+        memory_max: 64 << 10,
+        new_mappings: rate(10, 50),
+        new_sessions: rate(30, 60),
+        ..SubscriberLimits::default()
+    };
+    assert_eq!(nat.subscriber, subscriber);
+    // What a class does not say is as for everybody.
+    let business = SubscriberLimits {
+        ports_max: [1_000, 200, 20],
+        sessions_max: 4_000,
+        memory_max: 1 << 20,
+        new_mappings: rate(1_000, 2_000),
+        new_sessions: rate(30, 90),
+        ..subscriber
+    };
+    let sensors = SubscriberLimits { ports_max: [4; 3], new_sessions: rate(1, 1), ..subscriber };
+    assert_eq!(nat.classes.iter().map(|class| class.limits).collect::<Vec<_>>(), [business, sensors]);
+    assert_eq!((nat.classes[0].name.as_str(), nat.classes[0].subscribers.len()), ("business", 2));
+    let port_timeouts: Vec<_> = nat.port_timeouts.iter().map(|it| (it.protocol, it.ports.clone(), it.idle)).collect();
+    let expected =
+        [(Protocol::Udp, 53..=53, Duration::from_secs(10)), (Protocol::Tcp, 22..=22, Duration::from_secs(86_400))];
+    assert_eq!(port_timeouts, expected);
     // Two workers: half each, and an eighth on top.
     let limits = Limits {
         mappings_max: 563,
@@ -182,6 +209,7 @@ fn the_documented_defaults_are_those_of_the_engine() {
     let (pool, engine_pool) = (&config.nat.pools[0], nat::settings::Pool::default());
     assert_eq!((pool.reuse_delay, pool.reuse_at_once), (engine_pool.reuse_delay, engine_pool.reuse_at_once));
     assert_eq!(config.nat.limits, engine.limits);
+    assert_eq!(config.nat.subscriber, engine.subscriber);
     assert_eq!(config.nat.icmp, engine.icmp);
     assert_eq!(config.nat.inbound_refresh, engine.inbound_refresh);
     assert_eq!(config.nat.answer_unsolicited_syn, engine.answer_unsolicited_syn);

@@ -27,6 +27,7 @@ pub use question::WhyAnswer;
 pub use session::Direction;
 pub use session::Mapping;
 pub use session::OwnPorts;
+pub use session::Refused;
 pub use session::Session;
 pub use session::Subscriber;
 pub use status::BackPressure;

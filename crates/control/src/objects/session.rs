@@ -58,6 +58,34 @@ pub struct Subscriber {
     pub own_ports: Vec<OwnPorts>,
     /// Sessions; null when they are not counted by subscriber.
     pub sessions: Option<u64>,
+    /// The class it is in; null for none.
+    pub class: Option<String>,
+    /// Bytes of state it counts for.
+    pub memory_bytes: u64,
+    /// Packets that wanted a mapping or session and were refused, since it has had a mapping.
+    pub refused: Refused,
+}
+
+/// Refusals by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// It had as many ports as it may have.
+    pub port_quota: u64,
+    /// It had as many sessions as it may have.
+    pub session_quota: u64,
+    /// Its state took as much memory as it may.
+    pub memory_quota: u64,
+    /// It made mappings or sessions faster than it may.
+    pub rate_limit: u64,
+    /// No external port was free.
+    pub ports_exhausted: u64,
+}
+
+impl Refused {
+    /// Sum over the causes.
+    pub fn total(&self) -> u64 {
+        [self.port_quota, self.session_quota, self.memory_quota, self.rate_limit, self.ports_exhausted].iter().sum()
+    }
 }
 
 /// An internal endpoint and the external endpoint it has (RFC 4787 §4). With ICMP the ports are query identifiers.

@@ -10,11 +10,13 @@ use control::Filter;
 use control::Mapping;
 use control::OwnPorts;
 use control::PerProtocol;
+use control::Refused;
 use control::Session;
 use control::Subscriber;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
+use nat::Verdict;
 use nat::tcp::TcpState;
 use nat::types::Endpoint;
 use nat::types::PoolId;
@@ -176,6 +178,26 @@ pub(crate) fn own_ports(ports: &view::OwnPorts) -> OwnPorts {
     }
 }
 
+/// The name of a class by its number; None for class 0, that of everybody else.
+pub(crate) fn class_name(settings: &Settings, class: u16) -> Option<String> {
+    let position = usize::from(class).checked_sub(1)?;
+    settings.classes.get(position).map(|class| class.name.clone())
+}
+
+fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
+    let of = |verdict: Verdict| {
+        let position = SubscriberView::CAUSES.iter().position(|cause| *cause == verdict);
+        position.map_or(0, |position| u64::from(counts[position]))
+    };
+    Refused {
+        port_quota: of(Verdict::SubscriberPortQuota),
+        session_quota: of(Verdict::SubscriberSessionQuota),
+        memory_quota: of(Verdict::SubscriberMemoryQuota),
+        rate_limit: of(Verdict::SubscriberRateLimit),
+        ports_exhausted: of(Verdict::PortsExhausted),
+    }
+}
+
 pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
     let settings = shared.settings();
     let own = shared.own_ports(view.pool, view.realm, view.address, view.external_address);
@@ -188,7 +210,10 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         worker: view.worker.0,
         mappings: per_protocol(view.mappings.map(u64::from)),
         own_ports: own.iter().map(own_ports).collect(),
-        sessions: None,
+        sessions: Some(u64::from(view.sessions)),
+        class: class_name(settings, view.class),
+        memory_bytes: view.memory_bytes,
+        refused: refused(&view.refused),
     }
 }
 

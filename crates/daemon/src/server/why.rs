@@ -147,6 +147,12 @@ pub(crate) fn step_of(settings: &Settings, step: view::Step) -> Step {
             let name = convert::pool_name(settings, pool);
             ("pool", format!("pool \"{name}\""), "longest subscriber prefix that has the source".to_owned())
         }
+        view::Step::Class(class) => match convert::class_name(settings, class) {
+            Some(name) => {
+                ("limits", format!("class \"{name}\""), "longest class prefix that has the source".to_owned())
+            }
+            None => ("limits", "no class".to_owned(), "the limits of [subscriber] hold".to_owned()),
+        },
         view::Step::PairedWith(address) => (
             "pool",
             format!("external address {address}"),

@@ -168,7 +168,7 @@ impl Shard {
             Some(slot) => slot,
             None => self.create_flow_subscriber(key, pool, &facts, class)?,
         };
-        if let Err(verdict) = self.admit_record() {
+        if let Err(verdict) = self.admit_record().and_then(|()| self.admit_flow(now, subscriber)) {
             self.forget_subscriber_if_new(subscriber, true);
             return Err(verdict);
         }
@@ -183,13 +183,14 @@ impl Shard {
             return Err(Verdict::PortsExhausted);
         };
         let external = (self.shared.address(shared.group().address()).to_bits(), shared.port());
-        let state = if key.protocol == Protocol::Tcp { TcpState::OpeningOutbound } else { TcpState::Established };
-        let expires = now + self.idle_time(key.protocol);
+        let first = self.lifetimes.first(key.protocol, near.1, Side::Inside);
+        let (state, expires) = (first.state, now + first.lifetime);
         let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber };
         let Ok(index) = self.flows.insert(&new, now) else {
             self.uncount_flow(subscriber);
             return Err(Verdict::FlowTableFull);
         };
+        self.charge_flow(now, subscriber);
         self.shared_ports.take(port);
         self.note_flow(EventKind::FlowCreated, now, index);
         self.counters.flows_created += 1;
@@ -420,10 +421,17 @@ impl Shard {
             return;
         }
         let protocol = self.flows.get(index).protocol();
-        // A later fragment of a TCP segment changes nothing. RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is a choice.
-        if protocol != Protocol::Tcp && (from == Side::Inside || self.shared.settings().inbound_refresh) {
-            let expires = now + self.idle_time(protocol);
-            self.flows.get_mut(index).refresh(TcpState::Established, expires);
+        if protocol == Protocol::Tcp {
+            // A later fragment: it changes nothing.
+            return;
+        }
+        // As of mappings: see `refresh_from_outside`.
+        let before = self.flows.get(index).state();
+        let is_first_answer = from == Side::Outside && before == TcpState::UNANSWERED;
+        if from == Side::Inside || self.shared.settings().inbound_refresh || is_first_answer {
+            let state = if from == Side::Outside { TcpState::Established } else { before };
+            let expires = now + self.lifetime(0, SessionRef::Flow(index), state);
+            self.flows.get_mut(index).refresh(state, expires);
         }
     }
 

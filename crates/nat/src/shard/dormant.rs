@@ -19,7 +19,6 @@ use crate::shared::PoolFacts;
 use crate::statics::Inside;
 use crate::statics::Kind;
 use crate::tcp;
-use crate::tcp::TcpState;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
@@ -131,14 +130,16 @@ impl Shard {
                 return Fate::Done(verdict);
             }
         };
-        let is_tcp = protocol == Protocol::Tcp;
+        let remote_port = remote_port(protocol, parsed.source_port);
+        let first = self.lifetimes.first(protocol, remote_port, Side::Outside);
         let new = NewSession {
             remote_address: parsed.source,
-            remote_port: remote_port(protocol, parsed.source_port),
-            state: if is_tcp { TcpState::OpeningInbound } else { TcpState::Established },
+            remote_port,
+            state: first.state,
             opened_from: Side::Outside,
             hairpin: self.shared.local.lookup(parsed.source).is_some(),
-            expires: now + self.idle_time(protocol),
+            has_own_timer: first.has_own_timer,
+            expires: now + first.lifetime,
         };
         match self.create_session(now, index, &new, Shard::hashed_by(&facts, protocol)) {
             Ok(session) => self.established_inbound(at, bytes, Flow { index, session: Some(session) }, &hop, via, sink),

@@ -277,9 +277,14 @@ impl Shard {
         match (alive, session) {
             (Some(index), Some(session)) => self.explain_session(now, index, session, account),
             _ if protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) => return Verdict::TcpNoSession,
-            (Some(_), None) => account.steps.push(Step::SessionWouldBeCreated),
+            (Some(index), None) => {
+                if let Err(verdict) = self.would_admit_session(now, index) {
+                    return verdict;
+                }
+                account.steps.push(Step::SessionWouldBeCreated);
+            }
             (None, _) => {
-                if let Some(verdict) = self.explain_new_mapping(&key, account) {
+                if let Some(verdict) = self.explain_new_mapping(now, &key, account) {
                     return verdict;
                 }
                 account.steps.push(Step::SessionWouldBeCreated);
@@ -355,6 +360,9 @@ impl Shard {
         }
         if let Some(address) = self.paired_address(key.realm, key.address) {
             account.steps.push(Step::PairedWith(self.shared.address(address)));
+        }
+        if let Err(verdict) = self.would_admit_flow(now, key.realm, key.address) {
+            return verdict;
         }
         account.steps.push(Step::FlowWouldBeCreated { remote: endpoint(far) });
         Verdict::Outbound
@@ -436,7 +444,7 @@ impl Shard {
         });
     }
 
-    fn explain_new_mapping(&self, key: &InternalKey, account: &mut Account) -> Option<Verdict> {
+    fn explain_new_mapping(&self, now: Instant, key: &InternalKey, account: &mut Account) -> Option<Verdict> {
         let (source, protocol) = (key.address, key.protocol);
         let Some(pool) = self.shared.pool_for(account.realm, source.into()) else {
             return Some(Verdict::SourceNotSubscriber);
@@ -477,6 +485,15 @@ impl Shard {
             Some(address) => free(address),
             None => (0..facts.count).map(|i| free(AddressIndex(facts.first.0 + i))).sum(),
         };
+        let subscriber = self.subscribers.find(account.realm, source);
+        let class =
+            subscriber.map_or_else(|| self.shared.classes.of(account.realm, source), |slot| self.class_now(slot));
+        account.steps.push(Step::Class(class));
+        if (subscriber.is_some() || ports_free > 0)
+            && let Err(verdict) = self.would_admit_mapping(now, class, subscriber, protocol)
+        {
+            return Some(verdict);
+        }
         if ports_free == 0 {
             return Some(Verdict::PortsExhausted);
         }
@@ -560,7 +577,14 @@ impl Shard {
                 (false, _) if is_syn => return Verdict::UnsolicitedSyn,
                 (false, _) => return Verdict::Filtered,
                 (true, Protocol::Tcp) if !is_syn => return Verdict::TcpNoSession,
-                (true, Protocol::Tcp) => account.steps.push(Step::SessionWouldBeCreated),
+                (true, Protocol::Tcp) => {
+                    if parsed.ttl > 1
+                        && let Err(verdict) = self.would_admit_session(now, index)
+                    {
+                        return verdict;
+                    }
+                    account.steps.push(Step::SessionWouldBeCreated);
+                }
                 (true, _) => {}
             }
         }

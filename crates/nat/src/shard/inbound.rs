@@ -175,17 +175,24 @@ impl Shard {
                     // The packet ends here, and must not leave a session behind (conformance point S7).
                     return Ok(None);
                 }
+                let first = self.lifetimes.first(Protocol::Tcp, remote_port, Side::Outside);
                 let new = NewSession {
                     remote_address: parsed.source,
                     remote_port,
-                    state: TcpState::OpeningInbound,
+                    state: first.state,
                     opened_from: Side::Outside,
                     hairpin: self.shared.local.lookup(parsed.source).is_some(),
-                    expires: now + self.idle_time(Protocol::Tcp),
+                    has_own_timer: first.has_own_timer,
+                    expires: now + first.lifetime,
                 };
                 match self.create_session(now, index, &new, by) {
                     Ok(session) => Ok(Some(session)),
-                    Err(verdict) => Err(Fate::Done(verdict)),
+                    Err(verdict) => {
+                        let key = self.mappings.get(index).key();
+                        self.count_refusal(&key, verdict);
+                        self.note_refusal(now, &key, verdict);
+                        Err(Fate::Done(verdict))
+                    }
                 }
             }
         }
@@ -277,18 +284,7 @@ impl Shard {
                     self.refresh(index, session, advance.state, expires);
                 }
             }
-            // RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is a choice; ICMP replies follow it.
-            session if self.shared.settings().inbound_refresh => {
-                let protocol = self.mappings.get(index).protocol();
-                if protocol != Protocol::Tcp {
-                    let expires = now + self.idle_time(protocol);
-                    match session {
-                        Some(session) => self.refresh(index, session, TcpState::Established, expires),
-                        None => self.mappings.get_mut(index).extend_to(expires, false),
-                    }
-                }
-            }
-            _ => {}
+            session => self.refresh_from_outside(now, index, session),
         }
         let mapping = self.mappings.get(index);
         let change = Rewrite {
@@ -300,6 +296,34 @@ impl Shard {
         };
         rewrite(bytes, parsed, &change);
         self.finish(bytes, parsed, hop, change.address, via.verdict(), sink)
+    }
+
+    /// What a UDP packet or ICMP reply from outside does to the timer.
+    #[inline]
+    fn refresh_from_outside(&mut self, now: Instant, index: u32, session: Option<SessionRef>) {
+        let protocol = self.mappings.get(index).protocol();
+        if protocol == Protocol::Tcp {
+            // A later fragment: it has no flags, and changes nothing.
+            return;
+        }
+        // RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is a choice; ICMP replies follow it.
+        let refreshes = self.shared.settings().inbound_refresh;
+        match session {
+            Some(session) => {
+                // The first answer changes the state, and with it the timer; once, so that nobody outside can keep the
+                // session alive by it.
+                let is_first_answer = self.session_state(index, session).0 == TcpState::UNANSWERED;
+                if refreshes || is_first_answer {
+                    let lifetime = self.lifetime(index, session, TcpState::Established);
+                    self.refresh(index, session, TcpState::Established, now + lifetime);
+                }
+            }
+            None if refreshes => {
+                let expires = now + self.sessionless_lifetime(protocol);
+                self.mappings.get_mut(index).extend_to(expires, false);
+            }
+            None => {}
+        }
     }
 
     /// The packet's own journey through the NAT is over: it leaves, in fragments if it has to.

@@ -37,8 +37,6 @@ use crate::ports::PortClass;
 use crate::ports::PortRange;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
-use crate::tcp;
-use crate::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
@@ -264,18 +262,18 @@ impl Shard {
         let index = self.mappings.insert(&key, subscriber, external, now)?;
         let entered = self.outbound.insert(hash, index.0);
         debug_assert!(entered.is_ok(), "it was not full");
-        self.subscribers.count_mapping(subscriber, protocol);
-        let state = if is_tcp { TcpState::OpeningOutbound } else { TcpState::Established };
-        let timeouts = &self.shared.settings().timeouts;
-        let lifetime = if is_tcp { tcp::lifetime(state, timeouts) } else { timeouts.udp };
+        self.count_mapping(now, subscriber, protocol);
+        let remote_port = be16::<22>(header);
+        let first = self.lifetimes.first(protocol, remote_port, Side::Inside);
         let mapping = self.mappings.get_mut(index.0);
         mapping.set_inline_session(&NewSession {
             remote_address: destination,
-            remote_port: be16::<22>(header),
-            state,
+            remote_port,
+            state: first.state,
             opened_from: Side::Inside,
             hairpin: false,
-            expires: now + lifetime,
+            has_own_timer: first.has_own_timer,
+            expires: now + first.lifetime,
         });
         if is_tcp {
             let headers = 20 + u32::from(header[32] >> 4) * 4;

@@ -23,7 +23,6 @@ use crate::rewrite::rewrite;
 use crate::settings::Filtering;
 use crate::shared::NextHop;
 use crate::tcp;
-use crate::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
@@ -258,15 +257,10 @@ impl Shard {
             // Only the first fragment of a datagram, which has the ports, opens anything.
             return Err(Fate::Done(Verdict::FragmentRefused));
         }
-        let state = if key.protocol == Protocol::Tcp {
-            if !tcp::opens(Flags(parsed.tcp_flags)) {
-                // RFC 5382 §5 leaves this open; silence, and no state from a bare ACK.
-                return Err(Fate::Done(Verdict::TcpNoSession));
-            }
-            TcpState::OpeningOutbound
-        } else {
-            TcpState::Established
-        };
+        if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
+            // RFC 5382 §5 leaves this open; silence, and no state from a bare ACK.
+            return Err(Fate::Done(Verdict::TcpNoSession));
+        }
         let index = match (alive, found) {
             (Some(index), _) => index,
             (None, dead) => {
@@ -283,14 +277,15 @@ impl Shard {
             }
         };
         let Some(facts) = self.facts_of_mapping(index) else { return Err(Fate::Done(Verdict::NoMapping)) };
-        let expires = now + self.idle_time(key.protocol);
+        let first = self.lifetimes.first(key.protocol, remote_port, Side::Inside);
         let new = NewSession {
             remote_address: parsed.destination,
             remote_port,
-            state,
+            state: first.state,
             opened_from: Side::Inside,
             hairpin: hairpin.is_some(),
-            expires,
+            has_own_timer: first.has_own_timer,
+            expires: now + first.lifetime,
         };
         let external = self.mappings.get(index).external();
         match self.create_session(now, index, &new, Shard::hashed_by(&facts, key.protocol)) {
@@ -304,8 +299,9 @@ impl Shard {
                 Ok(Opened::Session(way, Flow { index, session: Some(session) }))
             }
             // Where nobody is filtered a UDP session is only bookkeeping: going on without it hurts nobody,
-            // while refusing would break programs that talk to thousands (peer-to-peer, resolvers).
-            Err(_)
+            // while refusing would break programs that talk to thousands (peer-to-peer, resolvers). What the
+            // operator grants a subscriber is another matter.
+            Err(Verdict::SessionLimit | Verdict::SessionTableFull)
                 if key.protocol == Protocol::Udp
                     && facts.filtering[Protocol::Udp.index()] == Filtering::EndpointIndependent =>
             {
@@ -326,6 +322,7 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         self.note_refusal(now, key, verdict);
+        self.count_refusal(key, verdict);
         if verdict != Verdict::SourceNotSubscriber
             && let Some(code) = self.shared.settings().icmp.no_resources_code
         {
@@ -358,12 +355,12 @@ impl Shard {
                 // A later fragment of a TCP segment changes nothing but the timer, and that never shortens.
                 let lifetime = match self.mappings.get(flow.index).protocol() {
                     Protocol::Tcp => expires.saturating_since(now),
-                    protocol => self.idle_time(protocol),
+                    Protocol::Udp | Protocol::Icmp => self.lifetime(flow.index, session, state),
                 };
                 self.refresh(flow.index, session, state, now + lifetime);
             }
             None => {
-                let expires = now + self.idle_time(Protocol::Udp);
+                let expires = now + self.sessionless_lifetime(Protocol::Udp);
                 self.mappings.get_mut(flow.index).extend_to(expires, false);
             }
         }

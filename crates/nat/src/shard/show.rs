@@ -10,7 +10,7 @@ use super::port_choice::UNPAIRED;
 use super::state::state_now;
 use crate::flow::endpoint;
 use crate::mapping::Mapping;
-use crate::tcp;
+use crate::mapping::SessionRef;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -154,6 +154,10 @@ impl Shard {
                     external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
                     worker: self.worker,
                     mappings: subscriber.mappings,
+                    class: self.class_now(slot),
+                    sessions: subscriber.sessions(),
+                    memory_bytes: subscriber.memory(),
+                    refused: self.subscribers.account(slot).refused,
                 });
                 found += 1;
             }
@@ -198,7 +202,7 @@ impl Shard {
                 .then(|| state_now(state, expires, now, &self.shared.settings().timeouts)),
             hairpin: false,
             age: age(flow.created_s(), now),
-            idle: idle(self.lifetime(protocol, state), expires, now),
+            idle: idle(self.lifetime(0, SessionRef::Flow(index), state), expires, now),
             expires_in: expires.saturating_since(now),
         })
     }
@@ -220,29 +224,24 @@ impl Shard {
         }
     }
 
-    /// How long a session lives after its last packet, by the state that packet left it in.
-    fn lifetime(&self, protocol: Protocol, stored: TcpState) -> Duration {
-        match protocol {
-            Protocol::Tcp => tcp::lifetime(stored, &self.shared.settings().timeouts),
-            Protocol::Udp | Protocol::Icmp => self.idle_time(protocol),
-        }
-    }
-
-    /// Since the last packet of any session. TCP sessions end after different times, so that the end of the mapping
+    /// Since the last packet of any session. Sessions end after different times, so that the end of the mapping
     /// does not tell: the youngest further sessions are looked at, no more than a page can afford.
     fn mapping_idle(&self, index: u32, now: Instant) -> Duration {
         let mapping = self.mappings.get(index);
         let protocol = mapping.protocol();
+        let of = |session, state, expires| idle(self.lifetime(index, session, state), expires, now);
+        let inline = || of(SessionRef::Inline, mapping.state(), mapping.session_expires());
+        let mut shortest = mapping.has_live_session(now).then(inline);
         if protocol != Protocol::Tcp {
-            return idle(self.idle_time(protocol), mapping.expires(), now);
+            // It may go on without a session.
+            let own = idle(self.sessionless_lifetime(protocol), mapping.expires(), now);
+            shortest = Some(shortest.map_or(own, |known| known.min(own)));
         }
-        let of = |state, expires| idle(self.lifetime(protocol, state), expires, now);
-        let mut shortest = mapping.has_live_session(now).then(|| of(mapping.state(), mapping.session_expires()));
         let mut slot = mapping.extra_head;
         for _ in 0..u32::from(mapping.extra_count()).min(EXTRA_LOOKED_AT) {
             let session = self.sessions.get(slot);
             if session.is_alive(now) {
-                let found = of(session.state(), session.expires());
+                let found = of(SessionRef::Extra(slot), session.state(), session.expires());
                 shortest = Some(shortest.map_or(found, |known| known.min(found)));
             }
             slot = session.next;
@@ -258,7 +257,8 @@ impl Shard {
         let remote = Endpoint::new(Ipv4Addr::from_bits(mapping.remote_address()), mapping.remote_port());
         let expires = mapping.session_expires();
         let common = (mapping.session_opened_from(), mapping.session_is_hairpin(), mapping.created_s());
-        Some((self.session_view(mapping, remote, mapping.state(), expires, common, now), index))
+        let session = (SessionRef::Inline, mapping.state());
+        Some((self.session_view(index, remote, session, expires, common, now), index))
     }
 
     fn extra_session_view(&self, slot: u32, now: Instant) -> Option<(SessionView, u32)> {
@@ -266,22 +266,23 @@ impl Shard {
         if !session.is_alive(now) || !self.mappings.get(session.mapping).is_in_use() {
             return None;
         }
-        let mapping = self.mappings.get(session.mapping);
         let remote = Endpoint::new(Ipv4Addr::from_bits(session.remote_address), session.remote_port);
         let common = (session.opened_from(), session.is_hairpin(), session.created_s());
-        let view = self.session_view(mapping, remote, session.state(), session.expires(), common, now);
+        let state = (SessionRef::Extra(slot), session.state());
+        let view = self.session_view(session.mapping, remote, state, session.expires(), common, now);
         Some((view, session.mapping))
     }
 
     fn session_view(
         &self,
-        mapping: &Mapping,
+        index: u32,
         remote: Endpoint,
-        state: TcpState,
+        (session, state): (SessionRef, TcpState),
         expires: Instant,
         (opened_from, hairpin, created_s): (Side, bool, u32),
         now: Instant,
     ) -> SessionView {
+        let mapping = self.mappings.get(index);
         let key = mapping.key();
         let timeouts = &self.shared.settings().timeouts;
         SessionView {
@@ -297,7 +298,7 @@ impl Shard {
             state: (key.protocol == Protocol::Tcp).then(|| state_now(state, expires, now, timeouts)),
             hairpin,
             age: age(created_s, now),
-            idle: idle(self.lifetime(key.protocol, state), expires, now),
+            idle: idle(self.lifetime(index, session, state), expires, now),
             expires_in: expires.saturating_since(now),
         }
     }

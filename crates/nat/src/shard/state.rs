@@ -122,15 +122,32 @@ impl Shard {
         }
     }
 
-    /// Idle time of one protocol; TCP asks the state instead.
+    /// How long after its last packet a session of a mapping ends, were it in `state`.
     #[inline]
-    pub(super) fn idle_time(&self, protocol: Protocol) -> Duration {
-        let timeouts = &self.shared.settings().timeouts;
-        match protocol {
-            Protocol::Udp => timeouts.udp,
-            Protocol::Tcp => timeouts.tcp_opening,
-            Protocol::Icmp => timeouts.icmp,
-        }
+    pub(super) fn lifetime(&self, index: u32, session: SessionRef, state: TcpState) -> Duration {
+        let (mapping, lifetimes) = (self.mappings.get(index), &self.lifetimes);
+        let (protocol, own) = match session {
+            SessionRef::Inline if mapping.has_own_timer() => {
+                (mapping.protocol(), lifetimes.own(mapping.protocol(), mapping.remote_port()))
+            }
+            SessionRef::Inline => (mapping.protocol(), None),
+            SessionRef::Extra(slot) => {
+                let session = self.sessions.get(slot);
+                let is_ours = session.opened_from() == Side::Inside;
+                (mapping.protocol(), lifetimes.own(mapping.protocol(), session.remote_port).filter(|_| is_ours))
+            }
+            // A flow has no mapping.
+            SessionRef::Flow(flow) => {
+                let flow = self.flows.get(flow);
+                (flow.protocol(), lifetimes.own(flow.protocol(), flow.near().1))
+            }
+        };
+        self.lifetimes.lifetime(protocol, state, own)
+    }
+
+    /// How long a mapping lasts without a session: one of UDP or ICMP that nobody is filtered by.
+    pub(super) fn sessionless_lifetime(&self, protocol: Protocol) -> Duration {
+        self.lifetimes.lifetime(protocol, TcpState::Established, None)
     }
 
     /// Writes a session's new state and end down.
@@ -183,7 +200,7 @@ impl Shard {
             self.counters.tcp_resets_ignored += 1;
         }
         let restarts = tcp::restarts_timer(before, after, flags);
-        Advance { state: after, expires: restarts.then(|| now + tcp::lifetime(after, &timeouts)) }
+        Advance { state: after, expires: restarts.then(|| now + self.lifetime(index, session, after)) }
     }
 
     /// Adds a session to a mapping: inline when that slot is free, else in the side table.
@@ -197,12 +214,15 @@ impl Shard {
         new: &NewSession,
         by: HashedBy,
     ) -> Result<SessionRef, Verdict> {
-        let mapping = self.mappings.get_mut(index);
+        let mapping = self.mappings.get(index);
         if !mapping.has_live_session(now) {
+            // The very first one was admitted with its mapping.
             if mapping.has_session() {
+                self.admit_session(now, index, false)?;
+                self.count_session(now, index, false);
                 self.counters.sessions_removed += 1;
             }
-            mapping.set_inline_session(new);
+            self.mappings.get_mut(index).set_inline_session(new);
             self.counters.sessions_created += 1;
             return Ok(SessionRef::Inline);
         }
@@ -210,7 +230,10 @@ impl Shard {
         if u32::from(mapping.extra_count()) + 1 >= limit.min(u32::from(u16::MAX)) {
             return Err(Verdict::SessionLimit);
         }
+        self.admit_session(now, index, true)?;
+        let mapping = self.mappings.get_mut(index);
         let slot = self.sessions.insert(index, mapping, new, by, now).ok_or(Verdict::SessionTableFull)?;
+        self.count_session(now, index, true);
         self.counters.sessions_created += 1;
         Ok(SessionRef::Extra(slot))
     }
@@ -276,7 +299,7 @@ impl Shard {
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         }
-        self.subscribers.count_mapping(subscriber, key.protocol);
+        self.count_mapping(now, subscriber, key.protocol);
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, key.protocol, port, self.worker, index);
         self.counters.mappings_created[key.protocol.index()] += 1;
@@ -298,7 +321,8 @@ impl Shard {
             mapping.clear_inline_session();
             self.counters.sessions_removed += 1;
         }
-        let has_extra = mapping.extra_count() > 0;
+        let extra = mapping.extra_count();
+        self.uncount_sessions(index, u32::from(extra));
         let hash = self.hash_of(&key);
         let was_there = self.outbound.remove(hash, index);
         debug_assert!(was_there, "every mapping is in the outbound table");
@@ -311,7 +335,7 @@ impl Shard {
             self.shared.ports.unpair(paired);
         }
         self.counters.mappings_removed[key.protocol.index()] += 1;
-        if has_extra {
+        if extra > 0 {
             self.mappings.get_mut(index).condemn();
         } else {
             self.mappings.remove(index);
@@ -324,7 +348,9 @@ impl Shard {
         self.sessions.remove(slot, &mut self.mappings);
         self.counters.sessions_removed += 1;
         let mapping = self.mappings.get(index);
-        if mapping.is_condemned() && mapping.extra_count() == 0 {
+        if !mapping.is_condemned() {
+            self.uncount_sessions(index, 1);
+        } else if mapping.extra_count() == 0 {
             self.mappings.remove(index);
         }
     }

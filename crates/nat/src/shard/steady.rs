@@ -38,7 +38,7 @@ use crate::parse::parse;
 use crate::ports::PortAim;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
-use crate::settings::Settings;
+use crate::settings::Timeouts;
 use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Duration;
@@ -175,12 +175,11 @@ pub(super) struct SteadyTimers {
 }
 
 impl SteadyTimers {
-    pub(super) fn new(settings: &Settings) -> SteadyTimers {
-        let timeouts = &settings.timeouts;
+    pub(super) fn new(timeouts: &Timeouts, inbound_refresh: bool) -> SteadyTimers {
         SteadyTimers {
             lifetime: [timeouts.udp, tcp::lifetime(TcpState::Established, timeouts)],
             margin: [Duration::ZERO, timeouts.tcp_closing],
-            inbound_refresh: [settings.inbound_refresh, true],
+            inbound_refresh: [inbound_refresh, true],
         }
     }
 }

@@ -67,7 +67,7 @@ fn shard() -> Shard {
 }
 
 /// One packet in, what leaves by its own buffer and by the sink.
-fn send(shard: &mut Shard, at_s: u64, side: Side, packet: &[u8]) -> (Option<Verdict>, Vec<Vec<u8>>) {
+pub(super) fn send(shard: &mut Shard, at_s: u64, side: Side, packet: &[u8]) -> (Option<Verdict>, Vec<Vec<u8>>) {
     let (verdict, left) = send_by(shard, at_s, InterfaceId(side as u16), packet);
     (verdict, left.into_iter().map(|(_, packet)| packet).collect())
 }

@@ -15,13 +15,17 @@ use crate::packet::Packet;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::packet::Stage;
+use crate::settings::PortTimeout;
+use crate::settings::Rate;
 use crate::settings::Settings;
+use crate::settings::SubscriberLimits;
 use crate::shard::Shard;
 use crate::shard::tests::settings;
 use crate::shared::Shared;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::InterfaceId;
+use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -94,7 +98,7 @@ impl Spec {
     }
 
     fn remote(&self) -> SocketAddrV4 {
-        build::endpoint([198, 51, 100, 1 + self.remote], 80)
+        build::endpoint([198, 51, 100, 1 + self.remote], 80 + u16::from(self.remote % 2))
     }
 
     fn key(&self) -> usize {
@@ -224,9 +228,25 @@ proptest! {
     #[test]
     fn the_short_way_and_the_long_way_decide_alike(
         bursts in prop::collection::vec(prop::collection::vec(spec(), 1..24), 1..24),
-        inbound_refresh in any::<bool>(),
+        inbound_refresh in any::<bool>(), two_states in any::<bool>(), own_timer in any::<bool>(), is_limited in any::<bool>(),
     ) {
-        compare(&Settings { inbound_refresh, ..settings() }, &bursts);
+        let mut settings = Settings { inbound_refresh, ..settings() };
+        if two_states {
+            settings.timeouts.udp_unanswered = Duration::from_secs(40);
+        }
+        if own_timer {
+            settings.port_timeouts = [Protocol::Udp, Protocol::Tcp]
+                .map(|protocol| PortTimeout { protocol, ports: 81..=90, idle: Duration::from_secs(20) })
+                .to_vec();
+        }
+        if is_limited {
+            let rate = Some(Rate { per_second: 1, burst: 2 });
+            let ports_max = [2, 1, 0];
+            settings.subscriber = SubscriberLimits {
+                ports_max, sessions_max: 4, new_mappings: rate, new_sessions: rate, ..SubscriberLimits::default()
+            };
+        }
+        compare(&settings, &bursts);
     }
 }
 

@@ -20,10 +20,14 @@ use crate::packet::Packet;
 use crate::packet::PacketMeta;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
+use crate::settings::Class;
 use crate::settings::Limits;
 use crate::settings::Pool;
 use crate::settings::Pooling;
+use crate::settings::PortTimeout;
+use crate::settings::Rate;
 use crate::settings::Selection;
+use crate::settings::SubscriberLimits;
 use crate::shard::Shard;
 use crate::shard::tests::settings;
 use crate::shared::Shared;
@@ -36,6 +40,7 @@ use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
+use crate::view::SubscriberView;
 
 /// A packet, in small numbers.
 #[derive(Clone, Debug)]
@@ -154,7 +159,7 @@ fn step(bed: &mut Bed, now: Instant, specs: &[Spec]) -> Vec<Option<Verdict>> {
     let mut buffers: Vec<Vec<u8>> = vec![];
     for s in specs {
         let internal = build::endpoint([100, 64, 0, 10 + s.sub], 5_000 + u16::from(s.port));
-        let remote = build::endpoint([198, 51, 100, 1 + s.remote], 80);
+        let remote = build::endpoint([198, 51, 100, 1 + s.remote], 80 + u16::from(s.remote));
         let (source, destination) = if s.inside {
             (internal, remote)
         } else {
@@ -246,8 +251,66 @@ fn check_blocks(bed: &Bed) {
     }
 }
 
+/// What a subscriber may use; None and beyond the list: no limit.
+fn limits() -> impl Strategy<Value = SubscriberLimits> {
+    let quota = || prop_oneof![1 => Just(u32::MAX), 2 => 0_u32..24];
+    let rate = || {
+        prop_oneof![
+            2 => Just(None),
+            1 => (1_u32..20, 1_u32..8).prop_map(|(per_second, burst)| Some(Rate { per_second, burst })),
+        ]
+    };
+    let memory = prop_oneof![2 => Just(u64::MAX), 1 => 0_u64..2_000];
+    (quota(), quota(), prop_oneof![1 => Just(u32::MAX), 1 => 1_u32..40], memory, rate(), rate()).prop_map(
+        |(udp, tcp, sessions_max, memory_max, new_mappings, new_sessions)| SubscriberLimits {
+            ports_max: [udp, tcp, u32::MAX],
+            sessions_max,
+            memory_max,
+            new_mappings,
+            new_sessions,
+            ..SubscriberLimits::default()
+        },
+    )
+}
+
+/// What each subscriber has is what is counted, and nobody has more than it may.
+fn check_books(bed: &Bed) {
+    let shard = &bed.shard;
+    let settings = shard.shared().settings();
+    for slot in 1..shard.subscribers.walk_end() {
+        let subscriber = shard.subscribers.get(slot);
+        if !subscriber.is_in_use() {
+            continue;
+        }
+        let (mut mappings, mut extra) = ([0_u32; 3], 0_u32);
+        for i in 1..shard.mappings.walk_end() {
+            let mapping = shard.mappings.get(i);
+            if mapping.is_in_use() && mapping.subscriber == slot {
+                mappings[mapping.protocol().index()] += 1;
+                extra += u32::from(mapping.extra_count());
+            }
+        }
+        assert_eq!((subscriber.mappings, subscriber.extra_sessions), (mappings, extra));
+        let limits = match shard.class_now(slot) {
+            0 => &settings.subscriber,
+            class => &settings.classes[usize::from(class) - 1].limits,
+        };
+        assert!((0..3).all(|protocol| mappings[protocol] <= limits.ports_max[protocol]), "{mappings:?} {limits:?}");
+        assert!(subscriber.sessions() <= limits.sessions_max, "{limits:?}");
+        assert!(subscriber.memory() <= limits.memory_max, "{limits:?}");
+    }
+    let refused: u64 = (1..shard.subscribers.walk_end())
+        .filter(|slot| shard.subscribers.get(*slot).is_in_use())
+        .flat_map(|slot| shard.subscribers.account(slot).refused)
+        .map(u64::from)
+        .sum();
+    let counted: u64 = SubscriberView::CAUSES.iter().map(|verdict| shard.counters().of(*verdict)).sum();
+    assert!(refused <= counted, "{refused} refused to subscribers, {counted} packets refused");
+}
+
 /// Ports in use, mappings, their owners, pairings and counters agree.
 fn check(bed: &Bed) {
+    check_books(bed);
     let shared = bed.shard.shared();
     let used: u64 = (0..shared.address_count() as u32)
         .flat_map(|a| [Protocol::Udp, Protocol::Tcp].map(|p| u64::from(shared.ports_used(AddressIndex(a), p))))
@@ -300,8 +363,22 @@ proptest! {
         selection in prop_oneof![Just(Selection::LeastUsed), Just(Selection::RoundRobin), Just(Selection::Hash)],
         reserved in any::<bool>(),
         mappings_max in 8_u32..80, subscribers_max in 2_u32..8,
+        common in limits(), special in limits(), is_limited in any::<bool>(), two_states in any::<bool>(), own_timer in any::<bool>(),
     ) {
         let mut settings = settings();
+        if is_limited {
+            settings.subscriber = common;
+            let subscribers = vec![Prefix::new([100, 64, 0, 12].into(), 31).unwrap()];
+            settings.classes = vec![Class { name: "special".into(), subscribers, realms: vec![], limits: special }];
+        }
+        if two_states {
+            settings.timeouts.udp_unanswered = Duration::from_secs(40);
+        }
+        if own_timer {
+            settings.port_timeouts = [Protocol::Udp, Protocol::Tcp]
+                .map(|protocol| PortTimeout { protocol, ports: 79..=80, idle: Duration::from_secs(20) })
+                .to_vec();
+        }
         settings.pools = pools(two, arbitrary, parity, mode, selection, reserved);
         settings.limits = Limits { mappings_max, subscribers_max, ..settings.limits };
         let bed = |long_way_only: bool| {

@@ -1,0 +1,338 @@
+//! RFC 6888 REQ-4, REQ-5 and REQ-11: what one subscriber may use, to the last port, session and mapping a second, whatever
+//! the number of workers; and that nothing of anybody else's, nor anything that exists, is touched.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use std::collections::HashMap;
+
+use nat::Duration;
+use nat::Protocol;
+use nat::Settings;
+use nat::Verdict;
+use nat::settings::Class;
+use nat::settings::PortTimeout;
+use nat::settings::Rate;
+use nat::settings::SubscriberLimits;
+use nat::types::Side;
+use nat::view::SubscriberView;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use testkit::topology::prefix;
+use testkit::*;
+use wire::build;
+use wire::tcp::Flags;
+
+const E1_HTTP: SocketAddrV4 = at(E1, 80);
+const E2_HTTP: SocketAddrV4 = at(E2, 80);
+
+fn limited(limits: SubscriberLimits) -> Settings {
+    let mut settings = settings();
+    settings.subscriber = limits;
+    settings
+}
+
+fn class(name: &str, address: [u8; 4], length: u8, limits: SubscriberLimits) -> Class {
+    Class { name: name.into(), subscribers: vec![prefix(address, length)], realms: Vec::new(), limits }
+}
+
+/// How many of `wanted` mappings a subscriber gets, from port 10000 on.
+fn opened(bed: &mut Bed, protocol: Protocol, subscriber: Ipv4Addr, wanted: u16) -> usize {
+    for port in 0..wanted {
+        let internal = SocketAddrV4::new(subscriber, 10_000 + port);
+        bed.inside(&match protocol {
+            Protocol::Udp => build::udp(internal, E1_HTTP).payload_length(10).build(),
+            Protocol::Tcp => build::tcp(internal, E1_HTTP, Flags::SYN).build(),
+            Protocol::Icmp => build::echo_request(subscriber, *E1_HTTP.ip(), 10_000 + port).build(),
+        });
+    }
+    bed.take_outside().len()
+}
+
+fn view(bed: &Bed, subscriber: Ipv4Addr) -> SubscriberView {
+    bed.subscribers().into_iter().find(|view| view.address == subscriber).expect("a subscriber with mappings")
+}
+
+#[test]
+fn the_mapping_above_the_quota_is_refused_and_all_others_go_on() {
+    covers!("6888-REQ-4", "6888-REQ-4b", "6888-REQ-11a", "6888-REQ-11b", "6888-REQ-11d");
+    for workers in [1, 3] {
+        let limits = SubscriberLimits { ports_max: [100, 200, 20], ..SubscriberLimits::default() };
+        let mut bed = Bed::new(limited(limits)).workers(workers);
+        for (protocol, quota) in [(Protocol::Udp, 100), (Protocol::Tcp, 200), (Protocol::Icmp, 20)] {
+            assert_eq!(opened(&mut bed, protocol, I1, quota + 1), usize::from(quota), "{protocol}");
+            let answer = bed.take_inside();
+            assert!(answer.len() == 1 && is_icmp(&answer[0], 3, 1), "{protocol}: the refusal is told, once");
+        }
+        assert_eq!(bed.count(Verdict::SubscriberPortQuota), 3);
+        let seen = view(&bed, I1);
+        assert_eq!((seen.mappings, seen.sessions, seen.refused), ([100, 200, 20], 320, [3, 0, 0, 0, 0]));
+        // Those that exist work, and somebody else has all of his own.
+        assert_eq!(opened(&mut bed, Protocol::Udp, I1, 100), 100);
+        assert_eq!(opened(&mut bed, Protocol::Udp, I2, 100), 100);
+        bed.check_books();
+    }
+}
+
+#[test]
+fn a_port_that_comes_back_may_be_had_again() {
+    covers!("6888-REQ-4");
+    let limits = SubscriberLimits { ports_max: [5, 5, 5], ..SubscriberLimits::default() };
+    let mut bed = Bed::new(limited(limits).short_timers());
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 5), 5);
+    // A ping keeps the subscriber known while all the rest runs out.
+    bed.advance_secs(8);
+    bed.ping(I1, 1, *E1_HTTP.ip());
+    bed.advance_secs(6);
+    bed.take_outside();
+    assert_eq!(view(&bed, I1).mappings, [0, 0, 1]);
+    let again = |port| build::udp(SocketAddrV4::new(I1, port), E1_HTTP).build();
+    for port in 20_000..20_006 {
+        bed.inside(&again(port));
+    }
+    assert_eq!(bed.take_outside().len(), 5);
+}
+
+#[test]
+fn classes_have_their_own_limits() {
+    covers!("6888-REQ-4a", "6888-REQ-5a");
+    let of = |ports| SubscriberLimits { ports_max: [ports; 3], ..SubscriberLimits::default() };
+    let mut settings = limited(of(10));
+    settings.classes = vec![class("few", I1.octets(), 32, of(3)), class("none", I2.octets(), 32, of(0))];
+    let mut bed = Bed::new(settings);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 20), 3);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I2, 20), 0);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I3, 20), 10);
+    assert_eq!((view(&bed, I1).class, view(&bed, I3).class), (1, 0));
+    assert_eq!(bed.subscribers().len(), 2, "who may have nothing leaves nothing behind");
+}
+
+#[test]
+fn new_mappings_are_made_no_faster_than_the_rate() {
+    covers!("6888-REQ-4c");
+    let rate = Some(Rate { per_second: 1_000, burst: 100 });
+    let mut bed = Bed::new(limited(SubscriberLimits { new_mappings: rate, ..SubscriberLimits::default() }));
+    let (mut made, mut others) = (0, 0);
+    // 20 packets a millisecond of one subscriber, for a second; now and then one of another.
+    for tick in 0..1_000_u16 {
+        for port in 0..20 {
+            let internal = SocketAddrV4::new(I1, 1_024 + (tick * 20 + port) % 60_000);
+            bed.offer(Side::Inside, &build::udp(internal, E1_HTTP).build());
+        }
+        bed.settle();
+        made += bed.take_outside().len();
+        if tick % 10 == 0 {
+            bed.inside(&build::udp(SocketAddrV4::new(I2, 2_000 + tick), E1_HTTP).build());
+            others += bed.take_outside().len();
+        }
+        bed.jump(Duration::from_millis(1));
+    }
+    assert!((1_090..=1_100).contains(&made), "{made} in a second, with a burst of 100");
+    assert_eq!(others, 100, "nobody else feels it");
+    let refused = view(&bed, I1).refused;
+    assert_eq!(refused.iter().sum::<u32>() as usize, 20_000 - made);
+    assert_eq!(bed.count(Verdict::SubscriberRateLimit) as usize, 20_000 - made);
+}
+
+#[test]
+fn one_mapping_has_no_more_sessions_than_its_owner_may_have() {
+    covers!("6888-REQ-5");
+    let mut bed = Bed::new(limited(SubscriberLimits { sessions_max: 50, ..SubscriberLimits::default() }));
+    let internal = SocketAddrV4::new(I1, 5_000);
+    for host in 0..5_000_u32 {
+        let remote = SocketAddrV4::new(Ipv4Addr::from_bits(0x0808_0000 + host), 443);
+        bed.inside(&build::udp(internal, remote).build());
+    }
+    assert_eq!(bed.take_outside().len(), 50);
+    let seen = view(&bed, I1);
+    assert_eq!((seen.mappings[0], seen.sessions), (1, 50));
+    assert_eq!(bed.count(Verdict::SubscriberSessionQuota), 4_950);
+    // A new mapping would have a session too.
+    assert_eq!(opened(&mut bed, Protocol::Tcp, I1, 1), 0);
+    assert_eq!(opened(&mut bed, Protocol::Tcp, I2, 50), 50);
+    // The first of them goes on.
+    bed.inside(&build::udp(internal, SocketAddrV4::new(Ipv4Addr::from_bits(0x0808_0000), 443)).build());
+    assert_eq!(bed.take_outside().len(), 1);
+    bed.check_books();
+}
+
+#[test]
+fn the_state_of_a_subscriber_takes_no_more_memory_than_it_may() {
+    covers!("6888-REQ-5", "6888-REQ-5a");
+    let memory_max = 10 * nat::class::MAPPING_BYTES + 5 * nat::class::EXTRA_SESSION_BYTES;
+    let mut bed = Bed::new(limited(SubscriberLimits { memory_max, ..SubscriberLimits::default() }));
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 10), 10);
+    let internal = SocketAddrV4::new(I1, 10_000);
+    for port in 0..20 {
+        bed.inside(&build::udp(internal, SocketAddrV4::new(*E1_HTTP.ip(), 1_000 + port)).build());
+    }
+    assert_eq!(bed.take_outside().len(), 5);
+    let seen = view(&bed, I1);
+    assert_eq!((seen.sessions, seen.memory_bytes), (15, memory_max));
+    assert_eq!(bed.count(Verdict::SubscriberMemoryQuota), 15);
+}
+
+#[test]
+fn endpoint_dependent_flows_are_sessions_of_their_subscriber_too() {
+    covers!("6888-REQ-5", "6888-REQ-4c");
+    let rate = Some(Rate { per_second: 10, burst: 40 });
+    let limits = SubscriberLimits { sessions_max: 30, new_mappings: rate, ..SubscriberLimits::default() };
+    let mut bed = Bed::new(limited(limits).endpoint_dependent(prefix([198, 51, 100, 0], 24), (80, 80)));
+    assert_eq!(opened(&mut bed, Protocol::Tcp, I1, 10), 10);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 30), 20);
+    let seen = view(&bed, I1);
+    assert_eq!((seen.sessions, seen.mappings, seen.memory_bytes), (30, [0; 3], 30 * nat::class::FLOW_BYTES));
+    assert_eq!(bed.count(Verdict::SubscriberSessionQuota), 10);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I2, 30), 30);
+}
+
+#[test]
+fn a_flood_of_syns_from_outside_makes_no_more_sessions_than_the_rate() {
+    covers!("6888-REQ-5b");
+    let rate = Some(Rate { per_second: 10, burst: 10 });
+    let mut bed = Bed::new(limited(SubscriberLimits { new_sessions: rate, ..SubscriberLimits::default() }));
+    let external = bed.connect(SocketAddrV4::new(I1, 5_000), E1_HTTP);
+    bed.take_inside();
+    for round in 0..5_u32 {
+        for host in 0..500_u32 {
+            let remote = SocketAddrV4::new(Ipv4Addr::from_bits(0x0808_0000 + round * 1_000 + host), 4_000);
+            bed.offer(Side::Outside, &build::tcp(remote, external, Flags::SYN).build());
+        }
+        bed.settle();
+        bed.jump(Duration::from_secs(1));
+    }
+    let let_in = bed.take_inside().len();
+    assert!((50..=60).contains(&let_in), "{let_in} in 5 s");
+    assert_eq!(bed.count(Verdict::SubscriberRateLimit) as usize, 2_500 - let_in);
+    assert!(bed.take_outside().is_empty(), "nobody outside is told");
+    assert_eq!(view(&bed, I1).sessions as usize, 1 + let_in);
+}
+
+#[test]
+fn new_sessions_in_an_existing_mapping_are_made_no_faster_than_the_rate() {
+    covers!("6888-REQ-5b");
+    let rate = Some(Rate { per_second: 100, burst: 10 });
+    let mut bed = Bed::new(limited(SubscriberLimits { new_sessions: rate, ..SubscriberLimits::default() }));
+    let mut made = 0;
+    for tick in 0..1_000_u32 {
+        let remote = SocketAddrV4::new(Ipv4Addr::from_bits(0x0808_0000 + tick), 443);
+        bed.inside(&build::udp(SocketAddrV4::new(I1, 5_000), remote).build());
+        made += bed.take_outside().len();
+        bed.jump(Duration::from_millis(1));
+    }
+    assert!((108..=112).contains(&made), "{made} in a second");
+}
+
+#[test]
+fn a_short_timer_of_a_well_known_port_holds_for_its_sessions_only() {
+    covers!("4787-REQ-5a");
+    let mut settings = settings();
+    settings.port_timeouts =
+        vec![PortTimeout { protocol: Protocol::Udp, ports: 53..=53, idle: Duration::from_secs(10) }];
+    let (dns, other) = (SocketAddrV4::new(*E1_HTTP.ip(), 53), SocketAddrV4::new(*E2_HTTP.ip(), 5_000));
+    let mut bed = Bed::new(settings);
+    let (short, both) = (SocketAddrV4::new(I1, 5_000), SocketAddrV4::new(I1, 5_001));
+    let external = bed.open_udp(short, dns);
+    let external_both = bed.open_udp(both, dns);
+    bed.open_udp(both, other);
+    bed.advance_secs(9);
+    assert!(bed.udp_reaches(dns, external, short));
+    // The answer did not refresh it: inbound packets do not by default.
+    bed.advance_secs(2);
+    assert!(!bed.udp_reaches(dns, external, short));
+    assert!(bed.udp_reaches(other, external_both, both), "it keeps the mapping for its own timer");
+    bed.advance_secs(280);
+    assert!(bed.udp_reaches(other, external_both, both));
+    bed.advance_secs(20);
+    assert!(!bed.udp_reaches(other, external_both, both));
+}
+
+#[test]
+fn what_nobody_answers_ends_before_what_was_answered() {
+    covers!("4787-REQ-5", "4787-REQ-5b");
+    let mut bed = Bed::new(settings().timers(|timeouts| timeouts.udp_unanswered = Duration::from_secs(120)));
+    let (silent, answered) = (SocketAddrV4::new(I1, 5_000), SocketAddrV4::new(I1, 5_001));
+    let (external, external_answered) = (bed.open_udp(silent, E1_HTTP), bed.open_udp(answered, E1_HTTP));
+    assert!(bed.udp_reaches(E1_HTTP, external_answered, answered));
+    bed.advance_secs(119);
+    assert_eq!(bed.mappings().len(), 2);
+    bed.advance_secs(1);
+    assert!(!bed.udp_reaches(E1_HTTP, external, silent));
+    bed.advance_secs(179);
+    assert!(bed.udp_reaches(E1_HTTP, external_answered, answered));
+    bed.advance_secs(1);
+    assert!(!bed.udp_reaches(E1_HTTP, external_answered, answered));
+}
+
+#[test]
+fn one_answer_only_lengthens_a_session() {
+    covers!("4787-REQ-6a");
+    let mut bed = Bed::new(settings().timers(|timeouts| timeouts.udp_unanswered = Duration::from_secs(120)));
+    let internal = SocketAddrV4::new(I1, 5_000);
+    let external = bed.open_udp(internal, E1_HTTP);
+    // From 100 s on it is answered every second: 300 s from the first answer, and no longer.
+    bed.advance_secs(100);
+    for second in 0..299 {
+        assert!(bed.udp_reaches(E1_HTTP, external, internal), "{second}");
+        bed.advance_secs(1);
+    }
+    bed.advance_secs(1);
+    assert!(!bed.udp_reaches(E1_HTTP, external, internal));
+}
+
+/// Churn of all kinds by 40 subscribers of three classes on one and on four workers: nobody ever has one port or session more
+/// than it may, whoever is refused had all of it, and the counts are those of what there is.
+#[test]
+fn quotas_are_exact_under_churn_on_any_number_of_workers() {
+    covers!("6888-REQ-4", "6888-REQ-5", "6888-REQ-11d");
+    for (workers, seed) in [(1, 11), (4, 12), (4, 13)] {
+        let limits =
+            |ports_max, sessions_max| SubscriberLimits { ports_max, sessions_max, ..SubscriberLimits::default() };
+        let mut settings = limited(limits([6, 8, 2], 20)).short_timers();
+        settings.classes = vec![
+            class("small", [100, 64, 1, 0], 28, limits([1, 2, 1], 3)),
+            class("large", [100, 64, 1, 32], 29, limits([30, 30, 30], 60)),
+        ];
+        // Every refusal is looked at by its verdict, not by its message.
+        settings.icmp.errors_to_inside = false;
+        let classes = settings.classes.clone();
+        let common = settings.subscriber;
+        let mut bed = Bed::new(settings).workers(workers).seed(seed);
+        let mut random = SmallRng::seed_from_u64(seed);
+        for step in 0..6_000_u32 {
+            let subscriber = Ipv4Addr::new(100, 64, 1, random.random_range(1..41));
+            let internal = SocketAddrV4::new(subscriber, 5_000 + random.random_range(0..40));
+            let remote = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, random.random_range(1..5)), 80);
+            let packet = match random.random_range(0..10) {
+                0 => build::echo_request(subscriber, *remote.ip(), internal.port()).build(),
+                1..=4 => build::tcp(internal, remote, Flags::SYN).build(),
+                _ => build::udp(internal, remote).build(),
+            };
+            bed.inside(&packet);
+            if step % 50 == 0 {
+                bed.advance(Duration::from_millis(random.random_range(0..3_000)));
+            }
+            if step % 20 == 0 {
+                let mut mappings: HashMap<Ipv4Addr, [u32; 3]> = HashMap::new();
+                for mapping in bed.mappings() {
+                    mappings.entry(mapping.internal.address).or_default()[mapping.protocol.index()] += 1;
+                }
+                for view in bed.subscribers() {
+                    let limits = if view.class == 0 { &common } else { &classes[usize::from(view.class) - 1].limits };
+                    let alive = mappings.get(&view.address).copied().unwrap_or_default();
+                    for ((counted, alive), quota) in view.mappings.iter().zip(alive).zip(limits.ports_max) {
+                        assert!(*counted <= quota && alive <= *counted, "{view:?}");
+                    }
+                    assert!(view.sessions <= limits.sessions_max, "{view:?}");
+                }
+            }
+        }
+        bed.take_outside();
+        let refused = bed.count(Verdict::SubscriberPortQuota) + bed.count(Verdict::SubscriberSessionQuota);
+        assert!(refused > 500, "the quotas were felt: {refused}");
+        bed.check_books();
+        bed.run_out();
+    }
+}
