@@ -169,7 +169,7 @@ fn a_block_is_its_subscribers_for_all_protocols_and_ports_in_it_are_random() {
 /// The active blocks are used up, the next is leased, until the subscriber has as many as it may; what is there goes on.
 #[test]
 fn a_subscriber_gets_so_many_blocks_and_no_port_more() {
-    covers!("6888-REQ-4", "6888-REQ-11d");
+    covers!("6888-REQ-11d");
     let mut bed = Bed::new(with(settings(), Allocation::Blocks(blocks(64, 3, 60)))).workers(2);
     let given = open(&mut bed, (0..400).map(|port| at(I1, 2_000 + port)));
     assert_eq!((given.len(), bed.count(Verdict::BlockLimit)), (3 * 64, 400 - 3 * 64));
@@ -338,10 +338,10 @@ fn ports_of_a_slice_are_spread_over_it_at_random() {
     assert!(neighbours < 40, "{neighbours} of 2015 ports are next to the one before");
 }
 
-/// RFC 7422 §2 and RFC 6888 REQ-8B: who had a port before a restart is who has it after.
+/// RFC 7422 §2: who had a port before a restart is who has it after.
 #[test]
 fn slices_are_the_same_after_a_restart() {
-    covers!("7422-12", "6888-REQ-8b");
+    covers!("7422-12");
     let ranges = |seed| {
         let bed = Bed::new(example(blocks(512, 2, 60))).seed(seed);
         let shared = bed.shared();
