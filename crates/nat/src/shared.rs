@@ -21,6 +21,7 @@ use crate::class::Classes;
 use crate::deterministic::Formula;
 use crate::deterministic::FormulaError;
 use crate::deterministic::Owner;
+use crate::mapping::InternalKey;
 use crate::packet::Egress;
 use crate::ports::AddressSpec;
 use crate::ports::PortTable;
@@ -37,6 +38,7 @@ use crate::settings::Settings;
 use crate::statics::Statics;
 use crate::time::Duration;
 use crate::types::AddressIndex;
+use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::InterfaceId;
 use crate::types::MappingIndex;
@@ -47,6 +49,7 @@ use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::view::OwnPorts;
+use crate::view::StaticView;
 
 /// Why an engine could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -288,6 +291,17 @@ impl Shared {
     /// Subscribers paired with one address now.
     pub fn paired_subscribers(&self, index: AddressIndex) -> u32 {
         self.ports.paired_subscribers(index)
+    }
+
+    /// The static mapping of an external endpoint: a forward, or a one-to-one address.
+    pub fn static_of_external(&self, external: Endpoint, protocol: Protocol) -> Option<StaticView> {
+        self.statics.view_of_external(external, protocol)
+    }
+
+    /// The static mapping of an internal endpoint.
+    pub fn static_of_internal(&self, realm: RealmId, internal: Endpoint, protocol: Protocol) -> Option<StaticView> {
+        let key = InternalKey { realm, protocol, address: internal.address.to_bits(), port: internal.port };
+        self.statics.view_of_internal(&key)
     }
 
     /// The worker and mapping that own an external endpoint. What multi-worker steering asks.

@@ -23,6 +23,7 @@ use crate::settings::Settings;
 use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::view::StaticView;
 
 #[cfg(test)]
 mod tests;
@@ -231,6 +232,30 @@ impl Statics {
         let key = host_key(realm, inside_address);
         let pair = self.pairs_by_inside.find(key).map(|(first, offset)| first + offset as u32);
         pair.or_else(|| self.homes.find(key).map(|(home, _)| *home))
+    }
+
+    /// The static mapping of an external endpoint, for people.
+    pub(crate) fn view_of_external(&self, external: Endpoint, protocol: Protocol) -> Option<StaticView> {
+        let inside = self.by_external(external.address.to_bits(), protocol, external.port)?;
+        Some(StaticView {
+            protocol,
+            realm: inside.realm,
+            internal: Endpoint::new(inside.address.into(), inside.port),
+            external,
+            one_to_one: inside.kind == Kind::OneToOne,
+        })
+    }
+
+    /// The static mapping of an internal endpoint, for people.
+    pub(crate) fn view_of_internal(&self, key: &InternalKey) -> Option<StaticView> {
+        let (external, kind) = self.by_internal(key)?;
+        Some(StaticView {
+            protocol: key.protocol,
+            realm: key.realm,
+            internal: Endpoint::new(key.address.into(), key.port),
+            external,
+            one_to_one: kind == Kind::OneToOne,
+        })
     }
 
     /// Whether a port of a pool's address is withheld for a forward.

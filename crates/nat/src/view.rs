@@ -115,6 +115,21 @@ pub struct OwnPorts {
     pub leased_s: Option<u32>,
 }
 
+/// An internal and an external endpoint that the configuration gives to each other, awake or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Whether the whole address is given, not only some ports.
+    pub one_to_one: bool,
+}
+
 /// Which mappings or sessions to show; None matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {

@@ -16,6 +16,7 @@ use nat::types::Endpoint;
 use nat::types::MappingIndex;
 use nat::types::RealmId;
 use nat::types::WorkerId;
+use nat::view::StaticView;
 
 use super::Answered;
 use super::convert;
@@ -48,6 +49,9 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
             Some(port) => holders(instance, find, index, port, &empty)?,
             None => users(instance, find, &empty)?,
         };
+        if answered.replies.is_empty() {
+            answered.replies.extend(sleepers(instance, find, &empty).into_iter().map(Into::into));
+        }
         if answered.replies.is_empty()
             && let Some(port) = find.port
         {
@@ -70,6 +74,9 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
     let served = realms.find_map(|realm| instance.shared.pool_for(realm, find.address).map(|pool| (realm, pool)));
     if let Some((realm, pool)) = served {
         let mut answered = internal(instance, find, &empty)?;
+        if answered.replies.is_empty() {
+            answered.replies.extend(sleepers_inside(instance, find, &empty).into_iter().map(Into::into));
+        }
         if answered.replies.is_empty() {
             let name = convert::pool_name(instance.settings(), pool);
             let mut idle = empty(Place::Internal, format!("{queried} may use pool \"{name}\" and has no mapping now"));
@@ -216,6 +223,66 @@ fn holder_of_range(
     answer.pool = Some(convert::pool_name(instance.settings(), instance.shared.pool_of(index)));
     answer.own_ports = vec![range];
     Some(answer)
+}
+
+/// Transports that are asked about.
+fn protocols_of(find: &Find) -> impl Iterator<Item = Protocol> {
+    let wanted = find.protocol.map(convert::engine_protocol);
+    Protocol::ALL.into_iter().filter(move |protocol| wanted.is_none_or(|wanted| wanted == *protocol))
+}
+
+/// Whose an external endpoint is by the configuration, though nobody uses it now. Without port: whose the whole address is.
+fn sleepers(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Vec<FindAnswer> {
+    let external = Endpoint::new(find.address, find.port.unwrap_or(0));
+    let known = protocols_of(find).filter_map(|protocol| instance.shared.static_of_external(external, protocol));
+    let mut known = known.filter(|found| find.port.is_some() || found.one_to_one);
+    match find.port {
+        Some(_) => known.map(|found| sleeper(instance, Place::External, find.port, &found, empty)).collect(),
+        None => known.next().map(|found| sleeper(instance, Place::External, None, &found, empty)).into_iter().collect(),
+    }
+}
+
+/// The external endpoint that an internal one has by the configuration, though it uses it not now.
+fn sleepers_inside(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Vec<FindAnswer> {
+    let internal = Endpoint::new(find.address, find.port.unwrap_or(0));
+    let realms = (0..instance.settings().realm_names.len()).map(|realm| RealmId(realm as u16));
+    let mut answers = Vec::new();
+    for realm in realms {
+        for protocol in protocols_of(find) {
+            let found = instance.shared.static_of_internal(realm, internal, protocol);
+            let Some(found) = found.filter(|found| find.port.is_some() || found.one_to_one) else { continue };
+            answers.push(sleeper(instance, Place::Internal, find.port, &found, empty));
+            if find.port.is_none() {
+                break;
+            }
+        }
+    }
+    answers
+}
+
+fn sleeper(
+    instance: &Instance,
+    place: Place,
+    port: Option<u16>,
+    found: &StaticView,
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> FindAnswer {
+    let (internal, external, protocol) = (found.internal, found.external, found.protocol);
+    let detail = match port {
+        None => format!("{} is that of {} for ever, one to one", external.address, internal.address),
+        Some(_) if found.one_to_one => {
+            format!("{protocol} {external} is that of {internal} for ever, one to one; no mapping now")
+        }
+        Some(_) => format!("{protocol} {external} is forwarded to {internal} for ever; no mapping now"),
+    };
+    let pool = instance.shared.address_index(external.address).map(|index| instance.shared.pool_of(index));
+    let mut answer = empty(place, detail);
+    answer.holder = Some(internal.address);
+    answer.realm = Some(found.realm.0);
+    answer.vrf = instance.settings().realm_names.get(found.realm.index()).cloned();
+    answer.external_address = Some(external.address);
+    answer.pool = pool.map(|pool| convert::pool_name(instance.settings(), pool));
+    answer
 }
 
 /// Turns the replies of a list into answers.

@@ -47,9 +47,13 @@ use crate::links::InterfaceLink;
 use crate::log::Log;
 use crate::mailbox::mailbox;
 use crate::worker::tests::Bed;
+use crate::worker::tests::FORWARDED;
 use crate::worker::tests::INSIDE;
 use crate::worker::tests::OUTSIDE;
+use crate::worker::tests::POOL_OFF_LINK;
 use crate::worker::tests::SERVER;
+use crate::worker::tests::WHOLE;
+use crate::worker::tests::WHOLE_INSIDE;
 use crate::worker::tests::subscriber;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -242,6 +246,18 @@ fn find_names_the_holder_from_either_side() {
     let answer = find(*internal.ip(), None);
     assert_eq!(answer.external_address, Some(*external.ip()));
     assert_eq!(find(*external.ip(), Some(external.port() ^ 1)).holder, None);
+    // Static mappings are found also while nobody uses them.
+    for (address, port) in [(POOL_OFF_LINK, 444), (FORWARDED, 8_444)] {
+        let answer = find(address, Some(port));
+        assert_eq!((answer.holder, answer.external_address), (Some(FORWARDED), Some(POOL_OFF_LINK)));
+        assert_eq!(answer.pool.as_deref(), Some("a"), "{}", answer.detail);
+        assert!(answer.detail.contains("is forwarded to"), "{}", answer.detail);
+    }
+    for address in [WHOLE, WHOLE_INSIDE] {
+        let answer = find(address, None);
+        assert_eq!((answer.holder, answer.external_address), (Some(WHOLE_INSIDE), Some(WHOLE)), "{}", answer.detail);
+        assert_eq!(answer.pool.as_deref(), Some("servers"));
+    }
     assert_eq!(find(Ipv4Addr::new(10, 0, 0, 200), None).place, Place::Internal);
     assert_eq!(find(Ipv4Addr::new(198, 51, 100, 1), None).place, Place::Interface);
     assert_eq!(find(Ipv4Addr::new(192, 0, 2, 1), None).place, Place::Nowhere);

@@ -7,7 +7,11 @@ mod link;
 mod watching;
 
 pub(crate) use bed::Bed;
+pub(crate) use bed::FORWARDED;
 pub(crate) use bed::INSIDE;
 pub(crate) use bed::OUTSIDE;
+pub(crate) use bed::POOL_OFF_LINK;
 pub(crate) use bed::SERVER;
+pub(crate) use bed::WHOLE;
+pub(crate) use bed::WHOLE_INSIDE;
 pub(crate) use bed::subscriber;

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use nat::Counters;
 use nat::Duration;
 use nat::Instant;
+use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
+use nat::settings::Admission;
+use nat::settings::Forward;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
@@ -47,6 +50,11 @@ pub(crate) const OUTSIDE_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 /// A pool address on the outside subnet, and one that is not.
 pub(crate) const POOL_ON_LINK: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 pub(crate) const POOL_OFF_LINK: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
+/// An external address that belongs to one subscriber, and that subscriber.
+pub(crate) const WHOLE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
+pub(crate) const WHOLE_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 222);
+/// Who has forwarded ports.
+pub(crate) const FORWARDED: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 221);
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 100), 53);
 
 /// Subscriber number `n` on the untagged inside link.
@@ -104,11 +112,29 @@ pub(crate) fn settings() -> Settings {
             interface("wan", Side::Outside, OUTSIDE_ADDRESS, 1_500),
             interface("lan.100", Side::Inside, VLAN_ADDRESS, 1_500),
         ],
-        pools: vec![Pool {
-            name: "a".to_owned(),
-            addresses: vec![POOL_ON_LINK, POOL_OFF_LINK],
-            subscribers: vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 8).expect("a prefix")],
-            ..Pool::default()
+        pools: vec![
+            Pool {
+                name: "a".to_owned(),
+                addresses: vec![POOL_ON_LINK, POOL_OFF_LINK],
+                subscribers: vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 8).expect("a prefix")],
+                ..Pool::default()
+            },
+            Pool {
+                name: "servers".to_owned(),
+                addresses: vec![WHOLE],
+                subscribers: vec![Prefix::host(WHOLE_INSIDE)],
+                one_to_one: true,
+                ..Pool::default()
+            },
+        ],
+        forwards: vec![Forward {
+            realm: RealmId::default(),
+            protocol: Protocol::Tcp,
+            external: POOL_OFF_LINK,
+            ports: (443, 445),
+            inside: FORWARDED,
+            inside_port: 8_443,
+            admission: Admission::Anyone,
         }],
         limits: Limits { mappings_max: 10_000, extra_sessions_max: 1_000, subscribers_max: 1_000, ..Limits::default() },
         ..Settings::default()
