@@ -351,7 +351,7 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
     let filter = Filter { pool: Some("b".to_owned()), ..Filter::default() };
     client.send(&Request::Mappings(List { filter, ..List::default() })).expect("sent");
     let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
-    assert_eq!(fault.to_string(), "pool \"b\": does not exist; pools are: a");
+    assert_eq!(fault.to_string(), "pool \"b\": does not exist; pools are: a, servers");
     client.send(&Request::Mappings(List { cursor: Some("x".to_owned()), ..List::default() })).expect("sent");
     let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
     assert_eq!(fault.to_string(), "cursor: was not made by this list (x); leave it out to start anew");
