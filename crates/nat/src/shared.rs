@@ -467,11 +467,7 @@ impl Shared {
     }
 
     /// The first rule that makes this a flow.
-    pub(crate) fn flow_rule(
-        &self,
-        key: &crate::mapping::InternalKey,
-        near: (u32, u16),
-    ) -> Option<&crate::flow_rule::FlowRule> {
+    pub(crate) fn flow_rule(&self, key: &InternalKey, near: (u32, u16)) -> Option<&crate::flow_rule::FlowRule> {
         self.settings.flow_rules.iter().find(|rule| {
             rule.protocol.is_none_or(|protocol| protocol == key.protocol)
                 && rule.source.contains(Ipv4Addr::from_bits(key.address))
