@@ -118,6 +118,9 @@ fn range(out: &mut Vec<u8>, event: &Event, names: &Names) {
     address_field(out, b",\"external_address\":\"", event.external);
     number_field(out, b",\"first_port\":", u64::from(event.first_port));
     number_field(out, b",\"last_port\":", u64::from(event.last_port));
+    if matches!(event.kind, EventKind::BlockReturned | EventKind::StaticEnded) {
+        number_field(out, b",\"held_s\":", u64::from(event.amount));
+    }
 }
 
 fn subscriber(out: &mut Vec<u8>, event: &Event, names: &Names) {

@@ -40,6 +40,8 @@ pub struct Ledger {
     /// By worker: number of the next event.
     next: BTreeMap<usize, u64>,
     stretches: HashMap<ExternalEndpoint, Vec<Stretch>>,
+    /// Blocks that are leased: external address, first and last port.
+    blocks: HashMap<(Ipv4Addr, u16, u16), Holder>,
     /// Records read, by kind.
     pub kinds: HashMap<EventKind, u64>,
     /// Packets that refusals tell of.
@@ -63,6 +65,14 @@ impl Ledger {
             match event.kind {
                 EventKind::MappingCreated => self.begin(worker, event),
                 EventKind::MappingEnded => self.end(worker, event),
+                EventKind::BlockLeased => {
+                    let before = self.blocks.insert(block_of(event), holder_of(worker, event));
+                    assert!(before.is_none(), "a block has two holders: {before:?} and {event:?}");
+                }
+                EventKind::BlockReturned => {
+                    let holder = self.blocks.remove(&block_of(event));
+                    assert_eq!(holder, Some(holder_of(worker, event)), "who returns a block had it: {event:?}");
+                }
                 EventKind::Refused => self.packets_refused += u64::from(event.amount),
                 EventKind::Gap => self.lost += u64::from(event.amount),
                 _ => {}
@@ -94,6 +104,23 @@ impl Ledger {
         }
     }
 
+    /// Blocks that are leased now.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Who has the block that this port is in.
+    ///
+    /// # Panics
+    /// When two blocks overlap.
+    pub fn block_holder(&self, external: Ipv4Addr, port: u16) -> Option<Holder> {
+        let has = |block: &(Ipv4Addr, u16, u16)| block.0 == external && (block.1..=block.2).contains(&port);
+        let mut holders = self.blocks.iter().filter(|(block, _)| has(block)).map(|(_, holder)| *holder);
+        let holder = holders.next();
+        assert!(holders.next().is_none(), "{external}:{port} is in two blocks");
+        holder
+    }
+
     /// Who had each endpoint at this time.
     ///
     /// # Panics
@@ -114,6 +141,14 @@ impl Ledger {
 fn parties(worker: usize, event: &Event) -> (ExternalEndpoint, Holder) {
     let protocol = event.protocol.expect("a mapping has a protocol");
     assert_eq!(event.first_port, event.last_port, "a mapping has one port");
-    let holder = Holder { realm: event.realm, subscriber: event.subscriber, port: event.internal_port, worker };
-    ((event.external, protocol, event.first_port), holder)
+    ((event.external, protocol, event.first_port), holder_of(worker, event))
+}
+
+fn holder_of(worker: usize, event: &Event) -> Holder {
+    Holder { realm: event.realm, subscriber: event.subscriber, port: event.internal_port, worker }
+}
+
+fn block_of(event: &Event) -> (Ipv4Addr, u16, u16) {
+    assert!(event.first_port <= event.last_port && event.protocol.is_none(), "a block is a range for all: {event:?}");
+    (event.external, event.first_port, event.last_port)
 }

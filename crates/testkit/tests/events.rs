@@ -12,8 +12,11 @@ use nat::Instant;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventKind;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
 use nat::types::AddressIndex;
 use nat::types::Side;
 use nat::view::Filter;
@@ -186,6 +189,64 @@ fn when_records_can_not_be_written_nothing_is_made_and_nothing_ends_without_one(
         bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
         assert_eq!(bed.take_outside().len(), 1);
     });
+}
+
+#[test]
+fn in_pools_that_give_out_blocks_the_blocks_say_whose_each_port_is() {
+    covers!("6888-4");
+    for_each_seed(4, |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let workers = 1 + seed as usize % 4;
+        let mut settings = with_policy(BackPressure::Refuse);
+        let blocks = Blocks {
+            size: BlockSize::of_ports(64).expect("a power of two"),
+            per_subscriber_max: 4,
+            idle: Duration::from_secs(5),
+        };
+        settings.pools[0].allocation = Allocation::Blocks(blocks);
+        // A queue that is too short now and then.
+        let queue = [64, 1 << 14][seed as usize % 2];
+        let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random).record_events(queue);
+        let mut ledger = Ledger::default();
+        for _ in 0..30 {
+            churn(&mut bed, &mut random, 120);
+            read_all(&mut bed, &mut ledger, workers);
+            for ((address, protocol, port), holder) in alive(&bed) {
+                let block =
+                    ledger.block_holder(address, port).map(|block| (block.realm, block.subscriber, block.worker));
+                let expected = (holder.realm, holder.subscriber, holder.worker);
+                assert_eq!(block, Some(expected), "{} {address}:{port}", protocol.name());
+            }
+            let leased = |shard: &nat::Shard| shard.counters().blocks_leased - shard.counters().blocks_returned;
+            assert_eq!(ledger.blocks() as u64, bed.shards().map(leased).sum::<u64>());
+            bed.advance(Duration::from_millis(random.random_range(1..9_000)));
+            read_all(&mut bed, &mut ledger, workers);
+        }
+        for _ in 0..400 {
+            bed.advance_secs(1);
+            read_all(&mut bed, &mut ledger, workers);
+        }
+        assert_eq!(ledger.blocks(), 0, "in the end all blocks are back");
+        assert!(ledger.lost == 0 || queue == 64, "only refusals may be lost, and only where there is no room for them");
+        assert!(!ledger.kinds.contains_key(&EventKind::MappingCreated), "a mapping in a block needs no record");
+        let created: u64 = bed.counters().mappings_created.iter().sum();
+        assert!(ledger.kinds[&EventKind::BlockLeased] * 4 < created, "few records for {created} mappings");
+    });
+}
+
+#[test]
+fn mappings_in_blocks_are_recorded_where_that_is_asked_for() {
+    let mut settings = with_policy(BackPressure::Refuse);
+    settings.pools[0].allocation = Allocation::Blocks(Blocks {
+        size: BlockSize::of_ports(64).expect("a power of two"),
+        per_subscriber_max: 4,
+        idle: Duration::from_secs(5),
+    });
+    settings.events.block_mappings = true;
+    let mut bed = Bed::new(settings).record_events(1 << 10);
+    bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
+    let kinds: Vec<EventKind> = bed.take_events(0, usize::MAX).iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::BlockLeased, EventKind::MappingCreated]);
 }
 
 #[test]

@@ -453,10 +453,11 @@ impl Shard {
         if self.mappings.is_full() {
             return Some(Verdict::MappingTableFull);
         }
-        if !self.events.would_allocate() {
+        let facts = &self.shared.pools[pool.index()];
+        let needs_record = self.shared.settings().events.block_mappings || facts.gives_single_ports();
+        if needs_record && !self.events.would_allocate() {
             return Some(Verdict::LogFull);
         }
-        let facts = &self.shared.pools[pool.index()];
         if let Some((external, kind)) = self.shared.statics.by_internal(key) {
             let internal = Endpoint::new(source.into(), key.port);
             account.steps.push(Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });

@@ -10,6 +10,7 @@ use crate::event::EventKind;
 use crate::event::Refusal;
 use crate::flow::endpoint;
 use crate::mapping::InternalKey;
+use crate::shared::PoolFacts;
 use crate::time::Instant;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
@@ -24,11 +25,29 @@ impl Shard {
         if self.events.may_allocate() { Ok(()) } else { Err(Verdict::LogFull) }
     }
 
-    /// Whether a mapping may end now. Where not, it is out of date, so that nobody is answered by it, and keeps its port until
-    /// its end can be recorded.
+    /// As [`Shard::admit_record`] for a mapping of a pool with these facts: where blocks are recorded a mapping needs no record.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it.
+    #[inline]
+    pub(super) fn admit_mapping_record(&mut self, facts: &PoolFacts) -> Result<(), Verdict> {
+        if self.shared.settings().events.block_mappings || facts.gives_single_ports() {
+            return self.admit_record();
+        }
+        Ok(())
+    }
+
+    /// Whether a flow or block may end now, or a mapping whose beginning was recorded. Where not, it is out of date, so that
+    /// nobody is answered by it, and keeps its port until its end can be recorded.
     #[inline]
     pub(super) fn may_end_mapping(&mut self) -> bool {
         self.events.may_end()
+    }
+
+    /// Whether this mapping may end now.
+    #[inline]
+    pub(super) fn may_end(&mut self, index: u32) -> bool {
+        !self.mappings.get(index).is_recorded() || self.events.may_end()
     }
 
     /// A mapping was made.

@@ -252,10 +252,10 @@ impl Shard {
         if address == UNPAIRED {
             return None;
         }
-        // The long way counts the refusal.
-        self.admit_record().ok()?;
-        self.admit_mapping(now, subscriber, protocol).ok()?;
         let facts = *self.shared.facts(address);
+        // The long way counts the refusal.
+        self.admit_mapping_record(&facts).ok()?;
+        self.admit_mapping(now, subscriber, protocol).ok()?;
         let class = port_class(key.port, &facts);
         let (address, port) = self.take_port(now, &key, &facts, class, subscriber, Some(aim)).ok()?;
         let external = Endpoint::new(self.shared.address(address), port);

@@ -265,7 +265,7 @@ impl Shard {
             (Some(index), _) => index,
             (None, dead) => {
                 if let Some(dead) = dead {
-                    if !self.may_end_mapping() {
+                    if !self.may_end(dead) {
                         return Err(self.refuse(now, key, Verdict::LogFull, meta, bytes, sink));
                     }
                     self.end_mapping(now, dead);

@@ -155,11 +155,12 @@ impl Shard {
         subscriber: u32,
     ) -> Result<Block, Verdict> {
         let blocks = facts.blocks.ok_or(Verdict::PortsExhausted)?;
-        let record = self.subscribers.get(subscriber);
         let may_have = usize::from(blocks.per_subscriber_max);
         if self.blocks_of(subscriber).take(may_have).count() >= may_have {
             return Err(Verdict::BlockLimit);
         }
+        self.admit_record()?;
+        let record = self.subscribers.get(subscriber);
         let (paired, latest) = (AddressIndex(record.paired), record.latest_block());
         let holder = Holder { worker: self.worker, realm: key.realm, address: key.address };
         let attempts = if paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };

@@ -252,10 +252,10 @@ impl Shard {
         if self.mappings.is_full() {
             return Err(Verdict::MappingTableFull);
         }
-        self.admit_record()?;
         let pool =
             self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];
+        self.admit_mapping_record(&facts)?;
         let class = port_class(key.port, &facts);
         let dormant = self.shared.statics.by_internal(key);
         if facts.one_to_one && dormant.is_none() {

@@ -107,7 +107,7 @@ impl Shard {
             // A packet may have ended it meanwhile, or begun a new mapping in its place.
             let is_over = self.mappings.get(index).is_in_use() && !self.is_alive(index, now);
             // What can not be recorded now is found again.
-            if is_over && self.may_end_mapping() {
+            if is_over && self.may_end(index) {
                 self.end_mapping(now, index);
                 ended += 1;
             }
