@@ -21,6 +21,8 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
+use nat::event::BackPressure;
+use nat::event::EventCounters;
 use nat::settings::Limits;
 use nat::settings::Pool;
 use nat::types::AddressIndex;
@@ -33,6 +35,8 @@ use rand::rngs::SmallRng;
 use serde::Serialize;
 
 use crate::burst_times::Begun;
+use crate::events::EventsTo;
+use crate::events::Taker;
 use crate::fill_rates::FillRates;
 use crate::fill_rates::FillReport;
 use crate::memory_bound::MemoryBound;
@@ -107,6 +111,8 @@ pub struct Options {
     pub workers: usize,
     /// How long to measure, seconds.
     pub seconds: f64,
+    /// Where events go.
+    pub events: EventsTo,
 }
 
 /// The result, in the fixed fields of the design.
@@ -149,6 +155,12 @@ pub struct Report {
     /// In the mode `new` with one worker: how the rate changed while the table filled, and when the pool ran out of ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill: Option<FillReport>,
+    /// Records of events that found room; where events go anywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events_recorded: Option<u64>,
+    /// Events without a record, as whoever took them did not keep up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events_lost: Option<u64>,
 }
 
 /// Why the benchmark could not run.
@@ -228,6 +240,8 @@ pub(crate) fn settings(options: &Options) -> Settings {
         },
         ..Settings::default()
     };
+    // What is measured is how fast events can be recorded and taken, not how refusals are.
+    settings.events.back_pressure = BackPressure::Drop;
     // A sweep must not end what the benchmark calls established.
     settings.timeouts.udp = nat::Duration::from_secs(86_400);
     settings.timeouts.tcp_opening = match options.mode {
@@ -251,6 +265,7 @@ struct WorkerResult {
     bound_cycles_per_packet: f64,
     bursts: hdrhistogram::Histogram<u64>,
     fill: Option<FillReport>,
+    events: EventCounters,
 }
 
 /// Runs the benchmark. `warn` is called at most once, when all memory is taken and some of it is not on hugepages.
@@ -356,6 +371,8 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
         p999_ns: nanoseconds(0.999),
         max_ns: bursts.max() as f64 / hz * 1e9,
         fill: results.iter().find_map(|result| result.fill.clone()),
+        events_recorded: (options.events != EventsTo::Nowhere).then(|| sum(|result| result.events.recorded)),
+        events_lost: (options.events != EventsTo::Nowhere).then(|| sum(|result| result.events.lost)),
     }
 }
 
@@ -379,6 +396,9 @@ struct WorkerBench {
     worker: WorkerId,
     shared: Arc<Shared>,
     shard: Shard,
+    taker: Option<Taker>,
+    /// Of shards that were full and are gone.
+    events: EventCounters,
     /// Bytes of the tables.
     bytes: u64,
     bound: MemoryBound,
@@ -475,9 +495,17 @@ fn churn_subscribers(shared: &Shared, worker: WorkerId) -> Vec<u32> {
         .collect()
 }
 
+/// Has somebody take the shard's events, on a CPU that is no worker's as far as there are so many.
+fn attach(options: &Options, shard: &mut Shard, worker: WorkerId) -> Option<Taker> {
+    let (taker, ring) = Taker::start(options.events, options.workers + worker.index())?;
+    shard.set_events(ring);
+    Some(taker)
+}
+
 impl WorkerBench {
     fn new(options: &Options, shared: &Arc<Shared>, worker: WorkerId, hz: f64) -> Result<WorkerBench, BenchError> {
-        let shard = Shard::new(Arc::clone(shared), worker, [1, 2, 3, u64::from(worker.0)])?;
+        let mut shard = Shard::new(Arc::clone(shared), worker, [1, 2, 3, u64::from(worker.0)])?;
+        let taker = attach(options, &mut shard, worker);
         let bytes = shard.bytes() as u64;
         let region = (bytes as usize + shared.bytes() / options.workers).next_multiple_of(64);
         Ok(WorkerBench {
@@ -485,6 +513,8 @@ impl WorkerBench {
             worker,
             shared: Arc::clone(shared),
             shard,
+            taker,
+            events: EventCounters::default(),
             bytes,
             flows: flows(shared, worker, options.sessions / options.workers as u64)?,
             bound: MemoryBound::new(region)?,
@@ -597,9 +627,17 @@ impl WorkerBench {
             }
             self.shard.maintain(Instant::from_micros(later.as_micros() + round * 1_000_000), &mut sink);
         }
+        self.events = self.all_events();
         self.shard = Shard::new(Arc::clone(&self.shared), self.worker, [self.random.random(), 2, 3, 4])?;
+        self.taker = attach(&self.options, &mut self.shard, self.worker);
         self.clock = 0;
         Ok(())
+    }
+
+    /// Of all shards so far.
+    fn all_events(&self) -> EventCounters {
+        let now = self.shard.event_counters();
+        EventCounters { recorded: self.events.recorded + now.recorded, lost: self.events.lost + now.lost }
     }
 
     /// The engine's clock.
@@ -615,9 +653,11 @@ impl WorkerBench {
 
     fn result(self, bound_cycles_per_packet: f64) -> WorkerResult {
         let fill = self.to_the_last_port().then(|| self.fill.report(pool_ports(&self.shared), self.hz));
+        let events = self.all_events();
         // Not part of what the engine needs resident.
         drop(self.bound);
         WorkerResult {
+            events,
             packets: self.packets,
             cycles: self.cycles,
             created: self.created,
@@ -795,7 +835,8 @@ impl WorkerBench {
 mod tests {
     use super::*;
 
-    const OPTIONS: Options = Options { sessions: 256, mode: Mode::Established, workers: 2, seconds: 0.01 };
+    const OPTIONS: Options =
+        Options { sessions: 256, mode: Mode::Established, workers: 2, seconds: 0.01, events: EventsTo::Nowhere };
 
     #[test]
     fn nobody_waits_for_ever_for_a_worker_that_fails() {

@@ -4,6 +4,7 @@
 
 mod burst_times;
 pub mod engine;
+pub mod events;
 mod fill_rates;
 #[cfg(feature = "dpdk")]
 pub mod forward;
@@ -19,3 +20,4 @@ pub use engine::BenchError;
 pub use engine::Mode;
 pub use engine::Options;
 pub use engine::Report;
+pub use events::EventsTo;

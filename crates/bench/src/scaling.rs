@@ -43,6 +43,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
+use crate::EventsTo;
 use crate::burst_times::Begun;
 use crate::engine;
 use crate::traffic;
@@ -227,7 +228,8 @@ fn check(options: &Options, cores: usize) -> Result<(), ScalingError> {
 
 fn settings(options: &Options, workers: usize) -> Settings {
     let mode = engine::Mode::Established;
-    engine::settings(&engine::Options { sessions: options.sessions, mode, workers, seconds: options.seconds })
+    let (sessions, seconds) = (options.sessions, options.seconds);
+    engine::settings(&engine::Options { sessions, mode, workers, seconds, events: EventsTo::Nowhere })
 }
 
 /// Everything one team takes.

@@ -120,9 +120,23 @@ pub struct BenchEngine {
     /// Length of the timed part
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
+    /// What becomes of the events: there are none, a thread takes and forgets them, or one makes lines of them
+    #[arg(long, value_enum, default_value_t = BenchEvents::Nowhere)]
+    pub events: BenchEvents,
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// What becomes of the events of a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BenchEvents {
+    /// There are none
+    Nowhere,
+    /// A thread takes them and forgets them
+    Discarded,
+    /// A thread makes lines of them and writes these to /dev/null
+    Written,
 }
 
 /// `natrix bench rules`.

@@ -23,6 +23,7 @@ pub use arguments::BenchCommand;
 pub use arguments::BenchDriver;
 pub use arguments::BenchEngine;
 pub use arguments::BenchEvent;
+pub use arguments::BenchEvents;
 pub use arguments::BenchForward;
 pub use arguments::BenchMode;
 pub use arguments::BenchRules;

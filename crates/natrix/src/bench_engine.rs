@@ -3,10 +3,12 @@
 use std::io;
 use std::io::Write;
 
+use bench::EventsTo;
 use bench::Mode;
 use bench::Options;
 use bench::Report;
 use cli::BenchEngine;
+use cli::BenchEvents;
 use cli::BenchMode;
 
 use crate::failure::Failure;
@@ -22,6 +24,11 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
         },
         workers: usize::from(arguments.workers),
         seconds: arguments.seconds,
+        events: match arguments.events {
+            BenchEvents::Nowhere => EventsTo::Nowhere,
+            BenchEvents::Discarded => EventsTo::Discarded,
+            BenchEvents::Written => EventsTo::Written,
+        },
     };
     let report = bench::engine::run(&options, &warn)?;
     if arguments.json {
@@ -59,6 +66,9 @@ fn print(report: &Report, mode: BenchMode, out: &mut dyn Write) -> io::Result<()
         out,
         "  burst time    {p50_ns:.0} ns median, {p99_ns:.0} ns p99, {p999_ns:.0} ns p99.9, {max_ns:.0} ns at most"
     )?;
+    if let (Some(recorded), Some(lost)) = (report.events_recorded, report.events_lost) {
+        writeln!(out, "  events        {recorded} recorded, {lost} lost as nobody took them in time")?;
+    }
     let Some(fill) = &report.fill else { return Ok(()) };
     writeln!(
         out,

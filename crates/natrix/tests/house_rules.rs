@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("export", &["mem", "nat"]),
     ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control", "export"]),
     ("cli", &["control"]),
-    ("bench", &["wire", "mem", "nat", "packet-io", "daemon"]),
+    ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export"]),
     ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
     ("natrix", &["cli", "config", "control", "daemon", "bench", "export", "nat"]),
