@@ -103,7 +103,7 @@ impl Exporter {
             names: Arc::clone(&names),
             figures: Arc::clone(&figures),
             utc: UtcText::default(),
-            last_taken_us: 0,
+            oldest_us: u64::MAX,
         };
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("event log".to_owned());
@@ -149,8 +149,8 @@ struct Run<M> {
     names: Arc<Mutex<Arc<Names>>>,
     figures: Arc<Figures>,
     utc: UtcText,
-    /// Time of the oldest event in the writer's buffer.
-    last_taken_us: u64,
+    /// Time of the oldest event in the writer's buffer; the greatest of all when there is none.
+    oldest_us: u64,
 }
 
 impl<M: Medium> Run<M> {
@@ -183,25 +183,23 @@ impl<M: Medium> Run<M> {
     /// Makes lines of what is in the rings, as far as there is room for them.
     fn take(&mut self, moment: Clocks) -> usize {
         let names = Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner));
-        let Run { writer, rings, utc, last_taken_us, .. } = self;
+        let Run { writer, rings, utc, oldest_us, .. } = self;
+        if writer.lines_waiting() == 0 {
+            *oldest_us = u64::MAX;
+        }
         let mut total = 0;
         for (worker, ring) in rings.iter_mut().enumerate() {
             if !writer.has_room() {
                 break;
             }
             let worker = WorkerId(worker as u8);
-            let is_first = writer.lines_waiting() == 0;
-            let mut oldest = u64::MAX;
             total += ring.pop_burst(BATCH, |event| {
                 let at = event.at.as_micros();
-                oldest = oldest.min(at);
+                *oldest_us = at.min(*oldest_us);
                 // By the time of day now: it may have been set since the start.
                 let unix_us = (moment.unix_us + at).saturating_sub(moment.now.as_micros());
                 writer.line(|out| line::write_with(out, utc, worker, &event, unix_us, &names));
             });
-            if oldest != u64::MAX {
-                *last_taken_us = if is_first { oldest } else { oldest.min(*last_taken_us) };
-            }
         }
         total
     }
@@ -214,11 +212,8 @@ impl<M: Medium> Run<M> {
         let in_rings: usize = self.rings.iter().map(Consumer::len).sum();
         let waiting = in_rings as u64 + self.writer.lines_waiting();
         self.figures.waiting.store(waiting, Ordering::Relaxed);
-        let lag = if self.writer.lines_waiting() > 0 && self.last_taken_us > 0 {
-            moment.now.as_micros().saturating_sub(self.last_taken_us)
-        } else {
-            0
-        };
+        let is_behind = self.writer.lines_waiting() > 0 && self.oldest_us != u64::MAX;
+        let lag = if is_behind { moment.now.as_micros().saturating_sub(self.oldest_us) } else { 0 };
         self.figures.lag_us.store(lag, Ordering::Relaxed);
     }
 }

@@ -264,6 +264,39 @@ mod tests {
         assert_eq!(value["pool"], json!("a \"b\"\n"));
     }
 
+    /// Those of docs/operations.md.
+    #[test]
+    fn lines_are_as_long_as_the_page_for_operators_says() {
+        let names = Names { pools: vec!["public".to_owned()], realms: vec!["default".to_owned()] };
+        let internal = Endpoint::new([100, 64, 10, 10].into(), 50_000);
+        let external = Endpoint::new([203, 0, 113, 10].into(), 15_007);
+        let length = |event: Event| {
+            let mut out = Vec::new();
+            let event = Event { sequence: 123_456_789, last_port: 15_871, ..event };
+            write_line(&mut out, WorkerId(3), &event, 1_795_289_400_000_007, &names);
+            out.len()
+        };
+        let of_mapping = |kind| Event::of_mapping(kind, Instant::ORIGIN, RealmId(0), Protocol::Udp, internal, external);
+        let of_block = |kind| Event { internal_port: 0, protocol: None, ..of_mapping(kind) };
+        let of_flow = |kind| Event { remote: [198, 51, 100, 7].into(), remote_port: 443, ..of_mapping(kind) };
+        let ended = |event: Event| Event { amount: 310, ..event.because(Cause::Idle) };
+        let refused = Event {
+            amount: 12,
+            pool: PoolId(0),
+            ..of_mapping(EventKind::Refused).because(Cause::Verdict(Verdict::PortsExhausted))
+        };
+        let lengths = [
+            length(of_mapping(EventKind::MappingCreated).because(Cause::Outbound)),
+            length(ended(of_mapping(EventKind::MappingEnded))),
+            length(of_block(EventKind::BlockLeased).because(Cause::Outbound)),
+            length(ended(of_block(EventKind::BlockReturned))),
+            length(of_flow(EventKind::FlowCreated).because(Cause::Outbound)),
+            length(ended(of_flow(EventKind::FlowEnded))),
+            length(refused),
+        ];
+        assert_eq!(lengths, [257, 264, 230, 241, 304, 311, 241]);
+    }
+
     #[test]
     fn every_kind_is_a_line_of_json_that_names_it() {
         for kind in EventKind::ALL {

@@ -1,0 +1,175 @@
+//! The exporter's thread: everything that was recorded is written, once and in order, also when the medium fails for a while.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+use std::time::Instant as Started;
+
+use export::Clocks;
+use export::Exporter;
+use export::Medium;
+use export::Names;
+use export::Outputs;
+use export::Sync;
+use export::WriterOptions;
+use mem::ring;
+use mem::ring::Producer;
+use nat::Instant;
+use nat::event::Event;
+use nat::event::EventKind;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A medium in memory that a test can make fail.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    fails: bool,
+}
+
+impl Memory {
+    fn set_failing(&self, fails: bool) {
+        self.0.lock().unwrap().fails = fails;
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = String::from_utf8(self.0.lock().unwrap().bytes.clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+impl Medium for Memory {
+    fn open(&mut self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.0.lock().unwrap();
+        if state.fails {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        // Never all of it.
+        let taken = bytes.len().div_ceil(2);
+        state.bytes.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rotate(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self) {}
+}
+
+fn start(memory: &Memory, workers: usize, queue: usize) -> (Exporter, Vec<Producer<Event>>) {
+    let (producers, rings) = (0..workers).map(|_| ring::channel(queue)).unzip();
+    let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Always };
+    let outputs =
+        Outputs { medium: memory.clone(), options, rings, names: Names::default(), version: "0.1.0".to_owned() };
+    let begin = Started::now();
+    // The engine's clock began two seconds after 1970.
+    let clocks = move || {
+        let elapsed = begin.elapsed().as_micros() as u64;
+        Clocks { now: Instant::from_micros(1_000_000 + elapsed), unix_us: 3_000_000 + elapsed }
+    };
+    (Exporter::start(outputs, clocks).unwrap(), producers)
+}
+
+fn event(sequence: u64) -> Event {
+    Event { sequence, ..Event::new(EventKind::MappingCreated, Instant::from_micros(1_000_000)) }
+}
+
+/// Pushes an event, waiting for room.
+fn push(ring: &mut Producer<Event>, event: Event) {
+    let begin = Started::now();
+    while ring.try_push(event).is_err() {
+        assert!(begin.elapsed() < PATIENCE, "somebody takes events");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn what_many_workers_record_is_written_once_and_in_the_order_of_each() {
+    const EVENTS: u64 = 20_000;
+    let memory = Memory::default();
+    let (exporter, producers) = start(&memory, 3, 64);
+    let threads: Vec<_> = producers
+        .into_iter()
+        .map(|mut ring| thread::spawn(move || (1..=EVENTS).for_each(|sequence| push(&mut ring, event(sequence)))))
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let handle = exporter.handle();
+    assert!(exporter.stop(), "all of it");
+    let lines = memory.lines();
+    assert_eq!(lines.len() as u64, 3 * EVENTS + 2);
+    assert_eq!((&lines[0]["event"], &lines[0]["version"]), (&Value::from("started"), &Value::from("0.1.0")));
+    assert_eq!(lines[lines.len() - 1]["event"], "stopped");
+    for worker in 0..3 {
+        let own = lines.iter().filter(|line| line["worker"] == worker);
+        let sequences: Vec<u64> = own.map(|line| line["sequence"].as_u64().unwrap()).collect();
+        assert!(sequences.iter().copied().eq(1..=EVENTS), "worker {worker}");
+    }
+    // By both clocks, whenever it was written.
+    assert!(lines[1]["time"].as_str().unwrap().starts_with("1970-01-01T00:00:03.000"));
+    let figures = handle.figures();
+    assert_eq!((figures.records, figures.waiting, figures.errors), (3 * EVENTS + 2, 0, 0));
+    assert_eq!(figures.bytes as usize, memory.0.lock().unwrap().bytes.len());
+}
+
+#[test]
+fn while_the_medium_fails_events_wait_in_the_rings_and_then_all_are_written() {
+    let memory = Memory::default();
+    memory.set_failing(true);
+    let (exporter, mut producers) = start(&memory, 1, 256);
+    let handle = exporter.handle();
+    let ring = &mut producers[0];
+    // More than the writer's buffer and the ring hold together: at some time nobody takes any more.
+    let mut pushed = 0;
+    let mut since_room = Started::now();
+    while since_room.elapsed() < Duration::from_millis(300) {
+        match ring.try_push(event(pushed + 1)) {
+            Ok(()) => (pushed, since_room) = (pushed + 1, Started::now()),
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(pushed < 100_000, "what waits has a bound");
+    }
+    assert_eq!(ring.len(), 256, "the ring is full");
+    let figures = handle.figures();
+    assert!(figures.failing && figures.errors > 0 && figures.records == 0, "{figures:?}");
+    assert!(figures.waiting > 256 && figures.lag_us > 0, "{figures:?}");
+    assert!(figures.last_error.unwrap().starts_with("write: "));
+    memory.set_failing(false);
+    push(ring, event(pushed + 1));
+    drop(producers);
+    assert!(exporter.stop());
+    assert!(!handle.figures().failing);
+    let sequences: Vec<u64> = memory.lines().iter().filter_map(|line| line["sequence"].as_u64()).collect();
+    assert!(sequences.into_iter().eq(1..=pushed + 1), "no event is lost or written twice");
+}
+
+#[test]
+fn names_follow_the_configuration() {
+    let memory = Memory::default();
+    let (exporter, mut producers) = start(&memory, 1, 64);
+    exporter.handle().set_names(Names { pools: Vec::new(), realms: vec!["blue".to_owned()] });
+    push(&mut producers[0], event(1));
+    assert!(exporter.stop());
+    let lines = memory.lines();
+    assert_eq!(lines.iter().find(|line| line["sequence"] == 1).map(|line| &line["realm"]), Some(&Value::from("blue")));
+}
