@@ -244,7 +244,8 @@ impl Search {
             return;
         }
         let key = (
-            what,
+            // A mapping may become a static one, or no longer be one, while it exists.
+            if what == What::Static { What::Mapping } else { what },
             holding.realm.clone(),
             holding.subscriber,
             holding.protocol,

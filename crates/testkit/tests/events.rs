@@ -15,9 +15,12 @@ use nat::Verdict;
 use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventKind;
+use nat::settings::Admission;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
+use nat::settings::Forward;
 use nat::types::AddressIndex;
+use nat::types::RealmId;
 use nat::types::Side;
 use nat::view::Filter;
 use rand::Rng;
@@ -247,6 +250,43 @@ fn mappings_in_blocks_are_recorded_where_that_is_asked_for() {
     bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
     let kinds: Vec<EventKind> = bed.take_events(0, usize::MAX).iter().map(|event| event.kind).collect();
     assert_eq!(kinds, [EventKind::BlockLeased, EventKind::MappingCreated]);
+}
+
+#[test]
+fn a_static_mapping_that_wakes_is_recorded_in_any_pool() {
+    let inside = Ipv4Addr::new(100, 64, 0, 80);
+    for in_blocks in [false, true] {
+        let mut settings = with_policy(BackPressure::Refuse);
+        if in_blocks {
+            settings.pools[0].allocation = Allocation::Blocks(Blocks {
+                size: BlockSize::of_ports(64).expect("a power of two"),
+                per_subscriber_max: 4,
+                idle: Duration::from_secs(5),
+            });
+        }
+        settings.forwards = vec![Forward {
+            realm: RealmId::default(),
+            protocol: Protocol::Udp,
+            external: POOL[1],
+            ports: (8_000, 8_000),
+            inside,
+            inside_port: 80,
+            admission: Admission::Anyone,
+        }];
+        let mut bed = Bed::new(settings).record_events(1 << 10);
+        bed.outside(&build::udp(at(E1, 443), at(POOL[1], 8_000)).build());
+        assert_eq!(bed.take_inside().len(), 1);
+        let events = bed.take_events(0, usize::MAX);
+        assert_eq!(events.len(), 1);
+        assert_eq!(
+            (events[0].kind, events[0].subscriber, events[0].internal_port),
+            (EventKind::StaticMade, inside, 80)
+        );
+        assert_eq!((events[0].external, events[0].first_port, events[0].last_port), (POOL[1], 8_000, 8_000));
+        bed.advance_secs(60);
+        let kinds: Vec<EventKind> = bed.take_events(0, usize::MAX).iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [EventKind::StaticEnded]);
+    }
 }
 
 #[test]

@@ -53,9 +53,17 @@ impl Shard {
     /// A mapping was made.
     #[inline]
     pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32) {
-        if self.events.is_on() && self.is_event(index) {
+        if !self.events.is_on() {
+            return;
+        }
+        let is_static = self.is_static(index);
+        if is_static || self.is_event(index) {
             self.mappings.get_mut(index).set_recorded();
-            let event = self.event_of(EventKind::MappingCreated, now, index).because(Cause::Outbound);
+            let (kind, cause) = match is_static {
+                true => (EventKind::StaticMade, Cause::Configuration),
+                false => (EventKind::MappingCreated, Cause::Outbound),
+            };
+            let event = self.event_of(kind, now, index).because(cause);
             self.events.record(event);
         }
     }
@@ -67,9 +75,21 @@ impl Shard {
         if self.events.is_on() && self.mappings.get(index).is_recorded() {
             let now_s = (now.as_micros() / 1_000_000) as u32;
             let held_s = now_s.saturating_sub(self.mappings.get(index).created_s());
-            let event = self.event_of(EventKind::MappingEnded, now, index).because(Cause::Idle);
+            let kind = if self.is_static(index) { EventKind::StaticEnded } else { EventKind::MappingEnded };
+            let event = self.event_of(kind, now, index).because(Cause::Idle);
             self.events.record(Event { amount: held_s, ..event });
         }
+    }
+
+    /// Whether the configuration says whose the external endpoint of a mapping is.
+    #[inline]
+    fn is_static(&self, index: u32) -> bool {
+        let statics = &self.shared.statics;
+        if statics.is_empty() {
+            return false;
+        }
+        let mapping = self.mappings.get(index);
+        statics.by_external(mapping.external_address, mapping.protocol(), mapping.external_port()).is_some()
     }
 
     /// A flow was made, or is about to end. Without its remote endpoint nobody could tell whose it was: other subscribers use

@@ -261,6 +261,9 @@ impl Shard {
         if facts.one_to_one && dormant.is_none() {
             return Err(Verdict::PortsExhausted);
         }
+        if dormant.is_some() {
+            self.admit_record()?;
+        }
         let foreseen = foresight.subscriber;
         let known = if foreseen != 0 && self.subscribers.is(foreseen, key.realm, key.address) {
             Some(foreseen)
