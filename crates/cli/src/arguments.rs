@@ -332,10 +332,29 @@ pub enum ClientCommand {
     Find(Find),
     /// What would happen to this packet now, step by step, changing nothing
     Why(Why),
+    /// What a reload would do to the running instance: subscribers and mappings that keep, move, drain or end
+    Plan(NewConfig),
+    /// Go over to another configuration while traffic flows
+    Reload(NewConfig),
     /// Packets as they pass, with what became of them
     Trace(Trace),
     /// Dashboard in the terminal
     Top(Top),
+}
+
+/// `natrix plan` and `natrix reload`.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub struct NewConfig {
+    /// Configuration file; the running instance reads it
+    #[arg(short, long, value_name = "FILE", required_unless_present = "rollback", conflicts_with = "rollback")]
+    pub config: Option<PathBuf>,
+    /// Back to what was in force before the last reload
+    #[arg(long)]
+    pub rollback: bool,
+    /// Socket and form of the output.
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Where the running instance listens.

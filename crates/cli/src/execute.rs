@@ -10,6 +10,7 @@ use control::Client;
 use crate::arguments::ClientCommand;
 use crate::arguments::Socket;
 use crate::ask;
+use crate::change;
 use crate::error::CliError;
 use crate::show;
 use crate::top;
@@ -32,6 +33,8 @@ pub fn execute(
         ClientCommand::Top(arguments) => top::run(arguments),
         ClientCommand::Show(arguments) => buffered(out, |out| show::run(arguments, out, notes)),
         ClientCommand::Find(arguments) => buffered(out, |out| ask::find(arguments, out, notes)),
+        ClientCommand::Plan(arguments) => buffered(out, |out| change::plan(arguments, out, notes)),
+        ClientCommand::Reload(arguments) => buffered(out, |out| change::reload(arguments, out, notes)),
         ClientCommand::Why(arguments) => buffered(out, |out| ask::why(arguments, out)),
     }
 }

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod ask;
+mod change;
 mod complete;
 mod error;
 mod execute;

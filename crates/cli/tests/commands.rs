@@ -104,6 +104,29 @@ fn every_show_takes_a_limit() {
 }
 
 #[test]
+fn a_plan_tells_what_differs_and_what_becomes_of_what_is_there() {
+    check("plan", "plan -c /etc/natrix/new.toml");
+    check("plan_json", "plan -c /etc/natrix/new.toml --json");
+}
+
+#[test]
+fn a_reload_tells_what_changed() {
+    check("reload", "reload -c /etc/natrix/new.toml");
+    check("reload_rollback", "reload --rollback --json");
+}
+
+#[test]
+fn faults_of_a_new_configuration_are_all_told() {
+    let outcome = run("plan -c /etc/natrix/faulty.toml");
+    let fault = "error: /etc/natrix/new.toml:14: pool \"main\".ports: is no range of ports (\"x\"); write ports = \"1024-65535\"\n";
+    assert_eq!(outcome.notes, fault);
+    let error = "configuration /etc/natrix/faulty.toml: has faults (1); correct them and try again";
+    assert_eq!(outcome.error.as_deref(), Some(error));
+    assert!(cli::try_parse_from(["natrix", "reload"]).is_err(), "what to go over to is missing");
+    assert!(cli::try_parse_from(["natrix", "reload", "--rollback", "-c", "x"]).is_err(), "either of them");
+}
+
+#[test]
 fn rules_show_what_they_match() {
     check("rules", "show rules");
 }

@@ -66,7 +66,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     let pass_rules = check::rules::check(&draft.rules, &reaches, is_network_clean, &mut report);
     check::classes::check(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
-    let limits = check::machine::limits(&draft, workers.count, &mut report);
+    let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
     let ports = ports(&draft.interfaces, &links);
     let dpdk = check::machine::dpdk(&draft.singles.dpdk, &ports, workers.count, &mut report);
     if !report.is_clean() {
@@ -95,6 +95,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             flow_rules: Vec::new(),
             timeouts: singles.timeouts,
             limits,
+            reload: singles.reload,
             icmp: check::machine::icmp(singles.icmp, workers.count),
             subscriber: singles.subscriber,
             port_timeouts: draft.port_timeouts.iter().filter_map(port_timeout).collect(),
@@ -159,6 +160,12 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
     reserved_ports.dedup();
     Some(Pool {
         name: draft.name.as_ref()?.value.clone(),
+        draining: draft.draining,
+        draining_addresses: addresses
+            .iter()
+            .copied()
+            .filter(|address| draft.drain.iter().any(|range| range.value.contains(&address.to_bits())))
+            .collect(),
         addresses,
         port_min: *ports.start(),
         port_max: *ports.end(),

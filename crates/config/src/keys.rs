@@ -179,6 +179,13 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: TABLES,
     },
     SectionKeys {
+        name: "reload",
+        repeats: false,
+        about: "How `natrix reload` treats what is there when the new configuration has no place for it. The values of the \
+                new configuration apply.",
+        keys: RELOAD,
+    },
+    SectionKeys {
         name: "icmp",
         repeats: false,
         about: "ICMP messages that Natrix itself sends. Translation of other hosts' messages is not affected.",
@@ -329,6 +336,19 @@ const POOL: &[Key] = &[
         Preset::Derived { rule: "all", example: "[\"default\"]" },
         "VRFs whose subscribers the pool serves. Pools of different VRFs may serve the same prefixes; a pool of several \
          shares its addresses among them.",
+    ),
+    key(
+        "draining",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "No new mappings and no new subscribers in this pool; those that are there stay. Its subscribers need another pool.",
+    ),
+    key(
+        "drain",
+        Kind::List("as `addresses`"),
+        Preset::Value("[]"),
+        "The same for these addresses: subscribers get another address of the pool with their next mapping. Each element \
+         must have an address of the pool.",
     ),
     key(
         "pooling",
@@ -733,6 +753,29 @@ const TABLES: &[Key] = &[
         Preset::Value("500000"),
         "External ports that rest at once (`pool.reuse_delay`): 8 bytes each. When more would, those that have rested longest \
          are given out early and counted. 0: none rests.",
+    ),
+    key(
+        "external_addresses",
+        Kind::Integer { min: 1, max: POOL_ADDRESSES_MAX, unit: "addresses" },
+        Preset::Derived { rule: "twice those of the pools, and 16 more than these at least", example: "64" },
+        "External addresses there can be while it runs: those of the pools, those a reload adds, and removed ones that still \
+         drain. 0.85 MiB each; what is not used is not touched, but counts where hugepages are taken.",
+    ),
+];
+
+const RELOAD: &[Key] = &[
+    key(
+        "removed",
+        Kind::Choice(&["drain", "end"]),
+        Preset::Value("\"drain\""),
+        "What becomes of mappings on external addresses that are removed: they stay as long as they are used, or they end \
+         within some seconds.",
+    ),
+    key(
+        "drain_time",
+        timeout(S, 30 * DAY, None),
+        Preset::Derived { rule: "none: as long as they are used", example: "\"1 h\"" },
+        "How long mappings of a draining or removed address may stay. Those that are left then end, whoever uses them.",
     ),
 ];
 

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
 mod check;
 mod compile;
 mod draft;
@@ -18,6 +19,8 @@ mod report;
 mod section;
 pub mod values;
 
+pub use change::Change;
+pub use change::changes;
 pub use check::machine::Machine;
 pub use compile::parse;
 pub use compile::parse_for;

@@ -4,13 +4,18 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::fault::Fault;
+use crate::objects::Change;
+use crate::objects::ConfigFault;
 use crate::objects::Counter;
 use crate::objects::DropReason;
 use crate::objects::FindAnswer;
 use crate::objects::Interface;
 use crate::objects::Mapping;
+use crate::objects::Plan;
 use crate::objects::Pool;
 use crate::objects::PoolAddress;
+use crate::objects::PoolPlan;
+use crate::objects::Reloaded;
 use crate::objects::Rule;
 use crate::objects::Session;
 use crate::objects::Status;
@@ -78,4 +83,9 @@ replies! {
     Find(FindAnswer), "Answers `find`.";
     Why(WhyAnswer), "Answers `why`.";
     Trace(TraceRecord), "Answers `trace`.";
+    Change(Change), "Answers `plan` and `reload`, before the rest.";
+    PoolPlan(PoolPlan), "Answers `plan`.";
+    Plan(Plan), "Answers `plan`.";
+    Reloaded(Reloaded), "Answers `reload`.";
+    ConfigFault(ConfigFault), "Answers `plan` and `reload` before their error, when the file has faults.";
 }

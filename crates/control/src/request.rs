@@ -51,8 +51,23 @@ pub enum Request {
     Why(Why),
     /// [`crate::TraceRecord`]s as packets pass, until the count is reached or [`Request::TraceStop`] comes.
     Trace(Trace),
+    /// What a reload would do: [`crate::Change`]s, a [`crate::PoolPlan`] for each pool, one [`crate::Plan`].
+    Plan(NewConfig),
+    /// Changes the configuration while traffic flows: [`crate::Change`]s, one [`crate::Reloaded`].
+    Reload(NewConfig),
     /// Ends the trace of this connection; the trace is answered by its end line, this request by nothing of its own.
     TraceStop,
+}
+
+/// A configuration to go over to: a file, or what was in force before the last reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewConfig {
+    /// Absolute path of the file; the daemon reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// Back to what was in force before the last reload.
+    pub rollback: bool,
 }
 
 /// A page of a list.

@@ -14,10 +14,10 @@ use std::time::Instant;
 
 use control::Fault;
 use control::RunState;
-use nat::Settings;
 use nat::Shared;
 use wire::ethernet::MacAddress;
 
+use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log::EventLogView;
 use crate::links::InterfaceLink;
@@ -73,10 +73,12 @@ pub struct Rates {
 pub struct Instance {
     /// What does not change.
     pub description: Description,
-    /// The engine's shared part.
-    pub shared: Arc<Shared>,
     /// The clock of the workers.
     pub clock: Clock,
+    /// What the workers go by, or are just going over to.
+    shared: Mutex<Arc<Shared>>,
+    /// The configuration in force, for whoever changes it; None: it can not be changed.
+    pub(crate) live: Mutex<Option<Live>>,
     askers: Vec<Mutex<Asker>>,
     rates: Mutex<Rates>,
     state: AtomicU8,
@@ -85,7 +87,7 @@ pub struct Instance {
 }
 
 /// Takes a lock even when a thread panicked while it held it: what the locks here guard is consistent at any time.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -94,7 +96,8 @@ impl Instance {
     pub fn new(description: Description, shared: Arc<Shared>, clock: Clock, askers: Vec<Asker>) -> Instance {
         Instance {
             description,
-            shared,
+            shared: Mutex::new(shared),
+            live: Mutex::new(None),
             clock,
             askers: askers.into_iter().map(Mutex::new).collect(),
             rates: Mutex::new(Rates::default()),
@@ -104,9 +107,26 @@ impl Instance {
         }
     }
 
-    /// The engine's settings.
-    pub fn settings(&self) -> &Settings {
-        self.shared.settings()
+    /// What the workers go by. A change may follow at any time: who looks at several things looks at one answer.
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&lock(&self.shared))
+    }
+
+    /// Says which configuration is in force, so that it can be changed.
+    pub fn set_live(&self, live: Live) {
+        *lock(&self.live) = Some(live);
+    }
+
+    /// Where the configuration in force comes from.
+    pub fn config_path(&self) -> String {
+        // While it is being changed it is still the one before.
+        let live = self.live.try_lock().ok().and_then(|live| live.as_ref().map(|live| live.path.clone()));
+        live.unwrap_or_else(|| self.description.config_path.clone())
+    }
+
+    /// Says what the workers go by from now on.
+    pub fn set_shared(&self, shared: Arc<Shared>) {
+        *lock(&self.shared) = shared;
     }
 
     /// Says where records of events go; once, before anybody asks.

@@ -9,6 +9,8 @@
 //! [`worker::Worker`] is the heart; it has neither thread nor clock. `run` gives each one a thread and DPDK ports, `replay`
 //! gives it captures and their time, tests and simulations give it memory and a virtual clock.
 
+pub mod adoption;
+pub mod change;
 pub mod clock;
 pub mod crossing;
 #[cfg(feature = "dpdk")]

@@ -3,12 +3,17 @@
 //! Each answer is bounded work: a page of at most so many records, found by looking at no more than so many. What it
 //! needs is allocated by who asks and comes back with the answer.
 
+use std::sync::Arc;
+
 use mem::ring;
 use mem::ring::Consumer;
 use mem::ring::Producer;
 use nat::Counters;
 use nat::Instant;
+use nat::PoolCensus;
 use nat::Protocol;
+use nat::Shared;
+use nat::change::Reshape;
 use nat::event::EventCounters;
 use nat::types::Endpoint;
 use nat::types::Facing;
@@ -21,6 +26,7 @@ use packet_io::Io;
 use packet_io::PortIndex;
 use packet_io::PortStatistics;
 
+use crate::adoption::Adoption;
 use crate::neighbour::Learnt;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
@@ -87,6 +93,26 @@ pub enum Question {
         packet: Vec<u8>,
         /// Out: the explanation.
         explanation: Option<Explanation>,
+    },
+    /// Go on under other settings.
+    Adopt(Box<Adoption>),
+    /// Take ports of some addresses out, or put them in.
+    Reshape {
+        /// The snapshot that says how.
+        shared: Arc<Shared>,
+        /// The addresses, few enough for one poll.
+        reshapes: Vec<Reshape>,
+        /// Put in; false: take out.
+        offers: bool,
+    },
+    /// What a change would do to the records from `cursor` on.
+    Census {
+        /// The snapshot it would lead to.
+        candidate: Arc<Shared>,
+        /// Where to go on; 0 at first. Out: None at the end.
+        cursor: Option<u32>,
+        /// What was counted so far, by pool.
+        counts: Vec<PoolCensus>,
     },
     /// Start a trace. The tap comes back when there are too many.
     TraceStart(Option<Tap>),
@@ -234,6 +260,25 @@ impl<I: Io> Worker<I> {
             Question::Explain { from, packet, .. } => {
                 let explanation = Some(self.shard.explain(now, from, &packet));
                 Question::Explain { from, packet, explanation }
+            }
+            Question::Adopt(mut adoption) => {
+                self.adopt(now, &mut adoption);
+                Question::Adopt(adoption)
+            }
+            Question::Reshape { shared, reshapes, offers } => {
+                for reshape in &reshapes {
+                    if offers {
+                        shared.offer(reshape);
+                    } else {
+                        shared.withhold(reshape);
+                    }
+                }
+                Question::Reshape { shared, reshapes, offers }
+            }
+            Question::Census { candidate, cursor, mut counts } => {
+                let from = cursor.unwrap_or(0);
+                let cursor = self.shard.census_page(now, &candidate, from, PAGE_SCAN, &mut counts);
+                Question::Census { candidate, cursor, counts }
             }
             Question::TraceStart(tap) => Question::TraceStart(tap.and_then(|tap| self.tracer.start(tap).err())),
             Question::TraceStop(id) => {

@@ -154,7 +154,7 @@ pub struct Outlet<I: Io> {
     pub(crate) mode: LinkMode,
     queues: Vec<Queue<I::Buffer>>,
     neighbours: Neighbours<Waiting<I::Buffer>>,
-    announcer: Announcer,
+    pub(crate) announcer: Announcer,
     defended_at: Option<Instant>,
 }
 

@@ -18,6 +18,7 @@ use packet_io::Io;
 use packet_io::PortIndex;
 use wire::ethernet::MacAddress;
 
+use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log;
 use crate::event_log::EventLogError;
@@ -146,6 +147,8 @@ impl Running {
         if let Some(view) = event_log {
             instance.set_event_log(view);
         }
+        let path = config_path.display().to_string();
+        instance.set_live(Live { config: config.clone(), path, previous: None, log });
         let captures = quarantine_path(config);
         let quarantine = Quarantine::start(captures, clock, log).map_err(system("quarantine thread"))?;
         // The sender is there until the quarantine is dropped.

@@ -32,6 +32,7 @@ use control::Request;
 use control::line::LineError;
 use control::server::Connection;
 
+use crate::change;
 use crate::instance::Instance;
 use crate::log::Log;
 
@@ -233,6 +234,8 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
         Request::Drops => numbers::drops(instance).map(whole),
         Request::Find(find) => find::find(instance, &find),
         Request::Why(why) => why::why(instance, &why).map(|answer| whole(vec![answer])),
+        Request::Plan(asked) => return change_answered(client, change::plan(instance, &asked)),
+        Request::Reload(asked) => return change_answered(client, change::reload(instance, &asked)),
         Request::Trace(wanted) => return trace::trace(client, instance, stop, &wanted),
         // The trace this one would end is over already.
         Request::TraceStop => return Ok(()),
@@ -245,6 +248,18 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
             client.send(&Reply::End(End { cursor }))?;
         }
         Err(fault) => client.send(&Reply::Error(fault))?,
+    }
+    Ok(())
+}
+
+/// Tells what a change does, or why it is not made: in that case too there may be objects before.
+fn change_answered(client: &mut Client, outcome: Result<Vec<Reply>, change::Refused>) -> Result<(), LineError> {
+    let (replies, last) = match outcome {
+        Ok(replies) => (replies, Reply::End(End { cursor: None })),
+        Err(refused) => (refused.replies, Reply::Error(refused.fault)),
+    };
+    for reply in replies.iter().chain([&last]) {
+        client.send(reply)?;
     }
     Ok(())
 }

@@ -4,8 +4,9 @@
 //! A bitmap of 16 bits for each address says no at once for all but about 1 in 16 others; it stays in the first-level
 //! cache. Behind it lies an open-addressed table, at most half full.
 
+use core::net::Ipv4Addr;
+
 use crate::settings::Interface;
-use crate::settings::Pool;
 use crate::types::AddressIndex;
 use crate::types::InterfaceId;
 
@@ -77,11 +78,11 @@ fn scatter(address: u32) -> u32 {
 }
 
 impl LocalAddresses {
-    /// Collects the addresses of all interfaces and pools; [`AddressIndex`] counts over all pools in order.
+    /// Collects the addresses of all interfaces, and the external ones, which are best in the order of their indices.
     ///
-    /// An address that a pool or interface has is not treated as a broadcast address.
-    pub fn new(interfaces: &[Interface], pools: &[Pool]) -> LocalAddresses {
-        let pool_addresses: usize = pools.iter().map(|pool| pool.addresses.len()).sum();
+    /// An external address and one that an interface has is not treated as a broadcast address.
+    pub fn new(interfaces: &[Interface], external: &[(Ipv4Addr, AddressIndex)]) -> LocalAddresses {
+        let pool_addresses = external.len();
         let interface_addresses: usize = interfaces.iter().map(|interface| interface.addresses.len()).sum();
         // Each interface address may add a broadcast address.
         let slots = ((pool_addresses + 2 * interface_addresses) * SLOTS_PER_ADDRESS).next_power_of_two().max(8);
@@ -92,10 +93,10 @@ impl LocalAddresses {
             filter_shift: 32_u32.saturating_sub(filter_bits.ilog2()),
             slot_shift: 32_u32.saturating_sub(slots.ilog2()),
             length: 0,
-            ranges: ranges(pools),
+            ranges: ranges(external),
         };
-        for (index, address) in (0..).zip(pools.iter().flat_map(|pool| &pool.addresses)) {
-            set.add(address.to_bits(), Local::Pool(AddressIndex(index)));
+        for (address, index) in external {
+            set.add(address.to_bits(), Local::Pool(*index));
         }
         let addresses =
             || (0..).zip(interfaces).flat_map(|(id, i)| i.addresses.iter().map(move |a| (InterfaceId(id), a)));
@@ -188,11 +189,11 @@ impl LocalAddresses {
     }
 }
 
-/// The external addresses of all pools as ranges; an address that is there twice has its first index.
-fn ranges(pools: &[Pool]) -> Vec<PoolRange> {
+/// The external addresses as ranges; an address that is there twice has its first index.
+fn ranges(external: &[(Ipv4Addr, AddressIndex)]) -> Vec<PoolRange> {
     let mut ranges: Vec<PoolRange> = Vec::new();
-    for (index, address) in (0..).zip(pools.iter().flat_map(|pool| &pool.addresses)) {
-        let address = address.to_bits();
+    for (address, AddressIndex(index)) in external {
+        let (address, index) = (address.to_bits(), *index);
         match ranges.last_mut() {
             Some(last) if address.wrapping_sub(last.first) == last.count && last.index + last.count == index => {
                 last.count += 1;

@@ -7,6 +7,7 @@
 
 pub mod addresses;
 pub mod blocks;
+pub mod change;
 pub mod class;
 pub mod deterministic;
 pub mod event;
@@ -35,6 +36,7 @@ pub mod settings;
 mod shard;
 mod shared;
 mod shared_ports;
+pub mod slots;
 pub mod split;
 mod statics;
 mod subscriber;
@@ -51,6 +53,7 @@ pub mod view;
 pub use packet::Outcome;
 pub use packet::Packet;
 pub use settings::Settings;
+pub use shard::PoolCensus;
 pub use shard::Shard;
 pub use shared::BuildError;
 pub use shared::Shared;

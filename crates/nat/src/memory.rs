@@ -26,6 +26,12 @@ use crate::unsolicited_syn::SynStore;
 /// What each shard has besides its tables, whatever the limits: rate limits, identifications, room for a packet.
 const SHARD_REST_BYTES: u64 = 128 << 10;
 
+/// Places of the port table.
+fn places(settings: &Settings) -> usize {
+    let addresses: usize = settings.pools.iter().map(|pool| pool.addresses.len()).sum();
+    addresses.max(settings.limits.external_addresses_max as usize)
+}
+
 /// What [`Shard::new`](crate::Shard::new) is going to take for one worker.
 pub fn shard_needs(settings: &Settings) -> Vec<Need> {
     let limits = &settings.limits;
@@ -34,7 +40,7 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
     needs.extend(SessionStore::needs(limits.extra_sessions_max));
     needs.extend(SubscriberStore::needs(limits.subscribers_max));
     needs.extend(HeldPorts::needs(limits.held_ports_max));
-    let addresses = settings.pools.iter().map(|pool| pool.addresses.len()).sum();
+    let addresses = places(settings);
     needs.extend(FlowStore::needs(limits.flows_max));
     needs.extend(SharedPorts::needs(limits.flows_max, addresses));
     needs.push(Need::Heap(
@@ -48,7 +54,7 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
 
 /// What [`Shared::new`](crate::Shared::new) is going to take: external ports and routes.
 pub fn shared_needs(settings: &Settings) -> Vec<Need> {
-    let addresses: usize = settings.pools.iter().map(|pool| pool.addresses.len()).sum();
+    let addresses = places(settings);
     let mut needs = PortTable::needs(addresses).to_vec();
     if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
         needs.push(PortTable::blocks_need(addresses));

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   (external address, protocol)
-//!     used      1 024 words of 64 bits, one bit a port; ports never given out are set for ever
+//!     used      1 024 words of 64 bits, one bit a port; ports that are not given out are set, too
+//!     withheld  as many: which ports are not to be given out; kept: which of those nobody has any more (`withheld.rs`)
 //!     full      2 × 16 words, one bit a word of `used`: a hint that no even (odd) port of the word is free
 //!     entries  65 536 × [worker: 6 bits | mapping: 26 bits], 0 = none: the inbound table, indexed by port
 //! ```
@@ -22,7 +23,6 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
-use std::sync::Arc;
 
 use mem::Arena;
 use mem::ArenaError;
@@ -37,8 +37,10 @@ use crate::types::WorkerId;
 
 #[cfg(test)]
 mod tests;
+mod withheld;
 mod within;
 
+pub use withheld::Mask;
 pub use within::PortRange;
 
 /// Words of `used` for one address and protocol.
@@ -111,7 +113,7 @@ impl Parity {
 pub struct AddressSpec {
     /// Lowest port, at least 1. Does not apply to query identifiers.
     pub port_min: u16,
-    /// Highest port.
+    /// Highest port; 0: the address offers nothing, query identifiers neither.
     pub port_max: u16,
     /// Ports in between that are never given out. Does not apply to query identifiers.
     pub reserved: Vec<u16>,
@@ -134,22 +136,28 @@ impl Default for AddressSpec {
     }
 }
 
-/// One bit a port of an address and protocol that is never given out.
-type Gaps = Arc<[u64; WORDS]>;
+impl AddressSpec {
+    /// An address that offers nothing.
+    pub const NOTHING: AddressSpec = AddressSpec {
+        port_min: 1,
+        port_max: 0,
+        reserved: Vec::new(),
+        forwarded: [const { Vec::new() }; Protocol::COUNT],
+        is_whole: false,
+    };
+}
 
 /// The external ports of all addresses of an instance.
 pub struct PortTable {
     used: Arena<AtomicU64>,
+    withheld: Arena<AtomicU64>,
+    kept: Arena<AtomicU64>,
     full: Arena<AtomicU64>,
     entries: Arena<AtomicU32>,
     /// One bit an address and protocol: a hint that it has no free port of the high class. Words by protocol.
     address_full: [Box<[AtomicU64]>; Protocol::COUNT],
-    available: Box<[[u32; Protocol::COUNT]]>,
-    /// Lowest and highest port that is offered, 0 and 0 for none. Random probes stay inside.
-    offered: Box<[[(u16, u16); Protocol::COUNT]]>,
-    /// By address and protocol, what reserved and forwarded ports leave of its range, if there are any: shared by neighbours with
-    /// equal specs.
-    reserved: Box<[[Option<Gaps>; Protocol::COUNT]]>,
+    /// By address and protocol: what it offers now.
+    offers: Box<[withheld::Offer]>,
     paired: Box<[AtomicU32]>,
     /// Which ports are leased in blocks.
     pub(crate) blocks: BlockTable,
@@ -227,70 +235,62 @@ fn select(mut bits: u64, n: u32) -> u32 {
 }
 
 impl PortTable {
-    /// A table for these addresses, all ports free. Takes about 0.8 MiB an address.
+    /// A table for these addresses, all ports free. Takes about 0.85 MiB an address.
     ///
     /// # Errors
     /// When memory is short.
     pub fn new(specs: &[AddressSpec]) -> Result<PortTable, ArenaError> {
-        let spaces = (specs.len() * Protocol::COUNT).max(1);
-        let hints = || (0..specs.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect::<Box<[AtomicU64]>>();
-        let mut table = PortTable {
+        PortTable::with_room(specs, specs.len())
+    }
+
+    /// A table for these addresses, all ports free, with places for `addresses_max` in all: the others offer nothing until
+    /// [`PortTable::withhold`] and [`PortTable::offer`] are called for them.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn with_room(specs: &[AddressSpec], addresses_max: usize) -> Result<PortTable, ArenaError> {
+        let places = specs.len().max(addresses_max);
+        let spaces = (places * Protocol::COUNT).max(1);
+        let hints = || (0..places.div_ceil(64)).map(|_| AtomicU64::new(0)).collect::<Box<[AtomicU64]>>();
+        // While there is one owner of the table no locked instructions are needed.
+        let table = PortTable {
             used: Arena::zeroed(spaces * WORDS)?,
+            withheld: Arena::zeroed(spaces * WORDS)?,
+            kept: Arena::zeroed(spaces * WORDS)?,
             full: Arena::zeroed(spaces * Parity::BOTH.len() * SUMMARY_WORDS)?,
             entries: Arena::zeroed(spaces * PORTS)?,
             address_full: [hints(), hints(), hints()],
-            available: vec![[0; Protocol::COUNT]; specs.len()].into_boxed_slice(),
-            offered: vec![[(0, 0); Protocol::COUNT]; specs.len()].into_boxed_slice(),
-            reserved: vec![[const { None }; Protocol::COUNT]; specs.len()].into_boxed_slice(),
-            paired: (0..specs.len()).map(|_| AtomicU32::new(0)).collect(),
-            blocks: BlockTable::new(specs.len())?,
-            exclusive: false,
+            offers: (0..spaces).map(|_| withheld::Offer::default()).collect(),
+            paired: (0..places).map(|_| AtomicU32::new(0)).collect(),
+            blocks: BlockTable::new(places)?,
+            exclusive: true,
         };
         // Addresses of one pool have equal specs: compute their words once.
-        let mut last: Option<(&AddressSpec, Vec<[u64; WORDS]>)> = None;
+        let mut last: Option<(&AddressSpec, Vec<Mask>)> = None;
         for (position, spec) in specs.iter().enumerate() {
-            table.reserved[position] = match &last {
-                Some((known, _)) if *known == spec => table.reserved[position - 1].clone(),
-                _ => Protocol::ALL.map(|protocol| {
-                    let is_reserved = !spec.reserved.is_empty() && protocol != Protocol::Icmp;
-                    let has_gaps = is_reserved || !spec.forwarded[protocol.index()].is_empty();
-                    has_gaps.then(|| Arc::new(never_offered(spec, protocol)))
-                }),
-            };
             let masks = match last.take() {
                 Some((known, masks)) if known == spec => masks,
                 _ => Protocol::ALL.iter().map(|protocol| never_offered(spec, *protocol)).collect(),
             };
             for (protocol, mask) in Protocol::ALL.iter().zip(&masks) {
-                let base = space(AddressIndex(position as u32), *protocol);
-                let mut free = 0;
-                for (word, bits) in mask.iter().enumerate() {
-                    *table.used[base * WORDS + word].get_mut() = *bits;
-                    free += bits.count_zeros();
-                    for parity in Parity::BOTH {
-                        if *bits & parity.mask() == parity.mask() {
-                            *table.full[summary_of(base, parity, word)].get_mut() |= 1 << (word % 64);
-                        }
-                    }
-                }
-                let first = mask.iter().position(|bits| *bits != u64::MAX).unwrap_or(0);
-                let last = mask.iter().rposition(|bits| *bits != u64::MAX).unwrap_or(0);
-                table.available[position][protocol.index()] = free;
-                if free > 0 {
-                    let first_port = first * 64 + (!mask[first]).trailing_zeros() as usize;
-                    let last_port = last * 64 + 63 - (!mask[last]).leading_zeros() as usize;
-                    table.offered[position][protocol.index()] = (first_port as u16, last_port as u16);
-                }
+                table.withhold(AddressIndex(position as u32), *protocol, mask);
             }
             last = Some((spec, masks));
         }
-        Ok(table)
+        Ok(PortTable { exclusive: false, ..table })
+    }
+
+    /// Addresses there is room for.
+    pub fn places(&self) -> usize {
+        self.paired.len()
     }
 
     /// The memory [`PortTable::new`] is going to take for so many addresses.
-    pub fn needs(addresses: usize) -> [Need; 4] {
+    pub fn needs(addresses: usize) -> [Need; 6] {
         let spaces = addresses.saturating_mul(Protocol::COUNT).max(1);
         [
+            Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS)),
+            Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS)),
             Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS)),
             Arena::<AtomicU64>::need(spaces.saturating_mul(Parity::BOTH.len() * SUMMARY_WORDS)),
             Arena::<AtomicU32>::need(spaces.saturating_mul(PORTS)),
@@ -300,7 +300,8 @@ impl PortTable {
 
     /// Bytes of all arrays.
     pub fn bytes(&self) -> usize {
-        self.used.bytes() + self.full.bytes() + self.entries.bytes() + self.blocks.bytes()
+        let bits = self.used.bytes() + self.withheld.bytes() + self.kept.bytes() + self.full.bytes();
+        bits + self.entries.bytes() + self.blocks.bytes()
     }
 
     /// The same table for a single worker, which then needs no locked instructions.
@@ -321,7 +322,7 @@ impl PortTable {
         random: &mut Random,
     ) -> Option<PortAim> {
         let range = self.range(address, protocol, class)?;
-        choose(range, self.reserved(address, protocol), worker, workers, random)
+        choose(range, self.gaps(address, protocol), worker, workers, random)
     }
 
     /// Whether no port of this parity is known to be free in the word aimed at.
@@ -398,29 +399,15 @@ impl PortTable {
     #[inline]
     fn range(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> Option<(u16, u16)> {
         let (first, end) = class.words(protocol);
-        let (lowest, highest) = self.offered[address.index()][protocol.index()];
+        let (lowest, highest) = self.offers[space(address, protocol)].range();
         let (lowest, highest) = (lowest.max((first * 64) as u16), highest.min((end * 64 - 1) as u16));
         (lowest <= highest && highest > 0).then_some((lowest, highest))
     }
 
-    /// The ports of this address that are never given out, if there are any inside its range.
-    #[inline]
-    fn reserved(&self, address: AddressIndex, protocol: Protocol) -> Option<&[u64; WORDS]> {
-        self.reserved[address.index()][protocol.index()].as_deref()
-    }
-
-    /// Of the 64 ports of this word of `used`, those that are ever given out.
+    /// Of the 64 ports of this word of `used`, those that somebody has or may have: all but those that are out.
     #[inline]
     fn offered_bits(&self, address: AddressIndex, protocol: Protocol, word: usize) -> u64 {
-        let (lowest, highest) = self.offered[address.index()][protocol.index()];
-        let index = word as u16;
-        if index < lowest / 64 || index > highest / 64 || highest == 0 {
-            return 0;
-        }
-        let from_lowest = if index == lowest / 64 { u64::MAX << (lowest % 64) } else { u64::MAX };
-        let to_highest = if index == highest / 64 { u64::MAX >> (63 - highest % 64) } else { u64::MAX };
-        // The words of reserved ports have those beyond the range as well.
-        from_lowest & to_highest & !self.reserved(address, protocol).map_or(0, |reserved| reserved[word])
+        !self.kept[space(address, protocol) * WORDS + word].load(Ordering::SeqCst)
     }
 
     /// Takes a free port at random. None only when no port of this class and parity is free, but for one that
@@ -712,7 +699,7 @@ impl PortTable {
         self.entries.prefetch(place);
     }
 
-    /// Gives a taken port back.
+    /// Gives a taken port back. One that is withheld by now stays out.
     pub fn release(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         // First the owner, then the bit: whoever takes the port next finds the entry empty.
         self.vacate(address, protocol, port);
@@ -729,9 +716,21 @@ impl PortTable {
     #[inline]
     pub fn release_vacant(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         let base = space(address, protocol);
+        if self.offers[base].is_watched() && self.keep(base, port) {
+            return;
+        }
+        self.free(base, port);
+        // It may have been withheld between the two, by somebody who saw it in use.
+        if self.offers[base].is_watched() {
+            self.take_back(base, port);
+        }
+    }
+
+    /// Clears the bit of a taken port.
+    #[inline]
+    fn free(&self, base: usize, port: u16) {
         let (word, bit) = (usize::from(port / 64), port % 64);
-        let cell = &self.used[base * WORDS + word];
-        let before = self.clear(cell, 1 << bit);
+        let before = self.clear(&self.used[base * WORDS + word], 1 << bit);
         debug_assert!(before >> bit & 1 == 1, "only a taken port is released");
         self.note_free(base, word, Parity::of(port));
     }
@@ -764,16 +763,21 @@ impl PortTable {
             .all(|index| self.words_not_full_in(base, class, protocol, None, index) == 0)
     }
 
-    /// Ports in use now. Reads 8 KiB: for people, not for packets.
+    /// Ports in use now, whether offered still or not. Reads 16 KiB: for people, not for packets.
     pub fn used(&self, address: AddressIndex, protocol: Protocol) -> u32 {
-        let base = space(address, protocol) * WORDS;
-        let set: u32 = self.used[base..base + WORDS].iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
-        set - (PORTS as u32 - self.available(address, protocol))
+        let words = space(address, protocol) * WORDS..(space(address, protocol) + 1) * WORDS;
+        let pairs = self.used[words.clone()].iter().zip(&self.kept[words]);
+        // In this order: what is being given back to the table counts as in use, or as not in use, but never below none.
+        let in_use = pairs.map(|(used, kept)| {
+            let kept = kept.load(Ordering::Relaxed);
+            (used.load(Ordering::Relaxed) & !kept).count_ones()
+        });
+        in_use.sum()
     }
 
     /// Ports the address can give out in all.
     pub fn available(&self, address: AddressIndex, protocol: Protocol) -> u32 {
-        self.available[address.index()][protocol.index()]
+        self.offers[space(address, protocol)].count()
     }
 
     /// One more subscriber is paired with the address.
@@ -791,20 +795,20 @@ impl PortTable {
         self.paired[address.index()].load(Ordering::Relaxed)
     }
 
-    /// An address with a free port, among `count` from `first` on: the less used of two at random, which
-    /// keeps the load nearly even; if both are full, the next one that is not, from a random one on.
+    /// An address with a free port, among these: the less used of two at random, which keeps the load nearly even; if both
+    /// are full, the next one that is not, from a random one on.
     pub fn choose_address(
         &self,
-        first: AddressIndex,
-        count: u32,
+        among: &[AddressIndex],
         protocol: Protocol,
         class: PortClass,
         random: &mut Random,
     ) -> Option<AddressIndex> {
+        let count = among.len() as u32;
         if count == 0 {
             return None;
         }
-        let mut pick = || AddressIndex(first.0 + random.below(count));
+        let mut pick = || among[random.below(count) as usize];
         let (one, other) = (pick(), pick());
         let (less, more) =
             if self.paired_subscribers(one) <= self.paired_subscribers(other) { (one, other) } else { (other, one) };
@@ -812,11 +816,9 @@ impl PortTable {
         if let Some(address) = [less, more].into_iter().find(has_room) {
             return Some(address);
         }
-        let start = random.below(count);
-        (0..count)
-            .map(|step| AddressIndex(first.0 + (start + step) % count))
-            .filter(|address| !self.seems_full(*address, protocol, class))
-            .find(has_room)
+        let (before, after) = among.split_at(random.below(count) as usize);
+        let mut others = after.iter().chain(before).copied();
+        others.find(|address| !self.seems_full(*address, protocol, class) && has_room(address))
     }
 }
 
@@ -824,14 +826,17 @@ impl PortTable {
 ///
 /// Port 0 never: it means "none" to sockets and to tables. As a query identifier it is as good as any other, but is
 /// left out alike.
-fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
+pub fn never_offered(spec: &AddressSpec, protocol: Protocol) -> Mask {
+    let mut words = Box::new([u64::MAX; WORDS]);
     if spec.is_whole {
-        return [0; WORDS];
+        return Box::new([0; WORDS]);
     }
-    let mut words = [u64::MAX; WORDS];
+    if spec.port_max == 0 {
+        return words;
+    }
     let (first, last, reserved) = match protocol {
-        Protocol::Icmp => (1, u16::MAX, &[][..]),
-        Protocol::Udp | Protocol::Tcp => (spec.port_min.max(1), spec.port_max, &spec.reserved[..]),
+        Protocol::Icmp => (1, u16::MAX, [].as_slice()),
+        Protocol::Udp | Protocol::Tcp => (spec.port_min.max(1), spec.port_max, spec.reserved.as_slice()),
     };
     for word in first / 64..=last / 64 {
         let from_first = if word == first / 64 { u64::MAX << (first % 64) } else { u64::MAX };
@@ -847,21 +852,22 @@ fn never_offered(spec: &AddressSpec, protocol: Protocol) -> [u64; WORDS] {
     words
 }
 
-/// A random port from the lowest to the highest that is not reserved. None when it missed: ports at the edges must not
-/// stand for those beyond, nor those behind a reserved one for it (RFC 6056 §3.2, §5).
+/// A random port from the lowest to the highest that is not withheld. None when it missed: ports at the edges must not
+/// stand for those beyond, nor those behind a withheld one for it (RFC 6056 §3.2, §5).
 #[inline]
 fn choose(
     range: (u16, u16),
-    reserved: Option<&[u64; WORDS]>,
+    withheld: Option<&[AtomicU64]>,
     worker: WorkerId,
     workers: usize,
     random: &mut Random,
 ) -> Option<PortAim> {
-    let Some(reserved) = reserved else { return choose_any(range, worker, workers, random) };
+    let Some(withheld) = withheld else { return choose_any(range, worker, workers, random) };
     // Enough that even where one port in ten is left, one choice in a thousand fails.
     (0..64).find_map(|_| {
         let aim = choose_any(range, worker, workers, random)?;
-        (reserved[usize::from(aim.0 / 64)] >> (aim.0 % 64) & 1 == 0).then_some(aim)
+        let word = withheld[usize::from(aim.0 / 64)].load(Ordering::Relaxed);
+        (word >> (aim.0 % 64) & 1 == 0).then_some(aim)
     })
 }
 

@@ -68,6 +68,10 @@ impl Session {
         if self.flags & FROM_OUTSIDE != 0 { Side::Outside } else { Side::Inside }
     }
 
+    fn hashed_by(&self) -> HashedBy {
+        if self.flags & HASHED_BY_ADDRESS != 0 { HashedBy::Address } else { HashedBy::Endpoint }
+    }
+
     /// Gives the session a new state and end; true when it would have ended later before.
     pub(crate) fn refresh(&mut self, state: TcpState, expires: Instant) -> bool {
         let shortened = expires.as_micros() < self.expires;
@@ -86,6 +90,15 @@ pub(crate) enum HashedBy {
     Address,
 }
 
+impl HashedBy {
+    const fn other(self) -> HashedBy {
+        match self {
+            HashedBy::Endpoint => HashedBy::Address,
+            HashedBy::Address => HashedBy::Endpoint,
+        }
+    }
+}
+
 /// Further sessions of one shard.
 pub(crate) struct SessionStore {
     records: Arena<Session>,
@@ -93,7 +106,12 @@ pub(crate) struct SessionStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
+    /// Records that have yet to be looked at, because pools hash by something else than they did.
+    unsure: u32,
 }
+
+/// Sessions of a mapping looked at for one with some address, while not all are found by it.
+const LOOKED_AT_MAX: usize = 64;
 
 impl SessionStore {
     pub(crate) fn new(sessions_max: u32, hash: KeyedHash) -> Result<SessionStore, ArenaError> {
@@ -103,6 +121,7 @@ impl SessionStore {
             hash,
             free: 0,
             untouched: 1,
+            unsure: 0,
         })
     }
 
@@ -139,8 +158,43 @@ impl SessionStore {
         self.hash.hash(u64::from(mapping) << 32 | u64::from(remote_address), port)
     }
 
+    /// Takes notice that pools hash by something else from now on. [`SessionStore::rehash`] follows for every record.
+    pub(crate) fn hash_anew(&mut self) {
+        self.unsure = self.untouched;
+    }
+
+    /// Whether [`SessionStore::rehash`] is still due for some records.
+    #[inline]
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.unsure > 0
+    }
+
+    /// Has the session of this record, if it has one, found by what its pool hashes by now. To be called for each record in
+    /// turn.
+    pub(crate) fn rehash(&mut self, slot: u32, by: Option<HashedBy>) {
+        self.unsure = self.unsure.saturating_sub(1);
+        let record = &self.records[slot as usize];
+        let Some(by) = by.filter(|by| record.mapping != 0 && *by != record.hashed_by()) else { return };
+        let (index, address, port, before) =
+            (record.mapping, record.remote_address, record.remote_port, record.hashed_by());
+        let (old, new) = (self.hash_of(index, address, port, before), self.hash_of(index, address, port, by));
+        self.table.remove(old, slot);
+        let entered = self.table.insert(new, slot);
+        debug_assert!(entered.is_ok(), "one place was just given up");
+        self.records[slot as usize].flags ^= HASHED_BY_ADDRESS;
+    }
+
     /// The live session of this mapping with this remote endpoint.
+    #[inline]
     pub(crate) fn find(&self, mapping: u32, address: u32, port: u16, by: HashedBy, now: Instant) -> Option<u32> {
+        let found = self.find_by(mapping, address, port, by, now);
+        if found.is_none() && self.is_unsure() {
+            return self.find_by(mapping, address, port, by.other(), now);
+        }
+        found
+    }
+
+    fn find_by(&self, mapping: u32, address: u32, port: u16, by: HashedBy, now: Instant) -> Option<u32> {
         let hash = self.hash_of(mapping, address, port, by);
         self.table.find(hash, |index| {
             let session = &self.records[index as usize];
@@ -151,8 +205,12 @@ impl SessionStore {
         })
     }
 
-    /// Whether the mapping has a live session with any port of this remote address. Only for sessions hashed by address.
-    pub(crate) fn has_address(&self, mapping: u32, address: u32, now: Instant) -> bool {
+    /// Whether the mapping, whose chain begins at `head`, has a live session with any port of this remote address. Only for
+    /// sessions hashed by address.
+    pub(crate) fn has_address(&self, mapping: u32, head: u32, address: u32, now: Instant) -> bool {
+        if self.is_unsure() && self.chain_has_address(head, address, now) {
+            return true;
+        }
         let hash = self.hash_of(mapping, address, 0, HashedBy::Address);
         self.table
             .find(hash, |index| {
@@ -160,6 +218,22 @@ impl SessionStore {
                 session.mapping == mapping && session.remote_address == address && now < session.expires()
             })
             .is_some()
+    }
+
+    #[cold]
+    fn chain_has_address(&self, head: u32, address: u32, now: Instant) -> bool {
+        let mut slot = head;
+        for _ in 0..LOOKED_AT_MAX {
+            if slot == 0 {
+                break;
+            }
+            let session = self.get(slot);
+            if session.remote_address == address && session.is_alive(now) {
+                return true;
+            }
+            slot = session.next;
+        }
+        false
     }
 
     /// Adds a session to the mapping's chain. None when the table is full: nothing is evicted.
@@ -213,7 +287,7 @@ impl SessionStore {
     pub(crate) fn remove(&mut self, slot: u32, mappings: &mut MappingStore) {
         let record = &self.records[slot as usize];
         let (index, next, previous) = (record.mapping, record.next, record.previous);
-        let by = if record.flags & HASHED_BY_ADDRESS != 0 { HashedBy::Address } else { HashedBy::Endpoint };
+        let by = record.hashed_by();
         let hash = self.hash_of(index, record.remote_address, record.remote_port, by);
         let was_there = self.table.remove(hash, slot);
         debug_assert!(was_there, "every session is in the table");

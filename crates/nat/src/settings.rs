@@ -47,6 +47,8 @@ pub struct Settings {
     pub port_timeouts: Vec<PortTimeout>,
     /// ICMP messages Natrix sends of its own accord.
     pub icmp: IcmpPolicy,
+    /// How changes of a running instance treat what is there.
+    pub reload: ReloadPolicy,
     /// Refresh a mapping's timer on inbound packets too (RFC 4787 §4.3 REQ-6a MAY; TCP always does).
     pub inbound_refresh: bool,
     /// Hold an unsolicited inbound SYN for 6 s and then answer ICMP 3/3 (RFC 5382 §4.3 REQ-4); false: drop silently (REQ-4a).
@@ -72,6 +74,7 @@ impl Default for Settings {
             classes: Vec::new(),
             port_timeouts: Vec::new(),
             icmp: IcmpPolicy::default(),
+            reload: ReloadPolicy::default(),
             inbound_refresh: false,
             answer_unsolicited_syn: true,
             events: EventSettings::default(),
@@ -216,6 +219,10 @@ pub struct Pool {
     pub allocation: Allocation,
     /// Which address a subscriber gets.
     pub selection: Selection,
+    /// No new mappings and no new subscribers; those there are stay.
+    pub draining: bool,
+    /// The same for these addresses only.
+    pub draining_addresses: Vec<Ipv4Addr>,
     /// Filtering by [`Protocol::index`]; for ICMP it decides whose replies are accepted.
     pub filtering: [Filtering; Protocol::COUNT],
     /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for ICMP.
@@ -300,6 +307,8 @@ impl Default for Pool {
             reserved_ports: Vec::new(),
             subscribers: vec![Prefix::ALL],
             realms: Vec::new(),
+            draining: false,
+            draining_addresses: Vec::new(),
             pooling: Pooling::default(),
             allocation: Allocation::default(),
             selection: Selection::default(),
@@ -349,6 +358,15 @@ pub struct Timeouts {
     pub adapt_above_percent: Option<u8>,
 }
 
+impl Timeouts {
+    /// After this long without packets nothing is left: no session, no fragment, no held SYN.
+    pub fn longest(&self) -> Duration {
+        let idle = [self.udp, self.icmp, self.tcp_opening, self.tcp_established];
+        let idle = idle.into_iter().max().unwrap_or(Duration::ZERO);
+        idle + self.tcp_closing + self.unsolicited_syn + self.fragment
+    }
+}
+
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts {
@@ -363,6 +381,25 @@ impl Default for Timeouts {
             adapt_above_percent: None,
         }
     }
+}
+
+/// What becomes of mappings whose external address is no longer in the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Removed {
+    /// They stay until they end by themselves, or until the drain time is over.
+    #[default]
+    Drain,
+    /// They end with the change.
+    End,
+}
+
+/// How changes of a running instance treat what is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReloadPolicy {
+    /// What becomes of mappings on addresses that were removed.
+    pub removed: Removed,
+    /// How long the mappings of an address that drains may live; None: as long as they are used.
+    pub drain_time: Option<Duration>,
 }
 
 /// Bounds of the tables of one worker. Memory is taken once, at start.
@@ -386,6 +423,9 @@ pub struct Limits {
     pub unsolicited_syns_max: u32,
     /// External ports that rest before they are given out again (RFC 6888 REQ-8).
     pub held_ports_max: u32,
+    /// Places for external addresses, of the whole instance: those of the pools, those that will be added while it runs, and
+    /// removed ones that still drain. Less than the pools have: as many as they have.
+    pub external_addresses_max: u32,
 }
 
 impl Default for Limits {
@@ -400,6 +440,7 @@ impl Default for Limits {
             fragments_held_max: 1_024,
             unsolicited_syns_max: 4_096,
             held_ports_max: 500_000,
+            external_addresses_max: 0,
         }
     }
 }

@@ -57,7 +57,9 @@ use steady::Tally;
 
 mod address_choice;
 mod admission;
+mod adopt;
 mod block_sweep;
+pub(crate) mod census;
 mod dependent;
 mod dormant;
 mod errors;
@@ -77,6 +79,8 @@ mod steady;
 mod sweep;
 #[cfg(test)]
 mod tests;
+
+pub use census::PoolCensus;
 
 /// Largest IP packet the shard can hold a copy of (held fragments, errors on their way through a hairpin).
 const SCRATCH_BYTES: usize = crate::fragments::SLOT_BYTES_MAX;
@@ -183,7 +187,7 @@ impl Shard {
             outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
             sessions: SessionStore::new(limits.extra_sessions_max, hash).map_err(memory("sessions"))?,
             flows: FlowStore::new(limits.flows_max, hash).map_err(memory("flows"))?,
-            shared_ports: SharedPorts::new(limits.flows_max, shared.address_count(), hash)
+            shared_ports: SharedPorts::new(limits.flows_max, shared.ports.places(), hash)
                 .map_err(memory("shared ports"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
             fragments: FragmentTracker::new(&limits, timeouts.fragment, usize::from(mtu_max), hash_for(1)),

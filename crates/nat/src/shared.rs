@@ -5,7 +5,6 @@
 //! begins or ends (see `docs/adr/0001-one-port-table.md`).
 
 use core::net::Ipv4Addr;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -35,8 +34,13 @@ use crate::settings::Pooling;
 use crate::settings::ReuseAtOnce;
 use crate::settings::Selection;
 use crate::settings::Settings;
+use crate::slots::Closed;
+use crate::slots::NoRoom;
+use crate::slots::Slot;
+use crate::slots::Slots;
 use crate::statics::Statics;
 use crate::time::Duration;
+use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
@@ -118,9 +122,15 @@ pub(crate) struct PoolFacts {
     pub(crate) shared_ports_min: u16,
     pub(crate) has_low_ports: bool,
     pub(crate) has_high_ports: bool,
+    /// Number of the pool; of one that was removed, behind those of the settings.
     pub(crate) id: PoolId,
-    pub(crate) first: AddressIndex,
+    /// No new mappings, and no new subscribers.
+    pub(crate) is_closed: bool,
+    /// Where its open addresses begin in the list of those of all pools, and how many they are.
+    first: u32,
     pub(crate) count: u32,
+    /// Where its addresses begin in the list of those of all pools, open or not.
+    first_member: u32,
     pub(crate) selection: Selection,
     /// Where and how blocks are leased, if they are.
     pub(crate) blocks: Option<BlockFacts>,
@@ -151,10 +161,20 @@ pub struct Shared {
     pub(crate) turns: Box<[AtomicU32]>,
     /// By pool, the formula of a deterministic one.
     formulas: Vec<Option<Formula>>,
-    /// Pool of each external address.
-    pool_of: Vec<PoolId>,
-    /// Each external address.
-    address_of: Vec<u32>,
+    /// By place: address, pool, and whether it is closed.
+    slots: Slots,
+    /// By place: where the facts about it are in `pools`.
+    facts_of: Vec<u16>,
+    /// The open addresses of the pools, pool by pool.
+    open: Vec<AddressIndex>,
+    /// All addresses of the pools, pool by pool in the order of the settings.
+    members: Vec<AddressIndex>,
+    /// Sessions are found by another hash than under the snapshot before.
+    rehashes_sessions: bool,
+    /// Some mappings have to end at a given time, whatever their timers say.
+    has_deadlines: bool,
+    /// Counts the changes since the start, from 0.
+    generation: u32,
     /// By realm, the pool by subscriber prefix: value is the pool.
     pool_routes: Vec<RouteTable>,
     outside_routes: RouteTable,
@@ -175,67 +195,118 @@ impl Shared {
     pub fn new(settings: Settings, workers: usize) -> Result<Shared, BuildError> {
         in_range("workers", workers as u64, 1, WorkerId::COUNT_MAX as u64)?;
         in_range("mappings_max", u64::from(settings.limits.mappings_max), 1, MappingIndex::COUNT_MAX as u64)?;
-        for pool in &settings.pools {
-            in_range("port_min", u64::from(pool.port_min), 1, u64::from(pool.port_max))?;
-        }
+        check_ranges(&settings)?;
+        let slots = Slots::new(&settings);
+        let specs = slots.specs(&settings);
+        let ports = PortTable::with_room(&specs, settings.limits.external_addresses_max as usize);
+        let ports = ports.map_err(|source| BuildError::Memory { table: "external ports", source })?;
+        let ports = Arc::new(if workers == 1 { ports.for_one_worker() } else { ports });
+        Shared::compile(settings, workers, slots, ports, 0)
+    }
 
-        let mut forwarded: HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]> = HashMap::new();
-        for forward in &settings.forwards {
-            forwarded.entry(forward.external).or_default()[forward.protocol.index()].push(forward.ports);
-        }
-        let mut specs = Vec::new();
-        let mut pool_of = Vec::new();
-        let mut address_of = Vec::new();
-        let mut pools = Vec::new();
-        let mut formulas = Vec::new();
-        let realms = settings.realms();
-        in_range("classes", settings.classes.len() as u64, 0, u64::from(u16::MAX) - 1)?;
-        in_range("realms", realms as u64, 1, RealmId::COUNT_MAX as u64)?;
-        let mut pool_prefixes = vec![Vec::new(); realms];
-        for (position, pool) in settings.pools.iter().enumerate() {
-            let id = PoolId(position as u16);
-            let formula =
-                Formula::of(pool).map_err(|source| BuildError::Formula { pool: pool.name.clone(), source })?;
-            pools.push(PoolFacts::new(pool, id, AddressIndex(specs.len() as u32), formula.as_ref()));
+    /// Compiles what follows this under other settings, for the same workers and on the same port table. Nothing is changed
+    /// before workers adopt it. `now` is when addresses that are closed by it are.
+    ///
+    /// # Errors
+    /// [`BuildError`] when memory is short, a number is out of range, or the port table has too few places.
+    pub fn successor(&self, settings: Settings, now: Instant) -> Result<Shared, BuildError> {
+        check_ranges(&settings)?;
+        let slots = self.slots.successor(&self.settings, &settings, &self.ports, now);
+        let places = self.ports.places() as u64;
+        let slots = slots.map_err(|NoRoom { needed }| BuildError::OutOfRange {
+            what: "external addresses, with those that are still in use",
+            value: needed as u64,
+            minimum: 0,
+            maximum: places,
+        })?;
+        let generation = self.generation.wrapping_add(1);
+        let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), generation)?;
+        next.rehashes_sessions = self.addresses().any(|(place, _)| {
+            let next = next.slot(place).map(|_| next.facts(place));
+            next.is_some_and(|next| {
+                let (old, new) = (self.facts(place).filtering, next.filtering);
+                let by_address = |filtering| filtering == Filtering::AddressDependent;
+                old.into_iter().zip(new).any(|(old, new)| by_address(old) != by_address(new))
+            })
+        });
+        Ok(next)
+    }
+
+    fn compile(
+        settings: Settings,
+        workers: usize,
+        slots: Slots,
+        ports: Arc<PortTable>,
+        generation: u32,
+    ) -> Result<Shared, BuildError> {
+        let all_pools = || settings.pools.iter().chain(&slots.removed_pools);
+        let pool_count = settings.pools.len() + slots.removed_pools.len();
+        let places =
+            || (0..).map(AddressIndex).zip(&slots.slots).filter_map(|(place, slot)| Some((place, slot.as_ref()?)));
+        let place_of: HashMap<Ipv4Addr, AddressIndex> = places().map(|(place, slot)| (slot.address, place)).collect();
+        let (mut open, mut members) = (Vec::new(), Vec::new());
+        let mut pools = Vec::with_capacity(pool_count * 2);
+        let mut formulas = Vec::with_capacity(pool_count);
+        for (id, pool) in (0..).map(PoolId).zip(all_pools()) {
+            // Pools that were removed give nothing out any more.
+            let formula = if id.index() < settings.pools.len() { Formula::of(pool) } else { Ok(None) };
+            let formula = formula.map_err(|source| BuildError::Formula { pool: pool.name.clone(), source })?;
+            let (first, first_member) = (open.len(), members.len());
+            members.extend(pool.addresses.iter().filter_map(|address| place_of.get(address).copied()));
+            let is_open = |place: &AddressIndex| {
+                let slot = slots.slots.get(place.index()).copied().flatten();
+                slot.is_some_and(|slot| slot.pool == id && slot.closed.is_none())
+            };
+            open.extend(members[first_member..].iter().copied().filter(is_open));
+            pools.push(PoolFacts {
+                first: first as u32,
+                count: (open.len() - first) as u32,
+                first_member: first_member as u32,
+                ..PoolFacts::new(pool, id, formula.as_ref())
+            });
             formulas.push(formula);
-            for address in &pool.addresses {
-                specs.push(AddressSpec {
-                    port_min: pool.port_min,
-                    port_max: pool.port_max,
-                    reserved: pool.reserved_ports.clone(),
-                    forwarded: forwarded.remove(address).unwrap_or_default(),
-                    is_whole: pool.one_to_one,
-                });
-                pool_of.push(id);
-                address_of.push(address.to_bits());
-            }
-            for (realm, prefixes) in (0..).map(RealmId).zip(&mut pool_prefixes) {
-                if pool.serves(realm) {
-                    prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, u32::from(id.0))));
-                }
+        }
+        // Addresses that are closed have the facts of their pool, but for that.
+        pools.extend_from_within(..);
+        for facts in &mut pools[pool_count..] {
+            facts.is_closed = true;
+        }
+        let facts_of = slots.slots.iter().map(|slot| match slot {
+            Some(slot) if slot.closed.is_none() => slot.pool.0,
+            slot => slot.map_or(0, |slot| slot.pool.0) + pool_count as u16,
+        });
+        let facts_of = facts_of.collect();
+        let external: Vec<(Ipv4Addr, AddressIndex)> = places().map(|(place, slot)| (slot.address, place)).collect();
+        let has_deadlines = places().any(|(_, slot)| slot.closed.is_some_and(|closed| closed.ends.is_some()));
+        let mut pool_prefixes = vec![Vec::new(); settings.realms()];
+        for (realm, prefixes) in (0..).map(RealmId).zip(&mut pool_prefixes) {
+            for (position, pool) in settings.pools.iter().enumerate().filter(|(_, pool)| pool.serves(realm)) {
+                prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, position as u32)));
             }
         }
-
         let (route_lists, next_hops) = compile_routes(&settings);
-        let memory = |table| move |source| BuildError::Memory { table, source };
-        let ports = PortTable::new(&specs).map_err(memory("external ports"))?;
         if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
-            ports.prepare_blocks().map_err(memory("port blocks"))?;
+            ports.prepare_blocks().map_err(|source| BuildError::Memory { table: "port blocks", source })?;
         }
         Ok(Shared {
-            ports: Arc::new(if workers == 1 { ports.for_one_worker() } else { ports }),
-            local: LocalAddresses::new(&settings.interfaces, &settings.pools),
+            ports,
+            local: LocalAddresses::new(&settings.interfaces, &external),
             turns: pools.iter().map(|_| AtomicU32::new(0)).collect(),
             formulas,
             statics: Statics::new(&settings),
+            members,
             pools,
-            pool_of,
-            address_of,
+            facts_of,
+            open,
+            has_deadlines,
+            rehashes_sessions: false,
+            generation,
+            slots,
             pool_routes: pool_prefixes.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
             outside_routes: RouteTable::new(&route_lists.outside)?,
             inside_routes: route_lists.inside.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
             next_hops,
-            classes: Classes::new(&settings.subscriber, &settings.classes, realms)?,
+            classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,
             settings,
@@ -257,14 +328,25 @@ impl Shared {
         self.ports.bytes()
     }
 
-    /// External addresses of all pools together.
+    /// Places for external addresses that were ever used: one past the highest [`AddressIndex`].
     pub fn address_count(&self) -> usize {
-        self.address_of.len()
+        self.slots.slots.len()
+    }
+
+    /// What is at a place; None when nothing is.
+    pub fn slot(&self, index: AddressIndex) -> Option<&Slot> {
+        self.slots.slots.get(index.index())?.as_ref()
+    }
+
+    /// All external addresses, closed ones among them, by place.
+    pub fn addresses(&self) -> impl Iterator<Item = (AddressIndex, &Slot)> {
+        let places = (0..).map(AddressIndex).zip(&self.slots.slots);
+        places.filter_map(|(place, slot)| Some((place, slot.as_ref()?)))
     }
 
     /// The external address with this index.
     pub fn address(&self, index: AddressIndex) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.address_of.get(index.index()).copied().unwrap_or(0))
+        self.slot(index).map_or(Ipv4Addr::UNSPECIFIED, |slot| slot.address)
     }
 
     /// The index of an external address; None when no pool has it.
@@ -273,9 +355,76 @@ impl Shared {
     }
 
     /// The pool an external address belongs to.
-    #[inline]
     pub fn pool_of(&self, index: AddressIndex) -> PoolId {
-        self.pool_of.get(index.index()).copied().unwrap_or_default()
+        self.slot(index).map_or_else(PoolId::default, |slot| slot.pool)
+    }
+
+    /// Whether an external address takes no new mappings.
+    pub fn closed(&self, index: AddressIndex) -> Option<Closed> {
+        self.slot(index)?.closed
+    }
+
+    /// The pool with this number: one of the settings', or one that was removed while mappings of it are left.
+    pub fn pool(&self, id: PoolId) -> Option<&Pool> {
+        self.slots.pool_in(&self.settings, id)
+    }
+
+    /// All pools with their numbers; those removed while mappings of theirs are left come last.
+    pub fn pools(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
+        (0..).map(PoolId).zip(self.settings.pools.iter().chain(&self.slots.removed_pools))
+    }
+
+    /// Changes of the configuration since the start.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// What a record carries that was brought up to date under this snapshot.
+    #[inline]
+    pub(crate) fn stamp(&self) -> u16 {
+        self.generation as u16
+    }
+
+    /// The n-th address of a pool in the order of the settings, open or not.
+    #[inline]
+    pub(crate) fn member(&self, facts: &PoolFacts, n: u32) -> AddressIndex {
+        self.members[(facts.first_member + n) as usize]
+    }
+
+    /// The open addresses of a pool.
+    #[inline]
+    pub(crate) fn choices(&self, facts: &PoolFacts) -> &[AddressIndex] {
+        &self.open[facts.first as usize..(facts.first + facts.count) as usize]
+    }
+
+    /// Whether an external address offers this port, or has it for something of its own; who has it is another question.
+    pub(crate) fn offers(&self, index: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let Some(slot) = self.slot(index).filter(|slot| slot.closed.is_none()) else { return false };
+        let Some(pool) = self.pool(slot.pool) else { return false };
+        let is_offered = protocol == Protocol::Icmp && port != 0
+            || (pool.port_min..=pool.port_max).contains(&port) && !pool.reserved_ports.contains(&port);
+        pool.one_to_one || is_offered || self.statics.is_forwarded(slot.address.to_bits(), protocol, port)
+    }
+
+    /// What each external address offers, by place.
+    pub(crate) fn specs(&self) -> Vec<AddressSpec> {
+        self.slots.specs(&self.settings)
+    }
+
+    /// Whether sessions are found by another hash than under the snapshot before.
+    pub(crate) fn rehashes_sessions(&self) -> bool {
+        self.rehashes_sessions
+    }
+
+    /// Whether some mappings have to end at a given time.
+    #[inline]
+    pub(crate) fn has_deadlines(&self) -> bool {
+        self.has_deadlines
+    }
+
+    /// When the mappings of an external address have to end, if at all.
+    pub(crate) fn deadline(&self, address: u32) -> Option<Instant> {
+        self.closed(self.local.pool_address(address)?)?.ends
     }
 
     /// External ports of one address in use now.
@@ -312,7 +461,7 @@ impl Shared {
 
     #[inline]
     pub(crate) fn facts(&self, index: AddressIndex) -> &PoolFacts {
-        &self.pools[self.pool_of(index).index()]
+        &self.pools[usize::from(self.facts_of[index.index()])]
     }
 
     /// The formula of a pool, if it is deterministic.
@@ -332,14 +481,14 @@ impl Shared {
         let slice = self.formula(pool).and_then(|formula| formula.slice_of(inside.to_bits()));
         let mut found: Vec<OwnPorts> = Vec::new();
         found.extend(slice.map(|slice| OwnPorts {
-            address: self.address(facts.address(slice.address)),
+            address: self.address(self.member(facts, slice.address)),
             first: slice.first,
             last: slice.last,
             leased_s: None,
         }));
         let addresses = match paired.and_then(|address| self.address_index(address)) {
             Some(address) => vec![address],
-            None if slice.is_none() => (0..facts.count).map(|n| facts.address(n)).collect(),
+            None if slice.is_none() => self.choices(facts).to_vec(),
             None => Vec::new(),
         };
         for address in addresses {
@@ -363,8 +512,9 @@ impl Shared {
     /// The subscriber whose slice an external port is in, if its pool is deterministic.
     pub fn slice_owner(&self, index: AddressIndex, port: u16) -> Option<Owner> {
         let facts = self.facts(index);
-        let position = index.0.checked_sub(facts.first.0)?;
-        Some(self.formula(facts.id)?.owner_of(position, port))
+        let formula = self.formula(facts.id)?;
+        let position = self.members[facts.first_member as usize..].iter().position(|member| *member == index)?;
+        Some(formula.owner_of(position as u32, port))
     }
 
     /// The pool that serves an inside address of this realm.
@@ -486,8 +636,15 @@ impl Shared {
     }
 }
 
+impl core::fmt::Debug for Shared {
+    /// Which snapshot it is; all of it would fill pages.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shared").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
 impl PoolFacts {
-    fn new(pool: &Pool, id: PoolId, first: AddressIndex, formula: Option<&Formula>) -> PoolFacts {
+    fn new(pool: &Pool, id: PoolId, formula: Option<&Formula>) -> PoolFacts {
         let blocks = |blocks: Blocks, (first, last)| BlockFacts {
             size: blocks.size,
             per_subscriber_max: blocks.per_subscriber_max,
@@ -507,8 +664,10 @@ impl PoolFacts {
             has_low_ports: pool.port_min <= 1023,
             has_high_ports: pool.port_max >= 1024,
             id,
-            first,
-            count: pool.addresses.len() as u32,
+            is_closed: false,
+            first: 0,
+            count: 0,
+            first_member: 0,
             selection: pool.selection,
             blocks: match pool.allocation {
                 Allocation::Ports => None,
@@ -526,12 +685,6 @@ impl PoolFacts {
     #[inline]
     pub(crate) fn gives_single_ports(&self) -> bool {
         self.blocks.is_none() && self.slice_ports == 0
-    }
-
-    /// The n-th address.
-    #[inline]
-    pub(crate) fn address(&self, n: u32) -> AddressIndex {
-        AddressIndex(self.first.0 + n)
     }
 }
 
@@ -582,6 +735,14 @@ pub(crate) fn compile_routes(settings: &Settings) -> (RouteLists, Vec<NextHop>) 
         next_hops.push(hop);
     }
     (lists, next_hops)
+}
+
+fn check_ranges(settings: &Settings) -> Result<(), BuildError> {
+    for pool in &settings.pools {
+        in_range("port_min", u64::from(pool.port_min), 1, u64::from(pool.port_max))?;
+    }
+    in_range("classes", settings.classes.len() as u64, 0, u64::from(u16::MAX) - 1)?;
+    in_range("realms", settings.realms() as u64, 1, RealmId::COUNT_MAX as u64)
 }
 
 fn in_range(what: &'static str, value: u64, minimum: u64, maximum: u64) -> Result<(), BuildError> {

@@ -51,7 +51,10 @@ pub(crate) struct Subscriber {
     pub(crate) extra_sessions: u32,
     /// The bucket of new mappings.
     pub(crate) mapping_bucket: Bucket,
-    _reserved: [u16; 3],
+    /// Number of the settings that `pool` and `paired` were last compared with; its lower bits. Who makes no mapping during
+    /// 65 536 changes may be taken for one who was compared, and finds no port until the next change.
+    pub(crate) generation: u16,
+    _reserved: [u16; 2],
 }
 
 const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache line");
@@ -89,6 +92,10 @@ impl Account {
 }
 
 impl Subscriber {
+    pub(crate) fn realm(&self) -> RealmId {
+        RealmId(self.realm)
+    }
+
     pub(crate) fn is_in_use(&self) -> bool {
         self.flags & IN_USE != 0
     }
@@ -232,7 +239,14 @@ impl SubscriberStore {
     }
 
     /// Adds a subscriber. None when the table is full.
-    pub(crate) fn insert(&mut self, realm: RealmId, address: u32, pool: PoolId, paired: AddressIndex) -> Option<u32> {
+    pub(crate) fn insert(
+        &mut self,
+        realm: RealmId,
+        address: u32,
+        pool: PoolId,
+        paired: AddressIndex,
+        generation: u16,
+    ) -> Option<u32> {
         let slot = if self.free != 0 {
             self.free
         } else if (self.untouched as usize) < self.records.len() {
@@ -253,10 +267,17 @@ impl SubscriberStore {
             realm: realm.0,
             pool: pool.0,
             flags: IN_USE,
+            generation,
             ..Subscriber::new_zeroed()
         };
         self.accounts[slot as usize] = Account::default();
         Some(slot)
+    }
+
+    /// Takes notice of the pool and the address a subscriber has under the settings of this number.
+    pub(crate) fn settle(&mut self, slot: u32, pool: PoolId, paired: AddressIndex, generation: u16) {
+        let record = &mut self.records[slot as usize];
+        (record.pool, record.paired, record.generation) = (pool.0, paired.0, generation);
     }
 
     /// Takes notice that a mapping ended. With the last one the subscriber goes, unless it has a block, and the address it

@@ -10,9 +10,11 @@ use core::net::SocketAddrV4;
 
 use std::hash::DefaultHasher;
 
+use nat::BuildError;
 use nat::Counters;
 use nat::Duration;
 use nat::Instant;
+use nat::PoolCensus;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
@@ -71,6 +73,8 @@ pub struct Bed {
     before: Counters,
     arp_answers_before: u64,
     records_peak: u64,
+    /// The longest timer of all settings so far.
+    longest: Duration,
     taken: [Vec<Vec<u8>>; 2],
 }
 
@@ -107,6 +111,7 @@ impl Bed {
             before: Counters::default(),
             arp_answers_before: 0,
             records_peak: 0,
+            longest: Duration::ZERO,
             taken: [Vec::new(), Vec::new()],
             settings,
             workers,
@@ -220,6 +225,63 @@ impl Bed {
     /// The shards, to look into.
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.machine.shards()
+    }
+
+    /// Goes over to other settings as a running instance does: ports that are no longer offered go out, the workers go over
+    /// one after the other in this order, ports that are offered more go in. `meanwhile` is called between all steps.
+    ///
+    /// # Errors
+    /// When the settings can not follow the present ones; nothing is changed then.
+    pub fn reload_while(
+        &mut self,
+        settings: Settings,
+        order: &[usize],
+        mut meanwhile: impl FnMut(&mut Bed),
+    ) -> Result<(), BuildError> {
+        let (next, reshapes) = self.machine.successor(settings.clone(), self.now)?;
+        self.audit.follow(&settings);
+        let longest = |settings: &Settings| settings.timeouts.longest();
+        self.longest = self.longest.max(longest(&self.settings)).max(longest(&settings));
+        for reshape in &reshapes {
+            next.withhold(reshape);
+            meanwhile(self);
+        }
+        let before = self.machine.follow(&next);
+        for worker in order {
+            self.machine.adopt(*worker, self.now, &before, &next);
+            meanwhile(self);
+        }
+        self.settings = settings;
+        for reshape in &reshapes {
+            next.offer(reshape);
+            meanwhile(self);
+        }
+        Ok(())
+    }
+
+    /// Goes over to other settings while no packets come.
+    ///
+    /// # Panics
+    /// When the settings can not follow the present ones.
+    pub fn reload(&mut self, settings: Settings) {
+        let order: Vec<usize> = (0..self.workers).collect();
+        self.reload_while(settings, &order, |_| {}).expect("the settings can follow those before");
+    }
+
+    /// What going over to other settings would do, by pool.
+    ///
+    /// # Panics
+    /// When the settings can not follow the present ones.
+    pub fn census(&self, settings: Settings) -> Vec<PoolCensus> {
+        let (candidate, _) = self.machine.successor(settings, self.now).expect("the settings can follow those before");
+        let mut counts = vec![PoolCensus::default(); self.shared().pools().count()];
+        for shard in self.shards() {
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                cursor = shard.census_page(self.now, &candidate, from, 7, &mut counts);
+            }
+        }
+        counts
     }
 
     /// A packet from a subscriber (or a router inside) arrives and is dealt with.
@@ -353,10 +415,8 @@ impl Bed {
     /// # Panics
     /// When something is left.
     pub fn run_out(&mut self) {
-        let timeouts = &self.settings.timeouts;
-        let longest = [timeouts.udp, timeouts.icmp, timeouts.tcp_opening, timeouts.tcp_established];
-        let longest = longest.into_iter().max().unwrap_or(Duration::ZERO) + timeouts.tcp_closing;
-        self.advance(longest + timeouts.unsolicited_syn + timeouts.fragment);
+        let longest = self.longest.max(self.settings.timeouts.longest());
+        self.advance(longest);
         let rest = self.settings.pools.iter().map(|pool| pool.reuse_delay).max().unwrap_or(Duration::ZERO);
         self.advance(rest);
         for _ in 0..ROUNDS_MAX {

@@ -158,6 +158,19 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
             let count = trace.count.map(|count| u32::try_from(count).unwrap());
             page(records, &List { limit: count, ..List::default() }).map(|(records, _)| (records, None))
         }
+        Request::Plan(asked) if asked.config.as_deref().is_some_and(|path| path.ends_with("faulty.toml")) => {
+            Err(Fault::new("configuration /etc/natrix/faulty.toml", "has faults", "correct them and try again")
+                .seen("1"))
+        }
+        Request::Plan(_) => {
+            page(golden(|reply| matches!(reply, Reply::Change(_) | Reply::PoolPlan(_) | Reply::Plan(_))), &all)
+        }
+        Request::Reload(_) => page(
+            golden(|reply| {
+                matches!(reply, Reply::Reloaded(_)) || matches!(reply, Reply::Change(change) if change.live)
+            }),
+            &all,
+        ),
         Request::TraceStop => Ok((Vec::new(), None)),
     }
 }
@@ -169,7 +182,12 @@ fn answer_all(stream: UnixStream) {
         let sent = match connection.next_request() {
             Ok(Some(request)) => match answer(&request) {
                 Ok((replies, cursor)) => connection.send_all(replies, cursor),
-                Err(fault) => connection.send(&Reply::Error(fault)),
+                Err(fault) => {
+                    let found = golden(|reply| matches!(reply, Reply::ConfigFault(_)));
+                    let told = if fault.problem == "has faults" { found } else { Vec::new() };
+                    let last = Reply::Error(fault);
+                    told.iter().chain([&last]).try_for_each(|reply| connection.send(reply))
+                }
             },
             Err(LineError::Unreadable(_)) => Ok(()),
             Ok(None) | Err(_) => return,

@@ -7,6 +7,7 @@ use nat::types::MappingIndex;
 
 use crate::draft::Draft;
 use crate::draft::singles::DpdkDraft;
+use crate::keys::POOL_ADDRESSES_MAX;
 use crate::memory::packet_memory_bytes;
 use crate::model::Dpdk;
 use crate::model::Port;
@@ -14,6 +15,9 @@ use crate::model::Workers;
 use crate::report::Place;
 use crate::report::Report;
 use crate::section::size_text;
+
+/// Places for external addresses beyond those of the pools, at least.
+const SPARE_ADDRESSES: u64 = 16;
 
 /// What the configuration is checked against; unknown things are not checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +69,7 @@ fn share(total: u32, workers: usize) -> u64 {
 }
 
 /// Shares the limits out to the workers.
-pub(crate) fn limits(draft: &Draft, workers: usize, report: &mut Report) -> Limits {
+pub(crate) fn limits(draft: &Draft, addresses: usize, workers: usize, report: &mut Report) -> Limits {
     let all = &draft.singles.limits;
     let mappings = share(all.mappings_max, workers);
     if mappings > MappingIndex::COUNT_MAX as u64 {
@@ -89,7 +93,24 @@ pub(crate) fn limits(draft: &Draft, workers: usize, report: &mut Report) -> Limi
         fragments_held_max: share(all.fragments_held_max),
         unsolicited_syns_max: share(all.unsolicited_syns_max),
         held_ports_max: share(all.held_ports_max),
+        external_addresses_max: external_addresses(draft, addresses as u64, report),
     }
+}
+
+/// Places for external addresses: what the file says, or room to change the pools while it runs.
+fn external_addresses(draft: &Draft, addresses: u64, report: &mut Report) -> u32 {
+    let places = match &draft.singles.external_addresses {
+        Some(written) => {
+            if written.value < addresses {
+                let problem = format!("is less than the {addresses} addresses of the pools");
+                let remedy = format!("write {addresses} or more, with room for those that a reload adds");
+                report.fault(&written.place, problem, written.value.to_string(), remedy);
+            }
+            written.value
+        }
+        None => (addresses * 2).max(addresses + SPARE_ADDRESSES).min(POOL_ADDRESSES_MAX),
+    };
+    u32::try_from(places).unwrap_or(u32::MAX)
 }
 
 /// Shares the rate of errors out to the workers.

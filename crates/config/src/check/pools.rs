@@ -112,6 +112,13 @@ fn own_runs(index: usize, pool: &PoolDraft, report: &mut Report) -> Vec<Run> {
             report.fault(&exclusion.place, "excludes nothing of the pool", range_text(first, last), remedy);
         }
     }
+    for drained in &pool.drain {
+        let (first, last) = (*drained.value.start(), *drained.value.end());
+        if !runs.is_empty() && !runs.iter().any(|run| first <= run.last && last >= run.first) {
+            let remedy = "remove it, or correct the address";
+            report.fault(&drained.place, "drains nothing of the pool", range_text(first, last), remedy);
+        }
+    }
     if runs.is_empty() {
         let line = pool.addresses.first().and_then(|element| element.place.line).or(pool.place.line);
         let place = Place { path: format!("{}.addresses", pool.place.path), line };

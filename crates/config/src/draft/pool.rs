@@ -33,6 +33,8 @@ pub(crate) struct PoolDraft {
     pub(crate) subscribers: Vec<Placed<Prefix>>,
     /// None named means all.
     pub(crate) vrfs: Vec<Placed<String>>,
+    pub(crate) draining: bool,
+    pub(crate) drain: Vec<Placed<RangeInclusive<u32>>>,
     pub(crate) pooling: Pooling,
     pub(crate) allocation: AllocationDraft,
     pub(crate) filtering: [Filtering; Protocol::COUNT],
@@ -57,6 +59,8 @@ impl PoolDraft {
             reserved_ports: reserved_ports(section, report),
             subscribers: subscribers(section, report),
             vrfs: vrfs(section, report),
+            draining: section.boolean("draining", report).unwrap_or_default(),
+            drain: section.parsed_list("drain", values::addresses, ADDRESSES, report),
             pooling: match section.choice("pooling", report) {
                 Some("arbitrary") => Pooling::Arbitrary,
                 _ => Pooling::Paired,

@@ -7,6 +7,8 @@ use nat::event::BackPressure;
 use nat::event::EventSettings;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
+use nat::settings::ReloadPolicy;
+use nat::settings::Removed;
 use nat::settings::SubscriberLimits;
 use nat::settings::Timeouts;
 use toml_edit::Table;
@@ -40,6 +42,9 @@ pub(crate) struct Singles {
     pub(crate) limits: Limits,
     pub(crate) hairpin_between_vrfs: bool,
     pub(crate) mappings_place: Place,
+    /// What the file says of it.
+    pub(crate) external_addresses: Option<Placed<u64>>,
+    pub(crate) reload: ReloadPolicy,
     /// As `limits`, the rate of errors is that of the whole instance.
     pub(crate) icmp: IcmpPolicy,
     pub(crate) answer_unsolicited_syn: bool,
@@ -72,6 +77,7 @@ impl Singles {
 
         let timers = section("timeouts", report);
         let tables = section("tables", report);
+        let reload = section("reload", report);
         let subscriber = section("subscriber", report);
         let icmp = section("icmp", report);
         let workers = section("workers", report);
@@ -87,6 +93,14 @@ impl Singles {
             limits: limits(&tables, &subscriber, report),
             hairpin_between_vrfs: subscriber.boolean("hairpin_between_vrfs", report).unwrap_or(true),
             mappings_place: tables.place_of("mappings", report),
+            external_addresses: tables.integer("external_addresses", report),
+            reload: ReloadPolicy {
+                removed: match reload.choice("removed", report) {
+                    Some("end") => Removed::End,
+                    _ => Removed::Drain,
+                },
+                drain_time: reload.duration("drain_time", report).map(|time| time.value),
+            },
             icmp: icmp_policy(&icmp, report),
             answer_unsolicited_syn: icmp.boolean("answer_unsolicited_syn", report).unwrap_or_default(),
             workers: WorkersDraft {
@@ -164,6 +178,7 @@ fn limits(tables: &Section, subscriber: &Section, report: &mut Report) -> Limits
         fragments_held_max: number(tables, "fragments_held", report),
         unsolicited_syns_max: number(tables, "unsolicited_syns", report),
         held_ports_max: number(tables, "held_ports", report),
+        external_addresses_max: 0,
     }
 }
 

@@ -1,3 +1,4 @@
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use nat::Duration;
@@ -14,6 +15,8 @@ use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::settings::Pooling;
 use nat::settings::Rate;
+use nat::settings::ReloadPolicy;
+use nat::settings::Removed;
 use nat::settings::ReuseAtOnce;
 use nat::settings::Selection;
 use nat::settings::SubscriberLimits;
@@ -134,6 +137,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         fragments_held_max: 59,
         unsolicited_syns_max: 60,
         held_ports_max: 62,
+        external_addresses_max: 50,
     };
     assert_eq!(nat.limits, limits);
     let icmp = IcmpPolicy {
@@ -145,6 +149,10 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         answer_echo: false,
     };
     assert_eq!(nat.icmp, icmp);
+    let reload = ReloadPolicy { removed: Removed::End, drain_time: Some(Duration::from_secs(90)) };
+    assert_eq!(nat.reload, reload);
+    assert!(pool.draining);
+    assert_eq!(pool.draining_addresses, [Ipv4Addr::new(203, 0, 113, 33)]);
     assert!(nat.inbound_refresh && !nat.answer_unsolicited_syn);
     assert_eq!((config.workers.count, config.workers.cpus.as_slice()), (2, [0, 1].as_slice()));
     assert_eq!((config.dpdk.memory_bytes, config.dpdk.buffers), (1 << 30, 30_000));
@@ -208,8 +216,12 @@ fn the_documented_defaults_are_those_of_the_engine() {
     assert_eq!(config.nat.timeouts, engine.timeouts);
     let (pool, engine_pool) = (&config.nat.pools[0], nat::settings::Pool::default());
     assert_eq!((pool.reuse_delay, pool.reuse_at_once), (engine_pool.reuse_delay, engine_pool.reuse_at_once));
-    assert_eq!(config.nat.limits, engine.limits);
     assert_eq!(config.nat.subscriber, engine.subscriber);
+    // Room for addresses that a reload adds is for instances, not for whoever builds an engine.
+    let limits = Limits { external_addresses_max: 0, ..config.nat.limits };
+    assert_eq!(limits, engine.limits);
+    assert_eq!(config.nat.limits.external_addresses_max, 32);
+    assert_eq!(config.nat.reload, engine.reload);
     assert_eq!(config.nat.icmp, engine.icmp);
     assert_eq!(config.nat.inbound_refresh, engine.inbound_refresh);
     assert_eq!(config.nat.answer_unsolicited_syn, engine.answer_unsolicited_syn);

@@ -2,6 +2,7 @@
 //!
 //! Units stand in the names: `_us` microseconds, `_bytes`, `_per_second`, `_ratio` from 0 to 1. Absent values are `null`.
 
+mod change;
 mod counter;
 mod interface;
 mod pool;
@@ -10,6 +11,11 @@ mod session;
 mod status;
 mod trace;
 
+pub use change::Change;
+pub use change::ConfigFault;
+pub use change::Plan;
+pub use change::PoolPlan;
+pub use change::Reloaded;
 pub use counter::Counter;
 pub use counter::CounterKind;
 pub use counter::DropReason;

@@ -31,6 +31,8 @@ pub struct Announcement {
 #[derive(Debug)]
 pub struct Announcer {
     addresses: Vec<(InterfaceId, u32)>,
+    /// By interface: whether this worker announces there.
+    transmits: Vec<bool>,
     round: u8,
     next: usize,
     due: Instant,
@@ -62,7 +64,20 @@ impl Announcer {
                 }
             }
         }
-        Announcer { addresses, round: 0, next: 0, due: now, round_started: now }
+        let transmits = (0..settings.interfaces.len()).map(|index| transmits_on(InterfaceId(index as u16))).collect();
+        Announcer { addresses, transmits, round: 0, next: 0, due: now, round_started: now }
+    }
+
+    /// Plans anew: for the `fresh` addresses, or if those before have not all been announced for `all`. The list taken is
+    /// exchanged for the one before.
+    pub fn announce(&mut self, now: Instant, fresh: &mut Vec<(InterfaceId, u32)>, all: &mut Vec<(InterfaceId, u32)>) {
+        if fresh.is_empty() {
+            return;
+        }
+        let wanted = if self.round > ROUNDS { fresh } else { all };
+        wanted.retain(|(interface, _)| self.transmits.get(interface.index()) == Some(&true));
+        core::mem::swap(&mut self.addresses, wanted);
+        (self.round, self.next, self.due, self.round_started) = (0, 0, now, now);
     }
 
     /// The next packet that is due, or None for now (or for ever).

@@ -1,6 +1,9 @@
 //! What an ARP packet means to Natrix: answer it, learn from it, or see that somebody else uses our address.
 
+use core::net::Ipv4Addr;
+
 use nat::Settings;
+use nat::Shared;
 use nat::Verdict;
 use nat::types::InterfaceId;
 use nat::types::Side;
@@ -45,11 +48,19 @@ pub struct Answerer {
 impl Answerer {
     /// Takes the addresses from the settings.
     pub fn new(settings: &Settings) -> Answerer {
+        Answerer::with(settings, settings.pools.iter().flat_map(|pool| pool.addresses.iter().copied()))
+    }
+
+    /// Takes the addresses from a compiled snapshot: also those that are no longer in the settings and still in use.
+    pub fn of(shared: &Shared) -> Answerer {
+        Answerer::with(shared.settings(), shared.addresses().map(|(_, slot)| slot.address))
+    }
+
+    fn with(settings: &Settings, external: impl Iterator<Item = Ipv4Addr>) -> Answerer {
         let interfaces = &settings.interfaces;
         let own = interfaces.iter().map(|i| i.addresses.iter().map(|own| own.address.to_bits()).collect()).collect();
         let outside = interfaces.iter().map(|interface| interface.side == Side::Outside).collect();
-        let mut pool: Vec<u32> =
-            settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits()).collect();
+        let mut pool: Vec<u32> = external.map(Ipv4Addr::to_bits).collect();
         pool.sort_unstable();
         let mut pool_ranges: Vec<(u32, u32)> = Vec::new();
         for address in pool {

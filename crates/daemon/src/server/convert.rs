@@ -78,8 +78,8 @@ pub(crate) fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
     PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
 }
 
-pub(crate) fn pool_name(settings: &Settings, pool: PoolId) -> String {
-    settings.pools.get(pool.index()).map(|pool| pool.name.clone()).unwrap_or_default()
+pub(crate) fn pool_name(shared: &Shared, pool: PoolId) -> String {
+    shared.pool(pool).map(|pool| pool.name.clone()).unwrap_or_default()
 }
 
 /// The name of an inside realm.
@@ -97,14 +97,14 @@ pub(crate) fn realm_id(settings: &Settings, name: &str) -> Result<RealmId, Fault
 }
 
 /// What of a filter the engine can look at itself; the rest is for [`Filter::matches`].
-pub(crate) fn engine_filter(settings: &Settings, filter: &Filter) -> Result<view::Filter, Fault> {
+pub(crate) fn engine_filter(shared: &Shared, filter: &Filter) -> Result<view::Filter, Fault> {
     let pool = match &filter.pool {
         None => None,
-        Some(name) => Some(pool_id(settings, name)?),
+        Some(name) => Some(pool_id(shared, name)?),
     };
     let realm = match &filter.vrf {
         None => None,
-        Some(name) => Some(realm_id(settings, name)?),
+        Some(name) => Some(realm_id(shared.settings(), name)?),
     };
     Ok(view::Filter {
         protocol: filter.protocol.map(engine_protocol),
@@ -121,22 +121,22 @@ pub(crate) fn engine_filter(settings: &Settings, filter: &Filter) -> Result<view
 }
 
 /// The pool with this name.
-pub(crate) fn pool_id(settings: &Settings, name: &str) -> Result<PoolId, Fault> {
-    let position = settings.pools.iter().position(|pool| pool.name == name);
-    position.map(|position| PoolId(position as u16)).ok_or_else(|| {
-        let known: Vec<&str> = settings.pools.iter().map(|pool| pool.name.as_str()).collect();
+pub(crate) fn pool_id(shared: &Shared, name: &str) -> Result<PoolId, Fault> {
+    let id = shared.pools().find(|(_, pool)| pool.name == name).map(|(id, _)| id);
+    id.ok_or_else(|| {
+        let known: Vec<&str> = shared.pools().map(|(_, pool)| pool.name.as_str()).collect();
         Fault::new(format!("pool \"{name}\""), "does not exist", format!("pools are: {}", known.join(", ")))
     })
 }
 
-pub(crate) fn mapping(settings: &Settings, view: &MappingView) -> Mapping {
+pub(crate) fn mapping(shared: &Shared, view: &MappingView) -> Mapping {
     Mapping {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
-        vrf: vrf_name(settings, view.realm),
+        vrf: vrf_name(shared.settings(), view.realm),
         internal: socket(view.internal),
         external: socket(view.external),
-        pool: pool_name(settings, view.pool),
+        pool: pool_name(shared, view.pool),
         worker: view.worker.0,
         age_us: Some(view.age.as_micros()),
         idle_us: view.idle.as_micros(),
@@ -145,11 +145,11 @@ pub(crate) fn mapping(settings: &Settings, view: &MappingView) -> Mapping {
     }
 }
 
-pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> Session {
+pub(crate) fn session(shared: &Shared, pool: PoolId, view: &SessionView) -> Session {
     Session {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
-        vrf: vrf_name(settings, view.realm),
+        vrf: vrf_name(shared.settings(), view.realm),
         internal: socket(view.internal),
         external: socket(view.external),
         remote: socket(view.remote),
@@ -160,7 +160,7 @@ pub(crate) fn session(settings: &Settings, pool: PoolId, view: &SessionView) -> 
             Side::Outside => Direction::Inbound,
         }),
         state: view.state.map_or("active", TcpState::name).to_owned(),
-        pool: pool_name(settings, pool),
+        pool: pool_name(shared, pool),
         worker: view.worker.0,
         age_us: Some(view.age.as_micros()),
         idle_us: view.idle.as_micros(),
@@ -204,8 +204,8 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
     Subscriber {
         address: view.address,
         realm: view.realm.0,
-        vrf: vrf_name(settings, view.realm),
-        pool: pool_name(settings, view.pool),
+        vrf: vrf_name(shared.settings(), view.realm),
+        pool: pool_name(shared, view.pool),
         external_address: view.external_address,
         worker: view.worker.0,
         mappings: per_protocol(view.mappings.map(u64::from)),

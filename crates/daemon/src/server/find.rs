@@ -43,8 +43,8 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         mapping: None,
         detail,
     };
-    if let Some(index) = instance.shared.address_index(find.address) {
-        let pool = convert::pool_name(instance.settings(), instance.shared.pool_of(index));
+    if let Some(index) = instance.shared().address_index(find.address) {
+        let pool = convert::pool_name(&instance.shared(), instance.shared().pool_of(index));
         let mut answered = match find.port {
             Some(port) => holders(instance, find, index, port, &empty)?,
             None => users(instance, find, &empty)?,
@@ -64,25 +64,25 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         }
         return Ok(answered);
     }
-    if let Some(interface) = convert::own_interface(instance.settings(), find.address) {
+    if let Some(interface) = convert::own_interface(instance.shared().settings(), find.address) {
         return Ok(whole(vec![empty(
             Place::Interface,
             format!("{} is Natrix's own address on interface \"{interface}\"", find.address),
         )]));
     }
-    let mut realms = (0..instance.settings().realm_names.len()).map(|realm| RealmId(realm as u16));
-    let served = realms.find_map(|realm| instance.shared.pool_for(realm, find.address).map(|pool| (realm, pool)));
+    let mut realms = (0..instance.shared().settings().realm_names.len()).map(|realm| RealmId(realm as u16));
+    let served = realms.find_map(|realm| instance.shared().pool_for(realm, find.address).map(|pool| (realm, pool)));
     if let Some((realm, pool)) = served {
         let mut answered = internal(instance, find, &empty)?;
         if answered.replies.is_empty() {
             answered.replies.extend(sleepers_inside(instance, find, &empty).into_iter().map(Into::into));
         }
         if answered.replies.is_empty() {
-            let name = convert::pool_name(instance.settings(), pool);
+            let name = convert::pool_name(&instance.shared(), pool);
             let mut idle = empty(Place::Internal, format!("{queried} may use pool \"{name}\" and has no mapping now"));
             idle.pool = Some(name);
             // In a deterministic pool it has ports all the same.
-            let own = instance.shared.own_ports(pool, realm, find.address, None);
+            let own = instance.shared().own_ports(pool, realm, find.address, None);
             if let Some(slice) = own.first().filter(|own| own.leased_s.is_none()) {
                 idle.detail = format!(
                     "{} has ports {}-{} of {}, and no mapping now",
@@ -90,7 +90,7 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
                 );
                 idle.holder = Some(find.address);
                 idle.realm = Some(realm.0);
-                idle.vrf = Some(convert::vrf_name(instance.settings(), realm));
+                idle.vrf = Some(convert::vrf_name(instance.shared().settings(), realm));
                 idle.external_address = Some(slice.address);
                 idle.own_ports = own.iter().map(convert::own_ports).collect();
             }
@@ -118,7 +118,7 @@ fn holders(
         if find.protocol.is_some_and(|wanted| convert::engine_protocol(wanted) != protocol) {
             continue;
         }
-        let Some((worker, entry)) = instance.shared.owner(index, protocol, port) else { continue };
+        let Some((worker, entry)) = instance.shared().owner(index, protocol, port) else { continue };
         if entry == MappingIndex::SHARED {
             let shared = sharers(instance, find, (worker, protocol, port), empty)?;
             answers.extend(shared.replies);
@@ -131,7 +131,7 @@ fn holders(
             return Err(mismatch(worker.index()));
         };
         let Some(view) = mapping else { continue };
-        let mapping = convert::mapping(instance.settings(), &view);
+        let mapping = convert::mapping(&instance.shared(), &view);
         let detail =
             format!("{} of subscriber {} has {} {external}", view.internal, view.internal.address, protocol.name());
         let mut answer = empty(Place::External, detail);
@@ -184,7 +184,7 @@ fn by_flow(place: Place, reply: Reply, empty: &dyn Fn(Place, String) -> FindAnsw
 
 /// Who has the block or slice that an external port is in, and the range.
 fn range_of(instance: &Instance, index: AddressIndex, port: u16) -> Option<((RealmId, Ipv4Addr), OwnPorts)> {
-    let (shared, external_address) = (&instance.shared, instance.shared.address(index));
+    let (shared, external_address) = (&instance.shared(), instance.shared().address(index));
     if let Some(lease) = shared.lease_of(index, port) {
         let range = OwnPorts {
             kind: "block".to_owned(),
@@ -197,7 +197,7 @@ fn range_of(instance: &Instance, index: AddressIndex, port: u16) -> Option<((Rea
     let Some(Owner::Subscriber(inside)) = shared.slice_owner(index, port) else { return None };
     let pool = shared.pool_of(index);
     // A deterministic pool serves one VRF.
-    let realms = instance.settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
+    let realms = instance.shared().settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
     let realm = realms.copied().unwrap_or_default();
     let slice = *shared.own_ports(pool, realm, inside, None).first()?;
     Some(((realm, inside), convert::own_ports(&slice)))
@@ -218,9 +218,9 @@ fn holder_of_range(
     let mut answer = empty(Place::External, detail);
     answer.holder = Some(inside);
     answer.realm = Some(realm.0);
-    answer.vrf = Some(convert::vrf_name(instance.settings(), realm));
+    answer.vrf = Some(convert::vrf_name(instance.shared().settings(), realm));
     answer.external_address = Some(*external_address);
-    answer.pool = Some(convert::pool_name(instance.settings(), instance.shared.pool_of(index)));
+    answer.pool = Some(convert::pool_name(instance.shared().settings(), instance.shared().pool_of(index)));
     answer.own_ports = vec![range];
     Some(answer)
 }
@@ -234,7 +234,7 @@ fn protocols_of(find: &Find) -> impl Iterator<Item = Protocol> {
 /// Whose an external endpoint is by the configuration, though nobody uses it now. Without port: whose the whole address is.
 fn sleepers(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Vec<FindAnswer> {
     let external = Endpoint::new(find.address, find.port.unwrap_or(0));
-    let known = protocols_of(find).filter_map(|protocol| instance.shared.static_of_external(external, protocol));
+    let known = protocols_of(find).filter_map(|protocol| instance.shared().static_of_external(external, protocol));
     let mut known = known.filter(|found| find.port.is_some() || found.one_to_one);
     match find.port {
         Some(_) => known.map(|found| sleeper(instance, Place::External, find.port, &found, empty)).collect(),
@@ -245,11 +245,11 @@ fn sleepers(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
 /// The external endpoint that an internal one has by the configuration, though it uses it not now.
 fn sleepers_inside(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Vec<FindAnswer> {
     let internal = Endpoint::new(find.address, find.port.unwrap_or(0));
-    let realms = (0..instance.settings().realm_names.len()).map(|realm| RealmId(realm as u16));
+    let realms = (0..instance.shared().settings().realm_names.len()).map(|realm| RealmId(realm as u16));
     let mut answers = Vec::new();
     for realm in realms {
         for protocol in protocols_of(find) {
-            let found = instance.shared.static_of_internal(realm, internal, protocol);
+            let found = instance.shared().static_of_internal(realm, internal, protocol);
             let Some(found) = found.filter(|found| find.port.is_some() || found.one_to_one) else { continue };
             answers.push(sleeper(instance, Place::Internal, find.port, &found, empty));
             if find.port.is_none() {
@@ -275,13 +275,13 @@ fn sleeper(
         }
         Some(_) => format!("{protocol} {external} is forwarded to {internal} for ever; no mapping now"),
     };
-    let pool = instance.shared.address_index(external.address).map(|index| instance.shared.pool_of(index));
+    let pool = instance.shared().address_index(external.address).map(|index| instance.shared().pool_of(index));
     let mut answer = empty(place, detail);
     answer.holder = Some(internal.address);
     answer.realm = Some(found.realm.0);
-    answer.vrf = instance.settings().realm_names.get(found.realm.index()).cloned();
+    answer.vrf = instance.shared().settings().realm_names.get(found.realm.index()).cloned();
     answer.external_address = Some(external.address);
-    answer.pool = pool.map(|pool| convert::pool_name(instance.settings(), pool));
+    answer.pool = pool.map(|pool| convert::pool_name(instance.shared().settings(), pool));
     answer
 }
 
@@ -314,7 +314,7 @@ fn users(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> Find
 
 /// What an internal address, or one of its ports, has.
 fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Result<Answered, Fault> {
-    let owner = instance.shared.worker_of_subscriber(find.address.to_bits());
+    let owner = instance.shared().worker_of_subscriber(find.address.to_bits());
     let filter = control::Filter {
         internal: Some(control::Prefix::host(find.address)),
         internal_port: find.port,

@@ -10,6 +10,7 @@ use control::Reply;
 use control::Rule;
 use control::ratio;
 use nat::Protocol;
+use nat::Shared;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
 use nat::view;
@@ -82,35 +83,35 @@ fn walk<V>(
 }
 
 pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = convert::engine_filter(instance.settings(), &list.filter)?;
+    let filter = convert::engine_filter(&instance.shared(), &list.filter)?;
     let answer = |question| if let Question::Mappings(page) = question { Some(page) } else { None };
     walk(instance, list, filter, Question::Mappings, answer, |view| {
-        let mapping = convert::mapping(instance.settings(), &view);
+        let mapping = convert::mapping(&instance.shared(), &view);
         let wanted = list.filter.matches(&convert::mapping_candidate(&mapping));
         Ok(wanted.then(|| mapping.into()))
     })
 }
 
 pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = convert::engine_filter(instance.settings(), &list.filter)?;
+    let filter = convert::engine_filter(&instance.shared(), &list.filter)?;
     let answer = |question| if let Question::Sessions(page) = question { Some(page) } else { None };
     walk(instance, list, filter, Question::Sessions, answer, |view| {
-        let session = convert::session(instance.settings(), pool_of(instance, &view), &view);
+        let session = convert::session(&instance.shared(), pool_of(instance, &view), &view);
         let wanted = list.filter.matches(&convert::session_candidate(&session));
         Ok(wanted.then(|| session.into()))
     })
 }
 
 fn pool_of(instance: &Instance, view: &SessionView) -> PoolId {
-    let address = instance.shared.address_index(view.external.address);
-    address.map(|address| instance.shared.pool_of(address)).unwrap_or_default()
+    let address = instance.shared().address_index(view.external.address);
+    address.map(|address| instance.shared().pool_of(address)).unwrap_or_default()
 }
 
 pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = convert::engine_filter(instance.settings(), &list.filter)?;
+    let filter = convert::engine_filter(&instance.shared(), &list.filter)?;
     let answer = |question| if let Question::Subscribers(page) = question { Some(page) } else { None };
     walk(instance, list, filter, Question::Subscribers, answer, |view| {
-        let subscriber = convert::subscriber(&instance.shared, &view);
+        let subscriber = convert::subscriber(&instance.shared(), &view);
         let wanted = list.filter.matches(&convert::subscriber_candidate(&subscriber));
         Ok(wanted.then(|| subscriber.into()))
     })
@@ -144,8 +145,8 @@ fn page_of<T: Into<Reply>>(list: &List, objects: impl Iterator<Item = T>) -> Res
 }
 
 pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let addresses =
-        (0..instance.shared.address_count()).map(|index| pool_address(instance, AddressIndex(index as u32)));
+    let shared = instance.shared();
+    let addresses = shared.addresses().map(|(index, _)| pool_address(&shared, index));
     page_of(
         list,
         addresses.filter(|object| {
@@ -156,16 +157,14 @@ pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Answere
     )
 }
 
-fn pool_address(instance: &Instance, index: AddressIndex) -> PoolAddress {
-    let shared = &instance.shared;
+fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
     let pool = shared.pool_of(index);
     let numbers = |of: &dyn Fn(Protocol) -> u32| Protocol::ALL.map(|protocol| u64::from(of(protocol)));
     let used = numbers(&|protocol| shared.ports_used(index, protocol));
     let total = numbers(&|protocol| shared.ports_available(index, protocol));
-    let paired =
-        instance.settings().pools.get(pool.index()).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
+    let paired = shared.pool(pool).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
     PoolAddress {
-        pool: convert::pool_name(instance.settings(), pool),
+        pool: convert::pool_name(shared, pool),
         address: shared.address(index),
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
         ports_leased: u64::from(shared.ports_leased(index)),
@@ -181,7 +180,8 @@ pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT
 }
 
 pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let rules = instance.settings().pass_rules.iter().enumerate().map(|(index, rule)| Rule {
+    let shared = instance.shared();
+    let rules = shared.settings().pass_rules.iter().enumerate().map(|(index, rule)| Rule {
         index: index as u32,
         action: "pass".to_owned(),
         ip_protocol: rule.protocol,

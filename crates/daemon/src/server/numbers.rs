@@ -14,11 +14,11 @@ use control::Worker;
 use control::WorkerPackets;
 use nat::Counters;
 use nat::Protocol;
+use nat::Shared;
 use nat::Verdict;
 use nat::settings::Allocation;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
-use nat::types::AddressIndex;
 use nat::types::PoolId;
 use nat::verdict::VerdictKind;
 
@@ -37,7 +37,8 @@ pub(crate) fn packets_of(counters: &Counters, kind: VerdictKind) -> u64 {
 pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
     let snapshots = instance.snapshots()?;
     let rates = instance.rates();
-    let limits = &instance.settings().limits;
+    let shared = instance.shared();
+    let limits = &shared.settings().limits;
     let workers = instance.worker_count() as u64;
     let sum = |of: &dyn Fn(&Snapshot) -> u64| snapshots.iter().map(of).sum::<u64>();
     let each = snapshots.iter().enumerate().map(|(number, snapshot)| Worker {
@@ -56,7 +57,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
     Ok(Status {
         version: instance.description.version.clone(),
         pid: std::process::id(),
-        config: instance.description.config_path.clone(),
+        config: instance.config_path(),
         state: instance.state(),
         uptime_us: instance.clock.uptime_us(),
         subscribers: sum(&|snapshot| snapshot.subscribers),
@@ -107,7 +108,8 @@ pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
     let snapshots = instance.snapshots()?;
     let ports = snapshots.first().map(|snapshot| (snapshot.ports.as_slice(), snapshot.ports_up.as_slice()));
     let (statistics, up) = ports.unwrap_or_default();
-    let places = instance.settings().interfaces.iter().zip(&instance.description.links).enumerate();
+    let shared = instance.shared();
+    let places = shared.settings().interfaces.iter().zip(&instance.description.links).enumerate();
     let objects = places.map(|(index, (interface, link))| {
         let counted = snapshots.iter().filter_map(|snapshot| snapshot.interfaces.get(index));
         let total = counted.fold([0_u64; 5], |[rx, rx_bytes, tx, tx_bytes, unsent], one| {
@@ -153,11 +155,10 @@ fn filtering(filtering: Filtering) -> control::Filtering {
 }
 
 pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
-    let shared = &instance.shared;
+    let shared = &instance.shared();
     let mut objects = Vec::new();
-    for (position, pool) in instance.settings().pools.iter().enumerate() {
-        let id = PoolId(position as u16);
-        let indices = (0..shared.address_count() as u32).map(AddressIndex);
+    for (id, pool) in shared.pools() {
+        let indices = shared.addresses().map(|(index, _)| index);
         let mut used = [0; Protocol::COUNT];
         let mut total = [0; Protocol::COUNT];
         let mut leased = 0;
@@ -199,7 +200,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             ports_leased: leased,
             port_min: pool.port_min,
             port_max: pool.port_max,
-            draining: false,
+            draining: is_draining(shared, id),
             subscribers,
             ports_used: convert::per_protocol(used),
             ports_total: convert::per_protocol(total),
@@ -207,6 +208,12 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         });
     }
     Ok(objects)
+}
+
+/// Whether no address of the pool takes new mappings.
+fn is_draining(shared: &Shared, id: PoolId) -> bool {
+    let mut own = shared.addresses().filter(|(_, slot)| slot.pool == id);
+    own.all(|(_, slot)| slot.closed.is_some())
 }
 
 /// Everything counted that is no verdict: name, value, whether it is of now, sentence.

@@ -74,7 +74,8 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
 
 fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {
     if let Some(conflict) = snapshot.conflict {
-        let interface = instance.settings().interfaces.get(conflict.interface.index());
+        let shared = instance.shared();
+        let interface = shared.settings().interfaces.get(conflict.interface.index());
         log.warn(&format_args!(
             "interface \"{}\": another station uses an address of Natrix ({} is at {}); give one of them another address",
             interface.map_or("", |interface| &interface.name),

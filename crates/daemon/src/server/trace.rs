@@ -131,7 +131,7 @@ fn filter_of(instance: &Instance, wanted: &Trace) -> Result<TraceFilter, Fault> 
     let interface = match &wanted.interface {
         None => None,
         Some(name) => {
-            let position = instance.settings().interfaces.iter().position(|interface| interface.name == *name);
+            let position = instance.shared().settings().interfaces.iter().position(|interface| interface.name == *name);
             let missing =
                 || Fault::new(format!("interface \"{name}\""), "does not exist", "see natrix show interfaces");
             Some(InterfaceId(position.ok_or_else(missing)? as u16))
@@ -156,7 +156,8 @@ fn filter_of(instance: &Instance, wanted: &Trace) -> Result<TraceFilter, Fault> 
 
 fn object_of(instance: &Instance, worker: usize, record: &trace::TraceRecord, wanted: &Trace) -> TraceRecord {
     let name = |interface: InterfaceId| {
-        let interface = instance.settings().interfaces.get(interface.index());
+        let shared = instance.shared();
+        let interface = shared.settings().interfaces.get(interface.index());
         interface.map(|interface| interface.name.clone()).unwrap_or_default()
     };
     let snap = |frame: &[u8]| {
@@ -173,7 +174,7 @@ fn object_of(instance: &Instance, worker: usize, record: &trace::TraceRecord, wa
         kind: convert::verdict_kind(record.verdict.kind()),
         before: in_words(&record.before),
         after: left.then(|| in_words(&record.after)),
-        steps: record.steps.iter().map(|step| why::step_of(instance.settings(), *step)).collect(),
+        steps: record.steps.iter().map(|step| why::step_of(&instance.shared(), *step)).collect(),
         length_bytes: record.length,
         frame: (wanted.snap_bytes > 0).then(|| snap(&record.before)),
         frame_out: (wanted.snap_bytes > 0 && left).then(|| snap(&record.after)),

@@ -11,6 +11,7 @@ use control::Why;
 use control::WhyAnswer;
 use nat::Protocol;
 use nat::Settings;
+use nat::Shared;
 use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::tcp::TcpState;
@@ -35,7 +36,8 @@ const fn shortest(protocol: Protocol) -> usize {
 }
 
 pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
-    let settings = instance.settings();
+    let shared = instance.shared();
+    let settings = shared.settings();
     let from = facing(settings, why)?;
     let side = from.side;
     let protocol = convert::engine_protocol(why.protocol);
@@ -56,7 +58,7 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
         translated_source: explanation.source_after.map(convert::socket),
         translated_destination: explanation.destination_after.map(convert::socket),
         worker: worker.0,
-        steps: explanation.steps.iter().map(|step| step_of(settings, *step)).collect(),
+        steps: explanation.steps.iter().map(|step| step_of(&shared, *step)).collect(),
         state_changed: false,
     })
 }
@@ -108,7 +110,7 @@ fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {
 
 /// The worker that would decide. It is found here as steering finds it: by subscriber, or by who owns the mapping.
 fn worker_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side) -> WorkerId {
-    let shared = &instance.shared;
+    let shared = &instance.shared();
     let owner = match side {
         Side::Inside => Some(shared.worker_of_subscriber(why.source.ip().to_bits())),
         Side::Outside => shared
@@ -120,7 +122,8 @@ fn worker_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side)
 }
 
 /// One step in words.
-pub(crate) fn step_of(settings: &Settings, step: view::Step) -> Step {
+pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
+    let settings = shared.settings();
     let (name, decision, detail) = match step {
         view::Step::Parsed { protocol, source, destination } => {
             let transport =
@@ -144,7 +147,7 @@ pub(crate) fn step_of(settings: &Settings, step: view::Step) -> Step {
             ("route", format!("interface \"{name}\" via {next_hop}"), format!("longest prefix; MTU {mtu} bytes"))
         }
         view::Step::Pool(pool) => {
-            let name = convert::pool_name(settings, pool);
+            let name = convert::pool_name(shared, pool);
             ("pool", format!("pool \"{name}\""), "longest subscriber prefix that has the source".to_owned())
         }
         view::Step::Class(class) => match convert::class_name(settings, class) {

@@ -2,7 +2,6 @@ use core::net::Ipv4Addr;
 
 use super::*;
 use crate::settings::InterfaceAddress;
-use crate::types::RealmId;
 use crate::types::Side;
 
 fn address(text: &str) -> u32 {
@@ -14,26 +13,22 @@ fn interface(addresses: &[(&str, u8)]) -> Interface {
     Interface {
         name: "wan0".to_owned(),
         side: Side::Outside,
-        realm: RealmId::default(),
+        realm: Default::default(),
         addresses: addresses.iter().map(own).collect(),
         mtu: 1500,
     }
 }
 
-fn pool(addresses: impl IntoIterator<Item = u32>) -> Pool {
-    Pool {
-        name: "a".to_owned(),
-        addresses: addresses.into_iter().map(Ipv4Addr::from_bits).collect(),
-        subscribers: Vec::new(),
-        ..Pool::default()
-    }
+/// These addresses with their numbers in order.
+fn external(addresses: impl IntoIterator<Item = u32>) -> Vec<(Ipv4Addr, AddressIndex)> {
+    addresses.into_iter().map(Ipv4Addr::from_bits).zip((0..).map(AddressIndex)).collect()
 }
 
 #[test]
 fn addresses_of_pools_and_interfaces_are_told_apart() {
     let interfaces = [interface(&[("10.0.0.1", 24)]), interface(&[("192.0.2.1", 30), ("198.51.100.7", 32)])];
-    let pools = [pool([address("203.0.113.1"), address("203.0.113.2")]), pool([address("198.51.100.7")])];
-    let set = LocalAddresses::new(&interfaces, &pools);
+    let external = external(["203.0.113.1", "203.0.113.2", "198.51.100.7"].map(address));
+    let set = LocalAddresses::new(&interfaces, &external);
     let expected = [
         ("10.0.0.1", Some(Local::Own(InterfaceId(0)))),
         ("10.0.0.255", Some(Local::Broadcast(InterfaceId(0)))),
@@ -57,7 +52,7 @@ fn addresses_of_pools_and_interfaces_are_told_apart() {
 #[test]
 fn pool_or_own_address_is_no_broadcast_address() {
     let interfaces = [interface(&[("192.0.2.1", 24), ("198.51.100.255", 24)])];
-    let set = LocalAddresses::new(&interfaces, &[pool([address("192.0.2.255")])]);
+    let set = LocalAddresses::new(&interfaces, &external([address("192.0.2.255")]));
     assert_eq!(set.lookup(address("192.0.2.255")), Some(Local::Pool(AddressIndex(0))));
     assert_eq!(set.lookup(address("198.51.100.255")), Some(Local::Own(InterfaceId(0))));
 }
@@ -72,10 +67,10 @@ fn point_to_point_links_have_no_broadcast_address() {
 #[test]
 fn thousands_of_addresses_are_all_found_and_others_hardly_pass_the_filter() {
     let blocks = [address("203.0.0.0"), address("100.64.0.0"), address("8.8.0.0")];
-    let pools: Vec<Pool> = blocks.iter().map(|&first| pool(first..first + 2048)).collect();
-    let set = LocalAddresses::new(&[], &pools);
-    for (index, own) in (0..).zip(pools.iter().flat_map(|pool| &pool.addresses)) {
-        assert_eq!(set.lookup(own.to_bits()), Some(Local::Pool(AddressIndex(index))));
+    let external = external(blocks.iter().flat_map(|&first| first..first + 2048));
+    let set = LocalAddresses::new(&[], &external);
+    for (own, index) in &external {
+        assert_eq!(set.lookup(own.to_bits()), Some(Local::Pool(*index)));
     }
     let mut random = crate::random::Random::new([2; 4]);
     let mut passed = 0;
@@ -87,6 +82,20 @@ fn thousands_of_addresses_are_all_found_and_others_hardly_pass_the_filter() {
         passed += u32::from(set.filter[bit / 64] >> (bit % 64) & 1 == 1);
     }
     assert!(passed < 12_000, "{passed} of 100000 pass the filter");
+}
+
+#[test]
+fn addresses_are_found_by_their_places_whatever_these_are() {
+    let places = [("203.0.113.1", 7), ("203.0.113.2", 8), ("203.0.113.3", 2), ("198.51.100.7", 0)];
+    let external = places.map(|(text, place)| (text.parse().unwrap(), AddressIndex(place)));
+    for count in 1..=places.len() {
+        let set = LocalAddresses::new(&[], &external[..count]);
+        for (position, (text, place)) in places.into_iter().enumerate() {
+            let expected = (position < count).then_some(AddressIndex(place));
+            assert_eq!(set.pool_address(address(text)), expected, "{text}");
+            assert_eq!(set.lookup(address(text)).and_then(Local::pool_address), expected, "{text}");
+        }
+    }
 }
 
 #[test]

@@ -169,9 +169,10 @@ fn an_entry_tells_worker_and_mapping_until_the_port_is_released() {
 fn addresses_are_chosen_evenly_and_full_ones_are_passed_over() {
     let small = AddressSpec { port_min: 3_000, port_max: 3_009, reserved: vec![], ..AddressSpec::default() };
     let table = table(&vec![small; 100]);
+    let among: Vec<AddressIndex> = (0..100).map(AddressIndex).collect();
     let mut random = random(5);
     let mut taken = 0;
-    while let Some(address) = table.choose_address(A, 100, Protocol::Udp, PortClass::High, &mut random) {
+    while let Some(address) = table.choose_address(&among, Protocol::Udp, PortClass::High, &mut random) {
         table.pair(address);
         let port = table.allocate(address, Protocol::Udp, PortClass::High, None, W, 1, &mut random);
         assert!(port.is_some(), "an address that is chosen has room");

@@ -23,24 +23,18 @@ impl Shard {
         }
         let first = match facts.selection {
             Selection::LeastUsed if facts.blocks.is_none() => {
-                return self.shared.ports.choose_address(
-                    facts.first,
-                    facts.count,
-                    key.protocol,
-                    class,
-                    &mut self.random,
-                );
+                let open = self.shared.choices(facts);
+                return self.shared.ports.choose_address(open, key.protocol, class, &mut self.random);
             }
             Selection::LeastUsed => {
-                let mut pick = || self.random.below(facts.count);
-                let (one, other) = (pick(), pick());
-                let paired = |n: u32| self.shared.ports.paired_subscribers(facts.address(n));
+                let (one, other) = (self.random.below(facts.count), self.random.below(facts.count));
+                let paired = |n: u32| self.shared.ports.paired_subscribers(self.open_address(facts, n));
                 let (less, more) = if paired(one) <= paired(other) { (one, other) } else { (other, one) };
-                if self.has_room(facts, facts.address(less), key, class) {
-                    return Some(facts.address(less));
+                if self.has_room(facts, self.open_address(facts, less), key, class) {
+                    return Some(self.open_address(facts, less));
                 }
-                if self.has_room(facts, facts.address(more), key, class) {
-                    return Some(facts.address(more));
+                if self.has_room(facts, self.open_address(facts, more), key, class) {
+                    return Some(self.open_address(facts, more));
                 }
                 self.random.below(facts.count)
             }
@@ -52,8 +46,16 @@ impl Shard {
         };
         // The next one with room, if that one has none.
         (0..facts.count)
-            .map(|step| facts.address(((u64::from(first) + u64::from(step)) % u64::from(facts.count)) as u32))
+            .map(|step| {
+                self.open_address(facts, ((u64::from(first) + u64::from(step)) % u64::from(facts.count)) as u32)
+            })
             .find(|address| self.has_room(facts, *address, key, class))
+    }
+
+    /// The n-th open address of a pool.
+    #[inline]
+    fn open_address(&self, facts: &PoolFacts, n: u32) -> AddressIndex {
+        self.shared.choices(facts)[n as usize]
     }
 
     pub(super) fn has_room(

@@ -150,7 +150,6 @@ impl Shard {
 
     /// The settings have changed: every class is to be found anew. Subscribers find theirs when they need it next, so that
     /// this costs nothing, but once in 255 changes a walk over all of them.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing changes settings in flight yet"))]
     pub(super) fn forget_classes(&mut self) {
         self.class_epoch = self.class_epoch.wrapping_add(1);
         if self.class_epoch == NO_EPOCH {

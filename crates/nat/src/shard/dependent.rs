@@ -174,7 +174,7 @@ impl Shard {
         }
         // Counted first, so that the subscriber stays while a dead flow of its own is cleared away.
         self.subscribers.count_flow(subscriber);
-        let Some(port) = self.share_port(now, key, &facts, class, subscriber, far) else {
+        let Some(port) = self.share_port(now, key, (pool, &facts), class, subscriber, far) else {
             self.uncount_flow(subscriber);
             return Err(Verdict::PortsExhausted);
         };
@@ -214,7 +214,8 @@ impl Shard {
             created => return created,
         }
         let paired = self.address_with_shared_ports(key.protocol, facts, class).ok_or(Verdict::PortsExhausted)?;
-        let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
+        let slot = self.subscribers.insert(key.realm, key.address, pool, paired, self.shared.stamp());
+        let slot = slot.ok_or(Verdict::SubscriberTableFull)?;
         self.shared.ports.pair(paired);
         Ok(slot)
     }
@@ -226,8 +227,9 @@ impl Shard {
         facts: &PoolFacts,
         class: PortClass,
     ) -> Option<AddressIndex> {
-        (0..ADDRESS_PROBES)
-            .map(|_| facts.address(self.random.below(facts.count.max(1))))
+        let open = self.shared.choices(facts);
+        (0..ADDRESS_PROBES.min(open.len()))
+            .map(|_| open[self.random.below(open.len() as u32) as usize])
             .find(|address| self.shared_ports.count(Group::new(*address, protocol, class)) > 0)
     }
 
@@ -236,13 +238,22 @@ impl Shard {
         &mut self,
         now: Instant,
         key: &InternalKey,
-        facts: &PoolFacts,
+        (pool, facts): (PoolId, &PoolFacts),
         class: PortClass,
         subscriber: u32,
         far: (u32, u16),
     ) -> Option<u32> {
         let protocol = key.protocol;
-        let address = match AddressIndex(self.subscribers.get(subscriber).paired) {
+        let paired = match self.settle_pairing(subscriber, key, pool, facts, class) {
+            Ok(paired) => paired,
+            Err(_) => {
+                // Where none is free some may be shared.
+                let address = self.address_with_shared_ports(protocol, facts, class)?;
+                self.pair_with(subscriber, pool, address);
+                address
+            }
+        };
+        let address = match paired {
             UNPAIRED => {
                 let free = self.choose_address(key, facts, class);
                 free.or_else(|| self.address_with_shared_ports(protocol, facts, class))?
@@ -264,6 +275,9 @@ impl Shard {
         for _ in 0..probes {
             let slot = self.shared_ports.pick(group, &mut self.random)?;
             let port = self.shared_ports.get(slot)?.port();
+            if self.shared.ports.is_going_out(group.address(), group.protocol(), port) {
+                continue;
+            }
             let key = OutsideKey { protocol: group.protocol(), external: (address, port), far };
             match self.flows.find_outside(&key) {
                 None => return Some(slot),
@@ -443,7 +457,10 @@ impl Shard {
         for _ in 0..super::sweep::budget(end, elapsed, created * RECORDS_PER_CREATED) {
             let index = self.sweep.flow_hand;
             self.sweep.flow_hand = if index + 1 >= end { 1 } else { index + 1 };
-            let is_over = index < end && self.flows.get(index).is_in_use() && !self.flows.get(index).is_alive(now);
+            let is_over = index < end && self.flows.get(index).is_in_use() && {
+                let flow = self.flows.get(index);
+                !flow.is_alive(now) || self.is_address_overdue(flow.external().0, now)
+            };
             if is_over && self.may_end_mapping() {
                 self.end_flow(now, index);
             }

@@ -64,8 +64,8 @@ impl Shard {
         let address = self.shared.address_index(external.address)?;
         let is_free = match kind {
             Kind::OneToOne => self.shared.ports.claim(address, protocol, external.port),
-            // Its bit is set for ever, so that nobody gets it.
-            Kind::Forward => self.shared.owner(address, protocol, external.port).is_none(),
+            // It is withheld from everybody else.
+            Kind::Forward => self.shared.ports.claim_withheld(address, protocol, external.port),
         };
         is_free.then_some((address, external.port))
     }

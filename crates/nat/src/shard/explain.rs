@@ -470,7 +470,8 @@ impl Shard {
         }
         let paired = self.paired_address(account.realm, source);
         let free = |address: AddressIndex| {
-            u64::from(self.shared.ports.available(address, protocol) - self.shared.ports.used(address, protocol))
+            let ports = &self.shared.ports;
+            u64::from(ports.available(address, protocol).saturating_sub(ports.used(address, protocol)))
         };
         if let Some(address) = paired {
             account.steps.push(Step::PairedWith(self.shared.address(address)));
@@ -484,7 +485,7 @@ impl Shard {
                 }
             }
             Some(address) => free(address),
-            None => (0..facts.count).map(|i| free(AddressIndex(facts.first.0 + i))).sum(),
+            None => self.shared.choices(facts).iter().map(|address| free(*address)).sum(),
         };
         let subscriber = self.subscribers.find(account.realm, source);
         let class =

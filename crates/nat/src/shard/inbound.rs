@@ -214,7 +214,7 @@ impl Shard {
                 (mapping.remote_address() == remote_address && mapping.has_live_session(now))
                     || (by == HashedBy::Address
                         && mapping.extra_count() > 0
-                        && self.sessions.has_address(index, remote_address, now))
+                        && self.sessions.has_address(index, mapping.extra_head, remote_address, now))
             }
             Filtering::AddressAndPortDependent => false,
         }

@@ -114,8 +114,10 @@ impl Shard {
             };
             let Some(slot) = known else { continue };
             looks.subscriber[i] = slot;
-            let paired = AddressIndex(self.subscribers.get(slot).paired);
-            if paired == UNPAIRED {
+            let subscriber = self.subscribers.get(slot);
+            let paired = AddressIndex(subscriber.paired);
+            // Who was not looked at under the present settings may need another address.
+            if paired == UNPAIRED || subscriber.generation != self.shared.stamp() {
                 continue;
             }
             let facts = self.shared.facts(paired);

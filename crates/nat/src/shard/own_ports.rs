@@ -41,7 +41,7 @@ impl Shard {
     #[inline]
     fn slice_of(&self, facts: &PoolFacts, inside: u32) -> Option<PortRange> {
         let slice = self.shared.formula(facts.id)?.slice_of(inside)?;
-        Some(PortRange { address: facts.address(slice.address), first: slice.first, last: slice.last })
+        Some(PortRange { address: self.shared.member(facts, slice.address), first: slice.first, last: slice.last })
     }
 
     /// A subscriber's blocks, the latest first.
@@ -217,7 +217,7 @@ impl Shard {
             };
             let blocks_free = match paired {
                 Some(address) => there(address),
-                None => (0..facts.count).map(|n| there(facts.address(n))).sum(),
+                None => self.shared.choices(facts).iter().map(|address| there(*address)).sum(),
             };
             free += blocks_free.min(u64::from(may_have)) * u64::from(blocks.size.ports());
         }

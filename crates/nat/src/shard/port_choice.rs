@@ -29,28 +29,44 @@ impl Shard {
         facts: &PoolFacts,
         class: PortClass,
     ) -> Result<u32, Verdict> {
+        let paired = self.address_for(key, pool, facts, class)?;
+        let generation = self.shared.stamp();
+        let slot = self.subscribers.insert(key.realm, key.address, pool, paired, generation);
+        let slot = slot.ok_or(Verdict::SubscriberTableFull)?;
+        if paired != UNPAIRED {
+            self.shared.ports.pair(paired);
+        }
+        Ok(slot)
+    }
+
+    /// The address a subscriber is to be paired with: that of his slice, or one with room.
+    ///
+    /// # Errors
+    /// [`Verdict::PortsExhausted`] when the pool has no room, [`Verdict::SourceNotSubscriber`] when it has no slice for him.
+    pub(super) fn address_for(
+        &mut self,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Result<AddressIndex, Verdict> {
         // Who has a slice has its address with it.
         let formula = self.shared.formula(pool);
         let slice = match formula {
             Some(formula) => Some(formula.slice_of(key.address).ok_or(Verdict::SourceNotSubscriber)?),
             None => None,
         };
-        let paired = match (slice, facts.pooling) {
-            (Some(slice), _) => facts.address(slice.address),
-            (None, Pooling::Arbitrary) => UNPAIRED,
+        match (slice, facts.pooling) {
+            (Some(slice), _) => Ok(self.shared.member(facts, slice.address)),
+            (None, Pooling::Arbitrary) => Ok(UNPAIRED),
             (None, Pooling::Paired) => {
                 let home = self.static_home(key, pool);
                 let suits = home.filter(|home| facts.one_to_one || self.has_room(facts, *home, key, class));
                 let chosen = suits.or_else(|| self.choose_address(key, facts, class));
                 // Static mappings need no room.
-                chosen.or(home).ok_or(Verdict::PortsExhausted)?
+                chosen.or(home).ok_or(Verdict::PortsExhausted)
             }
-        };
-        let slot = self.subscribers.insert(key.realm, key.address, pool, paired).ok_or(Verdict::SubscriberTableFull)?;
-        if paired != UNPAIRED {
-            self.shared.ports.pair(paired);
         }
-        Ok(slot)
     }
 
     /// Removes a subscriber that was entered for a mapping that could not be made.
@@ -113,19 +129,10 @@ impl Shard {
         Err(Verdict::PortsExhausted)
     }
 
-    /// Whether a port is withheld for a forward: whoever has it gives it back to nobody.
-    #[inline]
-    pub(super) fn is_forwarded(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
-        let statics = &self.shared.statics;
-        !statics.is_empty() && statics.is_forwarded(self.shared.address(address).to_bits(), protocol, port)
-    }
-
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
     #[inline]
     pub(super) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
-        if !self.is_forwarded(address, protocol, port) {
-            self.shared.ports.release_vacant(address, protocol, port);
-        }
+        self.shared.ports.release_vacant(address, protocol, port);
     }
 }
 

@@ -56,10 +56,8 @@ impl Shard {
         rest: Duration,
     ) {
         self.shared.ports.vacate(address, protocol, port);
-        if self.is_forwarded(address, protocol, port) {
-            return;
-        }
-        if rest == Duration::ZERO {
+        // One that is withheld is given out to nobody, however soon.
+        if rest == Duration::ZERO || self.shared.ports.is_going_out(address, protocol, port) {
             self.give_back_port(address, protocol, port);
             return;
         }

@@ -11,6 +11,7 @@ use super::state::state_now;
 use crate::flow::endpoint;
 use crate::mapping::Mapping;
 use crate::mapping::SessionRef;
+use crate::subscriber::Subscriber;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -140,7 +141,7 @@ impl Shard {
             let subscriber = self.subscribers.get(slot);
             let address = Ipv4Addr::from_bits(subscriber.address);
             let wanted = filter.internal.is_none_or(|prefix| prefix.contains(address))
-                && filter.pool.is_none_or(|pool| pool.0 == subscriber.pool)
+                && filter.pool.is_none_or(|pool| Some(pool) == self.pool_of_subscriber(subscriber))
                 && filter.realm.is_none_or(|realm| realm.0 == subscriber.realm);
             if subscriber.is_in_use() && wanted {
                 if found == limit {
@@ -150,7 +151,7 @@ impl Shard {
                 out.push(SubscriberView {
                     address,
                     realm: RealmId(subscriber.realm),
-                    pool: PoolId(subscriber.pool),
+                    pool: self.pool_of_subscriber(subscriber).unwrap_or(PoolId(subscriber.pool)),
                     external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
                     worker: self.worker,
                     mappings: subscriber.mappings,
@@ -164,6 +165,11 @@ impl Shard {
             slot += 1;
         }
         (slot < self.subscribers.walk_end()).then_some(slot)
+    }
+
+    /// The pool that serves a subscriber now, which its record may not know yet.
+    fn pool_of_subscriber(&self, subscriber: &Subscriber) -> Option<PoolId> {
+        self.shared.pool_for(subscriber.realm(), subscriber.address.into())
     }
 
     /// The live mapping with this external endpoint, if it is this shard's.

@@ -278,6 +278,10 @@ impl Shard {
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(verdict);
         }
+        if let Err(verdict) = self.settle_pairing(subscriber, key, pool, &facts, class) {
+            self.forget_subscriber_if_new(subscriber, is_new);
+            return Err(verdict);
+        }
         let aim = foresight.aim.filter(|_| known == Some(foreseen));
         let taken = match dormant {
             Some((external, kind)) => self.claim_static(key.protocol, external, kind).ok_or(Verdict::PortsExhausted),

@@ -105,7 +105,7 @@ impl Shard {
         for i in 0..core::mem::take(&mut self.sweep.due_count).min(ENDS_PER_CALL_MAX) {
             let index = self.sweep.due[i];
             // A packet may have ended it meanwhile, or begun a new mapping in its place.
-            let is_over = self.mappings.get(index).is_in_use() && !self.is_alive(index, now);
+            let is_over = self.mappings.get(index).is_in_use() && self.is_to_end(index, now);
             // What can not be recorded now is found again.
             if is_over && self.may_end(index) {
                 self.end_mapping(now, index);
@@ -130,7 +130,7 @@ impl Shard {
             hand = if index + 1 >= end { 1 } else { index + 1 };
             // The next call will be there, if it has as much time.
             self.mappings.prefetch_write(index + visits as u32);
-            if index < end && self.mappings.get(index).is_in_use() && !self.is_alive(index, now) {
+            if index < end && self.mappings.get(index).is_in_use() && self.is_to_end(index, now) {
                 self.sweep.due[self.sweep.due_count] = index;
                 self.sweep.due_count += 1;
                 self.prefetch_end(index);
@@ -138,6 +138,12 @@ impl Shard {
         }
         self.sweep.mapping_hand = hand;
         ended
+    }
+
+    /// Whether a mapping that exists is to be ended.
+    #[inline]
+    fn is_to_end(&self, index: u32, now: Instant) -> bool {
+        !self.is_alive(index, now) || self.is_overdue(index, now)
     }
 
     /// Asks for all lines that ending a mapping will touch.
@@ -162,11 +168,23 @@ impl Shard {
             if slot >= end {
                 continue;
             }
+            self.rehash_session(slot);
             let session = self.sessions.get(slot);
             let mapping = session.mapping;
             if mapping != 0 && (!session.is_alive(now) || self.mappings.get(mapping).is_condemned()) {
                 self.end_extra_session(slot);
             }
+        }
+    }
+
+    /// After a change of filtering sessions are found by something else than they were made with.
+    #[inline]
+    fn rehash_session(&mut self, slot: u32) {
+        if self.sessions.is_unsure() {
+            let mapping = self.sessions.get(slot).mapping;
+            let facts = if mapping == 0 { None } else { self.facts_of_mapping(mapping) };
+            let by = facts.map(|facts| Shard::hashed_by(&facts, self.mappings.get(mapping).protocol()));
+            self.sessions.rehash(slot, by);
         }
     }
 

@@ -73,6 +73,19 @@ impl Audit {
         }
     }
 
+    /// Goes on under other settings. Addresses and subscribers of those before may still be in use.
+    pub fn follow(&mut self, settings: &Settings) {
+        self.pool.extend(settings.pools.iter().flat_map(|pool| pool.addresses.iter().copied()));
+        let mut pools = settings.pools.clone();
+        pools.append(&mut self.settings.pools);
+        let subscribers: HashSet<_> = pools.iter().flat_map(|pool| pool.subscribers.iter().copied()).collect();
+        pools.truncate(1);
+        for pool in &mut pools {
+            pool.subscribers = subscribers.iter().copied().collect();
+        }
+        self.settings = Settings { pools, ..settings.clone() };
+    }
+
     /// Takes note of a packet that goes in.
     pub fn goes_in(&mut self, packet: &[u8]) {
         let Some(signature) = signature(packet) else { return };

@@ -7,14 +7,17 @@ use std::sync::Arc;
 use daemon::InterfaceLink;
 use daemon::Worker;
 use daemon::WorkerOptions;
+use daemon::adoption::Adoption;
 use daemon::build_workers;
 use mem::ring;
 use mem::ring::Consumer;
+use nat::BuildError;
 use nat::Counters;
 use nat::Instant;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
+use nat::change::Reshape;
 use nat::event::Event;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
@@ -114,6 +117,29 @@ impl Machine {
         &self.shared
     }
 
+    /// The snapshot that follows the present one, and the addresses whose ports it changes.
+    pub(super) fn successor(
+        &self,
+        settings: Settings,
+        now: Instant,
+    ) -> Result<(Arc<Shared>, Vec<Reshape>), BuildError> {
+        let next = Arc::new(self.shared.successor(settings, now)?);
+        let reshapes = next.reshapes(&self.shared);
+        Ok((next, reshapes))
+    }
+
+    /// The bed steers and checks by this snapshot from now on; the one before comes back.
+    pub(super) fn follow(&mut self, next: &Arc<Shared>) -> Arc<Shared> {
+        std::mem::replace(&mut self.shared, Arc::clone(next))
+    }
+
+    /// One worker goes over.
+    pub(super) fn adopt(&mut self, worker: usize, now: Instant, before: &Shared, next: &Arc<Shared>) {
+        let mut adoption = Adoption::new(before, next);
+        self.workers[worker].adopt(now, &mut adoption);
+        assert!(std::ptr::eq(before, &**adoption.shared()), "what it had before comes back");
+    }
+
     pub(super) fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.workers.iter().map(Worker::shard)
     }
@@ -190,8 +216,8 @@ impl Machine {
             .iter()
             .any(|own| Prefix::new(own.address, own.prefix_length).is_some_and(|prefix| prefix.contains(target)));
         // Natrix asks for its own addresses, the pools' among them, to see that nobody else has them.
-        let mut pool = self.shared.settings().pools.iter().flat_map(|pool| &pool.addresses);
-        let is_announcement = own.iter().any(|own| own.address == target) || pool.any(|address| *address == target);
+        let is_external = self.shared.addresses().any(|(_, slot)| slot.address == target);
+        let is_announcement = own.iter().any(|own| own.address == target) || is_external;
         if request.operation == arp::Operation::Request && on_link && !is_announcement {
             let reply = build::arp_frame(None, &request.reply(station(target)));
             self.receive_frame(0, interface, &reply);

@@ -1,0 +1,176 @@
+//! `natrix plan` and `natrix reload`.
+
+use std::io;
+use std::io::Write;
+use std::path::absolute;
+use std::time::Duration;
+
+use control::Change;
+use control::Client;
+use control::ClientError;
+use control::Plan;
+use control::PoolPlan;
+use control::Reloaded;
+use control::Reply;
+use control::Request;
+
+use crate::arguments::NewConfig;
+use crate::error::CliError;
+use crate::execute::connect;
+use crate::human;
+use crate::output::Row;
+use crate::output::json_line;
+use crate::output::print_all;
+use crate::table::Align;
+use crate::table::Align::Left;
+use crate::table::Align::Right;
+
+/// A plan looks through all tables, a piece at a time; a reload compiles a whole configuration.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
+
+impl Row for Change {
+    const COLUMNS: &'static [(&'static str, Align)] =
+        &[("WHAT", Left), ("NOW", Left), ("THEN", Left), ("LIVE", Left), ("", Left)];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.object.clone(),
+            human::or_dash(self.before.as_ref()),
+            human::or_dash(self.after.as_ref()),
+            if self.live { "yes" } else { "restart" }.to_owned(),
+            self.reason.clone().unwrap_or_default(),
+        ]
+    }
+}
+
+impl Row for PoolPlan {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("POOL", Left),
+        ("SUBSCRIBERS KEEP", Right),
+        ("MOVE", Right),
+        ("LEAVE", Right),
+        ("MAPPINGS KEEP", Right),
+        ("DRAIN", Right),
+        ("DRAIN UNTIL", Right),
+        ("END", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let name = if self.pool.is_empty() { "all".to_owned() } else { self.pool.clone() };
+        let numbers = [
+            self.subscribers_keep,
+            self.subscribers_move,
+            self.subscribers_leave,
+            self.mappings_keep,
+            self.mappings_drain,
+            self.mappings_drain_until,
+            self.mappings_end,
+        ];
+        core::iter::once(name).chain(numbers.iter().map(u64::to_string)).collect()
+    }
+}
+
+/// What came in answer to a plan or a reload.
+#[derive(Default)]
+struct Answer {
+    changes: Vec<Change>,
+    pools: Vec<PoolPlan>,
+    plan: Option<Plan>,
+    reloaded: Option<Reloaded>,
+}
+
+/// Asks, and gathers what comes. Faults of the file go to `notes` one by one, before the error that follows them.
+fn ask(
+    arguments: &NewConfig,
+    request: fn(control::NewConfig) -> Request,
+    notes: &mut dyn Write,
+) -> Result<Answer, CliError> {
+    let config = match &arguments.config {
+        None => None,
+        // The daemon has another working directory.
+        Some(path) => Some(absolute(path)?.display().to_string()),
+    };
+    let mut client = connect(&arguments.output.socket)?;
+    client.set_read_timeout(Some(CHANGE_TIMEOUT))?;
+    client.send(&request(control::NewConfig { config, rollback: arguments.rollback }))?;
+    gather(&mut client, notes)
+}
+
+fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError> {
+    let mut answer = Answer::default();
+    loop {
+        match client.receive()? {
+            Reply::Change(change) => answer.changes.push(change),
+            Reply::PoolPlan(pool) => answer.pools.push(pool),
+            Reply::Plan(plan) => answer.plan = Some(plan),
+            Reply::Reloaded(reloaded) => answer.reloaded = Some(reloaded),
+            Reply::ConfigFault(fault) => {
+                let line = fault.line.map(|line| format!(":{line}")).unwrap_or_default();
+                let object = if fault.object.is_empty() { String::new() } else { format!(": {}", fault.object) };
+                let seen = if fault.seen.is_empty() { String::new() } else { format!(" ({})", fault.seen) };
+                // Where notes can not be written nobody reads them.
+                let _ =
+                    writeln!(notes, "error: {}{line}{object}: {}{seen}; {}", fault.file, fault.problem, fault.remedy);
+            }
+            Reply::End(_) => return Ok(answer),
+            Reply::Error(fault) => return Err(ClientError::Refused(fault).into()),
+            // A newer daemon tells more than is asked for here.
+            _ => {}
+        }
+    }
+}
+
+/// Runs `plan`.
+pub(crate) fn plan(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    let answer = ask(arguments, Request::Plan, notes)?;
+    if arguments.output.json {
+        answer.changes.iter().try_for_each(|change| json_line(change, out))?;
+        answer.pools.iter().try_for_each(|pool| json_line(pool, out))?;
+        answer.plan.iter().try_for_each(|plan| json_line(plan, out))?;
+        return Ok(());
+    }
+    print_changes(&answer.changes, out)?;
+    let Some(plan) = answer.plan else { return Ok(()) };
+    writeln!(out)?;
+    let rows: Vec<PoolPlan> = answer.pools.into_iter().chain([plan.total.clone()]).collect();
+    print_all(&rows, false, out)?;
+    writeln!(out, "\nexternal addresses: {} added, {} closed", plan.addresses_added, plan.addresses_closed)?;
+    match plan.drain_time_us {
+        Some(time) => writeln!(out, "drain until: mappings that are left after {} end", human::duration(time))?,
+        None => writeln!(out, "drain: as long as they are used")?,
+    }
+    if plan.applies {
+        writeln!(out, "natrix reload -c {} would do this; nothing was changed by asking", plan.config)?;
+    } else {
+        writeln!(out, "{} of these differences need a restart: a reload would be refused", plan.changes_restart)?;
+    }
+    Ok(())
+}
+
+/// Runs `reload`.
+pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    let answer = ask(arguments, Request::Reload, notes)?;
+    if arguments.output.json {
+        answer.changes.iter().try_for_each(|change| json_line(change, out))?;
+        answer.reloaded.iter().try_for_each(|reloaded| json_line(reloaded, out))?;
+        return Ok(());
+    }
+    print_changes(&answer.changes, out)?;
+    if let Some(reloaded) = answer.reloaded {
+        writeln!(
+            out,
+            "\n{} is in force: change {} since the start, {} external addresses changed, {} workers went over in {} us ({} us in all)",
+            reloaded.config,
+            reloaded.generation,
+            reloaded.addresses_changed,
+            reloaded.workers,
+            reloaded.adoption_us,
+            reloaded.took_us,
+        )?;
+    }
+    Ok(())
+}
+
+fn print_changes(changes: &[Change], out: &mut dyn Write) -> io::Result<()> {
+    if changes.is_empty() { writeln!(out, "no differences") } else { print_all(changes, false, out) }
+}

@@ -1,0 +1,69 @@
+use super::*;
+
+const BEFORE: &str = r#"
+[[interface]]
+name = "lan"
+realm = "inside"
+driver = "net_tap0"
+addresses = ["10.0.0.1/24"]
+
+[[interface]]
+name = "wan"
+realm = "outside"
+driver = "net_tap1"
+addresses = ["192.0.2.2/24"]
+
+[[route]]
+prefix = "0.0.0.0/0"
+via = "192.0.2.1"
+
+[[pool]]
+name = "a"
+addresses = ["203.0.113.0/28"]
+"#;
+
+fn config(text: &str) -> Config {
+    crate::parse(text, "natrix.toml").expect("a valid configuration")
+}
+
+fn found(after: &str) -> Vec<Change> {
+    changes(&config(BEFORE), &config(after))
+}
+
+#[test]
+fn a_configuration_does_not_differ_from_itself() {
+    assert_eq!(found(BEFORE), []);
+}
+
+#[test]
+fn each_difference_is_told_with_both_values_and_whether_it_needs_a_restart() {
+    let after = BEFORE
+        .replace("via = \"192.0.2.1\"", "via = \"192.0.2.9\"")
+        .replace("203.0.113.0/28", "203.0.113.1-203.0.113.20")
+        + "ports = \"1024-32767\"\n[timeouts]\nudp = \"2 min\"\n[tables]\nmappings = 5000\n[workers]\ncount = 2\n";
+    let found = found(&after);
+    let of = |object: &str| {
+        let change =
+            found.iter().find(|change| change.object == object).unwrap_or_else(|| panic!("{object}: {found:?}"));
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        (text(&change.before), text(&change.after), change.restart.is_some())
+    };
+    let told = |before: &str, after: &str, restart| (before.to_owned(), after.to_owned(), restart);
+    assert_eq!(of("timeouts.udp"), told("5 min", "2 min", false));
+    assert_eq!(of("pool \"a\".ports"), told("1024-65535", "1024-32767", false));
+    assert_eq!(of("pool \"a\".addresses"), told("16 addresses", "20 addresses: 1 fewer, 5 more", false));
+    let route = ("via 192.0.2.1 on \"wan\"", "via 192.0.2.9 on \"wan\"");
+    assert_eq!(of("route 0.0.0.0/0 of \"wan\""), told(route.0, route.1, false));
+    assert_eq!(of("workers.count"), told("1", "2", true));
+    assert!(of("tables.mappings").2);
+}
+
+#[test]
+fn pools_come_and_go_and_interfaces_need_a_restart() {
+    let after = BEFORE.replace("name = \"a\"", "name = \"b\"").replace("mtu", "").replace("10.0.0.1/24", "10.0.0.2/24");
+    let found = found(&after);
+    let objects: Vec<(&str, bool)> =
+        found.iter().map(|change| (change.object.as_str(), change.restart.is_some())).collect();
+    assert_eq!(objects, [("interface \"lan\"", true), ("pool \"a\"", false), ("pool \"b\"", false)]);
+    assert!(found[1].after.is_none() && found[2].before.is_none());
+}

@@ -1,0 +1,99 @@
+//! What a change of the configuration does, and did.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+/// One difference between the running configuration and another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// What differs: `pool "a".ports`, `timeouts.udp`.
+    pub object: String,
+    /// Its value now; absent when it is new.
+    pub before: Option<String>,
+    /// Its value then; absent when it is removed.
+    pub after: Option<String>,
+    /// Whether a reload can bring it about; false: it needs a restart.
+    pub live: bool,
+    /// Why it needs a restart.
+    pub reason: Option<String>,
+}
+
+/// What a change does to the state of one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolPlan {
+    /// The pool, by its name now.
+    pub pool: String,
+    /// Subscribers who notice nothing.
+    pub subscribers_keep: u64,
+    /// Subscribers whose next mapping is on another external address.
+    pub subscribers_move: u64,
+    /// Subscribers whom no pool serves any more.
+    pub subscribers_leave: u64,
+    /// Mappings that nothing happens to.
+    pub mappings_keep: u64,
+    /// Mappings that stay as long as they are used, on an endpoint that is not given out again.
+    pub mappings_drain: u64,
+    /// Mappings that stay as long as they are used, but no longer than `drain_time_us` of the plan.
+    pub mappings_drain_until: u64,
+    /// Mappings that end.
+    pub mappings_end: u64,
+}
+
+/// What a change does in all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The configuration it leads to.
+    pub config: String,
+    /// Whether a reload would do it.
+    pub applies: bool,
+    /// Differences.
+    pub changes: u64,
+    /// Differences that need a restart.
+    pub changes_restart: u64,
+    /// External addresses that are added.
+    pub addresses_added: u64,
+    /// External addresses that take no new mappings from then on: removed, or set to drain.
+    pub addresses_closed: u64,
+    /// How long mappings that drain may stay at most; absent: as long as they are used.
+    pub drain_time_us: Option<u64>,
+    /// All pools together.
+    pub total: PoolPlan,
+    /// How long counting took.
+    pub took_us: u64,
+}
+
+/// A change that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// The configuration in force.
+    pub config: String,
+    /// Changes since the start.
+    pub generation: u32,
+    /// Differences to the one before.
+    pub changes: u64,
+    /// External addresses whose ports changed.
+    pub addresses_changed: u64,
+    /// Workers that went over, all of them.
+    pub workers: u64,
+    /// From reading the file to the last worker.
+    pub took_us: u64,
+    /// Of that, from the first worker to the last.
+    pub adoption_us: u64,
+}
+
+/// One thing wrong with a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigFault {
+    /// The file.
+    pub file: String,
+    /// Its line.
+    pub line: Option<u32>,
+    /// What is at fault, as a path into the file.
+    pub object: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// The value seen; empty when there is none.
+    pub seen: String,
+    /// What to do.
+    pub remedy: String,
+}

@@ -1,0 +1,216 @@
+//! Ports that are taken out of an address and put back while traffic flows.
+//!
+//! Configuration withholds ports: those outside a pool's range, reserved ones, all of an address that drains. A withheld
+//! port may be in use still: then it is left to whoever has it, who finds it withheld when giving it back. So a port has
+//! one of these states, and always exactly one who may change it:
+//!
+//! ```text
+//!   used withheld kept
+//!     0     0      0    free: whoever sets `used` has it
+//!     1     0      0    somebody has it
+//!     1     1      0    somebody has it; when given back it becomes kept
+//!     1     1      1    out: nobody has it; whoever clears `kept` has it
+//! ```
+//!
+//! Only one thread at a time withholds and offers; workers take and give back meanwhile. In a table for one worker it must be
+//! that worker's thread ([`PortTable::for_one_worker`]).
+
+use core::sync::atomic::AtomicU8;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+
+use super::PORTS;
+use super::Parity;
+use super::PortTable;
+use super::WORDS;
+use super::space;
+use crate::types::AddressIndex;
+use crate::types::Protocol;
+
+/// One bit a port of an address and protocol: whether it is withheld.
+pub type Mask = Box<[u64; WORDS]>;
+
+/// Some withheld port may be in use.
+const WATCHED: u8 = 1;
+/// Some port between the lowest and the highest offered one is withheld.
+const GAPS: u8 = 2;
+
+/// What one address offers of one protocol.
+#[derive(Debug, Default)]
+pub(super) struct Offer {
+    /// Lowest and highest port, 16 bits each; 0 for none.
+    range: AtomicU32,
+    count: AtomicU32,
+    flags: AtomicU8,
+}
+
+impl Offer {
+    /// Lowest and highest port that is offered, 0 and 0 for none. Random probes stay inside.
+    #[inline]
+    pub(super) fn range(&self) -> (u16, u16) {
+        let range = self.range.load(Ordering::Relaxed);
+        ((range >> 16) as u16, range as u16)
+    }
+
+    /// Ports offered.
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether who gives a port back has to look whether it is withheld.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        // In one order with the writes to `used`: either the giver sees this, or who withholds sees the port free.
+        self.flags.load(Ordering::SeqCst) & WATCHED != 0
+    }
+}
+
+impl PortTable {
+    /// Withholds the ports of `mask` that are not withheld yet. Free ones are out at once, the others when they are given
+    /// back. Reads 8 KiB and writes what changes.
+    pub fn withhold(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) {
+        let base = space(address, protocol);
+        // A place where nothing was offered before has nobody who could give something back.
+        if self.offers[base].count() > 0 {
+            self.offers[base].flags.fetch_or(WATCHED, Ordering::SeqCst);
+        }
+        for (word, wanted) in mask.iter().enumerate() {
+            let withheld = &self.withheld[base * WORDS + word];
+            let more = wanted & !withheld.load(Ordering::SeqCst);
+            if more == 0 {
+                continue;
+            }
+            self.set(withheld, more);
+            let before = self.set(&self.used[base * WORDS + word], more);
+            let free = more & !before;
+            if free != 0 {
+                self.set(&self.kept[base * WORDS + word], free);
+                self.note_full(base, word, before | more);
+            }
+        }
+        self.describe(base);
+    }
+
+    /// Offers the ports that are withheld and not in `mask`. Those that somebody still has are free when given back.
+    pub fn offer(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) {
+        let base = space(address, protocol);
+        for (word, wanted) in mask.iter().enumerate() {
+            let withheld = &self.withheld[base * WORDS + word];
+            let less = withheld.load(Ordering::SeqCst) & !wanted;
+            if less == 0 {
+                continue;
+            }
+            self.clear(withheld, less);
+            let out = self.clear(&self.kept[base * WORDS + word], less) & less;
+            if out != 0 {
+                self.clear(&self.used[base * WORDS + word], out);
+                for parity in Parity::BOTH.into_iter().filter(|parity| out & parity.mask() != 0) {
+                    self.note_free(base, word, parity);
+                }
+            }
+        }
+        self.describe(base);
+    }
+
+    /// Whether a port is withheld, in use or not.
+    pub fn is_withheld(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        self.is_withheld_at(space(address, protocol), port)
+    }
+
+    /// Whether a port that somebody has is withheld, so that nothing new should begin there. One look at what is mostly in
+    /// the cache, while no port in use is.
+    #[inline]
+    pub fn is_going_out(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let base = space(address, protocol);
+        self.offers[base].is_watched() && self.is_withheld_at(base, port)
+    }
+
+    /// Takes a withheld port that nobody has; whether that was so. It is given back with [`PortTable::release`], and stays
+    /// withheld. For what has a port of its own by configuration.
+    pub fn claim_withheld(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let base = space(address, protocol);
+        // Before the port is anybody's: who gives it back has to look.
+        if !self.offers[base].is_watched() {
+            self.offers[base].flags.fetch_or(WATCHED, Ordering::SeqCst);
+        }
+        self.is_withheld_at(base, port) && self.unkeep(base, port)
+    }
+
+    /// Whether nobody has a port of this address and no subscriber is paired with it.
+    pub fn is_idle(&self, address: AddressIndex) -> bool {
+        self.paired_subscribers(address) == 0 && Protocol::ALL.iter().all(|protocol| self.used(address, *protocol) == 0)
+    }
+
+    /// The words that say which ports are withheld, if some between the lowest and the highest offered one are.
+    #[inline]
+    pub(super) fn gaps(&self, address: AddressIndex, protocol: Protocol) -> Option<&[AtomicU64]> {
+        let base = space(address, protocol);
+        let has_gaps = self.offers[base].flags.load(Ordering::Relaxed) & GAPS != 0;
+        has_gaps.then(|| &self.withheld[base * WORDS..(base + 1) * WORDS])
+    }
+
+    #[inline]
+    fn is_withheld_at(&self, base: usize, port: u16) -> bool {
+        self.withheld[base * WORDS + usize::from(port / 64)].load(Ordering::SeqCst) >> (port % 64) & 1 != 0
+    }
+
+    /// Clears the bit in `kept`; whether it was set, so that the port is the caller's now.
+    fn unkeep(&self, base: usize, port: u16) -> bool {
+        let kept = &self.kept[base * WORDS + usize::from(port / 64)];
+        self.clear(kept, 1 << (port % 64)) >> (port % 64) & 1 != 0
+    }
+
+    /// Takes out a port that the caller has, if it is withheld. False: the caller has it still.
+    #[cold]
+    pub(super) fn keep(&self, base: usize, port: u16) -> bool {
+        if !self.is_withheld_at(base, port) {
+            return false;
+        }
+        self.set(&self.kept[base * WORDS + usize::from(port / 64)], 1 << (port % 64));
+        // If it is offered again since, it belongs to whoever of both clears the bit.
+        self.is_withheld_at(base, port) || !self.unkeep(base, port)
+    }
+
+    /// Takes a port out that was just freed and is withheld since.
+    #[cold]
+    pub(super) fn take_back(&self, base: usize, port: u16) {
+        if !self.is_withheld_at(base, port) {
+            return;
+        }
+        let (word, bit) = (usize::from(port / 64), 1 << (port % 64));
+        let before = self.set(&self.used[base * WORDS + word], bit);
+        // Else somebody has it already: who withheld it, or a worker, who will give it back in turn.
+        if before & bit == 0 {
+            self.note_full(base, word, before | bit);
+            if !self.keep(base, port) {
+                self.free(base, port);
+            }
+        }
+    }
+
+    /// Writes down what is offered now.
+    fn describe(&self, base: usize) {
+        let words = &self.withheld[base * WORDS..(base + 1) * WORDS];
+        let offered = |word: usize| !words[word].load(Ordering::SeqCst);
+        let count: u32 = (0..WORDS).map(|word| offered(word).count_ones()).sum();
+        let first =
+            (0..WORDS).find(|word| offered(*word) != 0).map(|word| word * 64 + offered(word).trailing_zeros() as usize);
+        let last = (0..WORDS)
+            .rfind(|word| offered(*word) != 0)
+            .map(|word| word * 64 + 63 - offered(word).leading_zeros() as usize);
+        let (lowest, highest) = (first.unwrap_or(0), last.unwrap_or(0));
+        debug_assert!(highest < PORTS, "a port has 16 bits");
+        let offer = &self.offers[base];
+        if count > 0 && count as usize != highest + 1 - lowest {
+            offer.flags.fetch_or(GAPS, Ordering::Relaxed);
+        } else {
+            offer.flags.fetch_and(!GAPS, Ordering::Relaxed);
+        }
+        offer.range.store((lowest as u32) << 16 | highest as u32, Ordering::Relaxed);
+        offer.count.store(count, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

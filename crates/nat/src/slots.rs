@@ -1,0 +1,188 @@
+//! Where each external address is in the port table, over all changes of the configuration.
+//!
+//! An address keeps its place for as long as it is in the configuration or has mappings. One that was removed stays known,
+//! closed to new mappings, until nothing is left there; then another address may have the place. So the
+//! [`AddressIndex`] in a record means the same address before and after a change.
+
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
+
+use crate::ports::AddressSpec;
+use crate::ports::PortTable;
+use crate::settings::Pool;
+use crate::settings::Removed;
+use crate::settings::Settings;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+
+/// Why an address takes no new mappings, and until when it keeps those it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// The configuration does not have it any more; false: it has it, and says that it drains.
+    pub removed: bool,
+    /// Since when.
+    pub since: Instant,
+    /// When the mappings that are left end; None: they end by themselves.
+    pub ends: Option<Instant>,
+}
+
+/// One place of the port table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Its pool: one of the settings', or behind those one that was removed.
+    pub pool: PoolId,
+    /// Whether it is closed; None: it is open.
+    pub closed: Option<Closed>,
+}
+
+/// All places, those without an address among them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slots {
+    pub(crate) slots: Vec<Option<Slot>>,
+    /// Pools that were removed while addresses of theirs are left. Their numbers follow those of the settings' pools.
+    pub(crate) removed_pools: Vec<Pool>,
+}
+
+/// The new addresses do not fit beside those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom {
+    pub(crate) needed: usize,
+}
+
+impl Slots {
+    /// The addresses of `settings` in their order.
+    pub(crate) fn new(settings: &Settings) -> Slots {
+        let wanted = wanted(settings, Instant::ORIGIN);
+        Slots { slots: wanted.into_iter().map(Some).collect(), removed_pools: Vec::new() }
+    }
+
+    /// The places under new settings. Changes nothing: what becomes of the ports is another step.
+    ///
+    /// # Errors
+    /// [`NoRoom`] when the port table has too few places.
+    pub(crate) fn successor(
+        &self,
+        before: &Settings,
+        settings: &Settings,
+        ports: &PortTable,
+        now: Instant,
+    ) -> Result<Slots, NoRoom> {
+        let wanted = wanted(settings, now);
+        let known: HashMap<Ipv4Addr, usize> =
+            self.slots.iter().enumerate().filter_map(|(place, slot)| Some((slot.as_ref()?.address, place))).collect();
+        let mut next = Slots { slots: vec![None; self.slots.len()], removed_pools: Vec::new() };
+        for slot in &wanted {
+            let Some(place) = known.get(&slot.address) else { continue };
+            let since = |closed: Closed| match self.slots[*place].and_then(|old| old.closed) {
+                Some(old) => Closed { since: old.since, ends: ends(settings, closed.removed, old.since), ..closed },
+                None => closed,
+            };
+            next.slots[*place] = Some(Slot { closed: slot.closed.map(since), ..*slot });
+        }
+        self.keep_removed(before, settings, ports, now, &mut next);
+        let mut free = next.slots.iter().enumerate().filter(|(_, slot)| slot.is_none()).map(|(place, _)| place);
+        let free: Vec<usize> = free.by_ref().collect();
+        let mut free = free.into_iter();
+        for slot in wanted.into_iter().filter(|slot| !known.contains_key(&slot.address)) {
+            match free.next() {
+                Some(place) => next.slots[place] = Some(slot),
+                None => next.slots.push(Some(slot)),
+            }
+        }
+        let needed = next.slots.len();
+        if needed > ports.places() { Err(NoRoom { needed }) } else { Ok(next) }
+    }
+
+    /// Keeps the places of addresses that are no longer wanted, as long as something may be left there.
+    fn keep_removed(&self, before: &Settings, settings: &Settings, ports: &PortTable, now: Instant, next: &mut Slots) {
+        for (place, old) in self.slots.iter().enumerate() {
+            let Some(old) = old else { continue };
+            if next.slots[place].is_some() {
+                continue;
+            }
+            let since = match old.closed {
+                // All workers know that it is closed, so what is empty stays so.
+                Some(Closed { removed: true, .. }) if ports.is_idle(AddressIndex(place as u32)) => continue,
+                Some(closed) => closed.since,
+                None => now,
+            };
+            let Some(pool) = self.pool_in(before, old.pool) else { continue };
+            let id = match settings.pools.iter().position(|other| other.name == pool.name) {
+                Some(position) => position,
+                None => settings.pools.len() + next.removed_pool(pool),
+            };
+            let closed = Closed { removed: true, since, ends: ends(settings, true, since) };
+            next.slots[place] = Some(Slot { address: old.address, pool: PoolId(id as u16), closed: Some(closed) });
+        }
+        for (position, pool) in next.removed_pools.iter_mut().enumerate() {
+            let id = PoolId((settings.pools.len() + position) as u16);
+            pool.addresses =
+                next.slots.iter().flatten().filter(|slot| slot.pool == id).map(|slot| slot.address).collect();
+            pool.subscribers.clear();
+        }
+    }
+
+    /// Position of a removed pool, which is added if need be.
+    fn removed_pool(&mut self, pool: &Pool) -> usize {
+        match self.removed_pools.iter().position(|other| other.name == pool.name) {
+            Some(position) => position,
+            None => {
+                self.removed_pools.push(pool.clone());
+                self.removed_pools.len() - 1
+            }
+        }
+    }
+
+    /// The pool with this number, among those of `settings` and then those removed.
+    pub(crate) fn pool_in<'a>(&'a self, settings: &'a Settings, id: PoolId) -> Option<&'a Pool> {
+        let removed = || self.removed_pools.get(id.index().checked_sub(settings.pools.len())?);
+        settings.pools.get(id.index()).or_else(removed)
+    }
+
+    /// What each address offers under `settings`, by place.
+    pub(crate) fn specs(&self, settings: &Settings) -> Vec<AddressSpec> {
+        let mut forwarded: HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]> = HashMap::new();
+        for forward in &settings.forwards {
+            forwarded.entry(forward.external).or_default()[forward.protocol.index()].push(forward.ports);
+        }
+        let spec = |slot: &Option<Slot>| {
+            let open = slot.as_ref().filter(|slot| slot.closed.is_none());
+            match open.and_then(|slot| Some((slot, settings.pools.get(slot.pool.index())?))) {
+                None => AddressSpec::NOTHING,
+                Some((slot, pool)) => AddressSpec {
+                    port_min: pool.port_min,
+                    port_max: pool.port_max,
+                    reserved: pool.reserved_ports.clone(),
+                    forwarded: forwarded.get(&slot.address).cloned().unwrap_or_default(),
+                    is_whole: pool.one_to_one,
+                },
+            }
+        };
+        self.slots.iter().map(spec).collect()
+    }
+}
+
+/// Every address of the settings; those that drain do so from `now` on.
+fn wanted(settings: &Settings, now: Instant) -> Vec<Slot> {
+    let mut wanted = Vec::new();
+    for (position, pool) in settings.pools.iter().enumerate() {
+        for address in &pool.addresses {
+            let drains = pool.draining || pool.draining_addresses.contains(address);
+            let closed = drains.then(|| Closed { removed: false, since: now, ends: ends(settings, false, now) });
+            wanted.push(Slot { address: *address, pool: PoolId(position as u16), closed });
+        }
+    }
+    wanted
+}
+
+/// When the mappings of an address end that has been closed since then.
+fn ends(settings: &Settings, removed: bool, since: Instant) -> Option<Instant> {
+    if removed && settings.reload.removed == Removed::End {
+        return Some(since);
+    }
+    settings.reload.drain_time.map(|time| since + time)
+}

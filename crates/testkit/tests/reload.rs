@@ -1,0 +1,270 @@
+//! A running instance goes over to other settings: what is not concerned notices nothing, what is removed drains or ends.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use nat::Duration;
+use nat::PoolCensus;
+use nat::Protocol;
+use nat::Settings;
+use nat::Verdict;
+use nat::settings::Filtering;
+use nat::settings::Pool;
+use nat::settings::Pooling;
+use nat::settings::Removed;
+use nat::types::AddressIndex;
+use nat::verdict::VerdictKind;
+use testkit::*;
+use wire::build;
+use wire::tcp::Flags;
+
+const WEST: [Ipv4Addr; 2] = [Ipv4Addr::new(203, 0, 113, 130), Ipv4Addr::new(203, 0, 113, 131)];
+
+fn local(host: u8, port: u16) -> SocketAddrV4 {
+    at([100, 64, 0, host].into(), port)
+}
+
+fn remote() -> SocketAddrV4 {
+    at(E1, 80)
+}
+
+/// Room for addresses that are added.
+fn roomy() -> Settings {
+    settings().limits(|limits| limits.external_addresses_max = 16)
+}
+
+fn with_pool(mut settings: Settings, change: impl FnOnce(&mut Pool)) -> Settings {
+    change(&mut settings.pools[0]);
+    settings
+}
+
+fn is_there(bed: &mut Bed, internal: SocketAddrV4, external: SocketAddrV4) {
+    assert_eq!(bed.open_udp(internal, remote()), external, "the mapping is the same");
+    assert!(bed.udp_reaches(remote(), external, internal), "and answers come back");
+}
+
+#[test]
+fn timers_limits_and_routes_change_and_nothing_else() {
+    let mut bed = Bed::new(roomy()).workers(2);
+    let external = bed.open_udp(local(10, 5_000), remote());
+    let udp = Duration::from_secs(120);
+    let mut next = roomy().timers(|timers| timers.udp = udp).limits(|limits| limits.sessions_per_mapping_max = 1);
+    next.routes.clear();
+    bed.reload(next);
+    assert_eq!(bed.shared().generation(), 1);
+    // Without its route nothing leaves; the mapping stays all the same.
+    bed.inside(&build::udp(local(10, 5_000), remote()).build());
+    assert_eq!(bed.count(Verdict::NoRoute), 1, "{:?}", bed.verdicts());
+    bed.take_inside();
+    bed.reload(roomy().timers(|timers| timers.udp = udp).limits(|limits| limits.sessions_per_mapping_max = 1));
+    is_there(&mut bed, local(10, 5_000), external);
+    bed.open_tcp(local(10, 5_001), remote());
+    bed.inside(&build::tcp(local(10, 5_001), at(E2, 80), Flags::SYN).build());
+    assert_eq!(bed.count(Verdict::SessionLimit), 1);
+    bed.advance_secs(119);
+    assert!(bed.mapping_of(Protocol::Udp, local(10, 5_000)).is_some());
+    bed.advance_secs(2);
+    assert!(bed.mapping_of(Protocol::Udp, local(10, 5_000)).is_none(), "the new timer holds from the next packet on");
+    bed.run_out();
+}
+
+#[test]
+fn a_removed_address_drains_and_its_subscribers_move() {
+    let mut bed = Bed::new(roomy().pooling(Pooling::Paired)).workers(2);
+    let mut before = Vec::new();
+    for host in 10..30 {
+        before.push((host, bed.open_udp(local(host, 5_000), remote())));
+    }
+    let next = with_pool(roomy(), |pool| pool.addresses = WEST.to_vec());
+    let counts = bed.census(next.clone());
+    assert_eq!(counts, [PoolCensus { subscribers_move: 20, mappings_drain: 20, ..PoolCensus::default() }]);
+    assert_eq!(bed.shared().generation(), 0, "counting changes nothing");
+    bed.reload(next);
+    for (host, external) in &before {
+        is_there(&mut bed, local(*host, 5_000), *external);
+        let new = bed.open_udp(local(*host, 6_000), remote());
+        assert!(WEST.contains(new.ip()), "{new} is of the new pool");
+        is_there(&mut bed, local(*host, 6_000), new);
+        is_there(&mut bed, local(*host, 5_000), *external);
+    }
+    assert_eq!(bed.shared().addresses().count(), POOL.len() + 2, "those removed are still known");
+    // When nothing is left there, their places are free for others.
+    bed.advance_secs(1_000);
+    bed.reload(with_pool(roomy(), |pool| pool.addresses = vec![[203, 0, 113, 140].into()]));
+    assert_eq!(bed.shared().addresses().count(), 2 + 1);
+    let external = bed.open_udp(local(10, 5_000), remote());
+    assert_eq!(external.ip(), &Ipv4Addr::new(203, 0, 113, 140));
+    bed.run_out();
+}
+
+#[test]
+fn draining_has_an_end_if_one_is_given() {
+    let mut bed = Bed::new(roomy());
+    let external = bed.open_udp(local(10, 5_000), remote());
+    let mut next = with_pool(roomy(), |pool| pool.addresses = WEST.to_vec());
+    next.reload.drain_time = Some(Duration::from_secs(60));
+    assert_eq!(bed.census(next.clone())[0].mappings_drain_until, 1);
+    bed.reload(next.clone());
+    for _ in 0..5 {
+        bed.advance_secs(10);
+        is_there(&mut bed, local(10, 5_000), external);
+    }
+    // Another reload does not begin the time anew.
+    bed.reload(next);
+    bed.advance_secs(20);
+    let moved = bed.open_udp(local(10, 5_000), remote());
+    assert!(WEST.contains(moved.ip()));
+    bed.outside(&build::udp(remote(), external).build());
+    bed.take_inside();
+    assert!(bed.mappings().iter().all(|mapping| mapping.external.address != *external.ip()));
+    bed.run_out();
+}
+
+#[test]
+fn what_is_removed_ends_if_the_new_settings_say_so() {
+    let mut bed = Bed::new(roomy());
+    bed.open_udp(local(10, 5_000), remote());
+    bed.connect(local(10, 5_001), remote());
+    let mut next = with_pool(roomy(), |pool| pool.addresses = WEST.to_vec());
+    next.reload.removed = Removed::End;
+    assert_eq!(bed.census(next.clone())[0].mappings_end, 2);
+    bed.reload(next);
+    bed.advance_secs(10);
+    assert_eq!(bed.mappings(), []);
+    assert_eq!(bed.ports_used(), 2, "they rest (RFC 6888 REQ-8)");
+    bed.advance_secs(200);
+    assert_eq!(bed.ports_used(), 0);
+    assert!(WEST.contains(bed.open_udp(local(10, 5_000), remote()).ip()));
+    bed.run_out();
+}
+
+#[test]
+fn an_address_that_drains_keeps_its_mappings_and_is_used_again_afterwards() {
+    let mut bed = Bed::new(roomy());
+    let external = bed.open_udp(local(10, 5_000), remote());
+    let drained = *external.ip();
+    bed.reload(with_pool(roomy(), |pool| pool.draining_addresses = vec![drained]));
+    is_there(&mut bed, local(10, 5_000), external);
+    for port in 6_000..6_050 {
+        assert_ne!(bed.open_udp(local(10, port), remote()).ip(), &drained);
+    }
+    for host in 20..60 {
+        assert_ne!(bed.open_udp(local(host, 5_000), remote()).ip(), &drained);
+    }
+    bed.reload(roomy());
+    is_there(&mut bed, local(10, 5_000), external);
+    let used = (60..120).any(|host| *bed.open_udp(local(host, 5_000), remote()).ip() == drained);
+    assert!(used, "it serves new subscribers again");
+    // A whole pool that drains serves nobody new.
+    bed.reload(with_pool(roomy(), |pool| pool.draining = true));
+    bed.inside(&build::udp(local(130, 5_000), remote()).build());
+    assert_eq!(bed.count(Verdict::PortsExhausted), 1);
+    // He is told.
+    bed.only_inside();
+    is_there(&mut bed, local(10, 5_000), external);
+    bed.reload(roomy());
+    bed.run_out();
+}
+
+#[test]
+fn a_narrower_range_leaves_what_is_in_use_and_gives_out_nothing_outside() {
+    let mut bed = Bed::new(roomy().ports(10_000, 10_999)).workers(2);
+    let mut before = Vec::new();
+    for host in 10..40 {
+        for port in 5_000..5_010 {
+            before.push((local(host, port), bed.open_udp(local(host, port), remote())));
+        }
+    }
+    let next = roomy().ports(10_500, 10_999).reserved(&[10_600, 10_601]);
+    let outside = |external: &SocketAddrV4| external.port() < 10_500 || [10_600, 10_601].contains(&external.port());
+    let expected = before.iter().filter(|(_, external)| outside(external)).count() as u64;
+    let counted = bed.census(next.clone())[0];
+    assert_eq!((counted.mappings_drain, counted.mappings_keep), (expected, 300 - expected));
+    bed.reload(next);
+    for (internal, external) in &before {
+        is_there(&mut bed, *internal, *external);
+    }
+    for host in 10..40 {
+        for port in 7_000..7_010 {
+            let external = bed.open_udp(local(host, port), remote());
+            assert!(!outside(&external) && external.port() <= 10_999, "{external}");
+        }
+    }
+    bed.advance_secs(600);
+    assert_eq!(bed.ports_used(), 0);
+    for index in 0..POOL.len() as u32 {
+        assert_eq!(bed.shared().ports_available(AddressIndex(index), Protocol::Udp), 498);
+    }
+    bed.reload(roomy().ports(10_000, 10_999));
+    for index in 0..POOL.len() as u32 {
+        assert_eq!(bed.shared().ports_available(AddressIndex(index), Protocol::Udp), 1_000, "all are back");
+    }
+    bed.run_out();
+}
+
+#[test]
+fn sessions_are_found_after_the_filtering_of_their_pool_changed() {
+    let mut bed = Bed::new(roomy().filtering(Filtering::EndpointIndependent)).workers(2);
+    let remotes: Vec<SocketAddrV4> = (0..40).map(|host| at([198, 51, 100, 20 + host].into(), 443)).collect();
+    let external = bed.open_tcp(local(10, 5_000), remotes[0]);
+    for remote in &remotes[1..] {
+        assert_eq!(bed.open_tcp(local(10, 5_000), *remote), external);
+    }
+    let filterings = [
+        Filtering::AddressDependent,
+        Filtering::AddressAndPortDependent,
+        Filtering::AddressDependent,
+        Filtering::EndpointIndependent,
+    ];
+    for filtering in filterings {
+        bed.reload(roomy().filtering(filtering));
+        for round in 0..2 {
+            for remote in &remotes {
+                let ack = build::tcp(*remote, external, Flags::ACK).sequence(1).acknowledgment(1_001).build();
+                bed.outside(&ack);
+                assert_eq!(bed.take_inside().len(), 1, "{remote} under {filtering:?}, round {round}");
+            }
+            bed.advance_secs(8);
+        }
+    }
+    bed.run_out();
+}
+
+#[test]
+fn settings_that_do_not_fit_are_refused_and_change_nothing() {
+    let mut bed = Bed::new(settings().limits(|limits| limits.external_addresses_max = POOL.len() as u32));
+    let external = bed.open_udp(local(10, 5_000), remote());
+    let next = with_pool(settings(), |pool| pool.addresses.extend(WEST));
+    let refused = bed.reload_while(next, &[0], |_| panic!("nothing is begun"));
+    assert!(refused.is_err());
+    assert_eq!(bed.shared().generation(), 0);
+    is_there(&mut bed, local(10, 5_000), external);
+    bed.run_out();
+}
+
+#[test]
+fn between_two_workers_that_go_over_one_after_the_other_no_packet_is_lost() {
+    let mut bed = Bed::new(roomy()).workers(4).steering(Steering::Wrong);
+    let mut flows = Vec::new();
+    for host in 10..50 {
+        flows.push((local(host, 5_000), bed.open_udp(local(host, 5_000), remote())));
+    }
+    let next = with_pool(roomy(), |pool| {
+        pool.addresses.extend(WEST);
+        pool.port_min = 20_000;
+    });
+    let mut rounds = 0;
+    bed.reload_while(next, &[2, 0, 3, 1], |bed| {
+        rounds += 1;
+        for (internal, external) in &flows {
+            is_there(bed, *internal, *external);
+        }
+    })
+    .expect("it fits");
+    assert!(rounds > 8, "{rounds}");
+    let dropped = |verdict: &&Verdict| verdict.kind() == VerdictKind::Dropped;
+    assert_eq!(Verdict::ALL.iter().filter(dropped).map(|verdict| bed.count(*verdict)).sum::<u64>(), 0);
+    bed.run_out();
+}
