@@ -122,7 +122,7 @@ fn candidate(instance: &Instance, live: &Live, config: &Config) -> Result<Arc<Sh
             BuildError::OutOfRange { .. } => {
                 "raise tables.external_addresses and restart, or wait until drained ones are free"
             }
-            BuildError::Memory { .. } | BuildError::Routes(_) => "see the message",
+            _ => "see the message",
         };
         Fault::new("engine", error.to_string(), remedy)
     })

@@ -199,7 +199,6 @@ fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
 }
 
 pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
-    let settings = shared.settings();
     let own = shared.own_ports(view.pool, view.realm, view.address, view.external_address);
     Subscriber {
         address: view.address,

@@ -197,7 +197,8 @@ fn range_of(instance: &Instance, index: AddressIndex, port: u16) -> Option<((Rea
     let Some(Owner::Subscriber(inside)) = shared.slice_owner(index, port) else { return None };
     let pool = shared.pool_of(index);
     // A deterministic pool serves one VRF.
-    let realms = instance.shared().settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
+    let shared = instance.shared();
+    let realms = shared.settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
     let realm = realms.copied().unwrap_or_default();
     let slice = *shared.own_ports(pool, realm, inside, None).first()?;
     Some(((realm, inside), convert::own_ports(&slice)))
@@ -220,7 +221,7 @@ fn holder_of_range(
     answer.realm = Some(realm.0);
     answer.vrf = Some(convert::vrf_name(instance.shared().settings(), realm));
     answer.external_address = Some(*external_address);
-    answer.pool = Some(convert::pool_name(instance.shared().settings(), instance.shared().pool_of(index)));
+    answer.pool = Some(convert::pool_name(&instance.shared(), instance.shared().pool_of(index)));
     answer.own_ports = vec![range];
     Some(answer)
 }
