@@ -229,6 +229,7 @@ fn timeouts(old: &Timeouts, new: &Timeouts, changes: &mut Changes) {
     changes.value("timeouts.icmp", &old.icmp, &new.icmp, text);
     changes.value("timeouts.unsolicited_syn", &old.unsolicited_syn, &new.unsolicited_syn, text);
     changes.value("timeouts.fragment", &old.fragment, &new.fragment, text);
+    #[allow(clippy::needless_update, reason = "timers that are added have no line above at first")]
     let alike = Timeouts {
         udp: old.udp,
         tcp_opening: old.tcp_opening,

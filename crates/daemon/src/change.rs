@@ -262,9 +262,9 @@ fn commit(
         let remedy = format!("see the log of the daemon; the configuration before is in force, {UNCHANGED}");
         Fault { remedy, ..fault }
     };
-    reshape(instance, after, reshapes, false).map_err(|fault| {
+    reshape(instance, after, reshapes, false).inspect_err(|_fault| {
+        // What was taken out goes back in.
         let _ = reshape(instance, before, &before.reshapes(after), true);
-        fault
     })?;
     let began = SystemInstant::now();
     for worker in 0..instance.worker_count() {
