@@ -129,6 +129,13 @@ impl Shard {
         Err(Verdict::PortsExhausted)
     }
 
+    /// Whether a port is withheld for a forward: nobody else gets it, however soon.
+    #[inline]
+    pub(super) fn is_forwarded(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let statics = &self.shared.statics;
+        !statics.is_empty() && statics.is_forwarded(self.shared.address(address).to_bits(), protocol, port)
+    }
+
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
     #[inline]
     pub(super) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {

@@ -56,8 +56,7 @@ impl Shard {
         rest: Duration,
     ) {
         self.shared.ports.vacate(address, protocol, port);
-        // One that is withheld is given out to nobody, however soon.
-        if rest == Duration::ZERO || self.shared.ports.is_going_out(address, protocol, port) {
+        if rest == Duration::ZERO || self.is_forwarded(address, protocol, port) {
             self.give_back_port(address, protocol, port);
             return;
         }
