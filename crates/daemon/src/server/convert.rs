@@ -210,7 +210,7 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         mappings: per_protocol(view.mappings.map(u64::from)),
         own_ports: own.iter().map(own_ports).collect(),
         sessions: Some(u64::from(view.sessions)),
-        class: class_name(settings, view.class),
+        class: class_name(shared.settings(), view.class),
         memory_bytes: view.memory_bytes,
         refused: refused(&view.refused),
     }

@@ -282,7 +282,7 @@ fn sleeper(
     answer.realm = Some(found.realm.0);
     answer.vrf = instance.shared().settings().realm_names.get(found.realm.index()).cloned();
     answer.external_address = Some(external.address);
-    answer.pool = pool.map(|pool| convert::pool_name(instance.shared().settings(), pool));
+    answer.pool = pool.map(|pool| convert::pool_name(&instance.shared(), pool));
     answer
 }
 
