@@ -4,18 +4,25 @@
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
+use std::collections::HashSet;
 
 use nat::Duration;
 use nat::PoolCensus;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::blocks::BlockSize;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
 use nat::settings::Filtering;
 use nat::settings::Pool;
 use nat::settings::Pooling;
 use nat::settings::Removed;
 use nat::types::AddressIndex;
 use nat::verdict::VerdictKind;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
@@ -266,5 +273,141 @@ fn between_two_workers_that_go_over_one_after_the_other_no_packet_is_lost() {
     assert!(rounds > 8, "{rounds}");
     let dropped = |verdict: &&Verdict| verdict.kind() == VerdictKind::Dropped;
     assert_eq!(Verdict::ALL.iter().filter(dropped).map(|verdict| bed.count(*verdict)).sum::<u64>(), 0);
+    bed.run_out();
+}
+
+/// Settings that some operator might have: other addresses, ranges, reserved ports, timers, filters, modes.
+fn random_settings(random: &mut SmallRng) -> Settings {
+    let mut settings = roomy().limits(|limits| limits.external_addresses_max = 40);
+    let pool_addresses = |random: &mut SmallRng, third: u8| {
+        let count = random.random_range(1..6);
+        let mut hosts: Vec<u8> = (1..12).collect();
+        (0..count)
+            .map(|_| Ipv4Addr::new(203, 0, third, hosts.swap_remove(random.random_range(0..hosts.len()))))
+            .collect::<Vec<_>>()
+    };
+    let template = settings.pools[0].clone();
+    settings.pools.clear();
+    for (name, third, subscribers) in
+        [("east", 113, topology::prefix([100, 64, 0, 0], 10)), ("west", 114, topology::prefix([100, 64, 0, 64], 26))]
+    {
+        let low = random.random_range(1_024..40_000);
+        let allocation = match random.random_range(0..3) {
+            0 => Allocation::Blocks(Blocks {
+                size: BlockSize::of_ports(64 << random.random_range(0..3)).expect("a power of two"),
+                per_subscriber_max: random.random_range(2..9),
+                idle: Duration::from_secs(60),
+            }),
+            _ => Allocation::Ports,
+        };
+        settings.pools.push(Pool {
+            name: name.into(),
+            addresses: pool_addresses(random, third),
+            subscribers: vec![subscribers],
+            port_min: low,
+            port_max: low + random.random_range(8_192..20_000),
+            reserved_ports: (0..random.random_range(0..4)).map(|step| low + 100 + step).collect(),
+            pooling: if random.random() { Pooling::Paired } else { Pooling::Arbitrary },
+            allocation,
+            parity: random.random(),
+            draining: random.random_ratio(1, 10),
+            ..template.clone()
+        });
+    }
+    if random.random_ratio(1, 4) {
+        let drained = settings.pools[0].addresses[0];
+        settings.pools[0].draining_addresses = vec![drained];
+    }
+    let filterings = [Filtering::EndpointIndependent, Filtering::AddressDependent, Filtering::AddressAndPortDependent];
+    settings = settings.filtering(filterings[random.random_range(0..3)]);
+    settings.timeouts.udp = Duration::from_secs(random.random_range(300..600));
+    settings.inbound_refresh = random.random();
+    if random.random_ratio(1, 12) {
+        // More than there is room for: refused.
+        settings.pools[1].addresses.extend((0..60).map(|host| Ipv4Addr::new(203, 0, 115, host)));
+    }
+    settings
+}
+
+/// 200 random configurations one after the other, under traffic, on several workers that go over in any order.
+#[test]
+fn two_hundred_random_configurations_under_traffic() {
+    let mut random = SmallRng::seed_from_u64(200);
+    let mut first = random_settings(&mut random);
+    first.pools[1].addresses.truncate(3);
+    let mut bed = Bed::new(first).workers(3).steering(Steering::Random);
+    let mut flows: Vec<(SocketAddrV4, SocketAddrV4)> = Vec::new();
+    let (mut refused, mut adopted, mut asked) = (0, 0, 0_u64);
+    for round in 0..200_u32 {
+        let next = random_settings(&mut random);
+        let mut order = vec![0, 1, 2];
+        order.swap(0, random.random_range(0..3));
+        order.swap(1, random.random_range(1..3));
+        let generation = bed.shared().generation();
+        let used = bed.ports_used();
+        let mut step = 0;
+        let outcome = bed.reload_while(next, &order, |bed| {
+            step += 1;
+            // Whatever is there goes on, in both directions, in the midst of the change.
+            for (internal, external) in flows.iter().skip(step % 5).step_by(5) {
+                is_there(bed, *internal, *external);
+                asked += 2;
+            }
+        });
+        match outcome {
+            Ok(()) => adopted += 1,
+            Err(_) => {
+                refused += 1;
+                assert_eq!(
+                    (bed.shared().generation(), bed.ports_used(), step),
+                    (generation, used, 0),
+                    "nothing changed"
+                );
+            }
+        }
+        for (internal, external) in &flows {
+            is_there(&mut bed, *internal, *external);
+        }
+        // Some flows end, some begin.
+        if flows.len() > 60 {
+            flows.drain(..20);
+        }
+        for _ in 0..4 {
+            let internal = local(random.random_range(10..250), random.random_range(2_000..60_000));
+            if flows.iter().any(|(known, _)| *known == internal) {
+                continue;
+            }
+            bed.inside(&build::udp(internal, remote()).payload_length(16).build());
+            bed.take_inside();
+            if let [packet] = &bed.take_outside()[..] {
+                let external = source(packet);
+                let shared = bed.shared();
+                let place = shared.address_index(*external.ip()).expect("an address of a pool");
+                assert!(shared.closed(place).is_none(), "{external} is closed to new mappings");
+                let pool = shared.pool(shared.pool_of(place)).expect("it has a pool");
+                assert!(
+                    (pool.port_min..=pool.port_max).contains(&external.port())
+                        && !pool.reserved_ports.contains(&external.port())
+                );
+                flows.push((internal, external));
+            }
+        }
+        let mappings = bed.mappings();
+        let externals: HashSet<_> = mappings.iter().map(|mapping| (mapping.protocol, mapping.external)).collect();
+        assert_eq!(externals.len(), mappings.len(), "an external endpoint has two owners in round {round}");
+        bed.advance_secs(3);
+    }
+    assert!(adopted > 150 && refused > 5 && asked > 5_000, "{adopted} adopted, {refused} refused, {asked} packets");
+    // At the end every port is back, whatever it was part of.
+    let last = roomy().limits(|limits| limits.external_addresses_max = 40);
+    bed.run_out();
+    bed.reload(last);
+    bed.advance_secs(5);
+    for (place, slot) in bed.shared().addresses() {
+        let total = Protocol::ALL.map(|protocol| bed.shared().ports_available(place, protocol));
+        let expected = if slot.closed.is_some() { [0; 3] } else { [64_512, 64_512, 65_535] };
+        assert_eq!(total, expected, "{}", slot.address);
+        assert_eq!(Protocol::ALL.map(|protocol| bed.shared().ports_used(place, protocol)), [0; 3]);
+    }
     bed.run_out();
 }
