@@ -21,8 +21,11 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
+use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventCounters;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
 use nat::settings::Limits;
 use nat::settings::Pool;
 use nat::types::AddressIndex;
@@ -61,6 +64,8 @@ const CHURN_SUBSCRIBERS: u32 = 4_096;
 /// In the mixed mode: room for new flows that have run out and are not swept yet, beyond a quarter of all.
 const CHURN_ROOM: u64 = 262_144;
 
+/// Blocks one subscriber may have.
+const BLOCKS_PER_SUBSCRIBER_MAX: u16 = 64;
 /// First port of the pool.
 const FIRST_PORT: u16 = 1_024;
 /// In the mode `new`: of so many ports that the sessions need there is one more. With less, addresses that got a few more subscribers
@@ -100,9 +105,22 @@ pub enum Mode {
     Mixed,
 }
 
+/// How the pool gives ports out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ports {
+    /// One by one.
+    #[default]
+    Ports,
+    /// In blocks of 64, of which each subscriber needs one, half full.
+    Blocks,
+}
+
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// How ports are given out.
+    pub allocation: Ports,
     /// Sessions in all.
     pub sessions: u64,
     /// What the packets do.
@@ -120,6 +138,8 @@ pub struct Options {
 pub struct Report {
     /// What the packets did.
     pub mode: Mode,
+    /// How ports were given out.
+    pub allocation: Ports,
     /// Sessions in the tables.
     pub sessions: u64,
     /// Workers.
@@ -208,18 +228,22 @@ pub(crate) fn settings(options: &Options) -> Settings {
     let resting = if options.mode == Mode::Mixed { workers * u64::from(Limits::default().held_ports_max) } else { 0 };
     // When all sessions are new, hardly more ports than they need, so that they run short.
     let (addresses, ports) = match options.mode {
-        Mode::New => {
+        Mode::New if options.allocation == Ports::Ports => {
             let needed = room + room / TIGHT_POOL_ROOM + 64;
             let addresses = needed.div_ceil(PORTS_PER_ADDRESS);
             (addresses, needed.div_ceil(addresses))
         }
-        _ => ((room + resting).div_ceil(PORTS_PER_ADDRESS).max(1) + 1, PORTS_PER_ADDRESS),
+        _ => {
+            // A subscriber has half as many flows of a protocol as a block has ports.
+            let factor = if options.allocation == Ports::Blocks { 2 } else { 1 };
+            (((room + resting) * factor).div_ceil(PORTS_PER_ADDRESS).max(1) + 1, PORTS_PER_ADDRESS)
+        }
     };
     let per_worker = options.sessions.div_ceil(options.workers as u64);
     let mappings_max = match options.mode {
         Mode::Mixed => per_worker + per_worker / 4 + CHURN_ROOM,
         // One worker goes on to the last port.
-        Mode::New if options.workers == 1 => addresses * ports * 2,
+        Mode::New if options.workers == 1 && options.allocation == Ports::Ports => addresses * ports * 2,
         _ => per_worker + 64,
     };
     let mut settings = Settings {
@@ -230,6 +254,15 @@ pub(crate) fn settings(options: &Options) -> Settings {
             addresses: traffic::addresses(Ipv4Addr::new(203, 0, 0, 1), addresses),
             port_min: FIRST_PORT,
             port_max: FIRST_PORT + (ports - 1) as u16,
+            allocation: match options.allocation {
+                Ports::Ports => Allocation::Ports,
+                Ports::Blocks => Allocation::Blocks(Blocks {
+                    size: BlockSize::MIN,
+                    // The mixed mode opens all new flows from few subscribers.
+                    per_subscriber_max: BLOCKS_PER_SUBSCRIBER_MAX,
+                    idle: nat::Duration::from_secs(120),
+                }),
+            },
             ..Pool::default()
         }],
         limits: Limits {
@@ -354,6 +387,7 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
     let mpps_per_worker = mpps / results.len() as f64;
     Report {
         mode: options.mode,
+        allocation: options.allocation,
         sessions,
         workers: results.len(),
         packets,
@@ -613,7 +647,10 @@ impl WorkerBench {
 
     /// Whether a fill goes on to the last port. Where workers share the pool, none of them can tell when it is nearly full.
     fn to_the_last_port(&self) -> bool {
-        self.options.mode == Mode::New && self.options.workers == 1 && pool_ports(&self.shared) <= MAPPINGS_MAX
+        self.options.mode == Mode::New
+            && self.options.allocation == Ports::Ports
+            && self.options.workers == 1
+            && pool_ports(&self.shared) <= MAPPINGS_MAX
     }
 
     /// Builds a new shard in place of the full one, outside the timed part.
@@ -835,8 +872,14 @@ impl WorkerBench {
 mod tests {
     use super::*;
 
-    const OPTIONS: Options =
-        Options { sessions: 256, mode: Mode::Established, workers: 2, seconds: 0.01, events: EventsTo::Nowhere };
+    const OPTIONS: Options = Options {
+        allocation: Ports::Ports,
+        sessions: 256,
+        mode: Mode::Established,
+        workers: 2,
+        seconds: 0.01,
+        events: EventsTo::Nowhere,
+    };
 
     #[test]
     fn nobody_waits_for_ever_for_a_worker_that_fails() {

@@ -229,7 +229,14 @@ fn check(options: &Options, cores: usize) -> Result<(), ScalingError> {
 fn settings(options: &Options, workers: usize) -> Settings {
     let mode = engine::Mode::Established;
     let (sessions, seconds) = (options.sessions, options.seconds);
-    engine::settings(&engine::Options { sessions, mode, workers, seconds, events: EventsTo::Nowhere })
+    engine::settings(&engine::Options {
+        allocation: engine::Ports::Ports,
+        sessions,
+        mode,
+        workers,
+        seconds,
+        events: EventsTo::Nowhere,
+    })
 }
 
 /// Everything one team takes.

@@ -114,6 +114,9 @@ pub struct BenchEngine {
     /// What the packets do
     #[arg(long, value_enum, default_value_t = BenchMode::Established)]
     pub mode: BenchMode,
+    /// How external ports are given out: one by one, or in blocks of 64
+    #[arg(long, value_enum, default_value_t = BenchAllocation::Ports)]
+    pub allocation: BenchAllocation,
     /// Workers, one thread each
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
@@ -202,6 +205,15 @@ const BENCH_STRUCTURES: [&str; 11] = [
     "natrix",
     "none",
 ];
+
+/// How ports are given out in a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchAllocation {
+    /// Each mapping takes any free port
+    Ports,
+    /// Subscribers lease blocks of 64 ports
+    Blocks,
+}
 
 /// What the packets of a benchmark do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -19,6 +19,7 @@ mod trace;
 mod usage;
 
 pub use arguments::Arguments;
+pub use arguments::BenchAllocation;
 pub use arguments::BenchArrival;
 pub use arguments::BenchCommand;
 pub use arguments::BenchDriver;

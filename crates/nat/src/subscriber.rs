@@ -105,6 +105,12 @@ impl Subscriber {
         self.flows == 0 && self.blocks == 0 && self.mappings.iter().all(|count| *count == 0)
     }
 
+    /// Whether it has a mapping of any protocol.
+    #[inline]
+    pub(crate) fn has_mappings(&self) -> bool {
+        self.mappings.iter().any(|count| *count > 0)
+    }
+
     /// Its latest port block; the others follow it in the block table.
     #[inline]
     pub(crate) fn latest_block(&self) -> Option<Block> {

@@ -7,6 +7,7 @@ use bench::EventsTo;
 use bench::Mode;
 use bench::Options;
 use bench::Report;
+use cli::BenchAllocation;
 use cli::BenchEngine;
 use cli::BenchEvents;
 use cli::BenchMode;
@@ -16,6 +17,10 @@ use crate::failure::Failure;
 /// Measures the engine, and prints the report.
 pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Failure> {
     let options = Options {
+        allocation: match arguments.allocation {
+            BenchAllocation::Ports => bench::engine::Ports::Ports,
+            BenchAllocation::Blocks => bench::engine::Ports::Blocks,
+        },
         sessions: arguments.sessions,
         mode: match arguments.mode {
             BenchMode::Established => Mode::Established,

@@ -40,11 +40,16 @@ impl Shard {
         let due = u128::from(end) * u128::from(elapsed) / u128::from(ROUND_MICROS);
         let visits = (due as u64).clamp(SUBSCRIBERS_PER_CALL_MIN, SUBSCRIBERS_PER_CALL_MAX).min(u64::from(end));
         let mut budget = BLOCKS_PER_CALL_MAX;
+        // The records were asked for by the last call; what they name is waited for all at once.
+        for slot in (self.block_sweep.hand..end).take(visits as usize) {
+            if let Some(block) = self.subscribers.get(slot).latest_block() {
+                self.shared.ports.blocks.prefetch(block);
+            }
+        }
         for _ in 0..visits {
             if self.block_sweep.hand >= end {
                 self.block_sweep = BlockSweep::default();
             }
-            // What the next call will look at is on its way until then.
             self.subscribers.prefetch((self.block_sweep.hand + visits as u32) % end);
             let (slot, skip) = (self.block_sweep.hand, self.block_sweep.done);
             let (looked_at, kept) = self.return_idle_blocks(now, slot, skip, budget);
@@ -64,6 +69,9 @@ impl Shard {
             return (0, 0);
         }
         let mut next = record.latest_block();
+        if next.is_some_and(|only| self.is_surely_in_use(slot, only)) {
+            return (1, 1);
+        }
         let mut before: Option<Block> = None;
         for _ in 0..skip {
             let Some(block) = next else { break };
@@ -88,6 +96,28 @@ impl Shard {
             self.forget_idle_subscriber(slot);
         }
         (looked_at, kept)
+    }
+
+    /// Whether this is a subscriber's only block and its mappings have no ports but those in it: the usual case, told without
+    /// looking at the ports.
+    fn is_surely_in_use(&self, slot: u32, block: Block) -> bool {
+        let record = self.subscribers.get(slot);
+        let facts = self.shared.pools.get(usize::from(record.pool));
+        record.has_mappings()
+            && facts.is_some_and(|facts| facts.slice_ports == 0 && facts.blocks.is_some())
+            && self.shared.ports.blocks.next(block).is_none()
+    }
+
+    /// A mapping of this subscriber has ended. With the last one its block begins to be watched: nobody looked at its ports while
+    /// it had mappings.
+    #[inline]
+    pub(super) fn watch_blocks(&mut self, slot: u32) {
+        let record = self.subscribers.get(slot);
+        if let Some(block) = record.latest_block()
+            && !record.has_mappings()
+        {
+            self.shared.ports.blocks.set_unused_since(block, None);
+        }
     }
 
     /// Whether nothing in the block has been in use for as long as its pool says. Takes notice when that begins and ends.

@@ -341,6 +341,7 @@ impl Shard {
         {
             self.shared.ports.unpair(paired);
         }
+        self.watch_blocks(subscriber);
         self.counters.mappings_removed[key.protocol.index()] += 1;
         if extra > 0 {
             self.mappings.get_mut(index).condemn();

@@ -9,12 +9,15 @@ use wire::tcp::Flags;
 use wire::verify;
 
 use crate::Counters;
+use crate::blocks::BlockSize;
 use crate::packet::Egress;
 use crate::packet::Outcome;
 use crate::packet::Packet;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::packet::Stage;
+use crate::settings::Allocation;
+use crate::settings::Blocks;
 use crate::settings::PortTimeout;
 use crate::settings::Rate;
 use crate::settings::Settings;
@@ -25,6 +28,7 @@ use crate::shared::Shared;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::InterfaceId;
+use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::WorkerId;
@@ -227,10 +231,11 @@ proptest! {
 
     #[test]
     fn the_short_way_and_the_long_way_decide_alike(
+        allocation in allocation(),
         bursts in prop::collection::vec(prop::collection::vec(spec(), 1..24), 1..24),
         inbound_refresh in any::<bool>(), two_states in any::<bool>(), own_timer in any::<bool>(), is_limited in any::<bool>(),
     ) {
-        let mut settings = Settings { inbound_refresh, ..settings() };
+        let mut settings = Settings { inbound_refresh, ..with(allocation) };
         if two_states {
             settings.timeouts.udp_unanswered = Duration::from_secs(40);
         }
@@ -248,6 +253,28 @@ proptest! {
         }
         compare(&settings, &bursts);
     }
+}
+
+/// All ways to give ports out, blocks and slices so small that they run full.
+fn allocation() -> impl Strategy<Value = Allocation> {
+    let blocks = (1_u16..3, 0_u64..400).prop_map(|(per_subscriber_max, idle)| Blocks {
+        size: BlockSize::MIN,
+        per_subscriber_max,
+        idle: Duration::from_secs(idle),
+    });
+    prop_oneof![
+        2 => Just(Allocation::Ports),
+        2 => blocks.clone().prop_map(Allocation::Blocks),
+        1 => (blocks, 1_u16..4)
+            .prop_map(|(overflow, dynamic_slices)| Allocation::Deterministic { dynamic_slices, overflow }),
+    ]
+}
+
+fn with(allocation: Allocation) -> Settings {
+    let mut settings = settings();
+    settings.pools[0].allocation = allocation;
+    settings.pools[0].subscribers = vec![Prefix::new([100, 64, 0, 0].into(), 24).expect("a length")];
+    settings
 }
 
 /// The comparison above would show nothing if no packet ever took the short way.
@@ -280,6 +307,11 @@ fn usual_packets_take_the_short_way() {
     let next = |tcp, flags| Spec { flow: 3, ..usual(true, tcp, flags) };
     bursts.push(vec![next(true, 0x02), next(false, 0), usual(true, true, 0x10)]);
     assert_eq!(compare(&settings(), &bursts), 40 + 1 + 3);
+    // In blocks and slices as well: of a block that is the active one of both protocols by then.
+    let blocks = Blocks { size: BlockSize::MIN, per_subscriber_max: 1, idle: Duration::from_secs(60) };
+    assert_eq!(compare(&with(Allocation::Blocks(blocks)), &bursts), 40 + 1 + 3);
+    let deterministic = Allocation::Deterministic { dynamic_slices: 2, overflow: blocks };
+    assert_eq!(compare(&with(deterministic), &bursts), 40 + 1 + 3);
 }
 
 /// Two workers with the same memory of external endpoints, and a mapping of the second one's with an established session:
