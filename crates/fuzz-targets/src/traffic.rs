@@ -7,12 +7,16 @@ use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
 use nat::Duration;
+use nat::Protocol;
 use nat::Settings;
+use nat::settings::Admission;
 use nat::settings::Filtering;
+use nat::settings::Forward;
 use nat::settings::InterfaceAddress;
 use nat::settings::Pool;
 use nat::settings::Pooling;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use testkit::E1;
 use testkit::E2;
@@ -197,6 +201,34 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
         // No default route.
         settings.routes.retain(|route| route.interface == topology::INSIDE);
     }
+    if mtu & 64 != 0 {
+        // Ports that strangers and subscribers use too.
+        let forward = |protocol, ports, inside, inside_port| Forward {
+            realm: RealmId::default(),
+            protocol,
+            external: POOL[0],
+            ports,
+            inside,
+            inside_port,
+            admission: if sizes & 32 == 0 { Admission::Anyone } else { Admission::AsPool },
+        };
+        settings.forwards = vec![
+            forward(Protocol::Udp, (2_000, 2_001), I1, 5_000),
+            forward(Protocol::Tcp, (2_001, 2_002), I1, 5_000),
+            forward(Protocol::Tcp, (80, 80), I2, 80),
+        ];
+    }
+    if mtu & 128 != 0 {
+        settings.pools.push(Pool {
+            name: "whole".to_owned(),
+            addresses: vec![WHOLE],
+            subscribers: vec![Prefix::host(I2)],
+            one_to_one: true,
+            ..Pool::default()
+        });
+        // One external endpoint for each internal one.
+        settings.forwards.retain(|forward| forward.inside != I2);
+    }
     let mtus = [1_500, 1_500, 1_400, 576, 68, 2_000, 1_006, 1_280];
     let mtu_of = |bits: u8| mtus[usize::from(bits & 7)];
     Setup {
@@ -207,6 +239,9 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
         rest,
     }
 }
+
+/// An address that nobody has, or that is one subscriber's.
+const WHOLE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 
 /// For one subscriber of the first pool, by its longer prefix.
 fn second_pool() -> Pool {
@@ -308,8 +343,7 @@ impl Traffic {
     /// From outside to an address of Natrix that perhaps nobody uses.
     fn stranger(&self, dice: &mut Dice<'_>) -> Vec<u8> {
         let from = outsider(dice);
-        let address =
-            dice.pick(&[POOL[0], OWN_OUTSIDE, POOL[1], Ipv4Addr::new(192, 0, 2, 77), POOL[2], OWN_INSIDE, I1]);
+        let address = dice.pick(&[POOL[0], OWN_OUTSIDE, POOL[1], WHOLE, POOL[2], OWN_INSIDE, I1]);
         let port = if dice.byte() & 1 == 0 { dice.pick(&PORTS) } else { 2_000 + u16::from(dice.byte()) % 4 };
         let protocol = dice.pick(&[17, 6, 1]);
         flow(protocol, from, at(address, port), dice)

@@ -61,7 +61,7 @@ pub struct Pool {
     pub pooling: Pooling,
     /// Who may send to a mapping.
     pub filtering: FilteringByProtocol,
-    /// How ports are given out: `ports`, `blocks` or `deterministic`.
+    /// How ports are given out: `ports`, `blocks`, `deterministic`, or `one-to-one` where whole addresses are.
     #[serde(default)]
     pub allocation: String,
     /// Ports of a block; null where there are none.
@@ -70,6 +70,12 @@ pub struct Pool {
     /// External ports leased in blocks over all addresses, whether in use or not.
     #[serde(default)]
     pub ports_leased: u64,
+    /// External ports that forwards have, whether in use or not; nobody else is given them.
+    #[serde(default)]
+    pub ports_forwarded: PerProtocol,
+    /// How long a port rests before it is given out again.
+    #[serde(default)]
+    pub reuse_delay_us: u64,
     /// Lowest external port given out.
     pub port_min: u16,
     /// Highest external port given out.
@@ -78,7 +84,7 @@ pub struct Pool {
     pub draining: bool,
     /// Subscribers with at least one mapping.
     pub subscribers: u64,
-    /// External ports in use over all addresses.
+    /// External ports in use or at rest over all addresses; those of forwards are not counted.
     pub ports_used: PerProtocol,
     /// External ports there are over all addresses.
     pub ports_total: PerProtocol,

@@ -14,6 +14,7 @@ use control::Worker;
 use control::WorkerPackets;
 use nat::Counters;
 use nat::Protocol;
+use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
 use nat::settings::Allocation;
@@ -154,6 +155,15 @@ fn filtering(filtering: Filtering) -> control::Filtering {
     }
 }
 
+/// Ports of a pool that are forwarded, by protocol.
+fn forwarded(settings: &Settings, pool: &nat::settings::Pool) -> [u64; Protocol::COUNT] {
+    let mut ports = [0; Protocol::COUNT];
+    for forward in settings.forwards.iter().filter(|forward| pool.addresses.contains(&forward.external)) {
+        ports[forward.protocol.index()] += u64::from(forward.ports.1 - forward.ports.0) + 1;
+    }
+    ports
+}
+
 pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
     let shared = &instance.shared();
     let mut objects = Vec::new();
@@ -186,6 +196,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             },
             filtering: FilteringByProtocol { udp, tcp, icmp },
             allocation: match pool.allocation {
+                _ if pool.one_to_one => "one-to-one",
                 Allocation::Ports => "ports",
                 Allocation::Blocks(_) => "blocks",
                 Allocation::Deterministic { .. } => "deterministic",
@@ -198,6 +209,8 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
                 }
             },
             ports_leased: leased,
+            ports_forwarded: convert::per_protocol(forwarded(shared.settings(), pool)),
+            reuse_delay_us: pool.reuse_delay.as_micros(),
             port_min: pool.port_min,
             port_max: pool.port_max,
             draining: is_draining(shared, id),

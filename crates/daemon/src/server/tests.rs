@@ -207,6 +207,8 @@ fn every_kind_of_state_is_shown() {
     assert_eq!(interfaces[0].rx_packets, 40);
     let pools: Vec<control::Pool> = all(&mut client, |_| Request::Pools, &List::default());
     assert_eq!((pools[0].ports_used.udp, pools[0].subscribers), (40, 40));
+    assert_eq!((pools[0].ports_forwarded.tcp, pools[0].reuse_delay_us), (3, 120_000_000));
+    assert_eq!(pools.iter().map(|pool| pool.allocation.as_str()).collect::<Vec<_>>(), ["ports", "one-to-one"]);
     let addresses: Vec<control::PoolAddress> =
         all(&mut client, Request::PoolAddresses, &List { limit: Some(1), ..List::default() });
     assert_eq!(addresses.iter().map(|address| address.ports_used.udp).sum::<u64>(), 40);
