@@ -177,6 +177,7 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
         selection: draft.allocation.selection,
         filtering: draft.filtering,
         parity: draft.parity,
+        threshold: draft.threshold,
         one_to_one: draft.one_to_one.is_some(),
         reuse_delay: draft.reuse_delay,
         reuse_at_once: draft.reuse_at_once,

@@ -421,6 +421,18 @@ const POOL: &[Key] = &[
          a class of ports is used up sooner.",
     ),
     key(
+        "threshold",
+        Kind::Integer { min: 1, max: 100, unit: "%" },
+        Preset::Derived { rule: "none", example: "90" },
+        "An event tells when this share of the ports of a protocol is in use, or leased in blocks.",
+    ),
+    key(
+        "threshold_clear",
+        Kind::Integer { min: 0, max: 99, unit: "%" },
+        Preset::Derived { rule: "10 less than `threshold`", example: "80" },
+        "Another event tells when it has fallen to this share.",
+    ),
+    key(
         "one_to_one",
         Kind::Boolean,
         Preset::Value("false"),
@@ -517,7 +529,7 @@ const fn no_limit(example: &'static str) -> Preset {
 }
 
 /// Keys that `[subscriber]` and `[[class]]` have in common.
-const LIMITS: [Key; 7] = [
+const LIMITS: [Key; 9] = [
     key(
         "ports",
         Kind::Mixed("number 0 to 10000000, or one for some of `{ udp, tcp, icmp }`"),
@@ -566,6 +578,18 @@ const LIMITS: [Key; 7] = [
         Preset::Derived { rule: "a second's worth of `new_sessions`", example: "400" },
         "After a pause, so many at once.",
     ),
+    key(
+        "threshold",
+        Kind::Integer { min: 1, max: 100, unit: "%" },
+        Preset::Derived { rule: "none; in a class as in `[subscriber]`", example: "80" },
+        "An event tells when a subscriber uses this share of its `ports` of a protocol or of its `sessions`.",
+    ),
+    key(
+        "threshold_clear",
+        Kind::Integer { min: 0, max: 99, unit: "%" },
+        Preset::Derived { rule: "10 less than `threshold`", example: "70" },
+        "Another event tells when it has fallen to this share.",
+    ),
 ];
 
 const SUBSCRIBER: &[Key] = &[
@@ -590,6 +614,8 @@ const SUBSCRIBER: &[Key] = &[
     LIMITS[4],
     LIMITS[5],
     LIMITS[6],
+    LIMITS[7],
+    LIMITS[8],
 ];
 
 const CLASS: &[Key] = &[
@@ -613,6 +639,8 @@ const CLASS: &[Key] = &[
     LIMITS[4],
     LIMITS[5],
     LIMITS[6],
+    LIMITS[7],
+    LIMITS[8],
 ];
 
 const PORT_TIMEOUT: &[Key] = &[
@@ -687,6 +715,14 @@ const TIMEOUTS: &[Key] = &[
         timeout(100 * MS, MINUTE, bound("RFC 6146 §3.4", 2 * S)),
         Preset::Value("\"2 s\""),
         "How long an incomplete fragmented datagram is kept.",
+    ),
+    key(
+        "adapt_above",
+        Kind::Integer { min: 1, max: 99, unit: "%" },
+        Preset::Derived { rule: "never", example: "80" },
+        "From this share of the fullest pool's ports of a protocol on, idle times of UDP, ICMP, opening and established TCP are \
+         shortened, evenly down to the RFCs' bounds when no port is left. Those below the bounds, and those of `[[port_timeout]]`, \
+         stay. `natrix show status` tells what is in force.",
     ),
     key(
         "inbound_refresh",

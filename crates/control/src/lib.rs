@@ -61,6 +61,7 @@ pub use objects::Session;
 pub use objects::Status;
 pub use objects::Step;
 pub use objects::Subscriber;
+pub use objects::TimeoutsInForce;
 pub use objects::TraceRecord;
 pub use objects::WhyAnswer;
 pub use objects::Worker;

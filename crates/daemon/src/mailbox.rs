@@ -133,6 +133,8 @@ pub struct Snapshot {
     pub sessions: u64,
     /// Subscribers with at least one mapping now.
     pub subscribers: u64,
+    /// The idle times in force.
+    pub timeouts: nat::settings::Timeouts,
     /// What became of its events.
     pub events: EventCounters,
     /// What happened on the links.
@@ -296,6 +298,7 @@ impl<I: Io> Worker<I> {
         snapshot.sessions = self.shard.sessions_len();
         snapshot.subscribers = self.shard.subscribers_len() as u64;
         snapshot.events = self.shard.event_counters();
+        snapshot.timeouts = self.shard.timeouts();
         snapshot.links = self.outlet.counters;
         snapshot.interfaces.clear();
         snapshot.interfaces.extend_from_slice(&self.outlet.interfaces);

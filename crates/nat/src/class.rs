@@ -123,6 +123,7 @@ pub(crate) struct ClassFacts {
     memory_max: u64,
     new_mappings: BucketRate,
     new_sessions: BucketRate,
+    has_marks: bool,
     /// Ports kept for each subscriber, by protocol.
     pub(crate) ports_reserved: [u32; Protocol::COUNT],
     /// Use of ports and of sessions at which a subscriber is reported, and below which it is no longer: by protocol, then
@@ -143,10 +144,13 @@ pub(crate) struct Marks {
     pub(crate) high: u32,
     /// At this much or less it is over again.
     pub(crate) low: u32,
+    /// What both are a share of.
+    pub(crate) limit: u32,
 }
 
 impl Marks {
-    const NEVER: Marks = Marks { high: u32::MAX, low: 0 };
+    /// Nothing reaches it; what was above another is not above this.
+    const NEVER: Marks = Marks { high: u32::MAX, low: u32::MAX, limit: u32::MAX };
 
     /// The threshold of a limit; none where there is no limit to have a share of.
     pub(crate) fn new(threshold: Option<Threshold>, limit: u32) -> Marks {
@@ -155,7 +159,7 @@ impl Marks {
             return Marks::NEVER;
         }
         let share = |percent: u8| u64::from(limit) * u64::from(percent);
-        Marks { high: (share(high_percent).div_ceil(100) as u32).max(1), low: (share(low_percent) / 100) as u32 }
+        Marks { high: (share(high_percent).div_ceil(100) as u32).max(1), low: (share(low_percent) / 100) as u32, limit }
     }
 }
 
@@ -169,10 +173,17 @@ impl ClassFacts {
             memory_max: limits.memory_max,
             new_mappings: BucketRate::new(limits.new_mappings),
             new_sessions: BucketRate::new(limits.new_sessions),
+            has_marks: limits.threshold.is_some(),
             ports_reserved: limits.ports_reserved,
             marks: [mark(udp), mark(tcp), mark(icmp), mark(limits.sessions_max)],
             penalty: limits.penalty,
         }
+    }
+
+    /// Whether anything of its subscribers is reported from some share on.
+    #[inline]
+    pub(crate) fn has_marks(&self) -> bool {
+        self.has_marks
     }
 
     /// Whether `subscriber` may have one more mapping of `protocol`, with its first session.

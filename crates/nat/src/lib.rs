@@ -26,6 +26,7 @@ mod parse;
 #[doc(hidden)]
 pub mod pieces;
 pub mod ports;
+mod pressure;
 pub mod random;
 pub mod rate_limit;
 mod rewrite;

@@ -213,6 +213,8 @@ pub struct Pool {
     pub subscribers: Vec<Prefix>,
     /// Inside realms it serves; none named means all.
     pub realms: Vec<RealmId>,
+    /// When the use of its ports is reported.
+    pub threshold: Option<Threshold>,
     /// How addresses are shared.
     pub pooling: Pooling,
     /// How ports are given out.
@@ -309,6 +311,7 @@ impl Default for Pool {
             realms: Vec::new(),
             draining: false,
             draining_addresses: Vec::new(),
+            threshold: None,
             pooling: Pooling::default(),
             allocation: Allocation::default(),
             selection: Selection::default(),

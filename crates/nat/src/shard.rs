@@ -79,6 +79,7 @@ mod steady;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use census::PoolCensus;
 
@@ -111,6 +112,7 @@ pub struct Shard {
     block_sweep: block_sweep::BlockSweep,
     /// The idle times in force.
     lifetimes: Timers,
+    watch: watch::Watch,
     timers: SteadyTimers,
     /// Of the settings, as far as classes of subscribers go: see `admission`.
     class_epoch: u8,
@@ -202,6 +204,7 @@ impl Shard {
             sweep: sweep::Sweep::default(),
             block_sweep: block_sweep::BlockSweep::default(),
             lifetimes: Timers::new(shared.settings()),
+            watch: watch::Watch::new(shared.settings()),
             class_epoch: admission::FIRST_EPOCH,
             timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
             #[cfg(test)]
@@ -248,6 +251,11 @@ impl Shard {
     /// Records what is held back (refusals that are told together, gaps), as no packet follows.
     pub fn finish_events(&mut self, now: Instant) {
         self.events.finish(now);
+    }
+
+    /// The idle times in force, without those of ports that have their own: what the settings say, or less under pressure.
+    pub fn timeouts(&self) -> crate::settings::Timeouts {
+        *self.lifetimes.in_force()
     }
 
     /// Bytes of all tables of this shard.

@@ -24,6 +24,7 @@ use crate::mapping::InternalKey;
 use crate::packet::Egress;
 use crate::ports::AddressSpec;
 use crate::ports::PortTable;
+use crate::pressure::Pressure;
 use crate::route::RouteTable;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
@@ -182,6 +183,8 @@ pub struct Shared {
     inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
     pub(crate) classes: Classes,
+    /// How full the fullest pool is.
+    pub(crate) pressure: Pressure,
     /// What each interface faces.
     facings: Vec<Facing>,
 }
@@ -306,6 +309,7 @@ impl Shared {
             outside_routes: RouteTable::new(&route_lists.outside)?,
             inside_routes: route_lists.inside.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
             next_hops,
+            pressure: Pressure::default(),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,

@@ -61,6 +61,9 @@ const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache 
 
 /// In `flags`: the record holds a subscriber.
 const IN_USE: u8 = 1 << 0;
+/// In `flags`, by protocol and for sessions: its use was reported as above a threshold.
+const ABOVE: [u8; Protocol::COUNT + 1] = [1 << 1, 1 << 2, 1 << 3, 1 << 4];
+const ABOVE_ANY: u8 = ABOVE[0] | ABOVE[1] | ABOVE[2] | ABOVE[3];
 
 /// What else is known of a subscriber: beside its record, as it is seldom asked.
 #[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +124,21 @@ impl Subscriber {
     #[inline]
     pub(crate) fn active_block(&self, protocol: Protocol) -> Option<Block> {
         Block::from_number(self.active[protocol.index()])
+    }
+
+    /// Whether its use of this (by protocol index; [`Protocol::COUNT`]: sessions) is above a threshold, as was reported.
+    pub(crate) fn is_above(&self, mark: usize) -> bool {
+        self.flags & ABOVE[mark] != 0
+    }
+
+    /// Whether any use of it is.
+    #[inline]
+    pub(crate) fn is_above_any(&self) -> bool {
+        self.flags & ABOVE_ANY != 0
+    }
+
+    pub(crate) fn set_above(&mut self, mark: usize, is_above: bool) {
+        self.flags = if is_above { self.flags | ABOVE[mark] } else { self.flags & !ABOVE[mark] };
     }
 
     /// Mappings of all protocols.

@@ -74,7 +74,6 @@ impl Timers {
 
     /// What holds now, without the ports that have their own.
     #[inline]
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing measures the pressure yet"))]
     pub(crate) fn in_force(&self) -> &Timeouts {
         &self.in_force
     }
@@ -124,7 +123,6 @@ impl Timers {
     /// Shortens what may be shortened, by how much of the fullest pool's ports are in use of each protocol, in percent. From
     /// `adapt_above_percent` on, where all is as configured, to a full pool, where the RFCs' bounds hold, evenly. Timers
     /// configured below these bounds stay as they are. Whether anything changed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing measures the pressure yet"))]
     pub(crate) fn adapt(&mut self, used_percent: [u8; Protocol::COUNT]) -> bool {
         let Some(above) = self.configured.adapt_above_percent else { return false };
         let shortened = |protocol: Protocol, configured: Duration, floor: Duration| {

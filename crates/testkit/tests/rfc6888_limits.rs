@@ -11,10 +11,13 @@ use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::event::Cause;
+use nat::event::EventKind;
 use nat::settings::Class;
 use nat::settings::PortTimeout;
 use nat::settings::Rate;
 use nat::settings::SubscriberLimits;
+use nat::settings::Threshold;
 use nat::types::Side;
 use nat::view::SubscriberView;
 use rand::Rng;
@@ -280,6 +283,68 @@ fn one_answer_only_lengthens_a_session() {
     }
     bed.advance_secs(1);
     assert!(!bed.udp_reaches(E1_HTTP, external, internal));
+}
+
+/// Threshold events of all workers since the last time: kind, cause and percent.
+fn crossings(bed: &mut Bed) -> Vec<(EventKind, Cause, u32)> {
+    let workers = bed.shards().count();
+    let events = (0..workers).flat_map(|worker| bed.take_events(worker, usize::MAX)).collect::<Vec<_>>();
+    let is_crossing = |kind| matches!(kind, EventKind::ThresholdReached | EventKind::ThresholdCleared);
+    let found = events.into_iter().filter(|event| is_crossing(event.kind));
+    found.map(|event| (event.kind, event.cause, event.amount)).collect()
+}
+
+#[test]
+fn a_subscriber_that_crosses_a_threshold_is_told_once_each_way() {
+    covers!("6888-REQ-11c");
+    let threshold = Some(Threshold { high_percent: 80, low_percent: 50 });
+    let limits = SubscriberLimits { ports_max: [10; 3], sessions_max: 40, threshold, ..SubscriberLimits::default() };
+    let mut bed = Bed::new(limited(limits).short_timers()).record_events(10_000);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 7), 7);
+    assert_eq!(crossings(&mut bed), []);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 14), 10);
+    assert_eq!(crossings(&mut bed), [(EventKind::ThresholdReached, Cause::SubscriberPorts, 80)]);
+    // Sessions of one mapping, to 32 of 40.
+    for port in 1..=22 {
+        bed.inside(&build::udp(SocketAddrV4::new(I1, 10_000), SocketAddrV4::new(E2, port)).build());
+    }
+    assert_eq!(crossings(&mut bed), [(EventKind::ThresholdReached, Cause::SubscriberSessions, 80)]);
+    bed.run_out();
+    let mut over = crossings(&mut bed);
+    over.sort_by_key(|(_, cause, _)| cause.name());
+    let kinds: Vec<_> = over.iter().map(|(kind, cause, _)| (*kind, *cause)).collect();
+    let cleared = EventKind::ThresholdCleared;
+    assert_eq!(kinds, [(cleared, Cause::SubscriberPorts), (cleared, Cause::SubscriberSessions)]);
+}
+
+#[test]
+fn a_pool_that_runs_full_is_told_and_shortens_timers_no_further_than_the_rfcs_allow() {
+    covers!("6888-REQ-11c", "4787-REQ-5");
+    for workers in [1, 3] {
+        let mut settings = settings().ports(1_024, 1_123).addresses(&POOL[..1]);
+        settings.pools[0].threshold = Some(Threshold { high_percent: 90, low_percent: 80 });
+        settings.pools[0].reuse_delay = Duration::ZERO;
+        settings.timeouts.adapt_above_percent = Some(50);
+        let mut bed = Bed::new(settings).workers(workers).record_events(10_000);
+        let wait = |bed: &mut Bed| (0..40).for_each(|_| bed.advance(Duration::from_millis(100)));
+        let udp = |bed: &Bed| bed.shards().map(|shard| shard.timeouts().udp).collect::<Vec<_>>();
+        assert_eq!(opened(&mut bed, Protocol::Udp, I1, 50), 50);
+        wait(&mut bed);
+        assert_eq!((crossings(&mut bed), udp(&bed)), (vec![], vec![Duration::from_secs(300); workers]));
+        assert_eq!(opened(&mut bed, Protocol::Udp, I2, 45), 45);
+        wait(&mut bed);
+        assert_eq!(crossings(&mut bed), [(EventKind::ThresholdReached, Cause::PoolPorts, 95)]);
+        // 95 is 9/10 of the way from 50 to 100.
+        assert_eq!(udp(&bed), vec![Duration::from_secs(300 - 162); workers]);
+        assert_eq!(opened(&mut bed, Protocol::Udp, I3, 9), 5);
+        wait(&mut bed);
+        assert_eq!(udp(&bed), vec![Duration::from_secs(120); workers]);
+        bed.shards().for_each(|shard| assert_eq!(shard.timeouts().tcp_established, Duration::from_secs(7_440)));
+        bed.advance_secs(400);
+        wait(&mut bed);
+        assert_eq!(crossings(&mut bed), [(EventKind::ThresholdCleared, Cause::PoolPorts, 0)]);
+        assert_eq!(udp(&bed), vec![Duration::from_secs(300); workers]);
+    }
 }
 
 /// Churn of all kinds by 40 subscribers of three classes on one and on four workers: nobody ever has one port or session more

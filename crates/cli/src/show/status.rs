@@ -61,6 +61,21 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     traffic.flush(out)?;
     writeln!(out)?;
 
+    let mut timers = Table::new(&[("IDLE TIME IN FORCE", Left), ("", Right)]);
+    let in_force = &status.timeouts;
+    for (name, micros) in [
+        ("UDP", in_force.udp_us),
+        ("UDP, unanswered", in_force.udp_unanswered_us),
+        ("TCP, opening", in_force.tcp_opening_us),
+        ("TCP, established", in_force.tcp_established_us),
+        ("TCP, closing", in_force.tcp_closing_us),
+        ("ICMP", in_force.icmp_us),
+    ] {
+        timers.row(vec![name.to_owned(), human::duration(micros)]);
+    }
+    timers.flush(out)?;
+    writeln!(out)?;
+
     if let Some(log) = &status.event_log {
         print_log(log, out)?;
         writeln!(out)?;

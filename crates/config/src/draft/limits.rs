@@ -3,6 +3,7 @@
 use nat::Protocol;
 use nat::settings::Rate;
 use nat::settings::SubscriberLimits;
+use nat::settings::Threshold;
 use toml_edit::Item;
 
 use crate::keys::SUBSCRIBER_PORTS_MAX;
@@ -25,7 +26,34 @@ pub(crate) fn limits(section: &Section, common: &SubscriberLimits, report: &mut 
     }
     limits.new_mappings = rate(section, "new_mappings", "new_mappings_burst", common.new_mappings, report);
     limits.new_sessions = rate(section, "new_sessions", "new_sessions_burst", common.new_sessions, report);
+    if section.has("threshold") {
+        limits.threshold = threshold(section, report);
+    }
     limits
+}
+
+/// `threshold` and beside it `threshold_clear`; without one ten percent less.
+pub(crate) fn threshold(section: &Section, report: &mut Report) -> Option<Threshold> {
+    let high = section.integer("threshold", report);
+    let low = section.integer("threshold_clear", report);
+    let Some(high) = high else {
+        if let Some(low) = low.filter(|_| !section.has("threshold")) {
+            let remedy = "write threshold = 80 too, or remove it";
+            report.fault(&low.place, "is the end of no threshold", low.value.to_string(), remedy);
+        }
+        return None;
+    };
+    if let Some(low) = &low
+        && low.value >= high.value
+    {
+        let problem = format!("is not below threshold = {}", high.value);
+        let remedy = format!("write threshold_clear = {}", high.value.saturating_sub(10));
+        report.fault(&low.place, problem, low.value.to_string(), remedy);
+        return None;
+    }
+    let low = low.map_or(high.value.saturating_sub(10), |low| low.value);
+    let percent = |value| u8::try_from(value).unwrap_or(100);
+    Some(Threshold { high_percent: percent(high.value), low_percent: percent(low) })
 }
 
 /// A rate, and beside it the burst; without one a second's worth.

@@ -6,10 +6,12 @@ use nat::Protocol;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
 use nat::settings::ReuseAtOnce;
+use nat::settings::Threshold;
 use nat::types::Prefix;
 use toml_edit::Item;
 
 use crate::draft::allocation::AllocationDraft;
+use crate::draft::limits::threshold;
 use crate::draft::name;
 use crate::report::Place;
 use crate::report::Placed;
@@ -39,6 +41,7 @@ pub(crate) struct PoolDraft {
     pub(crate) allocation: AllocationDraft,
     pub(crate) filtering: [Filtering; Protocol::COUNT],
     pub(crate) parity: bool,
+    pub(crate) threshold: Option<Threshold>,
     /// Where the file says so.
     pub(crate) one_to_one: Option<Place>,
     pub(crate) reuse_delay: nat::Duration,
@@ -68,6 +71,7 @@ impl PoolDraft {
             allocation: AllocationDraft::read(section, report),
             filtering: filtering(section, report),
             parity: section.boolean("parity", report).unwrap_or_default(),
+            threshold: threshold(section, report),
             one_to_one: section
                 .boolean("one_to_one", report)
                 .unwrap_or_default()

@@ -158,7 +158,7 @@ fn timeouts(section: &Section, allow_below_rfc: bool, report: &mut Report) -> Ti
         icmp: timer("icmp"),
         unsolicited_syn: timer("unsolicited_syn"),
         fragment: timer("fragment"),
-        adapt_above_percent: None,
+        adapt_above_percent: section.integer("adapt_above", report).and_then(|found| u8::try_from(found.value).ok()),
     }
 }
 

@@ -20,6 +20,7 @@ use nat::settings::Removed;
 use nat::settings::ReuseAtOnce;
 use nat::settings::Selection;
 use nat::settings::SubscriberLimits;
+use nat::settings::Threshold;
 use nat::settings::Timeouts;
 use nat::types::RealmId;
 use toml_edit::ImDocument;
@@ -97,16 +98,19 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         icmp: Duration::from_secs(6),
         unsolicited_syn: Duration::from_secs(1),
         fragment: Duration::from_millis(250),
-        adapt_above_percent: None,
+        adapt_above_percent: Some(80),
     };
     assert_eq!(nat.timeouts, timeouts);
     let rate = |per_second, burst| Some(Rate { per_second, burst });
+    let threshold = |high_percent, low_percent| Some(Threshold { high_percent, low_percent });
+    assert_eq!(pool.threshold, threshold(95, 85));
     let subscriber = SubscriberLimits {
         ports_max: [100, 200, 20],
         sessions_max: 400,
         memory_max: 64 << 10,
         new_mappings: rate(10, 50),
         new_sessions: rate(30, 60),
+        threshold: threshold(75, 50),
         ..SubscriberLimits::default()
     };
     assert_eq!(nat.subscriber, subscriber);
@@ -117,6 +121,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         memory_max: 1 << 20,
         new_mappings: rate(1_000, 2_000),
         new_sessions: rate(30, 90),
+        threshold: threshold(90, 80),
         ..subscriber
     };
     let sensors = SubscriberLimits { ports_max: [4; 3], new_sessions: rate(1, 1), ..subscriber };

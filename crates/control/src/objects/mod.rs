@@ -40,5 +40,6 @@ pub use status::BackPressure;
 pub use status::EventLog;
 pub use status::RunState;
 pub use status::Status;
+pub use status::TimeoutsInForce;
 pub use status::Worker;
 pub use trace::TraceRecord;

@@ -73,8 +73,29 @@ pub struct Status {
     /// Where records of events go; null: nowhere.
     #[serde(default)]
     pub event_log: Option<EventLog>,
+    /// The idle times in force.
+    #[serde(default)]
+    pub timeouts: TimeoutsInForce,
     /// The workers in order.
     pub workers: Vec<Worker>,
+}
+
+/// Idle times, as they are now: those of the configuration, or less while ports are short. Ports with timers of their own are
+/// left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeoutsInForce {
+    /// UDP.
+    pub udp_us: u64,
+    /// UDP to which nothing has come back.
+    pub udp_unanswered_us: u64,
+    /// TCP before the handshake is complete.
+    pub tcp_opening_us: u64,
+    /// Established TCP.
+    pub tcp_established_us: u64,
+    /// TCP after FIN or RST.
+    pub tcp_closing_us: u64,
+    /// ICMP queries.
+    pub icmp_us: u64,
 }
 
 words!(

@@ -10,6 +10,7 @@ use control::FilteringByProtocol;
 use control::Interface;
 use control::Pool;
 use control::Status;
+use control::TimeoutsInForce;
 use control::Worker;
 use control::WorkerPackets;
 use nat::Counters;
@@ -33,6 +34,21 @@ use crate::mailbox::Snapshot;
 /// Packets with a verdict of this kind.
 pub(crate) fn packets_of(counters: &Counters, kind: VerdictKind) -> u64 {
     Verdict::ALL.iter().filter(|verdict| verdict.kind() == kind).map(|verdict| counters.of(*verdict)).sum()
+}
+
+/// The idle times in force: of the first worker, for they go by the same pools.
+fn timeouts(snapshots: &[Snapshot]) -> TimeoutsInForce {
+    snapshots.first().map_or_else(TimeoutsInForce::default, |snapshot| {
+        let timeouts = &snapshot.timeouts;
+        TimeoutsInForce {
+            udp_us: timeouts.udp.as_micros(),
+            udp_unanswered_us: timeouts.udp_unanswered.as_micros(),
+            tcp_opening_us: timeouts.tcp_opening.as_micros(),
+            tcp_established_us: timeouts.tcp_established.as_micros(),
+            tcp_closing_us: timeouts.tcp_closing.as_micros(),
+            icmp_us: timeouts.icmp.as_micros(),
+        }
+    })
 }
 
 pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
@@ -81,6 +97,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         drops_per_second: rates.drops,
         mappings_created_per_second: rates.mappings,
         event_log: instance.event_log().map(|view| event_log(view, &snapshots)),
+        timeouts: timeouts(&snapshots),
         workers: each.collect(),
     })
 }

@@ -188,8 +188,8 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
 #[test]
 fn a_threshold_is_crossed_at_its_share_and_over_at_the_lower_one() {
     let threshold = Some(Threshold { high_percent: 80, low_percent: 60 });
-    assert_eq!(Marks::new(threshold, 100), Marks { high: 80, low: 60 });
-    assert_eq!(Marks::new(threshold, 7), Marks { high: 6, low: 4 });
+    assert_eq!(Marks::new(threshold, 100), Marks { high: 80, low: 60, limit: 100 });
+    assert_eq!(Marks::new(threshold, 7), Marks { high: 6, low: 4, limit: 7 });
     assert_eq!(Marks::new(threshold, u32::MAX), Marks::NEVER);
     assert_eq!(Marks::new(None, 100), Marks::NEVER);
     assert_eq!(Marks::new(threshold, 0).high, 1, "no limit of nothing is crossed by nothing");

@@ -34,6 +34,7 @@ impl Shard {
         let record = self.subscribers.get_mut(subscriber);
         record.mappings[protocol.index()] += 1;
         record.mapping_bucket = self.shared.classes.facts(record.class).charge_mapping(record.mapping_bucket, now);
+        self.watch_subscriber(now, subscriber, protocol);
     }
 
     /// Whether the subscriber with this record may have one more flow, a session with a share of a port.
@@ -72,13 +73,16 @@ impl Shard {
         let facts = self.shared.classes.facts(record.class);
         let account = self.subscribers.account_mut(subscriber);
         account.session_bucket = facts.charge_session(account.session_bucket, now);
+        self.watch_subscriber(now, subscriber, self.mappings.get(index).protocol());
     }
 
     /// Takes so many further sessions of a mapping off the books of its owner.
-    pub(super) fn uncount_sessions(&mut self, index: u32, count: u32) {
-        let record = self.subscribers.get_mut(self.mappings.get(index).subscriber);
+    pub(super) fn uncount_sessions(&mut self, now: Instant, index: u32, count: u32) {
+        let (subscriber, protocol) = (self.mappings.get(index).subscriber, self.mappings.get(index).protocol());
+        let record = self.subscribers.get_mut(subscriber);
         debug_assert!(record.extra_sessions >= count, "every further session was counted");
         record.extra_sessions = record.extra_sessions.saturating_sub(count);
+        self.watch_subscriber(now, subscriber, protocol);
     }
 
     /// A packet of this internal endpoint ended with `verdict` because something could not be made for it.

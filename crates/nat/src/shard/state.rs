@@ -329,7 +329,10 @@ impl Shard {
             self.counters.sessions_removed += 1;
         }
         let extra = mapping.extra_count();
-        self.uncount_sessions(index, u32::from(extra));
+        if extra > 0 {
+            self.uncount_sessions(now, index, u32::from(extra));
+        }
+        self.watch_leaving(now, subscriber, key.protocol);
         let hash = self.hash_of(&key);
         let was_there = self.outbound.remove(hash, index);
         debug_assert!(was_there, "every mapping is in the outbound table");
@@ -351,13 +354,13 @@ impl Shard {
     }
 
     /// Ends a further session, and with the last one of a condemned mapping its record.
-    pub(super) fn end_extra_session(&mut self, slot: u32) {
+    pub(super) fn end_extra_session(&mut self, now: Instant, slot: u32) {
         let index = self.sessions.get(slot).mapping;
         self.sessions.remove(slot, &mut self.mappings);
         self.counters.sessions_removed += 1;
         let mapping = self.mappings.get(index);
         if !mapping.is_condemned() {
-            self.uncount_sessions(index, 1);
+            self.uncount_sessions(now, index, 1);
         } else if mapping.extra_count() == 0 {
             self.mappings.remove(index);
         }

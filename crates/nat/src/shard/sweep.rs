@@ -88,6 +88,7 @@ impl Shard {
         self.sweep_sessions(now, elapsed);
         self.sweep_flows(now, elapsed);
         self.sweep_blocks(now, elapsed);
+        self.watch(now);
         let counters = &mut self.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
@@ -172,7 +173,7 @@ impl Shard {
             let session = self.sessions.get(slot);
             let mapping = session.mapping;
             if mapping != 0 && (!session.is_alive(now) || self.mappings.get(mapping).is_condemned()) {
-                self.end_extra_session(slot);
+                self.end_extra_session(now, slot);
             }
         }
     }

@@ -1,0 +1,178 @@
+//! How full things are: pools, for thresholds and for timers that adapt; subscribers, for thresholds.
+//!
+//! Counting the ports in use of one address reads 8 KiB, so that a pool is looked at an address and protocol at a time, one a
+//! call, by the first worker alone; the others read what it found. Subscribers are looked at when something of theirs begins
+//! or ends, in the record that is at hand then.
+
+use super::Shard;
+use super::steady::SteadyTimers;
+use crate::class::Marks;
+use crate::event::Cause;
+use crate::event::Event;
+use crate::event::EventKind;
+use crate::settings::Settings;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::WorkerId;
+
+/// The worker that looks at the pools.
+const WATCHMAN: WorkerId = WorkerId(0);
+/// A round over all pools begins so long after the last one began, at the earliest.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Where the watch is in its round.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Somebody wants to know.
+    is_needed: bool,
+    begins: Instant,
+    pool: usize,
+    protocol: Protocol,
+    address: u32,
+    used: u64,
+    total: u64,
+    fullest: [u8; Protocol::COUNT],
+    /// By pool and protocol: its threshold has been crossed.
+    is_above: Box<[[bool; Protocol::COUNT]]>,
+}
+
+impl Watch {
+    pub(super) fn new(settings: &Settings) -> Watch {
+        let has_threshold = settings.pools.iter().any(|pool| pool.threshold.is_some());
+        Watch {
+            is_needed: has_threshold || settings.timeouts.adapt_above_percent.is_some(),
+            begins: Instant::ORIGIN,
+            pool: 0,
+            protocol: Protocol::Udp,
+            address: 0,
+            used: 0,
+            total: 0,
+            fullest: [0; Protocol::COUNT],
+            is_above: vec![[false; Protocol::COUNT]; settings.pools.len()].into_boxed_slice(),
+        }
+    }
+}
+
+impl Shard {
+    /// A bounded piece of the round over the pools, and what follows from the last one for the timers.
+    pub(super) fn watch(&mut self, now: Instant) {
+        if !self.watch.is_needed {
+            return;
+        }
+        if self.worker == WATCHMAN {
+            self.watch_an_address(now);
+        }
+        if self.lifetimes.adapt(self.shared.pressure.percent()) {
+            self.timers = SteadyTimers::new(self.lifetimes.in_force(), self.shared.settings().inbound_refresh);
+        }
+    }
+
+    fn watch_an_address(&mut self, now: Instant) {
+        let watch = &mut self.watch;
+        let is_start = watch.pool == 0 && watch.protocol == Protocol::Udp && watch.address == 0;
+        if is_start {
+            if now < watch.begins {
+                return;
+            }
+            watch.begins = now + ROUND;
+        }
+        let Some(facts) = self.shared.pools.get(watch.pool) else { return };
+        if watch.address < facts.count {
+            let address = facts.address(watch.address);
+            // What is leased is nobody else's, used or not.
+            let leased = if facts.blocks.is_some() { self.shared.ports.ports_leased(address) } else { 0 };
+            watch.used += u64::from(self.shared.ports.used(address, watch.protocol).max(leased));
+            watch.total += u64::from(self.shared.ports.available(address, watch.protocol));
+            watch.address += 1;
+        }
+        if watch.address >= facts.count {
+            self.pool_was_watched(now);
+        }
+    }
+
+    /// All addresses of a pool were looked at for one protocol.
+    fn pool_was_watched(&mut self, now: Instant) {
+        let Watch { pool, protocol, used, total, .. } = self.watch;
+        // Rounded down: 100 is said only when no port is left.
+        let percent = (used * 100).checked_div(total).unwrap_or(0) as u8;
+        let index = protocol.index();
+        self.watch.fullest[index] = self.watch.fullest[index].max(percent);
+        let threshold = self.shared.settings().pools.get(pool).and_then(|pool| pool.threshold);
+        if let (Some(threshold), Some(is_above)) = (threshold, self.watch.is_above.get_mut(pool)) {
+            let was_above = is_above[index];
+            is_above[index] =
+                if was_above { percent > threshold.low_percent } else { percent >= threshold.high_percent };
+            if is_above[index] != was_above {
+                let crossing =
+                    Event { pool: PoolId(pool as u16), ..crossing(!was_above, now, Cause::PoolPorts, percent) };
+                self.events.record_minor(Event { protocol: Some(protocol), ..crossing });
+            }
+        }
+        let watch = &mut self.watch;
+        (watch.address, watch.used, watch.total) = (0, 0, 0);
+        match protocol {
+            Protocol::Udp => watch.protocol = Protocol::Tcp,
+            Protocol::Tcp => watch.protocol = Protocol::Icmp,
+            Protocol::Icmp => (watch.protocol, watch.pool) = (Protocol::Udp, pool + 1),
+        }
+        if watch.pool >= self.shared.pools.len() {
+            watch.pool = 0;
+            self.shared.pressure.set(core::mem::take(&mut watch.fullest));
+        }
+    }
+
+    /// Compares what a subscriber uses with its thresholds. To be called when its mappings of `protocol` or its sessions have
+    /// become others.
+    #[inline]
+    pub(super) fn watch_subscriber(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        let record = self.subscribers.get(subscriber);
+        if self.shared.classes.facts(record.class).has_marks() || record.is_above_any() {
+            self.compare_with_marks(now, subscriber, protocol, 0);
+        }
+    }
+
+    /// [`Shard::watch_subscriber`] just before a mapping of it is taken off the books, with which it may go itself.
+    #[inline]
+    pub(super) fn watch_leaving(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        if self.subscribers.get(subscriber).is_above_any() {
+            self.compare_with_marks(now, subscriber, protocol, 1);
+        }
+    }
+
+    #[inline(never)]
+    fn compare_with_marks(&mut self, now: Instant, subscriber: u32, protocol: Protocol, less: u32) {
+        let record = self.subscribers.get(subscriber);
+        let marks = self.shared.classes.facts(record.class).marks;
+        let ports = (protocol.index(), record.mappings[protocol.index()], Cause::SubscriberPorts, Some(protocol));
+        let sessions = (Protocol::COUNT, record.sessions(), Cause::SubscriberSessions, None);
+        for (mark, used, cause, protocol) in [ports, sessions] {
+            let used = used.saturating_sub(less);
+            let Marks { high, low, limit } = marks[mark];
+            let record = self.subscribers.get_mut(subscriber);
+            let was_above = record.is_above(mark);
+            let is_above = if was_above { used > low } else { used >= high };
+            if is_above == was_above {
+                continue;
+            }
+            record.set_above(mark, is_above);
+            let percent = (u64::from(used) * 100).checked_div(u64::from(limit)).unwrap_or(0).min(100) as u8;
+            let event = Event {
+                realm: RealmId(record.realm),
+                subscriber: record.address.into(),
+                pool: PoolId(record.pool),
+                protocol,
+                ..crossing(is_above, now, cause, percent)
+            };
+            self.events.record_minor(event);
+        }
+    }
+}
+
+/// A threshold was crossed, upwards or back.
+fn crossing(upwards: bool, now: Instant, cause: Cause, percent: u8) -> Event {
+    let kind = if upwards { EventKind::ThresholdReached } else { EventKind::ThresholdCleared };
+    Event { amount: u32::from(percent), ..Event::new(kind, now).because(cause) }
+}
