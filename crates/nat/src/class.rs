@@ -10,7 +10,6 @@ use zerocopy::FromZeros;
 use crate::route::RouteError;
 use crate::route::RouteTable;
 use crate::settings::Class;
-use crate::settings::Penalty;
 use crate::settings::Rate;
 use crate::settings::SubscriberLimits;
 use crate::settings::Threshold;
@@ -112,7 +111,7 @@ fn ticks(at: Instant) -> u64 {
     at.as_micros().wrapping_mul(TICKS_PER_MICRO)
 }
 
-/// What the packet path needs of a class, one cache line, and behind it what only refusals and new subscribers need.
+/// What the packet path needs of a class, one cache line, and behind it what only thresholds need.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClassFacts {
@@ -124,18 +123,13 @@ pub(crate) struct ClassFacts {
     new_mappings: BucketRate,
     new_sessions: BucketRate,
     has_marks: bool,
-    /// Ports kept for each subscriber, by protocol.
-    pub(crate) ports_reserved: [u32; Protocol::COUNT],
     /// Use of ports and of sessions at which a subscriber is reported, and below which it is no longer: by protocol, then
     /// sessions. The numbers are those of the first above and of the last below.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
-    pub(crate) penalty: Option<Penalty>,
 }
 
-const _: () = assert!(
-    core::mem::offset_of!(ClassFacts, ports_reserved) <= 64,
-    "what every new mapping asks is in the first cache line"
-);
+const _: () =
+    assert!(core::mem::offset_of!(ClassFacts, marks) <= 64, "what every new mapping asks is in the first cache line");
 
 /// A threshold in numbers; with hysteresis, so that use that goes up and down around one number is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,9 +168,7 @@ impl ClassFacts {
             new_mappings: BucketRate::new(limits.new_mappings),
             new_sessions: BucketRate::new(limits.new_sessions),
             has_marks: limits.threshold.is_some(),
-            ports_reserved: limits.ports_reserved,
             marks: [mark(udp), mark(tcp), mark(icmp), mark(limits.sessions_max)],
-            penalty: limits.penalty,
         }
     }
 

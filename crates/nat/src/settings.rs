@@ -8,7 +8,6 @@ use crate::flow_rule::FlowRule;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
-use crate::types::PoolId;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -461,12 +460,8 @@ pub struct SubscriberLimits {
     pub new_mappings: Option<Rate>,
     /// New sessions in existing mappings, opened from either side (RFC 6888 REQ-5b).
     pub new_sessions: Option<Rate>,
-    /// Ports of the paired address that are kept for the subscriber while others use up the rest, by [`Protocol::index`].
-    pub ports_reserved: [u32; Protocol::COUNT],
     /// When the subscriber's use of what is limited here is reported.
     pub threshold: Option<Threshold>,
-    /// What becomes of who is refused again and again.
-    pub penalty: Option<Penalty>,
 }
 
 impl Default for SubscriberLimits {
@@ -477,9 +472,7 @@ impl Default for SubscriberLimits {
             memory_max: u64::MAX,
             new_mappings: None,
             new_sessions: None,
-            ports_reserved: [0; Protocol::COUNT],
             threshold: None,
-            penalty: None,
         }
     }
 }
@@ -513,19 +506,6 @@ pub struct Threshold {
     pub high_percent: u8,
     /// Below `high_percent`.
     pub low_percent: u8,
-}
-
-/// Who is refused so often within such a time gets its new mappings from another pool for a while.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Penalty {
-    /// The pool offenders get.
-    pub pool: PoolId,
-    /// Refusals that make an offender, at least 1.
-    pub refusals: u32,
-    /// Within this time.
-    pub within: Duration,
-    /// For so long.
-    pub lasts: Duration,
 }
 
 /// The idle time of sessions with these destination ports (of TCP: of established ones).

@@ -342,7 +342,9 @@ fn a_pool_that_runs_full_is_told_and_shortens_timers_no_further_than_the_rfcs_al
         bed.shards().for_each(|shard| assert_eq!(shard.timeouts().tcp_established, Duration::from_secs(7_440)));
         bed.advance_secs(400);
         wait(&mut bed);
-        assert_eq!(crossings(&mut bed), [(EventKind::ThresholdCleared, Cause::PoolPorts, 0)]);
+        // Told in the middle of the sweep, with what was left then.
+        let over = crossings(&mut bed);
+        assert!(matches!(over[..], [(EventKind::ThresholdCleared, Cause::PoolPorts, 0..=80)]), "{over:?}");
         assert_eq!(udp(&bed), vec![Duration::from_secs(300); workers]);
     }
 }
