@@ -28,6 +28,8 @@ impl Shard {
         let settings = shared.settings();
         self.timers = SteadyTimers::new(&settings.timeouts, settings.inbound_refresh);
         self.lifetimes = Timers::new(settings);
+        // Pools may be others: one that is above its threshold is told again.
+        self.watch = super::watch::Watch::new(settings);
         self.forget_classes();
         self.fragments.set_timeout(settings.timeouts.fragment);
         self.syns.set_delay(settings.timeouts.unsolicited_syn);

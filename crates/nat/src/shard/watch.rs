@@ -80,8 +80,8 @@ impl Shard {
             watch.begins = now + ROUND;
         }
         let Some(facts) = self.shared.pools.get(watch.pool) else { return };
-        if watch.address < facts.count {
-            let address = facts.address(watch.address);
+        // Of addresses that give nothing out any more it does not matter how full they are.
+        if let Some(&address) = self.shared.choices(facts).get(watch.address as usize) {
             // What is leased is nobody else's, used or not.
             let leased = if facts.blocks.is_some() { self.shared.ports.ports_leased(address) } else { 0 };
             watch.used += u64::from(self.shared.ports.used(address, watch.protocol).max(leased));
