@@ -84,7 +84,7 @@ pub struct Pool {
     pub draining: bool,
     /// Subscribers with at least one mapping.
     pub subscribers: u64,
-    /// External ports in use or at rest over all addresses; those of forwards are not counted.
+    /// External ports in use or at rest over all addresses.
     pub ports_used: PerProtocol,
     /// External ports there are over all addresses.
     pub ports_total: PerProtocol,
