@@ -20,6 +20,7 @@ use wire::ethernet::MacAddress;
 use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log::EventLogView;
+use crate::event_log::names_of;
 use crate::links::InterfaceLink;
 use crate::mailbox::Asker;
 use crate::mailbox::Question;
@@ -126,6 +127,9 @@ impl Instance {
 
     /// Says what the workers go by from now on.
     pub fn set_shared(&self, shared: Arc<Shared>) {
+        if let Some(log) = self.event_log() {
+            log.handle.set_names(names_of(shared.settings()));
+        }
         *lock(&self.shared) = shared;
     }
 

@@ -2,6 +2,7 @@
 
 use mem::ring::Producer;
 
+use super::Cause;
 use super::Event;
 use super::EventKind;
 use super::refusals::Refusal;
@@ -57,6 +58,9 @@ pub(crate) struct EventLog {
     /// Numbers given to events that were lost since the last gap was told.
     untold: u64,
     refusals: Refusals,
+    /// Configurations adopted so far, and how many of them are told.
+    adopted: u32,
+    adopted_told: u32,
     counters: EventCounters,
 }
 
@@ -79,6 +83,8 @@ impl EventLog {
             next: 1,
             untold: 0,
             refusals: Refusals::new(settings.refusal_interval, hash),
+            adopted: 0,
+            adopted_told: 0,
             counters: EventCounters::default(),
         }
     }
@@ -192,6 +198,11 @@ impl EventLog {
         }
     }
 
+    /// The worker goes by another configuration from now on; told with the next housekeeping.
+    pub(crate) fn adopt(&mut self) {
+        self.adopted += 1;
+    }
+
     /// Shows the exporter what was recorded since the last time. Call it at the end of a round.
     #[inline]
     pub(crate) fn publish(&mut self) {
@@ -208,6 +219,11 @@ impl EventLog {
         }
         self.policy = settings.back_pressure;
         self.refusals.set_interval(settings.refusal_interval);
+        if self.adopted != self.adopted_told {
+            self.adopted_told = self.adopted;
+            let event = Event::new(EventKind::ConfigurationAdopted, now).because(Cause::Configuration);
+            self.record_minor(Event { amount: self.adopted, ..event });
+        }
         if let Some(event) = self.refusals.next_due(now) {
             self.record_minor(event);
         }

@@ -202,3 +202,18 @@ fn names_are_those_of_a_contract_and_none_occurs_twice() {
     // A verdict may well be called like a direction; the kind tells them apart.
     assert_eq!((names.len(), numbers.len()), (causes.len() - 2, causes.len()));
 }
+
+#[test]
+fn each_configuration_that_is_adopted_is_told_once_with_its_number() {
+    let (mut log, mut consumer) = log(BackPressure::Refuse);
+    for generation in 1..=2 {
+        log.adopt();
+        log.maintain(at(generation), &EventSettings::default());
+        log.maintain(at(generation), &EventSettings::default());
+    }
+    let events = taken(&mut log, &mut consumer);
+    assert_eq!(
+        events.iter().map(|event| (event.kind, event.amount)).collect::<Vec<_>>(),
+        [(EventKind::ConfigurationAdopted, 1), (EventKind::ConfigurationAdopted, 2),]
+    );
+}
