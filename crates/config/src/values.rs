@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
 
 use nat::Duration;
+use nat::flow_rule::Target;
 use nat::types::Prefix;
 
 /// Why a text is not such a value. The texts fit after the name of a key: "is not a duration".
@@ -33,6 +34,9 @@ pub enum ValueError {
     /// An address without prefix length.
     #[error("has no prefix length")]
     NoLength,
+    /// A share of nothing.
+    #[error("has weight 0, so that it would get nothing")]
+    WeightZero,
     /// Port 0.
     #[error("contains port 0, which no packet may use")]
     PortZero,
@@ -150,6 +154,37 @@ pub fn ports(text: &str) -> Result<RangeInclusive<u16>, ValueError> {
         return Err(ValueError::PortZero);
     }
     Ok(low..=high)
+}
+
+/// Where packets are redirected to: `192.0.2.53`, `192.0.2.53:5353`, `192.0.2.53:5353 weight 3`.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form.
+pub fn target(text: &str) -> Result<Target, ValueError> {
+    const FORM: ValueError = ValueError::Form("a target");
+    let (place, weight) = match text.trim().split_once(" weight ") {
+        Some((place, weight)) => (place.trim(), weight.trim()),
+        None => (text.trim(), "1"),
+    };
+    let weight = match split_number(weight) {
+        (digits, "") => u32::try_from(number(digits, "a target")?).map_err(|_| ValueError::TooLarge)?,
+        _ => return Err(FORM),
+    };
+    if weight == 0 {
+        return Err(ValueError::WeightZero);
+    }
+    let (host, port) = match place.split_once(':') {
+        Some((host, port)) => {
+            let range = ports(port)?;
+            if range.start() != range.end() {
+                return Err(FORM);
+            }
+            (host, Some(*range.start()))
+        }
+        None => (place, None),
+    };
+    let host: Ipv4Addr = host.parse().map_err(|_| FORM)?;
+    Ok(Target { address: host.to_bits(), port, weight })
 }
 
 /// One IPv4 address.

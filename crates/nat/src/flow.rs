@@ -186,6 +186,19 @@ impl Flow {
         self.life = expires.as_micros().min(INSTANT_MAX) << 16 | self.life & 0xffff;
     }
 
+    /// Whether it is the established flow of this inside five-tuple, and its destination stays.
+    #[inline(always)]
+    pub(crate) fn is_steady_inside(&self, key: &InsideKey) -> bool {
+        let near = key.near | (TcpState::Established as u64) << 48;
+        ((self.internal ^ key.internal) | (self.near ^ near)) == 0 && !self.is_twice()
+    }
+
+    /// Whether it is the established flow of this outside five-tuple, and its destination stays.
+    #[inline(always)]
+    pub(crate) fn is_steady_outside(&self, key: &OutsideKey) -> bool {
+        self.is_in_use() && self.outside_key() == *key && self.state() == TcpState::Established && !self.is_twice()
+    }
+
     fn inside_key(&self) -> InsideKey {
         InsideKey { internal: self.internal, near: self.near & ENDPOINT }
     }
@@ -266,14 +279,36 @@ impl FlowStore {
     }
 
     #[inline]
-    fn inside_hash(&self, key: &InsideKey) -> u64 {
+    pub(crate) fn inside_hash(&self, key: &InsideKey) -> u64 {
         self.hash.hash(key.internal, key.near)
     }
 
     #[inline]
-    fn outside_hash(&self, key: &OutsideKey) -> u64 {
+    pub(crate) fn outside_hash(&self, key: &OutsideKey) -> u64 {
         let ports = u64::from(key.external.1) << 32 | u64::from(key.far.1) << 16 | key.protocol as u64;
         self.hash.hash(u64::from(key.external.0) << 32 | u64::from(key.far.0), ports)
+    }
+
+    /// Asks for the line of a hash, of the outside's table or of the inside's.
+    #[inline(always)]
+    pub(crate) fn prefetch_table(&self, outside: bool, hash: u64) {
+        if outside { self.outside.prefetch(hash) } else { self.inside.prefetch(hash) }
+    }
+
+    /// The flow that would be tried first for a hash; 0 when there is none.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, outside: bool, hash: u64) -> u32 {
+        let table = if outside { &self.outside } else { &self.inside };
+        match table.candidate(hash) {
+            (0, true) => table.first_candidate(hash).unwrap_or(0),
+            (found, _) => found,
+        }
+    }
+
+    /// Asks for a record, to be written.
+    #[inline(always)]
+    pub(crate) fn prefetch_write(&self, index: u32) {
+        self.records.prefetch_write(index as usize);
     }
 
     /// The flow of an inside five-tuple, alive or not.

@@ -64,6 +64,7 @@ mod dependent;
 mod dormant;
 mod errors;
 mod explain;
+mod flow_steady;
 mod fragment_path;
 mod inbound;
 mod local;
@@ -286,6 +287,9 @@ impl Shard {
         let clock = self.timers.at(now);
         self.look_at(&mut looks, burst);
         self.aim(&mut looks, burst.len());
+        if looks.unsettled | looks.shared != 0 && !self.flows.is_empty() {
+            self.find_flows(&mut looks, burst);
+        }
         if looks.further != 0 && looks.further == looks.unsettled {
             // Most of them have a mapping, only not in its home bucket.
             self.find_further(&mut looks);
@@ -329,7 +333,15 @@ impl Shard {
             && let Some(header) = packet.bytes.first_chunk_mut::<HEADERS>()
         {
             let length = be16::<2>(header);
-            let (egress, verdict) = if is_unsettled {
+            let (egress, verdict) = if looks.flows >> i & 1 != 0 {
+                let flow = looks.flow[i];
+                if kind.is_out() {
+                    let realm = self.shared.realm_of(packet.meta.ingress);
+                    (self.steady_flow_out(clock, header, kind, flow, realm), Verdict::Outbound)
+                } else {
+                    (self.steady_flow_in(clock, header, kind, flow), Verdict::Inbound)
+                }
+            } else if is_unsettled {
                 (self.open_usual(now, header, looks, i), Verdict::Outbound)
             } else if kind.is_out() {
                 (

@@ -59,3 +59,18 @@ fn address_sets_are_single_ranges_or_prefixes() {
     assert_eq!(addresses("203.0.113.9-203.0.113.1"), Err(ValueError::Reversed));
     assert_eq!(addresses("203.0.113.1/28"), Err(ValueError::HostBits));
 }
+
+#[test]
+fn targets_have_an_address_and_may_have_port_and_weight() {
+    let of = |address: [u8; 4], port, weight| Ok(Target { address: u32::from_be_bytes(address), port, weight });
+    assert_eq!(target("192.0.2.53"), of([192, 0, 2, 53], None, 1));
+    assert_eq!(target("192.0.2.53:5353"), of([192, 0, 2, 53], Some(5_353), 1));
+    assert_eq!(target(" 192.0.2.53 weight 3 "), of([192, 0, 2, 53], None, 3));
+    assert_eq!(target("192.0.2.53:53 weight 10"), of([192, 0, 2, 53], Some(53), 10));
+    assert_eq!(target("192.0.2.53 weight 0"), Err(ValueError::WeightZero));
+    assert_eq!(target("192.0.2.53:0"), Err(ValueError::PortZero));
+    for wrong in ["", "a", "192.0.2.53:53-54", "192.0.2.53 weight", "192.0.2.53 weight x", "192.0.2.0/24"] {
+        assert!(target(wrong).is_err(), "{wrong}");
+    }
+    assert_eq!(target("192.0.2.53 weight 5000000000"), Err(ValueError::TooLarge));
+}

@@ -107,6 +107,14 @@ pub(super) struct Looks {
     pub(super) unsettled: u64,
     /// A bit for each unsettled packet with a port in view.
     pub(super) aimed: u64,
+    /// A bit for each packet from outside to an external endpoint that flows of this worker share.
+    pub(super) shared: u64,
+    /// A bit for each packet with a flow in view.
+    pub(super) flows: u64,
+    /// Of packets that may have a flow: its hash.
+    pub(super) flow_hash: [u64; BURST_MAX],
+    /// Of those with a flow in view: its record.
+    pub(super) flow: [u32; BURST_MAX],
     /// Of unsettled packets, as all below: the realm they come from.
     pub(super) realm: [RealmId; BURST_MAX],
     /// Their subscribers' hashes.
@@ -128,6 +136,10 @@ impl Default for Looks {
             further: 0,
             unsettled: 0,
             aimed: 0,
+            shared: 0,
+            flows: 0,
+            flow_hash: [0; BURST_MAX],
+            flow: [0; BURST_MAX],
             realm: [RealmId(0); BURST_MAX],
             subscriber_hash: [0; BURST_MAX],
             subscriber: [0; BURST_MAX],
@@ -288,6 +300,7 @@ impl Shard {
     pub(super) fn look_at(&self, looks: &mut Looks, burst: &[Packet<'_>]) {
         let count = burst.len().min(BURST_MAX);
         (looks.further, looks.unsettled, looks.aimed) = (0, 0, 0);
+        (looks.shared, looks.flows) = (0, 0);
         for (i, packet) in burst[..count].iter().enumerate() {
             (looks.kind[i], looks.place[i]) = self.look(packet);
         }
@@ -320,7 +333,10 @@ impl Shard {
                 match self.shared.ports.lookup_at(looks.place[i] as usize) {
                     None => 0,
                     // Flows are told by more than the port table knows: see `dependent`.
-                    Some((worker, MappingIndex::SHARED)) if worker == self.worker => 0,
+                    Some((worker, MappingIndex::SHARED)) if worker == self.worker => {
+                        looks.shared |= 1 << i;
+                        0
+                    }
                     Some((worker, record)) if worker == self.worker => record.0,
                     Some((worker, record)) => {
                         aim_abroad(looks, i, worker, record);
@@ -436,7 +452,7 @@ fn aim_abroad(looks: &mut Looks, i: usize, worker: WorkerId, record: MappingInde
 
 /// The numbers of a TCP segment; of anything else, whatever stands in their place.
 #[inline(always)]
-fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
+pub(super) fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
     let headers = 20 + u32::from(header[32] >> 4) * 4;
     tcp::Segment {
         sequence: be32::<24>(header),
