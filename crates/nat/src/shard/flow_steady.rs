@@ -94,6 +94,9 @@ impl Shard {
         if be16::<2>(header) > hop.mtu {
             return None;
         }
+        if self.lifetimes.own(protocol(kind), be16::<22>(header)).is_some() {
+            return None;
+        }
         let key = inside_key(header, kind, realm);
         let flow = self.flows.get_mut(index);
         if !flow.is_steady_inside(&key) || flow.expires() <= clock.due[usize::from(is_tcp)] {
@@ -117,6 +120,9 @@ impl Shard {
         index: u32,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
+        if self.lifetimes.own(protocol(kind), be16::<20>(header)).is_some() {
+            return None;
+        }
         let key = outside_key(header, kind);
         let flow = self.flows.get_mut(index);
         if !flow.is_steady_outside(&key) || flow.expires() <= clock.due[usize::from(is_tcp)] {

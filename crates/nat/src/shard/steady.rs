@@ -183,7 +183,7 @@ pub(super) struct SteadyTimers {
     /// its last minutes (RFC 7857 §2).
     margin: [Duration; 2],
     /// Whether packets from outside restart the timer (RFC 4787 §4.3 REQ-6).
-    inbound_refresh: [bool; 2],
+    pub(super) inbound_refresh: [bool; 2],
 }
 
 impl SteadyTimers {
@@ -199,9 +199,9 @@ impl SteadyTimers {
 /// What the timers mean for one burst.
 pub(super) struct SteadyClock {
     /// Where sessions that are used now end.
-    end: [Instant; 2],
+    pub(super) end: [Instant; 2],
     /// Sessions that end by then are not as usual.
-    due: [Instant; 2],
+    pub(super) due: [Instant; 2],
 }
 
 impl SteadyTimers {

@@ -10,6 +10,9 @@ use wire::verify;
 
 use crate::Counters;
 use crate::blocks::BlockSize;
+use crate::flow_rule::FlowAction;
+use crate::flow_rule::FlowRule;
+use crate::flow_rule::Target;
 use crate::packet::Egress;
 use crate::packet::Outcome;
 use crate::packet::Packet;
@@ -275,6 +278,62 @@ fn with(allocation: Allocation) -> Settings {
     settings.pools[0].allocation = allocation;
     settings.pools[0].subscribers = vec![Prefix::new([100, 64, 0, 0].into(), 24).expect("a length")];
     settings
+}
+
+/// Flows to one of the remote endpoints share ports, and those to another go elsewhere.
+fn with_flows() -> Settings {
+    let mut settings = settings();
+    let rule = |last, action| FlowRule {
+        protocol: None,
+        source: Prefix::ALL,
+        destination: Prefix::host([198, 51, 100, last].into()),
+        ports: (80, 80),
+        action,
+    };
+    let target = Target { address: u32::from_be_bytes([198, 51, 100, 77]), port: None, weight: 1 };
+    settings.flow_rules = vec![rule(1, FlowAction::EndpointDependent), rule(3, FlowAction::Targets(vec![target]))];
+    settings.limits.flows_max = 100;
+    settings.pools[0].shared_ports_min = 2;
+    settings
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn the_ways_of_flows_decide_alike(
+        bursts in prop::collection::vec(prop::collection::vec(spec(), 1..24), 1..24),
+        inbound_refresh in any::<bool>(),
+    ) {
+        compare(&Settings { inbound_refresh, ..with_flows() }, &bursts);
+    }
+}
+
+#[test]
+fn packets_of_established_flows_take_the_short_way() {
+    let usual = |inside, tcp, flags| Spec {
+        inside,
+        tcp,
+        flow: 1,
+        remote: 0,
+        flags,
+        payload: 10,
+        ttl: 64,
+        odd: 1,
+        sequence: 100,
+        pause: 0,
+        record: 0,
+    };
+    let mut bursts = vec![
+        vec![usual(true, true, 0x02), usual(true, false, 0)],
+        vec![usual(false, true, 0x12), usual(false, false, 0)],
+    ];
+    for _ in 0..10 {
+        bursts.push(vec![usual(true, true, 0x10), usual(true, false, 0)]);
+        bursts.push(vec![usual(false, true, 0x10), usual(false, false, 0)]);
+    }
+    // All but those that open and establish.
+    assert_eq!(compare(&with_flows(), &bursts), 40 + 1);
 }
 
 /// The comparison above would show nothing if no packet ever took the short way.
