@@ -275,6 +275,7 @@ fn parse_text<T>(
     let remedy = match &error {
         ValueError::Reversed => "write the lower end first".to_owned(),
         ValueError::PortZero => "start at 1 or above".to_owned(),
+        ValueError::WeightZero => "write a weight of 1 or more, or leave the target out".to_owned(),
         ValueError::Length => "write a length from 0 to 32".to_owned(),
         ValueError::NoLength => format!("write \"{}/24\" with the length of the prefix", text.value.trim()),
         ValueError::HostBits => match values::address_in_prefix(&text.value) {
