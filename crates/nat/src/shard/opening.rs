@@ -54,7 +54,7 @@ struct Wanted {
 }
 
 /// The numbers of the bits that are set.
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+pub(super) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let next = set.trailing_zeros() as usize;
         set &= set.wrapping_sub(1);
