@@ -24,12 +24,17 @@ use nat::Shared;
 use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventCounters;
+use nat::rules::Match;
+use nat::rules::PortRange;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
+use nat::settings::FilterAction;
+use nat::settings::FilterRule;
 use nat::settings::Limits;
 use nat::settings::Pool;
 use nat::types::AddressIndex;
 use nat::types::MappingIndex;
+use nat::types::Prefix;
 use nat::types::Side;
 use nat::types::WorkerId;
 use rand::Rng;
@@ -131,6 +136,8 @@ pub struct Options {
     pub seconds: f64,
     /// Where events go.
     pub events: EventsTo,
+    /// Packet filters, all of which let the traffic pass.
+    pub filters: u32,
 }
 
 /// The result, in the fixed fields of the design.
@@ -144,6 +151,8 @@ pub struct Report {
     pub sessions: u64,
     /// Workers.
     pub workers: usize,
+    /// Packet filters in force.
+    pub filters: u32,
     /// Packets in the timed part.
     pub packets: u64,
     /// Million packets a second, all workers.
@@ -271,6 +280,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
             subscribers_max: (per_worker / MAPPINGS_PER_SUBSCRIBER) as u32 + CHURN_SUBSCRIBERS + 64,
             ..Limits::default()
         },
+        filters: filters(options.filters),
         ..Settings::default()
     };
     // What is measured is how fast events can be recorded and taken, not how refusals are.
@@ -283,6 +293,32 @@ pub(crate) fn settings(options: &Options) -> Settings {
         _ => nat::Duration::from_secs(86_400),
     };
     settings
+}
+
+/// Filters as an operator has them: many that deny services and hosts nobody here talks to, and every fourth one permits what
+/// subscribers do.
+fn filters(count: u32) -> Vec<FilterRule> {
+    let prefix = |address: u32, length: u8| Prefix::new(Ipv4Addr::from_bits(address), length).unwrap_or(Prefix::ALL);
+    let filter = |i: u32| {
+        // From 198.51.0.0 on, where none of the servers is; subscribers are in 10.0.0.0/8.
+        let host = prefix(0xc633_0000 + i / 4, 32);
+        let (matches, action) = match i % 4 {
+            0 => (Match { source: prefix(0x0a00_0000 + i * 4, 28), ..Match::ALL }, FilterAction::Permit),
+            1 => (Match { destination: host, ..Match::ALL }, FilterAction::Deny),
+            2 => (
+                Match {
+                    protocol: Some(6),
+                    destination: host,
+                    destination_ports: PortRange { first: 137, last: 139 },
+                    ..Match::ALL
+                },
+                FilterAction::Deny,
+            ),
+            _ => (Match { source: prefix(0x6440_0000 + i, 32), destination: host, ..Match::ALL }, FilterAction::Deny),
+        };
+        FilterRule { matches, action, out: true, back: true }
+    };
+    (0..count).map(filter).collect()
 }
 
 /// What one worker measured.
@@ -390,6 +426,7 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
         allocation: options.allocation,
         sessions,
         workers: results.len(),
+        filters: options.filters,
         packets,
         mpps,
         mpps_per_worker,
@@ -879,6 +916,7 @@ mod tests {
         workers: 2,
         seconds: 0.01,
         events: EventsTo::Nowhere,
+        filters: 0,
     };
 
     #[test]

@@ -236,6 +236,7 @@ fn settings(options: &Options, workers: usize) -> Settings {
         workers,
         seconds,
         events: EventsTo::Nowhere,
+        filters: 0,
     })
 }
 

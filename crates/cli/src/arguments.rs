@@ -126,6 +126,9 @@ pub struct BenchEngine {
     /// What becomes of the events: there are none, a thread takes and forgets them, or one makes lines of them
     #[arg(long, value_enum, default_value_t = BenchEvents::Nowhere)]
     pub events: BenchEvents,
+    /// Packet filters, all of which let the traffic pass
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub filters: u32,
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,

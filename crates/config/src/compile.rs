@@ -63,7 +63,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     let reaches = check::reaches(&draft, &routes);
     let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
     check::forwards::check(&draft, &addresses, &reaches, is_network_clean, &mut report);
-    let pass_rules = check::rules::check(&draft.rules, &reaches, is_network_clean, &mut report);
+    let rules = check::rules::check(&draft, &reaches, is_network_clean, &mut report);
     check::classes::check(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
@@ -91,7 +91,9 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
             classes: draft.classes.iter().filter_map(|it| class(it, &realm_names)).collect(),
             realm_names,
-            pass_rules,
+            pass_rules: rules.pass_rules,
+            rules: rules.rules,
+            filters: rules.filters,
             flow_rules: Vec::new(),
             timeouts: singles.timeouts,
             limits,

@@ -22,6 +22,7 @@ use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::port_timeout::PortTimeoutDraft;
 use crate::draft::route::RouteDraft;
+use crate::draft::rule::FilterDraft;
 use crate::draft::rule::RuleDraft;
 use crate::draft::singles::Singles;
 use crate::keys::REPEATS_MAX;
@@ -40,6 +41,7 @@ pub(crate) struct Draft {
     pub(crate) pools: Vec<PoolDraft>,
     pub(crate) forwards: Vec<ForwardDraft>,
     pub(crate) rules: Vec<RuleDraft>,
+    pub(crate) filters: Vec<FilterDraft>,
     pub(crate) classes: Vec<ClassDraft>,
     pub(crate) port_timeouts: Vec<PortTimeoutDraft>,
     pub(crate) singles: Singles,
@@ -64,6 +66,7 @@ impl Draft {
             pools: repeated(root, "pool", PoolDraft::read, report),
             forwards: repeated(root, "forward", ForwardDraft::read, report),
             rules: repeated(root, "rule", RuleDraft::read, report),
+            filters: repeated(root, "filter", FilterDraft::read, report),
             classes: repeated(root, "class", class, report),
             port_timeouts: repeated(root, "port_timeout", PortTimeoutDraft::read, report),
             singles,

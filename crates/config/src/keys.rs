@@ -140,9 +140,19 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
     SectionKeys {
         name: "rule",
         repeats: true,
-        about: "Lets an IP protocol other than TCP, UDP and ICMP through untranslated, between these prefixes and in \
-                both directions. Without a rule such packets are dropped and counted.",
+        about: "What is done with packets from inside that open a mapping or a session. The first rule that matches counts, in the \
+                order of the file; without one the pool that serves the subscriber translates. How many rules there are costs \
+                nothing. Other protocols than TCP, UDP and ICMP are dropped unless a rule with `action = \"pass\"` lets them through \
+                untranslated, between these prefixes and in both directions.",
         keys: RULE,
+    },
+    SectionKeys {
+        name: "filter",
+        repeats: true,
+        about: "Which packets may pass, by their five-tuple as the inside sees it. Stateless: each direction is judged by itself, and \
+                by the first filter that matches in the order of the file; without one packets may pass. Packets of sessions that \
+                may pass in both directions are not slowed down. Packets to Natrix itself and ICMP errors are not filtered.",
+        keys: FILTER,
     },
     SectionKeys {
         name: "subscriber",
@@ -500,24 +510,89 @@ const FORWARD: &[Key] = &[
 ];
 
 const RULE: &[Key] = &[
-    key("action", Kind::Choice(&["pass"]), Preset::Required("\"pass\""), "What is done."),
     key(
-        "protocol",
-        Kind::Mixed(
-            "IP protocol number 0 to 255, or `igmp`, `ipip`, `egp`, `igp`, `dccp`, `ipv6`, `rsvp`, `gre`, `esp`, \
-             `ah`, `eigrp`, `ospf`, `etherip`, `pim`, `vrrp`, `l2tp`, `sctp`, `udplite`; never TCP, UDP, ICMP",
-        ),
-        Preset::Required("\"gre\""),
-        "The protocol let through.",
+        "action",
+        Kind::Choice(&["pass", "translate", "no-translation", "drop"]),
+        Preset::Required("\"translate\""),
+        "`translate`: the source is translated, by `pool`. `no-translation`: packets leave and return as they are, without state, \
+         also those that nobody inside asked for (RFC 6888 REQ-6); routers outside must know the way back. `drop`: dropped as \
+         `dropped_by_rule`. `pass`: another protocol is let through untranslated; needs `protocol` and `inside`.",
     ),
+    key("protocol", Kind::Mixed(PROTOCOL), Preset::Derived { rule: "any", example: "\"tcp\"" }, RULE_PROTOCOL),
     key(
         "inside",
         Kind::Text(PREFIX),
-        Preset::Required("\"192.0.2.0/24\""),
-        "Inside addresses. Their packets leave with these very source addresses.",
+        Preset::Derived { rule: "any", example: "\"192.0.2.0/24\"" },
+        "Inside addresses. Of `pass` and `no-translation`: packets leave with these very source addresses.",
     ),
+    INSIDE_PORTS,
     key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),
+    OUTSIDE_PORTS,
+    MATCH_VRF,
+    key(
+        "pool",
+        Kind::Text("the name of a pool"),
+        Preset::Derived { rule: "the pool that serves the subscriber", example: "\"default\"" },
+        "Of `translate`: the pool new mappings get their ports from. A mapping that exists is used whatever its pool: it is the \
+         same for all destinations (RFC 4787 REQ-1). Who is paired has one address in each pool.",
+    ),
+    key(
+        "mapping",
+        Kind::Choice(&["endpoint-independent", "endpoint-dependent"]),
+        Preset::Value("\"endpoint-independent\""),
+        "Of `translate`: with `endpoint-dependent` one external port serves many remote endpoints, which suits clients of web and DNS \
+         servers and breaks whoever wants to be reached.",
+    ),
 ];
+
+const FILTER: &[Key] = &[
+    key(
+        "action",
+        Kind::Choice(&["permit", "deny"]),
+        Preset::Required("\"deny\""),
+        "`permit`: packets pass. `deny`: they are dropped as `denied_by_filter`.",
+    ),
+    key(
+        "direction",
+        Kind::Choice(&["out", "in", "both"]),
+        Preset::Value("\"both\""),
+        "Which packets it is about: from inside, from outside, or both.",
+    ),
+    key("protocol", Kind::Mixed(PROTOCOL), Preset::Derived { rule: "any", example: "\"tcp\"" }, "IP protocol."),
+    key(
+        "inside",
+        Kind::Text(PREFIX),
+        Preset::Value("\"0.0.0.0/0\""),
+        "Inside addresses, before translation: source of what leaves, destination of what enters.",
+    ),
+    INSIDE_PORTS,
+    key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),
+    OUTSIDE_PORTS,
+    MATCH_VRF,
+];
+
+/// What may stand for an IP protocol.
+const PROTOCOL: &str = "IP protocol number 0 to 255, or `tcp`, `udp`, `icmp`, `igmp`, `ipip`, `egp`, `igp`, `dccp`, `ipv6`, `rsvp`, `gre`, \
+                        `esp`, `ah`, `eigrp`, `ospf`, `etherip`, `pim`, `vrrp`, `l2tp`, `sctp`, `udplite`";
+const RULE_PROTOCOL: &str = "IP protocol. Of `pass` never TCP, UDP or ICMP; of all others one of these three.";
+const INSIDE_PORTS: Key = key(
+    "inside_ports",
+    Kind::Mixed("a port or a range: `443` or `\"1024-65535\"`"),
+    Preset::Derived { rule: "any", example: "\"1024-65535\"" },
+    "Inside ports. Needs `protocol` TCP or UDP.",
+);
+const OUTSIDE_PORTS: Key = key(
+    "outside_ports",
+    Kind::Mixed("a port or a range: `443` or `\"1024-65535\"`"),
+    Preset::Derived { rule: "any", example: "443" },
+    "Outside ports. Needs `protocol` TCP or UDP.",
+);
+const MATCH_VRF: Key = key(
+    "vrf",
+    Kind::Text("the name of a VRF"),
+    Preset::Derived { rule: "any", example: "\"red\"" },
+    "VRF of the inside interface.",
+);
 
 /// The sense of a limit that is not written.
 const UNLIMITED: &str = "none: no limit; in a class as in `[subscriber]`";

@@ -67,6 +67,11 @@ impl<'a> Report<'a> {
         });
     }
 
+    /// Faults so far.
+    pub(crate) fn fault_count(&self) -> usize {
+        self.faults.len()
+    }
+
     /// Whether nothing is wrong so far.
     pub(crate) fn is_clean(&self) -> bool {
         self.faults.is_empty()

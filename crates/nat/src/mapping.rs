@@ -46,6 +46,8 @@ const SESSION_PRESENT: u8 = 1 << 0;
 const SESSION_FROM_OUTSIDE: u8 = 1 << 1;
 /// The remote endpoint is an external endpoint of Natrix: the session is hairpinned.
 const SESSION_HAIRPIN: u8 = 1 << 2;
+/// From this bit on: the stamp of the filters that permit the session's packets in both directions; 0: none.
+const SESSION_STAMP_SHIFT: u32 = 3;
 
 /// In the state of the inline session: its destination port has a timer of its own, so that the short way is not for it.
 const OWN_TIMER: u8 = 1 << 7;
@@ -120,10 +122,12 @@ pub(crate) struct NewSession {
     pub(crate) expires: Instant,
 }
 
-/// What an established session of the usual kind (present, established, not hairpinned) has in `remote`.
+/// What an established session of the usual kind (present, established, not hairpinned, with the stamp of the filters in force)
+/// has in `remote`.
 #[inline(always)]
-pub(crate) const fn steady_remote(address: u32, port: u16) -> u64 {
-    address as u64 | (port as u64) << 32 | (TcpState::Established as u64) << 48 | (SESSION_PRESENT as u64) << 56
+pub(crate) const fn steady_remote(address: u32, port: u16, stamp: u8) -> u64 {
+    let flags = SESSION_PRESENT | stamp << SESSION_STAMP_SHIFT;
+    address as u64 | (port as u64) << 32 | (TcpState::Established as u64) << 48 | (flags as u64) << 56
 }
 
 impl InternalKey {
@@ -395,6 +399,19 @@ impl Mapping {
     pub(crate) fn clear_inline_session(&mut self) {
         self.remote &= !(0xff << 56);
         self.set_session_expires(Instant::ORIGIN);
+    }
+
+    /// The stamp of the filters that permit the inline session's packets in both directions; 0: none.
+    #[inline]
+    pub(crate) fn session_stamp(&self) -> u8 {
+        self.session_flags() >> SESSION_STAMP_SHIFT
+    }
+
+    /// Stamps the inline session.
+    #[inline]
+    pub(crate) fn set_session_stamp(&mut self, stamp: u8) {
+        let flags = self.session_flags() & ((1 << SESSION_STAMP_SHIFT) - 1) | stamp << SESSION_STAMP_SHIFT;
+        self.remote = self.remote & !(0xff << 56) | u64::from(flags) << 56;
     }
 
     #[inline]

@@ -17,6 +17,7 @@
 //! A [`RuleSet`] is persistent: a clone shares everything, and a change copies only the chunks it touches. So the packet path reads
 //! one set while the control makes the next.
 
+mod book;
 mod key;
 mod mask;
 mod persistent;
@@ -26,6 +27,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use book::FilterBook;
+pub(crate) use book::Permits;
+pub use book::RuleBook;
+pub use book::Ruling;
 pub use key::Match;
 pub use key::PortRange;
 pub use key::RuleKey;

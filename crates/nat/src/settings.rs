@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use crate::blocks::BlockSize;
 use crate::event::EventSettings;
 use crate::flow_rule::FlowRule;
+use crate::rules::Match;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
@@ -32,6 +33,10 @@ pub struct Settings {
     pub forwards: Vec<Forward>,
     /// Protocols forwarded untranslated between named prefixes; all other unsupported protocols are dropped.
     pub pass_rules: Vec<PassRule>,
+    /// What is done with new flows from inside; the first that matches counts, and without one the subscriber's pool translates.
+    pub rules: Vec<Rule>,
+    /// Which packets may pass; the first that matches in a direction counts, and without one they may.
+    pub filters: Vec<FilterRule>,
     /// Which flows are translated endpoint-dependently; the first that matches.
     pub flow_rules: Vec<FlowRule>,
     /// Timers.
@@ -66,6 +71,8 @@ impl Default for Settings {
             pools: Vec::new(),
             forwards: Vec::new(),
             pass_rules: Vec::new(),
+            rules: Vec::new(),
+            filters: Vec::new(),
             flow_rules: Vec::new(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
@@ -322,6 +329,68 @@ impl Default for Pool {
             one_to_one: false,
         }
     }
+}
+
+/// What is done with packets from inside that match and open a mapping or a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which packets.
+    pub matches: Match,
+    /// What is done.
+    pub action: RuleAction,
+}
+
+/// How long an external endpoint is one and the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MappingKind {
+    /// For all remote endpoints (RFC 4787 §4.1 REQ-1).
+    #[default]
+    EndpointIndependent,
+    /// For one remote endpoint, so that others can use the same external port.
+    EndpointDependent,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleAction {
+    /// Translates the source.
+    Translate {
+        /// By this pool; None: by the subscriber's own. A mapping that exists is used whatever its pool.
+        pool: Option<PoolId>,
+        /// How.
+        mapping: MappingKind,
+    },
+    /// Lets packets through as they are, in both directions and without state (RFC 6888 REQ-6).
+    NoTranslation,
+    /// Drops the packet.
+    Drop,
+}
+
+impl RuleAction {
+    /// What is done without a rule.
+    pub const DEFAULT: RuleAction = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointIndependent };
+}
+
+/// What a filter does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterAction {
+    /// Lets packets pass.
+    Permit,
+    /// Drops them.
+    Deny,
+}
+
+/// A stateless packet filter. Sees packets as the inside does: the subscriber's endpoint before translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterRule {
+    /// Which packets; source is the inside, whatever their direction.
+    pub matches: Match,
+    /// What is done.
+    pub action: FilterAction,
+    /// It is about packets from inside to outside.
+    pub out: bool,
+    /// It is about packets from outside to inside.
+    pub back: bool,
 }
 
 /// Lets an unsupported protocol through untranslated. Matches outbound as written, inbound mirrored.

@@ -74,6 +74,7 @@ mod outbound;
 mod own_ports;
 mod port_choice;
 mod port_rest;
+mod rules;
 mod show;
 mod state;
 mod steady;
@@ -296,6 +297,7 @@ impl Shard {
         }
         if looks.unsettled != 0 {
             self.find_subscribers(&mut looks, burst);
+            self.ask_rules(&mut looks, burst);
             self.aim_ports(&mut looks, burst);
         }
         for (i, packet) in burst.iter_mut().take(BURST_MAX).enumerate() {

@@ -26,6 +26,10 @@ use crate::ports::AddressSpec;
 use crate::ports::PortTable;
 use crate::pressure::Pressure;
 use crate::route::RouteTable;
+use crate::rules::FilterBook;
+use crate::rules::RuleBook;
+use crate::rules::RuleKey;
+use crate::rules::Ruling;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
 use crate::settings::Filtering;
@@ -78,6 +82,9 @@ pub enum BuildError {
         /// What does not.
         source: FormulaError,
     },
+    /// Memory for the rules could not be had, or there are too many.
+    #[error(transparent)]
+    Rules(#[from] crate::rules::RuleSetError),
     /// A number in the settings is out of bounds; `config` refuses such files before they come here.
     #[error("settings: {what} is out of range ({value}); allowed are {minimum} to {maximum}")]
     OutOfRange {
@@ -185,6 +192,8 @@ pub struct Shared {
     pub(crate) classes: Classes,
     /// How full the fullest pool is.
     pub(crate) pressure: Pressure,
+    pub(crate) rules: RuleBook,
+    pub(crate) filters: FilterBook,
     /// What each interface faces.
     facings: Vec<Facing>,
 }
@@ -224,6 +233,8 @@ impl Shared {
         })?;
         let generation = self.generation.wrapping_add(1);
         let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), generation)?;
+        // Sessions that the filters before have stamped are judged anew.
+        next.filters = FilterBook::new(&next.settings.filters, self.workers, Some(&self.filters))?;
         next.rehashes_sessions = self.addresses().any(|(place, _)| {
             let next = next.slot(place).map(|_| next.facts(place));
             next.is_some_and(|next| {
@@ -311,6 +322,8 @@ impl Shared {
             next_hops,
             pressure: Pressure::default(),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
+            rules: RuleBook::new(&settings.rules, workers)?,
+            filters: FilterBook::new(&settings.filters, workers, None)?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,
             settings,
@@ -628,6 +641,22 @@ impl Shared {
                 && rule.destination.contains(Ipv4Addr::from_bits(near.0))
                 && (rule.ports.0..=rule.ports.1).contains(&near.1)
         })
+    }
+
+    /// What is done with a packet from inside that opens a mapping or a session.
+    #[inline]
+    pub fn rule_for(&self, key: &RuleKey) -> Ruling {
+        self.rules.ruling(key)
+    }
+
+    /// The rules and how often they were applied.
+    pub fn rules(&self) -> &RuleBook {
+        &self.rules
+    }
+
+    /// The filters and how often they decided.
+    pub fn filters(&self) -> &FilterBook {
+        &self.filters
     }
 
     /// The first rule that passes this protocol between these addresses. In line: there are few such rules.

@@ -54,7 +54,7 @@ verdicts! {
     Outbound, "outbound", Forwarded, "Translated from inside to outside.";
     Inbound, "inbound", Forwarded, "Translated from outside to inside.";
     Hairpin, "hairpin", Forwarded, "Translated twice, from one subscriber to another (RFC 4787 REQ-9).";
-    Passed, "passed", Forwarded, "Forwarded untranslated by an explicit pass rule.";
+    Passed, "passed", Forwarded, "Forwarded untranslated by an explicit rule.";
     Local, "local", Local, "Meant for Natrix itself (ARP, ping to an own address) and dealt with.";
     LocalIgnored, "local_ignored", Local, "Meant for Natrix itself, but nothing here answers it.";
     LinkUnknownType, "link_unknown_type", Dropped, "Ethernet frame that is neither IPv4 nor ARP.";
@@ -89,6 +89,8 @@ verdicts! {
     IcmpBadChecksum, "icmp_bad_checksum", Dropped, "ICMP checksum of an error message is wrong (RFC 5508 REQ-3).";
     IcmpQuoteMalformed, "icmp_quote_malformed", Dropped, "Packet quoted by an ICMP error is unusable or has a wrong header checksum (RFC 5508 REQ-3a).";
     IcmpQuoteNoMapping, "icmp_quote_no_mapping", Dropped, "ICMP error about a packet that no mapping explains (RFC 5508 REQ-4, REQ-5).";
+    DroppedByRule, "dropped_by_rule", Dropped, "A rule with `action = \"drop\"` matches.";
+    DeniedByFilter, "denied_by_filter", Dropped, "A filter with `action = \"deny\"` matches.";
     PortsExhausted, "ports_exhausted", Dropped, "No external port is free for a new mapping (RFC 6888 REQ-11).";
     BlockLimit, "block_limit", Dropped, "The subscriber's port blocks are full, and it has as many as it may have (RFC 6888 REQ-4).";
     MappingTableFull, "mapping_table_full", Dropped, "The mapping table is full; nothing is evicted (RFC 6888 REQ-11d).";

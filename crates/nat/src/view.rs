@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 
 use crate::settings::Filtering;
+use crate::settings::RuleAction;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::types::Endpoint;
@@ -156,7 +157,7 @@ pub struct Filter {
 }
 
 /// Steps an explanation has at most.
-pub const STEPS_MAX: usize = 16;
+pub const STEPS_MAX: usize = 20;
 
 /// One step of an explanation, in the order the packet path takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,6 +270,20 @@ pub enum Step {
     },
     /// An explicit rule passes the protocol.
     PassRule(usize),
+    /// A rule says what is done; its position.
+    Rule {
+        /// In the order of the rules.
+        position: usize,
+        /// What is done.
+        action: RuleAction,
+    },
+    /// A filter decides; its position.
+    PacketFilter {
+        /// In the order of the filters.
+        position: usize,
+        /// Whether it lets the packet pass.
+        permits: bool,
+    },
 }
 
 /// What would happen to a packet now, and why. Nothing is changed to find out.

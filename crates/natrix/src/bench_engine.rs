@@ -34,6 +34,7 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
             BenchEvents::Discarded => EventsTo::Discarded,
             BenchEvents::Written => EventsTo::Written,
         },
+        filters: arguments.filters,
     };
     let report = bench::engine::run(&options, &warn)?;
     if arguments.json {

@@ -15,6 +15,9 @@ use nat::Duration;
 use nat::Settings;
 use nat::flow_rule::FlowAction;
 use nat::flow_rule::FlowRule;
+use nat::rules::Match;
+use nat::settings::FilterAction;
+use nat::settings::FilterRule;
 use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
@@ -23,6 +26,8 @@ use nat::settings::PassRule;
 use nat::settings::Pool;
 use nat::settings::Pooling;
 use nat::settings::Route;
+use nat::settings::Rule;
+use nat::settings::RuleAction;
 use nat::settings::Timeouts;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
@@ -156,6 +161,12 @@ pub trait Variants: Sized {
     /// And so this becomes of their destination.
     #[must_use]
     fn flows(self, destination: Prefix, ports: (u16, u16), action: FlowAction) -> Self;
+    /// One more rule.
+    #[must_use]
+    fn rule(self, matches: Match, action: RuleAction) -> Self;
+    /// One more filter, of both directions.
+    #[must_use]
+    fn filter(self, matches: Match, action: FilterAction) -> Self;
     /// Lets a protocol through untranslated.
     #[must_use]
     fn pass(self, protocol: u8, inside: Prefix, outside: Prefix) -> Self;
@@ -254,6 +265,16 @@ impl Variants for Settings {
     fn flows(mut self, destination: Prefix, ports: (u16, u16), action: FlowAction) -> Settings {
         self.flow_rules.push(FlowRule { protocol: None, source: Prefix::ALL, destination, ports, action });
         self.limits.flows_max = 10_000;
+        self
+    }
+
+    fn rule(mut self, matches: Match, action: RuleAction) -> Settings {
+        self.rules.push(Rule { matches, action });
+        self
+    }
+
+    fn filter(mut self, matches: Match, action: FilterAction) -> Settings {
+        self.filters.push(FilterRule { matches, action, out: true, back: true });
         self
     }
 

@@ -220,22 +220,38 @@ impl Row for Session {
 
 impl Row for Rule {
     const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("KIND", Left),
         ("RULE", Right),
         ("ACTION", Left),
         ("IP PROTOCOL", Right),
         ("INSIDE", Left),
         ("OUTSIDE", Left),
-        ("PACKETS", Right),
+        ("HITS", Right),
     ];
 
     fn cells(&self) -> Vec<String> {
+        let mut action = self.action.clone();
+        let words = [self.direction.as_deref().filter(|direction| *direction != "both"), self.pool.as_deref()];
+        let mapping = self.mapping.as_deref().filter(|mapping| *mapping != "endpoint-independent");
+        for word in words.into_iter().chain([mapping]).flatten() {
+            action = format!("{action} {word}");
+        }
+        let with_ports = |prefix: String, ports: &Option<String>| match ports {
+            Some(ports) => format!("{prefix}:{ports}"),
+            None => prefix,
+        };
+        let inside = with_ports(self.inside.to_string(), &self.inside_ports);
         vec![
+            self.kind.clone(),
             self.index.to_string(),
-            self.action.clone(),
-            self.ip_protocol.to_string(),
-            self.inside.to_string(),
-            self.outside.to_string(),
-            self.packets.map_or_else(|| "-".to_owned(), human::count),
+            action,
+            self.ip_protocol.map_or_else(|| "any".to_owned(), |number| number.to_string()),
+            match &self.vrf {
+                Some(vrf) => format!("{inside} in {vrf}"),
+                None => inside,
+            },
+            with_ports(self.outside.to_string(), &self.outside_ports),
+            self.hits.map_or_else(|| "-".to_owned(), human::count),
         ]
     }
 }

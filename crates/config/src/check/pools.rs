@@ -211,7 +211,7 @@ fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
         let is_served = behind.any(|reach| {
             let pools = draft.pools.iter().filter(|pool| pool.serves(&reach.vrf));
             let pools = pools.flat_map(|pool| &pool.subscribers);
-            let rules = draft.rules.iter().filter_map(|rule| rule.inside.as_ref());
+            let rules = draft.rules.iter().filter_map(|rule| rule.matches.inside.as_ref());
             pools.chain(rules).any(|served| served.value.overlaps(reach.prefix))
         });
         if !is_served {

@@ -33,6 +33,8 @@ pub(crate) struct PoolDraft {
     pub(crate) ports: Option<Placed<RangeInclusive<u16>>>,
     pub(crate) reserved_ports: Vec<Placed<RangeInclusive<u16>>>,
     pub(crate) subscribers: Vec<Placed<Prefix>>,
+    /// The file says `subscribers = []`, here.
+    pub(crate) serves_nobody: Option<Place>,
     /// None named means all.
     pub(crate) vrfs: Vec<Placed<String>>,
     pub(crate) draining: bool,
@@ -60,7 +62,8 @@ impl PoolDraft {
             exclude: section.parsed_list("exclude", values::addresses, ADDRESSES, report),
             ports: section.parsed("ports", values::ports, report),
             reserved_ports: reserved_ports(section, report),
-            subscribers: subscribers(section, report),
+            subscribers: section.parsed_list("subscribers", values::prefix, "\"100.64.0.0/10\"", report),
+            serves_nobody: is_empty_array(section, "subscribers").then(|| section.place_of("subscribers", report)),
             vrfs: vrfs(section, report),
             draining: section.boolean("draining", report).unwrap_or_default(),
             drain: section.parsed_list("drain", values::addresses, ADDRESSES, report),
@@ -103,15 +106,6 @@ impl PoolDraft {
 
 fn is_empty_array(section: &Section, key: &str) -> bool {
     section.item(key).and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty)
-}
-
-fn subscribers(section: &Section, report: &mut Report) -> Vec<Placed<Prefix>> {
-    let prefixes = section.parsed_list("subscribers", values::prefix, "\"100.64.0.0/10\"", report);
-    if is_empty_array(section, "subscribers") {
-        let remedy = "remove it to serve every subscriber, or write the prefixes to serve";
-        report.fault(&section.place_of("subscribers", report), "is empty, so that nobody is served", "[]", remedy);
-    }
-    prefixes
 }
 
 pub(crate) fn vrfs(section: &Section, report: &mut Report) -> Vec<Placed<String>> {

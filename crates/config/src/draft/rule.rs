@@ -1,6 +1,9 @@
-//! `[[rule]]`.
+//! `[[rule]]` and `[[filter]]`.
+
+use core::ops::RangeInclusive;
 
 use nat::Protocol;
+use nat::settings::MappingKind;
 use nat::types::Prefix;
 use toml_edit::Item;
 
@@ -12,23 +15,156 @@ use crate::section::Section;
 use crate::section::quoted;
 use crate::values;
 
-/// One `[[rule]]`; what is faulty is missing.
-pub(crate) struct RuleDraft {
+/// Which packets a rule or filter is about; what is not given is any.
+pub(crate) struct MatchDraft {
     pub(crate) place: Place,
     pub(crate) protocol: Option<u8>,
     pub(crate) inside: Option<Placed<Prefix>>,
     pub(crate) outside: Option<Placed<Prefix>>,
+    pub(crate) inside_ports: Option<Placed<RangeInclusive<u16>>>,
+    pub(crate) outside_ports: Option<Placed<RangeInclusive<u16>>>,
+    pub(crate) vrf: Option<Placed<String>>,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RuleWord {
+    Pass,
+    Translate,
+    NoTranslation,
+    Drop,
+}
+
+/// One `[[rule]]`; what is faulty is missing.
+pub(crate) struct RuleDraft {
+    pub(crate) action: Option<RuleWord>,
+    pub(crate) matches: MatchDraft,
+    pub(crate) pool: Option<Placed<String>>,
+    pub(crate) mapping: MappingKind,
+    /// Something in it was at fault, so that it is not to be compiled.
+    pub(crate) is_faulty: bool,
+}
+
+/// One `[[filter]]`.
+pub(crate) struct FilterDraft {
+    pub(crate) matches: MatchDraft,
+    pub(crate) permits: Option<bool>,
+    pub(crate) out: bool,
+    pub(crate) back: bool,
+    pub(crate) is_faulty: bool,
 }
 
 impl RuleDraft {
     pub(crate) fn read(section: &Section, report: &mut Report) -> RuleDraft {
-        // There is one action, so that only its being there and right matters.
-        let _ = section.choice("action", report);
-        RuleDraft {
+        let faults = report.fault_count();
+        let action = match section.choice("action", report) {
+            Some("pass") => Some(RuleWord::Pass),
+            Some("translate") => Some(RuleWord::Translate),
+            Some("no-translation") => Some(RuleWord::NoTranslation),
+            Some("drop") => Some(RuleWord::Drop),
+            _ => None,
+        };
+        if action == Some(RuleWord::Pass) {
+            for (key, example) in [("protocol", "\"gre\""), ("inside", "\"192.0.2.0/24\"")] {
+                if !section.has(key) {
+                    report.fault(&section.place_of(key, report), "is missing", "", format!("write {key} = {example}"));
+                }
+            }
+        }
+        let of = |keys: &[&str], wanted: RuleWord, why: &str, report: &mut Report| {
+            for key in keys.iter().filter(|key| section.has(key) && action.is_some_and(|action| action != wanted)) {
+                report.fault(&section.place_of(key, report), format!("stands only {why}"), "", "remove it");
+            }
+        };
+        of(&["pool", "mapping"], RuleWord::Translate, "where action = \"translate\"", report);
+        if action == Some(RuleWord::Pass) {
+            for key in ["inside_ports", "outside_ports", "vrf"].into_iter().filter(|key| section.has(key)) {
+                let problem = "does not go with action = \"pass\"";
+                report.fault(&section.place_of(key, report), problem, "", "remove it");
+            }
+        }
+        let matches = MatchDraft::read(section, report);
+        let place = section.place_of("protocol", report);
+        match (action, matches.protocol) {
+            (Some(RuleWord::Pass), Some(number)) => {
+                if let Some(protocol) = Protocol::from_number(number) {
+                    let remedy = "remove the rule: Natrix translates it, and an inside source must not leave untranslated, \
+                                  but for action = \"no-translation\"";
+                    report.fault(&place, "is translated and can not be passed", quoted(protocol.name()), remedy);
+                }
+            }
+            (Some(_), Some(number)) if Protocol::from_number(number).is_none() => {
+                let remedy = "write \"tcp\", \"udp\" or \"icmp\", or action = \"pass\"";
+                report.fault(&place, "is never translated, but passed or dropped", number.to_string(), remedy);
+            }
+            _ => {}
+        }
+        let mapping = match section.choice("mapping", report) {
+            Some("endpoint-dependent") => MappingKind::EndpointDependent,
+            _ => MappingKind::EndpointIndependent,
+        };
+        let pool = if section.has("pool") { section.text("pool", report) } else { None };
+        RuleDraft { action, matches, pool, mapping, is_faulty: report.fault_count() > faults }
+    }
+}
+
+impl FilterDraft {
+    pub(crate) fn read(section: &Section, report: &mut Report) -> FilterDraft {
+        let faults = report.fault_count();
+        let permits = section.choice("action", report).map(|word| word == "permit");
+        let direction = section.choice("direction", report);
+        let matches = MatchDraft::read(section, report);
+        FilterDraft {
+            matches,
+            permits,
+            out: direction != Some("in"),
+            back: direction != Some("out"),
+            is_faulty: report.fault_count() > faults,
+        }
+    }
+}
+
+impl MatchDraft {
+    fn read(section: &Section, report: &mut Report) -> MatchDraft {
+        let has = |key| section.has(key);
+        let matches = MatchDraft {
             place: section.place.clone(),
-            protocol: protocol(section, report),
+            protocol: if has("protocol") { protocol(section, report) } else { None },
             inside: section.parsed("inside", values::prefix, report),
             outside: section.parsed("outside", values::prefix, report),
+            inside_ports: if has("inside_ports") { ports(section, "inside_ports", report) } else { None },
+            outside_ports: if has("outside_ports") { ports(section, "outside_ports", report) } else { None },
+            vrf: if has("vrf") { section.text("vrf", report) } else { None },
+        };
+        for ports in [&matches.inside_ports, &matches.outside_ports].into_iter().flatten() {
+            let is_known = matches.protocol.is_some_and(|number| matches!(number, 6 | 17));
+            if !is_known && (!has("protocol") || matches.protocol.is_some()) {
+                let seen = format!("{}-{}", ports.value.start(), ports.value.end());
+                let remedy = "write protocol = \"tcp\" or \"udp\"; for both write two";
+                report.fault(&ports.place, "needs a protocol with ports", seen, remedy);
+            }
+        }
+        matches
+    }
+}
+
+/// `443` or `"1024-65535"`.
+fn ports(section: &Section, key: &str, report: &mut Report) -> Option<Placed<RangeInclusive<u16>>> {
+    let place = section.place_of(key, report);
+    let item = section.item(key)?;
+    let text = match (item.as_integer(), item.as_str()) {
+        (Some(number), _) => number.to_string(),
+        (None, Some(text)) => text.to_owned(),
+        (None, None) => {
+            report.fault(&place, "is not a port or range", item.to_string().trim(), "write 443 or \"1024-65535\"");
+            return None;
+        }
+    };
+    match values::ports(&text) {
+        Ok(value) => Some(Placed { value, place, given: true }),
+        Err(error) => {
+            report.fault(&place, error.to_string(), text, "write 443 or \"1024-65535\", within 1-65535");
+            None
         }
     }
 }
@@ -82,10 +218,5 @@ fn protocol(section: &Section, report: &mut Report) -> Option<u8> {
             }
         }
     };
-    if let Some(protocol) = Protocol::from_number(number) {
-        let remedy = "remove the rule: Natrix translates it, and an inside source must not leave untranslated";
-        report.fault(&place, "is translated and can not be passed", quoted(protocol.name()), remedy);
-        return None;
-    }
     Some(number)
 }

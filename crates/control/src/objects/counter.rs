@@ -63,19 +63,33 @@ pub struct DropReason {
     pub per_worker: Vec<WorkerPackets>,
 }
 
-/// A rule of the configuration.
+/// A rule or filter of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Position in the configuration, from 0.
+    /// Position among those of its kind, from 0: the first that matches counts.
     pub index: u32,
-    /// What it does with packets that match: `pass`.
+    /// `rule`, `filter`, or `pass` for rules about protocols that are not translated.
+    pub kind: String,
+    /// What it does with packets that match: `translate`, `no-translation`, `drop`, `pass`, `permit`, `deny`.
     pub action: String,
-    /// IP protocol number it matches.
-    pub ip_protocol: u8,
+    /// Of a filter: `out`, `in` or `both`.
+    pub direction: Option<String>,
+    /// Pool that translates; null where the subscriber's own does, or none.
+    pub pool: Option<String>,
+    /// Of `translate`: `endpoint-independent` or `endpoint-dependent`.
+    pub mapping: Option<String>,
+    /// VRF it matches; null: any.
+    pub vrf: Option<String>,
+    /// IP protocol number it matches; null: any.
+    pub ip_protocol: Option<u8>,
     /// Inside addresses it matches.
     pub inside: Prefix,
+    /// Inside ports it matches, `443` or `1024-65535`; null: any.
+    pub inside_ports: Option<String>,
     /// Outside addresses it matches.
     pub outside: Prefix,
-    /// Packets that matched; null when that is not counted.
-    pub packets: Option<u64>,
+    /// Outside ports it matches; null: any.
+    pub outside_ports: Option<String>,
+    /// Sessions it opened and, where nothing is kept of a packet, packets it was applied to; null when that is not counted.
+    pub hits: Option<u64>,
 }

@@ -17,6 +17,10 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
+use nat::rules::Match;
+use nat::rules::PortRange;
+use nat::settings::MappingKind;
+use nat::settings::RuleAction;
 use nat::tcp::TcpState;
 use nat::types::Endpoint;
 use nat::types::PoolId;
@@ -264,4 +268,39 @@ pub(crate) fn subscriber_candidate(subscriber: &Subscriber) -> Candidate<'_> {
 pub(crate) fn own_interface(settings: &Settings, address: Ipv4Addr) -> Option<&str> {
     let owner = settings.interfaces.iter().find(|i| i.addresses.iter().any(|own| own.address == address));
     owner.map(|interface| interface.name.as_str())
+}
+
+/// What a rule does, in words: the action, the pool and the kind of mapping.
+pub(crate) fn rule_action(shared: &Shared, action: RuleAction) -> (&'static str, Option<String>, Option<String>) {
+    match action {
+        RuleAction::Translate { pool, mapping } => {
+            let mapping = match mapping {
+                MappingKind::EndpointIndependent => "endpoint-independent",
+                MappingKind::EndpointDependent => "endpoint-dependent",
+            };
+            ("translate", pool.map(|pool| pool_name(shared, pool)), Some(mapping.to_owned()))
+        }
+        RuleAction::NoTranslation => ("no-translation", None, None),
+        RuleAction::Drop => ("drop", None, None),
+    }
+}
+
+/// What a rule or filter matches.
+pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, settings: &Settings) -> control::Rule {
+    let ports = |range: PortRange| (range != PortRange::ALL).then(|| range.to_string());
+    control::Rule {
+        index: index as u32,
+        kind: kind.to_owned(),
+        action: action.to_owned(),
+        direction: None,
+        pool: None,
+        mapping: None,
+        vrf: matches.realm.map(|realm| vrf_name(settings, realm)),
+        ip_protocol: matches.protocol,
+        inside: prefix(matches.source),
+        inside_ports: ports(matches.source_ports),
+        outside: prefix(matches.destination),
+        outside_ports: ports(matches.destination_ports),
+        hits: None,
+    }
 }

@@ -11,6 +11,8 @@ use control::Rule;
 use control::ratio;
 use nat::Protocol;
 use nat::Shared;
+use nat::rules::Match;
+use nat::settings::FilterAction;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
 use nat::view;
@@ -179,15 +181,40 @@ pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT
     used.iter().zip(total).map(|(used, total)| ratio(*used, total)).fold(0.0, f64::max)
 }
 
+/// Rules, then filters, then what is passed. Any place is reached at once: there may be a million.
 pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
     let shared = instance.shared();
-    let rules = shared.settings().pass_rules.iter().enumerate().map(|(index, rule)| Rule {
-        index: index as u32,
-        action: "pass".to_owned(),
-        ip_protocol: rule.protocol,
-        inside: convert::prefix(rule.inside),
-        outside: convert::prefix(rule.outside),
-        packets: None,
-    });
-    page_of(list, rules)
+    let (rules, filters, settings) = (shared.rules(), shared.filters(), shared.settings());
+    let passed = &settings.pass_rules;
+    let ends = [rules.set().len(), rules.set().len() + filters.len()];
+    let at = |place: usize| match place {
+        _ if place < ends[0] => {
+            let (matches, action, hits) = rules.at(place)?;
+            let (word, pool, mapping) = convert::rule_action(&shared, action);
+            let rule = convert::rule("rule", place, word, matches, settings);
+            Some(Rule { pool, mapping, hits: Some(hits), ..rule })
+        }
+        _ if place < ends[1] => {
+            let (filter, hits) = filters.at(place - ends[0])?;
+            let word = if filter.action == FilterAction::Permit { "permit" } else { "deny" };
+            let rule = convert::rule("filter", place - ends[0], word, &filter.matches, settings);
+            let direction = match (filter.out, filter.back) {
+                (true, true) => "both",
+                (true, false) => "out",
+                (false, _) => "in",
+            };
+            Some(Rule { direction: Some(direction.to_owned()), hits: Some(hits), ..rule })
+        }
+        _ => {
+            let rule = passed.get(place - ends[1])?;
+            let (source, destination) = (rule.inside, rule.outside);
+            let matches = Match { protocol: Some(rule.protocol), source, destination, ..Match::ALL };
+            Some(convert::rule("pass", place - ends[1], "pass", &matches, settings))
+        }
+    };
+    let start = Cursor::parse(list.cursor.as_deref())?.place as usize;
+    let end = (ends[1] + passed.len()).min(start.saturating_add(list.limit_effective() as usize));
+    let replies: Vec<Reply> = (start..end).filter_map(at).map(Into::into).collect();
+    let cursor = (end < ends[1] + passed.len()).then(|| Cursor { worker: 0, place: end as u32 }.text());
+    Ok(Answered { replies, cursor })
 }

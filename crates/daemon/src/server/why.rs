@@ -14,6 +14,7 @@ use nat::Settings;
 use nat::Shared;
 use nat::settings::Filtering;
 use nat::settings::Interface;
+use nat::settings::RuleAction;
 use nat::tcp::TcpState;
 use nat::types::Facing;
 use nat::types::Side;
@@ -210,6 +211,21 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             format!("about {protocol} {source} > {destination}"),
             "the quoted packet tells whose it is (RFC 5508 §4)".to_owned(),
         ),
+        view::Step::Rule { position, action } => {
+            let done = match action {
+                RuleAction::Translate { pool: None, .. } => "translates it by the subscriber's pool".to_owned(),
+                RuleAction::Translate { pool: Some(pool), .. } => {
+                    format!("translates it by pool {}", convert::pool_name(shared, pool))
+                }
+                RuleAction::NoTranslation => "lets it through as it is (RFC 6888 REQ-6)".to_owned(),
+                RuleAction::Drop => "drops it".to_owned(),
+            };
+            ("rule", format!("rule {position} {done}"), "the first that matches".to_owned())
+        }
+        view::Step::PacketFilter { position, permits } => {
+            let done = if permits { "permits it" } else { "denies it" };
+            ("filter", format!("filter {position} {done}"), "the first that matches in this direction".to_owned())
+        }
         view::Step::PassRule(index) => {
             ("rule", format!("rule {index} passes it"), "the protocol is not translated".to_owned())
         }

@@ -38,6 +38,7 @@ use crate::ports::PortClass;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
+use crate::rules::RuleKey;
 use crate::settings::Pooling;
 use crate::shared::PoolFacts;
 use crate::shared_ports::Group;
@@ -387,6 +388,10 @@ impl Shard {
         let Some(index) = found else { return self.not_in_a_flow(at, bytes, via) };
         let flow = self.flows.get(index);
         let (realm, internal, near) = (flow.realm(), flow.internal(), flow.near());
+        let inside = InternalKey { realm, protocol, address: internal.0, port: internal.1 };
+        if let Err(verdict) = self.filter(false, &RuleKey::of_flow(&inside, near)) {
+            return Fate::Done(verdict);
+        }
         let hop = match self.way_in_to(at, bytes, realm, internal.0, via, sink) {
             Ok(hop) => hop,
             Err(fate) => return fate,

@@ -123,7 +123,7 @@ impl Shard {
             }
             self.end_mapping(now, index);
         }
-        let index = match self.create_mapping(now, &key, &Foresight::of(hash)) {
+        let index = match self.create_mapping(now, &key, &Foresight::of(hash), None) {
             Ok(index) => index,
             Err(verdict) => {
                 self.note_refusal(now, &key, verdict);

@@ -18,6 +18,8 @@ use crate::packet::Stage;
 use crate::parse::Parsed;
 use crate::rewrite::decrement_ttl;
 use crate::rewrite::set_identification;
+use crate::rules::RuleKey;
+use crate::settings::RuleAction;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
@@ -44,8 +46,10 @@ impl Shard {
         }
         let local = self.shared.local.lookup(parsed.destination);
         let Some(address) = local.and_then(|local| local.pool_address()) else {
-            let verdict = if local.is_some() { Verdict::LocalIgnored } else { Verdict::DestinationNotPool };
-            return Fate::Done(verdict);
+            if local.is_some() {
+                return Fate::Done(Verdict::LocalIgnored);
+            }
+            return self.error_untranslated_in(at, bytes, sink);
         };
         let quote = match icmp_quote::parse(packet) {
             Ok(quote) => quote,
@@ -99,6 +103,24 @@ impl Shard {
         self.finish(packet, parsed, &hop, internal.address.to_bits(), verdict, sink)
     }
 
+    /// An error from outside about a packet that a rule let through as it was: so goes the error.
+    fn error_untranslated_in<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let quote = match icmp_quote::parse(bytes) {
+            Ok(quote) if quote.source.address == quote.outer_destination => quote,
+            _ => return Fate::Done(Verdict::DestinationNotPool),
+        };
+        let remote = (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port));
+        let key_in = |realm| {
+            let (address, port) = (quote.source.address.to_bits(), quote.source.port);
+            RuleKey::of_flow(&InternalKey { realm, protocol: quote.protocol, address, port }, remote)
+        };
+        match self.passes_in(key_in) {
+            Some(_) if at.parsed.ttl <= 1 => Fate::Done(Verdict::TtlExpired),
+            Some((realm, _)) => self.deliver_untranslated(at, bytes, realm, sink),
+            None => Fate::Done(Verdict::DestinationNotPool),
+        }
+    }
+
     /// An error from inside about a packet that came in to a subscriber.
     #[cold]
     #[inline(never)]
@@ -136,7 +158,14 @@ impl Shard {
             port: quote.destination.port,
         };
         let Some((external, remote)) = self.quoted_outside(&quote, &key, now) else {
-            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+            let remote = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
+            let ruling = self.shared.rule_for(&RuleKey::of_flow(&key, remote));
+            return match self.shared.route_out(parsed.destination).copied() {
+                Some(hop) if ruling.action == RuleAction::NoTranslation && parsed.ttl > 1 && hairpin.is_none() => {
+                    self.pass_out(at, bytes, &hop, sink)
+                }
+                _ => Fate::Done(Verdict::IcmpQuoteNoMapping),
+            };
         };
         if parsed.ttl <= 1 {
             return Fate::Done(Verdict::TtlExpired);

@@ -8,6 +8,7 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::dormant::may_open;
 use super::inbound::Via;
+use super::outbound::pool_of;
 use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
 use super::state::state_now;
@@ -23,7 +24,11 @@ use crate::parse::Class;
 use crate::parse::Parsed;
 use crate::parse::destination_is_valid;
 use crate::parse::parse;
+use crate::rules::RuleKey;
+use crate::rules::Ruling;
+use crate::settings::FilterAction;
 use crate::settings::Filtering;
+use crate::settings::RuleAction;
 use crate::statics::Inside;
 use crate::statics::Kind;
 use crate::tcp;
@@ -32,6 +37,7 @@ use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::MappingIndex;
+use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -243,6 +249,18 @@ impl Shard {
             let facts = self.facts_of_mapping(index)?;
             self.find_session(index, near.0, near.1, Shard::hashed_by(&facts, protocol), now)
         });
+        let rule_key = RuleKey::of_flow(&key, near);
+        if let Some(verdict) = self.explain_filter(true, &rule_key, account) {
+            return verdict;
+        }
+        let has_flow = session.is_none() && self.live_flow(&key, near, now).is_some();
+        let ruling = match session {
+            None if !has_flow => self.explain_rule(&rule_key, account),
+            _ => Ruling::DEFAULT,
+        };
+        if ruling.action == RuleAction::Drop {
+            return Verdict::DroppedByRule;
+        }
         if session.is_none() && hairpin.is_none() {
             let flow = self.live_flow(&key, near, now);
             let wanted = || self.flow_wanted(&key, near, alive.is_some());
@@ -270,6 +288,11 @@ impl Shard {
                 }
             }
         }
+        if ruling.action == RuleAction::NoTranslation && hairpin.is_none() {
+            account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
+            account.destination_after = Some(destination);
+            return Verdict::Passed;
+        }
         if let Some(index) = alive {
             self.explain_mapping(now, index, account);
             account.source_after = Some(self.mappings.get(index).external());
@@ -284,7 +307,7 @@ impl Shard {
                 account.steps.push(Step::SessionWouldBeCreated);
             }
             (None, _) => {
-                if let Some(verdict) = self.explain_new_mapping(now, &key, account) {
+                if let Some(verdict) = self.explain_new_mapping(now, &key, pool_of(ruling.action), account) {
                     return verdict;
                 }
                 account.steps.push(Step::SessionWouldBeCreated);
@@ -444,11 +467,58 @@ impl Shard {
         });
     }
 
-    fn explain_new_mapping(&self, now: Instant, key: &InternalKey, account: &mut Account) -> Option<Verdict> {
-        let (source, protocol) = (key.address, key.protocol);
-        let Some(pool) = self.shared.pool_for(account.realm, source.into()) else {
-            return Some(Verdict::SourceNotSubscriber);
+    /// What the filters say to a packet in this direction, if that ends it.
+    fn explain_filter(&self, is_out: bool, key: &RuleKey, account: &mut Account) -> Option<Verdict> {
+        let (position, filter) = self.shared.filters.deciding(is_out, key)?;
+        let permits = filter.action == FilterAction::Permit;
+        account.steps.push(Step::PacketFilter { position, permits });
+        (!permits).then_some(Verdict::DeniedByFilter)
+    }
+
+    fn explain_rule(&self, key: &RuleKey, account: &mut Account) -> Ruling {
+        let ruling = self.shared.rule_for(key);
+        if let Some(position) = ruling.rule.and_then(|rule| self.shared.rules.set().position(rule)) {
+            account.steps.push(Step::Rule { position, action: ruling.action });
+        }
+        ruling
+    }
+
+    /// A packet from outside to an address that no pool has.
+    fn explain_untranslated_in(&self, parsed: &Parsed, account: &mut Account) -> Verdict {
+        let Some((realm, ruling)) = self.passes_in(|realm| RuleKey::inbound(realm, parsed)) else {
+            return Verdict::DestinationNotPool;
         };
+        if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {
+            return verdict;
+        }
+        let key = RuleKey::inbound(realm, parsed);
+        account.realm = realm;
+        if let Some(verdict) = self.explain_filter(false, &key, account) {
+            return verdict;
+        }
+        if let Some(position) = ruling.rule.and_then(|rule| self.shared.rules.set().position(rule)) {
+            account.steps.push(Step::Rule { position, action: ruling.action });
+        }
+        if let Some(verdict) = self.explain_route(Side::Inside, parsed.destination, parsed, account) {
+            return verdict;
+        }
+        account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
+        account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
+        Verdict::Passed
+    }
+
+    fn explain_new_mapping(
+        &self,
+        now: Instant,
+        key: &InternalKey,
+        wanted: Option<PoolId>,
+        account: &mut Account,
+    ) -> Option<Verdict> {
+        let (source, protocol) = (key.address, key.protocol);
+        let own = || self.shared.pool_for(account.realm, source.into());
+        let Some(pool) = wanted.or_else(own) else { return Some(Verdict::SourceNotSubscriber) };
+        let entered = self.subscribers.find(account.realm, source).map(|slot| self.subscribers.get(slot).pool);
+        let is_own = entered.is_none_or(|entered| entered == pool.0);
         account.steps.push(Step::Pool(pool));
         if self.mappings.is_full() {
             return Some(Verdict::MappingTableFull);
@@ -468,7 +538,7 @@ impl Shard {
                 .and_then(|address| self.shared.owner(address, protocol, external.port));
             return taken.is_some().then_some(Verdict::PortsExhausted);
         }
-        let paired = self.paired_address(account.realm, source);
+        let paired = self.paired_address(account.realm, source).filter(|_| is_own);
         let free = |address: AddressIndex| {
             let ports = &self.shared.ports;
             u64::from(ports.available(address, protocol).saturating_sub(ports.used(address, protocol)))
@@ -477,6 +547,7 @@ impl Shard {
             account.steps.push(Step::PairedWith(self.shared.address(address)));
         }
         let ports_free = match paired {
+            _ if !facts.gives_single_ports() && !is_own => 0,
             _ if !facts.gives_single_ports() => {
                 let subscriber = self.subscribers.find(account.realm, source);
                 match self.own_ports_left(subscriber, facts, source, protocol) {
@@ -521,7 +592,8 @@ impl Shard {
             }
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             None if !destination_is_valid(parsed.destination) => return Verdict::DestinationInvalid,
-            Some(Local::Own(_)) | None => return Verdict::DestinationNotPool,
+            Some(Local::Own(_)) => return Verdict::DestinationNotPool,
+            None => return self.explain_untranslated_in(parsed, account),
         };
         let owner = match parsed.class {
             Class::IcmpRequest if !self.shared.facts(address).one_to_one => None,
@@ -557,6 +629,12 @@ impl Shard {
         }
         account.realm = realm;
         self.explain_mapping(now, index, account);
+        let remote = (parsed.source, remote_port(protocol, parsed.source_port));
+        if let Some(verdict) =
+            self.explain_filter(false, &RuleKey::of_flow(&self.mappings.get(index).key(), remote), account)
+        {
+            return verdict;
+        }
         let facts = *self.shared.facts(address);
         let by = Shard::hashed_by(&facts, protocol);
         let remote_port = remote_port(protocol, parsed.source_port);
@@ -686,6 +764,13 @@ impl Shard {
             };
         };
         account.steps.push(Step::PassRule(rule));
+        let key = match out_by {
+            Side::Outside => RuleKey::outbound(account.realm, parsed),
+            Side::Inside => RuleKey::inbound(RealmId::default(), parsed),
+        };
+        if let Some(verdict) = self.explain_filter(out_by == Side::Outside, &key, account) {
+            return verdict;
+        }
         self.explain_route(out_by, parsed.destination, parsed, account).unwrap_or(Verdict::Passed)
     }
 }

@@ -49,7 +49,9 @@ impl Shard {
         if parsed.protocol().is_none() {
             return self.inbound_other(at, bytes, sink);
         }
-        if self.shared.local.lookup(parsed.destination).and_then(|local| local.pool_address()).is_none() {
+        let local = self.shared.local.lookup(parsed.destination);
+        let may_pass = local.is_none() && self.shared.rules.passes();
+        if !may_pass && local.and_then(|local| local.pool_address()).is_none() {
             // Nothing here is reassembled for Natrix itself, and nothing else is forwarded.
             return self.inbound_flow(at, bytes, Via::Outside, sink);
         }

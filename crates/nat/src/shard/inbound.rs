@@ -17,6 +17,7 @@ use crate::parse::Parsed;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
+use crate::rules::RuleKey;
 use crate::session::HashedBy;
 use crate::settings::Filtering;
 use crate::shared::NextHop;
@@ -115,8 +116,14 @@ impl Shard {
         let session = if mapping.session_matches(parsed.source, remote_port, now)
             && mapping.session_is_hairpin() == (via == Via::Hairpin)
         {
+            if let Err(verdict) = self.filter_session(false, index, (parsed.source, remote_port)) {
+                return Fate::Done(verdict);
+            }
             Some(SessionRef::Inline)
         } else {
+            if let Err(verdict) = self.filter(false, &RuleKey::of_flow(&mapping.key(), (parsed.source, remote_port))) {
+                return Fate::Done(verdict);
+            }
             match self.admit(at, bytes, index, address, protocol, via) {
                 Ok(session) => session,
                 Err(fate) => return fate,
@@ -402,13 +409,14 @@ impl Shard {
             }
             Some(Local::Broadcast(_)) => Fate::Done(Verdict::DestinationInvalid),
             _ if !crate::parse::destination_is_valid(parsed.destination) => Fate::Done(Verdict::DestinationInvalid),
-            _ => Fate::Done(Verdict::DestinationNotPool),
+            None => self.pass_in(at, bytes, sink),
+            Some(_) => Fate::Done(Verdict::DestinationNotPool),
         }
     }
 
     /// Protocols without ports, from outside: passed untranslated by a rule, or dropped.
     pub(super) fn inbound_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
-        let Arrival { now, meta, parsed } = at;
+        let Arrival { parsed, .. } = at;
         if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {
             return Fate::Done(verdict);
         }
@@ -420,20 +428,11 @@ impl Shard {
         if self.shared.pass_rule(parsed.protocol_number, parsed.destination, parsed.source).is_none() {
             return Fate::Done(Verdict::DestinationNotPool);
         }
-        if parsed.ttl <= 1 {
-            self.send_error(now, Side::Outside, meta, Reason::TtlExpired, bytes, sink);
-            return Fate::Done(Verdict::TtlExpired);
+        let realm = RealmId::default();
+        if let Err(verdict) = self.filter(false, &RuleKey::inbound(realm, parsed)) {
+            return Fate::Done(verdict);
         }
-        let Some(hop) = self.shared.route_in(RealmId::default(), parsed.destination).copied() else {
-            self.send_error(now, Side::Outside, meta, Reason::HostUnreachable, bytes, sink);
-            return Fate::Done(Verdict::NoRoute);
-        };
-        if parsed.total_length > hop.mtu && parsed.dont_fragment {
-            self.send_error(now, Side::Outside, meta, Reason::TooBig(hop.mtu), bytes, sink);
-            return Fate::Done(Verdict::TooBig);
-        }
-        crate::rewrite::decrement_ttl(bytes);
-        self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Passed, sink)
+        self.deliver_untranslated(at, bytes, realm, sink)
     }
 }
 

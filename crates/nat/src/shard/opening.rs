@@ -16,6 +16,7 @@
 use wire::tcp::Flags;
 
 use super::Shard;
+use super::outbound::pool_of;
 use super::port_choice::UNPAIRED;
 use super::port_choice::port_class;
 use super::steady::Looks;
@@ -40,6 +41,7 @@ use crate::rewrite::rewrite_headers;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 
@@ -217,6 +219,9 @@ impl Shard {
         i: usize,
     ) -> Option<Egress> {
         let aim = looks.port[i]?;
+        if looks.refused >> i & 1 != 0 {
+            return None;
+        }
         let is_tcp = looks.kind[i].is_tcp();
         let flags = Flags(header[33]);
         let opens = flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST).union(Flags::FIN));
@@ -250,6 +255,14 @@ impl Shard {
             return None;
         }
         let subscriber = looks.subscriber[i];
+        if !self.shared.rules.is_empty() {
+            // Some rules send its flows to one pool and others to another: only those to the one it is entered with are as usual.
+            let own = || self.shared.pool_for(key.realm, source.into());
+            let wanted = pool_of(looks.ruling[i].action).or_else(own);
+            if wanted != Some(PoolId(self.subscribers.get(subscriber).pool)) {
+                return None;
+            }
+        }
         let address = AddressIndex(self.subscribers.get(subscriber).paired);
         if address == UNPAIRED {
             return None;
@@ -282,6 +295,10 @@ impl Shard {
             let payload = u32::from(be16::<2>(header)).saturating_sub(headers);
             mapping.tracker.observe(Side::Inside, be32::<24>(header), payload + 1, be32::<28>(header), flags);
         }
+        if looks.stampable >> i & 1 != 0 {
+            mapping.set_session_stamp(self.shared.filters.stamp());
+        }
+        self.shared.rules.count(self.worker, looks.ruling[i]);
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;

@@ -20,13 +20,17 @@ use crate::parse::source_is_valid;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
+use crate::rules::RuleKey;
+use crate::rules::Ruling;
 use crate::settings::Filtering;
+use crate::settings::RuleAction;
 use crate::shared::NextHop;
 use crate::tcp;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -109,6 +113,9 @@ impl Shard {
                 if self.mappings.get(index).session_matches(parsed.destination, remote_port, now)
                     && parsed.class != Class::IcmpReply =>
             {
+                if let Err(verdict) = self.filter_session(true, index, (parsed.destination, remote_port)) {
+                    return Fate::Done(verdict);
+                }
                 let hairpin = self.mappings.get(index).session_is_hairpin();
                 let way = match self.way_out(at, bytes, hairpin, sink) {
                     Ok(way) => way,
@@ -117,7 +124,12 @@ impl Shard {
                 (way, Flow { index, session: Some(SessionRef::Inline) })
             }
             _ => match self.live_flow(&key, (parsed.destination, remote_port), now) {
-                Some(index) => return self.outbound_by_flow(at, bytes, datagram, index, sink),
+                Some(index) => {
+                    return match self.filter(true, &RuleKey::of_flow(&key, (parsed.destination, remote_port))) {
+                        Ok(_) => self.outbound_by_flow(at, bytes, datagram, index, sink),
+                        Err(verdict) => Fate::Done(verdict),
+                    };
+                }
                 None => match self.open_outbound(at, bytes, &key, foresight, found, sink) {
                     Ok(Opened::Session(way, flow)) => (way, flow),
                     Ok(Opened::Flow(index)) => return self.outbound_by_flow(at, bytes, datagram, index, sink),
@@ -220,8 +232,16 @@ impl Shard {
             let by = self.facts_of_mapping(index).map(|facts| Shard::hashed_by(&facts, key.protocol))?;
             self.find_session(index, parsed.destination, remote_port, by, now)
         });
+        let near = (parsed.destination, remote_port);
+        let rule_key = RuleKey::of_flow(key, near);
+        let permits = self.filter(true, &rule_key).map_err(Fate::Done)?;
+        // Rules are about what is opened, never about what is there.
+        let ruling = if session.is_none() { self.shared.rule_for(&rule_key) } else { Ruling::DEFAULT };
+        if ruling.action == RuleAction::Drop {
+            self.shared.rules.count(self.worker, ruling);
+            return Err(Fate::Done(Verdict::DroppedByRule));
+        }
         if session.is_none() && hairpin.is_none() {
-            let near = (parsed.destination, remote_port);
             if let Some(far) = self.flow_wanted(key, near, alive.is_some()) {
                 return self.open_flow(at, bytes, key, near, far, sink).map(Opened::Flow);
             }
@@ -250,6 +270,10 @@ impl Shard {
                 return Err(Fate::Done(Verdict::HairpinRefused));
             }
         }
+        if let (RuleAction::NoTranslation, Way::Out(hop)) = (ruling.action, way) {
+            self.shared.rules.count(self.worker, ruling);
+            return Err(self.pass_out(at, bytes, &hop, sink));
+        }
         if let (Some(index), Some(session)) = (alive, session) {
             return Ok(Opened::Session(way, Flow { index, session: Some(session) }));
         }
@@ -270,7 +294,7 @@ impl Shard {
                     }
                     self.end_mapping(now, dead);
                 }
-                match self.create_mapping(now, key, foresight) {
+                match self.create_mapping(now, key, foresight, pool_of(ruling.action)) {
                     Ok(index) => index,
                     Err(verdict) => return Err(self.refuse(now, key, verdict, meta, bytes, sink)),
                 }
@@ -290,6 +314,8 @@ impl Shard {
         let external = self.mappings.get(index).external();
         match self.create_session(now, index, &new, Shard::hashed_by(&facts, key.protocol)) {
             Ok(session) => {
+                self.stamp(index, Some(session), permits);
+                self.shared.rules.count(self.worker, ruling);
                 if key.protocol == Protocol::Tcp {
                     let remote = Endpoint::new(parsed.destination.into(), remote_port);
                     if self.syns.forget(external, remote) {
@@ -444,6 +470,9 @@ impl Shard {
         if rule.is_none() {
             return Fate::Done(Verdict::ProtocolUnsupported);
         }
+        if let Err(verdict) = self.filter(true, &RuleKey::outbound(self.shared.realm_of(at.meta.ingress), parsed)) {
+            return Fate::Done(verdict);
+        }
         match self.way_out(at, bytes, false, sink) {
             Ok(Way::Out(hop)) => {
                 crate::rewrite::decrement_ttl(bytes);
@@ -465,6 +494,14 @@ impl Shard {
             Some(Local::Broadcast(_)) => Some(Verdict::SourceInvalid),
             Some(_) => Some(Verdict::SourceSpoofed),
         }
+    }
+}
+
+/// The pool a rule names.
+pub(super) fn pool_of(action: RuleAction) -> Option<PoolId> {
+    match action {
+        RuleAction::Translate { pool, .. } => pool,
+        RuleAction::NoTranslation | RuleAction::Drop => None,
     }
 }
 

@@ -136,6 +136,39 @@ impl Shard {
         !statics.is_empty() && statics.is_forwarded(self.shared.address(address).to_bits(), protocol, port)
     }
 
+    /// Takes a port of a pool that the subscriber is not entered with: rules send some of its flows to one pool and others to
+    /// another. Who is paired has an address there too, always the same one, by hash. Blocks are for the pool it is entered with.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it.
+    #[cold]
+    pub(super) fn take_port_of(
+        &mut self,
+        key: &InternalKey,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Result<(AddressIndex, u16), Verdict> {
+        if !facts.gives_single_ports() {
+            return Err(Verdict::PortsExhausted);
+        }
+        let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
+        let hash = self.subscribers.hash_of(key.realm, key.address);
+        let open = self.shared.choices(facts);
+        let own = usize::try_from(hash).unwrap_or(0).checked_rem(open.len()).and_then(|place| open.get(place).copied());
+        let address = match facts.pooling {
+            Pooling::Arbitrary => self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?,
+            Pooling::Paired => own.ok_or(Verdict::PortsExhausted)?,
+        };
+        for wanted in [parity, None] {
+            let (ports, workers) = (&self.shared.ports, self.shared.workers());
+            let taken = ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random);
+            if let Some(port) = taken {
+                return Ok((address, port));
+            }
+        }
+        Err(Verdict::PortsExhausted)
+    }
+
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
     #[inline]
     pub(super) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {

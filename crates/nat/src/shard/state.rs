@@ -20,6 +20,7 @@ use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -238,8 +239,8 @@ impl Shard {
         Ok(SessionRef::Extra(slot))
     }
 
-    /// Makes a mapping for an internal endpoint that has none. It has no session yet and is out of date
-    /// until it gets one.
+    /// Makes a mapping for an internal endpoint that has none, with a port of the pool that a rule wants, or else of the one that
+    /// serves the subscriber. It has no session yet and is out of date until it gets one.
     ///
     /// # Errors
     /// The verdict of the packet that wanted it; nothing is changed then.
@@ -248,12 +249,13 @@ impl Shard {
         now: Instant,
         key: &InternalKey,
         foresight: &Foresight,
+        wanted: Option<PoolId>,
     ) -> Result<u32, Verdict> {
         if self.mappings.is_full() {
             return Err(Verdict::MappingTableFull);
         }
-        let pool =
-            self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
+        let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
+        let pool = wanted.or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];
         self.admit_mapping_record(&facts)?;
         let class = port_class(key.port, &facts);
@@ -285,7 +287,10 @@ impl Shard {
         let aim = foresight.aim.filter(|_| known == Some(foreseen));
         let taken = match dormant {
             Some((external, kind)) => self.claim_static(key.protocol, external, kind).ok_or(Verdict::PortsExhausted),
-            None => self.take_port(now, key, &facts, class, subscriber, aim),
+            None if self.subscribers.get(subscriber).pool == pool.0 => {
+                self.take_port(now, key, &facts, class, subscriber, aim)
+            }
+            None => self.take_port_of(key, &facts, class),
         };
         let (address, port) = match taken {
             Ok(taken) => taken,

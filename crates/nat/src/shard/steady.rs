@@ -38,6 +38,7 @@ use crate::parse::parse;
 use crate::ports::PortAim;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
+use crate::rules::Ruling;
 use crate::settings::Timeouts;
 use crate::tcp;
 use crate::tcp::TcpState;
@@ -125,6 +126,12 @@ pub(super) struct Looks {
     pub(super) port: [Option<PortAim>; BURST_MAX],
     /// The place of that port in the port table.
     pub(super) port_place: [usize; BURST_MAX],
+    /// What the rules say of unsettled packets.
+    pub(super) ruling: [Ruling; BURST_MAX],
+    /// A bit for each unsettled packet that rules or filters do not let open a mapping as usual.
+    pub(super) refused: u64,
+    /// A bit for each whose answers the filters permit too.
+    pub(super) stampable: u64,
 }
 
 impl Default for Looks {
@@ -145,6 +152,9 @@ impl Default for Looks {
             subscriber: [0; BURST_MAX],
             port: [None; BURST_MAX],
             port_place: [0; BURST_MAX],
+            ruling: [Ruling::DEFAULT; BURST_MAX],
+            refused: 0,
+            stampable: u64::MAX,
         }
     }
 }
@@ -383,8 +393,9 @@ impl Shard {
             return None;
         }
         let egress = hop.egress(destination);
+        let stamp = self.shared.filters.stamp();
         let mapping = self.mappings.get_mut(record);
-        let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header)));
+        let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header), stamp));
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         if (differs != 0) | is_due {
             return None;
@@ -420,8 +431,9 @@ impl Shard {
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+        let stamp = self.shared.filters.stamp();
         let mapping = self.mappings.get_mut(record);
-        let remote = steady_remote(be32::<12>(header), be16::<20>(header));
+        let remote = steady_remote(be32::<12>(header), be16::<20>(header), stamp);
         let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());

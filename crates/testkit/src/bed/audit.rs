@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::hash::DefaultHasher;
 
 use nat::Settings;
+use nat::settings::RuleAction;
 use nat::types::Side;
 use wire::icmp;
 use wire::ipv4;
@@ -173,7 +174,13 @@ impl Audit {
             let (inside, outside) = if side == Side::Outside { (source, destination) } else { (destination, source) };
             rule.protocol == view.protocol() && rule.inside.contains(inside) && rule.outside.contains(outside)
         });
-        if passed {
+        let untranslated = self.settings.rules.iter().any(|rule| {
+            let (inside, outside) = if side == Side::Outside { (source, destination) } else { (destination, source) };
+            rule.action == RuleAction::NoTranslation
+                && rule.matches.source.contains(inside)
+                && rule.matches.destination.contains(outside)
+        });
+        if passed || untranslated {
             return;
         }
         match side {

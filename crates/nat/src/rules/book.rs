@@ -1,0 +1,243 @@
+//! The rules and filters of one instance: what they say about a packet, and how often they did.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+
+use super::key::RuleKey;
+use super::set::BURST_MAX;
+use super::set::RuleId;
+use super::set::RuleSet;
+use super::set::RuleSetError;
+use crate::settings::FilterAction;
+use crate::settings::FilterRule;
+use crate::settings::Rule;
+use crate::settings::RuleAction;
+use crate::types::WorkerId;
+
+/// What a rule says about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruling {
+    /// The rule; None when none matches.
+    pub rule: Option<RuleId>,
+    /// What is done.
+    pub action: RuleAction,
+}
+
+impl Ruling {
+    /// No rule matches: translated by the subscriber's own pool.
+    pub const DEFAULT: Ruling = Ruling { rule: None, action: RuleAction::DEFAULT };
+}
+
+/// Counters by rule, a row for each worker, so that no line is written by two.
+#[derive(Debug, Default)]
+struct Hits {
+    rows: Vec<Vec<AtomicU64>>,
+}
+
+impl Hits {
+    fn new(workers: usize, rules: usize) -> Hits {
+        Hits { rows: (0..workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect() }
+    }
+
+    /// Only the worker itself writes its row, so that no locked instruction is needed.
+    #[inline]
+    fn count(&self, worker: WorkerId, rule: RuleId) {
+        if let Some(counter) = self.rows.get(worker.index()).and_then(|row| row.get(rule.index())) {
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn of(&self, rule: RuleId) -> u64 {
+        self.rows.iter().filter_map(|row| row.get(rule.index())).map(|counter| counter.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// The rules in their order, and what they do.
+pub struct RuleBook {
+    set: RuleSet,
+    /// By rule number.
+    actions: Vec<RuleAction>,
+    hits: Hits,
+    /// Some rule lets packets through untranslated.
+    passes: bool,
+}
+
+impl RuleBook {
+    pub(crate) fn new(rules: &[Rule], workers: usize) -> Result<RuleBook, RuleSetError> {
+        let matches: Vec<_> = rules.iter().map(|rule| rule.matches).collect();
+        Ok(RuleBook {
+            set: RuleSet::new(&matches)?,
+            actions: rules.iter().map(|rule| rule.action).collect(),
+            hits: Hits::new(workers, rules.len()),
+            passes: rules.iter().any(|rule| rule.action == RuleAction::NoTranslation),
+        })
+    }
+
+    /// What the first rule that matches says.
+    #[inline]
+    pub fn ruling(&self, key: &RuleKey) -> Ruling {
+        if self.set.is_empty() {
+            return Ruling::DEFAULT;
+        }
+        self.ruling_of(self.set.lookup(key))
+    }
+
+    #[inline]
+    fn ruling_of(&self, rule: Option<RuleId>) -> Ruling {
+        let action = rule.and_then(|rule| self.actions.get(rule.index()));
+        action.map_or(Ruling::DEFAULT, |action| Ruling { rule, action: *action })
+    }
+
+    /// [`RuleBook::ruling`] of up to [`BURST_MAX`] packets.
+    #[inline]
+    pub(crate) fn ruling_burst(&self, keys: &[RuleKey], rulings: &mut [Ruling]) {
+        let mut found = [None; BURST_MAX];
+        self.set.lookup_burst(keys, &mut found);
+        for (ruling, rule) in rulings.iter_mut().zip(found).take(keys.len()) {
+            *ruling = self.ruling_of(rule);
+        }
+    }
+
+    /// Whether there are rules.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.set.is_empty()
+    }
+
+    /// Whether some rule lets packets through untranslated.
+    pub(crate) fn passes(&self) -> bool {
+        self.passes
+    }
+
+    /// A packet was treated as the rule says.
+    #[inline]
+    pub(crate) fn count(&self, worker: WorkerId, ruling: Ruling) {
+        if let Some(rule) = ruling.rule {
+            self.hits.count(worker, rule);
+        }
+    }
+
+    /// The rules' search.
+    pub fn set(&self) -> &RuleSet {
+        &self.set
+    }
+
+    /// What the rule at a position in the order does, and how often it was so: new mappings and sessions, and packets of those that
+    /// have none.
+    pub fn at(&self, position: usize) -> Option<(&super::Match, RuleAction, u64)> {
+        let (id, matches) = self.set.at(position)?;
+        Some((matches, *self.actions.get(id.index())?, self.hits.of(id)))
+    }
+}
+
+/// Whether a packet, and an answer to it, may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Permits {
+    /// From inside to outside.
+    pub(crate) out: bool,
+    /// From outside to inside.
+    pub(crate) back: bool,
+}
+
+/// Stamps a record has room for: 1 to this, and 0 for not stamped.
+const STAMPS: u8 = 31;
+
+/// The filters in their order, by direction.
+pub struct FilterBook {
+    /// Filters by position in the list; a set has the positions of its rules.
+    filters: Vec<FilterRule>,
+    out: (RuleSet, Vec<u32>),
+    back: (RuleSet, Vec<u32>),
+    hits: Hits,
+    stamp: u8,
+}
+
+impl FilterBook {
+    /// `before` is the book that sessions may have been stamped by.
+    pub(crate) fn new(
+        filters: &[FilterRule],
+        workers: usize,
+        before: Option<&FilterBook>,
+    ) -> Result<FilterBook, RuleSetError> {
+        let of = |wanted: fn(&FilterRule) -> bool| -> Result<_, RuleSetError> {
+            let positions: Vec<u32> =
+                (0..filters.len() as u32).filter(|position| wanted(&filters[*position as usize])).collect();
+            let matches: Vec<_> = positions.iter().map(|position| filters[*position as usize].matches).collect();
+            Ok((RuleSet::new(&matches)?, positions))
+        };
+        let stamp = match before {
+            None => u8::from(!filters.is_empty()),
+            Some(before) if before.filters == filters => before.stamp,
+            Some(before) => before.stamp % STAMPS + 1,
+        };
+        Ok(FilterBook {
+            out: of(|filter| filter.out)?,
+            back: of(|filter| filter.back)?,
+            filters: filters.to_vec(),
+            hits: Hits::new(workers, filters.len()),
+            stamp,
+        })
+    }
+
+    /// What a session has whose packets these filters permit in both directions; another one than that of the filters before.
+    #[inline(always)]
+    pub(crate) fn stamp(&self) -> u8 {
+        self.stamp
+    }
+
+    /// Whether all is permitted.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.filters.is_empty()
+    }
+
+    /// What the first filter of each direction says; without one a packet may pass.
+    pub(crate) fn permits(&self, key: &RuleKey) -> Permits {
+        let is_permitted = |set| self.found(set, key).is_none_or(|(_, filter)| filter.action == FilterAction::Permit);
+        Permits { out: is_permitted(&self.out), back: is_permitted(&self.back) }
+    }
+
+    /// [`FilterBook::permits`] of up to [`BURST_MAX`] packets.
+    pub(crate) fn permits_burst(&self, keys: &[RuleKey], permits: &mut [Permits]) {
+        if self.is_empty() {
+            return;
+        }
+        let mut found = [[None; BURST_MAX]; 2];
+        for ((set, _), found) in [&self.out, &self.back].into_iter().zip(&mut found) {
+            set.lookup_burst(keys, found);
+        }
+        let is_permitted = |(_, positions): &(RuleSet, Vec<u32>), found: Option<RuleId>| {
+            let position = found.and_then(|rule| positions.get(rule.index()));
+            let filter = position.and_then(|position| self.filters.get(*position as usize));
+            filter.is_none_or(|filter| filter.action == FilterAction::Permit)
+        };
+        for ((permits, out), back) in permits.iter_mut().zip(found[0]).zip(found[1]).take(keys.len()) {
+            *permits = Permits { out: is_permitted(&self.out, out), back: is_permitted(&self.back, back) };
+        }
+    }
+
+    /// The filter that decides about a packet in this direction, by position.
+    pub(crate) fn deciding(&self, is_out: bool, key: &RuleKey) -> Option<(usize, &FilterRule)> {
+        self.found(if is_out { &self.out } else { &self.back }, key)
+    }
+
+    fn found(&self, (set, positions): &(RuleSet, Vec<u32>), key: &RuleKey) -> Option<(usize, &FilterRule)> {
+        let position = *positions.get(set.lookup(key)?.index())? as usize;
+        Some((position, self.filters.get(position)?))
+    }
+
+    /// A filter decided.
+    pub(crate) fn count(&self, worker: WorkerId, position: usize) {
+        self.hits.count(worker, RuleId(position as u32));
+    }
+
+    /// The filter at a position, and how often it decided. Sessions that are permitted both ways are decided about once.
+    pub fn at(&self, position: usize) -> Option<(&FilterRule, u64)> {
+        Some((self.filters.get(position)?, self.hits.of(RuleId(position as u32))))
+    }
+
+    /// Filters.
+    pub fn len(&self) -> usize {
+        self.filters.len()
+    }
+}
