@@ -9,6 +9,7 @@ use crate::rules::Match;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
+use crate::types::PoolId;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
