@@ -94,7 +94,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             pass_rules: rules.pass_rules,
             rules: rules.rules,
             filters: rules.filters,
-            flow_rules: Vec::new(),
+            flow_rules: rules.redirections,
             timeouts: singles.timeouts,
             limits,
             reload: singles.reload,

@@ -512,10 +512,11 @@ const FORWARD: &[Key] = &[
 const RULE: &[Key] = &[
     key(
         "action",
-        Kind::Choice(&["pass", "translate", "no-translation", "drop"]),
+        Kind::Choice(&["pass", "translate", "no-translation", "redirect", "drop"]),
         Preset::Required("\"translate\""),
         "`translate`: the source is translated, by `pool`. `no-translation`: packets leave and return as they are, without state, \
-         also those that nobody inside asked for (RFC 6888 REQ-6); routers outside must know the way back. `drop`: dropped as \
+         also those that nobody inside asked for (RFC 6888 REQ-6); routers outside must know the way back. `redirect`: what is sent there goes to `targets` or `to` instead, source translated \
+         too; looked at before all other rules. `drop`: dropped as \
          `dropped_by_rule`. `pass`: another protocol is let through untranslated; needs `protocol` and `inside`.",
     ),
     key("protocol", Kind::Mixed(PROTOCOL), Preset::Derived { rule: "any", example: "\"tcp\"" }, RULE_PROTOCOL),
@@ -542,6 +543,20 @@ const RULE: &[Key] = &[
         Preset::Value("\"endpoint-independent\""),
         "Of `translate`: with `endpoint-dependent` one external port serves many remote endpoints, which suits clients of web and DNS \
          servers and breaks whoever wants to be reached.",
+    ),
+    key(
+        "targets",
+        Kind::List("`\"address\"`, `\"address:port\"`, each with ` weight n` or without"),
+        Preset::Derived { rule: "none", example: "[\"198.51.100.53:53 weight 2\"]" },
+        "Of `redirect`: the hosts outside that get the packets, by weight; all packets of one subscriber go to the same. A port needs \
+         `protocol` TCP or UDP.",
+    ),
+    key(
+        "to",
+        Kind::Text(PREFIX),
+        Preset::Derived { rule: "none", example: "\"198.51.100.0/24\"" },
+        "Of `redirect`: the same host of this prefix, which is as long as `outside`, gets the packets: for two networks with the same \
+         addresses (twice NAT).",
     ),
 ];
 

@@ -2,6 +2,7 @@
 
 use crate::types::Prefix;
 use crate::types::Protocol;
+use crate::types::RealmId;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,8 @@ pub struct Target {
 /// Which packets from inside open flows, and what becomes of them. The first that matches counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
+    /// Inside realm; None: any.
+    pub realm: Option<RealmId>,
     /// None: any.
     pub protocol: Option<Protocol>,
     /// Inside addresses.

@@ -636,7 +636,8 @@ impl Shared {
     /// The first rule that makes this a flow.
     pub(crate) fn flow_rule(&self, key: &InternalKey, near: (u32, u16)) -> Option<&crate::flow_rule::FlowRule> {
         self.settings.flow_rules.iter().find(|rule| {
-            rule.protocol.is_none_or(|protocol| protocol == key.protocol)
+            rule.realm.is_none_or(|realm| realm == key.realm)
+                && rule.protocol.is_none_or(|protocol| protocol == key.protocol)
                 && rule.source.contains(Ipv4Addr::from_bits(key.address))
                 && rule.destination.contains(Ipv4Addr::from_bits(near.0))
                 && (rule.ports.0..=rule.ports.1).contains(&near.1)

@@ -16,12 +16,14 @@ use nat::Settings;
 use nat::flow_rule::FlowAction;
 use nat::flow_rule::FlowRule;
 use nat::rules::Match;
+use nat::rules::PortRange;
 use nat::settings::FilterAction;
 use nat::settings::FilterRule;
 use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
+use nat::settings::MappingKind;
 use nat::settings::PassRule;
 use nat::settings::Pool;
 use nat::settings::Pooling;
@@ -258,12 +260,14 @@ impl Variants for Settings {
         self
     }
 
-    fn endpoint_dependent(self, destination: Prefix, ports: (u16, u16)) -> Settings {
-        self.flows(destination, ports, FlowAction::EndpointDependent)
+    fn endpoint_dependent(mut self, destination: Prefix, (first, last): (u16, u16)) -> Settings {
+        let matches = Match { destination, destination_ports: PortRange { first, last }, ..Match::ALL };
+        self.limits.flows_max = 10_000;
+        self.rule(matches, RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent })
     }
 
     fn flows(mut self, destination: Prefix, ports: (u16, u16), action: FlowAction) -> Settings {
-        self.flow_rules.push(FlowRule { protocol: None, source: Prefix::ALL, destination, ports, action });
+        self.flow_rules.push(FlowRule { realm: None, protocol: None, source: Prefix::ALL, destination, ports, action });
         self.limits.flows_max = 10_000;
         self
     }

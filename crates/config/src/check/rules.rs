@@ -1,5 +1,7 @@
 //! Rules and filters against each other and against the network.
 
+use nat::flow_rule::FlowAction;
+use nat::flow_rule::FlowRule;
 use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::rules::RuleSet;
@@ -38,6 +40,7 @@ const HIDDEN_TOLD_MAX: usize = 20;
 pub(crate) struct Checked {
     pub(crate) pass_rules: Vec<PassRule>,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) redirections: Vec<FlowRule>,
     pub(crate) filters: Vec<FilterRule>,
 }
 
@@ -63,7 +66,23 @@ pub(crate) fn check(draft: &Draft, reaches: &[Reach], is_network_clean: bool, re
         }
     }
     let mut rules = Vec::new();
-    for rule in draft.rules.iter().filter(|rule| !is_pass(rule)) {
+    let is_redirection = |rule: &&RuleDraft| rule.action == Some(RuleWord::Redirect);
+    let redirections = draft.rules.iter().filter(is_redirection);
+    let redirections: Vec<_> =
+        redirections.filter_map(|rule| redirection(rule, draft, &vrfs, reaches, report)).collect();
+    let makes_flows = |rule: &&RuleDraft| is_redirection(rule) || rule.mapping == MappingKind::EndpointDependent;
+    if let Some(first) = draft.rules.iter().find(makes_flows)
+        && draft.singles.limits.flows_max == 0
+    {
+        let remedy = "write tables.flows, such as 500000: how many connections may use such rules at the same time";
+        report.fault(&first.matches.place, "makes flows, and there is room for none", "tables.flows = 0", remedy);
+    }
+    for rule in draft.rules.iter().filter(|rule| !is_pass(rule) && !is_redirection(rule)) {
+        if let (Some(pool), MappingKind::EndpointDependent) = (&rule.pool, rule.mapping) {
+            let problem =
+                "does not go with mapping = \"endpoint-dependent\", which shares ports of the subscriber's own pool";
+            report.fault(&pool.place, problem, quoted(&pool.value), "remove it");
+        }
         let faults = report.fault_count();
         let matches = matches_of(&rule.matches, &vrfs, report);
         let action = action_of(rule, &draft.pools, report);
@@ -103,6 +122,7 @@ pub(crate) fn check(draft: &Draft, reaches: &[Reach], is_network_clean: bool, re
     Checked {
         pass_rules: pass_rules(passing, report),
         rules: rules.into_iter().map(|(rule, _)| rule).collect(),
+        redirections,
         filters: filters.into_iter().map(|(filter, _)| filter).collect(),
     }
 }
@@ -159,9 +179,55 @@ fn matches_of(draft: &MatchDraft, vrfs: &[String], report: &mut Report) -> Optio
     })
 }
 
+/// What a redirection comes to, if its targets can be reached outside and are nobody's here.
+fn redirection(
+    draft: &RuleDraft,
+    all: &Draft,
+    vrfs: &[String],
+    reaches: &[Reach],
+    report: &mut Report,
+) -> Option<FlowRule> {
+    let faults = report.fault_count();
+    let matches = matches_of(&draft.matches, vrfs, report)?;
+    let action = match &draft.to {
+        Some(to) => {
+            if to.value.length() != matches.destination.length() {
+                let remedy = format!("write a prefix of length {}, as that of `outside`", matches.destination.length());
+                report.fault(&to.place, "is not as long as `outside`", to.value.to_string(), remedy);
+            }
+            reachable(to, Side::Outside, reaches, report);
+            FlowAction::Prefix(to.value)
+        }
+        None => FlowAction::Targets(draft.targets.iter().map(|target| target.value).collect()),
+    };
+    for target in &draft.targets {
+        let address = core::net::Ipv4Addr::from_bits(target.value.address);
+        let host = Placed { value: Prefix::host(address), place: target.place.clone(), given: true };
+        let is_external =
+            all.pools.iter().flat_map(|pool| &pool.addresses).any(|range| range.value.contains(&target.value.address));
+        if is_external {
+            report.fault(&target.place, "is an address of a pool", address.to_string(), "write a host outside");
+        } else {
+            reachable(&host, Side::Outside, reaches, report);
+        }
+        if target.value.port.is_some() && !matches.protocol.is_some_and(|number| matches!(number, 6 | 17)) {
+            let remedy = "write protocol = \"tcp\" or \"udp\", or leave the port out";
+            report.fault(&target.place, "has a port, and the rule no protocol with ports", address.to_string(), remedy);
+        }
+    }
+    (report.fault_count() == faults && !draft.is_faulty).then(|| FlowRule {
+        realm: matches.realm,
+        protocol: matches.protocol.and_then(nat::Protocol::from_number),
+        source: matches.source,
+        destination: matches.destination,
+        ports: (matches.destination_ports.first, matches.destination_ports.last),
+        action,
+    })
+}
+
 fn action_of(draft: &RuleDraft, pools: &[PoolDraft], report: &mut Report) -> Option<RuleAction> {
     match draft.action? {
-        RuleWord::Pass => None,
+        RuleWord::Pass | RuleWord::Redirect => None,
         RuleWord::NoTranslation => Some(RuleAction::NoTranslation),
         RuleWord::Drop => Some(RuleAction::Drop),
         RuleWord::Translate => {

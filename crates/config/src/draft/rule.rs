@@ -3,6 +3,7 @@
 use core::ops::RangeInclusive;
 
 use nat::Protocol;
+use nat::flow_rule::Target;
 use nat::settings::MappingKind;
 use nat::types::Prefix;
 use toml_edit::Item;
@@ -32,6 +33,7 @@ pub(crate) enum RuleWord {
     Pass,
     Translate,
     NoTranslation,
+    Redirect,
     Drop,
 }
 
@@ -41,6 +43,9 @@ pub(crate) struct RuleDraft {
     pub(crate) matches: MatchDraft,
     pub(crate) pool: Option<Placed<String>>,
     pub(crate) mapping: MappingKind,
+    /// Where packets are redirected to: targets, or a prefix.
+    pub(crate) targets: Vec<Placed<Target>>,
+    pub(crate) to: Option<Placed<Prefix>>,
     /// Something in it was at fault, so that it is not to be compiled.
     pub(crate) is_faulty: bool,
 }
@@ -61,6 +66,7 @@ impl RuleDraft {
             Some("pass") => Some(RuleWord::Pass),
             Some("translate") => Some(RuleWord::Translate),
             Some("no-translation") => Some(RuleWord::NoTranslation),
+            Some("redirect") => Some(RuleWord::Redirect),
             Some("drop") => Some(RuleWord::Drop),
             _ => None,
         };
@@ -77,6 +83,11 @@ impl RuleDraft {
             }
         };
         of(&["pool", "mapping"], RuleWord::Translate, "where action = \"translate\"", report);
+        of(&["targets", "to"], RuleWord::Redirect, "where action = \"redirect\"", report);
+        if action == Some(RuleWord::Redirect) && section.has("inside_ports") {
+            let problem = "does not go with action = \"redirect\"";
+            report.fault(&section.place_of("inside_ports", report), problem, "", "remove it");
+        }
         if action == Some(RuleWord::Pass) {
             for key in ["inside_ports", "outside_ports", "vrf"].into_iter().filter(|key| section.has(key)) {
                 let problem = "does not go with action = \"pass\"";
@@ -104,7 +115,15 @@ impl RuleDraft {
             _ => MappingKind::EndpointIndependent,
         };
         let pool = if section.has("pool") { section.text("pool", report) } else { None };
-        RuleDraft { action, matches, pool, mapping, is_faulty: report.fault_count() > faults }
+        let targets = section.parsed_list("targets", values::target, "\"192.0.2.53:53 weight 2\"", report);
+        let to = section.parsed("to", values::prefix, report);
+        if action == Some(RuleWord::Redirect) && targets.is_empty() == to.is_none() && report.fault_count() == faults {
+            let remedy =
+                "write targets = [\"192.0.2.53:53\"], or to = \"198.51.100.0/24\" for the same hosts of another prefix";
+            let problem = if to.is_none() { "does not say where to" } else { "has targets and a prefix" };
+            report.fault(&section.place, problem, "", remedy);
+        }
+        RuleDraft { action, matches, pool, mapping, targets, to, is_faulty: report.fault_count() > faults }
     }
 }
 

@@ -7,17 +7,21 @@ use nat::Settings;
 use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventSettings;
+use nat::flow_rule::FlowAction;
+use nat::flow_rule::Target;
 use nat::settings::Admission;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Filtering;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
+use nat::settings::MappingKind;
 use nat::settings::Pooling;
 use nat::settings::Rate;
 use nat::settings::ReloadPolicy;
 use nat::settings::Removed;
 use nat::settings::ReuseAtOnce;
+use nat::settings::RuleAction;
 use nat::settings::Selection;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
@@ -89,6 +93,13 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((forward.inside, forward.inside_port), ([10, 0, 0, 80].into(), 80));
     assert_eq!(forward.admission, Admission::AsPool);
     assert_eq!(nat.pass_rules[0].protocol, 47);
+    let dependent = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent };
+    assert!(nat.rules.iter().any(|rule| rule.action == dependent));
+    let target = |last: u8, port, weight| Target { address: u32::from_be_bytes([192, 0, 2, last]), port, weight };
+    let targets = FlowAction::Targets(vec![target(54, Some(5_353), 3), target(55, None, 1)]);
+    assert_eq!((&nat.flow_rules[0].action, nat.flow_rules[0].ports), (&targets, (53, 53)));
+    let prefix = nat::types::Prefix::new([192, 0, 2, 144].into(), 28).expect("a prefix");
+    assert_eq!(nat.flow_rules[1].action, FlowAction::Prefix(prefix));
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),
         udp_unanswered: Duration::from_secs(1),

@@ -27,6 +27,7 @@ use crate::flow::InsideKey;
 use crate::flow::NewFlow;
 use crate::flow::OutsideKey;
 use crate::flow::endpoint;
+use crate::flow_rule::FlowAction;
 use crate::fragments::DatagramIndex;
 use crate::mapping::InternalKey;
 use crate::mapping::SessionRef;
@@ -39,7 +40,9 @@ use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
 use crate::rules::RuleKey;
+use crate::settings::MappingKind;
 use crate::settings::Pooling;
+use crate::settings::RuleAction;
 use crate::shared::PoolFacts;
 use crate::shared_ports::Group;
 use crate::tcp;
@@ -89,8 +92,20 @@ impl Shard {
 
     /// What the rules say of a packet that belongs to nothing yet: the remote endpoint outside of the flow it is to open; None
     /// when it is to have a mapping, or its endpoint has one and the destination stays.
-    pub(super) fn flow_wanted(&self, key: &InternalKey, near: (u32, u16), has_mapping: bool) -> Option<(u32, u16)> {
-        let action = &self.shared.flow_rule(key, near)?.action;
+    pub(super) fn flow_wanted(
+        &self,
+        key: &InternalKey,
+        near: (u32, u16),
+        has_mapping: bool,
+        action: RuleAction,
+    ) -> Option<(u32, u16)> {
+        let action = match (self.shared.flow_rule(key, near), action) {
+            (Some(rule), _) => &rule.action,
+            (None, RuleAction::Translate { mapping: MappingKind::EndpointDependent, .. }) => {
+                &FlowAction::EndpointDependent
+            }
+            (None, _) => return None,
+        };
         // The external endpoint of a static one is its own, like that of a mapping.
         let has_own = has_mapping || self.shared.statics.by_internal(key).is_some() || self.has_formula(key);
         if has_own && !action.is_twice() {

@@ -263,7 +263,7 @@ impl Shard {
         }
         if session.is_none() && hairpin.is_none() {
             let flow = self.live_flow(&key, near, now);
-            let wanted = || self.flow_wanted(&key, near, alive.is_some());
+            let wanted = || self.flow_wanted(&key, near, alive.is_some(), ruling.action);
             if let Some(far) = flow.map(|index| self.flows.get(index).far()).or_else(wanted) {
                 return self.explain_flow_outbound(now, parsed, &key, far, flow, account);
             }

@@ -242,7 +242,8 @@ impl Shard {
             return Err(Fate::Done(Verdict::DroppedByRule));
         }
         if session.is_none() && hairpin.is_none() {
-            if let Some(far) = self.flow_wanted(key, near, alive.is_some()) {
+            if let Some(far) = self.flow_wanted(key, near, alive.is_some(), ruling.action) {
+                self.shared.rules.count(self.worker, ruling);
                 return self.open_flow(at, bytes, key, near, far, sink).map(Opened::Flow);
             }
         }

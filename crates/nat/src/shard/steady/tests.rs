@@ -284,6 +284,7 @@ fn with(allocation: Allocation) -> Settings {
 fn with_flows() -> Settings {
     let mut settings = settings();
     let rule = |last, action| FlowRule {
+        realm: None,
         protocol: None,
         source: Prefix::ALL,
         destination: Prefix::host([198, 51, 100, last].into()),
