@@ -11,8 +11,10 @@ from netlab import process
 from netlab import state
 from netlab.netfilter import Netfilter
 from netlab.topology import Network
+from policy import IN_BLOCKS
+from policy import WITH_QUOTA
 from programs import Programs
-from programs import Result
+from result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -86,7 +88,7 @@ def main():
     if options.clean:
         return 0
     print(f"Building the network around {options.dut}: 2 subscribers, switch, NAT, 2 routers, 2 servers", flush=True)
-    with Network("nxdemo", make_dut(options)) as network:
+    with Network("nxdemo", make_dut(options), extra_subscribers=(IN_BLOCKS, WITH_QUOTA)) as network:
         network.start_dut()
         programs = Programs(network)
         print("Starting nginx, dnsmasq, coturn and iperf3; writing the file of 1 GiB", flush=True)

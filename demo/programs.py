@@ -9,18 +9,12 @@ import socket
 from netlab import servers
 from netlab import stun
 from netlab import topology
+from policy import Policy
+from result import Result
 
 DNS_NAME = "www.example"
 DOWNLOAD_BYTES = 1 << 30
 UPLOAD_BYTES = 32 << 20
-
-
-class Result:
-    """What one program saw."""
-
-    def __init__(self, passed, saw):
-        self.passed = passed
-        self.saw = saw
 
 
 def seconds_of(text):
@@ -60,7 +54,8 @@ class Programs:
 
     def all(self):
         """(title, function) of each program."""
-        return [
+        policy = Policy(self.network).all() if self.network.dut.name == "natrix" else []
+        return policy + [
             ("ping sub1 to srv1", lambda: self.ping(self.network.sub1, topology.SRV1)),
             ("ping sub2 to srv2", lambda: self.ping(self.network.sub2, topology.SRV2)),
             ("ping of the NAT itself", lambda: self.ping(self.network.sub1, topology.NAT_INSIDE)),
