@@ -326,10 +326,10 @@ fn time_changes(set: RuleSet, keys: &[RuleKey], random: &mut SmallRng) -> Result
         times.push(before.elapsed().as_secs_f64() * 1e3);
         Ok::<_, RulesError>(())
     };
-    for turn in 0..CHANGES {
+    for (turn, key) in keys.iter().take(CHANGES).enumerate() {
         let at = random.random_range(0..used.len());
         let rule = Match {
-            source: Prefix::host(keys[turn].source()),
+            source: Prefix::host(key.source()),
             protocol: Some(17),
             destination_ports: PortRange::one(random.random_range(1..=u16::MAX)),
             ..Match::ALL

@@ -187,7 +187,7 @@ impl FilterBook {
 
     /// Whether all is permitted.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.filters.is_empty()
     }
 

@@ -92,8 +92,8 @@ impl Entry {
             source_span: rule.source_ports.last - rule.source_ports.first,
             rank: rank_of(order) | kind,
             rule: number,
-            source_shift: 32 - rule.source.length() | if second_by_source { SECOND_BY_SOURCE } else { 0 },
-            destination_shift: 32 - rule.destination.length()
+            source_shift: (32 - rule.source.length()) | if second_by_source { SECOND_BY_SOURCE } else { 0 },
+            destination_shift: (32 - rule.destination.length())
                 | if second_by_destination { SECOND_BY_DESTINATION } else { 0 },
             kind: first.kind(),
         }
@@ -225,7 +225,7 @@ impl Table {
 
     #[inline(always)]
     fn home(&self, cell: &Cell) -> u32 {
-        ((cell.hash() >> 32) * u64::from(self.buckets) >> 32) as u32
+        (((cell.hash() >> 32) * u64::from(self.buckets)) >> 32) as u32
     }
 
     #[inline(always)]
