@@ -92,6 +92,11 @@ pub(crate) fn own_ports(all: &[control::OwnPorts], paired: Option<std::net::Ipv4
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
+/// An inside address or endpoint, with its VRF unless that is the preset one: `blue/10.0.0.1`.
+pub(crate) fn in_vrf<T: ToString>(vrf: &str, inside: T) -> String {
+    if vrf == "default" { inside.to_string() } else { format!("{vrf}/{}", inside.to_string()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,9 +156,4 @@ mod tests {
             assert_eq!(percent(ratio), text);
         }
     }
-}
-
-/// An inside address or endpoint, with its VRF unless that is the preset one: `blue/10.0.0.1`.
-pub(crate) fn in_vrf<T: ToString>(vrf: &str, inside: T) -> String {
-    if vrf == "default" { inside.to_string() } else { format!("{vrf}/{}", inside.to_string()) }
 }

@@ -122,7 +122,6 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         new_mappings: rate(10, 50),
         new_sessions: rate(30, 60),
         threshold: threshold(75, 50),
-        ..SubscriberLimits::default()
     };
     assert_eq!(nat.subscriber, subscriber);
     // What a class does not say is as for everybody.
@@ -132,8 +131,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         memory_max: 1 << 20,
         new_mappings: rate(1_000, 2_000),
         new_sessions: rate(30, 90),
-        threshold: threshold(90, 80),
-        ..subscriber
+        threshold: threshold(90, 60),
     };
     let sensors = SubscriberLimits { ports_max: [4; 3], new_sessions: rate(1, 1), ..subscriber };
     assert_eq!(nat.classes.iter().map(|class| class.limits).collect::<Vec<_>>(), [business, sensors]);

@@ -88,6 +88,10 @@ impl Shard {
         index: u32,
         realm: RealmId,
     ) -> Option<Egress> {
+        if !self.shared.filters.is_empty() {
+            // A flow has no stamp: filters are asked about each packet, the long way.
+            return None;
+        }
         let is_tcp = kind.is_tcp();
         let destination = be32::<16>(header);
         let hop = *self.shared.route_out(destination)?;
@@ -119,6 +123,9 @@ impl Shard {
         kind: Kind,
         index: u32,
     ) -> Option<Egress> {
+        if !self.shared.filters.is_empty() {
+            return None;
+        }
         let is_tcp = kind.is_tcp();
         if self.lifetimes.own(protocol(kind), be16::<20>(header)).is_some() {
             return None;

@@ -241,11 +241,12 @@ impl Shard {
             self.shared.rules.count(self.worker, ruling);
             return Err(Fate::Done(Verdict::DroppedByRule));
         }
-        if session.is_none() && hairpin.is_none() {
-            if let Some(far) = self.flow_wanted(key, near, alive.is_some(), ruling.action) {
-                self.shared.rules.count(self.worker, ruling);
-                return self.open_flow(at, bytes, key, near, far, sink).map(Opened::Flow);
-            }
+        if session.is_none()
+            && hairpin.is_none()
+            && let Some(far) = self.flow_wanted(key, near, alive.is_some(), ruling.action)
+        {
+            self.shared.rules.count(self.worker, ruling);
+            return self.open_flow(at, bytes, key, near, far, sink).map(Opened::Flow);
         }
         let way = self.way_out(at, bytes, hairpin.is_some(), sink)?;
         if let Some(address) = hairpin {
