@@ -56,8 +56,13 @@ fn every_example_is_valid() {
 #[test]
 fn two_interfaces_and_a_pool_are_enough_and_the_rest_are_the_engine_s_defaults() {
     let config = compiled(&smallest());
-    let expected =
-        Settings { interfaces: config.nat.interfaces.clone(), pools: config.nat.pools.clone(), ..Settings::default() };
+    let expected = Settings {
+        interfaces: config.nat.interfaces.clone(),
+        pools: config.nat.pools.clone(),
+        // Twice as many as there are, at the least.
+        limits: Limits { external_addresses_max: 32, ..Limits::default() },
+        ..Settings::default()
+    };
     assert_eq!(config.nat, expected);
     let [lan, wan] = config.nat.interfaces.as_slice() else { panic!("two interfaces") };
     assert_eq!((lan.side, lan.mtu, wan.side, wan.mtu), (Side::Inside, 1_500, Side::Outside, 1_500));
@@ -102,7 +107,8 @@ fn limits_are_for_all_workers_together_with_an_eighth_more() {
     assert_eq!(config.workers.count, 8);
     assert_eq!(config.nat.limits.mappings_max, 20_000_000 / 8 * 9 / 8);
     assert_eq!(config.nat.icmp.errors_per_second_max, 125);
-    assert_eq!(compiled(&smallest()).nat.limits, Limits::default());
+    let limits = Limits { external_addresses_max: 32, ..Limits::default() };
+    assert_eq!(compiled(&smallest()).nat.limits, limits);
     assert_eq!(config.nat.pools[0].reserved_ports, [1723, 5060, 5061]);
     assert_eq!(config.ports[0].kind, DriverKind::Pci);
     assert_eq!(config.dpdk.hugepages, Hugepages::Required);

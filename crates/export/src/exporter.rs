@@ -166,7 +166,9 @@ impl<M: Medium> Run<M> {
             self.report(moment);
             if taken == 0 && stop.load(Ordering::Relaxed) {
                 let since = *stopping.get_or_insert_with(std::time::Instant::now);
-                if is_written || since.elapsed() > FINISH_WITHIN {
+                // Where there was no room for more lines a moment ago, the rings still have some.
+                let is_drained = is_written && self.rings.iter().all(|ring| ring.len() == 0);
+                if is_drained || since.elapsed() > FINISH_WITHIN {
                     break;
                 }
             }

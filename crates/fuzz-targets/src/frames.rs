@@ -290,7 +290,7 @@ impl Run {
             self.now = self.now + Duration::from_secs(1);
         }
         // Ports rest for two minutes from the sweep on.
-        for pause in [8_000, 130] {
+        for pause in [8_000, 130, 130] {
             self.now = self.now + Duration::from_secs(pause);
             self.settle();
             self.collect();

@@ -132,7 +132,10 @@ fn no_destination_port_shortens_the_timer() {
 fn the_timer_is_what_the_settings_say_to_the_second() {
     covers!("4787-REQ-5b");
     for seconds in [60, 300, 900] {
-        let mut bed = Bed::new(settings().timers(|timeouts| timeouts.udp = Duration::from_secs(seconds)));
+        let mut bed = Bed::new(settings().timers(|timeouts| {
+            timeouts.udp = Duration::from_secs(seconds);
+            timeouts.udp_unanswered = timeouts.udp;
+        }));
         bed.open_udp(at(I1, 5000), at(E1, 9));
         bed.advance_secs(seconds - 1);
         assert_eq!(bed.mappings().len(), 1, "{seconds} s");
