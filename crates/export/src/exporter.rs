@@ -167,7 +167,7 @@ impl<M: Medium> Run<M> {
             if taken == 0 && stop.load(Ordering::Relaxed) {
                 let since = *stopping.get_or_insert_with(std::time::Instant::now);
                 // Where there was no room for more lines a moment ago, the rings still have some.
-                let is_drained = is_written && self.rings.iter().all(|ring| ring.len() == 0);
+                let is_drained = is_written && self.rings.iter().all(|ring| ring.is_empty());
                 if is_drained || since.elapsed() > FINISH_WITHIN {
                     break;
                 }

@@ -8,12 +8,10 @@ use std::process;
 
 use mem::Need;
 use nat::Settings;
-use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::settings::Route;
 use nat::types::InterfaceId;
 use nat::types::MappingIndex;
