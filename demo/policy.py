@@ -32,16 +32,24 @@ def _exchange(host, source, ports):
             sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
             sock.bind((source, 0))
             sock.connect((topology.SRV1, 53))
-        for sock in sockets:
-            # A question for the root's name servers: whatever the server says to it is an answer.
-            with contextlib.suppress(OSError):
-                sock.send(b"\x12\x34\x01\x00\x00\x01" + bytes(7) + b"\x00\x02\x00\x01")
-        for sock in sockets:
-            try:
-                sock.recv(2048)
-                answered += 1
-            except OSError as error:
-                refused += error.errno == errno.EHOSTUNREACH
+        # A burst to a station nobody has spoken to yet waits for ARP, and not all of it: ask again, as a resolver does.
+        waiting = sockets
+        for _ in range(3):
+            for sock in waiting:
+                # A question for the root's name servers: whatever the server says to it is an answer.
+                with contextlib.suppress(OSError):
+                    sock.send(b"\x12\x34\x01\x00\x00\x01" + bytes(7) + b"\x00\x02\x00\x01")
+            silent = []
+            for sock in waiting:
+                try:
+                    sock.recv(2048)
+                    answered += 1
+                except OSError as error:
+                    if error.errno == errno.EHOSTUNREACH:
+                        refused += 1
+                    else:
+                        silent.append(sock)
+            waiting = silent
     finally:
         for sock in sockets:
             sock.close()

@@ -55,7 +55,7 @@ class Programs:
     def all(self):
         """(title, function) of each program."""
         policy = Policy(self.network).all() if self.network.dut.name == "natrix" else []
-        return policy + [
+        return [
             ("ping sub1 to srv1", lambda: self.ping(self.network.sub1, topology.SRV1)),
             ("ping sub2 to srv2", lambda: self.ping(self.network.sub2, topology.SRV2)),
             ("ping of the NAT itself", lambda: self.ping(self.network.sub1, topology.NAT_INSIDE)),
@@ -80,6 +80,7 @@ class Programs:
             ("tracepath through the narrow link", self.tracepath),
             ("ping with DF through the narrow link", self.ping_too_big),
             ("curl: upload through the narrow link", self.upload),
+            *policy,
         ]
 
     # Reachability.
