@@ -39,6 +39,8 @@ const CONDEMNED: u8 = 1 << 4;
 
 /// In `kind`: an event told of its beginning, so that one will tell of its end.
 const RECORDED: u8 = 1 << 5;
+/// In `kind`: that event called it static. What the configuration says by its end may be something else.
+const RECORDED_STATIC: u8 = 1 << 6;
 
 /// The inline slot holds a session.
 const SESSION_PRESENT: u8 = 1 << 0;
@@ -85,7 +87,7 @@ pub(crate) struct Mapping {
 const _: () = assert!(size_of::<Mapping>() == 64, "one mapping is one cache line");
 
 /// Bits of `internal` that say whose mapping it is.
-const INTERNAL_MASK: u64 = !(((EXPIRY_IS_BOUND | RECORDED) as u64) << 56);
+const INTERNAL_MASK: u64 = !(((EXPIRY_IS_BOUND | RECORDED | RECORDED_STATIC) as u64) << 56);
 /// Bits of `remote` that say whose session it is, and in which state. Who opened it does not matter.
 const REMOTE_MASK: u64 = !((SESSION_FROM_OUTSIDE as u64) << 56);
 
@@ -217,10 +219,16 @@ impl Mapping {
         self.set_kind(CONDEMNED);
     }
 
-    /// Takes notice that an event told of it.
+    /// Takes notice that an event told of it, as a static one or not.
     #[inline]
-    pub(crate) fn set_recorded(&mut self) {
-        self.set_kind(self.kind() | RECORDED);
+    pub(crate) fn set_recorded(&mut self, is_static: bool) {
+        self.set_kind(self.kind() | RECORDED | if is_static { RECORDED_STATIC } else { 0 });
+    }
+
+    /// Whether the event that told of it called it static.
+    #[inline]
+    pub(crate) fn is_recorded_static(&self) -> bool {
+        self.kind() & RECORDED_STATIC != 0
     }
 
     /// Whether an event told of it.

@@ -1,5 +1,7 @@
 //! What the events of a run say: who had which external endpoint, at any time. Knows nothing of the engine but its events.
 
+use core::fmt::Debug;
+use core::hash::Hash;
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -13,8 +15,11 @@ use nat::types::RealmId;
 /// An external endpoint of one protocol.
 pub type ExternalEndpoint = (Ipv4Addr, Protocol, u16);
 
+/// An external endpoint with a remote one: what a flow has for itself.
+pub type FlowEndpoint = (ExternalEndpoint, (Ipv4Addr, u16));
+
 /// Who has it: realm, internal address and port, and the worker that said so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// Inside realm.
     pub realm: RealmId,
@@ -37,9 +42,13 @@ struct Stretch {
 /// The books.
 #[derive(Debug, Default)]
 pub struct Ledger {
+    /// Those that are open, and whether their beginning was told as of a static one.
+    is_static: HashMap<(usize, (ExternalEndpoint, Holder)), bool>,
     /// By worker: number of the next event.
     next: BTreeMap<usize, u64>,
     stretches: HashMap<ExternalEndpoint, Vec<Stretch>>,
+    /// Flows by what they have outside: others use the same external endpoint with other remote ones.
+    flows: HashMap<FlowEndpoint, Vec<Stretch>>,
     /// Blocks that are leased: external address, first and last port.
     blocks: HashMap<(Ipv4Addr, u16, u16), Holder>,
     /// Records read, by kind.
@@ -63,8 +72,26 @@ impl Ledger {
             *next += if event.kind == EventKind::Gap { u64::from(event.amount) } else { 1 };
             *self.kinds.entry(event.kind).or_default() += 1;
             match event.kind {
-                EventKind::MappingCreated => self.begin(worker, event),
-                EventKind::MappingEnded => self.end(worker, event),
+                EventKind::MappingCreated | EventKind::StaticMade => {
+                    self.is_static.insert((worker, parties(worker, event)), event.kind == EventKind::StaticMade);
+                    self.begin(worker, event);
+                }
+                EventKind::MappingEnded | EventKind::StaticEnded => {
+                    let was_static = self.is_static.remove(&(worker, parties(worker, event)));
+                    let is_static = event.kind == EventKind::StaticEnded;
+                    assert!(was_static.is_none_or(|was| was == is_static), "it ends as what it began: {event:?}");
+                    self.end(worker, event);
+                }
+                EventKind::FlowCreated => {
+                    let (endpoint, holder) = parties(worker, event);
+                    let stretches = self.flows.entry((endpoint, (event.remote, event.remote_port))).or_default();
+                    begin(stretches, holder, event, self.lost > 0);
+                }
+                EventKind::FlowEnded => {
+                    let (endpoint, holder) = parties(worker, event);
+                    let stretches = self.flows.entry((endpoint, (event.remote, event.remote_port))).or_default();
+                    end(stretches, holder, event, self.lost > 0);
+                }
                 EventKind::BlockLeased => {
                     let before = self.blocks.insert(block_of(event), holder_of(worker, event));
                     assert!(before.is_none(), "a block has two holders: {before:?} and {event:?}");
@@ -82,26 +109,12 @@ impl Ledger {
 
     fn begin(&mut self, worker: usize, event: &Event) {
         let (endpoint, holder) = parties(worker, event);
-        let stretches = self.stretches.entry(endpoint).or_default();
-        // Workers are read one after the other, so what came before may be read later: times decide.
-        let open =
-            stretches.iter().find(|one| one.until.is_none() && one.since <= event.at && one.holder.worker == worker);
-        assert!(open.is_none() || self.lost > 0, "{endpoint:?} has two holders: {open:?} and {holder:?}");
-        stretches.push(Stretch { holder, since: event.at, until: None });
+        begin(self.stretches.entry(endpoint).or_default(), holder, event, self.lost > 0);
     }
 
     fn end(&mut self, worker: usize, event: &Event) {
         let (endpoint, holder) = parties(worker, event);
-        let stretches = self.stretches.entry(endpoint).or_default();
-        let open = stretches.iter_mut().find(|one| one.until.is_none() && one.holder == holder);
-        match open {
-            Some(stretch) => {
-                let held_s = event.at.as_micros() / 1_000_000 - stretch.since.as_micros() / 1_000_000;
-                assert_eq!(u64::from(event.amount), held_s, "the record says how long it was: {event:?}");
-                stretch.until = Some(event.at);
-            }
-            None => assert!(self.lost > 0, "an end without a begin: {event:?}"),
-        }
+        end(self.stretches.entry(endpoint).or_default(), holder, event, self.lost > 0);
     }
 
     /// Blocks that are leased now.
@@ -126,16 +139,48 @@ impl Ledger {
     /// # Panics
     /// When one had two holders.
     pub fn at(&self, at: Instant) -> HashMap<ExternalEndpoint, Holder> {
-        let mut held = HashMap::new();
-        for (endpoint, stretches) in &self.stretches {
-            // An endpoint that ends and is given out again at one instant belongs to the second.
-            for stretch in stretches.iter().filter(|one| one.since <= at && one.until.is_none_or(|until| at < until)) {
-                let before = held.insert(*endpoint, stretch.holder);
-                assert!(before.is_none(), "{endpoint:?} had two holders at {at:?}: {before:?} and {stretch:?}");
-            }
-        }
-        held
+        held_at(&self.stretches, at)
     }
+
+    /// Who had each flow at this time, by what it has outside.
+    ///
+    /// # Panics
+    /// When one had two holders.
+    pub fn flows_at(&self, at: Instant) -> HashMap<FlowEndpoint, Holder> {
+        held_at(&self.flows, at)
+    }
+}
+
+fn begin(stretches: &mut Vec<Stretch>, holder: Holder, event: &Event, is_excused: bool) {
+    // Workers are read one after the other, so what came before may be read later: times decide.
+    let is_open = |one: &&Stretch| one.until.is_none() && one.since <= event.at && one.holder.worker == holder.worker;
+    let open = stretches.iter().find(is_open);
+    assert!(open.is_none() || is_excused, "two holders: {open:?} and {event:?}");
+    stretches.push(Stretch { holder, since: event.at, until: None });
+}
+
+fn end(stretches: &mut [Stretch], holder: Holder, event: &Event, is_excused: bool) {
+    let open = stretches.iter_mut().find(|one| one.until.is_none() && one.holder == holder);
+    match open {
+        Some(stretch) => {
+            let held_s = event.at.as_micros() / 1_000_000 - stretch.since.as_micros() / 1_000_000;
+            assert_eq!(u64::from(event.amount), held_s, "the record says how long it was: {event:?}");
+            stretch.until = Some(event.at);
+        }
+        None => assert!(is_excused, "an end without a begin: {event:?}"),
+    }
+}
+
+fn held_at<E: Copy + Eq + Hash + Debug>(stretches: &HashMap<E, Vec<Stretch>>, at: Instant) -> HashMap<E, Holder> {
+    let mut held = HashMap::new();
+    for (endpoint, stretches) in stretches {
+        // An endpoint that ends and is given out again at one instant belongs to the second.
+        for stretch in stretches.iter().filter(|one| one.since <= at && one.until.is_none_or(|until| at < until)) {
+            let before = held.insert(*endpoint, stretch.holder);
+            assert!(before.is_none(), "{endpoint:?} had two holders at {at:?}: {before:?} and {stretch:?}");
+        }
+    }
+    held
 }
 
 fn parties(worker: usize, event: &Event) -> (ExternalEndpoint, Holder) {

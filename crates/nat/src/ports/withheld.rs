@@ -137,9 +137,11 @@ impl PortTable {
         self.is_withheld_at(base, port) && self.unkeep(base, port)
     }
 
-    /// Whether nobody has a port of this address and no subscriber is paired with it.
+    /// Whether nobody has a port or a block of this address and no subscriber is paired with it.
     pub fn is_idle(&self, address: AddressIndex) -> bool {
-        self.paired_subscribers(address) == 0 && Protocol::ALL.iter().all(|protocol| self.used(address, *protocol) == 0)
+        self.paired_subscribers(address) == 0
+            && self.ports_leased(address) == 0
+            && Protocol::ALL.iter().all(|protocol| self.used(address, *protocol) == 0)
     }
 
     /// The words that say which ports are withheld, if some between the lowest and the highest offered one are.

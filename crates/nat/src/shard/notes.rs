@@ -58,7 +58,7 @@ impl Shard {
         }
         let is_static = self.is_static(index);
         if is_static || self.is_event(index) {
-            self.mappings.get_mut(index).set_recorded();
+            self.mappings.get_mut(index).set_recorded(is_static);
             let (kind, cause) = match is_static {
                 true => (EventKind::StaticMade, Cause::Configuration),
                 false => (EventKind::MappingCreated, Cause::Outbound),
@@ -75,7 +75,11 @@ impl Shard {
         if self.events.is_on() && self.mappings.get(index).is_recorded() {
             let now_s = (now.as_micros() / 1_000_000) as u32;
             let held_s = now_s.saturating_sub(self.mappings.get(index).created_s());
-            let kind = if self.is_static(index) { EventKind::StaticEnded } else { EventKind::MappingEnded };
+            let kind = if self.mappings.get(index).is_recorded_static() {
+                EventKind::StaticEnded
+            } else {
+                EventKind::MappingEnded
+            };
             let event = self.event_of(kind, now, index).because(Cause::Idle);
             self.events.record(Event { amount: held_s, ..event });
         }

@@ -1,0 +1,450 @@
+//! Pools change how they give ports out, and everything else that may change does, while traffic flows on several workers.
+//!
+//! After each change and in the midst of it: what existed goes on in both directions, no external endpoint has two owners, the
+//! log says whose each is, and at the end every port is where it began.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use std::collections::HashMap;
+use std::collections::HashSet;
+
+use nat::Duration;
+use nat::Protocol;
+use nat::Settings;
+use nat::blocks::BlockSize;
+use nat::flow_rule::FlowAction;
+use nat::flow_rule::FlowRule;
+use nat::flow_rule::Target;
+use nat::rules::Match;
+use nat::rules::PortRange;
+use nat::settings::Admission;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
+use nat::settings::Class;
+use nat::settings::FilterAction;
+use nat::settings::FilterRule;
+use nat::settings::Filtering;
+use nat::settings::Forward;
+use nat::settings::MappingKind;
+use nat::settings::Pool;
+use nat::settings::Pooling;
+use nat::settings::PortTimeout;
+use nat::settings::Rate;
+use nat::settings::Removed;
+use nat::settings::Rule;
+use nat::settings::RuleAction;
+use nat::settings::Selection;
+use nat::settings::SubscriberLimits;
+use nat::settings::Threshold;
+use nat::types::AddressIndex;
+use nat::types::PoolId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use testkit::seeds::for_each_seed;
+use testkit::*;
+use wire::build;
+
+/// A service with an address that only the rules know, and where it is.
+const SERVICE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 200);
+const TARGETS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 201), Ipv4Addr::new(198, 51, 100, 202)];
+/// The port that rules and filters are about; nothing that has to go on goes there.
+const REFUSED: u16 = 9_999;
+const WORKERS: usize = 3;
+
+/// How a pool gives ports out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Mode {
+    Ports,
+    Blocks(u32),
+    Deterministic,
+    OneToOne,
+}
+
+const MODES: [Mode; 6] =
+    [Mode::Ports, Mode::Blocks(64), Mode::Blocks(512), Mode::Blocks(4_096), Mode::Deterministic, Mode::OneToOne];
+
+fn blocks(ports: u32, random: &mut SmallRng) -> Blocks {
+    Blocks {
+        size: BlockSize::of_ports(ports).expect("a power of two"),
+        per_subscriber_max: random.random_range(2..9),
+        idle: Duration::from_secs(random.random_range(1..60)),
+    }
+}
+
+/// A pool of this mode, with everything else about it at random.
+fn random_pool(name: &str, third: u8, subscribers: Prefix, mode: Mode, random: &mut SmallRng) -> Pool {
+    let mut hosts: Vec<u8> = (1..13).collect();
+    let count = if mode == Mode::OneToOne { 1 << (32 - subscribers.length()) } else { random.random_range(1..7) };
+    let addresses = (0..count)
+        .map(|_| Ipv4Addr::new(203, 0, third, hosts.swap_remove(random.random_range(0..hosts.len()))))
+        .collect::<Vec<_>>();
+    let low = random.random_range(1_024..30_000);
+    let filterings = [Filtering::EndpointIndependent, Filtering::AddressDependent, Filtering::AddressAndPortDependent];
+    let pool = Pool {
+        name: name.into(),
+        subscribers: vec![subscribers],
+        realms: if random.random() { vec![RealmId::default()] } else { Vec::new() },
+        pooling: if random.random() { Pooling::Paired } else { Pooling::Arbitrary },
+        selection: [Selection::LeastUsed, Selection::RoundRobin, Selection::Hash][random.random_range(0..3)],
+        filtering: [filterings[random.random_range(0..3)]; Protocol::COUNT],
+        reuse_delay: Duration::from_secs(random.random_range(0..30)),
+        threshold: random.random::<bool>().then_some(Threshold { high_percent: 80, low_percent: 60 }),
+        shared_ports_min: random.random_range(1..4),
+        draining: random.random_ratio(1, 12),
+        draining_addresses: addresses.iter().copied().filter(|_| random.random_ratio(1, 8)).collect(),
+        addresses,
+        ..Pool::default()
+    };
+    match mode {
+        Mode::OneToOne => Pool { one_to_one: true, realms: vec![RealmId::default()], ..pool },
+        _ => Pool {
+            port_min: low,
+            port_max: low + random.random_range(16_384..30_000),
+            reserved_ports: (0..random.random_range(0..4)).map(|step| low + 100 + step).collect(),
+            parity: random.random(),
+            allocation: match mode {
+                Mode::Blocks(ports) => Allocation::Blocks(blocks(ports, random)),
+                Mode::Deterministic => Allocation::Deterministic {
+                    dynamic_slices: random.random_range(0..60),
+                    overflow: blocks(64, random),
+                },
+                Mode::Ports | Mode::OneToOne => Allocation::Ports,
+            },
+            pooling: if mode == Mode::Deterministic { Pooling::Paired } else { pool.pooling },
+            ..pool
+        },
+    }
+}
+
+/// What each subscriber may use: sometimes too little for anything new.
+fn random_limits(random: &mut SmallRng) -> SubscriberLimits {
+    let few = |random: &mut SmallRng| if random.random_ratio(1, 4) { random.random_range(1..6) } else { u32::MAX };
+    let rate = |random: &mut SmallRng| random.random_ratio(1, 4).then_some(Rate { per_second: 50, burst: 50 });
+    SubscriberLimits {
+        ports_max: [few(random), few(random), few(random)],
+        sessions_max: few(random),
+        new_mappings: rate(random),
+        new_sessions: rate(random),
+        threshold: random.random::<bool>().then_some(Threshold { high_percent: 90, low_percent: 50 }),
+        ..SubscriberLimits::default()
+    }
+}
+
+fn to_port(port: u16) -> Match {
+    Match { destination_ports: PortRange { first: port, last: port }, ..Match::ALL }
+}
+
+fn roomy() -> Settings {
+    settings().limits(|limits| {
+        limits.external_addresses_max = 40;
+        limits.flows_max = 10_000;
+    })
+}
+
+/// Everything that may change, at random.
+fn random_settings(modes: [Mode; 2], random: &mut SmallRng) -> Settings {
+    let mut settings = roomy();
+    let [east, west] = modes;
+    settings.pools = vec![
+        random_pool("east", 113, topology::prefix([100, 64, 0, 0], 24), east, random),
+        random_pool("west", 114, topology::prefix([100, 64, 0, 64], 29), west, random),
+    ];
+    if random.random() {
+        // Numbers of pools mean something else from now on.
+        settings.pools.reverse();
+    }
+    if random.random_ratio(1, 12) {
+        // More than there is room for: refused.
+        settings.pools[0].one_to_one = false;
+        settings.pools[0].addresses.extend((0..60).map(|host| Ipv4Addr::new(203, 0, 115, host)));
+    }
+    for (number, pool) in settings.pools.iter().enumerate().filter(|(_, pool)| !pool.one_to_one) {
+        if random.random() {
+            let port = random.random_range(2_000..60_000);
+            settings.forwards.push(Forward {
+                realm: RealmId::default(),
+                protocol: if random.random() { Protocol::Udp } else { Protocol::Tcp },
+                external: *pool.addresses.choose(random).expect("it has some"),
+                ports: (port, port + random.random_range(0..200)),
+                inside: Ipv4Addr::new(100, 64, 0, 20 + number as u8),
+                inside_port: random.random_range(1_024..50_000),
+                admission: Admission::AsPool,
+            });
+        }
+    }
+    if random.random() {
+        let mapping = MappingKind::EndpointDependent;
+        let rule = Rule { matches: to_port(443), action: RuleAction::Translate { pool: None, mapping } };
+        settings.rules.push(rule);
+    }
+    if random.random() {
+        settings.rules.push(Rule { matches: to_port(REFUSED), action: RuleAction::Drop });
+    }
+    if random.random_ratio(1, 3) {
+        let pool = Some(PoolId(random.random_range(0..2)));
+        let mapping = MappingKind::EndpointIndependent;
+        settings.rules.push(Rule { matches: to_port(8_080), action: RuleAction::Translate { pool, mapping } });
+    }
+    if random.random() {
+        let target = |address: &Ipv4Addr| Target { address: address.to_bits(), port: Some(7_000), weight: 1 };
+        settings.flow_rules.push(FlowRule {
+            realm: None,
+            protocol: Some(Protocol::Udp),
+            source: Prefix::ALL,
+            destination: Prefix::new(SERVICE, 32).expect("a length"),
+            ports: (80, 80),
+            action: FlowAction::Targets(TARGETS[..random.random_range(1..3)].iter().map(target).collect()),
+        });
+    }
+    for port in 0..random.random_range(0..4) {
+        let action = [FilterAction::Deny, FilterAction::Permit][random.random_range(0..2)];
+        settings.filters.push(FilterRule {
+            matches: to_port(REFUSED - port),
+            action,
+            out: true,
+            back: random.random(),
+        });
+    }
+    settings.subscriber = random_limits(random);
+    for number in 0..random.random_range(0..3_u8) {
+        settings.classes.push(Class {
+            name: format!("class {number}"),
+            subscribers: vec![topology::prefix([100, 64, 0, number * 32], 27)],
+            realms: Vec::new(),
+            limits: random_limits(random),
+        });
+    }
+    settings.timeouts.udp = Duration::from_secs(random.random_range(300..600));
+    settings.timeouts.udp_unanswered = Duration::from_secs(random.random_range(120..600));
+    settings.timeouts.adapt_above_percent = random.random::<bool>().then_some(90);
+    if random.random() {
+        let idle = Duration::from_secs(random.random_range(60..200));
+        settings.port_timeouts.push(PortTimeout { protocol: Protocol::Udp, ports: 443..=443, idle });
+    }
+    settings.inbound_refresh = random.random();
+    settings.events.block_mappings = random.random();
+    if random.random_ratio(1, 6) {
+        settings.reload.removed = Removed::End;
+    }
+    settings
+}
+
+/// Something that exists and has to go on.
+#[derive(Clone, Copy, Debug)]
+struct Talk {
+    internal: SocketAddrV4,
+    /// Where the subscriber sends to, and where that arrives.
+    near: SocketAddrV4,
+    far: SocketAddrV4,
+    external: SocketAddrV4,
+}
+
+impl Talk {
+    fn goes_on(&self, bed: &mut Bed, what: &str) {
+        bed.inside(&build::udp(self.internal, self.near).payload_length(16).build());
+        let went = bed.take_outside();
+        let [packet] = &went[..] else { panic!("{what}: {} packets of {self:?}; {:?}", went.len(), bed.verdicts()) };
+        assert_eq!((source(packet), destination(packet)), (self.external, self.far), "{what}: {self:?}");
+        bed.outside(&build::udp(self.far, self.external).payload_length(16).build());
+        let came = bed.take_inside();
+        let [packet] = &came[..] else { panic!("{what}: {} answers to {self:?}; {:?}", came.len(), bed.verdicts()) };
+        assert_eq!((source(packet), destination(packet)), (self.near, self.internal), "{what}: {self:?}");
+    }
+
+    /// Begins one, if it is let.
+    fn begin(bed: &mut Bed, internal: SocketAddrV4, near: SocketAddrV4) -> Option<Talk> {
+        bed.inside(&build::udp(internal, near).payload_length(16).build());
+        bed.take_inside();
+        let went = bed.take_outside();
+        let [packet] = &went[..] else { return None };
+        Some(Talk { internal, near, far: destination(packet), external: source(packet) })
+    }
+}
+
+/// No endpoint has two owners, and the log says whose it is if it says anything at all of its kind.
+fn check_owners(bed: &mut Bed, ledger: &mut Ledger, round: u32) {
+    for worker in 0..WORKERS {
+        ledger.read(worker, &bed.take_events(worker, usize::MAX));
+    }
+    let mappings = bed.mappings();
+    let externals: HashSet<_> =
+        mappings.iter().map(|mapping| (mapping.external.address, mapping.protocol, mapping.external.port)).collect();
+    assert_eq!(externals.len(), mappings.len(), "an external endpoint has two owners in round {round}");
+    let flows: Vec<_> = bed.sessions().into_iter().filter(|session| session.shared).collect();
+    let mut outside = HashSet::new();
+    for flow in &flows {
+        let external = (flow.external.address, flow.protocol, flow.external.port);
+        assert!(!externals.contains(&external), "a mapping's port is shared in round {round}: {flow:?}");
+        assert!(outside.insert((external, flow.target.unwrap_or(flow.remote))), "{flow:?} is there twice");
+    }
+    let booked = ledger.at(bed.now());
+    for (external, holder) in &booked {
+        // Swept later: then it is not shown any more.
+        let mapping = mappings.iter().find(|one| (one.external.address, one.protocol, one.external.port) == *external);
+        let shown = mapping.map(|one| (one.realm, one.internal.address, one.internal.port, one.worker.index()));
+        let expected = (holder.realm, holder.subscriber, holder.port, holder.worker);
+        assert!(shown.is_none_or(|shown| shown == expected), "{external:?} in round {round}: {shown:?}, {expected:?}");
+    }
+    let booked_flows = ledger.flows_at(bed.now());
+    for flow in &flows {
+        let far = flow.target.unwrap_or(flow.remote);
+        let key = ((flow.external.address, flow.protocol, flow.external.port), (far.address, far.port));
+        let holder = booked_flows.get(&key).unwrap_or_else(|| panic!("{flow:?} is in no record"));
+        assert_eq!((holder.subscriber, holder.port), (flow.internal.address, flow.internal.port));
+    }
+    let leased = |shard: &nat::Shard| shard.counters().blocks_leased - shard.counters().blocks_returned;
+    assert_eq!(ledger.blocks() as u64, bed.shards().map(leased).sum::<u64>(), "blocks in round {round}");
+    for mapping in &mappings {
+        let external = (mapping.external.address, mapping.protocol, mapping.external.port);
+        let block = ledger.block_holder(mapping.external.address, mapping.external.port);
+        let whose = booked.get(&external).or(block.as_ref());
+        assert!(
+            whose.is_none_or(|holder| holder.subscriber == mapping.internal.address),
+            "{mapping:?} in round {round}: {whose:?}"
+        );
+    }
+}
+
+/// What the census foretells of `next` is what a count says afterwards.
+fn foretold(bed: &Bed, next: &Settings) -> u64 {
+    let counts = bed.census(next.clone());
+    counts.iter().map(|one| one.mappings_keep + one.mappings_drain + one.mappings_drain_until + one.mappings_end).sum()
+}
+
+fn shared_sessions(bed: &Bed) -> u64 {
+    bed.sessions().iter().filter(|session| session.shared).count() as u64
+}
+
+/// Whether going over to `next` may end a talk.
+fn may_end(next: &Settings, talk: &Talk) -> bool {
+    next.reload.removed == Removed::End && !next.pools.iter().any(|pool| pool.addresses.contains(talk.external.ip()))
+}
+
+fn run(seed: u64, rounds: u32) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut modes = [Mode::Ports, Mode::Blocks(64)];
+    let first = loop {
+        let settings = random_settings(modes, &mut random);
+        if settings.pools.iter().all(|pool| pool.addresses.len() < 20) {
+            break settings;
+        }
+    };
+    let mut bed = Bed::new(first).workers(WORKERS).seed(seed).steering(Steering::Random).record_events(1 << 14);
+    let mut ledger = Ledger::default();
+    let mut talks: Vec<Talk> = Vec::new();
+    let mut changes: HashMap<(Mode, Mode), u32> = HashMap::new();
+    let (mut refused, mut asked, mut shared) = (0, 0_u64, 0_u64);
+    for round in 0..rounds {
+        // Only the few of the west can have addresses of their own.
+        let next_modes = [MODES[random.random_range(0..5)], MODES[random.random_range(0..6)]];
+        let next = random_settings(next_modes, &mut random);
+        let (ending, going_on): (Vec<Talk>, Vec<Talk>) = talks.iter().partition(|talk| may_end(&next, talk));
+        let mut order = vec![0, 1, 2];
+        order.swap(0, random.random_range(0..3));
+        order.swap(1, random.random_range(1..3));
+        let (generation, used) = (bed.shared().generation(), bed.ports_used());
+        let mut step = 0;
+        let outcome = bed.reload_while(next.clone(), &order, |bed| {
+            step += 1;
+            for talk in going_on.iter().skip(step % 5).step_by(5) {
+                talk.goes_on(bed, &format!("seed {seed}, round {round}, step {step}"));
+                asked += 2;
+            }
+        });
+        match outcome {
+            Ok(()) => {
+                for pair in modes.into_iter().zip(next_modes) {
+                    *changes.entry(pair).or_default() += 1;
+                }
+                modes = next_modes;
+                talks = going_on;
+                drop(ending);
+            }
+            Err(_) => {
+                refused += 1;
+                assert_eq!((bed.shared().generation(), bed.ports_used(), step), (generation, used, 0));
+            }
+        }
+        for talk in &talks {
+            talk.goes_on(&mut bed, &format!("seed {seed}, after round {round}"));
+        }
+        check_owners(&mut bed, &mut ledger, round);
+        assert_eq!(
+            foretold(&bed, bed.settings()),
+            bed.mappings().len() as u64 + shared_sessions(&bed),
+            "the census finds each once"
+        );
+        // Some end, some begin.
+        if talks.len() > 60 {
+            talks.drain(..25);
+        }
+        for _ in 0..6 {
+            // Half of them of the few that may have addresses of their own.
+            let host = if random.random() { random.random_range(65..71) } else { random.random_range(10..250) };
+            let internal = at(Ipv4Addr::new(100, 64, 0, host), random.random_range(2_000..60_000));
+            let near = match random.random_range(0..4) {
+                0 => at(E1, 80),
+                1 => at(E2, 8_080),
+                2 => at(SERVICE, 80),
+                _ => at(Ipv4Addr::new(198, 51, 100, random.random_range(1..100)), 443),
+            };
+            if talks.iter().any(|talk| talk.internal == internal) {
+                continue;
+            }
+            let Some(talk) = Talk::begin(&mut bed, internal, near) else { continue };
+            talk.goes_on(&mut bed, &format!("seed {seed}, new in round {round}"));
+            check_new(&bed, &talk);
+            talks.push(talk);
+        }
+        shared += shared_sessions(&bed);
+        check_owners(&mut bed, &mut ledger, round);
+        bed.advance(Duration::from_millis(random.random_range(100..5_000)));
+    }
+    assert!(asked > u64::from(rounds) * 10 && refused > 0 && shared > 0, "{asked} asked, {refused} refused, {shared}");
+    assert!(changes.len() > 15, "{} kinds of changes of mode", changes.len());
+    bed.run_out();
+    // Idle blocks go back, and shared ports.
+    bed.advance_secs(300);
+    for worker in 0..WORKERS {
+        ledger.read(worker, &bed.take_events(worker, usize::MAX));
+    }
+    assert!(ledger.at(bed.now()).is_empty() && ledger.flows_at(bed.now()).is_empty() && ledger.lost == 0);
+    assert_eq!(ledger.blocks(), 0, "all blocks are back");
+    bed.reload(roomy());
+    bed.advance_secs(5);
+    for (place, slot) in bed.shared().addresses() {
+        let total = Protocol::ALL.map(|protocol| bed.shared().ports_available(place, protocol));
+        let expected = if slot.closed.is_some() { [0; 3] } else { [64_512, 64_512, 65_535] };
+        assert_eq!(total, expected, "{}", slot.address);
+        assert_eq!(Protocol::ALL.map(|protocol| bed.shared().ports_used(place, protocol)), [0; 3]);
+    }
+    bed.run_out();
+}
+
+/// What is new is where the settings in force put it.
+fn check_new(bed: &Bed, talk: &Talk) {
+    let shared = bed.shared();
+    let place: AddressIndex = shared.address_index(*talk.external.ip()).expect("an address of a pool");
+    let forwarded = bed.settings().forwards.iter().any(|forward| {
+        forward.external == *talk.external.ip() && (forward.ports.0..=forward.ports.1).contains(&talk.external.port())
+    });
+    let pool = shared.pool(shared.pool_of(place)).expect("it has a pool");
+    let mapped = bed.mapping_of(Protocol::Udp, talk.internal);
+    // A forward is open on an address that drains, and so is an address of one's own.
+    if !forwarded && !pool.one_to_one {
+        assert!(shared.closed(place).is_none(), "{talk:?} is on an address that is closed; {mapped:?}");
+        assert!((pool.port_min..=pool.port_max).contains(&talk.external.port()), "{talk:?}");
+        assert!(!pool.reserved_ports.contains(&talk.external.port()), "{talk:?}");
+    }
+}
+
+#[test]
+fn pools_change_their_mode_and_everything_else_changes_under_traffic() {
+    for_each_seed(4, |seed| run(seed, 100));
+}
