@@ -1,5 +1,7 @@
 //! From text to snapshot: read, compare, and only then build.
 
+use std::path::Path;
+
 use nat::Protocol;
 use nat::Settings;
 use nat::settings::Class;
@@ -29,7 +31,8 @@ use crate::model::Port;
 use crate::report::Place;
 use crate::report::Report;
 
-/// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults.
+/// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults; files that
+/// it names are looked for in its folder.
 ///
 /// # Errors
 /// Every fault of the text, by line.
@@ -48,7 +51,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         Err(error) => {
             let line = report.line(error.span()).unwrap_or(1);
             let source = text.lines().nth(line as usize - 1).unwrap_or_default();
-            let place = Place { path: String::new(), line: Some(line) };
+            let place = Place { path: "".into(), line: Some(line) };
             let message = error.message().trim().replace('\n', ", ");
             report.fault(&place, format!("is not TOML: {message}"), source, "correct this line and check again");
             return Err(report.into_faults());
@@ -63,7 +66,8 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     let reaches = check::reaches(&draft, &routes);
     let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
     check::forwards::check(&draft, &addresses, &reaches, is_network_clean, &mut report);
-    let rules = check::rules::check(&draft, &reaches, is_network_clean, &mut report);
+    let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
+    let rules = check::rules::check(&draft, &reaches, is_network_clean, folder, &mut report);
     check::classes::check(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
@@ -94,7 +98,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             pass_rules: rules.pass_rules,
             rules: rules.rules,
             filters: rules.filters,
-            flow_rules: rules.redirections,
+            redirections: rules.redirections,
             timeouts: singles.timeouts,
             limits,
             reload: singles.reload,
@@ -112,6 +116,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         control: singles.control.clone(),
         log: singles.log,
         event_log: singles.event_log.clone(),
+        warnings: rules.warnings,
     };
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }

@@ -9,6 +9,8 @@ pub(crate) mod pool;
 pub(crate) mod port_timeout;
 pub(crate) mod route;
 pub(crate) mod rule;
+pub(crate) mod rule_file;
+pub(crate) mod rule_keys;
 pub(crate) mod singles;
 
 use toml_edit::Item;
@@ -24,6 +26,7 @@ use crate::draft::port_timeout::PortTimeoutDraft;
 use crate::draft::route::RouteDraft;
 use crate::draft::rule::FilterDraft;
 use crate::draft::rule::RuleDraft;
+use crate::draft::rule_file::RuleFileDraft;
 use crate::draft::singles::Singles;
 use crate::keys::REPEATS_MAX;
 use crate::keys::SECTIONS;
@@ -41,7 +44,9 @@ pub(crate) struct Draft {
     pub(crate) pools: Vec<PoolDraft>,
     pub(crate) forwards: Vec<ForwardDraft>,
     pub(crate) rules: Vec<RuleDraft>,
+    pub(crate) rule_files: Vec<RuleFileDraft>,
     pub(crate) filters: Vec<FilterDraft>,
+    pub(crate) filter_files: Vec<RuleFileDraft>,
     pub(crate) classes: Vec<ClassDraft>,
     pub(crate) port_timeouts: Vec<PortTimeoutDraft>,
     pub(crate) singles: Singles,
@@ -54,7 +59,7 @@ impl Draft {
             if !SECTIONS.iter().any(|section| section.name == name) {
                 let line =
                     root.get_key_value(name).and_then(|(key, _)| report.line(key.span().or_else(|| item.span())));
-                let place = Place { path: name.to_owned(), line };
+                let place = Place { path: name.to_owned().into(), line };
                 unknown_key(&place, name, SECTIONS.iter().map(|section| section.name), report);
             }
         }
@@ -65,8 +70,10 @@ impl Draft {
             routes: repeated(root, "route", RouteDraft::read, report),
             pools: repeated(root, "pool", PoolDraft::read, report),
             forwards: repeated(root, "forward", ForwardDraft::read, report),
-            rules: repeated(root, "rule", RuleDraft::read, report),
-            filters: repeated(root, "filter", FilterDraft::read, report),
+            rules: repeated(root, "rule", |section, report| RuleDraft::read(section, report), report),
+            rule_files: repeated(root, "rule_file", RuleFileDraft::read, report),
+            filters: repeated(root, "filter", |section, report| FilterDraft::read(section, report), report),
+            filter_files: repeated(root, "filter_file", RuleFileDraft::read, report),
             classes: repeated(root, "class", class, report),
             port_timeouts: repeated(root, "port_timeout", PortTimeoutDraft::read, report),
             singles,
@@ -77,7 +84,7 @@ impl Draft {
 /// All tables of one name.
 fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) -> T, report: &mut Report) -> Vec<T> {
     let Some((key, item)) = root.get_key_value(name) else { return Vec::new() };
-    let whole = Place { path: name.to_owned(), line: report.line(item.span().or_else(|| key.span())) };
+    let whole = Place { path: name.to_owned().into(), line: report.line(item.span().or_else(|| key.span())) };
     let mut tables: Vec<(&dyn TableLike, Option<u32>)> = Vec::new();
     match item {
         Item::ArrayOfTables(array) => {
@@ -107,7 +114,7 @@ fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) ->
             Some(own) => format!("{name} \"{}\"", own.chars().take(40).collect::<String>().escape_debug()),
             None => format!("{name}[{index}]"),
         };
-        let section = Section::new(name, table, Place { path, line: line.or(whole.line) }, report);
+        let section = Section::new(name, table, Place { path: path.into(), line: line.or(whole.line) }, report);
         drafts.push(read(&section, report));
     }
     drafts
@@ -115,7 +122,7 @@ fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) ->
 
 /// A table that stands in the file at most once; `empty` takes its place when it does not.
 fn single<'a>(root: &'a Table, name: &str, empty: &'a Table, report: &mut Report) -> Section<'a> {
-    let place = |line| Place { path: name.to_owned(), line };
+    let place = |line| Place { path: name.to_owned().into(), line };
     let Some((key, item)) = root.get_key_value(name) else {
         return Section::new(name, empty, place(None), report);
     };

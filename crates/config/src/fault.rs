@@ -40,3 +40,16 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+/// Something that works, but perhaps not as meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Warning(pub Fault);
+
+impl fmt::Display for Warning {
+    /// As a fault, with another first word.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        write!(f, "warning{}", text.strip_prefix("error").unwrap_or(&text))
+    }
+}

@@ -135,7 +135,7 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         about: "A static port forward: external ports that lead to one inside address for ever, whoever sends to them, and that \
                 nobody else is ever given. What the inside sends from these internal ports leaves from these external ones. An \
                 internal endpoint has one external endpoint (RFC 4787 REQ-1), so none may be forwarded twice.",
-        keys: FORWARD,
+        keys: rules::FORWARD,
     },
     SectionKeys {
         name: "rule",
@@ -144,7 +144,17 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
                 order of the file; without one the pool that serves the subscriber translates. How many rules there are costs \
                 nothing. Other protocols than TCP, UDP and ICMP are dropped unless a rule with `action = \"pass\"` lets them through \
                 untranslated, between these prefixes and in both directions.",
-        keys: RULE,
+        keys: rules::RULE,
+    },
+    SectionKeys {
+        name: "rule_file",
+        repeats: true,
+        about: "Rules by the thousand: a file with one a line, as a script writes it. They come where this table stands among the \
+                `[[rule]]`s, in the order of their lines. The first line names the columns, which are keys of `[[rule]]` in any \
+                order, with commas between; each further line has as many fields, and an empty one says what a missing key says. \
+                Several `targets` have `;` between. A field may stand in double quotes. Empty lines, and those that begin with `#`, \
+                are left out. At most 4194304 rules, with those of all other files.",
+        keys: rules::FILE,
     },
     SectionKeys {
         name: "filter",
@@ -152,7 +162,13 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         about: "Which packets may pass, by their five-tuple as the inside sees it. Stateless: each direction is judged by itself, and \
                 by the first filter that matches in the order of the file; without one packets may pass. Packets of sessions that \
                 may pass in both directions are not slowed down. Packets to Natrix itself and ICMP errors are not filtered.",
-        keys: FILTER,
+        keys: rules::FILTER,
+    },
+    SectionKeys {
+        name: "filter_file",
+        repeats: true,
+        about: "Filters by the thousand: as `[[rule_file]]`, with the keys of `[[filter]]`.",
+        keys: rules::FILE,
     },
     SectionKeys {
         name: "subscriber",
@@ -473,141 +489,6 @@ const POOL: &[Key] = &[
          them share one. More are harder to guess for outsiders (RFC 6056), fewer leave more to others.",
     ),
 ];
-
-const FORWARD: &[Key] = &[
-    key("protocol", Kind::Choice(&["tcp", "udp", "tcp+udp"]), Preset::Required("\"tcp\""), "What is forwarded."),
-    key(
-        "external",
-        Kind::Text("IPv4 address of a pool"),
-        Preset::Required("\"203.0.113.1\""),
-        "The external address. Its pool must not be one-to-one.",
-    ),
-    key(
-        "ports",
-        Kind::Mixed("port, or `\"low-high\"`, within 1-65535"),
-        Preset::Required("443"),
-        "External ports, inside the pool's range or not.",
-    ),
-    key(
-        "inside",
-        Kind::Text("IPv4 address"),
-        Preset::Required("\"10.0.0.80\""),
-        "Where they lead: a subscriber of some pool.",
-    ),
-    key(
-        "inside_port",
-        Kind::Integer { min: 1, max: 65_535, unit: "" },
-        Preset::Derived { rule: "the first of `ports`", example: "8443" },
-        "Internal port of the first external one; the others follow.",
-    ),
-    key("vrf", Kind::Text("name of a VRF"), Preset::Value("\"default\""), "VRF of the inside address."),
-    key(
-        "filtering",
-        Kind::Choice(&["anyone", "as-pool"]),
-        Preset::Value("\"anyone\""),
-        "Who may send to it: `anyone`, or whom the `filtering` of the pool lets in.",
-    ),
-];
-
-const RULE: &[Key] = &[
-    key(
-        "action",
-        Kind::Choice(&["pass", "translate", "no-translation", "redirect", "drop"]),
-        Preset::Required("\"translate\""),
-        "`translate`: the source is translated, by `pool`. `no-translation`: packets leave and return as they are, without state, \
-         also those that nobody inside asked for (RFC 6888 REQ-6); routers outside must know the way back. `redirect`: what is sent there goes to `targets` or `to` instead, source translated \
-         too; looked at before all other rules. `drop`: dropped as \
-         `dropped_by_rule`. `pass`: another protocol is let through untranslated; needs `protocol` and `inside`.",
-    ),
-    key("protocol", Kind::Mixed(PROTOCOL), Preset::Derived { rule: "any", example: "\"tcp\"" }, RULE_PROTOCOL),
-    key(
-        "inside",
-        Kind::Text(PREFIX),
-        Preset::Derived { rule: "any", example: "\"192.0.2.0/24\"" },
-        "Inside addresses. Of `pass` and `no-translation`: packets leave with these very source addresses.",
-    ),
-    INSIDE_PORTS,
-    key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),
-    OUTSIDE_PORTS,
-    MATCH_VRF,
-    key(
-        "pool",
-        Kind::Text("the name of a pool"),
-        Preset::Derived { rule: "the pool that serves the subscriber", example: "\"default\"" },
-        "Of `translate`: the pool new mappings get their ports from. A mapping that exists is used whatever its pool: it is the \
-         same for all destinations (RFC 4787 REQ-1). Who is paired has one address in each pool.",
-    ),
-    key(
-        "mapping",
-        Kind::Choice(&["endpoint-independent", "endpoint-dependent"]),
-        Preset::Value("\"endpoint-independent\""),
-        "Of `translate`: with `endpoint-dependent` one external port serves many remote endpoints, which suits clients of web and DNS \
-         servers and breaks whoever wants to be reached.",
-    ),
-    key(
-        "targets",
-        Kind::List("`\"address\"`, `\"address:port\"`, each with ` weight n` or without"),
-        Preset::Derived { rule: "none", example: "[\"198.51.100.53:53 weight 2\"]" },
-        "Of `redirect`: the hosts outside that get the packets, by weight; all packets of one subscriber go to the same. A port needs \
-         `protocol` TCP or UDP.",
-    ),
-    key(
-        "to",
-        Kind::Text(PREFIX),
-        Preset::Derived { rule: "none", example: "\"198.51.100.0/24\"" },
-        "Of `redirect`: the same host of this prefix, which is as long as `outside`, gets the packets: for two networks with the same \
-         addresses (twice NAT).",
-    ),
-];
-
-const FILTER: &[Key] = &[
-    key(
-        "action",
-        Kind::Choice(&["permit", "deny"]),
-        Preset::Required("\"deny\""),
-        "`permit`: packets pass. `deny`: they are dropped as `denied_by_filter`.",
-    ),
-    key(
-        "direction",
-        Kind::Choice(&["out", "in", "both"]),
-        Preset::Value("\"both\""),
-        "Which packets it is about: from inside, from outside, or both.",
-    ),
-    key("protocol", Kind::Mixed(PROTOCOL), Preset::Derived { rule: "any", example: "\"tcp\"" }, "IP protocol."),
-    key(
-        "inside",
-        Kind::Text(PREFIX),
-        Preset::Value("\"0.0.0.0/0\""),
-        "Inside addresses, before translation: source of what leaves, destination of what enters.",
-    ),
-    INSIDE_PORTS,
-    key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),
-    OUTSIDE_PORTS,
-    MATCH_VRF,
-];
-
-/// What may stand for an IP protocol.
-const PROTOCOL: &str = "IP protocol number 0 to 255, or `tcp`, `udp`, `icmp`, `igmp`, `ipip`, `egp`, `igp`, `dccp`, `ipv6`, `rsvp`, `gre`, \
-                        `esp`, `ah`, `eigrp`, `ospf`, `etherip`, `pim`, `vrrp`, `l2tp`, `sctp`, `udplite`";
-const RULE_PROTOCOL: &str = "IP protocol. Of `pass` never TCP, UDP or ICMP; of all others one of these three.";
-const INSIDE_PORTS: Key = key(
-    "inside_ports",
-    Kind::Mixed("a port or a range: `443` or `\"1024-65535\"`"),
-    Preset::Derived { rule: "any", example: "\"1024-65535\"" },
-    "Inside ports. Needs `protocol` TCP or UDP.",
-);
-const OUTSIDE_PORTS: Key = key(
-    "outside_ports",
-    Kind::Mixed("a port or a range: `443` or `\"1024-65535\"`"),
-    Preset::Derived { rule: "any", example: "443" },
-    "Outside ports. Needs `protocol` TCP or UDP.",
-);
-const MATCH_VRF: Key = key(
-    "vrf",
-    Kind::Text("the name of a VRF"),
-    Preset::Derived { rule: "any", example: "\"red\"" },
-    "VRF of the inside interface.",
-);
 
 /// The sense of a limit that is not written.
 const UNLIMITED: &str = "none: no limit; in a class as in `[subscriber]`";
@@ -1083,5 +964,6 @@ pub(crate) fn keys_of(section: &str) -> &'static [Key] {
     SECTIONS.iter().find(|known| known.name == section).map_or(&[], |known| known.keys)
 }
 
+mod rules;
 #[cfg(test)]
 mod tests;

@@ -25,6 +25,7 @@ pub use check::machine::Machine;
 pub use compile::parse;
 pub use compile::parse_for;
 pub use fault::Fault;
+pub use fault::Warning;
 pub use manual::manual;
 pub use memory::MemoryNeeded;
 pub use model::Config;

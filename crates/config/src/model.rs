@@ -6,6 +6,8 @@ use nat::Duration;
 use nat::Settings;
 use nat::event::Event;
 
+use crate::fault::Warning;
+
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -25,6 +27,8 @@ pub struct Config {
     pub log: Log,
     /// Where it keeps records of events; none: nowhere.
     pub event_log: Option<EventLog>,
+    /// What works, but perhaps not as meant.
+    pub warnings: Vec<Warning>,
 }
 
 /// A port: one DPDK device. Several logical interfaces (802.1Q) may share it.

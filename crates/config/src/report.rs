@@ -1,14 +1,16 @@
 //! Collects the faults of one file, and knows its lines.
 
 use core::ops::Range;
+use std::borrow::Cow;
 
 use crate::fault::Fault;
+use crate::fault::Warning;
 
 /// Where something stands in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Path: `pool "a".addresses[2]`.
-    pub(crate) path: String,
+    pub(crate) path: Cow<'static, str>,
     /// Line, from 1.
     pub(crate) line: Option<u32>,
 }
@@ -34,13 +36,37 @@ pub(crate) struct Report<'a> {
     file: &'a str,
     /// Offset at which each line starts.
     lines: Vec<usize>,
-    faults: Vec<Fault>,
+    /// Which file they are about, in the order of reading, and they themselves.
+    faults: Vec<(usize, Fault)>,
+    /// The file that is being read, if not the first.
+    other: Option<OtherFile>,
+    /// Files read so far.
+    files: usize,
+    /// Faults that were not kept, as there were so many of their file.
+    untold: usize,
 }
+
+/// A file that the first one names.
+struct OtherFile {
+    name: String,
+    told: usize,
+    untold: usize,
+}
+
+/// Faults told one by one of each file that the first one names; more are counted.
+const OTHER_TOLD_MAX: usize = 20;
 
 impl<'a> Report<'a> {
     pub(crate) fn new(file: &'a str, text: &str) -> Report<'a> {
         let starts = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
-        Report { file, lines: core::iter::once(0).chain(starts).collect(), faults: Vec::new() }
+        Report {
+            file,
+            lines: core::iter::once(0).chain(starts).collect(),
+            faults: Vec::new(),
+            other: None,
+            files: 0,
+            untold: 0,
+        }
     }
 
     /// The line a span starts on.
@@ -57,19 +83,65 @@ impl<'a> Report<'a> {
         seen: impl AsRef<str>,
         remedy: impl Into<String>,
     ) {
-        self.faults.push(Fault {
-            file: self.file.to_owned(),
-            line: place.line,
-            object: place.path.clone(),
-            problem: problem.into(),
-            seen: shorten(seen.as_ref()),
-            remedy: remedy.into(),
-        });
+        let (file, order) = match &mut self.other {
+            Some(other) if other.told == OTHER_TOLD_MAX => {
+                other.untold += 1;
+                self.untold += 1;
+                return;
+            }
+            Some(other) => {
+                other.told += 1;
+                (other.name.as_str(), self.files)
+            }
+            None => (self.file, 0),
+        };
+        self.faults.push((order, fault_of(file, place, problem.into(), seen.as_ref(), remedy.into())));
+    }
+
+    /// Adds a fault of another file.
+    pub(crate) fn fault_in(
+        &mut self,
+        file: &str,
+        place: &Place,
+        problem: impl Into<String>,
+        seen: impl AsRef<str>,
+        remedy: impl Into<String>,
+    ) {
+        self.faults.push((usize::MAX, fault_of(file, place, problem.into(), seen.as_ref(), remedy.into())));
+    }
+
+    /// A warning about something in the first file, or in `other`.
+    pub(crate) fn warning(&self, other: Option<&str>, place: &Place, problem: String, remedy: &str) -> Warning {
+        Warning(fault_of(other.unwrap_or(self.file), place, problem, "", remedy.to_owned()))
+    }
+
+    /// What follows is about another file, until [`Report::leave`].
+    pub(crate) fn enter(&mut self, name: &str) {
+        self.leave();
+        self.files += 1;
+        self.other = Some(OtherFile { name: name.to_owned(), told: 0, untold: 0 });
+    }
+
+    /// What follows is about the first file again.
+    pub(crate) fn leave(&mut self) {
+        if let Some(OtherFile { name, untold, .. }) = self.other.take()
+            && untold > 0
+        {
+            let fault = Fault {
+                file: name,
+                line: None,
+                object: String::new(),
+                problem: format!("has {untold} more faults"),
+                seen: String::new(),
+                remedy: "correct those that are told and check again".to_owned(),
+            };
+            self.faults.push((self.files, fault));
+        }
     }
 
     /// Faults so far.
     pub(crate) fn fault_count(&self) -> usize {
-        self.faults.len()
+        self.faults.len() + self.untold
     }
 
     /// Whether nothing is wrong so far.
@@ -77,11 +149,17 @@ impl<'a> Report<'a> {
         self.faults.is_empty()
     }
 
-    /// The faults by line; those of the file as a whole come last.
+    /// The faults by line; those of a file as a whole come last, and those of other files after those of the first.
     pub(crate) fn into_faults(mut self) -> Vec<Fault> {
-        self.faults.sort_by_key(|fault| fault.line.unwrap_or(u32::MAX));
-        self.faults
+        self.leave();
+        self.faults.sort_by_key(|(file, fault)| (*file, fault.line.unwrap_or(u32::MAX)));
+        self.faults.into_iter().map(|(_, fault)| fault).collect()
     }
+}
+
+fn fault_of(file: &str, place: &Place, problem: String, seen: &str, remedy: String) -> Fault {
+    let (file, object) = (file.to_owned(), place.path.to_string());
+    Fault { file, line: place.line, object, problem, seen: shorten(seen), remedy }
 }
 
 /// What fits in a message: one line without control characters, of bounded length.

@@ -40,7 +40,7 @@ impl<'a> Section<'a> {
     pub(crate) fn place_of(&self, key: &str, report: &Report) -> Place {
         let line =
             self.table.get_key_value(key).and_then(|(key, item)| report.line(key.span().or_else(|| item.span())));
-        Place { path: format!("{}.{key}", self.place.path), line: line.or(self.place.line) }
+        Place { path: format!("{}.{key}", self.place.path).into(), line: line.or(self.place.line) }
     }
 
     /// Whether the file has this key.
@@ -199,7 +199,7 @@ impl<'a> Section<'a> {
             return Vec::new();
         };
         let place = |index: usize, value: &Value| Place {
-            path: format!("{}[{index}]", found.place.path),
+            path: format!("{}[{index}]", found.place.path).into(),
             line: if found.given { report.line(value.span()).or(found.place.line) } else { None },
         };
         let element = |(index, value): (usize, &Value)| Placed {
@@ -261,7 +261,7 @@ pub(crate) fn choose(text: &Placed<String>, words: &[&'static str], report: &mut
 }
 
 /// Reads a text and reports what is wrong with it; faults that name their cure override `remedy`.
-fn parse_text<T>(
+pub(crate) fn parse_text<T>(
     text: &Placed<String>,
     parse: impl Fn(&str) -> Result<T, values::ValueError>,
     remedy: &str,

@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
 
 use nat::Duration;
-use nat::flow_rule::Target;
+use nat::redirection::Target;
 use nat::types::Prefix;
 
 /// Why a text is not such a value. The texts fit after the name of a key: "is not a duration".

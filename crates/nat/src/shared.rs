@@ -25,8 +25,11 @@ use crate::packet::Egress;
 use crate::ports::AddressSpec;
 use crate::ports::PortTable;
 use crate::pressure::Pressure;
+use crate::redirection::Redirection;
+use crate::redirection::RedirectionId;
 use crate::route::RouteTable;
 use crate::rules::FilterBook;
+use crate::rules::Match;
 use crate::rules::RuleBook;
 use crate::rules::RuleKey;
 use crate::rules::Ruling;
@@ -34,9 +37,12 @@ use crate::settings::Allocation;
 use crate::settings::Blocks;
 use crate::settings::Filtering;
 use crate::settings::Interface;
+use crate::settings::PassRule;
 use crate::settings::Pool;
 use crate::settings::Pooling;
 use crate::settings::ReuseAtOnce;
+use crate::settings::Rule;
+use crate::settings::RuleAction;
 use crate::settings::Selection;
 use crate::settings::Settings;
 use crate::slots::Closed;
@@ -193,6 +199,8 @@ pub struct Shared {
     /// How full the fullest pool is.
     pub(crate) pressure: Pressure,
     pub(crate) rules: RuleBook,
+    /// Other protocols that are let through.
+    pub(crate) passes: RuleBook,
     pub(crate) filters: FilterBook,
     /// What each interface faces.
     facings: Vec<Facing>,
@@ -323,6 +331,7 @@ impl Shared {
             pressure: Pressure::default(),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
             rules: RuleBook::new(&settings.rules, workers)?,
+            passes: passes(&settings, workers)?,
             filters: FilterBook::new(&settings.filters, workers, None)?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,
@@ -633,15 +642,9 @@ impl Shared {
         interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address.to_bits()).next()
     }
 
-    /// The first rule that makes this a flow.
-    pub(crate) fn flow_rule(&self, key: &InternalKey, near: (u32, u16)) -> Option<&crate::flow_rule::FlowRule> {
-        self.settings.flow_rules.iter().find(|rule| {
-            rule.realm.is_none_or(|realm| realm == key.realm)
-                && rule.protocol.is_none_or(|protocol| protocol == key.protocol)
-                && rule.source.contains(Ipv4Addr::from_bits(key.address))
-                && rule.destination.contains(Ipv4Addr::from_bits(near.0))
-                && (rule.ports.0..=rule.ports.1).contains(&near.1)
-        })
+    /// Where a rule redirects to.
+    pub(crate) fn redirection(&self, id: RedirectionId) -> Option<&Redirection> {
+        self.settings.redirections.get(id.0 as usize)
     }
 
     /// What is done with a packet from inside that opens a mapping or a session.
@@ -660,13 +663,9 @@ impl Shared {
         &self.filters
     }
 
-    /// The first rule that passes this protocol between these addresses. In line: there are few such rules.
-    pub(crate) fn pass_rule(&self, protocol: u8, inside: u32, outside: u32) -> Option<usize> {
-        self.settings.pass_rules.iter().position(|rule| {
-            rule.protocol == protocol
-                && rule.inside.contains(Ipv4Addr::from_bits(inside))
-                && rule.outside.contains(Ipv4Addr::from_bits(outside))
-        })
+    /// The rules for protocols that are let through, and how often they did.
+    pub fn passes(&self) -> &RuleBook {
+        &self.passes
     }
 }
 
@@ -720,6 +719,17 @@ impl PoolFacts {
     pub(crate) fn gives_single_ports(&self) -> bool {
         self.blocks.is_none() && self.slice_ports == 0
     }
+}
+
+/// The rules for protocols without translation, as the search of all rules wants them.
+fn passes(settings: &Settings, workers: usize) -> Result<RuleBook, BuildError> {
+    let rule = |rule: &PassRule| {
+        let (source, destination) = (rule.inside, rule.outside);
+        let matches = Match { realm: rule.realm, protocol: Some(rule.protocol), source, destination, ..Match::ALL };
+        Rule { matches, action: RuleAction::NoTranslation }
+    };
+    let rules: Vec<Rule> = settings.pass_rules.iter().map(rule).collect();
+    Ok(RuleBook::new(&rules, workers)?)
 }
 
 /// Routes, each with the position of its hop.

@@ -33,6 +33,19 @@ fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
     }
 }
 
+/// A fault or warning for programs.
+fn object(level: &str, fault: &Fault) -> serde_json::Value {
+    json!({
+        "level": level,
+        "file": fault.file,
+        "line": fault.line,
+        "object": fault.object,
+        "problem": fault.problem,
+        "seen": fault.seen,
+        "remedy": fault.remedy,
+    })
+}
+
 /// `natrix check`: all faults of a file at once, and whether its tables fit this machine; its CPUs may be another machine's. With `--json` they go to standard output, one object per line.
 pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failure> {
     let here = daemon::machine::this_machine();
@@ -41,20 +54,19 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
         Ok(config) => config,
         Err(faults) if arguments.json => {
             for fault in &faults {
-                let object = json!({
-                    "file": fault.file,
-                    "line": fault.line,
-                    "object": fault.object,
-                    "problem": fault.problem,
-                    "seen": fault.seen,
-                    "remedy": fault.remedy,
-                });
-                writeln!(out, "{object}")?;
+                writeln!(out, "{}", object("error", fault))?;
             }
             return Err(Failure::Reported);
         }
         Err(faults) => return Err(Failure::Configuration(faults)),
     };
+    for warning in &config.warnings {
+        if arguments.json {
+            writeln!(out, "{}", object("warning", &warning.0))?;
+        } else {
+            writeln!(out, "{warning}")?;
+        }
+    }
     if !arguments.json {
         writeln!(
             out,

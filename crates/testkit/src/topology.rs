@@ -13,8 +13,8 @@ use core::net::SocketAddrV4;
 
 use nat::Duration;
 use nat::Settings;
-use nat::flow_rule::FlowAction;
-use nat::flow_rule::FlowRule;
+use nat::redirection::Redirection;
+use nat::redirection::RedirectionId;
 use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::FilterAction;
@@ -160,9 +160,9 @@ pub trait Variants: Sized {
     /// Flows to these destinations and ports are translated endpoint-dependently, ten thousand of them at most.
     #[must_use]
     fn endpoint_dependent(self, destination: Prefix, ports: (u16, u16)) -> Self;
-    /// And so this becomes of their destination.
+    /// What is sent to these destinations goes elsewhere, in ten thousand flows at most.
     #[must_use]
-    fn flows(self, destination: Prefix, ports: (u16, u16), action: FlowAction) -> Self;
+    fn redirected(self, destination: Prefix, ports: (u16, u16), redirection: Redirection) -> Self;
     /// One more rule.
     #[must_use]
     fn rule(self, matches: Match, action: RuleAction) -> Self;
@@ -266,10 +266,12 @@ impl Variants for Settings {
         self.rule(matches, RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent })
     }
 
-    fn flows(mut self, destination: Prefix, ports: (u16, u16), action: FlowAction) -> Settings {
-        self.flow_rules.push(FlowRule { realm: None, protocol: None, source: Prefix::ALL, destination, ports, action });
+    fn redirected(mut self, destination: Prefix, (first, last): (u16, u16), redirection: Redirection) -> Settings {
+        let matches = Match { destination, destination_ports: PortRange { first, last }, ..Match::ALL };
+        let id = RedirectionId(self.redirections.len() as u32);
+        self.redirections.push(redirection);
         self.limits.flows_max = 10_000;
-        self
+        self.rule(matches, RuleAction::Redirect(id))
     }
 
     fn rule(mut self, matches: Match, action: RuleAction) -> Settings {
@@ -283,7 +285,7 @@ impl Variants for Settings {
     }
 
     fn pass(mut self, protocol: u8, inside: Prefix, outside: Prefix) -> Settings {
-        self.pass_rules.push(PassRule { protocol, inside, outside });
+        self.pass_rules.push(PassRule { realm: None, protocol, inside, outside });
         self
     }
 }

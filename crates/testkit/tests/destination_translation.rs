@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
-use nat::flow_rule::FlowAction;
-use nat::flow_rule::Target;
+use nat::redirection::Redirection;
+use nat::redirection::Target;
 use nat::settings::Route;
 use nat::tcp::TcpState;
 use nat::types::Prefix;
@@ -29,7 +29,7 @@ fn target(address: Ipv4Addr, port: Option<u16>, weight: u32) -> Target {
 }
 
 fn to(targets: Vec<Target>) -> Settings {
-    settings().flows(Prefix::host(ASKED), (0, 65_535), FlowAction::Targets(targets))
+    settings().redirected(Prefix::host(ASKED), (0, 65_535), Redirection::Targets(targets))
 }
 
 fn beds(settings: &Settings) -> impl Iterator<Item = Bed> {
@@ -189,7 +189,7 @@ fn networks_with_the_same_addresses_know_each_other_by_others() {
     // 100.64.0.0/24 is here and there; those here know those there as 198.18.5.0/24.
     let there = topology::prefix([100, 64, 0, 0], 24);
     let known = topology::prefix([198, 18, 5, 0], 24);
-    let mut settings = settings().flows(known, (0, 65_535), FlowAction::Prefix(there));
+    let mut settings = settings().redirected(known, (0, 65_535), Redirection::Prefix(there));
     settings.routes.push(Route { prefix: there, next_hop: OUTSIDE_ROUTER, interface: topology::OUTSIDE });
     // Only the lower half speaks with the world here: what has such a source or destination outside would be a leak.
     settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 25)];
@@ -225,7 +225,8 @@ fn a_target_reached_by_many_from_one_port_is_told_apart_by_port() {
     // Both names of the target lead to one remote endpoint outside: the two flows need two external ports.
     let twin = Ipv4Addr::new(198, 51, 100, 54);
     let mut settings = to(vec![target(E2, Some(53), 1)]);
-    settings = settings.flows(Prefix::host(twin), (0, 65_535), FlowAction::Targets(vec![target(E2, Some(53), 1)]));
+    settings =
+        settings.redirected(Prefix::host(twin), (0, 65_535), Redirection::Targets(vec![target(E2, Some(53), 1)]));
     settings.pools[0].shared_ports_min = 1;
     for mut bed in beds(&settings) {
         let internal = at(I1, 5_000);

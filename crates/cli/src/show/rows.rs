@@ -236,6 +236,12 @@ impl Row for Rule {
         for word in words.into_iter().chain([mapping]).flatten() {
             action = format!("{action} {word}");
         }
+        // Of many targets the first two.
+        if let Some((first, rest)) = self.targets.split_first() {
+            let second = rest.first().map(|second| format!(", {second}")).unwrap_or_default();
+            let more = if rest.len() > 1 { format!(", {} more", rest.len() - 1) } else { String::new() };
+            action = format!("{action} {first}{second}{more}");
+        }
         let with_ports = |prefix: String, ports: &Option<String>| match ports {
             Some(ports) => format!("{prefix}:{ports}"),
             None => prefix,

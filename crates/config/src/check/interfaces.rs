@@ -55,7 +55,7 @@ fn ports_max(interfaces: &[InterfaceDraft], links: &Links, report: &mut Report) 
 fn vrfs_max(interfaces: &[InterfaceDraft], report: &mut Report) {
     let names = vrf_names(interfaces);
     if names.len() > RealmId::COUNT_MAX {
-        let nowhere = Place { path: "interface".to_owned(), line: None };
+        let nowhere = Place { path: "interface".into(), line: None };
         let problem = format!("all together name more than {} VRFs", RealmId::COUNT_MAX);
         let remedy = "share VRFs, or run a further instance";
         report.fault(&nowhere, problem, format!("VRFs: {}", names.len()), remedy);
@@ -93,7 +93,7 @@ fn unique_devices(interfaces: &[InterfaceDraft], report: &mut Report) {
 }
 
 fn both_sides(interfaces: &[InterfaceDraft], report: &mut Report) {
-    let nowhere = Place { path: "interface".to_owned(), line: None };
+    let nowhere = Place { path: "interface".into(), line: None };
     if interfaces.iter().any(|interface| interface.side.is_none()) {
         // Its realm may be the one that is missing.
         return;

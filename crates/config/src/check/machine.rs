@@ -44,7 +44,7 @@ pub(crate) fn workers(draft: &Draft, machine: &Machine, report: &mut Report) -> 
         None => cpus.len().max(1),
     };
     if cpus.len() > nat::types::WorkerId::COUNT_MAX {
-        let place = Place { path: "workers.cpus".to_owned(), line: written.place.line };
+        let place = Place { path: "workers.cpus".into(), line: written.place.line };
         let remedy = format!("list at most {}", nat::types::WorkerId::COUNT_MAX);
         report.fault(&place, "lists more CPUs than there can be workers", cpus.len().to_string(), remedy);
     }

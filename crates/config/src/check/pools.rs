@@ -41,7 +41,7 @@ pub(crate) fn check(
 ) -> Vec<Vec<Ipv4Addr>> {
     let pools = &draft.pools;
     if pools.is_empty() {
-        let nowhere = Place { path: "pool".to_owned(), line: None };
+        let nowhere = Place { path: "pool".into(), line: None };
         let remedy = "write a [[pool]] with the addresses subscribers share";
         report.fault(&nowhere, "there is none", "pools: 0", remedy);
     }
@@ -121,7 +121,7 @@ fn own_runs(index: usize, pool: &PoolDraft, report: &mut Report) -> Vec<Run> {
     }
     if runs.is_empty() {
         let line = pool.addresses.first().and_then(|element| element.place.line).or(pool.place.line);
-        let place = Place { path: format!("{}.addresses", pool.place.path), line };
+        let place = Place { path: format!("{}.addresses", pool.place.path).into(), line };
         if before > 0 {
             report.fault(&place, "are all excluded", format!("elements: {before}"), "add addresses, or exclude fewer");
         } else if pool.is_empty_list {
@@ -135,7 +135,7 @@ fn ports_left(pool: &PoolDraft, report: &mut Report) {
     let Some(ports) = &pool.ports else { return };
     let is_reserved = |port: u16| pool.reserved_ports.iter().any(|range| range.value.contains(&port));
     if ports.value.clone().all(is_reserved) {
-        let place = Place { path: format!("{}.reserved_ports", pool.place.path), line: ports.place.line };
+        let place = Place { path: format!("{}.reserved_ports", pool.place.path).into(), line: ports.place.line };
         let line = pool.reserved_ports.first().and_then(|range| range.place.line);
         let place = Place { line: line.or(place.line), ..place };
         let count = u32::from(*ports.value.end()) - u32::from(*ports.value.start()) + 1;
@@ -169,7 +169,7 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
             let prefix = subscribers.value;
             let place = match subscribers.place.line {
                 Some(_) => subscribers.place.clone(),
-                None => Place { path: format!("{}.subscribers", pool.place.path), line: pool.place.line },
+                None => Place { path: format!("{}.subscribers", pool.place.path).into(), line: pool.place.line },
             };
             let owners = taken.entry(prefix).or_default();
             let is_shared = |owner: &&usize| pools.get(**owner).is_some_and(|other| other.shares_vrf_with(pool));
@@ -225,7 +225,7 @@ fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
 fn total_addresses(runs: &[Run], report: &mut Report) -> bool {
     let total: u64 = runs.iter().map(|run| u64::from(run.last - run.first) + 1).sum();
     if total > POOL_ADDRESSES_MAX {
-        let place = Place { path: "pool".to_owned(), line: None };
+        let place = Place { path: "pool".into(), line: None };
         let problem = format!("all pools together have more than {POOL_ADDRESSES_MAX} addresses");
         report.fault(&place, problem, total.to_string(), "write shorter ranges, because each address takes 0.8 MiB");
     }

@@ -85,7 +85,7 @@ fn per_protocol(section: &Section, name: &str, report: &mut Report) -> [Option<u
     let mut numbers = [None; Protocol::COUNT];
     for (key, item) in table.iter() {
         let line = table.get_key_value(key).and_then(|(key, _)| report.line(key.span())).or(whole.line);
-        let place = Place { path: format!("{}.{key}", whole.path), line };
+        let place = Place { path: format!("{}.{key}", whole.path).into(), line };
         match Protocol::ALL.into_iter().find(|protocol| protocol.name() == key) {
             Some(protocol) => numbers[protocol.index()] = number(item, &place, key, report),
             None => unknown_key(&place, key, Protocol::ALL.iter().map(|protocol| protocol.name()), report),

@@ -179,7 +179,7 @@ fn filtering(section: &Section, report: &mut Report) -> [Filtering; Protocol::CO
     let whole = section.place_of("filtering", report);
     for (key, item) in table.iter() {
         let line = table.get_key_value(key).and_then(|(key, _)| report.line(key.span())).or(whole.line);
-        let place = Place { path: format!("{}.{key}", whole.path), line };
+        let place = Place { path: format!("{}.{key}", whole.path).into(), line };
         let Some(protocol) = Protocol::ALL.into_iter().find(|protocol| protocol.name() == key) else {
             unknown_key(&place, key, Protocol::ALL.iter().map(|protocol| protocol.name()), report);
             continue;

@@ -1,18 +1,18 @@
-//! `[[rule]]` and `[[filter]]`.
+//! `[[rule]]` and `[[filter]]`, and lines of files that say the same.
 
 use core::ops::RangeInclusive;
 
 use nat::Protocol;
-use nat::flow_rule::Target;
+use nat::redirection::Target;
 use nat::settings::MappingKind;
 use nat::types::Prefix;
-use toml_edit::Item;
 
+use crate::draft::rule_keys::RuleKeys;
+use crate::draft::rule_keys::Scalar;
 use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
 use crate::report::nearest;
-use crate::section::Section;
 use crate::section::quoted;
 use crate::values;
 
@@ -60,7 +60,7 @@ pub(crate) struct FilterDraft {
 }
 
 impl RuleDraft {
-    pub(crate) fn read(section: &Section, report: &mut Report) -> RuleDraft {
+    pub(crate) fn read(section: &impl RuleKeys, report: &mut Report) -> RuleDraft {
         let faults = report.fault_count();
         let action = match section.choice("action", report) {
             Some("pass") => Some(RuleWord::Pass),
@@ -77,19 +77,15 @@ impl RuleDraft {
                 }
             }
         }
-        let of = |keys: &[&str], wanted: RuleWord, why: &str, report: &mut Report| {
+        let of = |keys: &[&'static str], wanted: RuleWord, why: &str, report: &mut Report| {
             for key in keys.iter().filter(|key| section.has(key) && action.is_some_and(|action| action != wanted)) {
                 report.fault(&section.place_of(key, report), format!("stands only {why}"), "", "remove it");
             }
         };
         of(&["pool", "mapping"], RuleWord::Translate, "where action = \"translate\"", report);
         of(&["targets", "to"], RuleWord::Redirect, "where action = \"redirect\"", report);
-        if action == Some(RuleWord::Redirect) && section.has("inside_ports") {
-            let problem = "does not go with action = \"redirect\"";
-            report.fault(&section.place_of("inside_ports", report), problem, "", "remove it");
-        }
         if action == Some(RuleWord::Pass) {
-            for key in ["inside_ports", "outside_ports", "vrf"].into_iter().filter(|key| section.has(key)) {
+            for key in ["inside_ports", "outside_ports"].into_iter().filter(|key| section.has(key)) {
                 let problem = "does not go with action = \"pass\"";
                 report.fault(&section.place_of(key, report), problem, "", "remove it");
             }
@@ -121,14 +117,14 @@ impl RuleDraft {
             let remedy =
                 "write targets = [\"192.0.2.53:53\"], or to = \"198.51.100.0/24\" for the same hosts of another prefix";
             let problem = if to.is_none() { "does not say where to" } else { "has targets and a prefix" };
-            report.fault(&section.place, problem, "", remedy);
+            report.fault(&section.place(), problem, "", remedy);
         }
         RuleDraft { action, matches, pool, mapping, targets, to, is_faulty: report.fault_count() > faults }
     }
 }
 
 impl FilterDraft {
-    pub(crate) fn read(section: &Section, report: &mut Report) -> FilterDraft {
+    pub(crate) fn read(section: &impl RuleKeys, report: &mut Report) -> FilterDraft {
         let faults = report.fault_count();
         let permits = section.choice("action", report).map(|word| word == "permit");
         let direction = section.choice("direction", report);
@@ -144,10 +140,10 @@ impl FilterDraft {
 }
 
 impl MatchDraft {
-    fn read(section: &Section, report: &mut Report) -> MatchDraft {
+    fn read(section: &impl RuleKeys, report: &mut Report) -> MatchDraft {
         let has = |key| section.has(key);
         let matches = MatchDraft {
-            place: section.place.clone(),
+            place: section.place(),
             protocol: if has("protocol") { protocol(section, report) } else { None },
             inside: section.parsed("inside", values::prefix, report),
             outside: section.parsed("outside", values::prefix, report),
@@ -168,14 +164,13 @@ impl MatchDraft {
 }
 
 /// `443` or `"1024-65535"`.
-fn ports(section: &Section, key: &str, report: &mut Report) -> Option<Placed<RangeInclusive<u16>>> {
+fn ports(section: &impl RuleKeys, key: &'static str, report: &mut Report) -> Option<Placed<RangeInclusive<u16>>> {
     let place = section.place_of(key, report);
-    let item = section.item(key)?;
-    let text = match (item.as_integer(), item.as_str()) {
-        (Some(number), _) => number.to_string(),
-        (None, Some(text)) => text.to_owned(),
-        (None, None) => {
-            report.fault(&place, "is not a port or range", item.to_string().trim(), "write 443 or \"1024-65535\"");
+    let text = match section.scalar(key)? {
+        Scalar::Number(number) => number.to_string(),
+        Scalar::Text(text) => text.into_owned(),
+        Scalar::Other(shown) => {
+            report.fault(&place, "is not a port or range", shown.trim(), "write 443 or \"1024-65535\"");
             return None;
         }
     };
@@ -213,18 +208,18 @@ const PROTOCOLS: [(&str, u8); 21] = [
     ("udplite", 136),
 ];
 
-fn protocol(section: &Section, report: &mut Report) -> Option<u8> {
+fn protocol(section: &impl RuleKeys, report: &mut Report) -> Option<u8> {
     const REMEDY: &str = "write a number from 0 to 255 or a name such as \"gre\"";
     let place = section.place_of("protocol", report);
-    let number = match section.item("protocol").and_then(Item::as_integer) {
-        Some(number) => match u8::try_from(number) {
+    let number = match section.scalar("protocol") {
+        Some(Scalar::Number(number)) => match u8::try_from(number) {
             Ok(number) => number,
             Err(_) => {
                 report.fault(&place, "is not an IP protocol number", number.to_string(), REMEDY);
                 return None;
             }
         },
-        None => {
+        _ => {
             let name = section.text("protocol", report)?;
             match PROTOCOLS.iter().find(|(known, _)| *known == name.value) {
                 Some((_, number)) => *number,

@@ -7,8 +7,8 @@ use nat::Settings;
 use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventSettings;
-use nat::flow_rule::FlowAction;
-use nat::flow_rule::Target;
+use nat::redirection::Redirection;
+use nat::redirection::Target;
 use nat::settings::Admission;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
@@ -96,10 +96,19 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     let dependent = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent };
     assert!(nat.rules.iter().any(|rule| rule.action == dependent));
     let target = |last: u8, port, weight| Target { address: u32::from_be_bytes([192, 0, 2, last]), port, weight };
-    let targets = FlowAction::Targets(vec![target(54, Some(5_353), 3), target(55, None, 1)]);
-    assert_eq!((&nat.flow_rules[0].action, nat.flow_rules[0].ports), (&targets, (53, 53)));
+    let targets = Redirection::Targets(vec![target(54, Some(5_353), 3), target(55, None, 1)]);
+    assert_eq!(nat.redirections[0], targets);
     let prefix = nat::types::Prefix::new([192, 0, 2, 144].into(), 28).expect("a prefix");
-    assert_eq!(nat.flow_rules[1].action, FlowAction::Prefix(prefix));
+    assert_eq!(nat.redirections[2], Redirection::Prefix(prefix));
+    let redirected = nat.rules.iter().filter(|rule| matches!(rule.action, RuleAction::Redirect(_)));
+    assert_eq!(redirected.map(|rule| rule.matches.destination_ports.first).collect::<Vec<_>>(), [53, 53, 0]);
+    // Lines of the file, between the rules before and behind it.
+    let targets = Redirection::Targets(vec![target(98, Some(5_353), 2), target(97, None, 1)]);
+    assert_eq!(nat.redirections[1], targets);
+    assert_eq!(nat.rules[nat.rules.len() - 4].action, RuleAction::Drop);
+    let ports: Vec<u16> = nat.filters.iter().map(|filter| filter.matches.destination_ports.first).collect();
+    assert_eq!(ports, [25, 1_900, 25]);
+    assert!(nat.filters[0].back && !nat.filters[0].out);
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),
         udp_unanswered: Duration::from_secs(1),

@@ -70,7 +70,7 @@ pub struct Rule {
     pub index: u32,
     /// `rule`, `filter`, or `pass` for rules about protocols that are not translated.
     pub kind: String,
-    /// What it does with packets that match: `translate`, `no-translation`, `drop`, `pass`, `permit`, `deny`.
+    /// What it does with packets that match: `translate`, `no-translation`, `redirect`, `drop`, `pass`, `permit`, `deny`.
     pub action: String,
     /// Of a filter: `out`, `in` or `both`.
     pub direction: Option<String>,
@@ -90,6 +90,8 @@ pub struct Rule {
     pub outside: Prefix,
     /// Outside ports it matches; null: any.
     pub outside_ports: Option<String>,
+    /// Of `redirect`: where packets go instead, `192.0.2.54:5353 weight 3` or a prefix.
+    pub targets: Vec<String>,
     /// Sessions it opened and, where nothing is kept of a packet, packets it was applied to; null when that is not counted.
     pub hits: Option<u64>,
 }

@@ -17,6 +17,7 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
+use nat::redirection::Redirection;
 use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::MappingKind;
@@ -281,6 +282,7 @@ pub(crate) fn rule_action(shared: &Shared, action: RuleAction) -> (&'static str,
             ("translate", pool.map(|pool| pool_name(shared, pool)), Some(mapping.to_owned()))
         }
         RuleAction::NoTranslation => ("no-translation", None, None),
+        RuleAction::Redirect(_) => ("redirect", None, None),
         RuleAction::Drop => ("drop", None, None),
     }
 }
@@ -301,6 +303,17 @@ pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, sett
         inside_ports: ports(matches.source_ports),
         outside: prefix(matches.destination),
         outside_ports: ports(matches.destination_ports),
+        targets: Vec::new(),
         hits: None,
+    }
+}
+
+/// Where a rule redirects to; empty for other rules.
+pub(crate) fn targets(settings: &Settings, action: RuleAction) -> Vec<String> {
+    let RuleAction::Redirect(id) = action else { return Vec::new() };
+    match settings.redirections.get(id.0 as usize) {
+        Some(Redirection::Prefix(prefix)) => vec![prefix.to_string()],
+        Some(Redirection::Targets(targets)) => targets.iter().map(ToString::to_string).collect(),
+        None => Vec::new(),
     }
 }

@@ -11,7 +11,6 @@ use control::Rule;
 use control::ratio;
 use nat::Protocol;
 use nat::Shared;
-use nat::rules::Match;
 use nat::settings::FilterAction;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
@@ -185,14 +184,16 @@ pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT
 pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
     let shared = instance.shared();
     let (rules, filters, settings) = (shared.rules(), shared.filters(), shared.settings());
-    let passed = &settings.pass_rules;
+    let passed = shared.passes();
     let ends = [rules.set().len(), rules.set().len() + filters.len()];
+    let all = ends[1] + passed.set().len();
     let at = |place: usize| match place {
         _ if place < ends[0] => {
             let (matches, action, hits) = rules.at(place)?;
             let (word, pool, mapping) = convert::rule_action(&shared, action);
             let rule = convert::rule("rule", place, word, matches, settings);
-            Some(Rule { pool, mapping, hits: Some(hits), ..rule })
+            let targets = convert::targets(settings, action);
+            Some(Rule { pool, mapping, targets, hits: Some(hits), ..rule })
         }
         _ if place < ends[1] => {
             let (filter, hits) = filters.at(place - ends[0])?;
@@ -206,15 +207,13 @@ pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault>
             Some(Rule { direction: Some(direction.to_owned()), hits: Some(hits), ..rule })
         }
         _ => {
-            let rule = passed.get(place - ends[1])?;
-            let (source, destination) = (rule.inside, rule.outside);
-            let matches = Match { protocol: Some(rule.protocol), source, destination, ..Match::ALL };
-            Some(convert::rule("pass", place - ends[1], "pass", &matches, settings))
+            let (matches, _, hits) = passed.at(place - ends[1])?;
+            Some(Rule { hits: Some(hits), ..convert::rule("pass", place - ends[1], "pass", matches, settings) })
         }
     };
     let start = Cursor::parse(list.cursor.as_deref())?.place as usize;
-    let end = (ends[1] + passed.len()).min(start.saturating_add(list.limit_effective() as usize));
+    let end = all.min(start.saturating_add(list.limit_effective() as usize));
     let replies: Vec<Reply> = (start..end).filter_map(at).map(Into::into).collect();
-    let cursor = (end < ends[1] + passed.len()).then(|| Cursor { worker: 0, place: end as u32 }.text());
+    let cursor = (end < all).then(|| Cursor { worker: 0, place: end as u32 }.text());
     Ok(Answered { replies, cursor })
 }

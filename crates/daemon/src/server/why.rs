@@ -218,6 +218,9 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
                     format!("translates it by pool {}", convert::pool_name(shared, pool))
                 }
                 RuleAction::NoTranslation => "lets it through as it is (RFC 6888 REQ-6)".to_owned(),
+                RuleAction::Redirect(_) => {
+                    format!("sends it to {}", convert::targets(shared.settings(), action).join(", "))
+                }
                 RuleAction::Drop => "drops it".to_owned(),
             };
             ("rule", format!("rule {position} {done}"), "the first that matches".to_owned())

@@ -58,5 +58,6 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         control: Control { socket: directory.join("control.sock"), mode: 0o600 },
         log: Log { level: LogLevel::Error },
         event_log: None,
+        warnings: Vec::new(),
     }
 }

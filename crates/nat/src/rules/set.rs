@@ -259,7 +259,9 @@ impl RuleSet {
         let key = rule.first();
         let order = self.order(id.0);
         // What covers a rule matches its first packet.
-        let candidates = self.tables.iter().flat_map(|table| table.all_matches(&key));
+        let tables = self.tables_for(&key);
+        let candidates = (0..self.tables.len()).filter(|table| tables >> table & 1 != 0);
+        let candidates = candidates.flat_map(|table| self.tables[table].all_matches(&key));
         candidates
             .filter(|number| {
                 self.order(*number) < order && self.rules.get(*number as usize).is_some_and(|other| other.covers(rule))

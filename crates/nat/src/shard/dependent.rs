@@ -27,7 +27,6 @@ use crate::flow::InsideKey;
 use crate::flow::NewFlow;
 use crate::flow::OutsideKey;
 use crate::flow::endpoint;
-use crate::flow_rule::FlowAction;
 use crate::fragments::DatagramIndex;
 use crate::mapping::InternalKey;
 use crate::mapping::SessionRef;
@@ -99,21 +98,19 @@ impl Shard {
         has_mapping: bool,
         action: RuleAction,
     ) -> Option<(u32, u16)> {
-        let action = match (self.shared.flow_rule(key, near), action) {
-            (Some(rule), _) => &rule.action,
-            (None, RuleAction::Translate { mapping: MappingKind::EndpointDependent, .. }) => {
-                &FlowAction::EndpointDependent
+        match action {
+            RuleAction::Redirect(redirection) => {
+                // One subscriber's flows go to one target, whatever their ports.
+                let hash = self.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
+                Some(self.shared.redirection(redirection)?.far(key.protocol, near, hash))
             }
-            (None, _) => return None,
-        };
-        // The external endpoint of a static one is its own, like that of a mapping.
-        let has_own = has_mapping || self.shared.statics.by_internal(key).is_some() || self.has_formula(key);
-        if has_own && !action.is_twice() {
-            return None;
+            RuleAction::Translate { mapping: MappingKind::EndpointDependent, .. } => {
+                // The external endpoint of a static one is its own, like that of a mapping.
+                let has_own = has_mapping || self.shared.statics.by_internal(key).is_some() || self.has_formula(key);
+                (!has_own).then_some(near)
+            }
+            RuleAction::Translate { .. } | RuleAction::NoTranslation | RuleAction::Drop => None,
         }
-        // One subscriber's flows go to one target, whatever their ports.
-        let hash = self.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
-        Some(action.far(key.protocol, near, hash))
     }
 
     /// Whether the subscriber's ports are his by a formula (RFC 7422): none of those is shared.

@@ -114,7 +114,7 @@ impl Shard {
             let (address, port) = (quote.source.address.to_bits(), quote.source.port);
             RuleKey::of_flow(&InternalKey { realm, protocol: quote.protocol, address, port }, remote)
         };
-        match self.passes_in(key_in) {
+        match self.passes_in(&self.shared.rules, key_in) {
             Some(_) if at.parsed.ttl <= 1 => Fate::Done(Verdict::TtlExpired),
             Some((realm, _)) => self.deliver_untranslated(at, bytes, realm, sink),
             None => Fate::Done(Verdict::DestinationNotPool),

@@ -206,7 +206,7 @@ impl Shard {
 
     fn explain_outbound(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
         if parsed.class == Class::Other {
-            return self.explain_other(parsed, parsed.source, parsed.destination, Side::Outside, account);
+            return self.explain_other(parsed, Side::Outside, account);
         }
         let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
         if parsed.class == Class::IcmpError {
@@ -485,7 +485,7 @@ impl Shard {
 
     /// A packet from outside to an address that no pool has.
     fn explain_untranslated_in(&self, parsed: &Parsed, account: &mut Account) -> Verdict {
-        let Some((realm, ruling)) = self.passes_in(|realm| RuleKey::inbound(realm, parsed)) else {
+        let Some((realm, ruling)) = self.passes_in(&self.shared.rules, |realm| RuleKey::inbound(realm, parsed)) else {
             return Verdict::DestinationNotPool;
         };
         if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {
@@ -576,7 +576,7 @@ impl Shard {
 
     fn explain_inbound(&self, now: Instant, parsed: &Parsed, via: Via, account: &mut Account) -> Verdict {
         if parsed.class == Class::Other {
-            return self.explain_other(parsed, parsed.destination, parsed.source, Side::Inside, account);
+            return self.explain_other(parsed, Side::Inside, account);
         }
         let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
         if parsed.class == Class::IcmpError {
@@ -740,14 +740,7 @@ impl Shard {
         }
     }
 
-    fn explain_other(
-        &self,
-        parsed: &Parsed,
-        inside: u32,
-        outside: u32,
-        out_by: Side,
-        account: &mut Account,
-    ) -> Verdict {
+    fn explain_other(&self, parsed: &Parsed, out_by: Side, account: &mut Account) -> Verdict {
         let from = if out_by == Side::Outside { Facing::inside(account.realm) } else { Facing::OUTSIDE };
         if let Some(verdict) = self.check_source(from, parsed.source) {
             return verdict;
@@ -757,17 +750,24 @@ impl Shard {
             (Side::Outside, Some(_)) => return Verdict::ProtocolUnsupported,
             _ => {}
         }
-        let Some(rule) = self.shared.pass_rule(parsed.protocol_number, inside, outside) else {
-            return match out_by {
-                Side::Outside => Verdict::ProtocolUnsupported,
-                Side::Inside => Verdict::DestinationNotPool,
-            };
+        let passes = &self.shared.passes;
+        let (key, ruling) = match out_by {
+            Side::Outside => {
+                let key = RuleKey::outbound(account.realm, parsed);
+                (key, passes.ruling(&key))
+            }
+            Side::Inside => match self.passes_in(passes, |realm| RuleKey::inbound(realm, parsed)) {
+                Some((realm, ruling)) => {
+                    account.realm = realm;
+                    (RuleKey::inbound(realm, parsed), ruling)
+                }
+                None => return Verdict::DestinationNotPool,
+            },
+        };
+        let Some(rule) = ruling.rule.and_then(|rule| passes.set().position(rule)) else {
+            return Verdict::ProtocolUnsupported;
         };
         account.steps.push(Step::PassRule(rule));
-        let key = match out_by {
-            Side::Outside => RuleKey::outbound(account.realm, parsed),
-            Side::Inside => RuleKey::inbound(RealmId::default(), parsed),
-        };
         if let Some(verdict) = self.explain_filter(out_by == Side::Outside, &key, account) {
             return verdict;
         }

@@ -425,13 +425,13 @@ impl Shard {
             Some(_) => return Fate::Done(Verdict::ProtocolUnsupported),
             None => {}
         }
-        if self.shared.pass_rule(parsed.protocol_number, parsed.destination, parsed.source).is_none() {
+        let Some((realm, ruling)) = self.passes_in(&self.shared.passes, |realm| RuleKey::inbound(realm, parsed)) else {
             return Fate::Done(Verdict::DestinationNotPool);
-        }
-        let realm = RealmId::default();
+        };
         if let Err(verdict) = self.filter(false, &RuleKey::inbound(realm, parsed)) {
             return Fate::Done(verdict);
         }
+        self.shared.passes.count(self.worker, ruling);
         self.deliver_untranslated(at, bytes, realm, sink)
     }
 }

@@ -38,7 +38,6 @@ use crate::ports::PortClass;
 use crate::ports::PortRange;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
-use crate::settings::RuleAction;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
@@ -252,9 +251,7 @@ impl Shard {
             return None;
         }
         let near = (destination, be16::<22>(header));
-        if self.live_flow(&key, near, now).is_some()
-            || self.flow_wanted(&key, near, false, RuleAction::DEFAULT).is_some()
-        {
+        if self.live_flow(&key, near, now).is_some() {
             return None;
         }
         let subscriber = looks.subscriber[i];

@@ -468,13 +468,15 @@ impl Shard {
         {
             return Fate::Done(Verdict::LocalIgnored);
         }
-        let rule = self.shared.pass_rule(parsed.protocol_number, parsed.source, parsed.destination);
-        if rule.is_none() {
+        let key = RuleKey::outbound(self.shared.realm_of(at.meta.ingress), parsed);
+        let ruling = self.shared.passes.ruling(&key);
+        if ruling.rule.is_none() {
             return Fate::Done(Verdict::ProtocolUnsupported);
         }
-        if let Err(verdict) = self.filter(true, &RuleKey::outbound(self.shared.realm_of(at.meta.ingress), parsed)) {
+        if let Err(verdict) = self.filter(true, &key) {
             return Fate::Done(verdict);
         }
+        self.shared.passes.count(self.worker, ruling);
         match self.way_out(at, bytes, false, sink) {
             Ok(Way::Out(hop)) => {
                 crate::rewrite::decrement_ttl(bytes);
@@ -503,7 +505,7 @@ impl Shard {
 pub(super) fn pool_of(action: RuleAction) -> Option<PoolId> {
     match action {
         RuleAction::Translate { pool, .. } => pool,
-        RuleAction::NoTranslation | RuleAction::Drop => None,
+        RuleAction::NoTranslation | RuleAction::Redirect(_) | RuleAction::Drop => None,
     }
 }
 

@@ -18,6 +18,7 @@ use crate::parse::get_u32;
 use crate::parse::ip;
 use crate::rewrite::decrement_ttl;
 use crate::rules::Permits;
+use crate::rules::RuleBook;
 use crate::rules::RuleKey;
 use crate::rules::Ruling;
 use crate::settings::MappingKind;
@@ -146,16 +147,17 @@ impl Shard {
         self.finish(bytes, at.parsed, hop, at.parsed.destination, Verdict::Passed, sink)
     }
 
-    /// The realm in which a rule lets this packet from outside through as it is: it has a way to the destination there.
-    pub(super) fn passes_in(&self, key_in: impl Fn(RealmId) -> RuleKey) -> Option<(RealmId, Ruling)> {
-        if !self.shared.rules.passes() {
+    /// The first realm in which one of `rules` lets this packet from outside through as it is: it has a way to the destination
+    /// there.
+    pub(super) fn passes_in(&self, rules: &RuleBook, key_in: impl Fn(RealmId) -> RuleKey) -> Option<(RealmId, Ruling)> {
+        if !rules.passes() {
             return None;
         }
         (0..self.shared.settings().realms()).find_map(|number| {
             let realm = RealmId(number as u16);
             let key = key_in(realm);
             self.shared.route_in(realm, key.source().to_bits())?;
-            let ruling = self.shared.rules.ruling(&key);
+            let ruling = rules.ruling(&key);
             (ruling.action == RuleAction::NoTranslation).then_some((realm, ruling))
         })
     }
@@ -163,7 +165,7 @@ impl Shard {
     /// A packet from outside to an address that no pool has: let through as it is by a rule, or dropped.
     pub(super) fn pass_in<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { parsed, .. } = at;
-        let Some((realm, ruling)) = self.passes_in(|realm| RuleKey::inbound(realm, parsed)) else {
+        let Some((realm, ruling)) = self.passes_in(&self.shared.rules, |realm| RuleKey::inbound(realm, parsed)) else {
             return Fate::Done(Verdict::DestinationNotPool);
         };
         if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {

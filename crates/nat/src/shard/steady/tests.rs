@@ -10,19 +10,24 @@ use wire::verify;
 
 use crate::Counters;
 use crate::blocks::BlockSize;
-use crate::flow_rule::FlowAction;
-use crate::flow_rule::FlowRule;
-use crate::flow_rule::Target;
 use crate::packet::Egress;
 use crate::packet::Outcome;
 use crate::packet::Packet;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::packet::Stage;
+use crate::redirection::Redirection;
+use crate::redirection::RedirectionId;
+use crate::redirection::Target;
+use crate::rules::Match;
+use crate::rules::PortRange;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
+use crate::settings::MappingKind;
 use crate::settings::PortTimeout;
 use crate::settings::Rate;
+use crate::settings::Rule;
+use crate::settings::RuleAction;
 use crate::settings::Settings;
 use crate::settings::SubscriberLimits;
 use crate::shard::Shard;
@@ -283,16 +288,18 @@ fn with(allocation: Allocation) -> Settings {
 /// Flows to one of the remote endpoints share ports, and those to another go elsewhere.
 fn with_flows() -> Settings {
     let mut settings = settings();
-    let rule = |last, action| FlowRule {
-        realm: None,
-        protocol: None,
-        source: Prefix::ALL,
-        destination: Prefix::host([198, 51, 100, last].into()),
-        ports: (80, 80),
+    let rule = |last, action| Rule {
+        matches: Match {
+            destination: Prefix::host([198, 51, 100, last].into()),
+            destination_ports: PortRange::one(80),
+            ..Match::ALL
+        },
         action,
     };
     let target = Target { address: u32::from_be_bytes([198, 51, 100, 77]), port: None, weight: 1 };
-    settings.flow_rules = vec![rule(1, FlowAction::EndpointDependent), rule(3, FlowAction::Targets(vec![target]))];
+    settings.redirections = vec![Redirection::Targets(vec![target])];
+    let dependent = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent };
+    settings.rules = vec![rule(1, dependent), rule(3, RuleAction::Redirect(RedirectionId(0)))];
     settings.limits.flows_max = 100;
     settings.pools[0].shared_ports_min = 2;
     settings

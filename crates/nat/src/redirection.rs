@@ -1,17 +1,21 @@
-//! What rules say of flows: translated endpoint-dependently, and where to.
+//! Where rules send flows instead of where they were going: destination translation and twice NAT.
+
+use core::fmt;
+use core::net::Ipv4Addr;
 
 use crate::types::Prefix;
 use crate::types::Protocol;
-use crate::types::RealmId;
 
 #[cfg(test)]
 mod tests;
 
+/// A redirection, by its position in [`Settings::redirections`](crate::Settings::redirections).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedirectionId(pub u32);
+
 /// What becomes of the destination of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FlowAction {
-    /// It stays: only the source is translated, with a port that others share.
-    EndpointDependent,
+pub enum Redirection {
     /// It becomes one of these, of which there is at least one (destination translation).
     Targets(Vec<Target>),
     /// Its address becomes that of the same host of this prefix, which is as long as the rule's destination: two networks with
@@ -30,36 +34,24 @@ pub struct Target {
     pub weight: u32,
 }
 
-/// Which packets from inside open flows, and what becomes of them. The first that matches counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowRule {
-    /// Inside realm; None: any.
-    pub realm: Option<RealmId>,
-    /// None: any.
-    pub protocol: Option<Protocol>,
-    /// Inside addresses.
-    pub source: Prefix,
-    /// Outside addresses, as the inside knows them.
-    pub destination: Prefix,
-    /// First and last outside port, as the inside knows them; ICMP queries have port 0.
-    pub ports: (u16, u16),
-    /// What becomes of the destination.
-    pub action: FlowAction,
+impl fmt::Display for Target {
+    /// As a configuration says it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Ipv4Addr::from_bits(self.address))?;
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        if self.weight == 1 { Ok(()) } else { write!(f, " weight {}", self.weight) }
+    }
 }
 
-impl FlowAction {
-    /// Whether the destination is another one outside.
-    pub const fn is_twice(&self) -> bool {
-        !matches!(self, FlowAction::EndpointDependent)
-    }
-
+impl Redirection {
     /// The remote endpoint outside of one that is `near` to the inside. `hash` is the same for all flows of a subscriber and
     /// spreads subscribers evenly: so all flows of one go to the same target.
     pub fn far(&self, protocol: Protocol, near: (u32, u16), hash: u64) -> (u32, u16) {
         match self {
-            FlowAction::EndpointDependent => near,
-            FlowAction::Prefix(prefix) => (prefix.address().to_bits() | near.0 & !prefix.mask(), near.1),
-            FlowAction::Targets(targets) => {
+            Redirection::Prefix(prefix) => (prefix.address().to_bits() | near.0 & !prefix.mask(), near.1),
+            Redirection::Targets(targets) => {
                 let Some(target) = choose(targets, hash) else { return near };
                 let port = if protocol == Protocol::Icmp { None } else { target.port };
                 (target.address, port.unwrap_or(near.1))

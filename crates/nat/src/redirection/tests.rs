@@ -11,7 +11,7 @@ fn target(address: u32, port: Option<u16>, weight: u32) -> Target {
 
 #[test]
 fn targets_get_their_weights_share() {
-    let action = FlowAction::Targets(vec![target(1, None, 1), target(2, Some(5_353), 3), target(3, None, 6)]);
+    let action = Redirection::Targets(vec![target(1, None, 1), target(2, Some(5_353), 3), target(3, None, 6)]);
     let mut random = Random::new([1, 2, 3, 4]);
     let mut found: HashMap<(u32, u16), u32> = HashMap::new();
     for _ in 0..100_000 {
@@ -26,25 +26,23 @@ fn targets_get_their_weights_share() {
 
 #[test]
 fn the_extremes_of_a_hash_fall_to_the_first_and_the_last_target() {
-    let action = FlowAction::Targets(vec![target(1, None, u32::MAX), target(2, None, u32::MAX)]);
+    let action = Redirection::Targets(vec![target(1, None, u32::MAX), target(2, None, u32::MAX)]);
     assert_eq!(action.far(Protocol::Tcp, NEAR, 0), (1, 53));
     assert_eq!(action.far(Protocol::Tcp, NEAR, u64::MAX), (2, 53));
-    assert_eq!(FlowAction::Targets(Vec::new()).far(Protocol::Tcp, NEAR, 7), NEAR);
+    assert_eq!(Redirection::Targets(Vec::new()).far(Protocol::Tcp, NEAR, 7), NEAR);
 }
 
 #[test]
 fn pings_keep_their_port_of_zero() {
-    let action = FlowAction::Targets(vec![target(1, Some(80), 1)]);
+    let action = Redirection::Targets(vec![target(1, Some(80), 1)]);
     assert_eq!(action.far(Protocol::Icmp, (9, 0), 7), (1, 0));
 }
 
 #[test]
 fn a_prefix_keeps_the_host() {
     let prefix = Prefix::new([192, 168, 0, 0].into(), 16).unwrap();
-    assert_eq!(FlowAction::Prefix(prefix).far(Protocol::Tcp, NEAR, 0), (0xc0a8_0203, 53));
-    assert_eq!(FlowAction::Prefix(Prefix::ALL).far(Protocol::Tcp, NEAR, 0), NEAR);
+    assert_eq!(Redirection::Prefix(prefix).far(Protocol::Tcp, NEAR, 0), (0xc0a8_0203, 53));
+    assert_eq!(Redirection::Prefix(Prefix::ALL).far(Protocol::Tcp, NEAR, 0), NEAR);
     let host = Prefix::host([1, 2, 3, 4].into());
-    assert_eq!(FlowAction::Prefix(host).far(Protocol::Tcp, NEAR, 0), (0x0102_0304, 53));
-    assert!(FlowAction::Prefix(host).is_twice() && !FlowAction::EndpointDependent.is_twice());
-    assert_eq!(FlowAction::EndpointDependent.far(Protocol::Tcp, NEAR, 0), NEAR);
+    assert_eq!(Redirection::Prefix(host).far(Protocol::Tcp, NEAR, 0), (0x0102_0304, 53));
 }

@@ -1,0 +1,229 @@
+//! What rules are compiled against: the names and networks of the rest of the file.
+
+use std::collections::HashMap;
+
+use nat::redirection::Redirection;
+use nat::rules::Match;
+use nat::rules::PortRange;
+use nat::settings::Allocation;
+use nat::settings::FilterAction;
+use nat::settings::FilterRule;
+use nat::settings::MappingKind;
+use nat::settings::RuleAction;
+use nat::types::PoolId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+use nat::types::Side;
+
+use crate::check::Reach;
+use crate::check::interfaces::vrf_names;
+use crate::draft::Draft;
+use crate::draft::pool::PoolDraft;
+use crate::draft::rule::FilterDraft;
+use crate::draft::rule::MatchDraft;
+use crate::draft::rule::RuleDraft;
+use crate::draft::rule::RuleWord;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::report::nearest;
+use crate::report::one_of;
+use crate::section::quoted;
+
+/// Addresses in order, none of them twice.
+#[derive(Default)]
+struct Ranges(Vec<(u32, u32)>);
+
+impl Ranges {
+    fn new(mut ranges: Vec<(u32, u32)>) -> Ranges {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+        for (first, last) in ranges {
+            match merged.last_mut() {
+                Some(before) if first <= before.1 => before.1 = before.1.max(last),
+                _ => merged.push((first, last)),
+            }
+        }
+        Ranges(merged)
+    }
+
+    /// Whether one of them is in `prefix`.
+    fn overlaps(&self, prefix: Prefix) -> bool {
+        let at = self.0.partition_point(|(_, last)| *last < prefix.address().to_bits());
+        self.0.get(at).is_some_and(|(first, _)| *first <= prefix.last().to_bits())
+    }
+}
+
+/// What rules name, found at once: there may be a million of them.
+pub(super) struct Known<'d> {
+    vrfs: Vec<String>,
+    pools: &'d [PoolDraft],
+    pool_by_name: HashMap<&'d str, usize>,
+    inside: Ranges,
+    outside: Ranges,
+    external: Ranges,
+    /// Nothing is wrong with interfaces and routes, so that what can not be reached is worth telling.
+    is_network_clean: bool,
+}
+
+impl<'d> Known<'d> {
+    pub(super) fn new(draft: &'d Draft, reaches: &[Reach], is_network_clean: bool) -> Known<'d> {
+        let reached = |side: Side| {
+            let there = reaches.iter().filter(|reach| reach.side == side);
+            Ranges::new(there.map(|reach| (reach.prefix.address().to_bits(), reach.prefix.last().to_bits())).collect())
+        };
+        let addresses = draft.pools.iter().flat_map(|pool| &pool.addresses);
+        let named =
+            draft.pools.iter().enumerate().filter_map(|(at, pool)| Some((pool.name.as_ref()?.value.as_str(), at)));
+        Known {
+            vrfs: vrf_names(&draft.interfaces),
+            pools: &draft.pools,
+            // Of two with the same name, which is told, the first.
+            pool_by_name: named.rev().collect(),
+            inside: reached(Side::Inside),
+            outside: reached(Side::Outside),
+            external: Ranges::new(addresses.map(|range| (*range.value.start(), *range.value.end())).collect()),
+            is_network_clean,
+        }
+    }
+
+    /// The position of the pool with this name.
+    pub(super) fn pool_named(&self, name: &str) -> Option<usize> {
+        self.pool_by_name.get(name).copied()
+    }
+
+    /// Tells prefixes of a rule that lead nowhere.
+    pub(super) fn reachable(&self, rule: &RuleDraft, report: &mut Report) {
+        let is_pass = rule.action == Some(RuleWord::Pass);
+        for (prefix, side) in [(&rule.matches.inside, Side::Inside), (&rule.matches.outside, Side::Outside)] {
+            if let Some(prefix) = prefix.as_ref().filter(|prefix| is_pass || prefix.given)
+                && self.is_network_clean
+            {
+                self.is_reached(prefix, side, report);
+            }
+        }
+    }
+
+    fn is_reached(&self, prefix: &Placed<Prefix>, side: Side, report: &mut Report) {
+        let there = if side == Side::Inside { &self.inside } else { &self.outside };
+        if !there.overlaps(prefix.value) {
+            let problem = format!("can not be reached by any {} interface or route", side.name());
+            let remedy = format!("add an {} [[route]] or interface that leads there", side.name());
+            report.fault(&prefix.place, problem, prefix.value.to_string(), remedy);
+        }
+    }
+
+    /// What a rule or filter matches; none when it names a VRF there is not.
+    pub(super) fn matches_of(&self, draft: &MatchDraft, report: &mut Report) -> Option<Match> {
+        let ports = |ports: &Option<Placed<core::ops::RangeInclusive<u16>>>| match ports {
+            Some(ports) => PortRange { first: *ports.value.start(), last: *ports.value.end() },
+            None => PortRange::ALL,
+        };
+        let realm = match &draft.vrf {
+            None => None,
+            Some(vrf) => match self.vrfs.iter().position(|known| *known == vrf.value) {
+                Some(position) => Some(RealmId(u16::try_from(position).ok()?)),
+                None => {
+                    let known = || self.vrfs.iter().map(String::as_str);
+                    let remedy = match nearest(&vrf.value, known()) {
+                        Some(meant) => format!("did you mean \"{meant}\"?"),
+                        None => format!("write {}", one_of(known())),
+                    };
+                    report.fault(&vrf.place, "is no VRF of an inside interface", quoted(&vrf.value), remedy);
+                    return None;
+                }
+            },
+        };
+        let prefix = |prefix: &Option<Placed<Prefix>>| prefix.as_ref().map_or(Prefix::ALL, |prefix| prefix.value);
+        Some(Match {
+            realm,
+            protocol: draft.protocol,
+            source: prefix(&draft.inside),
+            destination: prefix(&draft.outside),
+            source_ports: ports(&draft.inside_ports),
+            destination_ports: ports(&draft.outside_ports),
+        })
+    }
+
+    /// What a redirection comes to, if its targets can be reached outside and are nobody's here.
+    pub(super) fn redirection(&self, draft: &RuleDraft, matches: &Match, report: &mut Report) -> Option<Redirection> {
+        let faults = report.fault_count();
+        let action = match &draft.to {
+            Some(to) => {
+                if to.value.length() != matches.destination.length() {
+                    let remedy =
+                        format!("write a prefix of length {}, as that of `outside`", matches.destination.length());
+                    report.fault(&to.place, "is not as long as `outside`", to.value.to_string(), remedy);
+                }
+                self.is_reached(to, Side::Outside, report);
+                Redirection::Prefix(to.value)
+            }
+            None => Redirection::Targets(draft.targets.iter().map(|target| target.value).collect()),
+        };
+        for target in &draft.targets {
+            let address = core::net::Ipv4Addr::from_bits(target.value.address);
+            let host = Placed { value: Prefix::host(address), place: target.place.clone(), given: true };
+            if self.external.overlaps(host.value) {
+                report.fault(&target.place, "is an address of a pool", address.to_string(), "write a host outside");
+            } else {
+                self.is_reached(&host, Side::Outside, report);
+            }
+            if target.value.port.is_some() && !matches.protocol.is_some_and(|number| matches!(number, 6 | 17)) {
+                let remedy = "write protocol = \"tcp\" or \"udp\", or leave the port out";
+                report.fault(
+                    &target.place,
+                    "has a port, and the rule no protocol with ports",
+                    address.to_string(),
+                    remedy,
+                );
+            }
+        }
+        (report.fault_count() == faults).then_some(action)
+    }
+
+    /// What a rule does that is neither a redirection nor about other protocols.
+    pub(super) fn action_of(&self, draft: &RuleDraft, report: &mut Report) -> Option<RuleAction> {
+        match draft.action? {
+            RuleWord::Pass | RuleWord::Redirect => None,
+            RuleWord::NoTranslation => Some(RuleAction::NoTranslation),
+            RuleWord::Drop => Some(RuleAction::Drop),
+            RuleWord::Translate => {
+                let mapping = draft.mapping;
+                if let (Some(pool), MappingKind::EndpointDependent) = (&draft.pool, mapping) {
+                    let problem = "does not go with mapping = \"endpoint-dependent\", which shares ports of the subscriber's own pool";
+                    report.fault(&pool.place, problem, quoted(&pool.value), "remove it");
+                    return None;
+                }
+                let Some(name) = &draft.pool else { return Some(RuleAction::Translate { pool: None, mapping }) };
+                match self.pool_named(&name.value) {
+                    Some(position) => {
+                        let allocation = self.pools.get(position).and_then(|pool| pool.allocation.value);
+                        let is_by_source = draft.matches.protocol.is_none()
+                            && draft.matches.outside.as_ref().is_none_or(|outside| outside.value == Prefix::ALL);
+                        if allocation.is_some_and(|allocation| allocation != Allocation::Ports) && !is_by_source {
+                            let remedy = "match by inside and vrf only, or choose a pool with allocation = \"ports\"";
+                            let problem = "gives out ports in blocks, which a subscriber has for all destinations";
+                            report.fault(&name.place, problem, quoted(&name.value), remedy);
+                            return None;
+                        }
+                        Some(RuleAction::Translate { pool: Some(PoolId(u16::try_from(position).ok()?)), mapping })
+                    }
+                    None => {
+                        let remedy = match nearest(&name.value, self.pool_by_name.keys().copied()) {
+                            Some(meant) => format!("did you mean \"{meant}\"?"),
+                            None => format!("add a [[pool]] with name = {}", quoted(&name.value)),
+                        };
+                        report.fault(&name.place, "is the name of no pool", quoted(&name.value), remedy);
+                        None
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a filter comes to.
+    pub(super) fn filter_of(&self, draft: &FilterDraft, report: &mut Report) -> Option<FilterRule> {
+        let matches = self.matches_of(&draft.matches, report)?;
+        let action = if draft.permits? { FilterAction::Permit } else { FilterAction::Deny };
+        (!draft.is_faulty).then_some(FilterRule { matches, action, out: draft.out, back: draft.back })
+    }
+}

@@ -1,0 +1,326 @@
+//! Files with a rule or filter on each line: columns as the first line names them.
+
+use core::ops::Range;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::draft::rule_keys::RuleKeys;
+use crate::draft::rule_keys::Scalar;
+use crate::keys::Key;
+use crate::keys::Kind;
+use crate::keys::Preset;
+use crate::keys::keys_of;
+use crate::report::Place;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::report::nearest;
+use crate::report::one_of;
+use crate::section::Section;
+use crate::section::choose;
+use crate::section::parse_text;
+use crate::section::quoted;
+use crate::values::ValueError;
+
+/// Rules, or filters, of all files together.
+pub(crate) const LINES_MAX: u32 = 1 << 22;
+/// Bytes of a line.
+const LINE_MAX: usize = 4_096;
+
+/// One `[[rule_file]]` or `[[filter_file]]`.
+pub(crate) struct RuleFileDraft {
+    pub(crate) place: Place,
+    pub(crate) path: Option<Placed<String>>,
+}
+
+impl RuleFileDraft {
+    pub(crate) fn read(section: &Section, report: &mut Report) -> RuleFileDraft {
+        RuleFileDraft { place: section.place.clone(), path: section.text("path", report) }
+    }
+}
+
+/// A file that is read line by line.
+pub(crate) struct RuleFile {
+    what: &'static str,
+    reader: BufReader<File>,
+    columns: Vec<&'static Key>,
+    /// The line read last, and its fields.
+    text: Vec<u8>,
+    fields: Vec<Range<usize>>,
+    number: u32,
+}
+
+/// How reading goes on.
+enum Read {
+    Line,
+    /// It was told, and is left out.
+    Faulty,
+    End,
+}
+
+impl RuleFile {
+    /// Opens the file that a configuration in `folder` names, and reads which columns it has. The report is about the file from
+    /// then on, until it leaves it. None when it can not be read or has no columns, which is told.
+    pub(crate) fn open(
+        what: &'static str,
+        draft: &RuleFileDraft,
+        folder: &Path,
+        report: &mut Report,
+    ) -> Option<RuleFile> {
+        let path = draft.path.as_ref()?;
+        let whole = folder.join(&path.value);
+        let open = || {
+            let file = File::open(&whole)?;
+            // What is no file may have no end.
+            if file.metadata()?.is_file() { Ok(file) } else { Err(std::io::Error::other("not a regular file")) }
+        };
+        let file = match open() {
+            Ok(file) => file,
+            Err(error) => {
+                let seen = format!("{}: {error}", whole.display());
+                report.fault(&path.place, "can not be read", seen, "check the path and its permissions");
+                return None;
+            }
+        };
+        report.enter(&whole.display().to_string());
+        let reader = BufReader::with_capacity(1 << 16, file);
+        let (text, fields) = (Vec::with_capacity(LINE_MAX), Vec::new());
+        let mut file = RuleFile { what, reader, columns: Vec::new(), text, fields, number: 0 };
+        if file.columns(report).is_none() {
+            report.leave();
+            return None;
+        }
+        Some(file)
+    }
+
+    /// The first line.
+    fn columns(&mut self, report: &mut Report) -> Option<()> {
+        let known = keys_of(self.what);
+        let names = || known.iter().map(|key| key.name);
+        match self.read(report) {
+            Read::Line => {}
+            Read::Faulty => return None,
+            Read::End => {
+                let remedy = format!("name its columns in the first line, such as {}", example_columns(self.what));
+                report.fault(&Place::default(), "is empty", "", remedy);
+                return None;
+            }
+        }
+        let place = |path: &'static str| Place { path: path.into(), line: Some(self.number) };
+        let mut columns = Vec::new();
+        for range in &self.fields {
+            let name = field(&self.text, range);
+            match known.iter().find(|key| key.name == name) {
+                Some(key) if columns.iter().any(|other: &&Key| other.name == key.name) => {
+                    report.fault(&place("columns"), "has a column twice", quoted(name), "remove one of them");
+                    return None;
+                }
+                Some(key) => columns.push(key),
+                None => {
+                    let remedy = match nearest(name, names()) {
+                        Some(meant) => format!("did you mean \"{meant}\"?"),
+                        None => format!("the first line names the columns: write {}", one_of(names())),
+                    };
+                    report.fault(&place("columns"), "has an unknown column", quoted(name), remedy);
+                    return None;
+                }
+            }
+        }
+        for key in known.iter().filter(|key| matches!(key.default, Preset::Required(_))) {
+            if !columns.iter().any(|column| column.name == key.name) {
+                let remedy = format!("add it, as in {}", example_columns(self.what));
+                report.fault(&place("columns"), "lacks a column", quoted(key.name), remedy);
+                return None;
+            }
+        }
+        self.columns = columns;
+        Some(())
+    }
+
+    /// The next line that has as many fields as there are columns; others are told.
+    pub(crate) fn next(&mut self, report: &mut Report) -> Option<Line<'_>> {
+        loop {
+            match self.read(report) {
+                Read::Line if self.fields.len() == self.columns.len() => break,
+                Read::Line => {
+                    let place = Place { path: self.what.into(), line: Some(self.number) };
+                    let problem =
+                        format!("has {} fields, and there are {} columns", self.fields.len(), self.columns.len());
+                    let seen = String::from_utf8_lossy(&self.text);
+                    report.fault(&place, problem, seen, "write one field for each column, empty ones too");
+                }
+                Read::Faulty => {}
+                Read::End => return None,
+            }
+        }
+        Some(Line {
+            what: self.what,
+            columns: &self.columns,
+            text: &self.text,
+            fields: &self.fields,
+            number: self.number,
+        })
+    }
+
+    /// Reads the next line that is neither empty nor a remark, and finds its fields.
+    fn read(&mut self, report: &mut Report) -> Read {
+        loop {
+            self.text.clear();
+            let read = (&mut self.reader).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut self.text);
+            let place = |number| Place { path: self.what.into(), line: Some(number) };
+            match read {
+                Err(error) => {
+                    let remedy = "check the disk and the file's permissions";
+                    report.fault(&place(self.number + 1), "can not be read", error.to_string(), remedy);
+                    return Read::End;
+                }
+                Ok(0) => return Read::End,
+                Ok(_) => self.number += 1,
+            }
+            if self.text.len() > LINE_MAX {
+                let remedy = format!("write one rule a line, at most {LINE_MAX} bytes");
+                report.fault(&place(self.number), "is too long", "", remedy);
+                return Read::End;
+            }
+            let Ok(text) = core::str::from_utf8(&self.text) else {
+                let seen = String::from_utf8_lossy(&self.text);
+                report.fault(&place(self.number), "is not UTF-8", seen, "write plain text");
+                return Read::Faulty;
+            };
+            if text.trim().is_empty() || text.trim_start().starts_with('#') {
+                continue;
+            }
+            self.fields.clear();
+            let mut start = 0;
+            for part in text.split(',') {
+                let bare = part.trim();
+                let bare = bare.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(bare).trim();
+                let offset = start + (bare.as_ptr() as usize - part.as_ptr() as usize);
+                self.fields.push(offset..offset + bare.len());
+                start += part.len() + 1;
+            }
+            return Read::Line;
+        }
+    }
+}
+
+/// One line of a file, by the columns of its first.
+pub(crate) struct Line<'a> {
+    what: &'static str,
+    columns: &'a [&'static Key],
+    text: &'a [u8],
+    fields: &'a [Range<usize>],
+    /// Its number, from 1.
+    pub(crate) number: u32,
+}
+
+/// The text of a field: of a line that is UTF-8, cut where characters end.
+fn field<'a>(text: &'a [u8], range: &Range<usize>) -> &'a str {
+    text.get(range.clone()).and_then(|bytes| core::str::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
+fn example_columns(what: &str) -> &'static str {
+    if what == "rule" {
+        "action,protocol,inside,outside,outside_ports,pool"
+    } else {
+        "action,protocol,inside,outside,outside_ports"
+    }
+}
+
+impl Line<'_> {
+    fn key(&self, name: &str) -> Option<&'static Key> {
+        keys_of(self.what).iter().find(|key| key.name == name)
+    }
+
+    /// What stands in a column, if it is there and not empty.
+    fn field(&self, name: &str) -> Option<&str> {
+        let column = self.columns.iter().position(|column| column.name == name)?;
+        let text = field(self.text, self.fields.get(column)?);
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn at(&self, name: &'static str) -> Place {
+        Place { path: name.into(), line: Some(self.number) }
+    }
+}
+
+impl RuleKeys for Line<'_> {
+    fn place(&self) -> Place {
+        self.at(self.what)
+    }
+
+    fn place_of(&self, key: &'static str, _: &Report) -> Place {
+        self.at(key)
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.field(key).is_some()
+    }
+
+    fn scalar(&self, key: &str) -> Option<Scalar<'_>> {
+        let text = self.field(key)?;
+        Some(text.parse().map_or(Scalar::Text(Cow::Borrowed(text)), Scalar::Number))
+    }
+
+    fn text(&self, key: &'static str, report: &mut Report) -> Option<Placed<String>> {
+        if let Some(text) = self.field(key) {
+            return Some(Placed { value: text.to_owned(), place: self.at(key), given: true });
+        }
+        match self.key(key)?.default {
+            Preset::Value(text) => {
+                let value = text.trim_matches('"').to_owned();
+                Some(Placed { value, place: self.at(key), given: false })
+            }
+            Preset::Required(example) => {
+                report.fault(&self.at(key), "is empty", "", format!("write {}", example.trim_matches('"')));
+                None
+            }
+            Preset::Derived { .. } => None,
+        }
+    }
+
+    fn choice(&self, key: &'static str, report: &mut Report) -> Option<&'static str> {
+        let Kind::Choice(words) = self.key(key)?.kind else { return None };
+        // Without a copy where it is one of them, as it mostly is.
+        if let Some(found) = self.field(key).and_then(|text| words.iter().find(|word| **word == text)) {
+            return Some(found);
+        }
+        choose(&self.text(key, report)?, words, report)
+    }
+
+    fn parsed<T>(
+        &self,
+        key: &'static str,
+        parse: fn(&str) -> Result<T, ValueError>,
+        report: &mut Report,
+    ) -> Option<Placed<T>> {
+        if let Some(value) = self.field(key).and_then(|text| parse(text).ok()) {
+            return Some(Placed { value, place: self.at(key), given: true });
+        }
+        let text = self.text(key, report)?;
+        let example = self.key(key)?.default.example().trim_matches('"');
+        let value = parse_text(&text, parse, &format!("write {example}"), report)?;
+        Some(Placed { value, place: text.place, given: text.given })
+    }
+
+    fn parsed_list<T>(
+        &self,
+        key: &'static str,
+        parse: fn(&str) -> Result<T, ValueError>,
+        example: &str,
+        report: &mut Report,
+    ) -> Vec<Placed<T>> {
+        let parts = self.field(key).into_iter().flat_map(|text| text.split(';'));
+        let texts = parts.map(|part| Placed { value: part.trim().to_owned(), place: self.at(key), given: true });
+        let remedy = format!("write {}", example.trim_matches('"'));
+        texts
+            .filter_map(|text| {
+                let value = parse_text(&text, parse, &remedy, report)?;
+                Some(Placed { value, place: text.place, given: true })
+            })
+            .collect()
+    }
+}
