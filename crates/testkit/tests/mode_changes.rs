@@ -14,9 +14,9 @@ use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::blocks::BlockSize;
-use nat::flow_rule::FlowAction;
-use nat::flow_rule::FlowRule;
-use nat::flow_rule::Target;
+use nat::redirection::Redirection;
+use nat::redirection::RedirectionId;
+use nat::redirection::Target;
 use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::Admission;
@@ -193,14 +193,15 @@ fn random_settings(modes: [Mode; 2], random: &mut SmallRng) -> Settings {
     }
     if random.random() {
         let target = |address: &Ipv4Addr| Target { address: address.to_bits(), port: Some(7_000), weight: 1 };
-        settings.flow_rules.push(FlowRule {
-            realm: None,
-            protocol: Some(Protocol::Udp),
-            source: Prefix::ALL,
+        let matches = Match {
+            protocol: Some(Protocol::Udp.number()),
             destination: Prefix::new(SERVICE, 32).expect("a length"),
-            ports: (80, 80),
-            action: FlowAction::Targets(TARGETS[..random.random_range(1..3)].iter().map(target).collect()),
-        });
+            destination_ports: PortRange::one(80),
+            ..Match::ALL
+        };
+        let targets = TARGETS[..random.random_range(1..3)].iter().map(target).collect();
+        settings.redirections.push(Redirection::Targets(targets));
+        settings.rules.insert(0, Rule { matches, action: RuleAction::Redirect(RedirectionId(0)) });
     }
     for port in 0..random.random_range(0..4) {
         let action = [FilterAction::Deny, FilterAction::Permit][random.random_range(0..2)];
