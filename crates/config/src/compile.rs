@@ -7,10 +7,13 @@ use nat::Settings;
 use nat::settings::Class;
 use nat::settings::Forward;
 use nat::settings::Interface;
+use nat::settings::Penalty;
 use nat::settings::Pool;
 use nat::settings::PortTimeout;
 use nat::settings::Route;
+use nat::settings::SubscriberLimits;
 use nat::types::InterfaceId;
+use nat::types::PoolId;
 use nat::types::RealmId;
 use nat::types::Side;
 use toml_edit::ImDocument;
@@ -93,7 +96,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
                 .collect(),
             pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
             forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
-            classes: draft.classes.iter().filter_map(|it| class(it, &realm_names)).collect(),
+            classes: draft.classes.iter().filter_map(|it| class(it, &draft.pools, &realm_names)).collect(),
             realm_names,
             pass_rules: rules.pass_rules,
             rules: rules.rules,
@@ -192,12 +195,21 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
     })
 }
 
-fn class(draft: &ClassDraft, realm_names: &[String]) -> Option<Class> {
+fn class(draft: &ClassDraft, pools: &[PoolDraft], realm_names: &[String]) -> Option<Class> {
+    let penalty = draft.penalty.as_ref().and_then(|penalty| {
+        let position = pools.iter().position(|pool| pool.label() == penalty.pool.value)?;
+        Some(Penalty {
+            pool: PoolId(u16::try_from(position).ok()?),
+            refusals: penalty.refusals,
+            window: penalty.window,
+            release: penalty.release,
+        })
+    });
     Some(Class {
         name: draft.name.as_ref()?.value.clone(),
         subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
         realms: draft.vrfs.iter().filter_map(|vrf| realm_id(&vrf.value, realm_names)).collect(),
-        limits: draft.limits,
+        limits: SubscriberLimits { penalty, ..draft.limits },
     })
 }
 

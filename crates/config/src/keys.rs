@@ -603,6 +603,34 @@ const CLASS: &[Key] = &[
         Preset::Derived { rule: "all", example: "[\"default\"]" },
         "VRFs it is about.",
     ),
+    key(
+        "penalty_pool",
+        Kind::Text("name of a pool"),
+        Preset::Derived { rule: "none", example: "\"penalty\"" },
+        "Offenders get new mappings from this pool instead of their own: subscribers with `penalty_refusals` packets \
+         refused because of their limits. What they have stays; with their next mapping they are paired with an address \
+         of this pool, so that scanners and infected hosts harm the good name, and use up the ports, of none but its \
+         addresses. The pool may have `subscribers = []`.",
+    ),
+    key(
+        "penalty_refusals",
+        Kind::Integer { min: 1, max: 1_000_000_000, unit: "packets" },
+        Preset::Value("1000"),
+        "So many packets from inside refused within `penalty_window`, because of any limit of the subscriber, make an offender. \
+         What others send to it does not count, and neither does a pool that has run out.",
+    ),
+    key(
+        "penalty_window",
+        timeout(S, DAY, None),
+        Preset::Value("\"1 min\""),
+        "The time within which they are counted, from the first one on.",
+    ),
+    key(
+        "penalty_release",
+        timeout(S, 30 * DAY, None),
+        Preset::Value("\"10 min\""),
+        "Over after this time without such a refusal: the next mapping comes from the subscriber's own pool again.",
+    ),
     LIMITS[0],
     LIMITS[1],
     LIMITS[2],

@@ -80,6 +80,12 @@ pub(crate) fn write_with(
             protocol(out, event);
             number_field(out, b",\"use_percent\":", u64::from(event.amount));
         }
+        EventKind::PenaltyBegun | EventKind::PenaltyEnded => {
+            subscriber(out, event, names);
+            name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
+            let field: &[u8] = if event.kind == EventKind::PenaltyBegun { b",\"packets\":" } else { b",\"held_s\":" };
+            number_field(out, field, u64::from(event.amount));
+        }
         EventKind::ConfigurationAdopted => number_field(out, b",\"generation\":", u64::from(event.amount)),
         EventKind::Gap => number_field(out, b",\"lost\":", u64::from(event.amount)),
     }

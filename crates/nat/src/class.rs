@@ -10,6 +10,7 @@ use zerocopy::FromZeros;
 use crate::route::RouteError;
 use crate::route::RouteTable;
 use crate::settings::Class;
+use crate::settings::Penalty;
 use crate::settings::Rate;
 use crate::settings::SubscriberLimits;
 use crate::settings::Threshold;
@@ -126,6 +127,8 @@ pub(crate) struct ClassFacts {
     /// Use of ports and of sessions at which a subscriber is reported, and below which it is no longer: by protocol, then
     /// sessions. The numbers are those of the first above and of the last below.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
+    /// Asked when something was refused.
+    pub(crate) penalty: Option<Penalty>,
 }
 
 const _: () =
@@ -169,6 +172,7 @@ impl ClassFacts {
             new_sessions: BucketRate::new(limits.new_sessions),
             has_marks: limits.threshold.is_some(),
             marks: [mark(udp), mark(tcp), mark(icmp), mark(limits.sessions_max)],
+            penalty: limits.penalty,
         }
     }
 

@@ -59,6 +59,10 @@ pub enum EventKind {
     ThresholdReached,
     /// It fell far enough below again; `amount` is its use in per cent.
     ThresholdCleared,
+    /// A subscriber was refused too often, and gets new mappings from this pool for a while; `amount` refusals.
+    PenaltyBegun,
+    /// It was quiet for long enough, and gets them from its own pool again; `amount` seconds later.
+    PenaltyEnded,
     /// This worker goes by a new configuration, number `amount`.
     ConfigurationAdopted,
     /// `amount` records were lost because there was no room for them; they had the numbers from `sequence` on.
@@ -67,7 +71,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 14] = [
+    pub const ALL: [EventKind; 16] = [
         EventKind::MappingCreated,
         EventKind::MappingEnded,
         EventKind::BlockLeased,
@@ -80,6 +84,8 @@ impl EventKind {
         EventKind::PoolExhausted,
         EventKind::ThresholdReached,
         EventKind::ThresholdCleared,
+        EventKind::PenaltyBegun,
+        EventKind::PenaltyEnded,
         EventKind::ConfigurationAdopted,
         EventKind::Gap,
     ];
@@ -99,6 +105,8 @@ impl EventKind {
             EventKind::PoolExhausted => "pool_exhausted",
             EventKind::ThresholdReached => "threshold_reached",
             EventKind::ThresholdCleared => "threshold_cleared",
+            EventKind::PenaltyBegun => "penalty_begun",
+            EventKind::PenaltyEnded => "penalty_ended",
             EventKind::ConfigurationAdopted => "configuration_adopted",
             EventKind::Gap => "gap",
         }
@@ -131,10 +139,14 @@ pub enum Cause {
     Inbound,
     /// Nothing was heard of it for as long as its timer allows.
     Idle,
+    /// Its TCP connections were closed by both sides, or reset, and the time for that is over.
+    Closed,
     /// The configuration changed.
     Configuration,
     /// The last time granted to it while its address was drained is over.
     Drained,
+    /// Its subscriber has another external address by now, and nothing of this one is in use any more.
+    Moved,
     /// Ports in use of a pool.
     PoolPorts,
     /// Ports in use of a subscriber.
@@ -155,6 +167,8 @@ impl Cause {
             Cause::Idle => "idle",
             Cause::Configuration => "configuration",
             Cause::Drained => "drained",
+            Cause::Closed => "closed",
+            Cause::Moved => "moved",
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
@@ -174,6 +188,8 @@ impl Cause {
             Cause::PoolPorts => 6,
             Cause::SubscriberPorts => 7,
             Cause::SubscriberSessions => 8,
+            Cause::Closed => 9,
+            Cause::Moved => 10,
             Cause::Verdict(verdict) => 16 + verdict.index() as u64,
         }
     }

@@ -42,6 +42,9 @@ const RECORDED: u8 = 1 << 5;
 /// In `kind`: that event called it static. What the configuration says by its end may be something else.
 const RECORDED_STATIC: u8 = 1 << 6;
 
+/// In `kind`: a further session ended without having been closed, so that the mapping as a whole was not.
+const IDLED: u8 = 1 << 7;
+
 /// The inline slot holds a session.
 const SESSION_PRESENT: u8 = 1 << 0;
 /// The session was opened from outside.
@@ -87,7 +90,7 @@ pub(crate) struct Mapping {
 const _: () = assert!(size_of::<Mapping>() == 64, "one mapping is one cache line");
 
 /// Bits of `internal` that say whose mapping it is.
-const INTERNAL_MASK: u64 = !(((EXPIRY_IS_BOUND | RECORDED | RECORDED_STATIC) as u64) << 56);
+const INTERNAL_MASK: u64 = !(((EXPIRY_IS_BOUND | RECORDED | RECORDED_STATIC | IDLED) as u64) << 56);
 /// Bits of `remote` that say whose session it is, and in which state. Who opened it does not matter.
 const REMOTE_MASK: u64 = !((SESSION_FROM_OUTSIDE as u64) << 56);
 
@@ -235,6 +238,16 @@ impl Mapping {
     #[inline]
     pub(crate) fn is_recorded(&self) -> bool {
         self.kind() & RECORDED != 0
+    }
+
+    /// A further session ended that nobody had closed.
+    pub(crate) fn set_idled(&mut self) {
+        self.set_kind(self.kind() | IDLED);
+    }
+
+    /// Whether a further session ended that nobody had closed.
+    pub(crate) fn has_idled(&self) -> bool {
+        self.kind() & IDLED != 0
     }
 
     /// In use and not out of date (or, while `expiry_is_bound`, perhaps out of date).

@@ -538,6 +538,21 @@ pub struct SubscriberLimits {
     pub new_sessions: Option<Rate>,
     /// When the subscriber's use of what is limited here is reported.
     pub threshold: Option<Threshold>,
+    /// What becomes of who runs against these limits again and again.
+    pub penalty: Option<Penalty>,
+}
+
+/// New mappings from another pool for offenders: subscribers with so many refused packets within a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Penalty {
+    /// Where they get their mappings from.
+    pub pool: PoolId,
+    /// Packets from inside refused because of the subscriber's own limits, at least 1.
+    pub refusals: u32,
+    /// Within this time, counted from the first of them.
+    pub window: Duration,
+    /// Over after this time without such a refusal.
+    pub release: Duration,
 }
 
 impl Default for SubscriberLimits {
@@ -549,6 +564,7 @@ impl Default for SubscriberLimits {
             new_mappings: None,
             new_sessions: None,
             threshold: None,
+            penalty: None,
         }
     }
 }

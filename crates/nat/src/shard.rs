@@ -72,6 +72,7 @@ mod notes;
 mod opening;
 mod outbound;
 mod own_ports;
+mod penalty;
 mod port_choice;
 mod port_rest;
 mod rules;
@@ -112,6 +113,7 @@ pub struct Shard {
     counters: Counters,
     sweep: sweep::Sweep,
     block_sweep: block_sweep::BlockSweep,
+    offenders: penalty::Offenders,
     /// The idle times in force.
     lifetimes: Timers,
     watch: watch::Watch,
@@ -205,6 +207,7 @@ impl Shard {
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
             block_sweep: block_sweep::BlockSweep::default(),
+            offenders: penalty::Offenders::default(),
             lifetimes: Timers::new(shared.settings()),
             watch: watch::Watch::new(shared.settings()),
             class_epoch: admission::FIRST_EPOCH,

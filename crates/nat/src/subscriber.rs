@@ -12,6 +12,8 @@ use crate::class::FLOW_BYTES;
 use crate::class::MAPPING_BYTES;
 use crate::random::KeyedHash;
 use crate::table::BucketTable;
+use crate::time::Duration;
+use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
@@ -64,6 +66,8 @@ const IN_USE: u8 = 1 << 0;
 /// In `flags`, by protocol and for sessions: its use was reported as above a threshold.
 const ABOVE: [u8; Protocol::COUNT + 1] = [1 << 1, 1 << 2, 1 << 3, 1 << 4];
 const ABOVE_ANY: u8 = ABOVE[0] | ABOVE[1] | ABOVE[2] | ABOVE[3];
+/// In `flags`: it is an offender, and stays while it is one, whatever it has (see `shard/penalty.rs`).
+const OFFENDER: u8 = 1 << 5;
 
 /// What else is known of a subscriber: beside its record, as it is seldom asked.
 #[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,18 +75,45 @@ const ABOVE_ANY: u8 = ABOVE[0] | ABOVE[1] | ABOVE[2] | ABOVE[3];
 pub(crate) struct Account {
     /// What was refused to it since it has been one, by [`Account::CAUSES`].
     pub(crate) refused: [u32; Account::CAUSES.len()],
+    /// Offences within the time that counts.
+    offences: u32,
+    /// Of an offender: when its penalty began, in seconds.
+    penalty_since_s: u32,
+    /// The first offence that counts.
+    first_offence: Micros48,
+    /// The latest one.
+    last_offence: Micros48,
     /// The bucket of new sessions in existing mappings.
     pub(crate) session_bucket: Bucket,
     _reserved: u16,
 }
 
+/// Microseconds modulo 2^48: 8.9 years.
+#[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Micros48([u16; 3]);
+
+impl Micros48 {
+    fn at(now: Instant) -> Micros48 {
+        let micros = now.as_micros();
+        Micros48([micros as u16, (micros >> 16) as u16, (micros >> 32) as u16])
+    }
+
+    /// How long ago it was.
+    fn elapsed(self, now: Instant) -> Duration {
+        let [low, middle, high] = self.0.map(u64::from);
+        Duration::from_micros(now.as_micros().wrapping_sub(low | middle << 16 | high << 32) & ((1 << 48) - 1))
+    }
+}
+
 impl Account {
     /// What a subscriber can be refused for, each the verdict of the packet.
-    pub(crate) const CAUSES: [Verdict; 5] = [
+    pub(crate) const CAUSES: [Verdict; 6] = [
         Verdict::SubscriberPortQuota,
         Verdict::SubscriberSessionQuota,
         Verdict::SubscriberMemoryQuota,
         Verdict::SubscriberRateLimit,
+        Verdict::BlockLimit,
         Verdict::PortsExhausted,
     ];
 
@@ -92,6 +123,40 @@ impl Account {
             self.refused[position] = self.refused[position].saturating_add(1);
         }
     }
+
+    /// One offence more. One that comes after the time that counts is the first again.
+    pub(crate) fn note_offence(&mut self, now: Instant, window: Duration) {
+        if self.offences == 0 || self.first_offence.elapsed(now) >= window {
+            (self.offences, self.first_offence) = (0, Micros48::at(now));
+        }
+        self.offences = self.offences.saturating_add(1);
+        self.last_offence = Micros48::at(now);
+    }
+
+    /// Offences within the time that counts.
+    pub(crate) fn offences(&self) -> u32 {
+        self.offences
+    }
+
+    /// It is an offender from now on.
+    pub(crate) fn begin_penalty(&mut self, now: Instant) {
+        self.penalty_since_s = seconds(now);
+        self.offences = 0;
+    }
+
+    /// For how many seconds it has been an offender.
+    pub(crate) fn penalty_s(&self, now: Instant) -> u32 {
+        seconds(now).saturating_sub(self.penalty_since_s)
+    }
+
+    /// Whether there was no offence for so long.
+    pub(crate) fn is_quiet(&self, now: Instant, release: Duration) -> bool {
+        self.last_offence.elapsed(now) >= release
+    }
+}
+
+fn seconds(at: Instant) -> u32 {
+    (at.as_micros() / 1_000_000) as u32
 }
 
 impl Subscriber {
@@ -103,9 +168,15 @@ impl Subscriber {
         self.flags & IN_USE != 0
     }
 
-    /// Whether it has neither mapping nor flow nor block.
+    /// Whether it has neither mapping nor flow nor block nor penalty.
     fn is_idle(&self) -> bool {
-        self.flows == 0 && self.blocks == 0 && self.mappings.iter().all(|count| *count == 0)
+        self.flows == 0 && self.blocks == 0 && !self.is_offender() && self.mappings.iter().all(|count| *count == 0)
+    }
+
+    /// Whether its new mappings come from its class's penalty pool.
+    #[inline]
+    pub(crate) fn is_offender(&self) -> bool {
+        self.flags & OFFENDER != 0
     }
 
     /// Whether it has a mapping of any protocol.
@@ -304,6 +375,13 @@ impl SubscriberStore {
         (record.pool, record.paired, record.generation) = (pool.0, paired.0, generation);
     }
 
+    /// Whether a subscriber is an offender. It is settled anew with its next mapping.
+    pub(crate) fn set_offender(&mut self, slot: u32, is_offender: bool) {
+        let record = &mut self.records[slot as usize];
+        record.flags = if is_offender { record.flags | OFFENDER } else { record.flags & !OFFENDER };
+        record.generation = record.generation.wrapping_sub(1);
+    }
+
     /// Takes notice that a mapping ended. With the last one the subscriber goes, unless it has a block, and the address it
     /// was paired with is returned so that the caller can end the pairing.
     pub(crate) fn uncount_mapping(&mut self, slot: u32, protocol: Protocol) -> Option<AddressIndex> {
@@ -322,7 +400,7 @@ impl SubscriberStore {
         self.remove_if_idle(slot)
     }
 
-    /// Removes a subscriber that has neither mapping nor flow nor block; returns the address it was paired with.
+    /// Removes a subscriber that has neither mapping nor flow nor block nor penalty; returns the address it was paired with.
     pub(crate) fn remove_if_idle(&mut self, slot: u32) -> Option<AddressIndex> {
         if self.records[slot as usize].is_idle() { self.remove(slot) } else { None }
     }

@@ -108,6 +108,11 @@ impl TcpState {
         matches!(self, TcpState::Established | TcpState::FinInside | TcpState::FinOutside)
     }
 
+    /// Whether the connection was closed by both sides, or reset.
+    pub(crate) const fn is_over(self) -> bool {
+        matches!(self, TcpState::Closing | TcpState::Transitory)
+    }
+
     /// The state after `idle` time without a packet: an established session whose idle time ran out is
     /// Transitory (RFC 7857 §2, edge "TCP_EST T.O."), and so still revivable for `tcp_closing`.
     #[must_use]

@@ -148,6 +148,10 @@ pub struct Counters {
     pub blocks_leased: u64,
     /// Port blocks that came back.
     pub blocks_returned: u64,
+    /// Subscribers sent to a penalty pool.
+    pub penalties_begun: u64,
+    /// Subscribers released from one.
+    pub penalties_ended: u64,
     /// Sessions created.
     pub sessions_created: u64,
     /// Sessions removed.
@@ -185,6 +189,8 @@ impl Default for Counters {
             flows_removed: 0,
             blocks_leased: 0,
             blocks_returned: 0,
+            penalties_begun: 0,
+            penalties_ended: 0,
             sessions_created: 0,
             sessions_removed: 0,
             tcp_resets_ignored: 0,

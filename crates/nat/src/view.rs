@@ -96,11 +96,13 @@ pub struct SubscriberView {
     pub memory_bytes: u64,
     /// Refusals by [`SubscriberView::CAUSES`].
     pub refused: [u32; SubscriberView::CAUSES.len()],
+    /// Its new mappings come from its class's penalty pool.
+    pub is_offender: bool,
 }
 
 impl SubscriberView {
     /// What a subscriber can be refused for, each the verdict of the packets it was refused to.
-    pub const CAUSES: [Verdict; 5] = crate::subscriber::Account::CAUSES;
+    pub const CAUSES: [Verdict; 6] = crate::subscriber::Account::CAUSES;
 }
 
 /// Ports that a subscriber has for itself, for all transports.
@@ -193,6 +195,8 @@ pub enum Step {
     Pool(PoolId),
     /// The subscriber is of this class: 0 for none of the settings, else its position there plus one.
     Class(u16),
+    /// The subscriber ran against its limits too often: it is served by this pool for a while.
+    Penalty(PoolId),
     /// The subscriber is already paired with this address.
     PairedWith(Ipv4Addr),
     /// A mapping exists.

@@ -690,6 +690,8 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
         (&mut total.icmp_errors_translated, one.icmp_errors_translated),
         (&mut total.blocks_leased, one.blocks_leased),
         (&mut total.blocks_returned, one.blocks_returned),
+        (&mut total.penalties_begun, one.penalties_begun),
+        (&mut total.penalties_ended, one.penalties_ended),
         (&mut total.flows_created, one.flows_created),
         (&mut total.flows_removed, one.flows_removed),
         (&mut total.sessions_created, one.sessions_created),

@@ -71,7 +71,7 @@ fn the_mapping_above_the_quota_is_refused_and_all_others_go_on() {
         }
         assert_eq!(bed.count(Verdict::SubscriberPortQuota), 3);
         let seen = view(&bed, I1);
-        assert_eq!((seen.mappings, seen.sessions, seen.refused), ([100, 200, 20], 320, [3, 0, 0, 0, 0]));
+        assert_eq!((seen.mappings, seen.sessions, seen.refused), ([100, 200, 20], 320, [3, 0, 0, 0, 0, 0]));
         // Those that exist work, and somebody else has all of his own.
         assert_eq!(opened(&mut bed, Protocol::Udp, I1, 100), 100);
         assert_eq!(opened(&mut bed, Protocol::Udp, I2, 100), 100);

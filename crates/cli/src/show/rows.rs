@@ -147,7 +147,7 @@ impl Row for Subscriber {
         vec![
             human::in_vrf(&self.vrf, self.address),
             human::or_dash(self.external_address),
-            self.pool.clone(),
+            if self.offender { format!("{} (penalty)", self.pool) } else { self.pool.clone() },
             human::count(self.mappings.udp),
             human::count(self.mappings.tcp),
             human::count(self.mappings.icmp),

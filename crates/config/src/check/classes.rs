@@ -2,13 +2,20 @@
 
 use std::collections::HashMap;
 
+use nat::settings::Allocation;
 use nat::types::Prefix;
+use nat::types::Side;
 
 use crate::check::unique_names;
 use crate::draft::Draft;
 use crate::draft::class::ClassDraft;
+use crate::draft::pool::PoolDraft;
 use crate::report::Place;
+use crate::report::Placed;
 use crate::report::Report;
+use crate::report::nearest;
+use crate::report::one_of;
+use crate::section::quoted;
 
 /// Checks what `[[class]]` and `[[port_timeout]]` say together.
 pub(crate) fn check(draft: &Draft, report: &mut Report) {
@@ -26,6 +33,9 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
             }
         }
     }
+    for class in &draft.classes {
+        penalty(class, draft, report);
+    }
     for (position, timeout) in draft.port_timeouts.iter().enumerate() {
         timeout.check(draft.singles.allow_below_rfc, report);
         let Some(ports) = &timeout.ports else { continue };
@@ -40,4 +50,55 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
             report.fault(&ports.place, problem, seen, "remove one of them, or write the narrower one first");
         }
     }
+}
+
+/// Whether offenders can get mappings from the pool they are sent to, and from another than before.
+fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
+    let Some(penalty) = &class.penalty else { return };
+    let Placed { value: name, place, .. } = &penalty.pool;
+    let Some(pool) = draft.pools.iter().find(|pool| pool.label() == name) else {
+        let known = draft.pools.iter().map(PoolDraft::label);
+        let remedy = match nearest(name, known.clone()) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => format!("write {}", one_of(known)),
+        };
+        return report.fault(place, "is not the name of a pool", quoted(name), remedy);
+    };
+    let mut unfit = |problem: String, remedy: &str| report.fault(place, problem, quoted(name), remedy.to_owned());
+    if pool.one_to_one.is_some() {
+        unfit("is a one-to-one pool: each of its addresses is somebody's".to_owned(), "write another pool");
+    }
+    if matches!(pool.allocation.value, Some(Allocation::Deterministic { .. })) {
+        let remedy = "write a pool with allocation = \"ports\" or \"blocks\"";
+        unfit("is a deterministic pool: whoever has no slice gets nothing from it".to_owned(), remedy);
+    }
+    if pool.draining {
+        unfit("drains: nobody gets a mapping from it".to_owned(), "write another pool, or end its draining");
+    }
+    let inside = draft.interfaces.iter().filter_map(|interface| match interface.facing() {
+        Some((Side::Inside, vrf)) => Some(vrf),
+        _ => None,
+    });
+    let is_meant = |vrf: &&str| class.vrfs.is_empty() || class.vrfs.iter().any(|meant| meant.value == **vrf);
+    if let Some(vrf) = inside.filter(is_meant).find(|vrf| !pool.serves(vrf)) {
+        let problem = format!("does not serve VRF \"{vrf}\", whose subscribers the class is about");
+        unfit(problem, "write a pool that serves the VRFs of the class, or name its VRFs in the class");
+    }
+    // Of all pools with a prefix that has this one the longest serves it.
+    let serving = |wanted: &Prefix| {
+        let prefixes =
+            draft.pools.iter().filter(|it| it.vrfs.is_empty() || class.vrfs.is_empty() || serves_one(it, class));
+        let prefixes = prefixes.flat_map(|it| it.subscribers.iter().map(move |prefix| (it, prefix.value)));
+        let around = prefixes.filter(|(_, prefix)| prefix.length() <= wanted.length() && prefix.overlaps(*wanted));
+        around.max_by_key(|(_, prefix)| prefix.length()).map(|(it, _)| it.label())
+    };
+    let mut prefixes = class.subscribers.iter().map(|prefix| &prefix.value);
+    if !class.subscribers.is_empty() && prefixes.all(|prefix| serving(prefix) == Some(name.as_str())) {
+        let remedy = "write another pool for offenders, with subscribers = []";
+        unfit("serves these subscribers anyway".to_owned(), remedy);
+    }
+}
+
+fn serves_one(pool: &PoolDraft, class: &ClassDraft) -> bool {
+    class.vrfs.iter().any(|vrf| pool.serves(&vrf.value))
 }

@@ -226,9 +226,11 @@ impl<'d> Rules<'d> {
     /// Tells pools that neither serve subscribers nor are named by a rule.
     fn pools_of_nobody(&self, report: &mut Report) {
         for (pool, named) in self.draft.pools.iter().zip(&self.named) {
+            let penalties = self.draft.classes.iter().filter_map(|class| class.penalty.as_ref());
+            let named = *named || penalties.into_iter().any(|penalty| penalty.pool.value == pool.label());
             if let Some(place) = pool.serves_nobody.as_ref().filter(|_| !named) {
-                let remedy =
-                    "remove it to serve every subscriber, write the prefixes to serve, or name the pool in a [[rule]]";
+                let remedy = "remove it to serve every subscriber, write the prefixes to serve, or name the pool in a [[rule]] or \
+                              [[class]]";
                 report.fault(place, "is empty, so that nobody is served", "[]", remedy);
             }
         }

@@ -1,5 +1,6 @@
 //! `[[class]]`.
 
+use nat::Duration;
 use nat::settings::SubscriberLimits;
 use nat::types::Prefix;
 use toml_edit::Array;
@@ -20,6 +21,41 @@ pub(crate) struct ClassDraft {
     /// None named: of all VRFs.
     pub(crate) vrfs: Vec<Placed<String>>,
     pub(crate) limits: SubscriberLimits,
+    pub(crate) penalty: Option<PenaltyDraft>,
+}
+
+/// What makes an offender, and where it is sent.
+pub(crate) struct PenaltyDraft {
+    pub(crate) pool: Placed<String>,
+    pub(crate) refusals: u32,
+    pub(crate) window: Duration,
+    pub(crate) release: Duration,
+}
+
+/// Keys that say something of offenders only.
+const OF_PENALTY: [&str; 3] = ["penalty_refusals", "penalty_window", "penalty_release"];
+
+impl PenaltyDraft {
+    fn read(section: &Section, report: &mut Report) -> Option<PenaltyDraft> {
+        if !section.has("penalty_pool") {
+            for key in OF_PENALTY.into_iter().filter(|key| section.has(key)) {
+                let remedy = format!("write penalty_pool too, or remove {key}");
+                let problem = "says nothing without a pool that offenders are sent to";
+                report.fault(&section.place_of(key, report), problem, "", remedy);
+            }
+            return None;
+        }
+        let pool = section.text("penalty_pool", report);
+        let refusals = section.integer("penalty_refusals", report);
+        let window = section.duration("penalty_window", report);
+        let release = section.duration("penalty_release", report);
+        Some(PenaltyDraft {
+            pool: pool?,
+            refusals: u32::try_from(refusals?.value).unwrap_or(u32::MAX),
+            window: window?.value,
+            release: release?.value,
+        })
+    }
 }
 
 impl ClassDraft {
@@ -31,7 +67,13 @@ impl ClassDraft {
             report.fault(&section.place_of("subscribers", report), "is empty, so that nobody is in it", "[]", remedy);
         }
         let vrfs = vrfs(section, report);
-        ClassDraft { name: name(section, report), subscribers, vrfs, limits: limits(section, common, report) }
+        ClassDraft {
+            name: name(section, report),
+            subscribers,
+            vrfs,
+            limits: limits(section, common, report),
+            penalty: PenaltyDraft::read(section, report),
+        }
     }
 
     /// Whether some VRF could have subscribers of both.

@@ -16,6 +16,7 @@ use nat::settings::Filtering;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::settings::MappingKind;
+use nat::settings::Penalty;
 use nat::settings::Pooling;
 use nat::settings::Rate;
 use nat::settings::ReloadPolicy;
@@ -26,6 +27,7 @@ use nat::settings::Selection;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
 use nat::settings::Timeouts;
+use nat::types::PoolId;
 use nat::types::RealmId;
 use toml_edit::ImDocument;
 use toml_edit::TableLike;
@@ -131,6 +133,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         new_mappings: rate(10, 50),
         new_sessions: rate(30, 60),
         threshold: threshold(75, 50),
+        penalty: None,
     };
     assert_eq!(nat.subscriber, subscriber);
     // What a class does not say is as for everybody.
@@ -141,6 +144,12 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         new_mappings: rate(1_000, 2_000),
         new_sessions: rate(30, 90),
         threshold: threshold(90, 60),
+        penalty: Some(Penalty {
+            pool: PoolId(2),
+            refusals: 500,
+            window: Duration::from_secs(30),
+            release: Duration::from_secs(3_600),
+        }),
     };
     let sensors = SubscriberLimits { ports_max: [4; 3], new_sessions: rate(1, 1), ..subscriber };
     assert_eq!(nat.classes.iter().map(|class| class.limits).collect::<Vec<_>>(), [business, sensors]);

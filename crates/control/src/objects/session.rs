@@ -64,6 +64,9 @@ pub struct Subscriber {
     pub memory_bytes: u64,
     /// Packets that wanted a mapping or session and were refused, since it has had a mapping.
     pub refused: Refused,
+    /// It is an offender: its new mappings come from its class's penalty pool.
+    #[serde(default)]
+    pub offender: bool,
 }
 
 /// Refusals by cause.
@@ -77,6 +80,9 @@ pub struct Refused {
     pub memory_quota: u64,
     /// It made mappings or sessions faster than it may.
     pub rate_limit: u64,
+    /// All port blocks it may have were full.
+    #[serde(default)]
+    pub block_limit: u64,
     /// No external port was free.
     pub ports_exhausted: u64,
 }
@@ -84,7 +90,8 @@ pub struct Refused {
 impl Refused {
     /// Sum over the causes.
     pub fn total(&self) -> u64 {
-        [self.port_quota, self.session_quota, self.memory_quota, self.rate_limit, self.ports_exhausted].iter().sum()
+        let own = [self.port_quota, self.session_quota, self.memory_quota, self.rate_limit, self.block_limit];
+        own.iter().sum::<u64>() + self.ports_exhausted
     }
 }
 

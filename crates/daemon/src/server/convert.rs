@@ -199,6 +199,7 @@ fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
         session_quota: of(Verdict::SubscriberSessionQuota),
         memory_quota: of(Verdict::SubscriberMemoryQuota),
         rate_limit: of(Verdict::SubscriberRateLimit),
+        block_limit: of(Verdict::BlockLimit),
         ports_exhausted: of(Verdict::PortsExhausted),
     }
 }
@@ -218,6 +219,7 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         class: class_name(shared.settings(), view.class),
         memory_bytes: view.memory_bytes,
         refused: refused(&view.refused),
+        offender: view.is_offender,
     }
 }
 

@@ -267,6 +267,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         flows_removed,
         blocks_leased,
         blocks_returned,
+        penalties_begun,
+        penalties_ended,
         sessions_created,
         sessions_removed,
         tcp_resets_ignored,
@@ -297,6 +299,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("flows_removed", flows_removed, Event, "Endpoint-dependent flows removed."),
         ("blocks_leased", blocks_leased, Event, "Port blocks leased to subscribers."),
         ("blocks_returned", blocks_returned, Event, "Port blocks that came back."),
+        ("penalties_begun", penalties_begun, Event, "Subscribers sent to the penalty pool of their class."),
+        ("penalties_ended", penalties_ended, Event, "Subscribers released from it."),
         ("sessions_created", sessions_created, Event, "Sessions created."),
         ("sessions_removed", sessions_removed, Event, "Sessions removed."),
         (

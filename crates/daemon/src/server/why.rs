@@ -151,6 +151,11 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             let name = convert::pool_name(shared, pool);
             ("pool", format!("pool \"{name}\""), "longest subscriber prefix that has the source".to_owned())
         }
+        view::Step::Penalty(pool) => {
+            let name = convert::pool_name(shared, pool);
+            let reason = "the subscriber ran against its limits too often: the penalty pool of its class serves it";
+            ("pool", format!("pool \"{name}\""), reason.to_owned())
+        }
         view::Step::Class(class) => match convert::class_name(settings, class) {
             Some(name) => {
                 ("limits", format!("class \"{name}\""), "longest class prefix that has the source".to_owned())

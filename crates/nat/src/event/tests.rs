@@ -194,6 +194,8 @@ fn names_are_those_of_a_contract_and_none_occurs_twice() {
         Cause::PoolPorts,
         Cause::SubscriberPorts,
         Cause::SubscriberSessions,
+        Cause::Closed,
+        Cause::Moved,
     ];
     let causes: Vec<Cause> =
         causes.into_iter().chain(Verdict::ALL.iter().map(|verdict| Cause::Verdict(*verdict))).collect();

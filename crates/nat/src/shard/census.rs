@@ -1,6 +1,7 @@
 //! What a change of the configuration would do to the state of one worker, counted a bounded piece at a time.
 
 use super::Shard;
+use super::penalty::pool_under;
 use super::port_choice::UNPAIRED;
 use crate::flow::endpoint;
 use crate::settings::Pooling;
@@ -129,10 +130,9 @@ impl Shard {
         if !subscriber.is_in_use() {
             return;
         }
-        let address = subscriber.address.into();
-        let Some(here) = self.shared.pool_for(subscriber.realm(), address) else { return };
+        let Some(here) = pool_under(&self.shared, subscriber) else { return };
         let Some(count) = counts.get_mut(here.index()) else { return };
-        let Some(there) = candidate.pool_for(subscriber.realm(), address) else {
+        let Some(there) = pool_under(candidate, subscriber) else {
             count.subscribers_leave += 1;
             return;
         };

@@ -169,15 +169,20 @@ impl Shard {
         if self.flows.is_full() {
             return Err(Verdict::FlowTableFull);
         }
-        let pool =
-            self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)).ok_or(Verdict::SourceNotSubscriber)?;
+        let known = self.subscribers.find(key.realm, key.address);
+        let penalty = known.and_then(|slot| {
+            self.settle_penalty(now, slot);
+            self.penalty_pool(slot)
+        });
+        let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
+        let pool = penalty.or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         if self.shared.formula(pool).is_some() {
             // Each port is somebody's by the formula, which nothing here may contradict.
             return Err(Verdict::PortsExhausted);
         }
         let facts = self.shared.pools[pool.index()];
         let class = port_class(key.port, &facts);
-        let subscriber = match self.subscribers.find(key.realm, key.address) {
+        let subscriber = match known {
             Some(slot) => slot,
             None => self.create_flow_subscriber(key, pool, &facts, class)?,
         };

@@ -374,10 +374,11 @@ impl Shard {
         if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
             return Verdict::TcpNoSession;
         }
-        let Some(pool) = self.shared.pool_for(key.realm, key.address.into()) else {
+        let penalty = self.subscribers.find(key.realm, key.address).and_then(|slot| self.penalty_now(now, slot));
+        let Some(pool) = penalty.or_else(|| self.shared.pool_for(key.realm, key.address.into())) else {
             return Verdict::SourceNotSubscriber;
         };
-        account.steps.push(Step::Pool(pool));
+        account.steps.push(if penalty.is_some() { Step::Penalty(pool) } else { Step::Pool(pool) });
         if self.flows.is_full() {
             return Verdict::FlowTableFull;
         }
@@ -516,10 +517,13 @@ impl Shard {
     ) -> Option<Verdict> {
         let (source, protocol) = (key.address, key.protocol);
         let own = || self.shared.pool_for(account.realm, source.into());
-        let Some(pool) = wanted.or_else(own) else { return Some(Verdict::SourceNotSubscriber) };
-        let entered = self.subscribers.find(account.realm, source).map(|slot| self.subscribers.get(slot).pool);
+        let penalty = self.subscribers.find(account.realm, source).and_then(|slot| self.penalty_now(now, slot));
+        let Some(pool) = penalty.or(wanted).or_else(own) else { return Some(Verdict::SourceNotSubscriber) };
+        let entered = self.subscribers.find(account.realm, source).map(|slot| self.subscribers.get(slot));
+        // Who is to be settled anew will be entered with the pool that serves it.
+        let entered = entered.filter(|record| record.generation == self.shared.stamp()).map(|record| record.pool);
         let is_own = entered.is_none_or(|entered| entered == pool.0);
-        account.steps.push(Step::Pool(pool));
+        account.steps.push(if penalty.is_some() { Step::Penalty(pool) } else { Step::Pool(pool) });
         if self.mappings.is_full() {
             return Some(Verdict::MappingTableFull);
         }
@@ -538,7 +542,8 @@ impl Shard {
                 .and_then(|address| self.shared.owner(address, protocol, external.port));
             return taken.is_some().then_some(Verdict::PortsExhausted);
         }
-        let paired = self.paired_address(account.realm, source).filter(|_| is_own);
+        let paired = self.paired_address(account.realm, source);
+        let paired = paired.filter(|address| is_own && self.shared.pool_of(*address) == pool);
         let free = |address: AddressIndex| {
             let ports = &self.shared.ports;
             u64::from(ports.available(address, protocol).saturating_sub(ports.used(address, protocol)))

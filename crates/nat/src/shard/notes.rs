@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 
 use super::Shard;
+use super::port_choice::UNPAIRED;
 use crate::blocks::Block;
 use crate::event::Cause;
 use crate::event::Event;
@@ -12,8 +13,13 @@ use crate::flow::endpoint;
 use crate::mapping::InternalKey;
 use crate::shared::PoolFacts;
 use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
+
+/// Further sessions of a mapping that are asked why it ends.
+const SESSIONS_LOOKED_AT_MAX: usize = 8;
 
 impl Shard {
     /// Whether something may be made that needs a record: none is made without ([`crate::event::BackPressure::Refuse`]).
@@ -50,14 +56,15 @@ impl Shard {
         !self.mappings.get(index).is_recorded() || self.events.may_end()
     }
 
-    /// A mapping was made.
+    /// A mapping was made, in a pool that gives single ports or not: where its block tells whose the port is, or a formula (RFC
+    /// 7422 §3), it is no event, unless that is asked for.
     #[inline]
-    pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32) {
+    pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool) {
         if !self.events.is_on() {
             return;
         }
         let is_static = self.is_static(index);
-        if is_static || self.is_event(index) {
+        if is_static || gives_single_ports || self.shared.settings().events.block_mappings {
             self.mappings.get_mut(index).set_recorded(is_static);
             let (kind, cause) = match is_static {
                 true => (EventKind::StaticMade, Cause::Configuration),
@@ -80,8 +87,69 @@ impl Shard {
             } else {
                 EventKind::MappingEnded
             };
-            let event = self.event_of(kind, now, index).because(Cause::Idle);
+            let event = self.event_of(kind, now, index).because(self.why_mapping_ends(now, index));
             self.events.record(Event { amount: held_s, ..event });
+        }
+    }
+
+    /// Why a mapping ends that is about to.
+    fn why_mapping_ends(&self, now: Instant, index: u32) -> Cause {
+        let mapping = self.mappings.get(index);
+        if self.is_overdue(index, now) && self.is_alive(index, now) {
+            return self.why_address_ends(mapping.external_address);
+        }
+        let is_closed = mapping.protocol() == Protocol::Tcp
+            && !mapping.has_idled()
+            && (!mapping.has_session() || mapping.state().is_over())
+            && (mapping.has_session() || mapping.extra_count() > 0)
+            && self.are_further_sessions_over(index);
+        if is_closed { Cause::Closed } else { Cause::Idle }
+    }
+
+    /// Whether all further sessions of a mapping were closed or reset. Of one with many nothing is said.
+    fn are_further_sessions_over(&self, index: u32) -> bool {
+        let mut slot = self.mappings.get(index).extra_head;
+        for _ in 0..SESSIONS_LOOKED_AT_MAX {
+            if slot == 0 {
+                return true;
+            }
+            let session = self.sessions.get(slot);
+            if !session.state().is_over() {
+                return false;
+            }
+            slot = session.next;
+        }
+        false
+    }
+
+    /// Why what is on an external address ends with it.
+    fn why_address_ends(&self, address: u32) -> Cause {
+        let closed = self.shared.local.pool_address(address).and_then(|address| self.shared.closed(address));
+        match closed {
+            Some(closed) if closed.removed && closed.ends == Some(closed.since) => Cause::Configuration,
+            _ => Cause::Drained,
+        }
+    }
+
+    /// Why a flow ends that is about to.
+    fn why_flow_ends(&self, now: Instant, index: u32) -> Cause {
+        let flow = self.flows.get(index);
+        let external = flow.external().0;
+        if flow.is_alive(now) && self.is_address_overdue(external, now) {
+            return self.why_address_ends(external);
+        }
+        if flow.protocol() == Protocol::Tcp && flow.state().is_over() { Cause::Closed } else { Cause::Idle }
+    }
+
+    /// Why a block goes back that nothing is in use of.
+    fn why_block_ends(&self, subscriber: u32, block: Block) -> Cause {
+        let paired = AddressIndex(self.subscribers.get(subscriber).paired);
+        if paired != UNPAIRED && paired != block.address() {
+            Cause::Moved
+        } else if self.shared.facts(block.address()).blocks.is_none() {
+            Cause::Configuration
+        } else {
+            Cause::Idle
         }
     }
 
@@ -112,16 +180,8 @@ impl Shard {
             remote: remote.address,
             remote_port: remote.port,
             amount: if has_ended { held_s } else { 0 },
-            ..event.because(if has_ended { Cause::Idle } else { Cause::Outbound })
+            ..event.because(if has_ended { self.why_flow_ends(now, index) } else { Cause::Outbound })
         });
-    }
-
-    /// Whether a mapping is an event: not where its block tells whose the port is, or a formula (RFC 7422 §3), unless that is
-    /// asked for.
-    #[inline]
-    fn is_event(&self, index: u32) -> bool {
-        let pool = self.subscribers.get(self.mappings.get(index).subscriber).pool;
-        self.shared.settings().events.block_mappings || self.shared.pools[usize::from(pool)].gives_single_ports()
     }
 
     #[inline]
@@ -138,7 +198,9 @@ impl Shard {
             return;
         }
         let subscriber = Ipv4Addr::from_bits(key.address);
-        let Some(pool) = self.shared.pool_for(key.realm, subscriber) else { return };
+        let known = self.subscribers.find(key.realm, key.address);
+        let own = || self.shared.pool_for(key.realm, subscriber);
+        let Some(pool) = known.and_then(|slot| self.penalty_pool(slot)).or_else(own) else { return };
         let paired = self.paired_address(key.realm, key.address);
         let external = paired.map_or(Ipv4Addr::UNSPECIFIED, |address| self.shared.address(address));
         let refusal = Refusal {
@@ -178,7 +240,8 @@ impl Shard {
         if self.events.is_on() {
             let since_s = self.shared.lease_of(block.address(), block.first_port()).map_or(0, |lease| lease.since_s);
             let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(since_s);
-            let event = self.event_of_block(EventKind::BlockReturned, now, subscriber, block).because(Cause::Idle);
+            let event = self.event_of_block(EventKind::BlockReturned, now, subscriber, block);
+            let event = event.because(self.why_block_ends(subscriber, block));
             self.events.record(Event { amount: held_s, ..event });
         }
     }

@@ -255,6 +255,10 @@ impl Shard {
             return None;
         }
         let subscriber = looks.subscriber[i];
+        // An offender may have become one by a packet before, and may be none any more.
+        if self.subscribers.get(subscriber).is_offender() {
+            return None;
+        }
         if !self.shared.rules.is_empty() {
             // Some rules send its flows to one pool and others to another: only those to the one it is entered with are as usual.
             let own = || self.shared.pool_for(key.realm, source.into());
@@ -303,7 +307,7 @@ impl Shard {
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
         self.counters.sessions_created += 1;
-        self.note_mapping_created(now, index.0);
+        self.note_mapping_created(now, index.0, facts.gives_single_ports());
         let external_address = external.address.to_bits();
         let identification = self.plain_identification(header, external_address, destination);
         rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);

@@ -351,6 +351,7 @@ impl Shard {
     ) -> Fate {
         self.note_refusal(now, key, verdict);
         self.count_refusal(key, verdict);
+        self.note_offence(now, key, verdict);
         if verdict != Verdict::SourceNotSubscriber
             && let Some(code) = self.shared.settings().icmp.no_resources_code
         {

@@ -156,7 +156,9 @@ impl Shard {
     ) -> Result<Block, Verdict> {
         let blocks = facts.blocks.ok_or(Verdict::PortsExhausted)?;
         let may_have = usize::from(blocks.per_subscriber_max);
-        if self.blocks_of(subscriber).take(may_have).count() >= may_have {
+        // Those of another pool, from before it was moved, go back by themselves.
+        let counts = |block: &Block| self.shared.pool_of(block.address()) == facts.id;
+        if self.blocks_of(subscriber).filter(counts).take(may_have).count() >= may_have {
             return Err(Verdict::BlockLimit);
         }
         self.admit_record()?;

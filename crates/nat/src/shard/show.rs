@@ -11,7 +11,6 @@ use super::state::state_now;
 use crate::flow::endpoint;
 use crate::mapping::Mapping;
 use crate::mapping::SessionRef;
-use crate::subscriber::Subscriber;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -141,7 +140,7 @@ impl Shard {
             let subscriber = self.subscribers.get(slot);
             let address = Ipv4Addr::from_bits(subscriber.address);
             let wanted = filter.internal.is_none_or(|prefix| prefix.contains(address))
-                && filter.pool.is_none_or(|pool| Some(pool) == self.pool_of_subscriber(subscriber))
+                && filter.pool.is_none_or(|pool| Some(pool) == self.pool_of_subscriber(slot))
                 && filter.realm.is_none_or(|realm| realm.0 == subscriber.realm);
             if subscriber.is_in_use() && wanted {
                 if found == limit {
@@ -151,7 +150,7 @@ impl Shard {
                 out.push(SubscriberView {
                     address,
                     realm: RealmId(subscriber.realm),
-                    pool: self.pool_of_subscriber(subscriber).unwrap_or(PoolId(subscriber.pool)),
+                    pool: self.pool_of_subscriber(slot).unwrap_or(PoolId(subscriber.pool)),
                     external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
                     worker: self.worker,
                     mappings: subscriber.mappings,
@@ -159,17 +158,13 @@ impl Shard {
                     sessions: subscriber.sessions(),
                     memory_bytes: subscriber.memory(),
                     refused: self.subscribers.account(slot).refused,
+                    is_offender: subscriber.is_offender(),
                 });
                 found += 1;
             }
             slot += 1;
         }
         (slot < self.subscribers.walk_end()).then_some(slot)
-    }
-
-    /// The pool that serves a subscriber now, which its record may not know yet.
-    fn pool_of_subscriber(&self, subscriber: &Subscriber) -> Option<PoolId> {
-        self.shared.pool_for(subscriber.realm(), subscriber.address.into())
     }
 
     /// The live mapping with this external endpoint, if it is this shard's.

@@ -254,8 +254,18 @@ impl Shard {
         if self.mappings.is_full() {
             return Err(Verdict::MappingTableFull);
         }
+        let foreseen = foresight.subscriber;
+        let known = if foreseen != 0 && self.subscribers.is(foreseen, key.realm, key.address) {
+            Some(foreseen)
+        } else {
+            self.subscribers.find(key.realm, key.address)
+        };
+        let penalty = known.and_then(|slot| {
+            self.settle_penalty(now, slot);
+            self.penalty_pool(slot)
+        });
         let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
-        let pool = wanted.or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
+        let pool = penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];
         self.admit_mapping_record(&facts)?;
         let class = port_class(key.port, &facts);
@@ -266,12 +276,6 @@ impl Shard {
         if dormant.is_some() {
             self.admit_record()?;
         }
-        let foreseen = foresight.subscriber;
-        let known = if foreseen != 0 && self.subscribers.is(foreseen, key.realm, key.address) {
-            Some(foreseen)
-        } else {
-            self.subscribers.find(key.realm, key.address)
-        };
         let (subscriber, is_new) = match known {
             Some(slot) => (slot, false),
             None => (self.create_subscriber(key, pool, &facts, class)?, true),
@@ -315,7 +319,7 @@ impl Shard {
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, key.protocol, port, self.worker, index);
         self.counters.mappings_created[key.protocol.index()] += 1;
-        self.note_mapping_created(now, index.0);
+        self.note_mapping_created(now, index.0, facts.gives_single_ports());
         Ok(index.0)
     }
 
@@ -360,7 +364,12 @@ impl Shard {
 
     /// Ends a further session, and with the last one of a condemned mapping its record.
     pub(super) fn end_extra_session(&mut self, now: Instant, slot: u32) {
-        let index = self.sessions.get(slot).mapping;
+        let session = self.sessions.get(slot);
+        let index = session.mapping;
+        let outlived = session.expires() >= self.mappings.get(index).session_expires();
+        if outlived && self.mappings.get(index).is_in_use() && !session.state().is_over() {
+            self.mappings.get_mut(index).set_idled();
+        }
         self.sessions.remove(slot, &mut self.mappings);
         self.counters.sessions_removed += 1;
         let mapping = self.mappings.get(index);

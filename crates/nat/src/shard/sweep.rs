@@ -88,6 +88,7 @@ impl Shard {
         self.sweep_sessions(now, elapsed);
         self.sweep_flows(now, elapsed);
         self.sweep_blocks(now, elapsed);
+        self.sweep_offenders(now, elapsed);
         self.watch(now);
         let counters = &mut self.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
