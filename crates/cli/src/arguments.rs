@@ -609,12 +609,16 @@ pub struct Find {
     /// Address, or address and port (or ICMP query identifier)
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub endpoint: AddressAndPort,
-    /// Answer from this configuration alone, for deterministic pools; no instance is asked
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["protocol", "cursor", "all", "at"])]
+    /// Answer from this configuration alone, for deterministic pools; no instance is asked. With --at: the configuration of that
+    /// time, whose formulas are asked besides the log
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["cursor", "all"])]
     pub config: Option<PathBuf>,
     /// Only this transport: udp, tcp or icmp
     #[arg(long, value_name = "PROTOCOL")]
     pub protocol: Option<Protocol>,
+    /// Of internal addresses: only those of this VRF
+    #[arg(long, value_name = "NAME")]
+    pub vrf: Option<String>,
     /// Who had it at this time, such as 2026-11-21T19:30:00Z, by the records of the event log
     #[arg(long, value_name = "TIME")]
     pub at: Option<String>,

@@ -38,13 +38,14 @@ impl Row for FindAnswer {
     fn cells(&self) -> Vec<String> {
         let mapping = self.mapping.as_ref();
         let external = mapping.map(|mapping| mapping.external.to_string());
+        let in_vrf = |inside: String| human::in_vrf(self.vrf.as_deref().unwrap_or("default"), inside);
         let external = external.or_else(|| self.external_address.map(|address| address.to_string()));
         vec![
             self.queried.clone(),
             self.place.to_string(),
-            human::or_dash(self.holder),
+            human::or_dash(self.holder.map(|holder| in_vrf(holder.to_string()))),
             human::or_dash(mapping.map(|mapping| mapping.protocol)),
-            human::or_dash(mapping.map(|mapping| mapping.internal)),
+            human::or_dash(mapping.map(|mapping| in_vrf(mapping.internal.to_string()))),
             human::or_dash(external),
             human::duration_or_dash(mapping.map(|mapping| mapping.idle_us)),
             human::duration_or_dash(mapping.map(|mapping| mapping.expires_in_us)),
@@ -61,6 +62,7 @@ pub(crate) fn find(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write)
         address: arguments.endpoint.address,
         port: arguments.endpoint.port,
         protocol: arguments.protocol,
+        vrf: arguments.vrf.clone(),
         limit: None,
         cursor: None,
     };

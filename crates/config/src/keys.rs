@@ -340,7 +340,8 @@ const POOL: &[Key] = &[
         "ports",
         Kind::Text("`\"low-high\"` within 1-65535"),
         Preset::Value("\"1024-65535\""),
-        "External ports and ICMP identifiers given out. Internal ports 0-1023 are mapped to external ones below 1024 \
+        "External ports given out. Blocks and slices bound ICMP identifiers, too; with single ports these are any from 1 to 65535, \
+         as they can hit no service. Internal ports 0-1023 are mapped to external ones below 1024 \
          where the range has some (RFC 4787 REQ-3a).",
     ),
     key(

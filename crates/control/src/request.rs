@@ -111,6 +111,9 @@ pub struct Find {
     /// Only this transport; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
+    /// Of internal addresses: only those of this VRF; all when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// Most answers; as in [`List`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,

@@ -1,18 +1,22 @@
-//! Answers to `find` from a configuration alone: whose a port of a deterministic pool is (RFC 7422).
+//! Answers to `find` from a configuration alone: whose a port of a deterministic pool is (RFC 7422), or of a static mapping.
 
 use core::net::Ipv4Addr;
 
 use control::FindAnswer;
 use control::OwnPorts;
 use control::Place;
+use nat::Protocol;
 use nat::Settings;
+use nat::StaticMappings;
 use nat::deterministic::Formula;
 use nat::deterministic::FormulaError;
 use nat::deterministic::Owner;
 use nat::deterministic::Slice;
 use nat::settings::Allocation;
 use nat::settings::Pool;
+use nat::types::Endpoint;
 use nat::types::RealmId;
+use nat::view::StaticView;
 
 /// Why a configuration alone has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +44,17 @@ pub enum OfflineError {
     },
 }
 
-/// Whose a port of a deterministic pool is, or which ports an inside address has; without a port all that is known of an address.
+/// Whose an external port is, or what an inside address has, as far as the configuration alone tells: static mappings, and pools
+/// with a formula. Without a port all that is known of an address.
 ///
 /// # Errors
 /// When the configuration alone does not tell.
 pub fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result<Vec<FindAnswer>, OfflineError> {
     let queried = port.map_or_else(|| address.to_string(), |port| format!("{address}:{port}"));
+    let fixed = statics(settings, address, port, &queried);
+    if !fixed.is_empty() {
+        return Ok(fixed);
+    }
     for pool in &settings.pools {
         if let Some(position) = pool.addresses.iter().position(|own| *own == address) {
             let formula = formula_of(pool, &queried)?;
@@ -53,9 +62,17 @@ pub fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result
         }
     }
     let mut answers = Vec::new();
-    for realm in (0..settings.realms()).map(|realm| RealmId(realm as u16)) {
+    let mut untold = None;
+    for realm in realms(settings) {
         let Some(pool) = pool_for(settings, realm, address) else { continue };
-        let formula = formula_of(pool, &queried)?;
+        let formula = match formula_of(pool, &queried) {
+            Ok(formula) => formula,
+            // In another VRF there may be a formula.
+            Err(error) => {
+                untold = untold.or(Some(error));
+                continue;
+            }
+        };
         answers.push(match formula.slice_of(address.to_bits()) {
             Some(slice) => of_slice(settings, pool, slice, address, Place::Internal, &queried),
             None => FindAnswer {
@@ -65,11 +82,71 @@ pub fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result
             },
         });
     }
+    match untold {
+        Some(error) if answers.is_empty() => return Err(error),
+        _ => {}
+    }
     if answers.is_empty() {
         let detail = format!("{address} is no pool's external address and no subscriber's");
         answers.push(FindAnswer { detail, ..nobody(Place::Nowhere, &queried) });
     }
     Ok(answers)
+}
+
+/// All who have ports of an external address by the formula of its pool; nobody where there is none.
+pub(crate) fn by_formula(settings: &Settings, address: Ipv4Addr) -> Option<Vec<FindAnswer>> {
+    let mut pools = settings.pools.iter();
+    let (pool, position) =
+        pools.find_map(|pool| Some((pool, pool.addresses.iter().position(|own| *own == address)?)))?;
+    let formula = Formula::of(pool).ok()??;
+    Some(external(settings, pool, &formula, position as u32, None, &address.to_string()))
+}
+
+/// Forwards and one-to-one addresses.
+fn statics(settings: &Settings, address: Ipv4Addr, port: Option<u16>, queried: &str) -> Vec<FindAnswer> {
+    let mappings = StaticMappings::of(settings);
+    let endpoint = Endpoint::new(address, port.unwrap_or(0));
+    let mut answers: Vec<FindAnswer> = Vec::new();
+    for protocol in Protocol::ALL {
+        let outside = mappings.of_external(endpoint, protocol).map(|found| (Place::External, found));
+        let realms = realms(settings);
+        let inside =
+            realms.filter_map(|realm| Some((Place::Internal, mappings.of_internal(realm, endpoint, protocol)?)));
+        for (place, found) in outside.into_iter().chain(inside) {
+            // One-to-one is for all transports and ports.
+            if found.one_to_one && answers.iter().any(|answer| answer.realm == Some(found.realm.0)) {
+                continue;
+            }
+            if found.one_to_one || port.is_some() {
+                answers.push(of_static(settings, place, &found, queried));
+            }
+        }
+    }
+    answers
+}
+
+fn of_static(settings: &Settings, place: Place, found: &StaticView, queried: &str) -> FindAnswer {
+    let StaticView { protocol, realm, internal, external, one_to_one } = found;
+    let pool = settings.pools.iter().find(|pool| pool.addresses.contains(&external.address));
+    let detail = if *one_to_one {
+        format!("{} is that of {} for ever, one to one", external.address, internal.address)
+    } else {
+        format!("{protocol} {external} is forwarded to {internal} for ever")
+    };
+    FindAnswer {
+        holder: Some(internal.address),
+        realm: Some(realm.0),
+        vrf: settings.realm_names.get(realm.index()).cloned(),
+        external_address: Some(external.address),
+        pool: pool.map(|pool| pool.name.clone()),
+        detail,
+        ..nobody(place, queried)
+    }
+}
+
+/// All VRFs that are named.
+fn realms(settings: &Settings) -> impl Iterator<Item = RealmId> + use<> {
+    (0..settings.realm_names.len().max(1)).map(|realm| RealmId(realm as u16))
 }
 
 /// The pool of an inside address: the longest prefix wins.

@@ -58,6 +58,7 @@ pub use shard::PoolCensus;
 pub use shard::Shard;
 pub use shared::BuildError;
 pub use shared::Shared;
+pub use statics::StaticMappings;
 pub use time::Duration;
 pub use time::Instant;
 pub use types::Protocol;

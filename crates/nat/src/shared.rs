@@ -500,6 +500,11 @@ impl Shared {
         self.ports.lease_of(index, port)
     }
 
+    /// Whether the pool's formula leaves this inside address out, as a network or broadcast address. Such an address gets no ports.
+    pub fn is_nobody_by_formula(&self, pool: PoolId, inside: Ipv4Addr) -> bool {
+        self.formula(pool).is_some_and(|formula| formula.slice_of(inside.to_bits()).is_none())
+    }
+
     /// The ports that a subscriber of this pool has for itself: its slice, and the blocks it holds on its paired address, or on any
     /// of the pool if it has none. For people: reads all leases of these addresses.
     pub fn own_ports(&self, pool: PoolId, realm: RealmId, inside: Ipv4Addr, paired: Option<Ipv4Addr>) -> Vec<OwnPorts> {

@@ -264,6 +264,28 @@ impl Statics {
     }
 }
 
+/// The static mappings of a configuration, for who has no instance to ask.
+#[derive(Debug)]
+pub struct StaticMappings(Statics);
+
+impl StaticMappings {
+    /// Those of these settings. Sorts them.
+    pub fn of(settings: &Settings) -> StaticMappings {
+        StaticMappings(Statics::new(settings))
+    }
+
+    /// The static mapping of an external endpoint: a forward, or a one-to-one address.
+    pub fn of_external(&self, external: Endpoint, protocol: Protocol) -> Option<StaticView> {
+        self.0.view_of_external(external, protocol)
+    }
+
+    /// The static mapping of an internal endpoint.
+    pub fn of_internal(&self, realm: RealmId, internal: Endpoint, protocol: Protocol) -> Option<StaticView> {
+        let key = InternalKey { realm, protocol, address: internal.address.to_bits(), port: internal.port };
+        self.0.view_of_internal(&key)
+    }
+}
+
 impl Forward {
     /// Ports beyond the first.
     fn span(&self) -> u64 {

@@ -11,6 +11,7 @@ use cli::Run;
 use config::Config;
 use config::Fault;
 use config::Machine;
+use control::FindAnswer;
 use daemon::replay::ReplayFiles;
 use daemon::replay::replay as replay_captures;
 use serde_json::json;
@@ -85,9 +86,13 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
 
 /// `natrix find --config`: what the file alone tells, which may be another machine's.
 pub(crate) fn find(arguments: &Find, file: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    Ok(cli::print_found(&find_in(arguments, file)?, arguments.output.json, out)?)
+}
+
+/// What a configuration alone tells about an endpoint.
+pub(crate) fn find_in(arguments: &Find, file: &Path) -> Result<Vec<FindAnswer>, Failure> {
     let config = load(file, &Machine::default()).map_err(Failure::Configuration)?;
-    let answers = daemon::offline::find(&config.nat, arguments.endpoint.address, arguments.endpoint.port)?;
-    Ok(cli::print_found(&answers, arguments.output.json, out)?)
+    Ok(daemon::offline::find(&config.nat, arguments.endpoint.address, arguments.endpoint.port)?)
 }
 
 /// `natrix run`: the data plane, until a signal ends it.

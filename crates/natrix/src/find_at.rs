@@ -1,5 +1,7 @@
-//! `natrix find --at`: who had an endpoint at a time, from the records of the event log.
+//! `natrix find --at`: who had an endpoint at a time, from the records of the event log, and from the formulas of deterministic
+//! pools, which have no records.
 
+use core::net::Ipv4Addr;
 use std::io;
 use std::io::Write;
 use std::path::Path;
@@ -12,6 +14,7 @@ use control::Client;
 use control::Fault;
 use control::Request;
 use control::Status;
+use daemon::offline::OfflineError;
 use export::history;
 use export::history::History;
 use export::history::Holding;
@@ -36,7 +39,9 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             Fault::new("--at", "is no time", "write it as 2026-11-21T19:30:00Z, or with an offset such as +01:00");
         CliError::from(fault.seen(at.to_owned()))
     })?;
+    let by_formula = arguments.config.as_deref().map(|file| formula_answers(arguments, file)).transpose()?;
     let files = match arguments.log.as_slice() {
+        [] if by_formula.is_some() => Vec::new(),
         [] => history::files_of(&log_of_instance(&arguments.output.socket.socket)?)?,
         [one] => history::files_of(one)?,
         several => several.to_vec(),
@@ -59,12 +64,91 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             writeln!(out, "{}", sentence(holding))?;
         }
     }
-    if found.holdings.is_empty() && !arguments.output.json {
-        let port = query.port.map(|port| format!(":{port}")).unwrap_or_default();
-        writeln!(out, "nobody had {}{port} at {}, as far as the log says", query.address, utc_text(at_us))?;
+    let slices = by_formula.as_deref().unwrap_or_default();
+    for slice in slices {
+        if arguments.output.json {
+            writeln!(out, "{}", slice.object())?;
+        } else {
+            writeln!(out, "{}", slice.sentence())?;
+        }
     }
-    print_limits(&found, at_us, notes)?;
+    if found.holdings.is_empty() && slices.is_empty() && !arguments.output.json {
+        let port = query.port.map(|port| format!(":{port}")).unwrap_or_default();
+        writeln!(out, "no record of {}{port} at {}, as far as the log says", query.address, utc_text(at_us))?;
+    }
+    if by_formula.is_none() {
+        if found.holdings.is_empty() {
+            let without = "ports of deterministic pools have no records";
+            writeln!(notes, "note: {without}; name the configuration of that time, too: --config FILE")?;
+        }
+    } else if arguments.log.is_empty() {
+        writeln!(notes, "note: no log was read; name it for what the formula does not tell: --log FILE")?;
+    }
+    if !files.is_empty() {
+        print_limits(&found, at_us, notes)?;
+    }
     Ok(())
+}
+
+/// Ports that a subscriber has by the formula of a deterministic pool, as long as the configuration is in force.
+struct Slice {
+    realm: String,
+    subscriber: Ipv4Addr,
+    external: Ipv4Addr,
+    first_port: u16,
+    last_port: u16,
+}
+
+impl Slice {
+    fn sentence(&self) -> String {
+        let Slice { realm, subscriber, external, first_port, last_port } = self;
+        format!(
+            "subscriber {subscriber} of realm {realm} has {external}:{first_port}-{last_port} (by the formula) as long as that \
+             configuration is in force"
+        )
+    }
+
+    /// With the fields of [`object`].
+    fn object(&self) -> Value {
+        json!({
+            "what": "slice",
+            "realm": self.realm,
+            "subscriber": self.subscriber,
+            "protocol": null,
+            "internal_port": null,
+            "external_address": self.external,
+            "first_port": self.first_port,
+            "last_port": self.last_port,
+            "remote_address": null,
+            "remote_port": null,
+            "since": null,
+            "until": null,
+            "ended_by_restart": false,
+        })
+    }
+}
+
+/// What the formulas of a configuration say about the endpoint; nothing where its pool has none.
+fn formula_answers(arguments: &Find, file: &Path) -> Result<Vec<Slice>, Failure> {
+    let answers = match crate::data_plane::find_in(arguments, file) {
+        Ok(answers) => answers,
+        // Of other pools the log knows.
+        Err(Failure::Offline(OfflineError::NotDeterministic { .. })) => Vec::new(),
+        Err(failure) => return Err(failure),
+    };
+    let slices = answers.into_iter().flat_map(|answer| {
+        let (holder, vrf) = (answer.holder, answer.vrf.unwrap_or_default());
+        answer.own_ports.into_iter().filter_map(move |own| {
+            Some(Slice {
+                realm: vrf.clone(),
+                subscriber: holder?,
+                external: own.external_address,
+                first_port: own.first_port,
+                last_port: own.last_port,
+            })
+        })
+    });
+    Ok(slices.collect())
 }
 
 /// Where the running instance writes its records.

@@ -69,6 +69,48 @@ fn the_log_says_who_had_a_port_or_a_block_in_its_rotated_files_too() {
 }
 
 #[test]
+fn ports_of_a_formula_have_no_record_and_are_found_with_the_configuration_of_that_time() {
+    let log = Log::new("formula");
+    let config = log.0.join("natrix.toml");
+    let text_of = r#"
+[[interface]]
+name = "lan"
+realm = "inside"
+driver = "net_null0"
+addresses = ["10.0.0.1/24"]
+
+[[interface]]
+name = "wan"
+realm = "outside"
+driver = "net_null1"
+addresses = ["198.51.100.2/24"]
+
+[[pool]]
+name = "slices"
+addresses = ["203.0.113.9"]
+subscribers = ["10.0.0.0/28"]
+allocation = "deterministic"
+"#;
+    fs::write(&config, text_of).unwrap();
+    let at = "2026-11-21T19:05:00Z";
+    let alone = log.find("203.0.113.9:5000", at, &[]);
+    assert_eq!(
+        text(&alone.stdout),
+        "no record of 203.0.113.9:5000 at 2026-11-21T19:05:00.000000Z, as far as the log says\n"
+    );
+    assert!(text(&alone.stderr).contains("--config FILE"), "{}", text(&alone.stderr));
+    let both = log.find("203.0.113.9:5000", at, &["--config", config.to_str().unwrap()]);
+    // 64512 ports for 14 subscribers and two dynamic slices are 4032 each.
+    assert_eq!(
+        text(&both.stdout),
+        "subscriber 10.0.0.1 of realm default has 203.0.113.9:1024-5055 (by the formula) as long as that configuration is in force\n"
+    );
+    let other = log.find("203.0.113.1:15007", at, &["--config", config.to_str().unwrap(), "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&other.stdout).unwrap();
+    assert_eq!(value["subscriber"].as_str(), Some("100.64.0.10"));
+}
+
+#[test]
 fn programs_get_an_object_for_each_holder() {
     let log = Log::new("json");
     let output = log.find("100.64.0.10", "2026-11-21T19:05:00Z", &["--json"]);
@@ -84,11 +126,12 @@ fn nobody_is_an_answer_and_what_limits_it_is_said_beside_it() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(
         text(&output.stdout),
-        "nobody had 203.0.113.1:15007 at 2026-11-21T19:20:00.000000Z, as far as the log says\n"
+        "no record of 203.0.113.1:15007 at 2026-11-21T19:20:00.000000Z, as far as the log says\n"
     );
     assert_eq!(
         text(&output.stderr),
-        "note: the last record is of 2026-11-21T19:12:00.000000Z\n\
+        "note: ports of deterministic pools have no records; name the configuration of that time, too: --config FILE\n\
+         note: the last record is of 2026-11-21T19:12:00.000000Z\n\
          note: 5 records were lost before that time; the answer may be incomplete\n"
     );
     let output = log.find("203.0.113.1:15007", "2026-11-21T18:00:00Z", &[]);

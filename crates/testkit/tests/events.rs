@@ -123,7 +123,7 @@ fn compare(bed: &Bed, ledger: &Ledger) -> HashMap<ExternalEndpoint, Holder> {
 
 #[test]
 fn every_mapping_at_any_instant_can_be_rebuilt_from_the_events_of_many_workers() {
-    covers!("6888-4");
+    covers!("6888-4", "T15");
     for_each_seed(6, |seed| {
         let mut random = SmallRng::seed_from_u64(seed);
         let workers = [1, 2, 8][seed as usize % 3];

@@ -168,7 +168,7 @@ fn record_route_passes_untouched_and_source_routes_are_dropped() {
 
 #[test]
 fn protocols_without_ports_are_dropped_and_counted() {
-    covers!("3022-10");
+    covers!("3022-10", "6888-REQ-1");
     let mut bed = Bed::new(settings());
     for protocol in [2, 33, 47, 50, 51, 89, 132, 136, 253] {
         bed.inside(&build::raw(I1, E1, protocol).payload_length(40).build());

@@ -52,7 +52,13 @@ impl Row for Interface {
 }
 
 /// `used of total` of the transport that has the least left.
-fn fullest(used: &PerProtocol, total: &PerProtocol) -> String {
+fn fullest(used: &PerProtocol, total: &PerProtocol, leased: u64) -> String {
+    let fullest_of_blocks = control::ratio(leased, total.udp.min(total.tcp));
+    if leased > 0
+        && control::Protocol::ALL.iter().all(|one| control::ratio(used.of(*one), total.of(*one)) <= fullest_of_blocks)
+    {
+        return format!("{} of {} in blocks", human::count(leased), human::count(total.udp.min(total.tcp)));
+    }
     let fullest = control::Protocol::ALL
         .iter()
         .max_by(|a, b| {
@@ -97,7 +103,7 @@ impl Row for Pool {
             kinds.join("/"),
             human::count(self.subscribers),
             human::percent(self.utilisation_ratio),
-            fullest(&self.ports_used, &self.ports_total),
+            fullest(&self.ports_used, &self.ports_total, self.ports_leased),
             if self.draining { "draining" } else { "active" }.to_owned(),
             prefixes.join(","),
         ]

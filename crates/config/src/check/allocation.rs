@@ -84,6 +84,7 @@ fn works_out(
             return report.fault(place, problem, seen, remedy);
         }
     };
+    every_slice_has_ports(pool, &formula, first, report);
     if overflow.per_subscriber_max == 0 {
         return;
     }
@@ -107,6 +108,33 @@ fn works_out(
             }
         }
     }
+}
+
+/// Reserved ports may lie in slices, but must leave each of them some: who has that slice would never get a port.
+fn every_slice_has_ports(pool: &PoolDraft, formula: &Formula, port_min: u16, report: &mut Report) {
+    let Some(reserved) = pool.reserved_ports.first() else { return };
+    let mut is_reserved = vec![false; 1 << 16];
+    for range in &pool.reserved_ports {
+        range.value.clone().for_each(|port| is_reserved[usize::from(port)] = true);
+    }
+    let slice = |number: u32| {
+        let first = usize::from(port_min) + (number * formula.slice_ports()) as usize;
+        first..first + formula.slice_ports() as usize
+    };
+    let bare: Vec<u32> = (0..formula.slices()).filter(|number| slice(*number).all(|port| is_reserved[port])).collect();
+    let Some(first) = bare.first().map(|number| slice(*number)) else { return };
+    report.fault(
+        &reserved.place,
+        "takes all ports of subscribers, who would never get one",
+        format!(
+            "{} of {} slices on each address, the first ports {}-{}",
+            bare.len(),
+            formula.slices(),
+            first.start,
+            first.end - 1
+        ),
+        "reserve fewer ports, or start ports above them",
+    );
 }
 
 /// What is wrong, the numbers seen, and a remedy with numbers.

@@ -88,7 +88,7 @@ pub struct Pool {
     pub ports_used: PerProtocol,
     /// External ports there are over all addresses.
     pub ports_total: PerProtocol,
-    /// Used part of the ports of the fullest transport.
+    /// Part of the ports of the fullest transport that is in use or leased in blocks: what nobody else can have.
     pub utilisation_ratio: f64,
 }
 
@@ -108,6 +108,6 @@ pub struct PoolAddress {
     pub ports_used: PerProtocol,
     /// External ports there are.
     pub ports_total: PerProtocol,
-    /// Used part of the ports of the fullest transport.
+    /// Part of the ports of the fullest transport that is in use or leased in blocks: what nobody else can have.
     pub utilisation_ratio: f64,
 }

@@ -65,3 +65,51 @@ fn pools_without_a_formula_are_for_the_running_instance() {
                   instance, without --config";
     assert_eq!(told, wanted);
 }
+
+#[test]
+fn static_mappings_stand_in_the_configuration_and_are_found_there() {
+    let mut settings = settings(Allocation::Ports);
+    settings.forwards.push(nat::settings::Forward {
+        realm: RealmId::default(),
+        protocol: Protocol::Tcp,
+        external: OUTSIDE,
+        ports: (8_000, 8_010),
+        inside: [198, 51, 100, 5].into(),
+        inside_port: 80,
+        admission: nat::settings::Admission::Anyone,
+    });
+    settings.pools.push(Pool {
+        name: "whole".to_owned(),
+        addresses: vec![[192, 0, 2, 9].into()],
+        subscribers: vec![Prefix::new([198, 51, 100, 99].into(), 32).unwrap()],
+        one_to_one: true,
+        ..Pool::default()
+    });
+    let found = |address: [u8; 4], port| {
+        let answers = find(&settings, address.into(), port).unwrap();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        (answers[0].place, answers[0].holder.unwrap(), answers[0].external_address.unwrap())
+    };
+    let (server, whole) = (Ipv4Addr::new(198, 51, 100, 5), Ipv4Addr::new(192, 0, 2, 9));
+    assert_eq!(found([192, 0, 2, 1], Some(8_003)), (Place::External, server, OUTSIDE));
+    assert_eq!(found([198, 51, 100, 5], Some(83)), (Place::Internal, server, OUTSIDE));
+    assert_eq!(found([192, 0, 2, 9], None), (Place::External, [198, 51, 100, 99].into(), whole));
+    assert_eq!(found([198, 51, 100, 99], Some(1_234)), (Place::Internal, [198, 51, 100, 99].into(), whole));
+    assert!(find(&settings, OUTSIDE, Some(9_000)).is_err(), "of other ports only an instance knows");
+}
+
+#[test]
+fn a_formula_of_one_vrf_is_found_though_another_vrf_has_none() {
+    let mut settings = deterministic();
+    settings.realm_names = vec!["default".to_owned(), "blue".to_owned()];
+    settings.pools[0].realms = vec![RealmId(1)];
+    settings.pools.push(Pool {
+        name: "all".to_owned(),
+        addresses: vec![[192, 0, 2, 2].into()],
+        subscribers: vec![Prefix::new([0, 0, 0, 0].into(), 0).unwrap()],
+        ..Pool::default()
+    });
+    let answers = find(&settings, [198, 51, 100, 3].into(), None).unwrap();
+    assert_eq!(answers.len(), 1);
+    assert_eq!((answers[0].vrf.as_deref(), answers[0].external_address), (Some("blue"), Some(OUTSIDE)));
+}

@@ -14,6 +14,7 @@ use nat::deterministic::Owner;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
 use nat::types::MappingIndex;
+use nat::types::PoolId;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 use nat::view::StaticView;
@@ -25,6 +26,7 @@ use super::whole;
 use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
+use crate::offline;
 
 pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> {
     let queried = match find.port {
@@ -52,6 +54,12 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         if answered.replies.is_empty() {
             answered.replies.extend(sleepers(instance, find, &empty).into_iter().map(Into::into));
         }
+        if find.port.is_none() && find.cursor.is_none() {
+            let by_formula = offline::by_formula(instance.shared().settings(), find.address).unwrap_or_default();
+            let new = by_formula.into_iter().filter(|answer| !is_held_by(&answered.replies, answer));
+            let new: Vec<Reply> = new.map(Into::into).collect();
+            answered.replies.extend(new);
+        }
         if answered.replies.is_empty()
             && let Some(port) = find.port
         {
@@ -70,38 +78,88 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
             format!("{} is Natrix's own address on interface \"{interface}\"", find.address),
         )]));
     }
-    let mut realms = (0..instance.shared().settings().realm_names.len()).map(|realm| RealmId(realm as u16));
-    let served = realms.find_map(|realm| instance.shared().pool_for(realm, find.address).map(|pool| (realm, pool)));
-    if let Some((realm, pool)) = served {
-        let mut answered = internal(instance, find, &empty)?;
-        if answered.replies.is_empty() {
-            answered.replies.extend(sleepers_inside(instance, find, &empty).into_iter().map(Into::into));
-        }
-        if answered.replies.is_empty() {
-            let name = convert::pool_name(&instance.shared(), pool);
-            let mut idle = empty(Place::Internal, format!("{queried} may use pool \"{name}\" and has no mapping now"));
-            idle.pool = Some(name);
-            // In a deterministic pool it has ports all the same.
-            let own = instance.shared().own_ports(pool, realm, find.address, None);
-            if let Some(slice) = own.first().filter(|own| own.leased_s.is_none()) {
-                idle.detail = format!(
-                    "{} has ports {}-{} of {}, and no mapping now",
-                    find.address, slice.first, slice.last, slice.address
-                );
-                idle.holder = Some(find.address);
-                idle.realm = Some(realm.0);
-                idle.vrf = Some(convert::vrf_name(instance.shared().settings(), realm));
-                idle.external_address = Some(slice.address);
-                idle.own_ports = own.iter().map(convert::own_ports).collect();
-            }
-            answered.replies.push(idle.into());
-        }
-        return Ok(answered);
+    let served: Vec<(RealmId, PoolId)> = realms_of(instance, find)?
+        .filter_map(|realm| instance.shared().pool_for(realm, find.address).map(|pool| (realm, pool)))
+        .collect();
+    if served.is_empty() {
+        let of_vrf = find.vrf.as_ref().map(|vrf| format!(" of VRF \"{vrf}\"")).unwrap_or_default();
+        return Ok(whole(vec![empty(
+            Place::Nowhere,
+            format!("{} is no pool's external address, no subscriber's{of_vrf} and not Natrix's own", find.address),
+        )]));
     }
-    Ok(whole(vec![empty(
-        Place::Nowhere,
-        format!("{} is no pool's external address, no subscriber's and not Natrix's own", find.address),
-    )]))
+    let mut answered = internal(instance, find, &empty)?;
+    if answered.replies.is_empty() {
+        answered.replies.extend(sleepers_inside(instance, find, &empty)?.into_iter().map(Into::into));
+    }
+    // Beside what it uses, what it has by a formula in the other VRFs. Once: not on every page.
+    if find.cursor.is_none() {
+        let has_answer = !answered.replies.is_empty();
+        let answers = served.into_iter().map(|(realm, pool)| unused(instance, find, (realm, pool), &empty));
+        let new = answers
+            .filter(|answer| !has_answer || (answer.holder.is_some() && !is_answered(&answered.replies, answer.realm)));
+        let new: Vec<Reply> = new.map(Into::into).collect();
+        answered.replies.extend(new);
+    }
+    Ok(answered)
+}
+
+/// The VRFs that are asked about.
+fn realms_of(instance: &Instance, find: &Find) -> Result<impl Iterator<Item = RealmId> + use<>, Fault> {
+    let shared = instance.shared();
+    let names = &shared.settings().realm_names;
+    let wanted = match &find.vrf {
+        None => None,
+        Some(vrf) => Some(names.iter().position(|name| name == vrf).ok_or_else(|| {
+            Fault::new("vrf", "is none of this instance", format!("name one of: {}", names.join(", ")))
+                .seen(vrf.clone())
+        })?),
+    };
+    let all = 0..names.len();
+    Ok(all.filter(move |realm| wanted.is_none_or(|wanted| wanted == *realm)).map(|realm| RealmId(realm as u16)))
+}
+
+/// Whether the same holder is named already.
+fn is_held_by(replies: &[Reply], answer: &FindAnswer) -> bool {
+    replies.iter().any(
+        |reply| matches!(reply, Reply::Find(named) if (named.realm, named.holder) == (answer.realm, answer.holder)),
+    )
+}
+
+fn is_answered(replies: &[Reply], realm: Option<u16>) -> bool {
+    replies.iter().any(|reply| matches!(reply, Reply::Find(answer) if answer.realm == realm))
+}
+
+/// An inside address of which nothing is in use: what it may use, or has by a formula.
+fn unused(
+    instance: &Instance,
+    find: &Find,
+    (realm, pool): (RealmId, PoolId),
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> FindAnswer {
+    let shared = instance.shared();
+    let name = convert::pool_name(&shared, pool);
+    let mut idle = empty(Place::Internal, format!("{} may use pool \"{name}\" and has no mapping now", find.address));
+    idle.pool = Some(name);
+    idle.realm = Some(realm.0);
+    idle.vrf = Some(convert::vrf_name(shared.settings(), realm));
+    if shared.is_nobody_by_formula(pool, find.address) {
+        idle.place = Place::Nowhere;
+        idle.detail = format!("{} is the network or broadcast address of its prefix, and no subscriber", find.address);
+        return idle;
+    }
+    // In a deterministic pool it has ports all the same.
+    let own = shared.own_ports(pool, realm, find.address, None);
+    if let Some(slice) = own.first().filter(|own| own.leased_s.is_none()) {
+        idle.detail = format!(
+            "{} has ports {}-{} of {}, and no mapping now",
+            find.address, slice.first, slice.last, slice.address
+        );
+        idle.holder = Some(find.address);
+        idle.external_address = Some(slice.address);
+        idle.own_ports = own.iter().map(convert::own_ports).collect();
+    }
+    idle
 }
 
 /// Who holds an external port, for each transport asked about.
@@ -244,11 +302,14 @@ fn sleepers(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
 }
 
 /// The external endpoint that an internal one has by the configuration, though it uses it not now.
-fn sleepers_inside(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Vec<FindAnswer> {
+fn sleepers_inside(
+    instance: &Instance,
+    find: &Find,
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> Result<Vec<FindAnswer>, Fault> {
     let internal = Endpoint::new(find.address, find.port.unwrap_or(0));
-    let realms = (0..instance.shared().settings().realm_names.len()).map(|realm| RealmId(realm as u16));
     let mut answers = Vec::new();
-    for realm in realms {
+    for realm in realms_of(instance, find)? {
         for protocol in protocols_of(find) {
             let found = instance.shared().static_of_internal(realm, internal, protocol);
             let Some(found) = found.filter(|found| find.port.is_some() || found.one_to_one) else { continue };
@@ -258,7 +319,7 @@ fn sleepers_inside(instance: &Instance, find: &Find, empty: &dyn Fn(Place, Strin
             }
         }
     }
-    answers
+    Ok(answers)
 }
 
 fn sleeper(
@@ -320,6 +381,7 @@ fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
         internal: Some(control::Prefix::host(find.address)),
         internal_port: find.port,
         protocol: find.protocol,
+        vrf: find.vrf.clone(),
         worker: Some(owner.0),
         ..control::Filter::default()
     };

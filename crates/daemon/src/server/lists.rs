@@ -164,20 +164,26 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
     let used = numbers(&|protocol| shared.ports_used(index, protocol));
     let total = numbers(&|protocol| shared.ports_available(index, protocol));
     let paired = shared.pool(pool).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
+    let ports_leased = u64::from(shared.ports_leased(index));
     PoolAddress {
         pool: convert::pool_name(shared, pool),
         address: shared.address(index),
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
-        ports_leased: u64::from(shared.ports_leased(index)),
+        ports_leased,
         ports_used: convert::per_protocol(used),
         ports_total: convert::per_protocol(total),
-        utilisation_ratio: fullest(used, total),
+        utilisation_ratio: fullest(used, total, ports_leased),
     }
 }
 
-/// Used part of the ports of the fullest transport.
-pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT]) -> f64 {
-    used.iter().zip(total).map(|(used, total)| ratio(*used, total)).fold(0.0, f64::max)
+/// Part of the ports of the fullest transport that nobody else can have: in use, or leased in blocks.
+pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT], leased: u64) -> f64 {
+    let gone = |protocol: Protocol| {
+        let used = used[protocol.index()];
+        // Identifiers of ICMP are more than ports, and come from the same blocks.
+        if protocol == Protocol::Icmp { used } else { used.max(leased) }
+    };
+    Protocol::ALL.map(|protocol| ratio(gone(protocol), total[protocol.index()])).into_iter().fold(0.0, f64::max)
 }
 
 /// Rules, then filters, then what is passed. Any place is reached at once: there may be a million.

@@ -234,7 +234,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             subscribers,
             ports_used: convert::per_protocol(used),
             ports_total: convert::per_protocol(total),
-            utilisation_ratio: fullest(used, total),
+            utilisation_ratio: fullest(used, total, leased),
         });
     }
     Ok(objects)

@@ -236,7 +236,7 @@ fn find_names_the_holder_from_either_side() {
     let (internal, external) = running.traffic(2..3)[0];
     let mut client = running.client();
     let mut find = |address: Ipv4Addr, port: Option<u16>| -> FindAnswer {
-        one(&mut client, Request::Find(Find { address, port, protocol: None, limit: None, cursor: None }))
+        one(&mut client, Request::Find(Find { address, port, protocol: None, vrf: None, limit: None, cursor: None }))
     };
     let answer = find(*external.ip(), Some(external.port()));
     assert_eq!((answer.place, answer.holder), (Place::External, Some(*internal.ip())));

@@ -323,10 +323,13 @@ impl PortTable {
         leases.filter(move |lease| last.replace(lease.block) != Some(lease.block))
     }
 
-    /// Blocks of this size that could be leased within the range now. For people.
+    /// Blocks of this size that could be leased within the range now: nobody has one of their ports. For people: reads the words of
+    /// all of them.
     pub fn blocks_free(&self, range: &PortRange, size: BlockSize) -> u32 {
         let free = self.blocks.free(range.address.index(), size, range.first, range.last);
-        free.iter().map(|bits| bits.count_ones()).sum()
+        let grains = (0..free.len() * 64).filter(|grain| free[grain / 64] >> (grain % 64) & 1 != 0);
+        let blocks = grains.map(|grain| Block::new(range.address, grain as u32, size));
+        blocks.filter(|block| self.content(*block) == Content::Free).count() as u32
     }
 
     /// Ports of one address that are leased in blocks. For people.

@@ -142,6 +142,21 @@ fn blocks_of_each_size_use_an_address_to_the_last_port() {
 }
 
 #[test]
+fn a_block_with_a_port_that_somebody_took_singly_is_no_free_block() {
+    let table = table(1_024, 1_279, vec![]);
+    let whole = range(1_024, 1_279);
+    assert_eq!(table.blocks_free(&whole, size(64)), 4);
+    let port = table.allocate_within(&range(1_088, 1_151), Protocol::Tcp, None, Taker::Anyone, &mut random(1));
+    assert!(port.is_some());
+    assert_eq!(table.blocks_free(&whole, size(64)), 3);
+    let mut leased = 0;
+    while table.lease(&whole, size(64), holder(1), None, NOW, &mut random(2)).is_some() {
+        leased += 1;
+    }
+    assert_eq!((leased, table.blocks_free(&whole, size(64))), (3, 0));
+}
+
+#[test]
 fn a_block_in_use_is_told_from_one_that_can_go_back() {
     let table = table(1_024, 65_535, vec![]);
     let mut random = random(2);

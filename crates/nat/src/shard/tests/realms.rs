@@ -45,6 +45,7 @@ fn external(packet: &[u8]) -> SocketAddrV4 {
 /// a packet: the first of a subscriber, a further mapping (the short way), established ones, fragments, ICMP errors.
 #[test]
 fn the_same_internal_endpoint_in_two_realms_is_two_endpoints() {
+    // covers: 6888-REQ-2n
     let mut shard = shard_of(two_realms());
     let server = build::endpoint([198, 51, 100, 1], 53);
     for port in 5_000..5_003 {
