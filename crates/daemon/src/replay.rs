@@ -5,21 +5,30 @@ use core::fmt;
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::fs;
+use std::fs::File;
 use std::io;
+use std::io::BufWriter;
+use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::Config;
+use export::Names;
+use export::write_line;
 use mem::NotEnough;
 use mem::Stock;
+use mem::ring;
+use mem::ring::Consumer;
 use nat::BuildError;
 use nat::Duration;
 use nat::Instant;
 use nat::Protocol;
 use nat::Shared;
 use nat::Verdict;
+use nat::event::Event;
 use nat::types::Side;
+use nat::types::WorkerId;
 use nat::verdict::VerdictKind;
 use packet_io::Io;
 use packet_io::PortIndex;
@@ -30,11 +39,15 @@ use packet_io::capture::CaptureWriter;
 use packet_io::replay::ReplayPort;
 use serde::Serialize;
 
+use crate::event_log::names_of;
 use crate::links::InterfaceLink;
 use crate::worker::LinkMode;
 use crate::worker::Worker;
 use crate::worker::WorkerOptions;
 use crate::worker::build_workers;
+
+/// Where the records of events go, in the folder for results.
+pub const EVENTS_FILE: &str = "events.json";
 
 const INSIDE: PortIndex = PortIndex(0);
 const OUTSIDE: PortIndex = PortIndex(1);
@@ -56,7 +69,8 @@ pub struct ReplayFiles {
     pub inside: PathBuf,
     /// What arrives from outside.
     pub outside: PathBuf,
-    /// Folder for `inside.pcap` and `outside.pcap`, what left on each side; made when missing.
+    /// Folder for `inside.pcap` and `outside.pcap`, what left on each side, and `events.json` where the configuration wants an event
+    /// log; made when missing.
     pub out_dir: PathBuf,
 }
 
@@ -76,6 +90,14 @@ pub enum ReplayError {
     #[error("folder {path}: {source}; choose another --out-dir", path = .path.display())]
     Folder {
         /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The records of events can not be written.
+    #[error("event log {path}: {source}; choose another --out-dir", path = .path.display())]
+    Events {
+        /// The file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -193,38 +215,86 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
     let options = WorkerOptions { mode: LinkMode::Offline, ..WorkerOptions::default() };
     let mut workers = build_workers(&shared, &links, vec![io], &options, SEED, START)?;
     // One view of the ports makes one worker.
-    workers.pop().map_or(Err(ReplayError::NoWorker), run)
+    let mut worker = workers.pop().ok_or(ReplayError::NoWorker)?;
+    let journal = match &config.event_log {
+        Some(wanted) => {
+            let (producer, ring) = ring::channel(wanted.queue as usize);
+            worker.set_events(producer);
+            let first_us = worker.io().now_ns() / 1_000;
+            Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat), first_us)?)
+        }
+        None => None,
+    };
+    run(worker, journal)
+}
+
+/// The event log of a replay: the records with the time of the captures, wherever the configuration sends those of an instance.
+struct Journal {
+    path: PathBuf,
+    file: BufWriter<File>,
+    ring: Consumer<Event>,
+    names: Names,
+    /// Time of the first frame, µs since 1970.
+    first_us: u64,
+    line: Vec<u8>,
+}
+
+impl Journal {
+    fn create(path: PathBuf, ring: Consumer<Event>, names: Names, first_us: u64) -> Result<Journal, ReplayError> {
+        let file = File::create(&path).map_err(|source| ReplayError::Events { path: path.clone(), source })?;
+        Ok(Journal { path, file: BufWriter::new(file), ring, names, first_us, line: Vec::new() })
+    }
+
+    /// Writes what the worker has recorded.
+    fn take(&mut self) -> Result<(), ReplayError> {
+        while let Some(event) = self.ring.try_pop() {
+            let since_first = event.at.as_micros().saturating_sub(START.as_micros());
+            self.line.clear();
+            write_line(&mut self.line, WorkerId(0), &event, self.first_us + since_first, &self.names);
+            self.file
+                .write_all(&self.line)
+                .map_err(|source| ReplayError::Events { path: self.path.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), ReplayError> {
+        self.take()?;
+        self.file.flush().map_err(|source| ReplayError::Events { path: self.path.clone(), source })
+    }
 }
 
 fn now_of(io: &Replay) -> Instant {
     START + Duration::from_micros(io.elapsed_us())
 }
 
-fn run(mut worker: Worker<Replay>) -> Result<Summary, ReplayError> {
+fn run(mut worker: Worker<Replay>, mut journal: Option<Journal>) -> Result<Summary, ReplayError> {
     loop {
         if let Some(next_ns) = worker.io().next_ns() {
-            wait_until(&mut worker, next_ns);
+            wait_until(&mut worker, next_ns, journal.as_mut())?;
         }
         if !worker.io_mut().step()? {
             break;
         }
         let now = now_of(worker.io());
         worker.poll(now);
+        journal.as_mut().map_or(Ok(()), Journal::take)?;
     }
     let duration_us = worker.io().elapsed_us();
     // What is still held (fragments, unsolicited SYNs) gets the time it has.
     let settings = worker.shard().shared().settings();
     let longest = settings.timeouts.fragment.as_micros().max(settings.timeouts.unsolicited_syn.as_micros());
     let end_ns = worker.io().now_ns().saturating_add((longest + STEP.as_micros()).saturating_mul(1_000));
-    wait_until(&mut worker, end_ns);
+    wait_until(&mut worker, end_ns, journal.as_mut())?;
     worker.abandon_waiting();
+    journal.map_or(Ok(()), Journal::finish)?;
     let summary = summary_of(&worker, duration_us);
     worker.into_io().finish()?;
     Ok(summary)
 }
 
 /// Polls up to (and not at) `time_ns`.
-fn wait_until(worker: &mut Worker<Replay>, time_ns: u64) {
+fn wait_until(worker: &mut Worker<Replay>, time_ns: u64, mut journal: Option<&mut Journal>) -> Result<(), ReplayError> {
     for count in 0..STEPS_MAX {
         let step = if count < STEPS_SHORT { STEP } else { STEP_LONG };
         let next_ns = worker.io().now_ns().saturating_add(step.as_micros() * 1_000);
@@ -234,7 +304,9 @@ fn wait_until(worker: &mut Worker<Replay>, time_ns: u64) {
         worker.io_mut().advance_to(next_ns);
         let now = now_of(worker.io());
         worker.poll(now);
+        journal.as_deref_mut().map_or(Ok(()), Journal::take)?;
     }
+    Ok(())
 }
 
 fn summary_of(worker: &Worker<Replay>, duration_us: u64) -> Summary {

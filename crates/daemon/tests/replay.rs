@@ -11,6 +11,10 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
+use config::EventLog;
+use config::EventTarget;
+use config::LogSync;
+use daemon::replay::EVENTS_FILE;
 use daemon::replay::ReplayError;
 use daemon::replay::ReplayFiles;
 use daemon::replay::Summary;
@@ -101,6 +105,40 @@ fn captures_go_through_the_engine_at_their_own_time() {
     assert_eq!(back[0].1[16..20], [10, 0, 0, 2]);
     assert_eq!(back[0].1[28..], *b"answer");
     assert_eq!(fs::read(folder.0.join("first/outside.pcap")).ok(), fs::read(folder.0.join("second/outside.pcap")).ok());
+}
+
+#[test]
+fn events_are_written_beside_the_captures_with_their_time() {
+    let folder = Folder::new("events");
+    let question = build::udp(CLIENT, SERVER).payload(b"a").build();
+    let inside = folder.capture("in.pcap", &[(0, question.clone()), (900, question)]);
+    let silence = folder.capture("silence.pcap", &[]);
+    let mut config = common::configuration(&folder.0);
+    let elsewhere = folder.0.join("not-here.json");
+    config.event_log = Some(EventLog {
+        target: EventTarget::File(elsewhere.clone()),
+        queue: 1_024,
+        rotate_bytes: 1 << 20,
+        rotate_interval: nat::Duration::from_secs(3_600),
+        keep_files: 0,
+        sync: LogSync::Never,
+    });
+    let files = ReplayFiles { inside, outside: silence, out_dir: folder.0.join("out") };
+    replay(&config, &files).expect("a replay");
+    let text = fs::read_to_string(folder.0.join("out").join(EVENTS_FILE)).expect("the records");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[0].starts_with("{\"time\":\"2023-11-14T22:13:20.0") && lines[0].contains("mapping_created"),
+        "{text}"
+    );
+    // Five minutes of silence later, to the poll.
+    assert!(lines[1].starts_with("{\"time\":\"2023-11-14T22:18:") && lines[1].contains("mapping_ended"), "{text}");
+    assert!(
+        lines[2].starts_with("{\"time\":\"2023-11-14T22:28:20.0") && lines[2].contains("mapping_created"),
+        "{text}"
+    );
+    assert!(!elsewhere.exists(), "the log of an instance is not touched");
 }
 
 #[test]
