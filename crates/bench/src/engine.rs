@@ -316,7 +316,7 @@ fn filters(count: u32) -> Vec<FilterRule> {
             ),
             _ => (Match { source: prefix(0x6440_0000 + i, 32), destination: host, ..Match::ALL }, FilterAction::Deny),
         };
-        FilterRule { matches, action, out: true, back: true }
+        FilterRule { matches, action, out: true, back: true, log: false }
     };
     (0..count).map(filter).collect()
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use nat::Protocol;
 use nat::Settings;
+use nat::event::EventSettings;
 use nat::settings::Class;
 use nat::settings::Forward;
 use nat::settings::Interface;
@@ -101,6 +102,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             pass_rules: rules.pass_rules,
             rules: rules.rules,
             filters: rules.filters,
+            filter_names: rules.filter_names,
             redirections: rules.redirections,
             timeouts: singles.timeouts,
             limits,
@@ -110,7 +112,11 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             port_timeouts: draft.port_timeouts.iter().filter_map(port_timeout).collect(),
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
-            events: singles.events,
+            events: EventSettings {
+                // Each worker has its share.
+                filter_events_per_second: singles.events.filter_events_per_second.div_ceil(workers.count.max(1) as u32),
+                ..singles.events
+            },
         },
         interfaces: links.links.iter().flatten().copied().collect(),
         ports,
@@ -242,8 +248,8 @@ fn check_memory(config: &Config, machine: &Machine, report: &mut Report) {
     let Err(not_enough) = config.memory_plan(&stock) else { return };
     let needed = config.memory_needed();
     let problem = format!(
-        "needs {} bytes of memory in all (tables {}, pools {}, packets {})",
-        not_enough.needed_bytes, needed.tables_bytes, needed.pools_bytes, needed.packets_bytes
+        "needs {} bytes of memory in all (tables {}, pools {}, rules {}, packets {})",
+        not_enough.needed_bytes, needed.tables_bytes, needed.pools_bytes, needed.rules_bytes, needed.packets_bytes
     );
     let seen = format!("{} bytes available", not_enough.available_bytes);
     report.fault(&Place::default(), problem, seen, "lower [tables], use fewer pool addresses, or add memory");

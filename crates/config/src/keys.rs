@@ -926,7 +926,7 @@ const LOG: &[Key] = &[
         Kind::Text("absolute path of a file, `\"-\"` for standard output, or `\"\"`"),
         Preset::Value("\"\""),
         "Where records of allocations, ends, refusals and thresholds go, as lines of JSON. Empty: there are none, and nobody \
-         can tell later who had a port. Whom a subscriber talked to is in no record (RFC 6888 REQ-12).",
+         can tell later who had a port. Whom a subscriber talked to is in no record (RFC 6888 REQ-12), unless a filter has `log`.",
     ),
     key(
         "back_pressure",
@@ -954,6 +954,12 @@ const LOG: &[Key] = &[
         timeout(0, 60 * MINUTE, None),
         Preset::Value("\"10 s\""),
         "Refusals of one subscriber for one cause are told at once, and then together once in so long.",
+    ),
+    key(
+        "filter_rate",
+        Kind::Rate { min: 0, max: 10_000_000 },
+        Preset::Value("\"1000/s\""),
+        "Decisions of filters with `log`, of all workers together; of more than that a record tells only how many they were.",
     ),
     key(
         "rotate_size",

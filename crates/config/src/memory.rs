@@ -16,6 +16,8 @@ pub struct MemoryNeeded {
     pub tables_bytes: u64,
     /// External ports of all pools.
     pub pools_bytes: u64,
+    /// Rules and filters.
+    pub rules_bytes: u64,
     /// Packet buffers and queues.
     pub packets_bytes: u64,
 }
@@ -23,7 +25,10 @@ pub struct MemoryNeeded {
 impl MemoryNeeded {
     /// All together.
     pub fn total_bytes(&self) -> u64 {
-        self.tables_bytes.saturating_add(self.pools_bytes).saturating_add(self.packets_bytes)
+        self.tables_bytes
+            .saturating_add(self.pools_bytes)
+            .saturating_add(self.rules_bytes)
+            .saturating_add(self.packets_bytes)
     }
 }
 
@@ -36,6 +41,7 @@ impl Config {
                 .saturating_add(self.event_queue_bytes())
                 .saturating_mul(self.workers.count as u64),
             pools_bytes: sum(nat::memory::shared_needs(&self.nat)),
+            rules_bytes: nat::memory::rule_need(&self.nat, self.workers.count).bytes(),
             packets_bytes: self.dpdk.memory_bytes,
         }
     }

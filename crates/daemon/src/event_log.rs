@@ -102,7 +102,11 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
 
 /// The names that events know by number.
 pub fn names_of(settings: &Settings) -> Names {
-    Names { pools: settings.pools.iter().map(|pool| pool.name.clone()).collect(), realms: settings.realm_names.clone() }
+    Names {
+        pools: settings.pools.iter().map(|pool| pool.name.clone()).collect(),
+        realms: settings.realm_names.clone(),
+        filters: settings.filter_names.clone(),
+    }
 }
 
 impl Clock {

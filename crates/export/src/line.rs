@@ -3,6 +3,7 @@
 //! Field names are a contract (docs/operations.md, section "Logs"); `history` reads them back.
 
 use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
 
 use nat::event::Cause;
 use nat::event::Event;
@@ -20,6 +21,8 @@ pub struct Names {
     pub pools: Vec<String>,
     /// Inside realms, by number. One that has no name here is written as its number.
     pub realms: Vec<String>,
+    /// Filters, by position; of those that have a name.
+    pub filters: BTreeMap<u32, String>,
 }
 
 /// Appends one line, with its end of line. `unix_us` is the event's time.
@@ -87,6 +90,16 @@ pub(crate) fn write_with(
             number_field(out, field, u64::from(event.amount));
         }
         EventKind::ConfigurationAdopted => number_field(out, b",\"generation\":", u64::from(event.amount)),
+        EventKind::FilterPermitted | EventKind::FilterDenied => {
+            subscriber(out, event, names);
+            number_field(out, b",\"ip_protocol\":", u64::from(event.first_port));
+            number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
+            address_field(out, b",\"remote_address\":\"", event.remote);
+            number_field(out, b",\"remote_port\":", u64::from(event.remote_port));
+            number_field(out, b",\"filter\":", u64::from(event.amount));
+            name_field(out, b",\"filter_name\":\"", names.filters.get(&event.amount).map(String::as_str));
+        }
+        EventKind::FilterUntold => number_field(out, b",\"packets\":", u64::from(event.amount)),
         EventKind::Gap => number_field(out, b",\"lost\":", u64::from(event.amount)),
     }
     if event.cause != Cause::None {
@@ -208,7 +221,7 @@ mod tests {
     use super::*;
 
     fn line_of(event: &Event) -> (String, Value) {
-        let names = Names { pools: vec!["a \"b\"\n".to_owned()], realms: vec!["blue".to_owned()] };
+        let names = Names { pools: vec!["a \"b\"\n".to_owned()], realms: vec!["blue".to_owned()], ..Names::default() };
         let mut out = Vec::new();
         write_line(&mut out, WorkerId(3), event, 1_795_289_400_000_007, &names);
         let text = String::from_utf8(out).unwrap();
@@ -273,7 +286,7 @@ mod tests {
     /// Those of docs/operations.md.
     #[test]
     fn lines_are_as_long_as_the_page_for_operators_says() {
-        let names = Names { pools: vec!["public".to_owned()], realms: vec!["default".to_owned()] };
+        let names = Names { pools: vec!["public".to_owned()], realms: vec!["default".to_owned()], ..Names::default() };
         let internal = Endpoint::new([100, 64, 10, 10].into(), 50_000);
         let external = Endpoint::new([203, 0, 113, 10].into(), 15_007);
         let length = |event: Event| {
@@ -301,6 +314,28 @@ mod tests {
             length(refused),
         ];
         assert_eq!(lengths, [257, 264, 230, 241, 304, 311, 241]);
+    }
+
+    #[test]
+    fn a_filter_tells_the_five_tuple_and_its_name() {
+        let names = Names { filters: [(7, "smtp".to_owned())].into(), ..Names::default() };
+        let event = Event {
+            remote: [198, 51, 100, 25].into(),
+            remote_port: 25,
+            first_port: 6,
+            amount: 7,
+            ..of_mapping(EventKind::FilterDenied).because(Cause::Outbound)
+        };
+        let mut out = Vec::new();
+        write_line(&mut out, WorkerId(0), &event, 1_795_289_400_000_007, &names);
+        let value: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["event"], json!("filter_denied"));
+        assert_eq!((&value["ip_protocol"], &value["internal_port"]), (&json!(6), &json!(5_000)));
+        assert_eq!((&value["remote_address"], &value["remote_port"]), (&json!("198.51.100.25"), &json!(25)));
+        assert_eq!(
+            (&value["filter"], &value["filter_name"], &value["cause"]),
+            (&json!(7), &json!("smtp"), &json!("outbound"))
+        );
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn while_the_medium_fails_events_wait_in_the_rings_and_then_all_are_written() {
 fn names_follow_the_configuration() {
     let memory = Memory::default();
     let (exporter, mut producers) = start(&memory, 1, 64);
-    exporter.handle().set_names(Names { pools: Vec::new(), realms: vec!["blue".to_owned()] });
+    exporter.handle().set_names(Names { realms: vec!["blue".to_owned()], ..Names::default() });
     push(&mut producers[0], event(1));
     assert!(exporter.stop());
     let lines = memory.lines();

@@ -6,7 +6,7 @@
 //!
 //! An event holds numbers and no text. Its sequence number is its worker's own, so that a reader sees what is missing: each
 //! number is either an event's, or lies in the range that a [`EventKind::Gap`] stands for. The remote endpoint of a mapping
-//! is nobody's business (RFC 6888 §4 REQ-12); only what can not be traced without it has it.
+//! is nobody's business (RFC 6888 §4 REQ-12); only what can not be traced without it has it, and what a filter was told to log.
 
 use core::net::Ipv4Addr;
 
@@ -17,6 +17,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
+mod filter_limit;
 mod recorder;
 mod refusals;
 #[cfg(test)]
@@ -65,13 +66,20 @@ pub enum EventKind {
     PenaltyEnded,
     /// This worker goes by a new configuration, number `amount`.
     ConfigurationAdopted,
+    /// A filter that logs let something be opened; `amount` is its position.
+    FilterPermitted,
+    /// A filter that logs denied a packet; `amount` is its position.
+    FilterDenied,
+    /// `amount` decisions of filters that log are in no record, as there were more than the configured rate since the last one
+    /// that is.
+    FilterUntold,
     /// `amount` records were lost because there was no room for them; they had the numbers from `sequence` on.
     Gap,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 16] = [
+    pub const ALL: [EventKind; 19] = [
         EventKind::MappingCreated,
         EventKind::MappingEnded,
         EventKind::BlockLeased,
@@ -87,6 +95,9 @@ impl EventKind {
         EventKind::PenaltyBegun,
         EventKind::PenaltyEnded,
         EventKind::ConfigurationAdopted,
+        EventKind::FilterPermitted,
+        EventKind::FilterDenied,
+        EventKind::FilterUntold,
         EventKind::Gap,
     ];
 
@@ -108,6 +119,9 @@ impl EventKind {
             EventKind::PenaltyBegun => "penalty_begun",
             EventKind::PenaltyEnded => "penalty_ended",
             EventKind::ConfigurationAdopted => "configuration_adopted",
+            EventKind::FilterPermitted => "filter_permitted",
+            EventKind::FilterDenied => "filter_denied",
+            EventKind::FilterUntold => "filter_untold",
             EventKind::Gap => "gap",
         }
     }
@@ -207,17 +221,17 @@ pub struct Event {
     pub subscriber: Ipv4Addr,
     /// External address.
     pub external: Ipv4Addr,
-    /// Remote address, of flows only.
+    /// Remote address, of flows and filters only.
     pub remote: Ipv4Addr,
     /// A number; see [`EventKind`]. Of mappings that ended: how many seconds they existed.
     pub amount: u32,
     /// Port (or query identifier) of the internal endpoint.
     pub internal_port: u16,
-    /// External port, or the first of a range.
+    /// External port, or the first of a range. Of filters the number of the IP protocol.
     pub first_port: u16,
     /// Last port of the range; the same for a single port.
     pub last_port: u16,
-    /// Remote port, of flows only.
+    /// Remote port, of flows and filters only.
     pub remote_port: u16,
     /// Inside realm of the subscriber.
     pub realm: RealmId,

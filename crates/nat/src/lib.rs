@@ -39,7 +39,7 @@ mod shared;
 mod shared_ports;
 pub mod slots;
 pub mod split;
-mod statics;
+pub mod statics;
 mod subscriber;
 pub mod table;
 pub mod tables;

@@ -11,7 +11,11 @@ use crate::fragments::FragmentTracker;
 use crate::held_ports::HeldPorts;
 use crate::mapping::MappingStore;
 use crate::ports::PortTable;
+use crate::redirection::Redirection;
+use crate::redirection::Target;
 use crate::route::RouteTable;
+use crate::rules::FilterBook;
+use crate::rules::RuleBook;
 use crate::session::SessionStore;
 use crate::settings::Allocation;
 use crate::settings::Settings;
@@ -74,10 +78,22 @@ pub fn shared_needs(settings: &Settings) -> Vec<Need> {
     needs
 }
 
+/// What rules, filters and redirections take, about, with the settings they are in.
+pub fn rule_need(settings: &Settings, workers: usize) -> Need {
+    let rules = settings.rules.len() + settings.pass_rules.len();
+    let targets = |redirection: &Redirection| match redirection {
+        Redirection::Targets(targets) => targets.len() as u64 * size_of::<Target>() as u64,
+        Redirection::Prefix(_) => 0,
+    };
+    let redirections: u64 = settings.redirections.iter().map(|it| targets(it) + size_of::<Redirection>() as u64).sum();
+    Need::Heap(RuleBook::bytes_for(rules, workers) + FilterBook::bytes_for(&settings.filters, workers) + redirections)
+}
+
 /// What an instance with so many workers is going to take.
 pub fn needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let shard = shard_needs(settings);
     let mut needs = shared_needs(settings);
+    needs.push(rule_need(settings, workers));
     for _ in 0..workers {
         needs.extend_from_slice(&shard);
     }

@@ -28,6 +28,7 @@ mod table;
 mod tests;
 
 pub use book::FilterBook;
+pub(crate) use book::Hits;
 pub(crate) use book::Permits;
 pub use book::RuleBook;
 pub use book::Ruling;

@@ -1,6 +1,7 @@
 //! What the engine is told: plain values, already validated by the `config` crate.
 
 use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
 
 use crate::blocks::BlockSize;
 use crate::event::EventSettings;
@@ -39,6 +40,8 @@ pub struct Settings {
     pub rules: Vec<Rule>,
     /// Which packets may pass; the first that matches in a direction counts, and without one they may.
     pub filters: Vec<FilterRule>,
+    /// Names of filters, by position; of those that have one.
+    pub filter_names: BTreeMap<u32, String>,
     /// Where rules redirect flows to; the position is the [`RedirectionId`].
     pub redirections: Vec<Redirection>,
     /// Timers.
@@ -75,6 +78,7 @@ impl Default for Settings {
             pass_rules: Vec::new(),
             rules: Vec::new(),
             filters: Vec::new(),
+            filter_names: BTreeMap::new(),
             redirections: Vec::new(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
@@ -396,6 +400,8 @@ pub struct FilterRule {
     pub out: bool,
     /// It is about packets from outside to inside.
     pub back: bool,
+    /// What it decides about is an event: packets it denies, and what it lets be opened.
+    pub log: bool,
 }
 
 /// Lets an unsupported protocol through untranslated. Matches outbound as written, inbound mirrored.

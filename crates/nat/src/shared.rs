@@ -29,8 +29,10 @@ use crate::redirection::Redirection;
 use crate::redirection::RedirectionId;
 use crate::route::RouteTable;
 use crate::rules::FilterBook;
+use crate::rules::Hits;
 use crate::rules::Match;
 use crate::rules::RuleBook;
+use crate::rules::RuleId;
 use crate::rules::RuleKey;
 use crate::rules::Ruling;
 use crate::settings::Allocation;
@@ -49,7 +51,10 @@ use crate::slots::Closed;
 use crate::slots::NoRoom;
 use crate::slots::Slot;
 use crate::slots::Slots;
+use crate::statics::Static;
 use crate::statics::Statics;
+use crate::statics::static_at;
+use crate::statics::static_count;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -170,6 +175,8 @@ pub struct Shared {
     pub(crate) ports: Arc<PortTable>,
     pub(crate) local: LocalAddresses,
     pub(crate) statics: Statics,
+    /// By static, how many mappings it made.
+    pub(crate) static_hits: Hits,
     pub(crate) pools: Vec<PoolFacts>,
     /// By pool, how many times an address was chosen in turn.
     pub(crate) turns: Box<[AtomicU32]>,
@@ -316,6 +323,7 @@ impl Shared {
             turns: pools.iter().map(|_| AtomicU32::new(0)).collect(),
             formulas,
             statics: Statics::new(&settings),
+            static_hits: Hits::new(workers, static_count(&settings)),
             members,
             pools,
             facts_of,
@@ -666,6 +674,16 @@ impl Shared {
     /// The filters and how often they decided.
     pub fn filters(&self) -> &FilterBook {
         &self.filters
+    }
+
+    /// Static forwards and one-to-one pools.
+    pub fn static_count(&self) -> usize {
+        static_count(&self.settings)
+    }
+
+    /// The static forward or one-to-one pool at a place, forwards first; and how many mappings it made.
+    pub fn static_at(&self, place: usize) -> Option<(Static<'_>, u64)> {
+        Some((static_at(&self.settings, place)?, self.static_hits.of(RuleId(place as u32))))
     }
 
     /// The rules for protocols that are let through, and how often they did.

@@ -19,6 +19,7 @@ use core::net::Ipv4Addr;
 use crate::mapping::InternalKey;
 use crate::settings::Admission;
 use crate::settings::Forward;
+use crate::settings::Pool;
 use crate::settings::Settings;
 use crate::types::Endpoint;
 use crate::types::Protocol;
@@ -40,6 +41,8 @@ pub(crate) struct Inside {
     pub(crate) kind: Kind,
     /// Who may open it from outside.
     pub(crate) admission: Admission,
+    /// Its place in [`static_at`].
+    pub(crate) number: u32,
 }
 
 impl Inside {
@@ -88,9 +91,9 @@ impl<T: Copy> Runs<T> {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Statics {
-    forwards_by_external: Runs<(RealmId, u32, u16, Admission)>,
+    forwards_by_external: Runs<(RealmId, u32, u16, Admission, u32)>,
     forwards_by_inside: Runs<(u32, u16)>,
-    pairs_by_external: Runs<(RealmId, u32, Admission)>,
+    pairs_by_external: Runs<(RealmId, u32, Admission, u32)>,
     pairs_by_inside: Runs<u32>,
     /// By inside address the external address of its first forward.
     homes: Runs<u32>,
@@ -122,9 +125,9 @@ impl Statics {
     /// What the settings say.
     pub(crate) fn new(settings: &Settings) -> Statics {
         let forwards = &settings.forwards;
-        let by_external = forwards.iter().map(|forward| {
+        let by_external = (0..).zip(forwards).map(|(number, forward)| {
             let first = external_key(forward.protocol, forward.external.to_bits(), forward.ports.0);
-            let to = (forward.realm, forward.inside.to_bits(), forward.inside_port, forward.admission);
+            let to = (forward.realm, forward.inside.to_bits(), forward.inside_port, forward.admission, number);
             Run { first, last: first + forward.span(), to }
         });
         let by_inside = forwards.iter().map(|forward| {
@@ -203,12 +206,19 @@ impl Statics {
             return None;
         }
         if let Some((to, offset)) = self.forwards_by_external.find(external_key(protocol, address, port)) {
-            let (realm, address, first, admission) = *to;
-            return Some(Inside { realm, address, port: first + offset as u16, kind: Kind::Forward, admission });
+            let (realm, address, first, admission, number) = *to;
+            return Some(Inside {
+                realm,
+                address,
+                port: first + offset as u16,
+                kind: Kind::Forward,
+                admission,
+                number,
+            });
         }
         let (to, offset) = self.pairs_by_external.find(u64::from(address))?;
-        let (realm, first, admission) = *to;
-        Some(Inside { realm, address: first + offset as u32, port, kind: Kind::OneToOne, admission })
+        let (realm, first, admission, number) = *to;
+        Some(Inside { realm, address: first + offset as u32, port, kind: Kind::OneToOne, admission, number })
     }
 
     /// The external endpoint that an internal one has for ever.
@@ -293,11 +303,37 @@ impl Forward {
     }
 }
 
+/// What the configuration pairs for ever: its forwards, then its one-to-one pools.
+#[derive(Clone, Copy, Debug)]
+pub enum Static<'s> {
+    /// A static port forward.
+    Forward(&'s Forward),
+    /// A one-to-one pool.
+    OneToOne(&'s Pool),
+}
+
+/// The static at a place: forwards come first.
+pub(crate) fn static_at(settings: &Settings, place: usize) -> Option<Static<'_>> {
+    match settings.forwards.get(place) {
+        Some(forward) => Some(Static::Forward(forward)),
+        None => {
+            let mut pools = settings.pools.iter().filter(|pool| pool.one_to_one);
+            pools.nth(place - settings.forwards.len()).map(Static::OneToOne)
+        }
+    }
+}
+
+/// How many there are.
+pub(crate) fn static_count(settings: &Settings) -> usize {
+    settings.forwards.len() + settings.pools.iter().filter(|pool| pool.one_to_one).count()
+}
+
 /// The one-to-one pools, by external and by inside address: the n-th address of a pool is that of its n-th subscriber.
 #[expect(clippy::type_complexity, reason = "two lists of runs, taken apart at once")]
-fn pairs(settings: &Settings) -> (Vec<Run<(RealmId, u32, Admission)>>, Vec<Run<u32>>) {
-    let (mut by_external, mut by_inside) = (Vec::<Run<(RealmId, u32, Admission)>>::new(), Vec::<Run<u32>>::new());
-    for pool in settings.pools.iter().filter(|pool| pool.one_to_one) {
+fn pairs(settings: &Settings) -> (Vec<Run<(RealmId, u32, Admission, u32)>>, Vec<Run<u32>>) {
+    let (mut by_external, mut by_inside) = (Vec::<Run<(RealmId, u32, Admission, u32)>>::new(), Vec::<Run<u32>>::new());
+    let pools = settings.pools.iter().filter(|pool| pool.one_to_one);
+    for (number, pool) in (settings.forwards.len() as u32..).zip(pools) {
         let inside = pool.subscribers.iter().flat_map(|prefix| prefix.address().to_bits()..=prefix.last().to_bits());
         for (external, inside) in pool.addresses.iter().zip(inside) {
             let external = external.to_bits();
@@ -308,6 +344,7 @@ fn pairs(settings: &Settings) -> (Vec<Run<(RealmId, u32, Admission)>>, Vec<Run<u
                     if outer.last + 1 == u64::from(external)
                         && inner.last + 1 == host_key(realm, inside)
                         && outer.to.0 == realm
+                        && outer.to.3 == number
                         && outer.to.1 + (outer.last - outer.first) as u32 + 1 == inside =>
                 {
                     outer.last += 1;
@@ -317,7 +354,7 @@ fn pairs(settings: &Settings) -> (Vec<Run<(RealmId, u32, Admission)>>, Vec<Run<u
                     // Its own filtering says who may.
                     let admission = Admission::AsPool;
                     let key = u64::from(external);
-                    by_external.push(Run { first: key, last: key, to: (realm, inside, admission) });
+                    by_external.push(Run { first: key, last: key, to: (realm, inside, admission, number) });
                     let key = host_key(realm, inside);
                     by_inside.push(Run { first: key, last: key, to: external });
                 }

@@ -280,7 +280,7 @@ impl Variants for Settings {
     }
 
     fn filter(mut self, matches: Match, action: FilterAction) -> Settings {
-        self.filters.push(FilterRule { matches, action, out: true, back: true });
+        self.filters.push(FilterRule { matches, action, out: true, back: true, log: false });
         self
     }
 

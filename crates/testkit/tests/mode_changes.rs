@@ -210,6 +210,7 @@ fn random_settings(modes: [Mode; 2], random: &mut SmallRng) -> Settings {
             action,
             out: true,
             back: random.random(),
+            log: false,
         });
     }
     settings.subscriber = random_limits(random);

@@ -5,16 +5,27 @@ use core::net::Ipv4Addr;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::event::Cause;
+use nat::event::Event;
+use nat::event::EventKind;
+use nat::redirection::Redirection;
+use nat::redirection::RedirectionId;
+use nat::redirection::Target;
 use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::FilterAction;
 use nat::settings::FilterRule;
+use nat::settings::Interface;
+use nat::settings::InterfaceAddress;
 use nat::settings::MappingKind;
+use nat::settings::PassRule;
 use nat::settings::Pool;
 use nat::settings::RuleAction;
 use nat::types::Facing;
+use nat::types::InterfaceId;
 use nat::types::PoolId;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use testkit::*;
 use wire::build;
@@ -159,7 +170,7 @@ fn a_filter_decides_by_direction_and_whoever_is_first() {
         .filter(tcp, FilterAction::Deny);
     // Nothing comes in from E2 to I2, whatever I2 sends there.
     let quiet = Match { destination: Prefix::host(E2), ..from(I2) };
-    rules.filters.push(FilterRule { matches: quiet, action: FilterAction::Deny, out: false, back: true });
+    rules.filters.push(FilterRule { matches: quiet, action: FilterAction::Deny, out: false, back: true, log: false });
     for workers in [1, 3] {
         let mut bed = Bed::new(rules.clone()).workers(workers).steering(Steering::Random);
         bed.connect(at(I1, 1000), at(E1, 80));
@@ -198,4 +209,162 @@ fn filters_see_queries_and_protocols_without_ports_too() {
     bed.inside(&build::raw(I2, E1, 47).payload_length(20).build());
     assert_eq!(source(&bed.only_outside()).ip(), &I2);
     assert_eq!(bed.mappings().iter().filter(|mapping| mapping.protocol == Protocol::Icmp).count(), 1);
+}
+
+/// The events of all workers about filters.
+fn filter_events(bed: &mut Bed) -> Vec<Event> {
+    bed.finish_events();
+    let workers = bed.shards().count();
+    let events = (0..workers).flat_map(|worker| bed.take_events(worker, 10_000)).collect::<Vec<_>>();
+    let is_wanted = |event: &Event| {
+        matches!(event.kind, EventKind::FilterPermitted | EventKind::FilterDenied | EventKind::FilterUntold)
+    };
+    events.into_iter().filter(is_wanted).collect()
+}
+
+#[test]
+fn a_filter_that_logs_tells_each_denied_packet_and_each_permitted_session_once() {
+    let mut rules = settings()
+        .filter(Match { protocol: Some(17), ..to(E1) }, FilterAction::Permit)
+        .filter(to(E2), FilterAction::Deny)
+        .filter(Match::ALL, FilterAction::Permit);
+    for filter in &mut rules.filters[..2] {
+        filter.log = true;
+    }
+    for workers in [1, 3] {
+        let mut bed = Bed::new(rules.clone()).workers(workers).steering(Steering::Random).record_events(1_024);
+        let external = bed.open_udp(at(I1, 5_000), at(E1, 53));
+        // The second session of the mapping, and many packets of both.
+        for _ in 0..5 {
+            assert_eq!(bed.open_udp(at(I1, 5_000), at(E1, 53)), external);
+            assert_eq!(bed.open_udp(at(I1, 5_000), at(E1, 54)), external);
+            assert!(bed.udp_reaches(at(E1, 53), external, at(I1, 5_000)));
+        }
+        for _ in 0..3 {
+            bed.inside(&build::udp(at(I2, 5_000), at(E2, 53)).build());
+        }
+        bed.inside(&build::raw(I2, E2, 47).payload_length(8).build());
+        // A filter that does not log.
+        bed.connect(at(I3, 1_000), at(E1, 80));
+        bed.take_inside();
+        bed.take_outside();
+        let events = filter_events(&mut bed);
+        let of = |kind| events.iter().filter(move |event| event.kind == kind);
+        let permitted: Vec<_> = of(EventKind::FilterPermitted)
+            .map(|event| (event.amount, event.subscriber, event.internal_port, event.remote, event.remote_port))
+            .collect();
+        assert_eq!(permitted, [(0, I1, 5_000, E1, 53), (0, I1, 5_000, E1, 54)], "a session is told once");
+        let denied: Vec<_> = of(EventKind::FilterDenied)
+            .map(|event| (event.amount, event.subscriber, event.remote, event.protocol, event.first_port, event.cause))
+            .collect();
+        let one = (1, I2, E2, Some(Protocol::Udp), 17, Cause::Outbound);
+        assert_eq!(denied, [one; 3], "GRE is dropped before: nothing lets it through");
+        bed.run_out();
+    }
+}
+
+#[test]
+fn a_flood_of_logged_packets_is_bounded_and_counted() {
+    let mut rules = settings().filter(to(E2), FilterAction::Deny);
+    rules.filters[0].log = true;
+    rules.events.filter_events_per_second = 20;
+    let mut bed = Bed::new(rules).record_events(1_024);
+    for port in 0..500 {
+        bed.inside(&build::udp(at(I1, 5_000 + port), at(E2, 53)).build());
+    }
+    bed.assert_silent();
+    let events = filter_events(&mut bed);
+    let told = events.iter().filter(|event| event.kind == EventKind::FilterDenied).count();
+    let untold: u32 =
+        events.iter().filter(|event| event.kind == EventKind::FilterUntold).map(|event| event.amount).sum();
+    assert_eq!((told, untold), (20, 480));
+}
+
+#[test]
+fn a_rule_that_redirects_counts_and_stands_in_the_one_order() {
+    let target = Target { address: E2.to_bits(), port: None, weight: 1 };
+    let dns = Match { protocol: Some(17), destination_ports: PortRange::one(53), ..Match::ALL };
+    let rules = settings()
+        .rule(from(I1), RuleAction::Drop)
+        .redirected(Prefix::host(E1), (53, 53), Redirection::Targets(vec![target]))
+        .rule(dns, RuleAction::Drop);
+    for workers in [1, 3] {
+        let mut bed = Bed::new(rules.clone()).workers(workers).steering(Steering::Random);
+        bed.inside(&build::udp(at(I1, 5_000), at(E1, 53)).build());
+        bed.assert_silent();
+        for port in 0..3 {
+            bed.inside(&build::udp(at(I2, 5_000 + port), at(E1, 53)).build());
+            assert_eq!(*destination(&bed.only_outside()).ip(), E2);
+        }
+        bed.inside(&build::udp(at(I2, 5_000), at(E2, 53)).build());
+        bed.assert_silent();
+        assert_eq!(hits(&bed), [1, 3, 1]);
+    }
+}
+
+#[test]
+fn a_hundred_thousand_redirections_are_each_found() {
+    let mut rules = settings();
+    rules.limits.flows_max = 1_000;
+    for number in 0..100_000_u32 {
+        let destination = Prefix::host(Ipv4Addr::from_bits(0xc612_0000 + number));
+        let target = Target { address: 0xc633_6400 + number % 50, port: None, weight: 1 };
+        let id = RedirectionId(number);
+        rules.redirections.push(Redirection::Targets(vec![target]));
+        rules = rules.rule(Match { destination, ..Match::ALL }, RuleAction::Redirect(id));
+    }
+    let mut bed = Bed::new(rules);
+    for number in [0, 1, 777, 50_001, 99_999_u32] {
+        bed.inside(&build::udp(at(I1, 5_000), at(Ipv4Addr::from_bits(0xc612_0000 + number), 53)).build());
+        let expected = Ipv4Addr::from_bits(0xc633_6400 + number % 50);
+        assert_eq!(*destination(&bed.only_outside()).ip(), expected);
+        assert_eq!(bed.shared().rules().at(number as usize).map(|(_, _, hits)| hits), Some(1));
+    }
+}
+
+/// Two inside realms with the same addresses; the second has only a rule of its own for GRE.
+fn two_realms() -> Settings {
+    let mut settings = settings();
+    settings.realm_names.push("blue".into());
+    settings.interfaces.push(Interface {
+        name: "blue".into(),
+        side: Side::Inside,
+        realm: RealmId(1),
+        addresses: vec![InterfaceAddress { address: Ipv4Addr::new(10, 9, 0, 1), prefix_length: 24 }],
+        mtu: 1_500,
+    });
+    let gre = |realm, last| PassRule {
+        realm: Some(RealmId(realm)),
+        protocol: 47,
+        inside: topology::prefix([10, 9, 0, 0], 24),
+        outside: Prefix::host(Ipv4Addr::new(198, 51, 100, last)),
+    };
+    settings.pass_rules = vec![gre(0, 1), gre(1, 2)];
+    settings
+}
+
+#[test]
+fn other_protocols_pass_in_the_realm_of_their_rule() {
+    const BLUE: InterfaceId = InterfaceId(2);
+    let host = Ipv4Addr::new(10, 9, 0, 7);
+    for workers in [1, 3] {
+        let bed = Bed::new(two_realms()).workers(workers);
+        let shard = bed.shards().next().expect("a worker");
+        let verdict = |facing, from, to| {
+            let packet = build::raw(from, to, 47).payload_length(8).build();
+            shard.explain(bed.now(), facing, &packet).verdict
+        };
+        let blue = Facing::inside(RealmId(1));
+        assert_eq!(bed.settings().interfaces[usize::from(BLUE.0)].facing(), blue);
+        assert_eq!(verdict(blue, host, E2), Verdict::Passed);
+        assert_eq!(verdict(blue, host, E1), Verdict::ProtocolUnsupported, "a rule of the other realm");
+        // From outside: only in the realm whose rule it is and that leads there.
+        assert_eq!(verdict(Facing::OUTSIDE, E2, host), Verdict::Passed);
+        assert_eq!(verdict(Facing::OUTSIDE, E1, host), Verdict::DestinationNotPool);
+    }
+    let mut bed = Bed::new(two_realms());
+    bed.outside(&build::raw(E2, host, 47).payload_length(8).build());
+    bed.outside(&build::raw(E1, host, 47).payload_length(8).build());
+    assert_eq!((bed.count(Verdict::Passed), bed.count(Verdict::DestinationNotPool)), (1, 1));
+    assert_eq!(bed.shared().passes().at(1).map(|(_, _, hits)| hits), Some(1));
 }

@@ -6,10 +6,13 @@ use core::net::SocketAddrV4;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::rules::Match;
 use nat::settings::Admission;
+use nat::settings::FilterAction;
 use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::settings::Pool;
+use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
 use testkit::*;
@@ -371,5 +374,37 @@ fn what_is_explained_is_what_happens() {
         }
         bed.take_inside();
         bed.take_outside();
+    }
+}
+
+#[test]
+fn each_forward_and_one_to_one_pool_counts_its_mappings() {
+    let mut settings = with_one_to_one();
+    settings.forwards = with_forwards().forwards;
+    for mut bed in beds(&settings) {
+        for _ in 0..3 {
+            bed.outside(&build::udp(at(E1, 9_000), at(POOL[1], 53)).build());
+            assert_eq!(destination(&bed.only_inside()), at(SERVER, 5_353));
+        }
+        // From inside too; and a mapping that is there is not counted again.
+        bed.inside(&build::tcp(at(WHOLE, 443), at(E1, 80), Flags::SYN).build());
+        assert_eq!(source(&bed.only_outside()), at(WHOLE_OUTSIDE, 443));
+        let shared = bed.shared();
+        let hits: Vec<u64> =
+            (0..shared.static_count()).filter_map(|at| shared.static_at(at)).map(|(_, hits)| hits).collect();
+        assert_eq!(hits, [0, 1, 1]);
+    }
+}
+
+#[test]
+fn what_wakes_a_forward_is_filtered_too() {
+    let deny = Match { destination: Prefix::host(E1), source: Prefix::host(SERVER), ..Match::ALL };
+    let settings = with_forwards().filter(deny, FilterAction::Deny);
+    for mut bed in beds(&settings) {
+        bed.outside(&build::udp(at(E1, 9_000), at(POOL[1], 53)).build());
+        bed.assert_silent();
+        assert_eq!((bed.count(Verdict::DeniedByFilter), bed.mappings().len()), (1, 0));
+        bed.outside(&build::udp(at(E2, 9_000), at(POOL[1], 53)).build());
+        assert_eq!(destination(&bed.only_inside()), at(SERVER, 5_353));
     }
 }

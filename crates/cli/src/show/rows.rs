@@ -248,6 +248,9 @@ impl Row for Rule {
             let more = if rest.len() > 1 { format!(", {} more", rest.len() - 1) } else { String::new() };
             action = format!("{action} {first}{second}{more}");
         }
+        if let Some(external) = &self.external {
+            action = format!("{action} {external}");
+        }
         let with_ports = |prefix: String, ports: &Option<String>| match ports {
             Some(ports) => format!("{prefix}:{ports}"),
             None => prefix,

@@ -5,6 +5,7 @@ mod known;
 mod origin;
 mod overlaps;
 
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -39,6 +40,8 @@ pub(crate) struct Checked {
     pub(crate) rules: Vec<Rule>,
     pub(crate) redirections: Vec<Redirection>,
     pub(crate) filters: Vec<FilterRule>,
+    /// By position.
+    pub(crate) filter_names: BTreeMap<u32, String>,
     pub(crate) warnings: Vec<Warning>,
 }
 
@@ -80,13 +83,15 @@ pub(crate) fn check(
     }
     rules.pools_of_nobody(report);
     let mut filters = Vec::new();
+    let mut filter_names = BTreeMap::new();
     let tables = draft.filters.iter().map(|filter| &filter.matches.place).collect();
     let mut filter_sources = Sources::new("filter", tables, &draft.filter_files);
     let mut room = LINES_MAX;
     for item in in_order(draft.filters.iter().map(|filter| &filter.matches.place), &draft.filter_files) {
         let mut add = |filter: &FilterDraft, origin, report: &mut Report| {
-            if let Some(filter) = known.filter_of(filter, report) {
-                filters.push(filter);
+            if let Some(compiled) = known.filter_of(filter, report) {
+                filter_names.extend(filter.name.clone().map(|name| (filters.len() as u32, name)));
+                filters.push(compiled);
                 filter_sources.push(origin);
             }
         };
@@ -107,7 +112,7 @@ pub(crate) fn check(
         warnings.extend(overlaps::of_rules(&rules, &sources, report));
         warnings.extend(overlaps::of_filters(&filters, &filter_sources, report));
     }
-    Checked { pass_rules: passes, rules, redirections, filters, warnings }
+    Checked { pass_rules: passes, rules, redirections, filters, filter_names, warnings }
 }
 
 /// Hands over the lines of a file.

@@ -7,6 +7,7 @@ use nat::redirection::Target;
 use nat::settings::MappingKind;
 use nat::types::Prefix;
 
+use crate::draft::as_name;
 use crate::draft::rule_keys::RuleKeys;
 use crate::draft::rule_keys::Scalar;
 use crate::report::Place;
@@ -56,6 +57,8 @@ pub(crate) struct FilterDraft {
     pub(crate) permits: Option<bool>,
     pub(crate) out: bool,
     pub(crate) back: bool,
+    pub(crate) log: bool,
+    pub(crate) name: Option<String>,
     pub(crate) is_faulty: bool,
 }
 
@@ -134,6 +137,8 @@ impl FilterDraft {
             permits,
             out: direction != Some("in"),
             back: direction != Some("out"),
+            log: section.boolean("log", report).unwrap_or_default(),
+            name: section.text("name", report).and_then(|name| as_name(name, report)).map(|name| name.value),
             is_faulty: report.fault_count() > faults,
         }
     }

@@ -291,6 +291,17 @@ impl RuleKeys for Line<'_> {
         choose(&self.text(key, report)?, words, report)
     }
 
+    fn boolean(&self, key: &'static str, report: &mut Report) -> Option<bool> {
+        match self.text(key, report)?.value.as_str() {
+            "true" => Some(true),
+            "false" => Some(false),
+            other => {
+                report.fault(&self.at(key), "is not true or false", other, "write true or false");
+                None
+            }
+        }
+    }
+
     fn parsed<T>(
         &self,
         key: &'static str,

@@ -27,6 +27,7 @@ pub(crate) trait RuleKeys {
     fn scalar(&self, key: &str) -> Option<Scalar<'_>>;
     fn text(&self, key: &'static str, report: &mut Report) -> Option<Placed<String>>;
     fn choice(&self, key: &'static str, report: &mut Report) -> Option<&'static str>;
+    fn boolean(&self, key: &'static str, report: &mut Report) -> Option<bool>;
     fn parsed<T>(
         &self,
         key: &'static str,
@@ -70,6 +71,10 @@ impl RuleKeys for Section<'_> {
 
     fn choice(&self, key: &'static str, report: &mut Report) -> Option<&'static str> {
         self.choice(key, report)
+    }
+
+    fn boolean(&self, key: &'static str, report: &mut Report) -> Option<bool> {
+        self.boolean(key, report)
     }
 
     fn parsed<T>(

@@ -230,6 +230,7 @@ fn event_settings(section: &Section, report: &mut Report) -> EventSettings {
         },
         block_mappings: section.boolean("block_mappings", report).unwrap_or_default(),
         refusal_interval: section.duration("refusal_interval", report).map_or(Duration::ZERO, |found| found.value),
+        filter_events_per_second: section.rate("filter_rate", report).unwrap_or(0) as u32,
     }
 }
 

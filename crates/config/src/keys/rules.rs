@@ -94,6 +94,21 @@ pub(super) const RULE: &[Key] = &[
 
 pub(super) const FILTER: &[Key] = &[
     key(
+        "name",
+        Kind::Text(super::NAME),
+        Preset::Derived { rule: "none", example: "\"smtp\"" },
+        "Name in the event log. Two may have the same.",
+    ),
+    key(
+        "log",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "What it decides is told in the event log (`log.events`): each packet it denies, and each session that it lets be opened, \
+         once; of permitted packets that get no session (unsolicited UDP to an open port, packets that are not translated) each. \
+         Five-tuple, verdict and the filter's position and name; at most `log.filter_rate`. This is the one way to have \
+         destinations in the log: RFC 6888 REQ-12 asks for a decision of the operator, and this is it.",
+    ),
+    key(
         "action",
         Kind::Choice(&["permit", "deny"]),
         Preset::Required("\"deny\""),

@@ -111,6 +111,8 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     let ports: Vec<u16> = nat.filters.iter().map(|filter| filter.matches.destination_ports.first).collect();
     assert_eq!(ports, [25, 1_900, 25]);
     assert!(nat.filters[0].back && !nat.filters[0].out);
+    assert!(nat.filters[2].log && !nat.filters[1].log);
+    assert_eq!(nat.filter_names.iter().collect::<Vec<_>>(), [(&2, &"smtp".to_owned())]);
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),
         udp_unanswered: Duration::from_secs(1),
@@ -194,6 +196,8 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         back_pressure: BackPressure::Drop,
         block_mappings: true,
         refusal_interval: Duration::from_secs(3),
+        // Of two workers each.
+        filter_events_per_second: 4,
     };
     assert_eq!(config.nat.events, events);
     let event_log = EventLog {

@@ -68,9 +68,11 @@ pub struct DropReason {
 pub struct Rule {
     /// Position among those of its kind, from 0: the first that matches counts.
     pub index: u32,
-    /// `rule`, `filter`, or `pass` for rules about protocols that are not translated.
+    /// `rule`, `filter`, `pass` for rules about protocols that are not translated, `forward` and `one-to-one` for what is paired for
+    /// ever.
     pub kind: String,
-    /// What it does with packets that match: `translate`, `no-translation`, `redirect`, `drop`, `pass`, `permit`, `deny`.
+    /// What it does with packets that match: `translate`, `no-translation`, `redirect`, `drop`, `pass`, `permit`, `deny`,
+    /// `forward`, `pair`.
     pub action: String,
     /// Of a filter: `out`, `in` or `both`.
     pub direction: Option<String>,
@@ -92,6 +94,9 @@ pub struct Rule {
     pub outside_ports: Option<String>,
     /// Of `redirect`: where packets go instead, `192.0.2.54:5353 weight 3` or a prefix.
     pub targets: Vec<String>,
-    /// Sessions it opened and, where nothing is kept of a packet, packets it was applied to; null when that is not counted.
+    /// Of `forward` and `one-to-one`: the external side, `203.0.113.1:443` or the first and last address of a pool; the inside
+    /// side is what is matched.
+    pub external: Option<String>,
+    /// Sessions it opened (of `forward` and `one-to-one`: mappings) and, where nothing is kept of a packet, packets it was applied to; null when that is not counted.
     pub hits: Option<u64>,
 }

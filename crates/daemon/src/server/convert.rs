@@ -22,6 +22,7 @@ use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::MappingKind;
 use nat::settings::RuleAction;
+use nat::statics::Static;
 use nat::tcp::TcpState;
 use nat::types::Endpoint;
 use nat::types::PoolId;
@@ -306,7 +307,40 @@ pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, sett
         outside: prefix(matches.destination),
         outside_ports: ports(matches.destination_ports),
         targets: Vec::new(),
+        external: None,
         hits: None,
+    }
+}
+
+/// A static forward or a one-to-one pool. `index` counts both.
+pub(crate) fn paired(index: usize, paired: Static<'_>, settings: &Settings) -> control::Rule {
+    match paired {
+        Static::Forward(forward) => {
+            let (first, last) = forward.ports;
+            let inside = PortRange { first: forward.inside_port, last: forward.inside_port + (last - first) };
+            let matches = Match {
+                realm: Some(forward.realm),
+                protocol: Some(forward.protocol.number()),
+                source: Prefix::host(forward.inside),
+                source_ports: inside,
+                ..Match::ALL
+            };
+            let external = format!("{}:{}", forward.external, PortRange { first, last });
+            control::Rule { external: Some(external), ..rule("forward", index, "forward", &matches, settings) }
+        }
+        Static::OneToOne(pool) => {
+            let source = pool.subscribers.first().copied().unwrap_or(Prefix::ALL);
+            let matches = Match { realm: Some(pool.realm()), source, ..Match::ALL };
+            let external = match pool.addresses.as_slice() {
+                [first, .., last] => format!("{first}-{last}"),
+                addresses => addresses.first().map(ToString::to_string).unwrap_or_default(),
+            };
+            control::Rule {
+                external: Some(external),
+                pool: Some(pool.name.clone()),
+                ..rule("one-to-one", index - settings.forwards.len(), "pair", &matches, settings)
+            }
+        }
     }
 }
 

@@ -186,13 +186,14 @@ pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT
     Protocol::ALL.map(|protocol| ratio(gone(protocol), total[protocol.index()])).into_iter().fold(0.0, f64::max)
 }
 
-/// Rules, then filters, then what is passed. Any place is reached at once: there may be a million.
+/// Rules, then filters, then what is passed, then static forwards and one-to-one pools. Any place is reached at once: there may be a million.
 pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
     let shared = instance.shared();
     let (rules, filters, settings) = (shared.rules(), shared.filters(), shared.settings());
     let passed = shared.passes();
     let ends = [rules.set().len(), rules.set().len() + filters.len()];
-    let all = ends[1] + passed.set().len();
+    let passed_end = ends[1] + passed.set().len();
+    let all = passed_end + shared.static_count();
     let at = |place: usize| match place {
         _ if place < ends[0] => {
             let (matches, action, hits) = rules.at(place)?;
@@ -212,9 +213,13 @@ pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault>
             };
             Some(Rule { direction: Some(direction.to_owned()), hits: Some(hits), ..rule })
         }
-        _ => {
+        _ if place < passed_end => {
             let (matches, _, hits) = passed.at(place - ends[1])?;
             Some(Rule { hits: Some(hits), ..convert::rule("pass", place - ends[1], "pass", matches, settings) })
+        }
+        _ => {
+            let (paired, hits) = shared.static_at(place - passed_end)?;
+            Some(Rule { hits: Some(hits), ..convert::paired(place - passed_end, paired, settings) })
         }
     };
     let start = Cursor::parse(list.cursor.as_deref())?.place as usize;

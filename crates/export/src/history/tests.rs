@@ -27,7 +27,7 @@ impl Log {
     }
 
     fn event(&mut self, at_s: u64, event: &Event) -> &mut Log {
-        let names = Names { pools: vec![], realms: vec!["blue".to_owned()] };
+        let names = Names { realms: vec!["blue".to_owned()], ..Names::default() };
         write_line(&mut self.0, WorkerId(0), event, T0 + at_s * SECOND, &names);
         self
     }

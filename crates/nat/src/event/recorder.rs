@@ -5,6 +5,7 @@ use mem::ring::Producer;
 use super::Cause;
 use super::Event;
 use super::EventKind;
+use super::filter_limit::FilterLimit;
 use super::refusals::Refusal;
 use super::refusals::Refusals;
 use crate::random::KeyedHash;
@@ -31,6 +32,8 @@ pub struct EventSettings {
     pub block_mappings: bool,
     /// Refusals of one subscriber for one cause are told once in so long, with their number.
     pub refusal_interval: Duration,
+    /// Decisions of filters that log, recorded in a second at most, by each worker.
+    pub filter_events_per_second: u32,
 }
 
 impl Default for EventSettings {
@@ -39,6 +42,7 @@ impl Default for EventSettings {
             back_pressure: BackPressure::Refuse,
             block_mappings: false,
             refusal_interval: Duration::from_secs(10),
+            filter_events_per_second: 1_000,
         }
     }
 }
@@ -58,6 +62,7 @@ pub(crate) struct EventLog {
     /// Numbers given to events that were lost since the last gap was told.
     untold: u64,
     refusals: Refusals,
+    filters: FilterLimit,
     /// Configurations adopted so far, and how many of them are told.
     adopted: u32,
     adopted_told: u32,
@@ -83,6 +88,7 @@ impl EventLog {
             next: 1,
             untold: 0,
             refusals: Refusals::new(settings.refusal_interval, hash),
+            filters: FilterLimit::default(),
             adopted: 0,
             adopted_told: 0,
             counters: EventCounters::default(),
@@ -198,6 +204,19 @@ impl EventLog {
         }
     }
 
+    /// Records a filter's decision, if there were not too many of them.
+    pub(crate) fn note_filter(&mut self, event: Event, per_second: u32) {
+        if self.is_on() && self.filters.take(event.at, per_second) {
+            self.record_minor(event);
+        }
+    }
+
+    fn tell_filters(&mut self, now: Instant, per_second: u32, is_last: bool) {
+        if let Some(amount) = self.filters.untold(now, per_second, is_last) {
+            self.record_minor(Event { amount, ..Event::new(EventKind::FilterUntold, now) });
+        }
+    }
+
     /// The worker goes by another configuration from now on; told with the next housekeeping.
     pub(crate) fn adopt(&mut self) {
         self.adopted += 1;
@@ -227,6 +246,7 @@ impl EventLog {
         if let Some(event) = self.refusals.next_due(now) {
             self.record_minor(event);
         }
+        self.tell_filters(now, settings.filter_events_per_second, false);
         if self.untold != 0 {
             self.tell_gap(now);
         }
@@ -241,6 +261,7 @@ impl EventLog {
         while let Some(event) = self.refusals.take_any(now) {
             self.record_minor(event);
         }
+        self.tell_filters(now, 0, true);
         self.tell_gap(now);
         self.publish();
     }

@@ -30,24 +30,24 @@ impl Ruling {
 
 /// Counters by rule, a row for each worker, so that no line is written by two.
 #[derive(Debug, Default)]
-struct Hits {
+pub(crate) struct Hits {
     rows: Vec<Vec<AtomicU64>>,
 }
 
 impl Hits {
-    fn new(workers: usize, rules: usize) -> Hits {
+    pub(crate) fn new(workers: usize, rules: usize) -> Hits {
         Hits { rows: (0..workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect() }
     }
 
     /// Only the worker itself writes its row, so that no locked instruction is needed.
     #[inline]
-    fn count(&self, worker: WorkerId, rule: RuleId) {
+    pub(crate) fn count(&self, worker: WorkerId, rule: RuleId) {
         if let Some(counter) = self.rows.get(worker.index()).and_then(|row| row.get(rule.index())) {
             counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
 
-    fn of(&self, rule: RuleId) -> u64 {
+    pub(crate) fn of(&self, rule: RuleId) -> u64 {
         self.rows.iter().filter_map(|row| row.get(rule.index())).map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 }
@@ -62,7 +62,16 @@ pub struct RuleBook {
     passes: bool,
 }
 
+/// Memory of a rule in a search, and of what is known about it by number; measured with rules as operators write them.
+const SEARCH_BYTES: u64 = 112;
+
 impl RuleBook {
+    /// The memory of so many rules for so many workers, about.
+    pub(crate) fn bytes_for(rules: usize, workers: usize) -> u64 {
+        let each = SEARCH_BYTES + size_of::<Rule>() as u64 + size_of::<RuleAction>() as u64 + 8 * workers as u64;
+        rules as u64 * each
+    }
+
     pub(crate) fn new(rules: &[Rule], workers: usize) -> Result<RuleBook, RuleSetError> {
         let matches: Vec<_> = rules.iter().map(|rule| rule.matches).collect();
         Ok(RuleBook {
@@ -137,6 +146,13 @@ pub(crate) struct Permits {
     pub(crate) out: bool,
     /// From outside to inside.
     pub(crate) back: bool,
+    /// The filter that decides about packets to outside logs what they open.
+    pub(crate) is_logged: bool,
+}
+
+impl Permits {
+    /// As without filters.
+    pub(crate) const ALL: Permits = Permits { out: true, back: true, is_logged: false };
 }
 
 /// Stamps a record has room for: 1 to this, and 0 for not stamped.
@@ -150,9 +166,19 @@ pub struct FilterBook {
     back: (RuleSet, Vec<u32>),
     hits: Hits,
     stamp: u8,
+    /// Some filter logs.
+    logs: bool,
 }
 
 impl FilterBook {
+    /// The memory of these filters for so many workers, about.
+    pub(crate) fn bytes_for(filters: &[FilterRule], workers: usize) -> u64 {
+        let directed: u64 = filters.iter().map(|filter| u64::from(filter.out) + u64::from(filter.back)).sum();
+        // A search for each direction; the filters themselves in the settings and here.
+        let each = 2 * size_of::<FilterRule>() as u64 + 8 * workers as u64;
+        directed * (SEARCH_BYTES + size_of::<u32>() as u64) + filters.len() as u64 * each
+    }
+
     /// `before` is the book that sessions may have been stamped by.
     pub(crate) fn new(
         filters: &[FilterRule],
@@ -173,6 +199,7 @@ impl FilterBook {
         Ok(FilterBook {
             out: of(|filter| filter.out)?,
             back: of(|filter| filter.back)?,
+            logs: filters.iter().any(|filter| filter.log),
             filters: filters.to_vec(),
             hits: Hits::new(workers, filters.len()),
             stamp,
@@ -185,6 +212,12 @@ impl FilterBook {
         self.stamp
     }
 
+    /// Whether some filter logs.
+    #[inline]
+    pub(crate) fn logs(&self) -> bool {
+        self.logs
+    }
+
     /// Whether all is permitted.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -193,8 +226,11 @@ impl FilterBook {
 
     /// What the first filter of each direction says; without one a packet may pass.
     pub(crate) fn permits(&self, key: &RuleKey) -> Permits {
-        let is_permitted = |set| self.found(set, key).is_none_or(|(_, filter)| filter.action == FilterAction::Permit);
-        Permits { out: is_permitted(&self.out), back: is_permitted(&self.back) }
+        let permits =
+            |found: Option<(usize, &FilterRule)>| found.is_none_or(|(_, filter)| filter.action == FilterAction::Permit);
+        let out = self.found(&self.out, key);
+        let is_logged = out.is_some_and(|(_, filter)| filter.log);
+        Permits { out: permits(out), back: permits(self.found(&self.back, key)), is_logged }
     }
 
     /// [`FilterBook::permits`] of up to [`BURST_MAX`] packets.
@@ -206,13 +242,19 @@ impl FilterBook {
         for ((set, _), found) in [&self.out, &self.back].into_iter().zip(&mut found) {
             set.lookup_burst(keys, found);
         }
-        let is_permitted = |(_, positions): &(RuleSet, Vec<u32>), found: Option<RuleId>| {
+        let filter = |(_, positions): &(RuleSet, Vec<u32>), found: Option<RuleId>| {
             let position = found.and_then(|rule| positions.get(rule.index()));
-            let filter = position.and_then(|position| self.filters.get(*position as usize));
-            filter.is_none_or(|filter| filter.action == FilterAction::Permit)
+            position.and_then(|position| self.filters.get(*position as usize))
         };
+        let is_permitted =
+            |filter: Option<&FilterRule>| filter.is_none_or(|filter| filter.action == FilterAction::Permit);
         for ((permits, out), back) in permits.iter_mut().zip(found[0]).zip(found[1]).take(keys.len()) {
-            *permits = Permits { out: is_permitted(&self.out, out), back: is_permitted(&self.back, back) };
+            let out = filter(&self.out, out);
+            *permits = Permits {
+                out: is_permitted(out),
+                back: is_permitted(filter(&self.back, back)),
+                is_logged: out.is_some_and(|filter| filter.log),
+            };
         }
     }
 

@@ -406,7 +406,7 @@ impl Shard {
         let flow = self.flows.get(index);
         let (realm, internal, near) = (flow.realm(), flow.internal(), flow.near());
         let inside = InternalKey { realm, protocol, address: internal.0, port: internal.1 };
-        if let Err(verdict) = self.filter(false, &RuleKey::of_flow(&inside, near)) {
+        if let Err(verdict) = self.filter(now, false, &RuleKey::of_flow(&inside, near), false) {
             return Fate::Done(verdict);
         }
         let hop = match self.way_in_to(at, bytes, realm, internal.0, via, sink) {

@@ -13,6 +13,8 @@ use crate::mapping::NewSession;
 use crate::packet::Sink;
 use crate::parse::Class;
 use crate::parse::Parsed;
+use crate::rules::RuleId;
+use crate::rules::RuleKey;
 use crate::settings::Admission;
 use crate::settings::Filtering;
 use crate::shared::PoolFacts;
@@ -67,6 +69,11 @@ impl Shard {
             // It is withheld from everybody else.
             Kind::Forward => self.shared.ports.claim_withheld(address, protocol, external.port),
         };
+        if is_free
+            && let Some(inside) = self.shared.statics.by_external(external.address.to_bits(), protocol, external.port)
+        {
+            self.shared.static_hits.count(self.worker, RuleId(inside.number));
+        }
         is_free.then_some((address, external.port))
     }
 
@@ -106,11 +113,15 @@ impl Shard {
         if self.filtering_of(parsed, protocol, &facts) != Filtering::EndpointIndependent {
             return if protocol == Protocol::Tcp { self.hold_syn(at, bytes) } else { Fate::Done(Verdict::Filtered) };
         }
+        let key = inside.key(protocol);
+        let remote_port = remote_port(protocol, parsed.source_port);
+        if let Err(verdict) = self.filter(now, false, &RuleKey::of_flow(&key, (parsed.source, remote_port)), true) {
+            return Fate::Done(verdict);
+        }
         let hop = match self.way_in_to(at, bytes, inside.realm, inside.address, via, sink) {
             Ok(hop) => hop,
             Err(fate) => return fate,
         };
-        let key = inside.key(protocol);
         let hash = self.hash_of(&key);
         let left = self.find_mapping(&key, hash);
         if left.is_some_and(|index| self.is_alive(index, now)) {
@@ -130,7 +141,6 @@ impl Shard {
                 return Fate::Done(verdict);
             }
         };
-        let remote_port = remote_port(protocol, parsed.source_port);
         let first = self.lifetimes.first(protocol, remote_port, Side::Outside);
         let new = NewSession {
             remote_address: parsed.source,

@@ -116,12 +116,17 @@ impl Shard {
         let session = if mapping.session_matches(parsed.source, remote_port, now)
             && mapping.session_is_hairpin() == (via == Via::Hairpin)
         {
-            if let Err(verdict) = self.filter_session(false, index, (parsed.source, remote_port)) {
+            if let Err(verdict) = self.filter_session(now, false, index, (parsed.source, remote_port)) {
                 return Fate::Done(verdict);
             }
             Some(SessionRef::Inline)
         } else {
-            if let Err(verdict) = self.filter(false, &RuleKey::of_flow(&mapping.key(), (parsed.source, remote_port))) {
+            let key = RuleKey::of_flow(&mapping.key(), (parsed.source, remote_port));
+            let opens = self.shared.filters.logs() && {
+                let by = Shard::hashed_by(self.shared.facts(address), protocol);
+                self.find_session(index, parsed.source, remote_port, by, now).is_none()
+            };
+            if let Err(verdict) = self.filter(now, false, &key, opens) {
                 return Fate::Done(verdict);
             }
             match self.admit(at, bytes, index, address, protocol, via) {
@@ -428,7 +433,7 @@ impl Shard {
         let Some((realm, ruling)) = self.passes_in(&self.shared.passes, |realm| RuleKey::inbound(realm, parsed)) else {
             return Fate::Done(Verdict::DestinationNotPool);
         };
-        if let Err(verdict) = self.filter(false, &RuleKey::inbound(realm, parsed)) {
+        if let Err(verdict) = self.filter(at.now, false, &RuleKey::inbound(realm, parsed), true) {
             return Fate::Done(verdict);
         }
         self.shared.passes.count(self.worker, ruling);

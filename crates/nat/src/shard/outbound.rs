@@ -113,7 +113,7 @@ impl Shard {
                 if self.mappings.get(index).session_matches(parsed.destination, remote_port, now)
                     && parsed.class != Class::IcmpReply =>
             {
-                if let Err(verdict) = self.filter_session(true, index, (parsed.destination, remote_port)) {
+                if let Err(verdict) = self.filter_session(now, true, index, (parsed.destination, remote_port)) {
                     return Fate::Done(verdict);
                 }
                 let hairpin = self.mappings.get(index).session_is_hairpin();
@@ -125,7 +125,12 @@ impl Shard {
             }
             _ => match self.live_flow(&key, (parsed.destination, remote_port), now) {
                 Some(index) => {
-                    return match self.filter(true, &RuleKey::of_flow(&key, (parsed.destination, remote_port))) {
+                    return match self.filter(
+                        now,
+                        true,
+                        &RuleKey::of_flow(&key, (parsed.destination, remote_port)),
+                        false,
+                    ) {
                         Ok(_) => self.outbound_by_flow(at, bytes, datagram, index, sink),
                         Err(verdict) => Fate::Done(verdict),
                     };
@@ -234,7 +239,7 @@ impl Shard {
         });
         let near = (parsed.destination, remote_port);
         let rule_key = RuleKey::of_flow(key, near);
-        let permits = self.filter(true, &rule_key).map_err(Fate::Done)?;
+        let permits = self.filter(now, true, &rule_key, session.is_none()).map_err(Fate::Done)?;
         // Rules are about what is opened, never about what is there.
         let ruling = if session.is_none() { self.shared.rule_for(&rule_key) } else { Ruling::DEFAULT };
         if ruling.action == RuleAction::Drop {
@@ -474,7 +479,7 @@ impl Shard {
         if ruling.rule.is_none() {
             return Fate::Done(Verdict::ProtocolUnsupported);
         }
-        if let Err(verdict) = self.filter(true, &key) {
+        if let Err(verdict) = self.filter(at.now, true, &key, true) {
             return Fate::Done(verdict);
         }
         self.shared.passes.count(self.worker, ruling);

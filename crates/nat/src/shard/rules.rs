@@ -7,6 +7,9 @@ use super::local::Reason;
 use super::opening::bits;
 use super::outbound::remote_port;
 use super::steady::Looks;
+use crate::event::Cause;
+use crate::event::Event;
+use crate::event::EventKind;
 use crate::mapping::InternalKey;
 use crate::mapping::SessionRef;
 use crate::packet::BURST_MAX;
@@ -24,6 +27,7 @@ use crate::rules::Ruling;
 use crate::settings::MappingKind;
 use crate::settings::RuleAction;
 use crate::shared::NextHop;
+use crate::time::Instant;
 use crate::types::Facing;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -55,21 +59,50 @@ impl RuleKey {
 }
 
 impl Shard {
-    /// What the filters say to a packet in this direction, and to the other one.
+    /// What the filters say to a packet in this direction, and to the other one. A filter that logs tells of it, unless it lets a
+    /// packet pass that `opens` nothing: of what is permitted each session is told once.
     ///
     /// # Errors
     /// The verdict of a packet that may not pass.
     #[inline]
-    pub(super) fn filter(&self, is_out: bool, key: &RuleKey) -> Result<Permits, Verdict> {
+    pub(super) fn filter(
+        &mut self,
+        now: Instant,
+        is_out: bool,
+        key: &RuleKey,
+        opens: bool,
+    ) -> Result<Permits, Verdict> {
         let filters = &self.shared.filters;
         if filters.is_empty() {
-            return Ok(Permits { out: true, back: true });
-        }
-        if let Some((position, _)) = filters.deciding(is_out, key) {
-            filters.count(self.worker, position);
+            return Ok(Permits::ALL);
         }
         let permits = filters.permits(key);
-        if if is_out { permits.out } else { permits.back } { Ok(permits) } else { Err(Verdict::DeniedByFilter) }
+        let passes = if is_out { permits.out } else { permits.back };
+        if let Some((position, filter)) = filters.deciding(is_out, key) {
+            filters.count(self.worker, position);
+            if filter.log && (opens || !passes) {
+                self.note_filter(now, is_out, key, position, passes);
+            }
+        }
+        if passes { Ok(permits) } else { Err(Verdict::DeniedByFilter) }
+    }
+
+    /// A filter that logs decided about a packet.
+    #[cold]
+    fn note_filter(&mut self, now: Instant, is_out: bool, key: &RuleKey, position: usize, passes: bool) {
+        let kind = if passes { EventKind::FilterPermitted } else { EventKind::FilterDenied };
+        let event = Event {
+            subscriber: key.source(),
+            internal_port: key.source_port(),
+            remote: key.destination(),
+            remote_port: key.destination_port(),
+            realm: key.realm(),
+            protocol: Protocol::from_number(key.protocol()),
+            first_port: u16::from(key.protocol()),
+            amount: position as u32,
+            ..Event::new(kind, now).because(if is_out { Cause::Outbound } else { Cause::Inbound })
+        };
+        self.events.note_filter(event, self.shared.settings().events.filter_events_per_second);
     }
 
     /// Asks the filters about a packet of a session, unless its stamp says what they say.
@@ -77,12 +110,18 @@ impl Shard {
     /// # Errors
     /// The verdict of a packet that may not pass.
     #[inline]
-    pub(super) fn filter_session(&mut self, is_out: bool, index: u32, remote: (u32, u16)) -> Result<(), Verdict> {
+    pub(super) fn filter_session(
+        &mut self,
+        now: Instant,
+        is_out: bool,
+        index: u32,
+        remote: (u32, u16),
+    ) -> Result<(), Verdict> {
         if self.mappings.get(index).session_stamp() == self.shared.filters.stamp() {
             return Ok(());
         }
         let key = RuleKey::of_flow(&self.mappings.get(index).key(), remote);
-        let permits = self.filter(is_out, &key)?;
+        let permits = self.filter(now, is_out, &key, false)?;
         self.stamp(index, Some(SessionRef::Inline), permits);
         Ok(())
     }
@@ -128,14 +167,14 @@ impl Shard {
         if !rules.is_empty() {
             rules.ruling_burst(&keys[..count], &mut rulings);
         }
-        let mut permits = [Permits { out: true, back: true }; BURST_MAX];
+        let mut permits = [Permits::ALL; BURST_MAX];
         filters.permits_burst(&keys[..count], &mut permits);
         for ((i, ruling), permits) in packets[..count].iter().zip(rulings).zip(permits) {
             looks.ruling[*i] = ruling;
             // The long way does what the rule says, and counts the filter.
             let is_translated =
                 matches!(ruling.action, RuleAction::Translate { mapping: MappingKind::EndpointIndependent, .. });
-            let is_usual = is_translated && permits.out;
+            let is_usual = is_translated && permits.out && !permits.is_logged;
             looks.refused |= u64::from(!is_usual) << i;
             looks.stampable &= !(u64::from(!permits.back) << i);
         }
@@ -171,7 +210,7 @@ impl Shard {
         if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {
             return Fate::Done(verdict);
         }
-        if let Err(verdict) = self.filter(false, &RuleKey::inbound(realm, parsed)) {
+        if let Err(verdict) = self.filter(at.now, false, &RuleKey::inbound(realm, parsed), true) {
             return Fate::Done(verdict);
         }
         self.shared.rules.count(self.worker, ruling);

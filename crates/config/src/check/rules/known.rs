@@ -224,6 +224,6 @@ impl<'d> Known<'d> {
     pub(super) fn filter_of(&self, draft: &FilterDraft, report: &mut Report) -> Option<FilterRule> {
         let matches = self.matches_of(&draft.matches, report)?;
         let action = if draft.permits? { FilterAction::Permit } else { FilterAction::Deny };
-        (!draft.is_faulty).then_some(FilterRule { matches, action, out: draft.out, back: draft.back })
+        (!draft.is_faulty).then_some(FilterRule { matches, action, out: draft.out, back: draft.back, log: draft.log })
     }
 }
