@@ -6,6 +6,7 @@ pub(crate) mod forwards;
 pub(crate) mod interfaces;
 pub(crate) mod machine;
 pub(crate) mod pools;
+pub(crate) mod reserve;
 pub(crate) mod routes;
 pub(crate) mod rules;
 

@@ -127,6 +127,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         event_log: singles.event_log.clone(),
         warnings: rules.warnings,
     };
+    check::reserve::check(&config.nat, &draft.classes, &mut report);
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
 }

@@ -605,6 +605,16 @@ const CLASS: &[Key] = &[
         "VRFs it is about.",
     ),
     key(
+        "reserved_ports",
+        Kind::Mixed("number 0 to 10000000, or one for some of `{ udp, tcp, icmp }`"),
+        Preset::Derived { rule: "none", example: "100" },
+        "External ports each of these subscribers can always have, however full its pool is: they are set aside for it, used or \
+         not, so that name small prefixes. Needs a pool with single ports (from 1024 on) and paired pooling; `check` refuses \
+         more than there is. Ports that rest count among the others'; where none of those is left a guaranteed port is free at \
+         once. Other modes need no such key: in a deterministic pool each slice is guaranteed, and `check` compares; in a pool \
+         with blocks who has a block has all of its ports.",
+    ),
+    key(
         "penalty_pool",
         Kind::Text("name of a pool"),
         Preset::Derived { rule: "none", example: "\"penalty\"" },

@@ -127,6 +127,8 @@ pub(crate) struct ClassFacts {
     /// Use of ports and of sessions at which a subscriber is reported, and below which it is no longer: by protocol, then
     /// sessions. The numbers are those of the first above and of the last below.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
+    /// Asked where a pool guarantees ports.
+    pub(crate) reserved: [u32; Protocol::COUNT],
     /// Asked when something was refused.
     pub(crate) penalty: Option<Penalty>,
 }
@@ -172,6 +174,7 @@ impl ClassFacts {
             new_sessions: BucketRate::new(limits.new_sessions),
             has_marks: limits.threshold.is_some(),
             marks: [mark(udp), mark(tcp), mark(icmp), mark(limits.sessions_max)],
+            reserved: limits.reserved_ports,
             penalty: limits.penalty,
         }
     }

@@ -29,6 +29,7 @@ mod pressure;
 pub mod random;
 pub mod rate_limit;
 pub mod redirection;
+pub mod reserve;
 mod rewrite;
 pub mod route;
 pub mod rules;

@@ -13,6 +13,7 @@ use crate::mapping::MappingStore;
 use crate::ports::PortTable;
 use crate::redirection::Redirection;
 use crate::redirection::Target;
+use crate::reserve::guarantees_ports;
 use crate::route::RouteTable;
 use crate::rules::FilterBook;
 use crate::rules::RuleBook;
@@ -62,6 +63,9 @@ pub fn shared_needs(settings: &Settings) -> Vec<Need> {
     let mut needs = PortTable::needs(addresses).to_vec();
     if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
         needs.push(PortTable::blocks_need(addresses));
+    }
+    if guarantees_ports(settings) {
+        needs.extend(PortTable::guard_needs(addresses));
     }
     for realm in (0..settings.realms()).map(|realm| RealmId(realm as u16)) {
         let pools = settings.pools.iter().filter(|pool| pool.serves(realm));

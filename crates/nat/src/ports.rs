@@ -24,6 +24,8 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 
+use std::sync::OnceLock;
+
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
@@ -35,11 +37,14 @@ use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::WorkerId;
 
+mod guard;
 #[cfg(test)]
 mod tests;
 mod withheld;
 mod within;
 
+pub(crate) use guard::PerProtocol;
+pub(crate) use guard::Share;
 pub use withheld::Mask;
 pub use within::PortRange;
 
@@ -161,6 +166,8 @@ pub struct PortTable {
     paired: Box<[AtomicU32]>,
     /// Which ports are leased in blocks.
     pub(crate) blocks: BlockTable,
+    /// Which ports are guaranteed to somebody; empty until a pool guarantees any.
+    guard: OnceLock<guard::Guard>,
     /// Only one worker gives out ports: nobody writes between its reads and writes.
     exclusive: bool,
 }
@@ -263,6 +270,7 @@ impl PortTable {
             offers: (0..spaces).map(|_| withheld::Offer::default()).collect(),
             paired: (0..places).map(|_| AtomicU32::new(0)).collect(),
             blocks: BlockTable::new(places)?,
+            guard: OnceLock::new(),
             exclusive: true,
         };
         // Addresses of one pool have equal specs: compute their words once.
@@ -301,7 +309,8 @@ impl PortTable {
     /// Bytes of all arrays.
     pub fn bytes(&self) -> usize {
         let bits = self.used.bytes() + self.withheld.bytes() + self.kept.bytes() + self.full.bytes();
-        bits + self.entries.bytes() + self.blocks.bytes()
+        let guard = self.guard.get().map_or(0, guard::Guard::bytes);
+        bits + self.entries.bytes() + self.blocks.bytes() + guard
     }
 
     /// The same table for a single worker, which then needs no locked instructions.

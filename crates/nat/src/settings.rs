@@ -544,6 +544,9 @@ pub struct SubscriberLimits {
     pub new_sessions: Option<Rate>,
     /// When the subscriber's use of what is limited here is reported.
     pub threshold: Option<Threshold>,
+    /// External ports and query identifiers it can always have, however full its pool is, by [`Protocol::index`]. Only of classes,
+    /// and only in pools with single ports and paired pooling.
+    pub reserved_ports: [u32; Protocol::COUNT],
     /// What becomes of who runs against these limits again and again.
     pub penalty: Option<Penalty>,
 }
@@ -570,6 +573,7 @@ impl Default for SubscriberLimits {
             new_mappings: None,
             new_sessions: None,
             threshold: None,
+            reserved_ports: [0; Protocol::COUNT],
             penalty: None,
         }
     }

@@ -66,6 +66,7 @@ mod errors;
 mod explain;
 mod flow_steady;
 mod fragment_path;
+mod guarantee;
 mod inbound;
 mod local;
 mod notes;

@@ -27,6 +27,7 @@ use crate::ports::PortTable;
 use crate::pressure::Pressure;
 use crate::redirection::Redirection;
 use crate::redirection::RedirectionId;
+use crate::reserve::reservations;
 use crate::route::RouteTable;
 use crate::rules::FilterBook;
 use crate::rules::Hits;
@@ -155,6 +156,8 @@ pub(crate) struct PoolFacts {
     pub(crate) blocks: Option<BlockFacts>,
     /// Ports of each subscriber's slice in a deterministic pool; 0 in any other.
     pub(crate) slice_ports: u16,
+    /// Ports of each of its addresses that are set aside for what is guaranteed to subscribers.
+    pub(crate) set_aside: [u32; Protocol::COUNT],
 }
 
 /// What the packet path needs of a pool's blocks.
@@ -276,6 +279,7 @@ impl Shared {
         let (mut open, mut members) = (Vec::new(), Vec::new());
         let mut pools = Vec::with_capacity(pool_count * 2);
         let mut formulas = Vec::with_capacity(pool_count);
+        let reserved = reservations(&settings)?;
         for (id, pool) in (0..).map(PoolId).zip(all_pools()) {
             // Pools that were removed give nothing out any more.
             let formula = if id.index() < settings.pools.len() { Formula::of(pool) } else { Ok(None) };
@@ -287,12 +291,22 @@ impl Shared {
                 slot.is_some_and(|slot| slot.pool == id && slot.closed.is_none())
             };
             open.extend(members[first_member..].iter().copied().filter(is_open));
-            pools.push(PoolFacts {
+            let mut facts = PoolFacts {
                 first: first as u32,
                 count: (open.len() - first) as u32,
                 first_member: first_member as u32,
                 ..PoolFacts::new(pool, id, formula.as_ref())
-            });
+            };
+            // Elsewhere the mode of the pool says what each has.
+            if facts.gives_single_ports() && facts.pooling == Pooling::Paired && !facts.one_to_one {
+                let each = reserved.get(id.index()).copied().unwrap_or_default();
+                let each = each.of_each_address(u64::from(facts.count));
+                facts.set_aside = each.map(|ports| u32::try_from(ports).unwrap_or(u32::MAX));
+            }
+            if facts.is_guarded() {
+                ports.prepare_guard().map_err(|source| BuildError::Memory { table: "guaranteed ports", source })?;
+            }
+            pools.push(facts);
             formulas.push(formula);
         }
         // Addresses that are closed have the facts of their pool, but for that.
@@ -734,7 +748,14 @@ impl PoolFacts {
             },
             // A formula has fewer ports in a slice than there are.
             slice_ports: formula.map_or(0, |formula| formula.slice_ports() as u16),
+            set_aside: [0; Protocol::COUNT],
         }
+    }
+
+    /// Whether ports are guaranteed to some of its subscribers.
+    #[inline]
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.set_aside != [0; Protocol::COUNT]
     }
 
     /// Whether each mapping takes any free port.

@@ -79,6 +79,12 @@ pub(crate) struct Account {
     offences: u32,
     /// Of an offender: when its penalty began, in seconds.
     penalty_since_s: u32,
+    /// Where ports are pledged to it, by index.
+    pledged_at: u32,
+    /// How many, by protocol.
+    pledged: [u16; Protocol::COUNT],
+    /// How many of these it uses.
+    within: [u16; Protocol::COUNT],
     /// The first offence that counts.
     first_offence: Micros48,
     /// The latest one.
@@ -122,6 +128,58 @@ impl Account {
         if let Some(position) = Account::CAUSES.iter().position(|known| *known == cause) {
             self.refused[position] = self.refused[position].saturating_add(1);
         }
+    }
+
+    /// Where ports are pledged to it, if any are.
+    pub(crate) fn pledged_at(&self) -> AddressIndex {
+        AddressIndex(self.pledged_at)
+    }
+
+    /// Ports pledged to it.
+    pub(crate) fn pledge(&self) -> [u32; Protocol::COUNT] {
+        self.pledged.map(u32::from)
+    }
+
+    /// Whether any are.
+    pub(crate) fn has_pledge(&self) -> bool {
+        self.pledged != [0; Protocol::COUNT]
+    }
+
+    /// Whether they are at this address.
+    pub(crate) fn is_pledged(&self, address: AddressIndex) -> bool {
+        self.has_pledge() && self.pledged_at == address.0
+    }
+
+    /// Ports of its pledge in use.
+    pub(crate) fn within(&self) -> [u32; Protocol::COUNT] {
+        self.within.map(u32::from)
+    }
+
+    /// Whether any are.
+    pub(crate) fn uses_pledge(&self) -> bool {
+        self.within != [0; Protocol::COUNT]
+    }
+
+    /// Whether its pledge at this address is not used up.
+    pub(crate) fn has_left(&self, address: AddressIndex, protocol: Protocol) -> bool {
+        let p = protocol.index();
+        self.is_pledged(address) && self.within[p] < self.pledged[p]
+    }
+
+    /// Takes notice of what is pledged to it. A port has 16 bits, so that the numbers fit.
+    pub(crate) fn set_pledge(&mut self, address: AddressIndex, ports: [u32; Protocol::COUNT]) {
+        self.pledged_at = address.0;
+        self.pledged = ports.map(|number| u16::try_from(number).unwrap_or(u16::MAX));
+    }
+
+    pub(crate) fn count_within(&mut self, protocol: Protocol) {
+        self.within[protocol.index()] += 1;
+    }
+
+    pub(crate) fn uncount_within(&mut self, protocol: Protocol) {
+        let within = &mut self.within[protocol.index()];
+        debug_assert!(*within > 0, "each port of a pledge was counted");
+        *within = within.saturating_sub(1);
     }
 
     /// One offence more. One that comes after the time that counts is the first again.

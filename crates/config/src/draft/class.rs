@@ -7,8 +7,10 @@ use toml_edit::Array;
 use toml_edit::Item;
 
 use crate::draft::limits::limits;
+use crate::draft::limits::per_protocol;
 use crate::draft::name;
 use crate::draft::pool::vrfs;
+use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
 use crate::section::Section;
@@ -21,6 +23,8 @@ pub(crate) struct ClassDraft {
     /// None named: of all VRFs.
     pub(crate) vrfs: Vec<Placed<String>>,
     pub(crate) limits: SubscriberLimits,
+    /// Where the file says what is guaranteed to its subscribers.
+    pub(crate) reserved_ports: Place,
     pub(crate) penalty: Option<PenaltyDraft>,
 }
 
@@ -67,11 +71,13 @@ impl ClassDraft {
             report.fault(&section.place_of("subscribers", report), "is empty, so that nobody is in it", "[]", remedy);
         }
         let vrfs = vrfs(section, report);
+        let reserved_ports = per_protocol(section, "reserved_ports", report).map(Option::unwrap_or_default);
         ClassDraft {
             name: name(section, report),
             subscribers,
             vrfs,
-            limits: limits(section, common, report),
+            limits: SubscriberLimits { reserved_ports, ..limits(section, common, report) },
+            reserved_ports: section.place_of("reserved_ports", report),
             penalty: PenaltyDraft::read(section, report),
         }
     }

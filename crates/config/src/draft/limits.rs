@@ -76,7 +76,7 @@ fn rate(section: &Section, rate: &str, burst: &str, common: Option<Rate>, report
 }
 
 /// One number for all protocols, or a table with a number for some.
-fn per_protocol(section: &Section, name: &str, report: &mut Report) -> [Option<u32>; Protocol::COUNT] {
+pub(crate) fn per_protocol(section: &Section, name: &str, report: &mut Report) -> [Option<u32>; Protocol::COUNT] {
     let Some(item) = section.item(name) else { return [None; Protocol::COUNT] };
     let whole = section.place_of(name, report);
     let Some(table) = item.as_table_like() else {

@@ -135,6 +135,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         new_mappings: rate(10, 50),
         new_sessions: rate(30, 60),
         threshold: threshold(75, 50),
+        reserved_ports: [0; 3],
         penalty: None,
     };
     assert_eq!(nat.subscriber, subscriber);
@@ -146,6 +147,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         new_mappings: rate(1_000, 2_000),
         new_sessions: rate(30, 90),
         threshold: threshold(90, 60),
+        reserved_ports: [0; 3],
         penalty: Some(Penalty {
             pool: PoolId(2),
             refusals: 500,
@@ -154,7 +156,9 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         }),
     };
     let sensors = SubscriberLimits { ports_max: [4; 3], new_sessions: rate(1, 1), ..subscriber };
-    assert_eq!(nat.classes.iter().map(|class| class.limits).collect::<Vec<_>>(), [business, sensors]);
+    let by_formula = SubscriberLimits { reserved_ports: [100, 200, 0], ..subscriber };
+    let limits: Vec<_> = nat.classes.iter().map(|class| class.limits).collect();
+    assert_eq!(limits, [business, by_formula, sensors]);
     assert_eq!((nat.classes[0].name.as_str(), nat.classes[0].subscribers.len()), ("business", 2));
     let port_timeouts: Vec<_> = nat.port_timeouts.iter().map(|it| (it.protocol, it.ports.clone(), it.idle)).collect();
     let expected =

@@ -22,7 +22,7 @@ impl Shard {
             return None;
         }
         let first = match facts.selection {
-            Selection::LeastUsed if facts.blocks.is_none() => {
+            Selection::LeastUsed if facts.blocks.is_none() && !facts.is_guarded() => {
                 let open = self.shared.choices(facts);
                 return self.shared.ports.choose_address(open, key.protocol, class, &mut self.random);
             }
@@ -65,6 +65,9 @@ impl Shard {
         key: &InternalKey,
         class: PortClass,
     ) -> bool {
+        if facts.is_guarded() {
+            return self.has_room_beside_guarantees(facts, address, key);
+        }
         let ports = &self.shared.ports;
         match facts.blocks {
             Some(blocks) => {

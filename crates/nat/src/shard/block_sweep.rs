@@ -1,7 +1,6 @@
 //! Returns blocks in which nothing is in use: looks at so many subscribers a call.
 
 use super::Shard;
-use super::port_choice::UNPAIRED;
 use crate::blocks::Block;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -153,10 +152,8 @@ impl Shard {
 
     /// Removes a subscriber that has neither mapping nor block any more.
     fn forget_idle_subscriber(&mut self, slot: u32) {
-        if let Some(paired) = self.subscribers.remove_if_idle(slot)
-            && paired != UNPAIRED
-        {
-            self.shared.ports.unpair(paired);
+        if let Some(paired) = self.subscribers.remove_if_idle(slot) {
+            self.part_with(slot, paired);
         }
     }
 }

@@ -316,7 +316,15 @@ impl Shard {
         }
         let (address, protocol) = (group.address(), group.protocol());
         let (ports, workers) = (&self.shared.ports, self.shared.workers());
-        let port = ports.allocate(address, protocol, class, None, self.worker, workers, &mut self.random)?;
+        let facts = *self.shared.facts(address);
+        if facts.is_guarded() {
+            self.take_of_the_rest(&facts, address, protocol).ok()?;
+        }
+        let port = ports.allocate(address, protocol, class, None, self.worker, workers, &mut self.random);
+        if facts.is_guarded() {
+            self.settle_the_rest(address, protocol, port);
+        }
+        let port = port?;
         match self.shared_ports.add(group, port, now) {
             Ok(slot) => {
                 self.shared.ports.publish(address, protocol, port, self.worker, MappingIndex::SHARED);
@@ -331,10 +339,8 @@ impl Shard {
 
     /// One flow of a subscriber less; with the last of all it has, the subscriber goes.
     fn uncount_flow(&mut self, subscriber: u32) {
-        if let Some(paired) = self.subscribers.uncount_flow(subscriber)
-            && paired != UNPAIRED
-        {
-            self.shared.ports.unpair(paired);
+        if let Some(paired) = self.subscribers.uncount_flow(subscriber) {
+            self.part_with(subscriber, paired);
         }
     }
 

@@ -544,8 +544,12 @@ impl Shard {
         }
         let paired = self.paired_address(account.realm, source);
         let paired = paired.filter(|address| is_own && self.shared.pool_of(*address) == pool);
+        let known = self.subscribers.find(account.realm, source);
         let free = |address: AddressIndex| {
             let ports = &self.shared.ports;
+            if facts.is_guarded() {
+                return self.left_beside_guarantees(known, facts, address, key);
+            }
             u64::from(ports.available(address, protocol).saturating_sub(ports.used(address, protocol)))
         };
         if let Some(address) = paired {

@@ -7,7 +7,6 @@
 //! The short way of new mappings leaves offenders to the long one, so that nobody else pays.
 
 use super::Shard;
-use super::port_choice::UNPAIRED;
 use super::sweep::budget;
 use crate::event::Cause;
 use crate::event::Event;
@@ -130,10 +129,8 @@ impl Shard {
             }
             self.release_if_quiet(now, slot);
             // One that has nothing left stayed only because of its penalty.
-            if let Some(paired) = self.subscribers.remove_if_idle(slot)
-                && paired != UNPAIRED
-            {
-                self.shared.ports.unpair(paired);
+            if let Some(paired) = self.subscribers.remove_if_idle(slot) {
+                self.part_with(slot, paired);
             }
         }
     }

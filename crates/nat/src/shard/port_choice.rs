@@ -5,8 +5,10 @@ use crate::mapping::InternalKey;
 use crate::ports::Parity;
 use crate::ports::PortAim;
 use crate::ports::PortClass;
+use crate::ports::Share;
 use crate::settings::Pooling;
 use crate::shared::PoolFacts;
+use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
@@ -36,7 +38,29 @@ impl Shard {
         if paired != UNPAIRED {
             self.shared.ports.pair(paired);
         }
+        if facts.is_guarded() {
+            self.find_room_for_pledge(slot, key, pool, facts, class);
+        }
         Ok(slot)
+    }
+
+    /// Pledges a new subscriber its ports; others may have been faster at the address that was chosen.
+    fn find_room_for_pledge(
+        &mut self,
+        slot: u32,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) {
+        for _ in 0..ARBITRARY_ATTEMPTS {
+            let paired = AddressIndex(self.subscribers.get(slot).paired);
+            if self.pledge(slot, facts, paired) {
+                return;
+            }
+            let Ok(next) = self.address_for(key, pool, facts, class) else { return };
+            self.pair_with(slot, pool, next);
+        }
     }
 
     /// The address a subscriber is to be paired with: that of his slice, or one with room.
@@ -71,11 +95,8 @@ impl Shard {
 
     /// Removes a subscriber that was entered for a mapping that could not be made.
     pub(super) fn forget_subscriber_if_new(&mut self, subscriber: u32, is_new: bool) {
-        if is_new
-            && let Some(paired) = self.subscribers.remove_if_idle(subscriber)
-            && paired != UNPAIRED
-        {
-            self.shared.ports.unpair(paired);
+        if is_new && let Some(paired) = self.subscribers.remove_if_idle(subscriber) {
+            self.part_with(subscriber, paired);
         }
     }
 
@@ -98,6 +119,9 @@ impl Shard {
         let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
         if !facts.gives_single_ports() {
             return self.take_own_port(now, key, facts, parity, subscriber, aim);
+        }
+        if facts.is_guarded() {
+            return self.take_port_beside_guarantees(key, facts, class, parity, subscriber);
         }
         let paired = AddressIndex(self.subscribers.get(subscriber).paired);
         if let Some(aim) = aim.filter(|_| paired != UNPAIRED)
@@ -159,20 +183,40 @@ impl Shard {
             Pooling::Arbitrary => self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?,
             Pooling::Paired => own.ok_or(Verdict::PortsExhausted)?,
         };
+        if facts.is_guarded() {
+            self.take_of_the_rest(facts, address, key.protocol)?;
+        }
+        let mut taken = None;
         for wanted in [parity, None] {
             let (ports, workers) = (&self.shared.ports, self.shared.workers());
-            let taken = ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random);
-            if let Some(port) = taken {
-                return Ok((address, port));
+            taken = ports.allocate(address, key.protocol, class, wanted, self.worker, workers, &mut self.random);
+            if taken.is_some() {
+                break;
             }
         }
-        Err(Verdict::PortsExhausted)
+        if facts.is_guarded() {
+            self.settle_the_rest(address, key.protocol, taken);
+        }
+        taken.map(|port| (address, port)).ok_or(Verdict::PortsExhausted)
     }
 
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
     #[inline]
     pub(super) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
-        self.shared.ports.release_vacant(address, protocol, port);
+        let ports = &self.shared.ports;
+        let Some(guard) = ports.guard() else { return ports.release_vacant(address, protocol, port) };
+        // Unmarked before somebody else can have it, and given back to the rest when it is free.
+        let was_beyond = guard.unmark(address, protocol, port, Share::Beyond);
+        ports.release_vacant(address, protocol, port);
+        if was_beyond {
+            guard.give_back(address, protocol);
+        }
+    }
+
+    /// Gives a port back that was taken for a mapping which could not be made.
+    pub(super) fn give_back_unused(&mut self, subscriber: u32, address: AddressIndex, protocol: Protocol, port: u16) {
+        self.leave_guarantee(subscriber, address, protocol, port, Duration::ZERO);
+        self.give_back_port(address, protocol, port);
     }
 }
 

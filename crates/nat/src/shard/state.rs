@@ -4,7 +4,6 @@ use core::net::Ipv4Addr;
 
 use super::Foresight;
 use super::Shard;
-use super::port_choice::UNPAIRED;
 use super::port_choice::port_class;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
@@ -305,13 +304,13 @@ impl Shard {
         };
         let external = Endpoint::new(self.shared.address(address), port);
         let Some(index) = self.mappings.insert(key, subscriber, external, now) else {
-            self.give_back_port(address, key.protocol, port);
+            self.give_back_unused(subscriber, address, key.protocol, port);
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         };
         if self.outbound.insert(foresight.hash, index.0).is_err() {
             self.mappings.remove(index.0);
-            self.give_back_port(address, key.protocol, port);
+            self.give_back_unused(subscriber, address, key.protocol, port);
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         }
@@ -346,12 +345,11 @@ impl Shard {
         let was_there = self.outbound.remove(hash, index);
         debug_assert!(was_there, "every mapping is in the outbound table");
         if let Some((address, rest)) = retired {
+            let rest = self.leave_guarantee(subscriber, address, key.protocol, external.port, rest);
             self.retire_port(now, address, key.protocol, external.port, rest);
         }
-        if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol)
-            && paired != UNPAIRED
-        {
-            self.shared.ports.unpair(paired);
+        if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol) {
+            self.part_with(subscriber, paired);
         }
         self.watch_blocks(subscriber);
         self.counters.mappings_removed[key.protocol.index()] += 1;

@@ -11,6 +11,7 @@ use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
 use crate::settings::Settings;
+use crate::shared::BlockFacts;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::PoolId;
@@ -85,7 +86,11 @@ impl Shard {
             // What is leased is nobody else's, used or not.
             let leased = if facts.blocks.is_some() { self.shared.ports.ports_leased(address) } else { 0 };
             watch.used += u64::from(self.shared.ports.used(address, watch.protocol).max(leased));
-            watch.total += u64::from(self.shared.ports.available(address, watch.protocol));
+            let offered = self.shared.ports.available(address, watch.protocol);
+            // Query identifiers are not bound to the pool's range, but to blocks where there are any.
+            let in_blocks = |blocks: BlockFacts| u32::from(blocks.last - blocks.first) + 1;
+            let blocks = facts.blocks.filter(|_| facts.slice_ports == 0);
+            watch.total += u64::from(blocks.map_or(offered, |blocks| offered.min(in_blocks(blocks))));
             watch.address += 1;
         }
         if watch.address >= facts.count {

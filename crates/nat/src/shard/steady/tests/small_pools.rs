@@ -366,7 +366,7 @@ proptest! {
         reserved in any::<bool>(),
         mappings_max in 8_u32..80, subscribers_max in 2_u32..8,
         common in limits(), special in limits(), is_limited in any::<bool>(), two_states in any::<bool>(), own_timer in any::<bool>(),
-        penalty in prop::option::of(1_u32..6),
+        penalty in prop::option::of(1_u32..6), guaranteed in prop_oneof![Just(0_u32), 1_u32..6],
     ) {
         let mut settings = settings();
         if is_limited {
@@ -380,7 +380,7 @@ proptest! {
                 window: Duration::from_secs(1),
                 release: Duration::from_secs(2),
             });
-            let special = SubscriberLimits { penalty, ..special };
+            let special = SubscriberLimits { penalty, reserved_ports: [guaranteed; 3], ..special };
             settings.classes = vec![Class { name: "special".into(), subscribers, realms: vec![], limits: special }];
         }
         if two_states {
@@ -420,6 +420,13 @@ proptest! {
             let mut later = now + Duration::from_secs(1_000_000);
             for _ in 0..2_000 { bed.shard.maintain(later, &mut bed.caught); later = later + Duration::from_secs(1); }
             prop_assert!(bed.shard.is_empty());
+            if let Some(guard) = bed.shard.shared().ports.guard() {
+                for address in (0..bed.shard.shared().address_count() as u32).map(AddressIndex) {
+                    for protocol in Protocol::ALL {
+                        prop_assert_eq!((guard.taken(address, protocol), guard.pledged(address, protocol)), (0, 0));
+                    }
+                }
+            }
             check(bed);
         }
     }
