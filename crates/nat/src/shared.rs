@@ -231,7 +231,7 @@ impl Shared {
         let ports = PortTable::with_room(&specs, settings.limits.external_addresses_max as usize);
         let ports = ports.map_err(|source| BuildError::Memory { table: "external ports", source })?;
         let ports = Arc::new(if workers == 1 { ports.for_one_worker() } else { ports });
-        Shared::compile(settings, workers, slots, ports, 0)
+        Shared::compile(settings, workers, slots, ports, 0, None)
     }
 
     /// Compiles what follows this under other settings, for the same workers and on the same port table. Nothing is changed
@@ -250,9 +250,7 @@ impl Shared {
             maximum: places,
         })?;
         let generation = self.generation.wrapping_add(1);
-        let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), generation)?;
-        // Sessions that the filters before have stamped are judged anew.
-        next.filters = FilterBook::new(&next.settings.filters, self.workers, Some(&self.filters))?;
+        let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), generation, Some(self))?;
         next.rehashes_sessions = self.addresses().any(|(place, _)| {
             let next = next.slot(place).map(|_| next.facts(place));
             next.is_some_and(|next| {
@@ -270,6 +268,7 @@ impl Shared {
         slots: Slots,
         ports: Arc<PortTable>,
         generation: u32,
+        before: Option<&Shared>,
     ) -> Result<Shared, BuildError> {
         let all_pools = || settings.pools.iter().chain(&slots.removed_pools);
         let pool_count = settings.pools.len() + slots.removed_pools.len();
@@ -352,9 +351,13 @@ impl Shared {
             next_hops,
             pressure: Pressure::default(),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
-            rules: RuleBook::new(&settings.rules, workers)?,
+            rules: match before {
+                Some(before) => RuleBook::successor(&settings.rules, workers, &before.rules)?,
+                None => RuleBook::new(&settings.rules, workers)?,
+            },
             passes: passes(&settings, workers)?,
-            filters: FilterBook::new(&settings.filters, workers, None)?,
+            // Sessions that other filters have stamped are judged anew.
+            filters: FilterBook::new(&settings.filters, workers, before.map(|before| &before.filters))?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,
             settings,

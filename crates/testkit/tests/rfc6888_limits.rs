@@ -377,15 +377,15 @@ fn quotas_are_exact_under_churn_on_any_number_of_workers() {
                 1..=4 => build::tcp(internal, remote, Flags::SYN).build(),
                 _ => build::udp(internal, remote).build(),
             };
-            let refused = |bed: &Bed| {
-                (bed.count(Verdict::SubscriberPortQuota), bed.count(Verdict::SubscriberSessionQuota))
-            };
+            let refused =
+                |bed: &Bed| (bed.count(Verdict::SubscriberPortQuota), bed.count(Verdict::SubscriberSessionQuota));
             let before = refused(&bed);
             bed.inside(&packet);
             let after = refused(&bed);
             if after != before {
                 // Whoever is refused has all of it, and not one less.
-                let view = bed.subscribers().into_iter().find(|view| view.address == subscriber).expect("has something");
+                let view =
+                    bed.subscribers().into_iter().find(|view| view.address == subscriber).expect("has something");
                 let limits = if view.class == 0 { &common } else { &classes[usize::from(view.class) - 1].limits };
                 let protocol = match packet[9] {
                     1 => Protocol::Icmp,

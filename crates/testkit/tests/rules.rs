@@ -368,3 +368,43 @@ fn other_protocols_pass_in_the_realm_of_their_rule() {
     assert_eq!((bed.count(Verdict::Passed), bed.count(Verdict::DestinationNotPool)), (1, 1));
     assert_eq!(bed.shared().passes().at(1).map(|(_, _, hits)| hits), Some(1));
 }
+
+#[test]
+fn each_part_of_a_match_narrows_it_and_the_first_of_equal_rules_wins() {
+    let exact = Match {
+        realm: Some(RealmId(0)),
+        protocol: Some(17),
+        source: Prefix::host(I1),
+        destination: Prefix::host(E1),
+        source_ports: PortRange { first: 5_000, last: 5_009 },
+        destination_ports: PortRange { first: 50, last: 59 },
+    };
+    let rules = two_pools()
+        .rule(Match { realm: Some(RealmId(1)), ..exact }, by_pool(0))
+        .rule(exact, RuleAction::Drop)
+        // Of the same packets and more: those that the rule before has left.
+        .rule(Match { destination_ports: PortRange { first: 55, last: 65 }, ..exact }, by_pool(1));
+    for workers in [1, 3] {
+        let mut bed = Bed::new(rules.clone()).workers(workers).steering(Steering::Random);
+        for (internal, remote) in
+            [(at(I1, 5_000), at(E1, 50)), (at(I1, 5_009), at(E1, 59)), (at(I1, 5_005), at(E1, 55))]
+        {
+            bed.inside(&build::udp(internal, remote).build());
+            bed.assert_silent();
+        }
+        assert_eq!(hits(&bed), [0, 3, 0]);
+        assert!(OTHER.contains(bed.open_udp(at(I1, 5_001), at(E1, 60)).ip()), "the second of the two");
+        // One step outside of each part.
+        for (internal, remote) in [
+            (at(I1, 4_999), at(E1, 50)),
+            (at(I1, 5_010), at(E1, 50)),
+            (at(I1, 5_002), at(E1, 49)),
+            (at(I2, 5_000), at(E1, 50)),
+            (at(I1, 5_003), at(E2, 50)),
+        ] {
+            assert!(POOL.contains(bed.open_udp(internal, remote).ip()), "{internal} to {remote}");
+        }
+        bed.connect(at(I1, 5_004), at(E1, 50));
+        assert_eq!(hits(&bed), [0, 3, 1]);
+    }
+}

@@ -62,6 +62,9 @@ pub struct RuleBook {
     passes: bool,
 }
 
+/// Rules of a list that are changed one by one in the search there is; with more it is made anew.
+const CHANGES_MAX: usize = 1_000;
+
 /// Memory of a rule in a search, and of what is known about it by number; measured with rules as operators write them.
 const SEARCH_BYTES: u64 = 112;
 
@@ -70,6 +73,43 @@ impl RuleBook {
     pub(crate) fn bytes_for(rules: usize, workers: usize) -> u64 {
         let each = SEARCH_BYTES + size_of::<Rule>() as u64 + size_of::<RuleAction>() as u64 + 8 * workers as u64;
         rules as u64 * each
+    }
+
+    /// The book that follows `before`. Where few rules differ, one piece of the list long, its search is that one with changes, and
+    /// shares the rest with it; otherwise it is made anew.
+    ///
+    /// # Errors
+    /// [`RuleSetError`] when memory is short or there are too many.
+    pub(crate) fn successor(rules: &[Rule], workers: usize, before: &RuleBook) -> Result<RuleBook, RuleSetError> {
+        let is_same =
+            |old: usize, new: usize| before.rule_at(old).zip(rules.get(new)).is_some_and(|(old, new)| old == *new);
+        let (old_count, new_count) = (before.set.len(), rules.len());
+        let shorter = old_count.min(new_count);
+        let start = (0..shorter).take_while(|at| is_same(*at, *at)).count();
+        let end = (1..=shorter - start).take_while(|back| is_same(old_count - back, new_count - back)).count();
+        let (old, new) = (old_count - start - end, new_count - start - end);
+        if old + new > CHANGES_MAX {
+            return RuleBook::new(rules, workers);
+        }
+        let (mut set, mut actions) = (before.set.clone(), before.actions.clone());
+        for (at, rule) in rules.iter().enumerate().skip(start).take(new) {
+            let id =
+                if at < start + old { set.replace(at, &rule.matches)? } else { Some(set.insert(at, &rule.matches)?) };
+            let Some(id) = id else { return RuleBook::new(rules, workers) };
+            actions.resize(actions.len().max(id.index() + 1), rule.action);
+            actions[id.index()] = rule.action;
+        }
+        for _ in new..old {
+            set.remove(start + new)?;
+        }
+        let passes = rules.iter().any(|rule| rule.action == RuleAction::NoTranslation);
+        Ok(RuleBook { hits: Hits::new(workers, set.number_count()), set, actions, passes })
+    }
+
+    /// The rule at a position in the order.
+    fn rule_at(&self, position: usize) -> Option<Rule> {
+        let (id, matches) = self.set.at(position)?;
+        Some(Rule { matches: *matches, action: *self.actions.get(id.index())? })
     }
 
     pub(crate) fn new(rules: &[Rule], workers: usize) -> Result<RuleBook, RuleSetError> {
@@ -191,14 +231,15 @@ impl FilterBook {
             let matches: Vec<_> = positions.iter().map(|position| filters[*position as usize].matches).collect();
             Ok((RuleSet::new(&matches)?, positions))
         };
+        let unchanged = before.filter(|before| before.filters == filters);
         let stamp = match before {
             None => u8::from(!filters.is_empty()),
             Some(before) if before.filters == filters => before.stamp,
             Some(before) => before.stamp % STAMPS + 1,
         };
         Ok(FilterBook {
-            out: of(|filter| filter.out)?,
-            back: of(|filter| filter.back)?,
+            out: unchanged.map_or_else(|| of(|filter| filter.out), |before| Ok(before.out.clone()))?,
+            back: unchanged.map_or_else(|| of(|filter| filter.back), |before| Ok(before.back.clone()))?,
             logs: filters.iter().any(|filter| filter.log),
             filters: filters.to_vec(),
             hits: Hits::new(workers, filters.len()),

@@ -6,6 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::settings::Rule;
+use crate::settings::RuleAction;
 use crate::types::Prefix;
 use crate::types::RealmId;
 
@@ -179,6 +181,41 @@ proptest! {
         if one.matches(&key) {
             prop_assert!(one.overlaps(&other) && other.overlaps(&one));
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_book_that_follows_another_is_as_one_made_anew(
+        mut rules in vec((rule(), any::<bool>()), 0..60), changes in vec((change(), any::<bool>()), 0..6),
+        others in vec(key(), 0..60),
+    ) {
+        let compiled = |rules: &[(Match, bool)]| -> Vec<Rule> {
+            let action = |drops: bool| if drops { RuleAction::Drop } else { RuleAction::NoTranslation };
+            rules.iter().map(|(matches, drops)| Rule { matches: *matches, action: action(*drops) }).collect()
+        };
+        let before = RuleBook::new(&compiled(&rules), 2).expect("memory");
+        let keys: Vec<RuleKey> = rules.iter().map(|(rule, _)| rule.first()).chain(others).collect();
+        for (change, drops) in changes {
+            match change {
+                Change::Insert(at, rule) => rules.insert(at.min(rules.len()), (rule, drops)),
+                Change::Remove(at) if at < rules.len() => drop(rules.remove(at)),
+                Change::Replace(at, rule) if at < rules.len() => rules[at] = (rule, drops),
+                Change::Remove(_) | Change::Replace(..) => {}
+            }
+        }
+        let rules = compiled(&rules);
+        let book = RuleBook::successor(&rules, 2, &before).expect("memory");
+        for key in keys {
+            let expected = rules.iter().find(|rule| rule.matches.matches(&key)).map(|rule| rule.action);
+            let ruling = book.ruling(&key);
+            prop_assert_eq!(ruling.rule.map(|_| ruling.action), expected);
+        }
+        for (position, rule) in rules.iter().enumerate() {
+            let (matches, action, hits) = book.at(position).expect("a rule");
+            prop_assert_eq!((*matches, action, hits), (rule.matches, rule.action, 0));
+        }
+        prop_assert_eq!(book.set().len(), rules.len());
     }
 }
 
