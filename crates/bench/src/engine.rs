@@ -227,6 +227,11 @@ pub enum BenchError {
     Worker,
 }
 
+/// Ports that may rest beside so many sessions: as many as by default in a configuration.
+fn held_ports(sessions: u64) -> u32 {
+    Limits::held_ports_for(u32::try_from(sessions).unwrap_or(u32::MAX))
+}
+
 /// What an engine is told that is to hold these sessions.
 pub(crate) fn settings(options: &Options) -> Settings {
     let per_protocol = options.sessions.div_ceil(2);
@@ -234,7 +239,11 @@ pub(crate) fn settings(options: &Options) -> Settings {
     let room = if options.mode == Mode::Mixed { per_protocol + per_protocol / 4 + CHURN_ROOM } else { per_protocol };
     // And for the ports of those that have run out, which rest.
     let workers = options.workers as u64;
-    let resting = if options.mode == Mode::Mixed { workers * u64::from(Limits::default().held_ports_max) } else { 0 };
+    let resting = if options.mode == Mode::Mixed {
+        workers * u64::from(held_ports(options.sessions.div_ceil(workers)))
+    } else {
+        0
+    };
     // When all sessions are new, hardly more ports than they need, so that they run short.
     let (addresses, ports) = match options.mode {
         Mode::New if options.allocation == Ports::Ports => {
@@ -278,6 +287,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
             mappings_max: mappings_max.min(MAPPINGS_MAX) as u32,
             extra_sessions_max: 1_024,
             subscribers_max: (per_worker / MAPPINGS_PER_SUBSCRIBER) as u32 + CHURN_SUBSCRIBERS + 64,
+            held_ports_max: held_ports(per_worker),
             ..Limits::default()
         },
         filters: filters(options.filters),

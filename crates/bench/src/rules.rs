@@ -28,6 +28,8 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use serde::Serialize;
 
+use crate::burst_times::Begun;
+
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -123,7 +125,7 @@ pub fn run(options: &Options) -> Result<Report, RulesError> {
     let line_cycles = time_lines(set.bytes(), options.seconds / 4.0, hz, &mut random)?;
     let bytes_per_rule = set.bytes() as f64 / rules.len() as f64;
     let tables = set.table_count();
-    let changes = time_changes(set, &keys, &mut random)?;
+    let changes = time_changes(set, &keys, hz, &mut random)?;
 
     rules.shuffle(&mut random);
     let shuffled = RuleSet::new(&rules)?;
@@ -314,16 +316,16 @@ fn compare(set: &RuleSet, rules: &[Match], keys: &[RuleKey], count: usize) -> Re
 }
 
 /// Milliseconds of single changes, sorted. Each makes a new set beside the one in use, which is given up only afterwards; that is
-/// part of the time.
-fn time_changes(set: RuleSet, keys: &[RuleKey], random: &mut SmallRng) -> Result<Vec<f64>, RulesError> {
+/// part of the time. What it was off its core for is not.
+fn time_changes(set: RuleSet, keys: &[RuleKey], hz: f64, random: &mut SmallRng) -> Result<Vec<f64>, RulesError> {
     let mut times = Vec::new();
     let mut used = set;
     let mut timed = |used: &mut RuleSet, change: &dyn Fn(&mut RuleSet) -> Result<Option<RuleId>, RuleSetError>| {
-        let before = Instant::now();
+        let begun = Begun::now();
         let mut next = used.clone();
         change(&mut next)?;
         *used = next;
-        times.push(before.elapsed().as_secs_f64() * 1e3);
+        times.push(begun.own_cycles(hz) / hz * 1e3);
         Ok::<_, RulesError>(())
     };
     for (turn, key) in keys.iter().take(CHANGES).enumerate() {

@@ -796,7 +796,10 @@ const TABLES: &[Key] = &[
     key(
         "held_ports",
         Kind::Integer { min: 0, max: 4_000_000_000, unit: "ports" },
-        Preset::Value("500000"),
+        Preset::Derived {
+            rule: "a sixteenth of `tables.mappings`, at least 65536 and at most 500000",
+            example: "500000",
+        },
         "External ports that rest at once (`pool.reuse_delay`): 8 bytes each. When more would, those that have rested longest \
          are given out early and counted. 0: none rests.",
     ),

@@ -124,6 +124,8 @@ pub(crate) struct ClassFacts {
     new_mappings: BucketRate,
     new_sessions: BucketRate,
     has_marks: bool,
+    /// There is a limit, or a mark, that new mappings have to do with.
+    counts_mappings: bool,
     /// Use of ports and of sessions at which a subscriber is reported, and below which it is no longer: by protocol, then
     /// sessions. The numbers are those of the first above and of the last below.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
@@ -173,6 +175,7 @@ impl ClassFacts {
             new_mappings: BucketRate::new(limits.new_mappings),
             new_sessions: BucketRate::new(limits.new_sessions),
             has_marks: limits.threshold.is_some(),
+            counts_mappings: SubscriberLimits { new_sessions: None, ..*limits } != SubscriberLimits::default(),
             marks: [mark(udp), mark(tcp), mark(icmp), mark(limits.sessions_max)],
             reserved: limits.reserved_ports,
             penalty: limits.penalty,
@@ -183,6 +186,12 @@ impl ClassFacts {
     #[inline]
     pub(crate) fn has_marks(&self) -> bool {
         self.has_marks
+    }
+
+    /// Whether new mappings have to be compared with anything: where not, they are only counted.
+    #[inline(always)]
+    pub(crate) fn counts_mappings(&self) -> bool {
+        self.counts_mappings
     }
 
     /// Whether `subscriber` may have one more mapping of `protocol`, with its first session.

@@ -43,7 +43,7 @@ const PROTOCOL: u8 = 0b0000_0011;
 ///
 /// ```text
 ///   internal  address 32 | port 16 | realm 8 | kind 8           as in a mapping; 0 in a free record
-///   near      address 32 | port 16 | state 8 | spare 8          the remote endpoint as the inside knows it
+///   near      address 32 | port 16 | state 8 | stamp 8          the remote endpoint as the inside knows it
 ///   life      the target's number 16 | end 48
 /// ```
 #[derive(FromZeros)]
@@ -110,6 +110,8 @@ const fn endpoint_word(address: u32, port: u16) -> u64 {
     address as u64 | (port as u64) << 32
 }
 
+/// Where in `near` the stamp of the filters begins.
+const STAMP_SHIFT: u32 = 56;
 /// The bits of `near` that are the endpoint.
 const ENDPOINT: u64 = (1 << 48) - 1;
 
@@ -186,17 +188,29 @@ impl Flow {
         self.life = expires.as_micros().min(INSTANT_MAX) << 16 | self.life & 0xffff;
     }
 
-    /// Whether it is the established flow of this inside five-tuple, and its destination stays.
-    #[inline(always)]
-    pub(crate) fn is_steady_inside(&self, key: &InsideKey) -> bool {
-        let near = key.near | (TcpState::Established as u64) << 48;
-        ((self.internal ^ key.internal) | (self.near ^ near)) == 0 && !self.is_twice()
+    /// The stamp of the filters that permit its packets in both directions; 0: none.
+    #[inline]
+    pub(crate) fn stamp(&self) -> u8 {
+        (self.near >> STAMP_SHIFT) as u8
     }
 
-    /// Whether it is the established flow of this outside five-tuple, and its destination stays.
+    #[inline]
+    pub(crate) fn set_stamp(&mut self, stamp: u8) {
+        self.near = self.near & !(0xff << STAMP_SHIFT) | u64::from(stamp) << STAMP_SHIFT;
+    }
+
+    /// Whether it is the established flow of this inside five-tuple, with this stamp.
     #[inline(always)]
-    pub(crate) fn is_steady_outside(&self, key: &OutsideKey) -> bool {
-        self.is_in_use() && self.outside_key() == *key && self.state() == TcpState::Established && !self.is_twice()
+    pub(crate) fn is_steady_inside(&self, key: &InsideKey, stamp: u8) -> bool {
+        let near = key.near | (TcpState::Established as u64) << 48 | u64::from(stamp) << STAMP_SHIFT;
+        ((self.internal ^ key.internal) | (self.near ^ near)) == 0
+    }
+
+    /// Whether it is the established flow of this outside five-tuple, with this stamp.
+    #[inline(always)]
+    pub(crate) fn is_steady_outside(&self, key: &OutsideKey, stamp: u8) -> bool {
+        let state = (self.near >> 48) as u16 == TcpState::Established as u16 | u16::from(stamp) << 8;
+        self.is_in_use() && state && self.outside_key() == *key
     }
 
     fn inside_key(&self) -> InsideKey {

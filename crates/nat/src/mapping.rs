@@ -13,10 +13,12 @@
 
 use core::hint::select_unpredictable;
 use core::net::Ipv4Addr;
+use core::ops::Range;
 
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
+use mem::prefetch_write;
 use zerocopy::FromZeros;
 
 use crate::tcp::SequenceTracker;
@@ -254,6 +256,13 @@ impl Mapping {
     #[inline]
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
         self.is_in_use() && now < self.expires()
+    }
+
+    /// Whether there is nothing to end here, as far as the record itself says: it is free, or surely not out of date.
+    #[inline(always)]
+    pub(crate) fn is_settled(&self, now: Instant) -> bool {
+        let kind = self.kind();
+        (kind & IN_USE == 0) | ((kind & EXPIRY_IS_BOUND == 0) & (now < self.expires()))
     }
 
     /// Whether the mapping is that of the internal endpoint with this [`InternalKey::word`].
@@ -502,6 +511,23 @@ impl MappingStore {
         for index in self.untouched..self.untouched.saturating_add(count) {
             self.prefetch_write(index);
         }
+    }
+
+    /// Asks for so many records, to be written, as far as there are such.
+    #[inline]
+    pub(crate) fn prefetch_range(&self, range: Range<u32>) {
+        let last = self.records.len();
+        let (first, end) = ((range.start as usize).min(last), (range.end as usize).min(last));
+        for record in &self.records[first..end] {
+            prefetch_write(record);
+        }
+    }
+
+    /// The first of these records that is not [settled](Mapping::is_settled).
+    #[inline]
+    pub(crate) fn next_unsettled(&self, range: Range<u32>, now: Instant) -> Option<u32> {
+        let records = self.records.get(range.start as usize..range.end as usize)?;
+        records.iter().position(|record| !record.is_settled(now)).map(|offset| range.start + offset as u32)
     }
 
     #[inline]

@@ -653,7 +653,7 @@ impl PortTable {
     }
 
     /// Makes the owner of a taken port known to all workers.
-    #[inline]
+    #[inline(always)]
     pub fn publish(
         &self,
         address: AddressIndex,
@@ -894,10 +894,13 @@ fn choose_any((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, r
 /// own (every `workers`-th), if there are as many lines. None when it missed: a line at the edge lies partly outside.
 fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> Option<usize> {
     let scaled = |bound: usize| ((u64::from(number) * bound as u64) >> 32) as usize;
-    let workers = workers.max(1);
+    // Before anything is divided: that takes longer than all the rest.
+    if workers <= 1 {
+        return Some(first + scaled(end - first));
+    }
     let (first_line, end_line) = (first / LINE_WORDS, end.div_ceil(LINE_WORDS));
     let skip = (worker.index() % workers + workers - first_line % workers) % workers;
-    if workers == 1 || first_line + skip >= end_line {
+    if first_line + skip >= end_line {
         return Some(first + scaled(end - first));
     }
     let lines = (end_line - first_line - skip).div_ceil(workers);

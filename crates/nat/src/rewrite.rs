@@ -95,18 +95,56 @@ pub(crate) fn rewrite_headers(
     port: u16,
     identification: Option<u16>,
 ) {
-    let (address_at, port_at) = match end {
-        End::Source => (ip::SOURCE, 20),
-        End::Destination => (ip::DESTINATION, 22),
+    let new = (address, port);
+    let (address_change, port_change) = match end {
+        End::Source => (set_address(header, ip::SOURCE, new), set_port(header, 20, new)),
+        End::Destination => (set_address(header, ip::DESTINATION, new), set_port(header, 22, new)),
     };
-    let half = |header: &[u8; HEADERS], at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
-    let old_address = [header[address_at], header[address_at + 1], header[address_at + 2], header[address_at + 3]];
-    let new_address = address.to_be_bytes();
-    let address_change = WideDelta::of_u32(old_address, new_address);
-    header[address_at..address_at + 4].copy_from_slice(&new_address);
+    settle_checksums(header, is_tcp, address_change, port_change, identification);
+}
 
+/// As [`rewrite_headers`], of both ends at once: address and port of each.
+#[inline(always)]
+pub(crate) fn rewrite_both_ends(
+    header: &mut [u8; HEADERS],
+    is_tcp: bool,
+    source: (u32, u16),
+    destination: (u32, u16),
+    identification: Option<u16>,
+) {
+    let addresses = set_address(header, ip::SOURCE, source).and(set_address(header, ip::DESTINATION, destination));
+    let ports = set_port(header, 20, source).and(set_port(header, 22, destination));
+    settle_checksums(header, is_tcp, addresses, ports, identification);
+}
+
+#[inline(always)]
+fn set_address(header: &mut [u8; HEADERS], at: usize, (address, _): (u32, u16)) -> WideDelta {
+    let old = [header[at], header[at + 1], header[at + 2], header[at + 3]];
+    let new = address.to_be_bytes();
+    header[at..at + 4].copy_from_slice(&new);
+    WideDelta::of_u32(old, new)
+}
+
+#[inline(always)]
+fn set_port(header: &mut [u8; HEADERS], at: usize, (_, port): (u32, u16)) -> WideDelta {
+    let old = [header[at], header[at + 1]];
+    let new = port.to_be_bytes();
+    header[at..at + 2].copy_from_slice(&new);
+    WideDelta::of_u16(old, new)
+}
+
+/// Takes one from the TTL, sets the identification, and makes both checksums fit.
+#[inline(always)]
+fn settle_checksums(
+    header: &mut [u8; HEADERS],
+    is_tcp: bool,
+    addresses: WideDelta,
+    ports: WideDelta,
+    identification: Option<u16>,
+) {
+    let half = |header: &[u8; HEADERS], at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     header[ip::TTL] = header[ip::TTL].wrapping_sub(1);
-    let mut ip_change = address_change.and(WideDelta::DECREMENT);
+    let mut ip_change = addresses.and(WideDelta::DECREMENT);
     if let Some(identification) = identification {
         let old = [header[ip::IDENTIFICATION], header[ip::IDENTIFICATION + 1]];
         let new = identification.to_be_bytes();
@@ -116,12 +154,9 @@ pub(crate) fn rewrite_headers(
     let checksum = ip_change.apply(half(header, ip::CHECKSUM));
     header[ip::CHECKSUM..ip::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
 
-    let old_port = [header[port_at], header[port_at + 1]];
-    let new_port = port.to_be_bytes();
-    header[port_at..port_at + 2].copy_from_slice(&new_port);
     let checksum_at = select_unpredictable(is_tcp, 36, 26);
     let old = half(header, checksum_at);
-    let new = address_change.and(WideDelta::of_u16(old_port, new_port)).apply(old);
+    let new = addresses.and(ports).apply(old);
     header[checksum_at..checksum_at + 2].copy_from_slice(&new.to_ne_bytes());
     // The protocol is not asked first: it cannot be predicted, while this can.
     if (old == 0) | (new == 0) {

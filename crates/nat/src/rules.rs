@@ -32,6 +32,7 @@ pub(crate) use book::Hits;
 pub(crate) use book::Permits;
 pub use book::RuleBook;
 pub use book::Ruling;
+pub(crate) use book::STAMPS;
 pub use key::Match;
 pub use key::PortRange;
 pub use key::RuleKey;

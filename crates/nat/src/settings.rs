@@ -512,6 +512,18 @@ pub struct Limits {
     pub external_addresses_max: u32,
 }
 
+impl Limits {
+    /// Ports that may rest unless the operator says otherwise, for tables of so many mappings: they are to cost little beside the
+    /// mappings themselves.
+    pub const fn held_ports_for(mappings_max: u32) -> u32 {
+        match mappings_max / 16 {
+            0..65_536 => 65_536,
+            share @ 65_536..500_000 => share,
+            _ => 500_000,
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -523,7 +535,7 @@ impl Default for Limits {
             fragmented_datagrams_max: 4_096,
             fragments_held_max: 1_024,
             unsolicited_syns_max: 4_096,
-            held_ports_max: 500_000,
+            held_ports_max: Limits::held_ports_for(1_000_000),
             external_addresses_max: 0,
         }
     }

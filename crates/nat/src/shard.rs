@@ -78,6 +78,7 @@ mod port_choice;
 mod port_rest;
 mod rules;
 mod show;
+mod stamps;
 mod state;
 mod steady;
 mod sweep;
@@ -119,6 +120,7 @@ pub struct Shard {
     lifetimes: Timers,
     watch: watch::Watch,
     timers: SteadyTimers,
+    stamps: stamps::Stamps,
     /// Of the settings, as far as classes of subscribers go: see `admission`.
     class_epoch: u8,
     /// Never take the short way.
@@ -212,6 +214,7 @@ impl Shard {
             lifetimes: Timers::new(shared.settings()),
             watch: watch::Watch::new(shared.settings()),
             class_epoch: admission::FIRST_EPOCH,
+            stamps: stamps::Stamps::new(shared.filters.stamp()),
             timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
             #[cfg(test)]
             long_way_only: false,

@@ -510,7 +510,7 @@ impl Shared {
         self.ports.lookup(index, protocol, port)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn facts(&self, index: AddressIndex) -> &PoolFacts {
         &self.pools[usize::from(self.facts_of[index.index()])]
     }

@@ -95,7 +95,7 @@ impl Timers {
     }
 
     /// The state and lifetime of a new session whose first packet came from `side`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn first(&self, protocol: Protocol, remote_port: u16, side: Side) -> FirstLife {
         // Who comes from outside has no destination port there, and needs no answer.
         let own = if side == Side::Inside { self.own(protocol, remote_port) } else { None };

@@ -168,8 +168,10 @@ fn number(section: &Section, name: &str, report: &mut Report) -> u32 {
 }
 
 fn limits(tables: &Section, subscriber: &Section, report: &mut Report) -> Limits {
+    let mappings_max = number(tables, "mappings", report);
+    let held_ports = tables.integer("held_ports", report).map(|found| u32::try_from(found.value).unwrap_or(u32::MAX));
     Limits {
-        mappings_max: number(tables, "mappings", report),
+        mappings_max,
         extra_sessions_max: number(tables, "extra_sessions", report),
         flows_max: number(tables, "flows", report),
         sessions_per_mapping_max: number(subscriber, "sessions_per_mapping", report),
@@ -177,7 +179,7 @@ fn limits(tables: &Section, subscriber: &Section, report: &mut Report) -> Limits
         fragmented_datagrams_max: number(tables, "fragmented_datagrams", report),
         fragments_held_max: number(tables, "fragments_held", report),
         unsolicited_syns_max: number(tables, "unsolicited_syns", report),
-        held_ports_max: number(tables, "held_ports", report),
+        held_ports_max: held_ports.unwrap_or(Limits::held_ports_for(mappings_max)),
         external_addresses_max: 0,
     }
 }

@@ -113,7 +113,7 @@ impl EventLog {
     }
 
     /// Whether something may be allocated that needs a record.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn may_allocate(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return true };
         self.policy == BackPressure::Drop || ring.room(self.reserved + 2) > self.reserved + 1

@@ -195,8 +195,8 @@ impl Permits {
     pub(crate) const ALL: Permits = Permits { out: true, back: true, is_logged: false };
 }
 
-/// Stamps a record has room for: 1 to this, and 0 for not stamped.
-const STAMPS: u8 = 31;
+/// Different stamps there are: 1 to this, and 0 for not stamped. Records have room for one more, which none of them ever has.
+pub(crate) const STAMPS: u8 = 30;
 
 /// The filters in their order, by direction.
 pub struct FilterBook {

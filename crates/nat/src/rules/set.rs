@@ -11,6 +11,7 @@ use super::mask::Mask;
 use super::persistent::PersistentList;
 use super::plan::plan;
 use super::table::Best;
+use super::table::Bucket;
 use super::table::Table;
 use crate::types::Prefix;
 
@@ -27,6 +28,8 @@ const PRUNE_BITS: u8 = 12;
 const STEPS_MAX: u8 = 4;
 /// Packets whose buckets are waited for at a time.
 const AHEAD: usize = 48;
+/// In the queue of a burst, beside a key's number: what it waits for is the next bucket on its way, not another table.
+const IS_FURTHER: u8 = 0x80;
 /// Distance of two rules' orders at first: so that rules can be put in between. With 2^24 rules orders have 47 bits.
 const ORDER_STEP: u64 = 1 << 23;
 
@@ -54,6 +57,14 @@ pub enum RuleSetError {
 
 /// Rules at most.
 const RULES_MAX: usize = 1 << 24;
+
+/// Keys of a burst that have to look further: what each waits for, and in which tables it may be, that of the bucket first.
+struct Waiting<'a> {
+    buckets: [&'a Bucket; BURST_MAX],
+    tables: [u64; BURST_MAX],
+    queue: [u8; BURST_MAX],
+    queued: usize,
+}
 
 /// Rules in order. See the [module](super). A clone shares everything with the original; changing it costs what is changed.
 #[derive(Clone)]
@@ -196,31 +207,62 @@ impl RuleSet {
 
     /// The first rules that match up to [`BURST_MAX`] keys, into as many places of `found`.
     ///
-    /// A queue of packets whose bucket has been asked for: each is looked at when those before it have been. Whoever has to look
-    /// further (into another table, or along its way) goes to the end of the queue.
+    /// A key's bucket is asked for some keys before it is looked at. That settles nearly all; who has to look further (into another
+    /// table, or along its way) waits in a queue until all have had their first look.
     pub fn lookup_burst(&self, keys: &[RuleKey], found: &mut [Option<RuleId>]) {
-        let mut tables = [0; BURST_MAX];
-        let mut steps = [0_u8; BURST_MAX];
-        let mut best = [Best::NONE; BURST_MAX];
-        let mut buckets = [Table::EMPTY_BUCKET; BURST_MAX];
-        let mut queue = [0_u8; BURST_MAX];
-        let (mut first, mut end, mut begun) = (0_usize, 0_usize, 0);
         let count = keys.len().min(found.len()).min(BURST_MAX);
-        let keys = &keys[..count];
-        loop {
-            while begun < count && end - first < AHEAD {
-                let (i, key) = (begun % BURST_MAX, &keys[begun]);
-                begun += 1;
-                tables[i] = self.tables_for(key);
-                if tables[i] != 0 {
-                    buckets[i] = self.tables[tables[i].trailing_zeros() as usize].aim(key, 0);
-                    queue[end % BURST_MAX] = i as u8;
-                    end += 1;
+        let (keys, found) = (&keys[..count], &mut found[..count]);
+        let mut buckets = [Table::EMPTY_BUCKET; BURST_MAX];
+        let mut tables = [0; BURST_MAX];
+        let mut best = [Best::NONE; BURST_MAX];
+        let mut queue = [0_u8; BURST_MAX];
+        let mut queued = 0;
+        for i in 0..count + AHEAD {
+            if let Some(key) = keys.get(i) {
+                let here = self.tables_for(key);
+                tables[i % BURST_MAX] = here;
+                if let Some(table) = self.tables.get(here.trailing_zeros() as usize) {
+                    buckets[i % BURST_MAX] = table.aim(key, 0);
                 }
             }
-            if first == end {
-                break;
+            let i = i.wrapping_sub(AHEAD);
+            let Some(key) = keys.get(i) else { continue };
+            let here = tables[i % BURST_MAX];
+            let (better, is_further) = buckets[i % BURST_MAX].find(key, Best::NONE);
+            found[i] = better.id();
+            // Tables come with their first rules in order: what is found usually ends the search.
+            let rest = here & here.wrapping_sub(1);
+            let may_be_elsewhere = self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] >= better.rank;
+            if is_further | (rest != 0) & may_be_elsewhere {
+                let next = if is_further { here } else { rest };
+                tables[i % BURST_MAX] = next;
+                best[i % BURST_MAX] = better;
+                buckets[i % BURST_MAX] = self.tables[next.trailing_zeros() as usize].aim(key, u8::from(is_further));
+                queue[queued % BURST_MAX] = i as u8 | if is_further { IS_FURTHER } else { 0 };
+                queued += 1;
             }
+        }
+        if queued != 0 {
+            self.look_further(keys, &Waiting { buckets, tables, queue, queued }, &mut best);
+            for waiting in &queue[..queued] {
+                let i = usize::from(waiting & !IS_FURTHER);
+                found[i] = best[i % BURST_MAX].id();
+            }
+        }
+    }
+
+    /// The keys of a burst that their first bucket has not settled. Each is looked at when those before it in the queue have been,
+    /// and goes to its end again if need be.
+    fn look_further<'a>(&'a self, keys: &[RuleKey], waiting: &Waiting<'a>, best: &mut [Best; BURST_MAX]) {
+        let Waiting { mut buckets, mut tables, mut queue, queued } = *waiting;
+        let mut steps = [0_u8; BURST_MAX];
+        for waiting in &mut queue[..queued] {
+            let i = *waiting & !IS_FURTHER;
+            steps[usize::from(i)] = u8::from(*waiting != i);
+            *waiting = i;
+        }
+        let (mut first, mut end) = (0_usize, queued);
+        while first != end {
             let i = usize::from(queue[first % BURST_MAX]) % BURST_MAX;
             first += 1;
             let key = &keys[i];
@@ -232,7 +274,6 @@ impl RuleSet {
             }
             let stays = is_further & !is_far;
             steps[i] = select_unpredictable(stays, steps[i] + 1, 0);
-            // Tables come with their first rules in order: what is found usually ends the search.
             let rest = select_unpredictable(stays, tables[i], tables[i] & (tables[i] - 1));
             tables[i] = rest;
             if rest != 0 && self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] >= best[i].rank {
@@ -240,9 +281,6 @@ impl RuleSet {
                 queue[end % BURST_MAX] = i as u8;
                 end += 1;
             }
-        }
-        for (best, found) in best.iter().zip(found.iter_mut()).take(count) {
-            *found = best.id();
         }
     }
 

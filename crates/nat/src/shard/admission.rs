@@ -21,20 +21,24 @@ impl Shard {
     ///
     /// # Errors
     /// The verdict of the packet that wanted it; nothing is changed then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) -> Result<(), Verdict> {
         self.update_class(subscriber);
         let record = self.subscribers.get(subscriber);
-        self.shared.classes.facts(record.class).admits_mapping(record, protocol, now)
+        let facts = self.shared.classes.facts(record.class);
+        if facts.counts_mappings() { facts.admits_mapping(record, protocol, now) } else { Ok(()) }
     }
 
     /// Enters a mapping that was admitted and made.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         let record = self.subscribers.get_mut(subscriber);
         record.mappings[protocol.index()] += 1;
-        record.mapping_bucket = self.shared.classes.facts(record.class).charge_mapping(record.mapping_bucket, now);
-        self.watch_subscriber(now, subscriber, protocol);
+        let facts = self.shared.classes.facts(record.class);
+        if facts.counts_mappings() || record.is_above_any() {
+            record.mapping_bucket = facts.charge_mapping(record.mapping_bucket, now);
+            self.watch_subscriber(now, subscriber, protocol);
+        }
     }
 
     /// Whether the subscriber with this record may have one more flow, a session with a share of a port.

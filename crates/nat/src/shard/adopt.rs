@@ -37,6 +37,7 @@ impl Shard {
         if shared.rehashes_sessions() {
             self.sessions.hash_anew();
         }
+        self.stamps.change(shared.filters.stamp());
         self.events.adopt();
         core::mem::replace(&mut self.shared, shared)
     }

@@ -38,7 +38,6 @@ use crate::ports::PortClass;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
-use crate::rules::RuleKey;
 use crate::settings::MappingKind;
 use crate::settings::Pooling;
 use crate::settings::RuleAction;
@@ -70,11 +69,12 @@ const RECORDS_PER_CREATED: u64 = 4;
 
 impl Shard {
     /// The live flow of this internal endpoint to this remote one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn live_flow(&self, key: &InternalKey, near: (u32, u16), now: Instant) -> Option<u32> {
-        if self.flows.is_empty() {
-            return None;
-        }
+        if self.flows.is_empty() { None } else { self.find_live_flow(key, near, now) }
+    }
+
+    fn find_live_flow(&self, key: &InternalKey, near: (u32, u16), now: Instant) -> Option<u32> {
         let found = self.flows.find_inside(&InsideKey::new(key, near.0, near.1))?;
         self.flows.get(found).is_alive(now).then_some(found)
     }
@@ -412,7 +412,7 @@ impl Shard {
         let flow = self.flows.get(index);
         let (realm, internal, near) = (flow.realm(), flow.internal(), flow.near());
         let inside = InternalKey { realm, protocol, address: internal.0, port: internal.1 };
-        if let Err(verdict) = self.filter(now, false, &RuleKey::of_flow(&inside, near), false) {
+        if let Err(verdict) = self.filter_flow(now, false, index, &inside) {
             return Fate::Done(verdict);
         }
         let hop = match self.way_in_to(at, bytes, realm, internal.0, via, sink) {
@@ -481,6 +481,9 @@ impl Shard {
     pub(super) fn sweep_flows(&mut self, now: Instant, elapsed: u64) {
         let created = self.counters.flows_created - self.sweep.flows_created;
         self.sweep.flows_created = self.counters.flows_created;
+        if self.flows.is_empty() && self.shared_ports.len() == 0 {
+            return;
+        }
         let end = self.flows.walk_end();
         for _ in 0..super::sweep::budget(end, elapsed, created * RECORDS_PER_CREATED) {
             let index = self.sweep.flow_hand;

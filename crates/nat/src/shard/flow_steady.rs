@@ -2,7 +2,7 @@
 //!
 //! Like [`steady`](super::steady), which has found no mapping for them: [`Shard::find_flows`] asks for the tables' lines and for the
 //! records these name, [`Shard::steady_flow_out`] and [`Shard::steady_flow_in`] compare, refresh and rewrite. Whatever is not as usual
-//! (another state, a destination that is translated too) is left untouched for the long way in `dependent`.
+//! (another state, filters that have not been asked yet) is left untouched for the long way in `dependent`.
 
 use super::Shard;
 use super::opening::bits;
@@ -19,6 +19,7 @@ use crate::parse::HEADERS;
 use crate::parse::be16;
 use crate::parse::be32;
 use crate::rewrite::End;
+use crate::rewrite::rewrite_both_ends;
 use crate::rewrite::rewrite_headers;
 use crate::tcp::TcpState;
 use crate::types::Protocol;
@@ -88,30 +89,32 @@ impl Shard {
         index: u32,
         realm: RealmId,
     ) -> Option<Egress> {
-        if !self.shared.filters.is_empty() {
-            // A flow has no stamp: filters are asked about each packet, the long way.
-            return None;
-        }
         let is_tcp = kind.is_tcp();
-        let destination = be32::<16>(header);
-        let hop = *self.shared.route_out(destination)?;
-        if be16::<2>(header) > hop.mtu {
-            return None;
-        }
+        let stamp = self.stamps.current();
         if self.lifetimes.own(protocol(kind), be16::<22>(header)).is_some() {
             return None;
         }
         let key = inside_key(header, kind, realm);
-        let flow = self.flows.get_mut(index);
-        if !flow.is_steady_inside(&key) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+        let flow = self.flows.get(index);
+        let (near, far) = (flow.near(), flow.far());
+        if !flow.is_steady_inside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
+        let hop = *self.shared.route_out(far.0)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        let flow = self.flows.get_mut(index);
         flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         flow.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
-        let (address, port) = flow.external();
-        let identification = self.plain_identification(header, address, destination);
-        rewrite_headers(header, is_tcp, End::Source, address, port, identification);
-        Some(hop.egress(destination))
+        let external = flow.external();
+        let identification = self.plain_identification(header, external.0, far.0);
+        if near == far {
+            rewrite_headers(header, is_tcp, End::Source, external.0, external.1, identification);
+        } else {
+            rewrite_both_ends(header, is_tcp, external, far, identification);
+        }
+        Some(hop.egress(far.0))
     }
 
     /// As [`Shard::steady_flow_out`], from outside.
@@ -123,28 +126,31 @@ impl Shard {
         kind: Kind,
         index: u32,
     ) -> Option<Egress> {
-        if !self.shared.filters.is_empty() {
-            return None;
-        }
         let is_tcp = kind.is_tcp();
-        if self.lifetimes.own(protocol(kind), be16::<20>(header)).is_some() {
-            return None;
-        }
+        let stamp = self.stamps.current();
         let key = outside_key(header, kind);
-        let flow = self.flows.get_mut(index);
-        if !flow.is_steady_outside(&key) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+        let flow = self.flows.get(index);
+        if !flow.is_steady_outside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
-        let (realm, (address, port)) = (flow.realm(), flow.internal());
-        let hop = *self.shared.route_in(realm, address)?;
+        let (realm, internal, near) = (flow.realm(), flow.internal(), flow.near());
+        if self.lifetimes.own(protocol(kind), near.1).is_some() {
+            return None;
+        }
+        let hop = *self.shared.route_in(realm, internal.0)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
+        let flow = self.flows.get_mut(index);
         if self.timers.inbound_refresh[usize::from(is_tcp)] {
             flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         }
         flow.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
-        rewrite_headers(header, is_tcp, End::Destination, address, port, None);
-        Some(hop.egress(address))
+        if near == key.far {
+            rewrite_headers(header, is_tcp, End::Destination, internal.0, internal.1, None);
+        } else {
+            rewrite_both_ends(header, is_tcp, near, internal, None);
+        }
+        Some(hop.egress(internal.0))
     }
 }

@@ -26,7 +26,7 @@ impl Shard {
     ///
     /// # Errors
     /// The verdict of the packet that wanted it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit_record(&mut self) -> Result<(), Verdict> {
         if self.events.may_allocate() { Ok(()) } else { Err(Verdict::LogFull) }
     }
@@ -58,11 +58,14 @@ impl Shard {
 
     /// A mapping was made, in a pool that gives single ports or not: where its block tells whose the port is, or a formula (RFC
     /// 7422 §3), it is no event, unless that is asked for.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool) {
-        if !self.events.is_on() {
-            return;
+        if self.events.is_on() {
+            self.record_mapping_created(now, index, gives_single_ports);
         }
+    }
+
+    fn record_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool) {
         let is_static = self.is_static(index);
         if is_static || gives_single_ports || self.shared.settings().events.block_mappings {
             self.mappings.get_mut(index).set_recorded(is_static);

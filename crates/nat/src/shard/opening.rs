@@ -36,8 +36,10 @@ use crate::ports::Parity;
 use crate::ports::PortAim;
 use crate::ports::PortClass;
 use crate::ports::PortRange;
+use crate::ports::Taker;
 use crate::rewrite::End;
 use crate::rewrite::rewrite_headers;
+use crate::rules::Permits;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
@@ -46,13 +48,20 @@ use crate::types::Protocol;
 use crate::types::Side;
 
 /// What the port of a new mapping has to be like.
-struct Wanted {
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
     paired: AddressIndex,
     protocol: Protocol,
     class: PortClass,
     parity: Option<Parity>,
     /// Where the subscriber has ports of its own: in its block, or its slice.
-    range: Option<PortRange>,
+    range: Option<(PortRange, Taker)>,
+}
+
+impl Wanted {
+    /// Nothing yet.
+    pub(super) const NONE: Wanted =
+        Wanted { paired: UNPAIRED, protocol: Protocol::Udp, class: PortClass::High, parity: None, range: None };
 }
 
 /// The numbers of the bits that are set.
@@ -123,16 +132,19 @@ impl Shard {
                 continue;
             }
             let facts = self.shared.facts(paired);
-            let aim = if facts.gives_single_ports() {
-                let class = port_class(get_u16(burst[i].bytes, ip::HEADER_MIN), facts);
-                self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random)
+            let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
+            let class = port_class(port, facts);
+            let parity = facts.parity.then(|| Parity::of(port));
+            let (range, aim) = if facts.gives_single_ports() {
+                (None, self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random))
             } else {
                 // Who has no block yet is not as usual.
-                let range = self.usual_range(slot, facts, protocol);
-                range.map(|(range, _)| self.shared.ports.aim_within(&range, &mut self.random))
+                let Some((range, taker)) = self.usual_range(slot, facts, protocol) else { continue };
+                (Some((range, taker)), Some(self.shared.ports.aim_within(&range, &mut self.random)))
             };
             if let Some(aim) = aim {
                 looks.port[i] = Some(aim);
+                looks.wanted[i] = Wanted { paired, protocol, class, parity, range };
                 looks.port_place[i] = self.shared.ports.place(paired, protocol, aim.port());
                 looks.aimed |= 1 << i;
             }
@@ -144,7 +156,7 @@ impl Shard {
         let mut elsewhere = 0;
         for i in bits(looks.aimed) {
             let Some(aim) = looks.port[i] else { continue };
-            let wanted = self.wanted(looks, burst, i);
+            let wanted = looks.wanted[i];
             looks.port[i] = self.closer(&wanted, aim);
             if looks.port[i].is_none() {
                 elsewhere |= 1 << i;
@@ -160,7 +172,7 @@ impl Shard {
         }
         for i in bits(elsewhere) {
             let Some(aim) = looks.port[i] else { continue };
-            let wanted = self.wanted(looks, burst, i);
+            let wanted = looks.wanted[i];
             looks.port[i] = self.closer(&wanted, aim).or(looks.port[i]);
             if let Some(aim) = looks.port[i] {
                 looks.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
@@ -171,29 +183,11 @@ impl Shard {
         }
     }
 
-    /// What the port of packet `i` has to be like, whose subscriber is known and paired.
-    #[inline]
-    fn wanted(&self, looks: &Looks, burst: &[Packet<'_>], i: usize) -> Wanted {
-        let protocol = if looks.kind[i].is_tcp() { Protocol::Tcp } else { Protocol::Udp };
-        let slot = looks.subscriber[i];
-        let paired = AddressIndex(self.subscribers.get(slot).paired);
-        let facts = self.shared.facts(paired);
-        let port = get_u16(burst[i].bytes, ip::HEADER_MIN);
-        let range = if facts.gives_single_ports() { None } else { self.usual_range(slot, facts, protocol) };
-        Wanted {
-            paired,
-            protocol,
-            class: port_class(port, facts),
-            parity: facts.parity.then(|| Parity::of(port)),
-            range: range.map(|(range, _)| range),
-        }
-    }
-
     /// The free port next to the one aimed at.
-    #[inline]
+    #[inline(always)]
     fn closer(&self, wanted: &Wanted, aim: PortAim) -> Option<PortAim> {
         match &wanted.range {
-            Some(range) => self.shared.ports.aim_closer_within(range, wanted.protocol, wanted.parity, aim),
+            Some((range, _)) => self.shared.ports.aim_closer_within(range, wanted.protocol, wanted.parity, aim),
             None => self.shared.ports.aim_closer(wanted.paired, wanted.protocol, wanted.parity, aim),
         }
     }
@@ -203,9 +197,47 @@ impl Shard {
         let (ports, workers) = (&self.shared.ports, self.shared.workers());
         let Wanted { paired, protocol, class, parity, .. } = *wanted;
         match &wanted.range {
-            Some(range) => ports.aim_elsewhere_within(range, protocol, parity, &mut self.random),
+            Some((range, _)) => ports.aim_elsewhere_within(range, protocol, parity, &mut self.random),
             None => ports.aim_elsewhere(paired, protocol, class, parity, self.worker, workers, &mut self.random),
         }
+    }
+
+    /// Whether the subscriber still is to have such a port: packets before in the burst may have got it another block.
+    #[inline(always)]
+    fn is_wanted_still(&self, subscriber: u32, wanted: &Wanted) -> bool {
+        let record = self.subscribers.get(subscriber);
+        let is_held = match wanted.range {
+            Some((range, Taker::Holder)) => {
+                record.active_block(wanted.protocol).map(PortRange::of_block) == Some(range)
+            }
+            _ => true,
+        };
+        (record.paired == wanted.paired.0) & is_held
+    }
+
+    /// Takes the port that was aimed at for a packet, or one next to it.
+    #[inline(always)]
+    fn take_near(&self, wanted: &Wanted, aim: PortAim) -> Option<u16> {
+        let Wanted { paired, protocol, parity, .. } = *wanted;
+        match wanted.range {
+            None => self.shared.ports.allocate_near(paired, protocol, parity, aim),
+            Some((range, taker)) => self.shared.ports.allocate_near_within(&range, protocol, parity, aim, taker),
+        }
+    }
+
+    /// Takes another port than those aimed at, as the long way does.
+    #[cold]
+    #[inline(never)]
+    fn take_anywhere(
+        &mut self,
+        now: Instant,
+        key: &InternalKey,
+        subscriber: u32,
+        paired: AddressIndex,
+    ) -> Option<(AddressIndex, u16)> {
+        let facts = *self.shared.facts(paired);
+        let class = port_class(key.port, &facts);
+        self.take_port(now, key, &facts, class, subscriber, None).ok()
     }
 
     /// Opens mapping and session of packet `i`, one that looks found unsettled; where it leaves, or None when it is not as
@@ -267,16 +299,20 @@ impl Shard {
                 return None;
             }
         }
-        let address = AddressIndex(self.subscribers.get(subscriber).paired);
-        if address == UNPAIRED {
+        let wanted = looks.wanted[i];
+        if !self.is_wanted_still(subscriber, &wanted) {
             return None;
         }
-        let facts = *self.shared.facts(address);
         // The long way counts the refusal.
-        self.admit_mapping_record(&facts).ok()?;
+        if wanted.range.is_none() || self.shared.settings().events.block_mappings {
+            self.admit_record().ok()?;
+        }
         self.admit_mapping(now, subscriber, protocol).ok()?;
-        let class = port_class(key.port, &facts);
-        let (address, port) = self.take_port(now, &key, &facts, class, subscriber, Some(aim)).ok()?;
+        let (address, port) = match self.take_near(&wanted, aim) {
+            Some(port) => (wanted.paired, port),
+            // Packets before in the burst have taken the last one there.
+            None => self.take_anywhere(now, &key, subscriber, wanted.paired)?,
+        };
         let external = Endpoint::new(self.shared.address(address), port);
         let index = self.mappings.insert(&key, subscriber, external, now)?;
         let entered = self.outbound.insert(hash, index.0);
@@ -299,15 +335,16 @@ impl Shard {
             let payload = u32::from(be16::<2>(header)).saturating_sub(headers);
             mapping.tracker.observe(Side::Inside, be32::<24>(header), payload + 1, be32::<28>(header), flags);
         }
-        if looks.stampable >> i & 1 != 0 {
-            mapping.set_session_stamp(self.shared.filters.stamp());
+        let permits = Permits { back: looks.stampable >> i & 1 != 0, ..Permits::ALL };
+        if let Some(stamp) = self.stamps.to_give(permits) {
+            mapping.set_session_stamp(stamp);
         }
         self.shared.rules.count(self.worker, looks.ruling[i]);
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
         self.counters.sessions_created += 1;
-        self.note_mapping_created(now, index.0, facts.gives_single_ports());
+        self.note_mapping_created(now, index.0, wanted.range.is_none());
         let external_address = external.address.to_bits();
         let identification = self.plain_identification(header, external_address, destination);
         rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);

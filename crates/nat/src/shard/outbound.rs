@@ -125,13 +125,8 @@ impl Shard {
             }
             _ => match self.live_flow(&key, (parsed.destination, remote_port), now) {
                 Some(index) => {
-                    return match self.filter(
-                        now,
-                        true,
-                        &RuleKey::of_flow(&key, (parsed.destination, remote_port)),
-                        false,
-                    ) {
-                        Ok(_) => self.outbound_by_flow(at, bytes, datagram, index, sink),
+                    return match self.filter_flow(now, true, index, &key) {
+                        Ok(()) => self.outbound_by_flow(at, bytes, datagram, index, sink),
                         Err(verdict) => Fate::Done(verdict),
                     };
                 }

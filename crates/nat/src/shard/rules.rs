@@ -117,7 +117,7 @@ impl Shard {
         index: u32,
         remote: (u32, u16),
     ) -> Result<(), Verdict> {
-        if self.mappings.get(index).session_stamp() == self.shared.filters.stamp() {
+        if self.mappings.get(index).session_stamp() == self.stamps.current() {
             return Ok(());
         }
         let key = RuleKey::of_flow(&self.mappings.get(index).key(), remote);
@@ -126,11 +126,35 @@ impl Shard {
         Ok(())
     }
 
+    /// The same for a flow, of this internal endpoint.
+    ///
+    /// # Errors
+    /// The verdict of a packet that may not pass.
+    pub(super) fn filter_flow(
+        &mut self,
+        now: Instant,
+        is_out: bool,
+        index: u32,
+        internal: &InternalKey,
+    ) -> Result<(), Verdict> {
+        let flow = self.flows.get(index);
+        if flow.stamp() == self.stamps.current() {
+            return Ok(());
+        }
+        let permits = self.filter(now, is_out, &RuleKey::of_flow(internal, flow.near()), false)?;
+        if let Some(stamp) = self.stamps.to_give(permits) {
+            self.flows.get_mut(index).set_stamp(stamp);
+        }
+        Ok(())
+    }
+
     /// Notes in a mapping's first session that its packets may pass in both directions: they are as usual then.
     #[inline]
     pub(super) fn stamp(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
-        if permits.out && permits.back && session == Some(SessionRef::Inline) {
-            self.mappings.get_mut(index).set_session_stamp(self.shared.filters.stamp());
+        if session == Some(SessionRef::Inline)
+            && let Some(stamp) = self.stamps.to_give(permits)
+        {
+            self.mappings.get_mut(index).set_session_stamp(stamp);
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Advance {
 
 impl Shard {
     /// The mapping of an internal endpoint, dead or alive.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_mapping(&self, key: &InternalKey, hash: u64) -> Option<u32> {
         // The word first: a key that is written in parts and read back as a whole waits for all writes before it.
         let internal = key.word();

@@ -24,6 +24,7 @@ use wire::checksum::end_around;
 
 use super::Foresight;
 use super::Shard;
+use super::opening::Wanted;
 use crate::mapping::InternalKey;
 use crate::mapping::steady_remote;
 use crate::packet::BURST_MAX;
@@ -124,6 +125,8 @@ pub(super) struct Looks {
     pub(super) subscriber: [u32; BURST_MAX],
     /// Where to look for a port of the subscriber's address.
     pub(super) port: [Option<PortAim>; BURST_MAX],
+    /// Of those with a port in view: what it has to be like.
+    pub(super) wanted: [Wanted; BURST_MAX],
     /// The place of that port in the port table.
     pub(super) port_place: [usize; BURST_MAX],
     /// What the rules say of unsettled packets.
@@ -151,6 +154,7 @@ impl Default for Looks {
             subscriber_hash: [0; BURST_MAX],
             subscriber: [0; BURST_MAX],
             port: [None; BURST_MAX],
+            wanted: [Wanted::NONE; BURST_MAX],
             port_place: [0; BURST_MAX],
             ruling: [Ruling::DEFAULT; BURST_MAX],
             refused: 0,
@@ -393,7 +397,7 @@ impl Shard {
             return None;
         }
         let egress = hop.egress(destination);
-        let stamp = self.shared.filters.stamp();
+        let stamp = self.stamps.current();
         let mapping = self.mappings.get_mut(record);
         let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header), stamp));
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
@@ -431,7 +435,7 @@ impl Shard {
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
-        let stamp = self.shared.filters.stamp();
+        let stamp = self.stamps.current();
         let mapping = self.mappings.get_mut(record);
         let remote = steady_remote(be32::<12>(header), be16::<20>(header), stamp);
         let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);

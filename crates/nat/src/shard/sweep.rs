@@ -89,6 +89,7 @@ impl Shard {
         self.sweep_flows(now, elapsed);
         self.sweep_blocks(now, elapsed);
         self.sweep_offenders(now, elapsed);
+        self.sweep_stamps();
         self.watch(now);
         let counters = &mut self.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
@@ -123,23 +124,33 @@ impl Shard {
 
         let end = self.mappings.walk_end();
         let visits = budget(end, elapsed, created * RECORDS_PER_CREATED + found.min(created) * RECORDS_PER_FOUND);
-        let mut hand = self.sweep.mapping_hand;
-        for _ in 0..visits {
-            if self.sweep.due_count >= ends_max {
-                break;
-            }
-            let index = hand;
-            hand = if index + 1 >= end { 1 } else { index + 1 };
+        let has_deadlines = self.shared.has_deadlines();
+        let (mut hand, mut left) = (self.sweep.mapping_hand, visits as u32);
+        while left > 0 && hand < end && self.sweep.due_count < ends_max {
+            let stop = hand.saturating_add(left).min(end);
+            // Nearly all records are settled, and where one is not, more are.
+            let unsettled = if has_deadlines { Some(hand) } else { self.mappings.next_unsettled(hand..stop, now) };
+            let next = unsettled.map_or(stop, |index| index + 1);
             // The next call will be there, if it has as much time.
-            self.mappings.prefetch_write(index + visits as u32);
-            if index < end && self.mappings.get(index).is_in_use() && self.is_to_end(index, now) {
-                self.sweep.due[self.sweep.due_count] = index;
-                self.sweep.due_count += 1;
-                self.prefetch_end(index);
+            self.mappings.prefetch_range(hand.saturating_add(visits as u32)..next.saturating_add(visits as u32));
+            if let Some(index) = unsettled {
+                self.find_due(index, now);
             }
+            left -= next - hand;
+            hand = if next >= end { 1 } else { next };
         }
         self.sweep.mapping_hand = hand;
         ended
+    }
+
+    /// Takes notice of a mapping that is to be ended, if this is one.
+    #[inline(never)]
+    fn find_due(&mut self, index: u32, now: Instant) {
+        if self.mappings.get(index).is_in_use() && self.is_to_end(index, now) {
+            self.sweep.due[self.sweep.due_count] = index;
+            self.sweep.due_count += 1;
+            self.prefetch_end(index);
+        }
     }
 
     /// Whether a mapping that exists is to be ended.
@@ -271,8 +282,9 @@ impl Shard {
 
 /// Records to visit now, of so many, when the last visit was so long ago, and so many more.
 pub(super) fn budget(records: u32, elapsed_micros: u64, more: u64) -> u64 {
-    let round = u128::from(records) * u128::from(elapsed_micros) / u128::from(ROUND_MICROS);
-    let due = (round as u64).min(elapsed_micros.saturating_mul(RECORDS_PER_MICRO_MAX));
+    // More than a whole round there is not, and products stay below 2^64.
+    let round = u64::from(records) * elapsed_micros.min(ROUND_MICROS) / ROUND_MICROS;
+    let due = round.min(elapsed_micros.saturating_mul(RECORDS_PER_MICRO_MAX));
     let due = due.clamp(RECORDS_PER_CALL_MIN, RECORDS_PER_CALL_MAX);
     due.saturating_add(more).min(u64::from(records))
 }

@@ -23,6 +23,8 @@ use crate::rules::Match;
 use crate::rules::PortRange;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
+use crate::settings::FilterAction;
+use crate::settings::FilterRule;
 use crate::settings::MappingKind;
 use crate::settings::PortTimeout;
 use crate::settings::Rate;
@@ -61,6 +63,9 @@ impl Sink for Caught {
     }
 }
 
+/// Last byte of the address where flows are sent that go elsewhere; a remote endpoint by itself, too.
+const TARGET: u8 = 77;
+
 /// A packet to send, in numbers that mean little by themselves.
 #[derive(Clone, Debug)]
 struct Spec {
@@ -87,7 +92,7 @@ fn spec() -> impl Strategy<Value = Spec> {
     let pause = prop_oneof![20 => Just(0_u8), 1 => 10_u8..24];
     // One packet in two comes from another worker, with the right record, a wrong one, or one that is in no use.
     let meta = (pause, prop_oneof![1 => Just(0_u8), 1 => 1_u8..12]);
-    (any::<bool>(), any::<bool>(), 0_u8..4, 0_u8..3, flags, 0_u8..40, ttl, odd, any::<u16>(), meta).prop_map(
+    (any::<bool>(), any::<bool>(), 0_u8..4, 0_u8..4, flags, 0_u8..40, ttl, odd, any::<u16>(), meta).prop_map(
         |(inside, tcp, flow, remote, flags, payload, ttl, odd, sequence, (pause, record))| Spec {
             inside,
             tcp,
@@ -110,7 +115,8 @@ impl Spec {
     }
 
     fn remote(&self) -> SocketAddrV4 {
-        build::endpoint([198, 51, 100, 1 + self.remote], 80 + u16::from(self.remote % 2))
+        let last = if self.remote == 3 { TARGET } else { 1 + self.remote };
+        build::endpoint([198, 51, 100, last], 80 + u16::from(self.remote == 1))
     }
 
     fn key(&self) -> usize {
@@ -175,6 +181,13 @@ impl Side2 {
         buffers.into_iter().zip(ends).map(|(bytes, (outcome, verdict))| (bytes, outcome, verdict)).collect()
     }
 
+    fn change_filters(&mut self, filters: &[FilterRule], now: Instant) {
+        let shared = self.shard.shared();
+        let settings = Settings { filters: filters.to_vec(), ..shared.settings().clone() };
+        let next = shared.successor(settings, now).expect("settings are sound");
+        self.shard.adopt(Arc::new(next));
+    }
+
     fn state(&self, now: Instant) -> (Counters, String) {
         let (mut mappings, mut sessions) = (Vec::new(), Vec::new());
         let all = Filter::default();
@@ -185,10 +198,21 @@ impl Side2 {
 }
 
 fn compare(settings: &Settings, bursts: &[Vec<Spec>]) -> u64 {
+    compare_under(settings, &[], bursts)
+}
+
+/// After every third burst the next of these lists of filters is in force.
+fn compare_under(settings: &Settings, changes: &[Vec<FilterRule>], bursts: &[Vec<Spec>]) -> u64 {
     let (mut short, mut long) = (Side2::new(settings, false), Side2::new(settings, true));
     let mut now = Instant::ORIGIN;
     let mut external: [Option<SocketAddrV4>; 8] = [None; 8];
-    for specs in bursts {
+    for (number, specs) in bursts.iter().enumerate() {
+        if number % 3 == 2
+            && let Some(filters) = changes.get((number / 3) % changes.len().max(1))
+        {
+            short.change_filters(filters, now);
+            long.change_filters(filters, now);
+        }
         let mut keys = Vec::new();
         let mut packets = Vec::new();
         for spec in specs {
@@ -296,7 +320,7 @@ fn with_flows() -> Settings {
         },
         action,
     };
-    let target = Target { address: u32::from_be_bytes([198, 51, 100, 77]), port: None, weight: 1 };
+    let target = Target { address: u32::from_be_bytes([198, 51, 100, TARGET]), port: None, weight: 1 };
     settings.redirections = vec![Redirection::Targets(vec![target])];
     let dependent = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent };
     settings.rules = vec![rule(1, dependent), rule(3, RuleAction::Redirect(RedirectionId(0)))];
@@ -315,6 +339,105 @@ proptest! {
     ) {
         compare(&Settings { inbound_refresh, ..with_flows() }, &bursts);
     }
+
+    #[test]
+    fn the_ways_decide_alike_while_filters_change(
+        bursts in prop::collection::vec(prop::collection::vec(spec(), 1..24), 1..24),
+        changes in prop::collection::vec(prop::collection::vec(filter(), 0..4), 1..6),
+    ) {
+        compare_under(&with_flows(), &changes, &bursts);
+    }
+}
+
+fn filter() -> impl Strategy<Value = FilterRule> {
+    (0_u8..5, any::<bool>(), any::<bool>(), any::<bool>(), prop_oneof![Just(None), Just(Some(6)), Just(Some(17))])
+        .prop_map(|(remote, permits, out, back, protocol)| FilterRule {
+            matches: Match {
+                protocol,
+                destination: if remote == 4 { Prefix::ALL } else { Prefix::host([198, 51, 100, 1 + remote].into()) },
+                ..Match::ALL
+            },
+            action: if permits { FilterAction::Permit } else { FilterAction::Deny },
+            out,
+            back,
+            log: false,
+        })
+}
+
+/// A session that was permitted long ago is not taken for one that is, however often filters change before its record is
+/// visited; and is as usual again soon after.
+#[test]
+fn a_stamp_that_comes_round_permits_nothing() {
+    let deny = |port: u16| FilterRule {
+        matches: Match { destination_ports: PortRange { first: 80, last: port }, ..Match::ALL },
+        action: FilterAction::Deny,
+        out: true,
+        back: true,
+        log: false,
+    };
+    let permit = FilterRule { action: FilterAction::Permit, ..deny(80) };
+    for settings in [settings(), with_flows()] {
+        let mut side = Side2::new(&Settings { filters: vec![permit.clone()], ..settings }, false);
+        let send = |side: &mut Side2, way_in: Option<SocketAddrV4>| {
+            let (inside, remote) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([198, 51, 100, 1], 80));
+            let (source, destination) = way_in.map_or((inside, remote), |external| (remote, external));
+            let mut bytes = build::udp(source, destination).payload_length(20).build();
+            let ingress = InterfaceId(if way_in.is_some() { Side::Outside } else { Side::Inside } as u16);
+            let mut burst = [Packet::new(&mut bytes, PacketMeta { ingress, ..PacketMeta::default() })];
+            side.shard.process(Instant::ORIGIN, &mut burst, &mut side.caught);
+            let verdict = burst[0].verdict;
+            (verdict, bytes)
+        };
+        let (_, sent) = send(&mut side, None);
+        let external =
+            build::endpoint([sent[12], sent[13], sent[14], sent[15]], u16::from_be_bytes([sent[20], sent[21]]));
+        for _ in 0..3 {
+            assert_eq!(send(&mut side, None).0, Some(Verdict::Outbound));
+            assert_eq!(send(&mut side, Some(external)).0, Some(Verdict::Inbound));
+        }
+        for change in 0..200 {
+            side.change_filters(&[deny(80 + change)], Instant::ORIGIN);
+            assert_eq!(send(&mut side, None).0, Some(Verdict::DeniedByFilter), "after change {change}");
+            assert_eq!(send(&mut side, Some(external)).0, Some(Verdict::DeniedByFilter), "after change {change}");
+        }
+        side.change_filters(&[permit.clone()], Instant::ORIGIN);
+        for _ in 0..4 {
+            side.shard.maintain(Instant::ORIGIN, &mut side.caught);
+        }
+        assert_eq!(send(&mut side, None).0, Some(Verdict::Outbound));
+        let before = side.shard.short_ways;
+        assert_eq!(send(&mut side, None).0, Some(Verdict::Outbound));
+        assert_eq!(send(&mut side, Some(external)).0, Some(Verdict::Inbound));
+        assert_eq!(side.shard.short_ways, before + 2);
+    }
+}
+
+#[test]
+fn packets_of_redirected_flows_take_the_short_way() {
+    let usual = |inside, tcp, flags| Spec {
+        inside,
+        tcp,
+        flow: 1,
+        // To one that is sent elsewhere; answers come from there.
+        remote: if inside { 2 } else { 3 },
+        flags,
+        payload: 11,
+        ttl: 64,
+        odd: 0,
+        sequence: 100,
+        pause: 0,
+        record: 0,
+    };
+    let mut bursts = vec![
+        vec![usual(true, true, 0x02), usual(true, false, 0)],
+        vec![usual(false, true, 0x12), usual(false, false, 0)],
+    ];
+    for _ in 0..10 {
+        bursts.push(vec![usual(true, true, 0x10), usual(true, false, 0)]);
+        bursts.push(vec![usual(false, true, 0x10), usual(false, false, 0)]);
+    }
+    // All but those that open and establish.
+    assert_eq!(compare(&with_flows(), &bursts), 40 + 1);
 }
 
 #[test]
