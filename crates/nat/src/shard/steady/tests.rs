@@ -377,7 +377,7 @@ fn a_stamp_that_comes_round_permits_nothing() {
     };
     let permit = FilterRule { action: FilterAction::Permit, ..deny(80) };
     for settings in [settings(), with_flows()] {
-        let mut side = Side2::new(&Settings { filters: vec![permit.clone()], ..settings }, false);
+        let mut side = Side2::new(&Settings { filters: vec![permit], ..settings }, false);
         let send = |side: &mut Side2, way_in: Option<SocketAddrV4>| {
             let (inside, remote) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([198, 51, 100, 1], 80));
             let (source, destination) = way_in.map_or((inside, remote), |external| (remote, external));
@@ -400,7 +400,7 @@ fn a_stamp_that_comes_round_permits_nothing() {
             assert_eq!(send(&mut side, None).0, Some(Verdict::DeniedByFilter), "after change {change}");
             assert_eq!(send(&mut side, Some(external)).0, Some(Verdict::DeniedByFilter), "after change {change}");
         }
-        side.change_filters(&[permit.clone()], Instant::ORIGIN);
+        side.change_filters(&[permit], Instant::ORIGIN);
         for _ in 0..4 {
             side.shard.maintain(Instant::ORIGIN, &mut side.caught);
         }
