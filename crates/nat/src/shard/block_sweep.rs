@@ -36,8 +36,9 @@ impl Shard {
             return;
         }
         let end = self.subscribers.walk_end();
-        let due = u128::from(end) * u128::from(elapsed) / u128::from(ROUND_MICROS);
-        let visits = (due as u64).clamp(SUBSCRIBERS_PER_CALL_MIN, SUBSCRIBERS_PER_CALL_MAX).min(u64::from(end));
+        // More than a whole round there is not, and products stay below 2^64.
+        let due = u64::from(end) * elapsed.min(ROUND_MICROS) / ROUND_MICROS;
+        let visits = due.clamp(SUBSCRIBERS_PER_CALL_MIN, SUBSCRIBERS_PER_CALL_MAX).min(u64::from(end));
         let mut budget = BLOCKS_PER_CALL_MAX;
         // The records were asked for by the last call; what they name is waited for all at once.
         for slot in (self.block_sweep.hand..end).take(visits as usize) {

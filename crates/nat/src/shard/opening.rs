@@ -108,6 +108,8 @@ impl Shard {
     /// Chooses where to look for the port of a new mapping of a known subscriber.
     pub(super) fn aim_ports(&mut self, looks: &mut Looks, burst: &[Packet<'_>]) {
         let workers = self.shared.workers();
+        // First, so that the subscribers' records have time to arrive.
+        self.mappings.prefetch_free(looks.unsettled.count_ones());
         for i in bits(looks.unsettled) {
             let kind = looks.kind[i];
             let candidate = core::mem::take(&mut looks.subscriber[i]);
@@ -152,7 +154,6 @@ impl Shard {
         for i in bits(looks.aimed) {
             self.shared.ports.prefetch_bit(looks.port_place[i]);
         }
-        self.mappings.prefetch_free(looks.unsettled.count_ones());
         let mut elsewhere = 0;
         for i in bits(looks.aimed) {
             let Some(aim) = looks.port[i] else { continue };
