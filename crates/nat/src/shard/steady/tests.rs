@@ -339,6 +339,11 @@ proptest! {
     ) {
         compare(&Settings { inbound_refresh, ..with_flows() }, &bursts);
     }
+}
+
+proptest! {
+    // Each change makes a new snapshot, which takes its time.
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn the_ways_decide_alike_while_filters_change(
