@@ -56,12 +56,20 @@ pub(super) struct Wanted {
     parity: Option<Parity>,
     /// Where the subscriber has ports of its own: in its block, or its slice.
     range: Option<(PortRange, Taker)>,
+    /// Some ports of the pool are guaranteed to somebody: which one it gets is not for the aim to say.
+    is_guarded: bool,
 }
 
 impl Wanted {
     /// Nothing yet.
-    pub(super) const NONE: Wanted =
-        Wanted { paired: UNPAIRED, protocol: Protocol::Udp, class: PortClass::High, parity: None, range: None };
+    pub(super) const NONE: Wanted = Wanted {
+        paired: UNPAIRED,
+        protocol: Protocol::Udp,
+        class: PortClass::High,
+        parity: None,
+        range: None,
+        is_guarded: false,
+    };
 }
 
 /// The numbers of the bits that are set.
@@ -146,7 +154,7 @@ impl Shard {
             };
             if let Some(aim) = aim {
                 looks.port[i] = Some(aim);
-                looks.wanted[i] = Wanted { paired, protocol, class, parity, range };
+                looks.wanted[i] = Wanted { paired, protocol, class, parity, range, is_guarded: facts.is_guarded() };
                 looks.port_place[i] = self.shared.ports.place(paired, protocol, aim.port());
                 looks.aimed |= 1 << i;
             }
@@ -221,6 +229,7 @@ impl Shard {
     fn take_near(&self, wanted: &Wanted, aim: PortAim) -> Option<u16> {
         let Wanted { paired, protocol, parity, .. } = *wanted;
         match wanted.range {
+            None if wanted.is_guarded => None,
             None => self.shared.ports.allocate_near(paired, protocol, parity, aim),
             Some((range, taker)) => self.shared.ports.allocate_near_within(&range, protocol, parity, aim, taker),
         }
@@ -311,7 +320,7 @@ impl Shard {
         self.admit_mapping(now, subscriber, protocol).ok()?;
         let (address, port) = match self.take_near(&wanted, aim) {
             Some(port) => (wanted.paired, port),
-            // Packets before in the burst have taken the last one there.
+            // Packets before in the burst have taken the last one there, or some are guaranteed.
             None => self.take_anywhere(now, &key, subscriber, wanted.paired)?,
         };
         let external = Endpoint::new(self.shared.address(address), port);
