@@ -191,6 +191,7 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
         realms: draft.vrfs.iter().filter_map(|vrf| realm_id(&vrf.value, realm_names)).collect(),
         pooling: draft.pooling,
         allocation: draft.allocation.value?,
+        algorithm: draft.allocation.algorithm,
         selection: draft.allocation.selection,
         filtering: draft.filtering,
         parity: draft.parity,

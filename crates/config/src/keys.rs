@@ -422,6 +422,20 @@ const POOL: &[Key] = &[
          subscriber gets one part in subscribers per address plus this number.",
     ),
     key(
+        "algorithm",
+        Kind::Choice(&["sequential", "spread", "keyed"]),
+        Preset::Value("\"sequential\""),
+        "Deterministic pools: which subscriber has which slice (RFC 7422 §2). `sequential`: one address after the other (algorithm 0). \
+         `spread`: neighbours are on different addresses, so that a busy prefix loads them all. `keyed`: in an order nobody can tell \
+         without `algorithm_key`, which is to be kept as long as somebody may ask who had a port.",
+    ),
+    key(
+        "algorithm_key",
+        Kind::Text("8 to 64 characters"),
+        Preset::Derived { rule: "none", example: "\"winter-sparrow-42\"" },
+        "Of `algorithm = \"keyed\"`.",
+    ),
+    key(
         "selection",
         Kind::Choice(&["least-used", "round-robin", "hash"]),
         Preset::Value("\"least-used\""),

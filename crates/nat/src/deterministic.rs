@@ -11,9 +11,14 @@
 //! Subscribers are counted in the order of the file: all addresses of the first prefix, then those of the next; the network and
 //! broadcast address of a prefix are nobody's. C is what the number of subscribers and of addresses makes it; a slice has one
 //! (C + D)-th of the ports, rounded down. This is algorithm 0 (sequential) of RFC 7422 §2.
+//!
+//! Other orders ([`Algorithm`]) give subscriber i the place of another one, each place to one subscriber: next to each other in the file
+//! is not next to each other outside then. A slice is one range of one address in all of them, as paired pooling (RFC 6888 REQ-2)
+//! asks for.
 
 use core::net::Ipv4Addr;
 
+use crate::settings::Algorithm;
 use crate::settings::Allocation;
 use crate::settings::Pool;
 use crate::types::Prefix;
@@ -31,6 +36,8 @@ pub struct Formula {
     slice_ports: u32,
     port_min: u16,
     port_max: u16,
+    addresses: u32,
+    algorithm: Algorithm,
 }
 
 /// Consecutive subscribers.
@@ -117,7 +124,43 @@ impl Formula {
     /// When the numbers do not work out.
     pub fn of(pool: &Pool) -> Result<Option<Formula>, FormulaError> {
         let Allocation::Deterministic { dynamic_slices, .. } = pool.allocation else { return Ok(None) };
-        Formula::new(&pool.subscribers, pool.addresses.len(), dynamic_slices, pool.port_min, pool.port_max).map(Some)
+        let formula =
+            Formula::new(&pool.subscribers, pool.addresses.len(), dynamic_slices, pool.port_min, pool.port_max)?;
+        Ok(Some(formula.ordered(pool.algorithm)))
+    }
+
+    /// The same formula with subscribers in another order.
+    #[must_use]
+    pub fn ordered(self, algorithm: Algorithm) -> Formula {
+        Formula { algorithm, ..self }
+    }
+
+    /// The place of a subscriber: counted address by address, as many on each as it has slices.
+    fn place_of(&self, number: u64) -> u64 {
+        match self.algorithm {
+            Algorithm::Sequential => number,
+            Algorithm::Spread => {
+                let addresses = u64::from(self.addresses);
+                number % addresses * u64::from(self.slices) + number / addresses
+            }
+            Algorithm::Keyed(key) => self.permutation(key).forth(number),
+        }
+    }
+
+    /// Whose place it is; a number that nobody may have.
+    fn number_at(&self, place: u64) -> u64 {
+        match self.algorithm {
+            Algorithm::Sequential => place,
+            Algorithm::Spread => {
+                let slices = u64::from(self.slices);
+                place % slices * u64::from(self.addresses) + place / slices
+            }
+            Algorithm::Keyed(key) => self.permutation(key).back(place),
+        }
+    }
+
+    fn permutation(&self, key: u64) -> Permutation {
+        Permutation::new(key, u64::from(self.addresses) * u64::from(self.slices))
     }
 
     /// The formula for these inside prefixes and so many external addresses.
@@ -171,6 +214,8 @@ impl Formula {
             dynamic_slices: u32::from(dynamic_slices),
             port_min,
             port_max,
+            addresses: u32::try_from(addresses).unwrap_or(u32::MAX),
+            algorithm: Algorithm::Sequential,
         })
     }
 
@@ -203,7 +248,7 @@ impl Formula {
         if offset >= run.count {
             return None;
         }
-        let number = run.number + offset;
+        let number = self.place_of(run.number + offset);
         let slice = (number % u64::from(self.slices)) as u32;
         let first = u32::from(self.port_min) + slice * self.slice_ports;
         Some(Slice {
@@ -223,7 +268,7 @@ impl Formula {
         if slice >= self.slices {
             return if self.dynamic_slices > 0 { Owner::Dynamic } else { Owner::Outside };
         }
-        let number = u64::from(address) * u64::from(self.slices) + u64::from(slice);
+        let number = self.number_at(u64::from(address) * u64::from(self.slices) + u64::from(slice));
         let run = self.runs.partition_point(|run| run.number <= number).checked_sub(1).map(|index| self.runs[index]);
         match run {
             Some(run) if number - run.number < run.count => {
@@ -232,6 +277,57 @@ impl Formula {
             _ => Owner::Nobody,
         }
     }
+}
+
+/// A keyed order of the numbers below `size`: four Feistel rounds over the next even power of two, again and again until the result is
+/// below (at most four times on average).
+#[derive(Clone, Copy, Debug)]
+struct Permutation {
+    keys: [u64; 4],
+    half_bits: u32,
+    size: u64,
+}
+
+impl Permutation {
+    fn new(key: u64, size: u64) -> Permutation {
+        let bits = u64::BITS - size.saturating_sub(1).leading_zeros();
+        let keys = [1, 2, 3, 4].map(|round: u64| mixed(key.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+        Permutation { keys, half_bits: bits.div_ceil(2).max(1), size }
+    }
+
+    fn forth(&self, number: u64) -> u64 {
+        self.walk(number, |(left, right), key| (right, left ^ self.round(right, key)), false)
+    }
+
+    fn back(&self, number: u64) -> u64 {
+        self.walk(number, |(left, right), key| (right ^ self.round(left, key), left), true)
+    }
+
+    fn round(&self, half: u64, key: u64) -> u64 {
+        mixed(half ^ key) & ((1 << self.half_bits) - 1)
+    }
+
+    fn walk(&self, number: u64, step: impl Fn((u64, u64), u64) -> (u64, u64), is_back: bool) -> u64 {
+        let mut now = number;
+        loop {
+            let mut halves = (now >> self.half_bits, now & ((1 << self.half_bits) - 1));
+            for round in 0..self.keys.len() {
+                halves = step(halves, self.keys[if is_back { self.keys.len() - 1 - round } else { round }]);
+            }
+            now = halves.0 << self.half_bits | halves.1;
+            // It comes round to where it began, which is below, so that this ends.
+            if now < self.size {
+                return now;
+            }
+        }
+    }
+}
+
+/// The finaliser of SplitMix64: each bit of the input changes half of the output's.
+fn mixed(value: u64) -> u64 {
+    let mixed = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 #[cfg(test)]

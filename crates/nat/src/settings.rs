@@ -231,6 +231,8 @@ pub struct Pool {
     pub pooling: Pooling,
     /// How ports are given out.
     pub allocation: Allocation,
+    /// The order of subscribers in a deterministic pool.
+    pub algorithm: Algorithm,
     /// Which address a subscriber gets.
     pub selection: Selection,
     /// No new mappings and no new subscribers; those there are stay.
@@ -251,6 +253,18 @@ pub struct Pool {
     /// The n-th address belongs to the n-th address of `subscribers`, with all its ports, which stay as they are (basic NAT, RFC
     /// 2663 §4.1.1). It has as many of both, and serves one realm.
     pub one_to_one: bool,
+}
+
+/// The order in which subscribers have the slices of a deterministic pool (RFC 7422 §2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// One address after the other (algorithm 0).
+    #[default]
+    Sequential,
+    /// Neighbours are on different addresses, one after the other.
+    Spread,
+    /// An order that nobody can tell without the key.
+    Keyed(u64),
 }
 
 /// A static port forward: the ports are never given out to anybody else.
@@ -326,6 +340,7 @@ impl Default for Pool {
             threshold: None,
             pooling: Pooling::default(),
             allocation: Allocation::default(),
+            algorithm: Algorithm::default(),
             selection: Selection::default(),
             filtering: [Filtering::default(); Protocol::COUNT],
             parity: false,

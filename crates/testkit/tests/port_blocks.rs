@@ -341,7 +341,7 @@ fn ports_of_a_slice_are_spread_over_it_at_random() {
 /// RFC 7422 §2: who had a port before a restart is who has it after.
 #[test]
 fn slices_are_the_same_after_a_restart() {
-    covers!("7422-12");
+    covers!("7422-12", "6888-REQ-8b");
     let ranges = |seed| {
         let bed = Bed::new(example(blocks(512, 2, 60))).seed(seed);
         let shared = bed.shared();

@@ -1,6 +1,7 @@
 //! How a `[[pool]]` gives its ports out.
 
 use nat::blocks::BlockSize;
+use nat::settings::Algorithm;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Selection;
@@ -19,11 +20,15 @@ pub(crate) struct AllocationDraft {
     pub(crate) value: Option<Allocation>,
     pub(crate) place: Place,
     pub(crate) block_size: Place,
+    pub(crate) algorithm: Algorithm,
     pub(crate) selection: Selection,
 }
 
 /// Keys that say something of blocks only.
 const OF_BLOCKS: [&str; 3] = ["block_size", "blocks_per_subscriber", "block_idle"];
+
+/// Keys that say something of deterministic pools only.
+const OF_SLICES: [&str; 3] = ["dynamic_slices", "algorithm", "algorithm_key"];
 
 impl AllocationDraft {
     pub(crate) fn read(section: &Section, report: &mut Report) -> AllocationDraft {
@@ -34,8 +39,8 @@ impl AllocationDraft {
         let slices = section.integer("dynamic_slices", report);
         if let Some(mode) = mode {
             let without = match mode {
-                "ports" => OF_BLOCKS.iter().chain(&["dynamic_slices"]),
-                "blocks" => [].iter().chain(&["dynamic_slices"]),
+                "ports" => OF_BLOCKS.iter().chain(&OF_SLICES),
+                "blocks" => [].iter().chain(&OF_SLICES),
                 _ => [].iter().chain(&[]),
             };
             // A default may stand there, as the manual has them all.
@@ -73,6 +78,7 @@ impl AllocationDraft {
             value,
             place: section.place_of("allocation", report),
             block_size: section.place_of("block_size", report),
+            algorithm: algorithm(section, report),
             selection: match section.choice("selection", report) {
                 Some("round-robin") => Selection::RoundRobin,
                 Some("hash") => Selection::Hash,
@@ -80,6 +86,36 @@ impl AllocationDraft {
             },
         }
     }
+}
+
+/// The order of subscribers.
+fn algorithm(section: &Section, report: &mut Report) -> Algorithm {
+    let word = section.choice("algorithm", report);
+    let key = if section.has("algorithm_key") { section.text("algorithm_key", report) } else { None };
+    if let Some(key) = key.as_ref().filter(|key| !(8..=64).contains(&key.value.chars().count())) {
+        let seen = format!("{} characters", key.value.chars().count());
+        report.fault(&key.place, "is too short or too long", seen, "write 8 to 64 characters");
+    }
+    match (word, key) {
+        (Some("keyed"), Some(key)) => Algorithm::Keyed(number_of(&key.value)),
+        (Some("keyed"), None) if !section.has("algorithm_key") => {
+            let remedy = "write algorithm_key = \"...\", and keep it for as long as somebody may ask who had a port";
+            report.fault(&section.place_of("algorithm", report), "needs a key", "\"keyed\"", remedy);
+            Algorithm::default()
+        }
+        (Some("spread"), None) => Algorithm::Spread,
+        (Some(word), Some(key)) => {
+            let remedy = "remove it, or write algorithm = \"keyed\"";
+            report.fault(&key.place, "says nothing without algorithm = \"keyed\"", format!("\"{word}\""), remedy);
+            Algorithm::default()
+        }
+        _ => Algorithm::default(),
+    }
+}
+
+/// A number that follows from a text: FNV-1a. It never changes, as the order of subscribers must not.
+fn number_of(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Whether the file has this key, with another value than its default.

@@ -97,3 +97,42 @@ proptest! {
         }
     }
 }
+
+/// Each subscriber has a slice of its own in each order, and each port of it leads back.
+#[test]
+fn every_order_can_be_read_both_ways_by_every_subscriber_and_port() {
+    // covers: 7422-1, 7422-10
+    for (length, addresses, dynamic) in [(28, 1, 2), (24, 3, 1), (22, 7, 0), (20, 16, 4)] {
+        let prefixes = [prefix([10, 0, 0, 0], length), prefix([10, 9, 0, 8], 31)];
+        for algorithm in [Algorithm::Sequential, Algorithm::Spread, Algorithm::Keyed(7), Algorithm::Keyed(8)] {
+            let formula = Formula::new(&prefixes, addresses, dynamic, 1_024, 65_535).unwrap().ordered(algorithm);
+            let insides = prefixes.iter().flat_map(|prefix| prefix.address().to_bits()..=prefix.last().to_bits());
+            let mut taken = std::collections::HashSet::new();
+            for inside in insides {
+                let Some(slice) = formula.slice_of(inside) else { continue };
+                assert!((slice.address as usize) < addresses, "{algorithm:?}");
+                assert!(taken.insert((slice.address, slice.slice)), "{algorithm:?}: a slice has two owners");
+                for port in slice.first..=slice.last {
+                    let owner = formula.owner_of(slice.address, port);
+                    assert_eq!(owner, Owner::Subscriber(inside.into()), "{algorithm:?}");
+                }
+            }
+            assert_eq!(taken.len() as u64, formula.subscribers(), "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn neighbours_are_together_apart_or_anywhere_as_the_order_says() {
+    // covers: 7422-10
+    let prefixes = [prefix([10, 0, 0, 0], 24)];
+    let addresses_of = |algorithm| {
+        let formula = Formula::new(&prefixes, 4, 0, 1_024, 65_535).unwrap().ordered(algorithm);
+        (1..255_u32).map(|n| formula.slice_of(0x0a00_0000 + n).unwrap().address).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses_of(Algorithm::Sequential)[..3], [0, 0, 0]);
+    assert_eq!(addresses_of(Algorithm::Spread)[..5], [0, 1, 2, 3, 0]);
+    let (one, other) = (addresses_of(Algorithm::Keyed(1)), addresses_of(Algorithm::Keyed(2)));
+    assert_ne!(one, other, "each key has an order of its own");
+    assert_eq!(one, addresses_of(Algorithm::Keyed(1)), "which is always the same");
+}
