@@ -439,8 +439,8 @@ const POOL: &[Key] = &[
         "selection",
         Kind::Choice(&["least-used", "round-robin", "hash"]),
         Preset::Value("\"least-used\""),
-        "Which address a new subscriber is paired with: the one with fewer subscribers of two chosen at random, which \
-         spreads them evenly; one after the other; or always the same for the same subscriber, as long as the pool's \
+        "Which address a new subscriber is paired with: of two chosen at random the one with clearly fewer ports in \
+         use (in blocks: leased), else the one with fewer subscribers, which spreads them evenly; one after the other; or always the same for the same subscriber, as long as the pool's \
          addresses stay the same. One without room is passed over.",
     ),
     key(
@@ -746,7 +746,8 @@ const TIMEOUTS: &[Key] = &[
         Preset::Derived { rule: "never", example: "80" },
         "From this share of the fullest pool's ports of a protocol on, idle times of UDP, ICMP, opening and established TCP are \
          shortened, evenly down to the RFCs' bounds when no port is left. Those below the bounds, and those of `[[port_timeout]]`, \
-         stay. `natrix show status` tells what is in force.",
+         stay. A session gets the time in force with each packet; one that is silent already keeps what its last packet gave it. \
+         `natrix show status` tells what is in force.",
     ),
     key(
         "inbound_refresh",

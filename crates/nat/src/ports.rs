@@ -805,7 +805,8 @@ impl PortTable {
     }
 
     /// An address with a free port, among these: the less used of two at random, which keeps the load nearly even; if both
-    /// are full, the next one that is not, from a random one on.
+    /// are full, the next one that is not, from a random one on. Less used is the one with clearly fewer ports in use, as far as 512
+    /// of them tell, and where that is even the one with fewer subscribers.
     pub fn choose_address(
         &self,
         among: &[AddressIndex],
@@ -817,10 +818,9 @@ impl PortTable {
         if count == 0 {
             return None;
         }
-        let mut pick = || among[random.below(count) as usize];
-        let (one, other) = (pick(), pick());
-        let (less, more) =
-            if self.paired_subscribers(one) <= self.paired_subscribers(other) { (one, other) } else { (other, one) };
+        let one = among[random.below(count) as usize];
+        let other = among[random.below(count) as usize];
+        let (less, more) = if self.is_less_used(one, other, protocol, random) { (one, other) } else { (other, one) };
         let has_room = |address: &AddressIndex| !self.is_exhausted(*address, protocol, class);
         if let Some(address) = [less, more].into_iter().find(has_room) {
             return Some(address);
@@ -828,6 +828,36 @@ impl PortTable {
         let (before, after) = among.split_at(random.below(count) as usize);
         let mut others = after.iter().chain(before).copied();
         others.find(|address| !self.seems_full(*address, protocol, class) && has_room(address))
+    }
+
+    /// Whether of two addresses the first is to be preferred.
+    fn is_less_used(&self, one: AddressIndex, other: AddressIndex, protocol: Protocol, random: &mut Random) -> bool {
+        /// A difference that a sample of 512 ports does not have by chance: four standard deviations, at half of all in use.
+        const CLEARLY: i32 = 125;
+        if one == other {
+            return true;
+        }
+        let (of_one, of_other) = (self.sampled_use(one, protocol, random), self.sampled_use(other, protocol, random));
+        if (of_one - of_other).abs() > CLEARLY {
+            return of_one < of_other;
+        }
+        self.paired_subscribers(one) <= self.paired_subscribers(other)
+    }
+
+    /// Ports in use of 512 neighbours at random that an address offers, in thousandths. Reads two lines.
+    fn sampled_use(&self, address: AddressIndex, protocol: Protocol, random: &mut Random) -> i32 {
+        const LINE_WORDS: usize = 8;
+        let base = space(address, protocol);
+        let (first, last) = self.offers[base].range();
+        let (first, last) = (usize::from(first / 64) / LINE_WORDS, usize::from(last / 64) / LINE_WORDS);
+        let line = first + random.below((last - first + 1) as u32) as usize;
+        let (mut used, mut offered) = (0, 0);
+        for word in line * LINE_WORDS..(line + 1) * LINE_WORDS {
+            let bits = self.offered_bits(address, protocol, word);
+            offered += bits.count_ones() as i32;
+            used += (self.used[base * WORDS + word].load(Ordering::Relaxed) & bits).count_ones() as i32;
+        }
+        (used * 1_000).checked_div(offered).unwrap_or(0)
     }
 }
 

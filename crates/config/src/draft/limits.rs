@@ -26,7 +26,7 @@ pub(crate) fn limits(section: &Section, common: &SubscriberLimits, report: &mut 
     }
     limits.new_mappings = rate(section, "new_mappings", "new_mappings_burst", common.new_mappings, report);
     limits.new_sessions = rate(section, "new_sessions", "new_sessions_burst", common.new_sessions, report);
-    if section.has("threshold") {
+    if section.has("threshold") || section.has("threshold_clear") {
         limits.threshold = threshold(section, report);
     }
     limits

@@ -185,6 +185,30 @@ fn addresses_are_chosen_evenly_and_full_ones_are_passed_over() {
     assert_eq!(taken, 1_000, "every port of every address");
 }
 
+#[test]
+fn an_address_whose_ports_are_in_use_is_passed_over_though_as_many_subscribers_have_it() {
+    let table = table(&[spec(), spec()]);
+    let (busy, idle) = (AddressIndex(0), AddressIndex(1));
+    let mut random = random(6);
+    table.pair(busy);
+    table.pair(idle);
+    table.pair(idle);
+    let offered = table.available(busy, Protocol::Udp);
+    for _ in 0..offered / 2 {
+        table.allocate(busy, Protocol::Udp, PortClass::High, None, W, 1, &mut random).unwrap();
+    }
+    let mut chosen = |protocol: Protocol| {
+        let choices = (0..400).map(|_| table.choose_address(&[busy, idle], protocol, PortClass::High, &mut random));
+        choices.filter(|choice| *choice == Some(busy)).count()
+    };
+    // Only when both draws are the busy one: a quarter.
+    let of_busy = chosen(Protocol::Udp);
+    assert!((60..140).contains(&of_busy), "{of_busy} of 400");
+    // Of TCP none is in use, so that the number of subscribers decides.
+    let of_fewer = chosen(Protocol::Tcp);
+    assert!((260..340).contains(&of_fewer), "{of_fewer} of 400");
+}
+
 /// Chi-square of the counts against equal shares, as distance from its mean in standard deviations.
 fn unevenness(counts: &[u32]) -> f64 {
     let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;

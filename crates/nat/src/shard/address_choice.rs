@@ -28,8 +28,13 @@ impl Shard {
             }
             Selection::LeastUsed => {
                 let (one, other) = (self.random.below(facts.count), self.random.below(facts.count));
-                let paired = |n: u32| self.shared.ports.paired_subscribers(self.open_address(facts, n));
-                let (less, more) = if paired(one) <= paired(other) { (one, other) } else { (other, one) };
+                let ports = &self.shared.ports;
+                // By what is leased, as that is what nobody else can have; else by who will want more.
+                let use_of = |n: u32| {
+                    let address = self.open_address(facts, n);
+                    (ports.ports_leased(address), ports.paired_subscribers(address))
+                };
+                let (less, more) = if use_of(one) <= use_of(other) { (one, other) } else { (other, one) };
                 if self.has_room(facts, self.open_address(facts, less), key, class) {
                     return Some(self.open_address(facts, less));
                 }

@@ -202,6 +202,10 @@ impl Shard {
         }
         let subscriber = Ipv4Addr::from_bits(key.address);
         let known = self.subscribers.find(key.realm, key.address);
+        if let Some(slot) = known {
+            // A threshold that a change of settings put below what he uses is told now, as nothing more begins to tell it.
+            self.watch_subscriber(now, slot, key.protocol);
+        }
         let own = || self.shared.pool_for(key.realm, subscriber);
         let Some(pool) = known.and_then(|slot| self.penalty_pool(slot)).or_else(own) else { return };
         let paired = self.paired_address(key.realm, key.address);
