@@ -318,6 +318,21 @@ fn a_subscriber_that_crosses_a_threshold_is_told_once_each_way() {
 }
 
 #[test]
+fn a_threshold_that_is_put_below_present_use_is_told_when_the_next_mapping_is_refused() {
+    covers!("6888-REQ-11c");
+    let limits = SubscriberLimits { ports_max: [8; 3], ..SubscriberLimits::default() };
+    let mut bed = Bed::new(limited(limits)).record_events(10_000);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 8), 8);
+    let threshold = Some(Threshold { high_percent: 50, low_percent: 40 });
+    bed.reload(limited(SubscriberLimits { threshold, ..limits }));
+    assert_eq!(crossings(&mut bed), []);
+    bed.inside(&build::udp(SocketAddrV4::new(I1, 20_000), E1_HTTP).build());
+    assert_eq!(crossings(&mut bed), [(EventKind::ThresholdReached, Cause::SubscriberPorts, 100)]);
+    bed.inside(&build::udp(SocketAddrV4::new(I1, 20_001), E1_HTTP).build());
+    assert_eq!(crossings(&mut bed), [], "once");
+}
+
+#[test]
 fn a_pool_that_runs_full_is_told_and_shortens_timers_no_further_than_the_rfcs_allow() {
     covers!("6888-REQ-11c", "4787-REQ-5");
     for workers in [1, 3] {
