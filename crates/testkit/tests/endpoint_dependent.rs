@@ -358,6 +358,37 @@ fn where_subscribers_have_blocks_shared_ports_are_in_none_of_them() {
 }
 
 #[test]
+fn shared_ports_leave_the_blocks_of_a_pool_to_its_subscribers() {
+    let mut settings = web().addresses(&POOL[..1]).ports(1_024, 1_024 + 64 * 64 - 1);
+    settings.pools[0].allocation = Allocation::Blocks(blocks_of(64));
+    settings.pools[0].shared_ports_min = 64;
+    for mut bed in beds(&settings) {
+        let workers = bed.shards().count();
+        for n in 0..600 {
+            let internal = at(Ipv4Addr::from_bits(0x6440_0100 + n % 40), 5_000 + n as u16);
+            bed.open_udp(internal, server(n));
+            bed.open_tcp(internal, server(n));
+        }
+        let flows: Vec<_> = bed.sessions().into_iter().filter(|session| session.shared).collect();
+        let ports: HashSet<_> = flows.iter().map(|flow| (flow.protocol, flow.external.port)).collect();
+        let taken: HashSet<_> = flows.iter().map(|flow| flow.external.port / 64).collect();
+        assert!(ports.len() >= 100, "{} shared ports", ports.len());
+        // 64 of each protocol and worker, of which those of both protocols lie in one block; one more where that is full by chance.
+        assert!(taken.len() <= 2 * workers, "{} of 64 blocks have {} shared ports", taken.len(), ports.len());
+        // All others are leased to the last.
+        let leased = (0..64 - taken.len() as u32)
+            .filter(|n| {
+                let internal = at(Ipv4Addr::from_bits(0x6440_0200 + n), 5_000);
+                bed.inside(&build::udp(internal, at(E1, 9_999)).build());
+                !bed.take_outside().is_empty()
+            })
+            .count();
+        assert_eq!(leased, 64 - taken.len());
+        bed.run_out();
+    }
+}
+
+#[test]
 fn where_ports_are_somebodys_by_a_formula_none_is_shared() {
     let mut settings = web();
     settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 26)];

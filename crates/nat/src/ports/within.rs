@@ -212,6 +212,20 @@ impl PortTable {
         found
     }
 
+    /// A random block of this size within the range of which nobody has a port, not leased: it may be somebody's at once.
+    pub fn free_block(&self, range: &PortRange, size: BlockSize, random: &mut Random) -> Option<Block> {
+        let address = range.address;
+        let mut candidates = self.blocks.free(address.index(), size, range.first, range.last);
+        while let Some(grain) = random_word(&candidates, random) {
+            candidates[grain / 64] &= !(1 << (grain % 64));
+            let block = Block::new(address, grain as u32, size);
+            if self.content(block) == Content::Free {
+                return Some(block);
+            }
+        }
+        None
+    }
+
     fn lease_free(
         &self,
         range: &PortRange,

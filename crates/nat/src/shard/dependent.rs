@@ -35,6 +35,8 @@ use crate::parse::Class;
 use crate::parse::Parsed;
 use crate::parse::destination_is_valid;
 use crate::ports::PortClass;
+use crate::ports::PortRange;
+use crate::ports::Taker;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
@@ -43,6 +45,7 @@ use crate::settings::Pooling;
 use crate::settings::RuleAction;
 use crate::shared::PoolFacts;
 use crate::shared_ports::Group;
+use crate::shared_ports::SharedPort;
 use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Instant;
@@ -315,12 +318,14 @@ impl Shard {
             return None;
         }
         let (address, protocol) = (group.address(), group.protocol());
-        let (ports, workers) = (&self.shared.ports, self.shared.workers());
         let facts = *self.shared.facts(address);
         if facts.is_guarded() {
             self.take_of_the_rest(&facts, address, protocol).ok()?;
         }
-        let port = ports.allocate(address, protocol, class, None, self.worker, workers, &mut self.random);
+        let port = self.shared_port_among_others(&facts, group, class).or_else(|| {
+            let (ports, workers) = (&self.shared.ports, self.shared.workers());
+            ports.allocate(address, protocol, class, None, self.worker, workers, &mut self.random)
+        });
         if facts.is_guarded() {
             self.settle_the_rest(address, protocol, port);
         }
@@ -335,6 +340,33 @@ impl Shard {
                 None
             }
         }
+    }
+
+    /// In a pool that gives out blocks, a port to be shared that lies where this worker has shared ports already, or in a block
+    /// nobody has a port of: a block with one single port in it can be leased no more, so that shared ports anywhere would leave few.
+    fn shared_port_among_others(&mut self, facts: &PoolFacts, group: Group, class: PortClass) -> Option<u16> {
+        let blocks = facts.blocks.filter(|_| facts.slice_ports == 0)?;
+        let (address, protocol) = (group.address(), group.protocol());
+        for neighbour in [protocol, Protocol::Udp, Protocol::Tcp, Protocol::Icmp] {
+            let slot = self.shared_ports.pick(Group::new(address, neighbour, class), &mut self.random);
+            let Some(port) = slot.and_then(|slot| self.shared_ports.get(slot)).map(SharedPort::port) else { continue };
+            let size = blocks.size.ports() as u16;
+            let first = port / size * size;
+            let range =
+                PortRange { address, first: first.max(blocks.first), last: (first | (size - 1)).min(blocks.last) };
+            // Where it stands alone, from other settings, there is no such range.
+            if !range.contains(port) {
+                continue;
+            }
+            let taken = self.shared.ports.allocate_within(&range, protocol, None, Taker::Anyone, &mut self.random);
+            if taken.is_some() {
+                return taken;
+            }
+        }
+        let whole = PortRange { address, first: blocks.first, last: blocks.last };
+        let block = self.shared.ports.free_block(&whole, blocks.size, &mut self.random)?;
+        let range = PortRange::of_block(block);
+        self.shared.ports.allocate_within(&range, protocol, None, Taker::Anyone, &mut self.random)
     }
 
     /// One flow of a subscriber less; with the last of all it has, the subscriber goes.
