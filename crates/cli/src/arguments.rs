@@ -348,13 +348,25 @@ pub enum ClientCommand {
     /// What would happen to this packet now, step by step, changing nothing
     Why(Why),
     /// What a reload would do to the running instance: subscribers and mappings that keep, move, drain or end
-    Plan(NewConfig),
+    Plan(PlanArguments),
     /// Go over to another configuration while traffic flows
     Reload(NewConfig),
     /// Packets as they pass, with what became of them
     Trace(Trace),
     /// Dashboard in the terminal
     Top(Top),
+}
+
+/// `natrix plan`.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub struct PlanArguments {
+    /// Name so many affected subscribers and external addresses at most, of each
+    #[arg(long, value_name = "N", default_value_t = 0, num_args = 0..=1, default_missing_value = "20")]
+    pub details: u32,
+    /// What to go over to.
+    #[command(flatten)]
+    pub target: NewConfig,
 }
 
 /// `natrix plan` and `natrix reload`.

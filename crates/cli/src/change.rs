@@ -9,12 +9,15 @@ use control::Change;
 use control::Client;
 use control::ClientError;
 use control::Plan;
+use control::PlanDetail;
+use control::PlanSubject;
 use control::PoolPlan;
 use control::Reloaded;
 use control::Reply;
 use control::Request;
 
 use crate::arguments::NewConfig;
+use crate::arguments::PlanArguments;
 use crate::error::CliError;
 use crate::execute::connect;
 use crate::human;
@@ -24,6 +27,7 @@ use crate::output::print_all;
 use crate::table::Align;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
+use crate::table::Table;
 
 /// A plan looks through all tables, a piece at a time; a reload compiles a whole configuration.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -43,30 +47,68 @@ impl Row for Change {
     }
 }
 
-impl Row for PoolPlan {
+/// One kind of things of one pool.
+struct PlanRow {
+    pool: String,
+    what: &'static str,
+    /// That keep, drain (subscribers: move), drain no longer than the drain time, end (subscribers: leave).
+    numbers: [Option<u64>; 4],
+}
+
+impl PlanRow {
+    /// The rows of one pool: subscribers and mappings always, flows and blocks where there are some.
+    fn of(plan: &PoolPlan) -> Vec<PlanRow> {
+        let pool = if plan.pool.is_empty() { "all".to_owned() } else { plan.pool.clone() };
+        let row = |what, numbers| PlanRow { pool: pool.clone(), what, numbers };
+        let subscribers =
+            [Some(plan.subscribers_keep), Some(plan.subscribers_move), None, Some(plan.subscribers_leave)];
+        let mappings = [plan.mappings_keep, plan.mappings_drain, plan.mappings_drain_until, plan.mappings_end];
+        let flows = [plan.flows_keep, plan.flows_drain, plan.flows_drain_until, plan.flows_end];
+        let blocks = [plan.blocks_keep, plan.blocks_drain, plan.blocks_drain_until, plan.blocks_end];
+        let mut rows = vec![row("subscribers", subscribers), row("mappings", mappings.map(Some))];
+        for (what, numbers) in [("flows", flows), ("blocks", blocks)] {
+            if numbers.iter().any(|number| *number > 0) {
+                rows.push(row(what, numbers.map(Some)));
+            }
+        }
+        rows
+    }
+}
+
+impl Row for PlanDetail {
+    const COLUMNS: &'static [(&'static str, Align)] =
+        &[("WHAT", Left), ("VRF", Left), ("ADDRESS", Left), ("POOL", Left), ("EXTERNAL", Left), ("", Left)];
+
+    fn cells(&self) -> Vec<String> {
+        let what = match self.what {
+            PlanSubject::Subscriber => "subscriber",
+            PlanSubject::Address => "address",
+        };
+        vec![
+            what.to_owned(),
+            human::or_dash(self.vrf.as_ref()),
+            self.address.to_string(),
+            self.pool.clone(),
+            human::or_dash(self.external.as_ref()),
+            self.becomes.name().to_owned(),
+        ]
+    }
+}
+
+impl PlanRow {
     const COLUMNS: &'static [(&'static str, Align)] = &[
         ("POOL", Left),
-        ("SUBSCRIBERS KEEP", Right),
-        ("MOVE", Right),
-        ("LEAVE", Right),
-        ("MAPPINGS KEEP", Right),
-        ("DRAIN", Right),
+        ("", Left),
+        ("KEEP", Right),
+        ("MOVE OR DRAIN", Right),
         ("DRAIN UNTIL", Right),
-        ("END", Right),
+        ("END OR LEAVE", Right),
     ];
 
     fn cells(&self) -> Vec<String> {
-        let name = if self.pool.is_empty() { "all".to_owned() } else { self.pool.clone() };
-        let numbers = [
-            self.subscribers_keep,
-            self.subscribers_move,
-            self.subscribers_leave,
-            self.mappings_keep,
-            self.mappings_drain,
-            self.mappings_drain_until,
-            self.mappings_end,
-        ];
-        core::iter::once(name).chain(numbers.iter().map(u64::to_string)).collect()
+        let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
+        let [keep, drain, until, end] = self.numbers;
+        vec![self.pool.clone(), self.what.to_owned(), number(keep), number(drain), number(until), number(end)]
     }
 }
 
@@ -75,6 +117,7 @@ impl Row for PoolPlan {
 struct Answer {
     changes: Vec<Change>,
     pools: Vec<PoolPlan>,
+    details: Vec<PlanDetail>,
     plan: Option<Plan>,
     reloaded: Option<Reloaded>,
 }
@@ -82,6 +125,7 @@ struct Answer {
 /// Asks, and gathers what comes. Faults of the file go to `notes` one by one, before the error that follows them.
 fn ask(
     arguments: &NewConfig,
+    details: u32,
     request: fn(control::NewConfig) -> Request,
     notes: &mut dyn Write,
 ) -> Result<Answer, CliError> {
@@ -92,7 +136,7 @@ fn ask(
     };
     let mut client = connect(&arguments.output.socket)?;
     client.set_read_timeout(Some(CHANGE_TIMEOUT))?;
-    client.send(&request(control::NewConfig { config, rollback: arguments.rollback }))?;
+    client.send(&request(control::NewConfig { config, rollback: arguments.rollback, details }))?;
     gather(&mut client, notes)
 }
 
@@ -102,6 +146,7 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
         match client.receive()? {
             Reply::Change(change) => answer.changes.push(change),
             Reply::PoolPlan(pool) => answer.pools.push(pool),
+            Reply::PlanDetail(detail) => answer.details.push(detail),
             Reply::Plan(plan) => answer.plan = Some(plan),
             Reply::Reloaded(reloaded) => answer.reloaded = Some(reloaded),
             Reply::ConfigFault(fault) => {
@@ -121,19 +166,25 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
 }
 
 /// Runs `plan`.
-pub(crate) fn plan(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let answer = ask(arguments, Request::Plan, notes)?;
-    if arguments.output.json {
+pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    let answer = ask(&arguments.target, arguments.details, Request::Plan, notes)?;
+    if arguments.target.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
         answer.pools.iter().try_for_each(|pool| json_line(pool, out))?;
+        answer.details.iter().try_for_each(|detail| json_line(detail, out))?;
         answer.plan.iter().try_for_each(|plan| json_line(plan, out))?;
         return Ok(());
     }
     print_changes(&answer.changes, out)?;
     let Some(plan) = answer.plan else { return Ok(()) };
     writeln!(out)?;
-    let rows: Vec<PoolPlan> = answer.pools.into_iter().chain([plan.total.clone()]).collect();
-    print_all(&rows, false, out)?;
+    let mut table = Table::new(PlanRow::COLUMNS);
+    answer.pools.iter().chain([&plan.total]).flat_map(PlanRow::of).for_each(|row| table.row(row.cells()));
+    table.flush(out)?;
+    if !answer.details.is_empty() {
+        writeln!(out)?;
+        print_all(&answer.details, false, out)?;
+    }
     writeln!(out, "\nexternal addresses: {} added, {} closed", plan.addresses_added, plan.addresses_closed)?;
     match plan.drain_time_us {
         Some(time) => writeln!(out, "drain until: mappings that are left after {} end", human::duration(time))?,
@@ -149,7 +200,7 @@ pub(crate) fn plan(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn W
 
 /// Runs `reload`.
 pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let answer = ask(arguments, Request::Reload, notes)?;
+    let answer = ask(arguments, 0, Request::Reload, notes)?;
     if arguments.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
         answer.reloaded.iter().try_for_each(|reloaded| json_line(reloaded, out))?;

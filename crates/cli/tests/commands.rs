@@ -106,6 +106,7 @@ fn every_show_takes_a_limit() {
 #[test]
 fn a_plan_tells_what_differs_and_what_becomes_of_what_is_there() {
     check("plan", "plan -c /etc/natrix/new.toml");
+    check("plan_details", "plan -c /etc/natrix/new.toml --details 5");
     check("plan_json", "plan -c /etc/natrix/new.toml --json");
 }
 

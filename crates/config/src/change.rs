@@ -5,11 +5,26 @@ use std::collections::HashMap;
 use std::collections::HashSet;
 
 use nat::Settings;
+use nat::event::BackPressure;
+use nat::settings::Admission;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
+use nat::settings::Class;
+use nat::settings::Forward;
 use nat::settings::Limits;
+use nat::settings::Penalty;
 use nat::settings::Pool;
+use nat::settings::Rate;
+use nat::settings::Removed;
+use nat::settings::SubscriberLimits;
+use nat::settings::Threshold;
 use nat::settings::Timeouts;
 
+use crate::check::machine::usual_places;
 use crate::model::Config;
+use crate::model::EventLog;
+use crate::model::EventTarget;
+use crate::model::LogSync;
 use crate::section::duration_text;
 
 /// One difference.
@@ -39,6 +54,16 @@ impl Changes {
         if before != after {
             self.note(object, Some(text(before)), Some(text(after)));
         }
+    }
+
+    /// Things in order that have no names: how many there are, and where the first one differs.
+    fn list<T: PartialEq>(&mut self, object: &str, before: &[T], after: &[T]) {
+        if before == after {
+            return;
+        }
+        let alike = before.iter().zip(after).take_while(|(one, other)| one == other).count();
+        let after = format!("{} in all; they differ from number {} on", after.len(), alike + 1);
+        self.note(object, Some(format!("{} in all", before.len())), Some(after));
     }
 
     /// A value that is taken at start.
@@ -76,15 +101,32 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
     let (old, new) = (&before.nat, &after.nat);
     routes(old, new, &mut changes);
     pools(old, new, &mut changes);
-    changes.value("rule", &old.pass_rules, &new.pass_rules, |rules| format!("{} rules that pass", rules.len()));
+    forwards(old, new, &mut changes);
+    let pass = |rules: &Vec<nat::settings::PassRule>| format!("{} that pass a protocol", rules.len());
+    changes.value("rule", &old.pass_rules, &new.pass_rules, pass);
+    changes.list("rule", &old.rules, &new.rules);
+    changes.list("rule.redirect", &old.redirections, &new.redirections);
+    changes.list("filter", &old.filters, &new.filters);
+    let names = |names: &std::collections::BTreeMap<u32, String>| format!("{} named", names.len());
+    changes.value("filter.name", &old.filter_names, &new.filter_names, names);
+    classes(old, new, &mut changes);
+    limits("subscriber", &old.subscriber, &new.subscriber, &mut changes);
     let sessions = |limits: &Limits| limits.sessions_per_mapping_max;
     changes.value("subscriber.sessions_per_mapping", &sessions(&old.limits), &sessions(&new.limits), shown);
+    let (old_hairpin, new_hairpin) = (old.hairpin_between_realms, new.hairpin_between_realms);
+    changes.value("subscriber.hairpin_between_vrfs", &old_hairpin, &new_hairpin, shown);
     timeouts(&old.timeouts, &new.timeouts, &mut changes);
     changes.value("timeouts.inbound_refresh", &old.inbound_refresh, &new.inbound_refresh, shown);
-    changes.value("reload", &old.reload, &new.reload, described);
-    changes.value("icmp", &old.icmp, &new.icmp, described);
-    let answers = |settings: &Settings| settings.answer_unsolicited_syn;
-    changes.value("icmp.answer_unsolicited_syn", &answers(old), &answers(new), shown);
+    changes.list("port_timeout", &old.port_timeouts, &new.port_timeouts);
+    let removed = |policy: &nat::settings::ReloadPolicy| policy.removed;
+    changes.value("reload.removed", &removed(&old.reload), &removed(&new.reload), |removed| match removed {
+        Removed::Drain => "drain".to_owned(),
+        Removed::End => "end".to_owned(),
+    });
+    let time = |time: &Option<nat::Duration>| time.map_or("none".to_owned(), |time| duration_text(time.as_micros()));
+    changes.value("reload.drain_time", &old.reload.drain_time, &new.reload.drain_time, time);
+    icmp(before, after, &mut changes);
+    events(before, after, &mut changes);
     rest(old, new, &mut changes);
     changes.0
 }
@@ -109,6 +151,7 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
         changes.fixed("interface.driver", &before.ports, &after.ports, described, AT_START);
     }
     let reason = "workers are started with the instance";
+    let same_workers = before.workers.count == after.workers.count;
     changes.fixed("workers.count", &before.workers.count, &after.workers.count, shown, reason);
     changes.fixed("workers.cpus", &before.workers.cpus, &after.workers.cpus, described, reason);
     let limits = |config: &Config| {
@@ -116,6 +159,7 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
         [
             ("mappings", limits.mappings_max),
             ("extra_sessions", limits.extra_sessions_max),
+            ("flows", limits.flows_max),
             ("subscribers", limits.subscribers_max),
             ("fragmented_datagrams", limits.fragmented_datagrams_max),
             ("fragments_held", limits.fragments_held_max),
@@ -123,14 +167,205 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
             ("held_ports", limits.held_ports_max),
         ]
     };
+    // The share of each worker follows from their number, which is told already; what all have together may be rounded up.
+    let (was, is) = (before.workers.count as u64, after.workers.count as u64);
     for ((name, old), (_, new)) in limits(before).into_iter().zip(limits(after)) {
-        let each = |number: &u32| format!("{number} for each worker");
-        changes.fixed(&format!("tables.{name}"), &old, &new, each, TABLES);
+        let (old, new) = (u64::from(old) * was, u64::from(new) * is);
+        if old.abs_diff(new) >= was.max(is) || same_workers {
+            changes.fixed(&format!("tables.{name}"), &old, &new, |number| format!("{number} for all workers"), TABLES);
+        }
     }
-    // Not compared is the room for external addresses: whether they fit is seen when they are to be placed.
-    changes.fixed("dpdk", &before.dpdk, &after.dpdk, described, AT_START);
-    changes.fixed("control", &before.control, &after.control, described, "clients know the socket by its place");
-    changes.fixed("log", &before.log, &after.log, described, AT_START);
+    // Where the file does not say how many places there are, they follow from the addresses; whether those fit is seen when
+    // they are to be placed.
+    let places = |config: &Config| u64::from(config.nat.limits.external_addresses_max);
+    let usual = usual_places(after.nat.pools.iter().map(|pool| pool.addresses.len() as u64).sum());
+    if places(after) != usual {
+        changes.fixed("tables.external_addresses", &places(before), &places(after), shown, TABLES);
+    }
+    changes.fixed("dpdk.hugepages", &before.dpdk.hugepages, &after.dpdk.hugepages, described, AT_START);
+    if same_workers {
+        changes.fixed("dpdk.memory", &before.dpdk.memory_bytes, &after.dpdk.memory_bytes, shown, AT_START);
+        changes.fixed("dpdk.buffers", &before.dpdk.buffers, &after.dpdk.buffers, shown, AT_START);
+    }
+    let by_place = "clients know the socket by its place";
+    let path = |control: &crate::model::Control| control.socket.display().to_string();
+    changes.fixed("control.socket", &path(&before.control), &path(&after.control), shown, by_place);
+    changes.fixed("control.mode", &before.control.mode, &after.control.mode, |mode| format!("{mode:o}"), by_place);
+    changes.fixed("log.level", &before.log.level, &after.log.level, described, AT_START);
+    match (&before.event_log, &after.event_log) {
+        (None, Some(_)) | (Some(_), None) => {
+            let shown = |config: &Config| config.event_log.as_ref().map_or("none".to_owned(), destination);
+            let reason = "who has a mapping then would be in no record, or in one without an end";
+            changes.fixed("log.events", &shown(before), &shown(after), String::clone, reason);
+        }
+        (Some(old), Some(new)) => {
+            changes.fixed(
+                "log.queue",
+                &old.queue,
+                &new.queue,
+                shown,
+                "workers get their queues when the instance starts",
+            );
+        }
+        (None, None) => {}
+    }
+}
+
+/// Where events go.
+fn destination(log: &EventLog) -> String {
+    match &log.target {
+        EventTarget::File(path) => path.display().to_string(),
+        EventTarget::StandardOutput => "standard output".to_owned(),
+    }
+}
+
+/// What may change about the log while it is written.
+fn events(before: &Config, after: &Config, changes: &mut Changes) {
+    let (old, new) = (before.nat.events, after.nat.events);
+    changes.value("log.back_pressure", &old.back_pressure, &new.back_pressure, |policy| match policy {
+        BackPressure::Refuse => "refuse".to_owned(),
+        BackPressure::Drop => "drop".to_owned(),
+    });
+    changes.value("log.block_mappings", &old.block_mappings, &new.block_mappings, shown);
+    let time = |time: &nat::Duration| duration_text(time.as_micros());
+    let rate = |events: nat::event::EventSettings| events.filter_events_per_second;
+    changes.value("log.filter_rate", &rate(old), &rate(new), |rate| format!("{rate}/s"));
+    changes.value("log.refusal_interval", &old.refusal_interval, &new.refusal_interval, time);
+    let (Some(old), Some(new)) = (&before.event_log, &after.event_log) else { return };
+    changes.value("log.events", &destination(old), &destination(new), String::clone);
+    changes.value("log.rotate_size", &old.rotate_bytes, &new.rotate_bytes, |bytes| format!("{bytes} B"));
+    changes.value("log.rotate_interval", &old.rotate_interval, &new.rotate_interval, time);
+    changes.value("log.keep_files", &old.keep_files, &new.keep_files, shown);
+    changes.value("log.sync", &old.sync, &new.sync, |sync| match sync {
+        LogSync::Never => "never".to_owned(),
+        LogSync::OnRotation => "on-rotation".to_owned(),
+        LogSync::Interval(time) => format!("interval {}", duration_text(time.as_micros())),
+        LogSync::Always => "always".to_owned(),
+    });
+}
+
+/// ICMP that Natrix sends. Of rates a worker has its share, which follows from their number.
+fn icmp(before: &Config, after: &Config, changes: &mut Changes) {
+    let (old, new) = (before.nat.icmp, after.nat.icmp);
+    changes.value("icmp.errors_to_inside", &old.errors_to_inside, &new.errors_to_inside, shown);
+    changes.value("icmp.errors_to_outside", &old.errors_to_outside, &new.errors_to_outside, shown);
+    let (count, wanted) = (before.workers.count as u32, after.workers.count as u32);
+    if count == wanted {
+        let (old, new) = (old.errors_per_second_max, new.errors_per_second_max);
+        changes.value("icmp.error_rate", &old, &new, |rate| format!("{rate}/s for each worker"));
+    }
+    let each = |policy: &nat::settings::IcmpPolicy| policy.errors_per_second_per_destination_max;
+    changes.value("icmp.error_rate_per_destination", &each(&old), &each(&new), |rate| format!("{rate}/s"));
+    let code = |code: &Option<u8>| code.map_or("none".to_owned(), |code| code.to_string());
+    changes.value("icmp.no_resources_code", &old.no_resources_code, &new.no_resources_code, code);
+    changes.value("icmp.answer_echo", &old.answer_echo, &new.answer_echo, shown);
+    let answers = |config: &Config| config.nat.answer_unsolicited_syn;
+    changes.value("icmp.answer_unsolicited_syn", &answers(before), &answers(after), shown);
+}
+
+fn forwards(before: &Settings, after: &Settings, changes: &mut Changes) {
+    let list = |settings: &Settings| {
+        let entry = |forward: &Forward| {
+            let Forward { protocol, external, ports: (first, last), inside, inside_port, .. } = forward;
+            let name = format!("forward {} {external}:{first}-{last}", protocol.name());
+            let who = match forward.admission {
+                Admission::Anyone => "anyone",
+                Admission::AsPool => "as the pool",
+            };
+            (name, format!("to {inside}:{inside_port} in VRF {}, {who}", forward.realm.0))
+        };
+        settings.forwards.iter().map(entry).collect::<Vec<_>>()
+    };
+    differences(list(before), list(after), changes);
+}
+
+fn classes(before: &Settings, after: &Settings, changes: &mut Changes) {
+    let count = |class: &Class| format!("{} prefixes", class.subscribers.len());
+    for old in &before.classes {
+        let object = format!("class \"{}\"", old.name);
+        let Some(new) = after.classes.iter().find(|new| new.name == old.name) else {
+            changes.note(object, Some(count(old)), None);
+            continue;
+        };
+        let prefixes = |prefixes: &Vec<nat::types::Prefix>| prefixes.iter().map(shown).collect::<Vec<_>>().join(", ");
+        changes.value(&format!("{object}.subscribers"), &old.subscribers, &new.subscribers, prefixes);
+        let realms = |realms: &Vec<nat::types::RealmId>| format!("{} VRFs", realms.len());
+        changes.value(&format!("{object}.vrfs"), &old.realms, &new.realms, realms);
+        limits(&object, &old.limits, &new.limits, changes);
+        let text = |settings: &Settings, penalty: &Option<Penalty>| {
+            let Some(Penalty { pool, refusals, window, release }) = *penalty else { return "none".to_owned() };
+            let pool = settings.pools.get(pool.index()).map_or("?", |pool| &pool.name);
+            let (window, release) = (duration_text(window.as_micros()), duration_text(release.as_micros()));
+            format!("pool \"{pool}\" after {refusals} refusals in {window}, for {release}")
+        };
+        let penalties = (text(before, &old.limits.penalty), text(after, &new.limits.penalty));
+        changes.value(&format!("{object}.penalty"), &penalties.0, &penalties.1, String::clone);
+        let alike = Class {
+            subscribers: old.subscribers.clone(),
+            realms: old.realms.clone(),
+            limits: old.limits,
+            ..new.clone()
+        };
+        if alike != *old {
+            changes.note(format!("{object}.*"), Some("other keys".to_owned()), Some("changed".to_owned()));
+        }
+    }
+    for new in after.classes.iter().filter(|new| before.classes.iter().all(|old| old.name != new.name)) {
+        changes.note(format!("class \"{}\"", new.name), None, Some(count(new)));
+    }
+}
+
+/// What each subscriber may use.
+fn limits(object: &str, old: &SubscriberLimits, new: &SubscriberLimits, changes: &mut Changes) {
+    let key = |name: &str| format!("{object}.{name}");
+    let number = |limit: &u32| if *limit == u32::MAX { "no limit".to_owned() } else { limit.to_string() };
+    for protocol in nat::Protocol::ALL {
+        let index = protocol.index();
+        let name = key(&format!("ports.{}", protocol.name()));
+        changes.value(&name, &old.ports_max[index], &new.ports_max[index], number);
+    }
+    changes.value(&key("sessions"), &old.sessions_max, &new.sessions_max, number);
+    let bytes = |limit: &u64| if *limit == u64::MAX { "no limit".to_owned() } else { format!("{limit} B") };
+    changes.value(&key("memory"), &old.memory_max, &new.memory_max, bytes);
+    let rate = |rate: &Option<Rate>| {
+        rate.map_or("no limit".to_owned(), |rate| format!("{}/s, {} at once", rate.per_second, rate.burst))
+    };
+    changes.value(&key("new_mappings"), &old.new_mappings, &new.new_mappings, rate);
+    changes.value(&key("new_sessions"), &old.new_sessions, &new.new_sessions, rate);
+    changes.value(&key("threshold"), &old.threshold, &new.threshold, threshold);
+    #[allow(clippy::needless_update, reason = "limits that are added have no line above at first")]
+    let alike = SubscriberLimits {
+        ports_max: old.ports_max,
+        sessions_max: old.sessions_max,
+        memory_max: old.memory_max,
+        new_mappings: old.new_mappings,
+        new_sessions: old.new_sessions,
+        threshold: old.threshold,
+        penalty: old.penalty,
+        ..*new
+    };
+    if alike != *old {
+        changes.note(key("*"), Some("other keys".to_owned()), Some("changed".to_owned()));
+    }
+}
+
+fn threshold(threshold: &Option<Threshold>) -> String {
+    threshold.map_or("none".to_owned(), |one| format!("{} %, clear at {} %", one.high_percent, one.low_percent))
+}
+
+fn allocation(allocation: &Allocation) -> String {
+    let blocks = |blocks: &Blocks| {
+        let Blocks { size, per_subscriber_max, idle } = blocks;
+        let idle = duration_text(idle.as_micros());
+        format!("blocks of {} ports, {per_subscriber_max} each, back after {idle}", size.ports())
+    };
+    match allocation {
+        Allocation::Ports => "ports".to_owned(),
+        Allocation::Blocks(some) => blocks(some),
+        Allocation::Deterministic { dynamic_slices, overflow } => {
+            format!("deterministic, {dynamic_slices} dynamic slices, {}", blocks(overflow))
+        }
+    }
 }
 
 fn routes(before: &Settings, after: &Settings, changes: &mut Changes) {
@@ -201,6 +436,19 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
     changes.value(&key("pooling"), &old.pooling, &new.pooling, described);
     changes.value(&key("filtering"), &old.filtering, &new.filtering, described);
     changes.value(&key("parity"), &old.parity, &new.parity, shown);
+    changes.value(&key("allocation"), &old.allocation, &new.allocation, allocation);
+    changes.value(&key("selection"), &old.selection, &new.selection, described);
+    changes.value(&key("vrfs"), &old.realms, &new.realms, |realms| format!("{} named", realms.len()));
+    changes.value(&key("threshold"), &old.threshold, &new.threshold, threshold);
+    let time = |time: &nat::Duration| duration_text(time.as_micros());
+    changes.value(&key("reuse_delay"), &old.reuse_delay, &new.reuse_delay, time);
+    changes.value(&key("reuse_at_once"), &old.reuse_at_once, &new.reuse_at_once, |at_once| {
+        let named = [("tcp-closed", at_once.tcp_closed), ("filtered", at_once.filtered)];
+        let named: Vec<&str> = named.iter().filter(|(_, is_so)| *is_so).map(|(name, _)| *name).collect();
+        if named.is_empty() { "nothing".to_owned() } else { named.join(", ") }
+    });
+    changes.value(&key("shared_ports"), &old.shared_ports_min, &new.shared_ports_min, shown);
+    changes.value(&key("one_to_one"), &old.one_to_one, &new.one_to_one, shown);
     // What has no line above.
     let alike = Pool {
         addresses: old.addresses.clone(),
@@ -213,6 +461,14 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
         pooling: old.pooling,
         filtering: old.filtering,
         parity: old.parity,
+        allocation: old.allocation,
+        selection: old.selection,
+        realms: old.realms.clone(),
+        threshold: old.threshold,
+        reuse_delay: old.reuse_delay,
+        reuse_at_once: old.reuse_at_once,
+        shared_ports_min: old.shared_ports_min,
+        one_to_one: old.one_to_one,
         ..new.clone()
     };
     if alike != *old {
@@ -229,6 +485,9 @@ fn timeouts(old: &Timeouts, new: &Timeouts, changes: &mut Changes) {
     changes.value("timeouts.icmp", &old.icmp, &new.icmp, text);
     changes.value("timeouts.unsolicited_syn", &old.unsolicited_syn, &new.unsolicited_syn, text);
     changes.value("timeouts.fragment", &old.fragment, &new.fragment, text);
+    changes.value("timeouts.udp_unanswered", &old.udp_unanswered, &new.udp_unanswered, text);
+    let percent = |share: &Option<u8>| share.map_or("never".to_owned(), |share| format!("{share} %"));
+    changes.value("timeouts.adapt_above", &old.adapt_above_percent, &new.adapt_above_percent, percent);
     #[allow(clippy::needless_update, reason = "timers that are added have no line above at first")]
     let alike = Timeouts {
         udp: old.udp,
@@ -238,6 +497,8 @@ fn timeouts(old: &Timeouts, new: &Timeouts, changes: &mut Changes) {
         icmp: old.icmp,
         unsolicited_syn: old.unsolicited_syn,
         fragment: old.fragment,
+        udp_unanswered: old.udp_unanswered,
+        adapt_above_percent: old.adapt_above_percent,
         ..*new
     };
     if alike != *old {
@@ -247,6 +508,7 @@ fn timeouts(old: &Timeouts, new: &Timeouts, changes: &mut Changes) {
 
 /// Whatever the engine is told that has no line of its own: it can change live, as all of it is in one snapshot.
 fn rest(old: &Settings, new: &Settings, changes: &mut Changes) {
+    #[allow(clippy::needless_update, reason = "settings that are added have no line above at first")]
     let alike = Settings {
         interfaces: old.interfaces.clone(),
         realm_names: old.realm_names.clone(),
@@ -259,6 +521,16 @@ fn rest(old: &Settings, new: &Settings, changes: &mut Changes) {
         reload: old.reload,
         icmp: old.icmp,
         answer_unsolicited_syn: old.answer_unsolicited_syn,
+        rules: old.rules.clone(),
+        filters: old.filters.clone(),
+        filter_names: old.filter_names.clone(),
+        redirections: old.redirections.clone(),
+        forwards: old.forwards.clone(),
+        classes: old.classes.clone(),
+        subscriber: old.subscriber,
+        port_timeouts: old.port_timeouts.clone(),
+        hairpin_between_realms: old.hairpin_between_realms,
+        events: old.events,
         ..new.clone()
     };
     if alike != *old {

@@ -12,6 +12,7 @@ use crate::objects::FindAnswer;
 use crate::objects::Interface;
 use crate::objects::Mapping;
 use crate::objects::Plan;
+use crate::objects::PlanDetail;
 use crate::objects::Pool;
 use crate::objects::PoolAddress;
 use crate::objects::PoolPlan;
@@ -85,6 +86,7 @@ replies! {
     Trace(TraceRecord), "Answers `trace`.";
     Change(Change), "Answers `plan` and `reload`, before the rest.";
     PoolPlan(PoolPlan), "Answers `plan`.";
+    PlanDetail(PlanDetail), "Answers `plan`.";
     Plan(Plan), "Answers `plan`.";
     Reloaded(Reloaded), "Answers `reload`.";
     ConfigFault(ConfigFault), "Answers `plan` and `reload` before their error, when the file has faults.";

@@ -68,6 +68,13 @@ pub struct NewConfig {
     pub config: Option<String>,
     /// Back to what was in force before the last reload.
     pub rollback: bool,
+    /// Of a plan: subscribers and external addresses it tells by name at most, of each.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub details: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A page of a list.

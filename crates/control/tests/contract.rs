@@ -36,7 +36,7 @@ fn golden_files_cover_every_kind() {
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok()?.as_object()?.keys().next().cloned())
         .collect();
-    let all = "change config_fault counter drop end error find interface mapping plan pool pool_address pool_plan reloaded rule session status subscriber trace why";
+    let all = "change config_fault counter drop end error find interface mapping plan plan_detail pool pool_address pool_plan reloaded rule session status subscriber trace why";
     assert_eq!(kinds, all.split(' ').map(str::to_owned).collect());
     let requests: BTreeSet<String> = REQUESTS
         .lines()

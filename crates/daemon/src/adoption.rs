@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nat::Instant;
 use nat::Shared;
+use nat::Successor;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -16,7 +17,7 @@ use crate::worker::Worker;
 /// Everything one worker needs to go on under other settings; after that, what it had before.
 #[derive(Debug)]
 pub struct Adoption {
-    shared: Arc<Shared>,
+    successor: Successor,
     answerer: Answerer,
     /// External addresses on connected subnets that were not there before: they are asked for and announced.
     fresh: Vec<(InterfaceId, u32)>,
@@ -33,13 +34,13 @@ impl Adoption {
             fresh: all.iter().copied().filter(|address| !known.contains(address)).collect(),
             all,
             answerer: Answerer::of(shared),
-            shared: Arc::clone(shared),
+            successor: Successor::new(before, shared),
         }
     }
 
     /// The settings it is about.
     pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+        self.successor.shared()
     }
 }
 
@@ -70,8 +71,7 @@ impl<I: Io> Worker<I> {
     /// Goes on under other settings, between two polls; what it had before comes back in the same place. Packets that wait
     /// for their neighbour go on waiting.
     pub fn adopt(&mut self, now: Instant, adoption: &mut Adoption) {
-        let before = self.shard.adopt(Arc::clone(&adoption.shared));
-        adoption.shared = before;
+        self.shard.adopt(&mut adoption.successor);
         core::mem::swap(&mut self.outlet.answerer, &mut adoption.answerer);
         self.outlet.announcer.announce(now, &mut adoption.fresh, &mut adoption.all);
     }

@@ -16,15 +16,22 @@ use control::ConfigFault;
 use control::Fault;
 use control::NewConfig;
 use control::Plan;
+use control::PlanDetail;
+use control::PlanFate;
+use control::PlanSubject;
 use control::PoolPlan;
 use control::Reloaded;
 use control::Reply;
+use nat::Affected;
 use nat::BuildError;
+use nat::Census;
 use nat::PoolCensus;
 use nat::Shared;
 use nat::change::Reshape;
+use nat::slots::Slot;
 
 use crate::adoption::Adoption;
+use crate::event_log;
 use crate::instance::Instance;
 use crate::instance::lock;
 use crate::instance::mismatch;
@@ -128,7 +135,7 @@ fn candidate(instance: &Instance, live: &Live, config: &Config) -> Result<Arc<Sh
     })
 }
 
-/// What a reload would do: differences, pool by pool what becomes of what is there, and all together.
+/// What a reload would do: differences, pool by pool what becomes of what is there, some by name, and all together.
 pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>, Refused> {
     let began = SystemInstant::now();
     let live = lock(&instance.live).clone().ok_or_else(not_reloadable)?;
@@ -136,43 +143,83 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let changes = changes(&live.config, &config);
     let restart = changes.iter().filter(|change| !change.live).count();
     let shared = instance.shared();
-    let candidate = candidate(instance, &live, &config)?;
-    let counts = census(instance, &shared, &candidate)?;
-    let named = shared.pools().zip(&counts).map(|((_, pool), count)| pool_plan(pool.name.clone(), count));
+    let replies = || changes.iter().cloned().map(Reply::from);
+    let candidate = candidate(instance, &live, &config);
+    let candidate = candidate.map_err(|fault| Refused { replies: replies().collect(), fault })?;
+    let details = asked.details.min(DETAILS_MAX) as usize;
+    let census = census(instance, &shared, &candidate, details)?;
+    let named = shared.pools().zip(&census.pools).map(|((_, pool), count)| pool_plan(pool.name.clone(), count));
     let pools: Vec<PoolPlan> = named.collect();
     let mut sum = PoolCensus::default();
-    counts.iter().for_each(|count| sum.add(count));
-    let is_open =
-        |shared: &Shared, address| shared.address_index(address).is_some_and(|index| shared.closed(index).is_none());
-    let open_in = |one: &Shared, but_not_in: &Shared| {
-        let addresses = one.addresses().filter(|(_, slot)| slot.closed.is_none());
-        addresses.filter(|(_, slot)| !is_open(but_not_in, slot.address)).count() as u64
-    };
+    census.pools.iter().for_each(|count| sum.add(count));
+    let (added, closed) = (opened(&candidate, &shared), opened(&shared, &candidate));
     let plan = Plan {
         config: path,
         applies: restart == 0,
         changes: changes.len() as u64,
         changes_restart: restart as u64,
-        addresses_added: open_in(&candidate, &shared),
-        addresses_closed: open_in(&shared, &candidate),
+        addresses_added: added.len() as u64,
+        addresses_closed: closed.len() as u64,
         drain_time_us: config.nat.reload.drain_time.map(nat::Duration::as_micros),
         total: pool_plan(String::new(), &sum),
         took_us: micros(began),
     };
-    let replies = changes.into_iter().map(Reply::from).chain(pools.into_iter().map(Reply::from));
-    Ok(replies.chain([plan.into()]).collect())
+    let subscribers = census.affected.iter().map(|affected| subscriber_detail(&shared, affected));
+    let fates = [(added, PlanFate::Added, &candidate), (closed, PlanFate::Closed, &shared)];
+    let addresses = fates.into_iter().flat_map(|(slots, becomes, snapshot)| {
+        let detail = move |slot: Slot| address_detail(snapshot, slot, becomes);
+        slots.into_iter().map(detail)
+    });
+    let details = subscribers.chain(addresses.take(details)).map(Reply::from);
+    Ok(replies().chain(pools.into_iter().map(Reply::from)).chain(details).chain([plan.into()]).collect())
+}
+
+/// Subscribers and addresses a plan names at most, of each.
+const DETAILS_MAX: u32 = 10_000;
+
+/// The addresses that are open under `one` and not under `other`.
+fn opened(one: &Shared, other: &Shared) -> Vec<Slot> {
+    let is_open = |address| other.address_index(address).is_some_and(|index| other.closed(index).is_none());
+    let open = one.addresses().map(|(_, slot)| slot).filter(|slot| slot.closed.is_none());
+    open.filter(|slot| !is_open(slot.address)).copied().collect()
+}
+
+fn subscriber_detail(shared: &Shared, affected: &Affected) -> PlanDetail {
+    let pool = shared.pool(affected.pool).map(|pool| pool.name.clone());
+    PlanDetail {
+        what: PlanSubject::Subscriber,
+        vrf: shared.settings().realm_names.get(affected.realm.index()).cloned(),
+        address: affected.address,
+        pool: pool.unwrap_or_default(),
+        external: affected.external,
+        becomes: if affected.leaves { PlanFate::Leaves } else { PlanFate::Moves },
+    }
+}
+
+fn address_detail(shared: &Shared, slot: Slot, becomes: PlanFate) -> PlanDetail {
+    let pool = shared.pool(slot.pool).map(|pool| pool.name.clone()).unwrap_or_default();
+    PlanDetail { what: PlanSubject::Address, vrf: None, address: slot.address, pool, external: None, becomes }
 }
 
 fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
+    let PoolCensus { mappings, flows, blocks, .. } = count;
     PoolPlan {
         pool,
         subscribers_keep: count.subscribers_keep,
         subscribers_move: count.subscribers_move,
         subscribers_leave: count.subscribers_leave,
-        mappings_keep: count.mappings_keep,
-        mappings_drain: count.mappings_drain,
-        mappings_drain_until: count.mappings_drain_until,
-        mappings_end: count.mappings_end,
+        mappings_keep: mappings.keep,
+        mappings_drain: mappings.drain,
+        mappings_drain_until: mappings.drain_until,
+        mappings_end: mappings.end,
+        flows_keep: flows.keep,
+        flows_drain: flows.drain,
+        flows_drain_until: flows.drain_until,
+        flows_end: flows.end,
+        blocks_keep: blocks.keep,
+        blocks_drain: blocks.drain,
+        blocks_drain_until: blocks.drain_until,
+        blocks_end: blocks.end,
     }
 }
 
@@ -184,20 +231,21 @@ fn not_reloadable() -> Fault {
     Fault::new("instance", "has no configuration file to change", "start it with natrix run -c FILE")
 }
 
-/// Counts what `candidate` would do, a bounded piece of every worker's tables at a time.
-fn census(instance: &Instance, shared: &Shared, candidate: &Arc<Shared>) -> Result<Vec<PoolCensus>, Fault> {
-    let mut counts = vec![PoolCensus::default(); shared.pools().count()];
+/// Counts what `candidate` would do, a bounded piece of every worker's tables at a time. Names so many subscribers who notice it.
+fn census(instance: &Instance, shared: &Shared, candidate: &Arc<Shared>, details: usize) -> Result<Census, Fault> {
+    let pools = vec![PoolCensus::default(); shared.pools().count()];
+    let mut census = Census { pools, affected: Vec::with_capacity(details) };
     for worker in 0..instance.worker_count() {
         let mut cursor = Some(0);
         while cursor.is_some() {
-            let question = Question::Census { candidate: Arc::clone(candidate), cursor, counts };
-            let Question::Census { cursor: next, counts: so_far, .. } = instance.ask(worker, question)? else {
+            let question = Question::Census { candidate: Arc::clone(candidate), cursor, census };
+            let Question::Census { cursor: next, census: so_far, .. } = instance.ask(worker, question)? else {
                 return Err(mismatch(worker));
             };
-            (cursor, counts) = (next, so_far);
+            (cursor, census) = (next, so_far);
         }
     }
-    Ok(counts)
+    Ok(census)
 }
 
 /// Makes a change.
@@ -219,6 +267,16 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     }
     let before = instance.shared();
     let after = candidate(instance, live, &config)?;
+    // Where the log goes from now on is open before anything is changed.
+    let log_changes = live.config.event_log != config.event_log;
+    let wanted_log = config.event_log.as_ref().filter(|_| log_changes);
+    let log = wanted_log.map(event_log::prepare).transpose().map_err(|error| {
+        Fault::new(
+            format!("configuration {path}: log.events"),
+            error.to_string(),
+            format!("then try again; {UNCHANGED}"),
+        )
+    })?;
     let reshapes = after.reshapes(&before);
     let adoption_us = match commit(instance, &before, &after, &reshapes, live.log) {
         Ok(took) => took,
@@ -227,6 +285,9 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
             return Err(fault.into());
         }
     };
+    if let (Some(log), Some(view)) = (log, instance.event_log()) {
+        view.change(log);
+    }
     live.previous =
         Some((std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone())));
     let reloaded = Reloaded {
@@ -253,22 +314,10 @@ fn commit(
     reshapes: &[Reshape],
     log: Log,
 ) -> Result<u64, Fault> {
-    let undo = |adopted: usize, fault: Fault| {
-        for worker in 0..=adopted.min(instance.worker_count().saturating_sub(1)) {
-            // One that does not answer goes back when it goes on: questions are answered in order.
-            let _ = adopt(instance, worker, after, before);
-        }
-        let _ = reshape(instance, before, &before.reshapes(after), true);
-        let remedy = format!("see the log of the daemon; the configuration before is in force, {UNCHANGED}");
-        Fault { remedy, ..fault }
-    };
-    reshape(instance, after, reshapes, false).inspect_err(|_fault| {
-        // What was taken out goes back in.
-        let _ = reshape(instance, before, &before.reshapes(after), true);
-    })?;
+    reshape(instance, after, reshapes, false).map_err(|fault| undo(instance, before, after, fault))?;
     let began = SystemInstant::now();
     for worker in 0..instance.worker_count() {
-        adopt(instance, worker, before, after).map_err(|fault| undo(worker, fault))?;
+        adopt(instance, worker, before, after).map_err(|fault| undo(instance, before, after, fault))?;
     }
     let took = micros(began);
     instance.set_shared(Arc::clone(after));
@@ -277,6 +326,24 @@ fn commit(
         log.warn(&format_args!("reload: not all ports are offered: {fault}"));
     }
     Ok(took)
+}
+
+/// Goes back after some workers went over and one did not answer. What those made on addresses that only `after` has is not
+/// lost: it drains, as after any other change. Who does not answer goes over and back when it goes on, as questions are answered
+/// in order.
+fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: Fault) -> Fault {
+    let back = after.successor(before.settings().clone(), instance.clock.now());
+    // It was compiled before.
+    let Ok(back) = back.map(Arc::new) else { return fault };
+    let reshapes = back.reshapes(after);
+    let _ = reshape(instance, &back, &reshapes, false);
+    for worker in 0..instance.worker_count() {
+        let _ = adopt(instance, worker, after, &back);
+    }
+    instance.set_shared(Arc::clone(&back));
+    let _ = reshape(instance, &back, &reshapes, true);
+    let remedy = format!("see the log of the daemon; the configuration before is in force, {UNCHANGED}");
+    Fault { remedy, ..fault }
 }
 
 /// Has one worker go over.

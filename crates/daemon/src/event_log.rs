@@ -2,8 +2,10 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use config::Config;
+use config::EventLog;
 use config::EventTarget;
 use config::LogSync;
 use export::Clocks;
@@ -12,6 +14,7 @@ use export::Files;
 use export::Handle;
 use export::Medium;
 use export::Names;
+use export::Output;
 use export::Outputs;
 use export::Stdout;
 use export::Sync;
@@ -19,10 +22,10 @@ use export::WriterOptions;
 use mem::ring;
 use mem::ring::Producer;
 use nat::Settings;
-use nat::event::BackPressure;
 use nat::event::Event;
 
 use crate::clock::Clock;
+use crate::instance::lock;
 
 /// Why there is no event log.
 #[derive(Debug, thiserror::Error)]
@@ -44,11 +47,78 @@ pub enum EventLogError {
 #[derive(Debug)]
 pub struct EventLogView {
     /// Path of the file, or `-`.
-    pub destination: String,
-    /// What is done when records can not be written fast enough, at the start.
-    pub back_pressure: BackPressure,
-    /// Figures and names.
+    destination: Mutex<String>,
+    /// Figures and names, and where lines go.
     pub handle: Handle,
+}
+
+/// Where lines go once a change is made; open already. Without being put in force it leaves no trace.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    output: Option<Output>,
+    destination: String,
+    /// The file, if this made it.
+    made: Option<PathBuf>,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // Nothing was written to it: nobody but the exporter writes, and it never had it.
+        if let Some(path) = &self.made
+            && self.output.is_some()
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl EventLogView {
+    /// Path of the file, or `-`.
+    pub fn destination(&self) -> String {
+        lock(&self.destination).clone()
+    }
+
+    /// Has lines go where `prepared` says.
+    pub(crate) fn change(&self, mut prepared: Prepared) {
+        if let Some(output) = prepared.output.take() {
+            self.handle.set_output(output);
+            lock(&self.destination).clone_from(&prepared.destination);
+        }
+    }
+}
+
+/// Opens what `wanted` asks for.
+///
+/// # Errors
+/// When the file can not be opened; nothing is changed then.
+pub(crate) fn prepare(wanted: &EventLog) -> Result<Prepared, EventLogError> {
+    let options = options_of(wanted);
+    match &wanted.target {
+        EventTarget::StandardOutput => {
+            let output = Some(Output { medium: Box::new(Stdout), options });
+            Ok(Prepared { output, destination: "-".to_owned(), made: None })
+        }
+        EventTarget::File(path) => {
+            let made = (!path.exists()).then(|| path.clone());
+            let mut medium = Files::new(path.clone(), wanted.keep_files);
+            medium.open().map_err(|source| EventLogError::File { path: path.clone(), source })?;
+            let output = Some(Output { medium: Box::new(medium), options });
+            Ok(Prepared { output, destination: path.display().to_string(), made })
+        }
+    }
+}
+
+fn options_of(wanted: &EventLog) -> WriterOptions {
+    WriterOptions {
+        rotate_bytes: wanted.rotate_bytes,
+        rotate_us: wanted.rotate_interval.as_micros(),
+        sync: match wanted.sync {
+            LogSync::Never => Sync::Never,
+            LogSync::OnRotation => Sync::OnRotation,
+            LogSync::Interval(interval) => Sync::Interval(interval.as_micros()),
+            LogSync::Always => Sync::Always,
+        },
+    }
 }
 
 /// A log that is running.
@@ -69,16 +139,7 @@ pub struct Started {
 pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Result<Option<Started>, EventLogError> {
     let Some(wanted) = &config.event_log else { return Ok(None) };
     let (producers, rings) = (0..workers).map(|_| ring::channel(wanted.queue as usize)).unzip();
-    let options = WriterOptions {
-        rotate_bytes: wanted.rotate_bytes,
-        rotate_us: wanted.rotate_interval.as_micros(),
-        sync: match wanted.sync {
-            LogSync::Never => Sync::Never,
-            LogSync::OnRotation => Sync::OnRotation,
-            LogSync::Interval(interval) => Sync::Interval(interval.as_micros()),
-            LogSync::Always => Sync::Always,
-        },
-    };
+    let options = options_of(wanted);
     let names = names_of(&config.nat);
     let version = version.to_owned();
     let clocks = move || clock.both();
@@ -95,8 +156,7 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
         }
     };
     let exporter = exporter.map_err(EventLogError::Thread)?;
-    let back_pressure = config.nat.events.back_pressure;
-    let view = EventLogView { destination, back_pressure, handle: exporter.handle() };
+    let view = EventLogView { destination: Mutex::new(destination), handle: exporter.handle() };
     Ok(Some(Started { exporter, view, rings: producers }))
 }
 

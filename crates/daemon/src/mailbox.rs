@@ -8,9 +8,9 @@ use std::sync::Arc;
 use mem::ring;
 use mem::ring::Consumer;
 use mem::ring::Producer;
+use nat::Census;
 use nat::Counters;
 use nat::Instant;
-use nat::PoolCensus;
 use nat::Protocol;
 use nat::Shared;
 use nat::change::Reshape;
@@ -111,8 +111,8 @@ pub enum Question {
         candidate: Arc<Shared>,
         /// Where to go on; 0 at first. Out: None at the end.
         cursor: Option<u32>,
-        /// What was counted so far, by pool.
-        counts: Vec<PoolCensus>,
+        /// What was counted so far.
+        census: Census,
     },
     /// Start a trace. The tap comes back when there are too many.
     TraceStart(Option<Tap>),
@@ -277,10 +277,10 @@ impl<I: Io> Worker<I> {
                 }
                 Question::Reshape { shared, reshapes, offers }
             }
-            Question::Census { candidate, cursor, mut counts } => {
+            Question::Census { candidate, cursor, mut census } => {
                 let from = cursor.unwrap_or(0);
-                let cursor = self.shard.census_page(now, &candidate, from, PAGE_SCAN, &mut counts);
-                Question::Census { candidate, cursor, counts }
+                let cursor = self.shard.census_page(now, &candidate, from, PAGE_SCAN, &mut census);
+                Question::Census { candidate, cursor, census }
             }
             Question::TraceStart(tap) => Question::TraceStart(tap.and_then(|tap| self.tracer.start(tap).err())),
             Question::TraceStop(id) => {

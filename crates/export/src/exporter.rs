@@ -44,6 +44,14 @@ pub struct Clocks {
     pub unix_us: u64,
 }
 
+/// Where lines go from some time on.
+pub struct Output {
+    /// The medium; open already, so that what fails has failed before.
+    pub medium: Box<dyn Medium>,
+    /// When it is rotated and synced.
+    pub options: WriterOptions,
+}
+
 /// What an exporter is started with.
 pub struct Outputs<M> {
     /// Where lines go.
@@ -71,9 +79,22 @@ pub struct Exporter {
 pub struct Handle {
     figures: Arc<Figures>,
     names: Arc<Mutex<Arc<Names>>>,
+    next: Arc<Mutex<Option<Output>>>,
+}
+
+impl core::fmt::Debug for Output {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Output").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl Handle {
+    /// Has lines go elsewhere, or be rotated and synced otherwise, from the next ones on: those that wait go to the old place
+    /// if it takes them, and to the new one if not. None is lost.
+    pub fn set_output(&self, output: Output) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
+    }
+
     /// How it is doing.
     pub fn figures(&self) -> FiguresView {
         self.figures.view()
@@ -97,8 +118,11 @@ impl Exporter {
         let Outputs { medium, options, rings, names, version } = outputs;
         let (stop, figures) = (Arc::new(AtomicBool::new(false)), Arc::new(Figures::default()));
         let names = Arc::new(Mutex::new(Arc::new(names)));
+        let next = Arc::new(Mutex::new(None));
+        let medium: Box<dyn Medium> = Box::new(medium);
         let mut run = Run {
             writer: LogWriter::new(medium, options, Arc::clone(&figures)),
+            next: Arc::clone(&next),
             rings,
             names: Arc::clone(&names),
             figures: Arc::clone(&figures),
@@ -108,7 +132,7 @@ impl Exporter {
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("event log".to_owned());
         let thread = thread.spawn(move || run.run(&version, &stopped, &clocks))?;
-        Ok(Exporter { stop, handle: Handle { figures, names }, thread: Some(thread) })
+        Ok(Exporter { stop, handle: Handle { figures, names, next }, thread: Some(thread) })
     }
 
     /// What others may see and change of it.
@@ -143,8 +167,9 @@ impl Drop for Exporter {
     }
 }
 
-struct Run<M> {
-    writer: LogWriter<M>,
+struct Run {
+    writer: LogWriter<Box<dyn Medium>>,
+    next: Arc<Mutex<Option<Output>>>,
     rings: Vec<Consumer<Event>>,
     names: Arc<Mutex<Arc<Names>>>,
     figures: Arc<Figures>,
@@ -153,13 +178,16 @@ struct Run<M> {
     oldest_us: u64,
 }
 
-impl<M: Medium> Run<M> {
+impl Run {
     fn run(&mut self, version: &str, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
         let unix_us = clocks().unix_us;
         self.writer.line(|out| line::write_own(out, unix_us, "started", version));
         let mut stopping: Option<std::time::Instant> = None;
         loop {
             let moment = clocks();
+            if let Some(output) = self.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                self.writer.change(output.medium, output.options, moment.now.as_micros(), moment.unix_us);
+            }
             let taken = self.take(moment);
             let is_small = self.writer.waiting() < PIECE_BYTES;
             let is_written = if taken > 0 && is_small { false } else { self.flush(moment) };

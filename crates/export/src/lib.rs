@@ -23,6 +23,7 @@ mod writer;
 pub use exporter::Clocks;
 pub use exporter::Exporter;
 pub use exporter::Handle;
+pub use exporter::Output;
 pub use exporter::Outputs;
 pub use figures::Figures;
 pub use figures::FiguresView;

@@ -48,6 +48,32 @@ pub trait Medium: Send {
     fn close(&mut self);
 }
 
+impl<M: Medium + ?Sized> Medium for Box<M> {
+    fn open(&mut self) -> io::Result<u64> {
+        (**self).open()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (**self).write(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        (**self).sync()
+    }
+
+    fn rotate(&mut self, unix_us: u64) -> io::Result<()> {
+        (**self).rotate(unix_us)
+    }
+
+    fn is_gone(&self) -> bool {
+        (**self).is_gone()
+    }
+
+    fn close(&mut self) {
+        (**self).close();
+    }
+}
+
 /// A file, and those it was before it was rotated.
 ///
 /// `events.json` becomes `events-20261121T193000.123456Z.json`.

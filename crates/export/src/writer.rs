@@ -208,6 +208,16 @@ impl<M: Medium> LogWriter<M> {
         Ok(())
     }
 
+    /// Goes on with another medium, which is open already, and other times. What waits goes to the old one if that takes it now;
+    /// if not, all of it goes to the new one, the line that was cut as a whole.
+    pub fn change(&mut self, medium: M, options: WriterOptions, now_us: u64, unix_us: u64) {
+        self.finish(now_us, unix_us);
+        self.done = self.line_start();
+        self.medium.close();
+        (self.medium, self.options) = (medium, options);
+        (self.is_open, self.is_unsynced, self.retry_at, self.look_at) = (false, false, 0, 0);
+    }
+
     /// As [`LogWriter::flush`], and then syncs unless that is never to be done. For the end.
     pub fn finish(&mut self, now_us: u64, unix_us: u64) -> bool {
         self.retry_at = 0;

@@ -223,7 +223,8 @@ pub struct Event {
     pub external: Ipv4Addr,
     /// Remote address, of flows and filters only.
     pub remote: Ipv4Addr,
-    /// A number; see [`EventKind`]. Of mappings that ended: how many seconds they existed.
+    /// A number; see [`EventKind`]. Of mappings that ended, or that are told of late as the configuration changed: how many
+    /// seconds they existed.
     pub amount: u32,
     /// Port (or query identifier) of the internal endpoint.
     pub internal_port: u16,

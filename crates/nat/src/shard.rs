@@ -86,6 +86,10 @@ mod sweep;
 mod tests;
 mod watch;
 
+pub use adopt::Successor;
+pub use census::Affected;
+pub use census::Census;
+pub use census::Fates;
 pub use census::PoolCensus;
 
 /// Largest IP packet the shard can hold a copy of (held fragments, errors on their way through a hairpin).
@@ -122,7 +126,11 @@ pub struct Shard {
     timers: SteadyTimers,
     stamps: stamps::Stamps,
     /// Of the settings, as far as classes of subscribers go: see `admission`.
-    class_epoch: u8,
+    class_epoch: u16,
+    /// The next subscriber that a change of the settings looks at: see `adopt`.
+    settled_hand: u32,
+    /// Mappings that are still to be looked at since the settings changed: see `notes`.
+    unrecorded: u32,
     /// Never take the short way.
     #[cfg(test)]
     long_way_only: bool,
@@ -215,6 +223,8 @@ impl Shard {
             watch: watch::Watch::new(shared.settings()),
             class_epoch: admission::FIRST_EPOCH,
             stamps: stamps::Stamps::new(shared.filters.stamp()),
+            settled_hand: 1,
+            unrecorded: 0,
             timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
             #[cfg(test)]
             long_way_only: false,

@@ -457,6 +457,27 @@ impl Shared {
         pool.one_to_one || is_offered || self.statics.is_forwarded(slot.address.to_bits(), protocol, port)
     }
 
+    /// Whether an external port is not some other internal endpoint's by the configuration: by a forward, an address of his own,
+    /// or a formula.
+    pub(crate) fn may_have(
+        &self,
+        index: AddressIndex,
+        protocol: Protocol,
+        port: u16,
+        realm: RealmId,
+        internal: Endpoint,
+    ) -> bool {
+        let external = Endpoint { address: self.address(index), port };
+        if let Some(one) = self.static_of_external(external, protocol) {
+            return one.realm == realm && one.internal == internal;
+        }
+        match self.slice_owner(index, port) {
+            Some(Owner::Subscriber(owner)) => owner == internal.address,
+            Some(Owner::Nobody | Owner::Outside) => false,
+            Some(Owner::Dynamic) | None => true,
+        }
+    }
+
     /// What each external address offers, by place.
     pub(crate) fn specs(&self) -> Vec<AddressSpec> {
         self.slots.specs(&self.settings)

@@ -37,8 +37,7 @@ pub(crate) struct Subscriber {
     pub(crate) pool: u16,
     /// [`IN_USE`] and what else is true of it.
     flags: u8,
-    /// Of the settings that `class` was found in.
-    pub(crate) class_epoch: u8,
+    _spare: u8,
     /// Its class; see [`crate::class::Classes::of`].
     pub(crate) class: u16,
     /// Mappings by protocol index. Each has its first session with it.
@@ -53,10 +52,12 @@ pub(crate) struct Subscriber {
     pub(crate) extra_sessions: u32,
     /// The bucket of new mappings.
     pub(crate) mapping_bucket: Bucket,
-    /// Number of the settings that `pool` and `paired` were last compared with; its lower bits. Who makes no mapping during
-    /// 65 536 changes may be taken for one who was compared, and finds no port until the next change.
+    /// Number of the settings that `pool` and `paired` were last compared with; its lower bits. `shard/adopt.rs` sees to it that
+    /// an old one is never taken for the present one.
     pub(crate) generation: u16,
-    _reserved: [u16; 2],
+    /// Of the settings that `class` was found in.
+    pub(crate) class_epoch: u16,
+    _reserved: u16,
 }
 
 const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache line");

@@ -11,6 +11,7 @@ use core::net::SocketAddrV4;
 use std::hash::DefaultHasher;
 
 use nat::BuildError;
+use nat::Census;
 use nat::Counters;
 use nat::Duration;
 use nat::Instant;
@@ -274,14 +275,15 @@ impl Bed {
     /// When the settings can not follow the present ones.
     pub fn census(&self, settings: Settings) -> Vec<PoolCensus> {
         let (candidate, _) = self.machine.successor(settings, self.now).expect("the settings can follow those before");
-        let mut counts = vec![PoolCensus::default(); self.shared().pools().count()];
+        let pools = vec![PoolCensus::default(); self.shared().pools().count()];
+        let mut census = Census { pools, affected: Vec::new() };
         for shard in self.shards() {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
-                cursor = shard.census_page(self.now, &candidate, from, 7, &mut counts);
+                cursor = shard.census_page(self.now, &candidate, from, 7, &mut census);
             }
         }
-        counts
+        census.pools
     }
 
     /// A packet from a subscriber (or a router inside) arrives and is dealt with.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use nat::Instant;
 use nat::Protocol;
+use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::types::RealmId;
@@ -156,7 +157,15 @@ fn begin(stretches: &mut Vec<Stretch>, holder: Holder, event: &Event, is_excused
     let is_open = |one: &&Stretch| one.until.is_none() && one.since <= event.at && one.holder.worker == holder.worker;
     let open = stretches.iter().find(is_open);
     assert!(open.is_none() || is_excused, "two holders: {open:?} and {event:?}");
-    stretches.push(Stretch { holder, since: event.at, until: None });
+    // Who is told of late existed before, which is known to the second.
+    let second = event.at.as_micros() / 1_000_000;
+    let since = match event.cause {
+        Cause::Configuration if event.kind == EventKind::MappingCreated => {
+            Instant::from_micros((second - u64::from(event.amount)) * 1_000_000)
+        }
+        _ => event.at,
+    };
+    stretches.push(Stretch { holder, since, until: None });
 }
 
 fn end(stretches: &mut [Stretch], holder: Holder, event: &Event, is_excused: bool) {

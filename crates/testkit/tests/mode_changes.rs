@@ -14,6 +14,7 @@ use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::blocks::BlockSize;
+use nat::deterministic::Owner;
 use nat::redirection::Redirection;
 use nat::redirection::RedirectionId;
 use nat::redirection::Target;
@@ -316,7 +317,7 @@ fn check_owners(bed: &mut Bed, ledger: &mut Ledger, round: u32) {
 /// What the census foretells of `next` is what a count says afterwards.
 fn foretold(bed: &Bed, next: &Settings) -> u64 {
     let counts = bed.census(next.clone());
-    counts.iter().map(|one| one.mappings_keep + one.mappings_drain + one.mappings_drain_until + one.mappings_end).sum()
+    counts.iter().map(|one| one.mappings.total() + one.flows.total()).sum()
 }
 
 fn shared_sessions(bed: &Bed) -> u64 {
@@ -444,6 +445,51 @@ fn check_new(bed: &Bed, talk: &Talk) {
         assert!((pool.port_min..=pool.port_max).contains(&talk.external.port()), "{talk:?}");
         assert!(!pool.reserved_ports.contains(&talk.external.port()), "{talk:?}");
     }
+}
+
+#[test]
+fn who_leaves_the_slice_of_a_formula_is_told_in_the_log_when_the_formula_changes() {
+    covers!("6888-4");
+    let formula = |subscribers: &[Prefix]| {
+        let mut settings = roomy();
+        settings.pools[0].allocation =
+            Allocation::Deterministic { dynamic_slices: 0, overflow: blocks(64, &mut SmallRng::seed_from_u64(1)) };
+        settings.pools[0].subscribers = subscribers.to_vec();
+        settings
+    };
+    let (first, second) = (topology::prefix([100, 64, 0, 0], 25), topology::prefix([100, 64, 0, 128], 25));
+    let mut bed = Bed::new(formula(&[first])).workers(2).record_events(1 << 10);
+    let mut ledger = Ledger::default();
+    let internals: Vec<_> = (10..50).map(|host| at(Ipv4Addr::new(100, 64, 0, host), 5_000)).collect();
+    let talks: Vec<_> = internals.iter().map(|one| Talk::begin(&mut bed, *one, at(E1, 80)).expect("let")).collect();
+    // Everybody has another slice from now on.
+    let next = formula(&[second, first]);
+    let counts = bed.census(next.clone())[0];
+    assert!(counts.mappings.drain > 30, "{counts:?}");
+    bed.reload(next);
+    bed.advance_secs(1);
+    for worker in 0..2 {
+        ledger.read(worker, &bed.take_events(worker, usize::MAX));
+    }
+    let (booked, shared) = (ledger.at(bed.now()), bed.shared());
+    let mut told = 0;
+    for talk in &talks {
+        let external = (*talk.external.ip(), Protocol::Udp, talk.external.port());
+        let place = shared.address_index(*talk.external.ip()).expect("an address of the pool");
+        let by_formula =
+            shared.slice_owner(place, talk.external.port()) == Some(Owner::Subscriber(*talk.internal.ip()));
+        match booked.get(&external) {
+            Some(holder) => assert_eq!((holder.subscriber, holder.port), (*talk.internal.ip(), talk.internal.port())),
+            None => assert!(by_formula, "{talk:?} is told neither by the formula nor by the log"),
+        }
+        told += u64::from(!by_formula);
+    }
+    assert_eq!(told, counts.mappings.drain, "as the census foretold");
+    bed.run_out();
+    for worker in 0..2 {
+        ledger.read(worker, &bed.take_events(worker, usize::MAX));
+    }
+    assert!(ledger.at(bed.now()).is_empty(), "and their ends are told too");
 }
 
 #[test]

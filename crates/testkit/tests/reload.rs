@@ -7,6 +7,7 @@ use core::net::SocketAddrV4;
 use std::collections::HashSet;
 
 use nat::Duration;
+use nat::Fates;
 use nat::PoolCensus;
 use nat::Protocol;
 use nat::Settings;
@@ -19,6 +20,7 @@ use nat::settings::Pool;
 use nat::settings::Pooling;
 use nat::settings::Removed;
 use nat::types::AddressIndex;
+use nat::types::Prefix;
 use nat::verdict::VerdictKind;
 use rand::Rng;
 use rand::SeedableRng;
@@ -86,7 +88,14 @@ fn a_removed_address_drains_and_its_subscribers_move() {
     }
     let next = with_pool(roomy(), |pool| pool.addresses = WEST.to_vec());
     let counts = bed.census(next.clone());
-    assert_eq!(counts, [PoolCensus { subscribers_move: 20, mappings_drain: 20, ..PoolCensus::default() }]);
+    assert_eq!(
+        counts,
+        [PoolCensus {
+            subscribers_move: 20,
+            mappings: Fates { drain: 20, ..Fates::default() },
+            ..PoolCensus::default()
+        }]
+    );
     assert_eq!(bed.shared().generation(), 0, "counting changes nothing");
     bed.reload(next);
     for (host, external) in &before {
@@ -112,7 +121,7 @@ fn draining_has_an_end_if_one_is_given() {
     let external = bed.open_udp(local(10, 5_000), remote());
     let mut next = with_pool(roomy(), |pool| pool.addresses = WEST.to_vec());
     next.reload.drain_time = Some(Duration::from_secs(60));
-    assert_eq!(bed.census(next.clone())[0].mappings_drain_until, 1);
+    assert_eq!(bed.census(next.clone())[0].mappings.drain_until, 1);
     bed.reload(next.clone());
     for _ in 0..5 {
         bed.advance_secs(10);
@@ -136,7 +145,7 @@ fn what_is_removed_ends_if_the_new_settings_say_so() {
     bed.connect(local(10, 5_001), remote());
     let mut next = with_pool(roomy(), |pool| pool.addresses = WEST.to_vec());
     next.reload.removed = Removed::End;
-    assert_eq!(bed.census(next.clone())[0].mappings_end, 2);
+    assert_eq!(bed.census(next.clone())[0].mappings.end, 2);
     bed.reload(next);
     bed.advance_secs(10);
     assert_eq!(bed.mappings(), []);
@@ -188,7 +197,7 @@ fn a_narrower_range_leaves_what_is_in_use_and_gives_out_nothing_outside() {
     let outside = |external: &SocketAddrV4| external.port() < 10_500 || [10_600, 10_601].contains(&external.port());
     let expected = before.iter().filter(|(_, external)| outside(external)).count() as u64;
     let counted = bed.census(next.clone())[0];
-    assert_eq!((counted.mappings_drain, counted.mappings_keep), (expected, 300 - expected));
+    assert_eq!((counted.mappings.drain, counted.mappings.keep), (expected, 300 - expected));
     bed.reload(next);
     for (internal, external) in &before {
         is_there(&mut bed, *internal, *external);
@@ -274,6 +283,69 @@ fn between_two_workers_that_go_over_one_after_the_other_no_packet_is_lost() {
     let dropped = |verdict: &&Verdict| verdict.kind() == VerdictKind::Dropped;
     assert_eq!(Verdict::ALL.iter().filter(dropped).map(|verdict| bed.count(*verdict)).sum::<u64>(), 0);
     bed.run_out();
+}
+
+#[test]
+fn after_three_hundred_changes_classes_pairing_and_mappings_are_what_they_were() {
+    let limited = |most: u32| {
+        let mut settings = roomy();
+        settings.subscriber.ports_max = [most; Protocol::COUNT];
+        settings
+    };
+    let mut bed = Bed::new(limited(2)).workers(2);
+    let externals: Vec<_> = (10..150).map(|host| (host, bed.open_udp(local(host, 5_000), remote()))).collect();
+    for number in 0..300 {
+        bed.reload(limited(2 + number % 2));
+    }
+    // Whoever was found in a class 256 changes ago is looked for anew: the last change allows three.
+    for (host, external) in &externals {
+        is_there(&mut bed, local(*host, 5_000), *external);
+        for port in 6_000..6_002 {
+            assert_eq!(bed.open_udp(local(*host, port), remote()).ip(), external.ip(), "he stays paired");
+        }
+        bed.inside(&build::udp(local(*host, 6_002), remote()).build());
+        assert_eq!(bed.take_outside().len(), 0, "three and no more");
+        bed.take_inside();
+    }
+    assert_eq!(bed.count(Verdict::SubscriberPortQuota), 140);
+    bed.run_out();
+}
+
+#[test]
+fn flows_that_share_ports_go_on_when_their_address_drains_and_new_ones_begin_on_addresses_that_are_added() {
+    for workers in [1, 3] {
+        let web = || roomy().endpoint_dependent(Prefix::ALL, (443, 443));
+        let server = |host: u8| at([198, 51, 100, host].into(), 443);
+        let mut bed = Bed::new(web()).workers(workers).steering(Steering::Random);
+        let flows: Vec<_> = (10..60).map(|host| (host, bed.open_udp(local(host, 5_000), server(host)))).collect();
+        let mut next = with_pool(web(), |pool| pool.addresses = WEST.to_vec());
+        next.reload.drain_time = Some(Duration::from_secs(100));
+        let counted = bed.census(next.clone())[0];
+        assert_eq!(counted.flows, Fates { drain_until: 50, ..Fates::default() });
+        bed.reload(next);
+        for (host, external) in &flows {
+            assert_eq!(bed.open_udp(local(*host, 5_000), server(*host)), *external, "it goes on");
+            let reaches = bed.udp_reaches(server(*host), *external, local(*host, 5_000));
+            assert!(reaches, "{host}: {external} {:?}", bed.verdicts());
+            let new = bed.open_udp(local(*host, 5_001), server(*host));
+            assert!(WEST.contains(new.ip()), "{new} is of the new addresses");
+            assert!(bed.udp_reaches(server(*host), new, local(*host, 5_001)));
+        }
+        let shared: usize = bed.shards().map(nat::Shard::shared_ports_len).sum();
+        assert!(shared > 0 && bed.mappings().is_empty(), "new ones share ports of addresses that are new");
+        // Their time is over, however much they are used.
+        for _ in 0..11 {
+            bed.advance_secs(10);
+            for (host, _) in &flows {
+                bed.inside(&build::udp(local(*host, 5_000), server(*host)).build());
+            }
+            bed.take_outside();
+        }
+        for (host, _) in &flows {
+            assert!(WEST.contains(bed.open_udp(local(*host, 5_000), server(*host)).ip()), "on a new one by now");
+        }
+        bed.run_out();
+    }
 }
 
 /// Settings that some operator might have: other addresses, ranges, reserved ports, timers, filters, modes.

@@ -162,8 +162,12 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
             Err(Fault::new("configuration /etc/natrix/faulty.toml", "has faults", "correct them and try again")
                 .seen("1"))
         }
-        Request::Plan(_) => {
-            page(golden(|reply| matches!(reply, Reply::Change(_) | Reply::PoolPlan(_) | Reply::Plan(_))), &all)
+        Request::Plan(asked) => {
+            let mut replies = golden(|reply| {
+                matches!(reply, Reply::Change(_) | Reply::PoolPlan(_) | Reply::PlanDetail(_) | Reply::Plan(_))
+            });
+            replies.retain(|reply| asked.details > 0 || !matches!(reply, Reply::PlanDetail(_)));
+            page(replies, &all)
         }
         Request::Reload(_) => page(
             golden(|reply| {

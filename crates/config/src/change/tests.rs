@@ -67,3 +67,56 @@ fn pools_come_and_go_and_interfaces_need_a_restart() {
     assert_eq!(objects, [("interface \"lan\"", true), ("pool \"a\"", false), ("pool \"b\"", false)]);
     assert!(found[1].after.is_none() && found[2].before.is_none());
 }
+
+/// Keys that only a start can bring about: all of some tables, and these.
+const RESTART: [&str; 3] = ["interface", "workers", "dpdk"];
+const RESTART_KEYS: [(&str, &str); 4] =
+    [("control", "socket"), ("control", "mode"), ("log", "level"), ("log", "queue")];
+
+/// Each key of the manual, left out of a file that has all of them: what differs is named, and is live or not as the manual
+/// says.
+#[test]
+fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
+    let all = include_str!("../../tests/every_key.toml");
+    let before = config(all);
+    let (mut told, mut silent) = (0, Vec::new());
+    for section in crate::keys::SECTIONS {
+        for key in section.keys {
+            let mut document: toml_edit::DocumentMut = all.parse().expect("TOML");
+            let item = document.get_mut(section.name).expect("every table is there");
+            if let Some(tables) = item.as_array_of_tables_mut() {
+                tables.iter_mut().for_each(|table| drop(table.remove(key.name)));
+            } else if let Some(table) = item.as_table_like_mut() {
+                table.remove(key.name);
+            }
+            // Others need some keys.
+            let Ok(after) = crate::parse(&document.to_string(), "natrix.toml") else { continue };
+            let found = changes(&before, &after);
+            let name = format!("{}.{}", section.name, key.name);
+            if found.is_empty() {
+                silent.push(name);
+                continue;
+            }
+            told += 1;
+            // Of keys without a line of their own the object is named at least.
+            assert!(found.iter().all(|change| change.object != "*"), "{name}: {found:?}");
+            let needs_restart = RESTART.contains(&section.name)
+                || section.name == "tables"
+                || RESTART_KEYS.contains(&(section.name, key.name))
+                || (section.name, key.name) == ("log", "events");
+            assert_eq!(found.iter().any(|change| change.restart.is_some()), needs_restart, "{name}: {found:?}");
+        }
+    }
+    assert!(told > 60, "{told} keys are told");
+    // They say what would hold without them too, or are for checks only.
+    let idle = [
+        "route.interface",
+        "pool.threshold_clear",
+        "pool.one_to_one",
+        "tables.external_addresses",
+        "icmp.error_rate",
+        "workers.count",
+        "log.sync",
+    ];
+    assert_eq!(silent, idle);
+}

@@ -108,9 +108,14 @@ fn external_addresses(draft: &Draft, addresses: u64, report: &mut Report) -> u32
             }
             written.value
         }
-        None => (addresses * 2).max(addresses + SPARE_ADDRESSES).min(POOL_ADDRESSES_MAX),
+        None => usual_places(addresses),
     };
     u32::try_from(places).unwrap_or(u32::MAX)
+}
+
+/// Places for so many external addresses where the file does not say.
+pub(crate) fn usual_places(addresses: u64) -> u64 {
+    (addresses * 2).max(addresses + SPARE_ADDRESSES).min(POOL_ADDRESSES_MAX)
 }
 
 /// Shares the rate of errors out to the workers.

@@ -1,5 +1,7 @@
 //! What a change of the configuration does, and did.
 
+use std::net::Ipv4Addr;
+
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -37,6 +39,83 @@ pub struct PoolPlan {
     pub mappings_drain_until: u64,
     /// Mappings that end.
     pub mappings_end: u64,
+    /// Flows, which share external ports, that nothing happens to.
+    #[serde(default)]
+    pub flows_keep: u64,
+    /// As `mappings_drain`.
+    #[serde(default)]
+    pub flows_drain: u64,
+    /// As `mappings_drain_until`.
+    #[serde(default)]
+    pub flows_drain_until: u64,
+    /// Flows that end.
+    #[serde(default)]
+    pub flows_end: u64,
+    /// Port blocks that nothing happens to.
+    #[serde(default)]
+    pub blocks_keep: u64,
+    /// Port blocks that stay as long as something in them is used.
+    #[serde(default)]
+    pub blocks_drain: u64,
+    /// As `mappings_drain_until`.
+    #[serde(default)]
+    pub blocks_drain_until: u64,
+    /// Port blocks that end.
+    #[serde(default)]
+    pub blocks_end: u64,
+}
+
+/// What a change does to one subscriber or external address: some of them, as many as were asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanDetail {
+    /// Whom or what it is about.
+    pub what: PlanSubject,
+    /// VRF of a subscriber.
+    pub vrf: Option<String>,
+    /// The internal address of a subscriber, or the external one.
+    pub address: Ipv4Addr,
+    /// The pool, by its name now; of an address that is added, by its name then.
+    pub pool: String,
+    /// A subscriber's external address now; absent when any of the pool serves.
+    pub external: Option<Ipv4Addr>,
+    /// What becomes of it.
+    pub becomes: PlanFate,
+}
+
+/// Whom or what a detail is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanSubject {
+    /// A subscriber.
+    Subscriber,
+    /// An external address.
+    Address,
+}
+
+/// What becomes of a subscriber or an external address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanFate {
+    /// His next mapping is on another external address.
+    Moves,
+    /// No pool serves him any more.
+    Leaves,
+    /// It takes new mappings, and did not before.
+    Added,
+    /// It takes no new mappings any more.
+    Closed,
+}
+
+impl PlanFate {
+    /// In a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PlanFate::Moves => "moves",
+            PlanFate::Leaves => "leaves",
+            PlanFate::Added => "added",
+            PlanFate::Closed => "closed",
+        }
+    }
 }
 
 /// What a change does in all.

@@ -96,17 +96,17 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         bits_per_second: rates.bits,
         drops_per_second: rates.drops,
         mappings_created_per_second: rates.mappings,
-        event_log: instance.event_log().map(|view| event_log(view, &snapshots)),
+        event_log: instance.event_log().map(|view| event_log(instance, view, &snapshots)),
         timeouts: timeouts(&snapshots),
         workers: each.collect(),
     })
 }
 
-fn event_log(view: &EventLogView, snapshots: &[Snapshot]) -> EventLog {
+fn event_log(instance: &Instance, view: &EventLogView, snapshots: &[Snapshot]) -> EventLog {
     let figures = view.handle.figures();
     EventLog {
-        destination: view.destination.clone(),
-        back_pressure: match view.back_pressure {
+        destination: view.destination(),
+        back_pressure: match instance.shared().settings().events.back_pressure {
             nat::event::BackPressure::Refuse => BackPressure::Refuse,
             nat::event::BackPressure::Drop => BackPressure::Drop,
         },

@@ -157,15 +157,9 @@ impl Shard {
     }
 
     /// The settings have changed: every class is to be found anew. Subscribers find theirs when they need it next, so that
-    /// this costs nothing, but once in 255 changes a walk over all of them.
+    /// this costs nothing.
     pub(super) fn forget_classes(&mut self) {
-        self.class_epoch = self.class_epoch.wrapping_add(1);
-        if self.class_epoch == NO_EPOCH {
-            self.class_epoch = FIRST_EPOCH;
-            for subscriber in 1..self.subscribers.walk_end() {
-                self.subscribers.get_mut(subscriber).class_epoch = NO_EPOCH;
-            }
-        }
+        self.class_epoch = self.class_epoch.wrapping_add(1).max(FIRST_EPOCH);
     }
 }
 
@@ -173,6 +167,6 @@ impl Shard {
 mod tests;
 
 /// In a record: its class is still to be found.
-const NO_EPOCH: u8 = 0;
+pub(super) const NO_EPOCH: u16 = 0;
 /// What a shard begins with.
-pub(super) const FIRST_EPOCH: u8 = 1;
+pub(super) const FIRST_EPOCH: u16 = 1;

@@ -1,13 +1,16 @@
 //! Going on under other settings, between two bursts.
 //!
-//! Nothing is looked through and nothing is allocated. What a record knows of the old settings is brought up to date when
+//! Nothing is looked through but a few records, and nothing is allocated. What a record knows of the old settings is brought up to date when
 //! the record is next needed: a subscriber carries the number of the settings it was last looked at under.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Shard;
+use super::admission::NO_EPOCH;
 use super::port_choice::UNPAIRED;
 use super::steady::SteadyTimers;
+use super::watch::Watch;
 use crate::mapping::InternalKey;
 use crate::ports::PortClass;
 use crate::settings::Pooling;
@@ -19,27 +22,92 @@ use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::verdict::Verdict;
 
+/// Subscribers that a change looks at, at least: so few that it takes no time, and so many that each is looked at before the
+/// numbers of settings in records begin anew.
+const SETTLED_MIN: u32 = 64;
+/// Changes in which each subscriber is looked at once: fewer than the numbers in records tell apart.
+const SETTLED_WITHIN: u32 = 1 << 14;
+
+/// Everything a shard needs to go on under other settings, made ready elsewhere, so that it neither allocates nor frees: what
+/// it had before is in here afterwards.
+#[derive(Debug)]
+pub struct Successor {
+    shared: Arc<Shared>,
+    lifetimes: Timers,
+    watch: Watch,
+    /// By pool, the number it had before.
+    pools_before: Vec<Option<PoolId>>,
+}
+
+impl Successor {
+    /// For one shard that goes from `before` to `shared`, its successor.
+    pub fn new(before: &Shared, shared: &Arc<Shared>) -> Successor {
+        let settings = shared.settings();
+        let known: HashMap<&str, PoolId> = before.pools().map(|(id, pool)| (pool.name.as_str(), id)).collect();
+        Successor {
+            lifetimes: Timers::new(settings),
+            watch: Watch::new(settings),
+            pools_before: settings.pools.iter().map(|pool| known.get(pool.name.as_str()).copied()).collect(),
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// The settings it is about; after that, those before.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
 impl Shard {
-    /// Goes on under `shared`, a successor of the present one; the present one comes back, so that it is dropped elsewhere.
+    /// Goes on under `next`; what was there before is in it then, to be dropped elsewhere. Allocates nothing, frees nothing,
+    /// and looks at so many records whatever there are: some microseconds.
     ///
     /// Mappings, sessions and subscribers stay as they are. New timers apply from the next packet of a session on.
-    pub fn adopt(&mut self, shared: Arc<Shared>) -> Arc<Shared> {
-        debug_assert!(Arc::ptr_eq(&shared.ports, &self.shared.ports), "all snapshots of an instance share its ports");
-        let settings = shared.settings();
+    pub fn adopt(&mut self, next: &mut Successor) {
+        debug_assert!(
+            Arc::ptr_eq(&next.shared.ports, &self.shared.ports),
+            "all snapshots of an instance share its ports"
+        );
+        let settings = next.shared.settings();
         self.timers = SteadyTimers::new(&settings.timeouts, settings.inbound_refresh);
-        self.lifetimes = Timers::new(settings);
-        // Pools may be others: one that is above its threshold is told again.
-        self.watch = super::watch::Watch::new(settings);
+        // A pool that is above its threshold stays so, and is not told again.
+        next.watch.follow(&self.watch, &next.pools_before);
         self.forget_classes();
         self.fragments.set_timeout(settings.timeouts.fragment);
         self.syns.set_delay(settings.timeouts.unsolicited_syn);
         self.icmp_limit.set_policy(&settings.icmp);
-        if shared.rehashes_sessions() {
+        if next.shared.rehashes_sessions() {
             self.sessions.hash_anew();
         }
-        self.stamps.change(shared.filters.stamp());
+        self.stamps.change(next.shared.filters.stamp());
         self.events.adopt();
-        core::mem::replace(&mut self.shared, shared)
+        self.unrecorded = if self.events.is_on() { self.mappings.walk_end() } else { 0 };
+        core::mem::swap(&mut self.lifetimes, &mut next.lifetimes);
+        core::mem::swap(&mut self.watch, &mut next.watch);
+        core::mem::swap(&mut self.shared, &mut next.shared);
+        self.unsettle_some();
+    }
+
+    /// Numbers of settings in records are short. Before they begin anew each record that was not looked at meanwhile has one
+    /// that is old whatever the present one is.
+    fn unsettle_some(&mut self) {
+        let end = self.subscribers.walk_end();
+        let (stamp, epoch) = (self.shared.stamp(), self.class_epoch);
+        for _ in 0..SETTLED_MIN.max(end / SETTLED_WITHIN + 1).min(end) {
+            if self.settled_hand >= end {
+                self.settled_hand = 1;
+            }
+            if self.settled_hand < end {
+                let record = self.subscribers.get_mut(self.settled_hand);
+                if record.generation != stamp {
+                    record.generation = stamp.wrapping_sub(1);
+                }
+                if record.class_epoch != epoch {
+                    record.class_epoch = NO_EPOCH;
+                }
+            }
+            self.settled_hand += 1;
+        }
     }
 
     /// The external address a subscriber is paired with, for a new mapping. One who is paired with an address that is closed,

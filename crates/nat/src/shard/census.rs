@@ -1,5 +1,7 @@
 //! What a change of the configuration would do to the state of one worker, counted a bounded piece at a time.
 
+use core::net::Ipv4Addr;
+
 use super::Shard;
 use super::penalty::pool_under;
 use super::port_choice::UNPAIRED;
@@ -8,16 +10,15 @@ use crate::settings::Pooling;
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::types::AddressIndex;
-use crate::types::Endpoint;
 use crate::types::PoolId;
-use crate::types::Protocol;
+use crate::types::RealmId;
 
 /// Cursors from here on walk the flows.
 const FLOW_CURSOR: u32 = 1 << 30;
 /// Cursors from here on walk the subscribers.
 const SUBSCRIBER_CURSOR: u32 = 1 << 31;
 
-/// What becomes of the state of one pool; flows that share ports count as mappings. By its number in the present settings.
+/// What becomes of the state of one pool. By its number in the present settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCensus {
     /// Subscribers who notice nothing.
@@ -26,14 +27,81 @@ pub struct PoolCensus {
     pub subscribers_move: u64,
     /// Subscribers whom no pool serves any more: they get no further mapping.
     pub subscribers_leave: u64,
-    /// Mappings that nothing happens to.
-    pub mappings_keep: u64,
-    /// Mappings that stay as long as they are used, on an endpoint that is not given out again.
-    pub mappings_drain: u64,
-    /// Mappings that stay as long as they are used, but no longer than the drain time.
-    pub mappings_drain_until: u64,
-    /// Mappings that end with the change.
-    pub mappings_end: u64,
+    /// Mappings.
+    pub mappings: Fates,
+    /// Flows, which share external ports.
+    pub flows: Fates,
+    /// Port blocks.
+    pub blocks: Fates,
+}
+
+/// What becomes of things that have external ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
+    /// Nothing happens to them.
+    pub keep: u64,
+    /// They stay as long as they are used, on ports that are not given out again.
+    pub drain: u64,
+    /// They stay as long as they are used, but no longer than the drain time.
+    pub drain_until: u64,
+    /// They end with the change.
+    pub end: u64,
+}
+
+impl Fates {
+    fn add(&mut self, other: &Fates) {
+        self.keep += other.keep;
+        self.drain += other.drain;
+        self.drain_until += other.drain_until;
+        self.end += other.end;
+    }
+
+    fn count(&mut self, fate: Fate) {
+        match fate {
+            Fate::Keep => self.keep += 1,
+            Fate::Drain => self.drain += 1,
+            Fate::DrainUntil => self.drain_until += 1,
+            Fate::End => self.end += 1,
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.keep + self.drain + self.drain_until + self.end
+    }
+}
+
+/// What becomes of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Keep,
+    Drain,
+    DrainUntil,
+    End,
+}
+
+/// A subscriber who notices a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Affected {
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal address.
+    pub address: Ipv4Addr,
+    /// His pool now; None: none serves him.
+    pub pool: PoolId,
+    /// His external address now; None: any of the pool, or he has none.
+    pub external: Option<Ipv4Addr>,
+    /// No pool serves him any more; false: his next mapping is on another address.
+    pub leaves: bool,
+}
+
+/// What a census found so far.
+#[derive(Clone, Debug, Default)]
+pub struct Census {
+    /// By pool.
+    pub pools: Vec<PoolCensus>,
+    /// Some of the subscribers who notice it: as many as there is room for, so that nothing is allocated.
+    pub affected: Vec<Affected>,
 }
 
 impl PoolCensus {
@@ -42,27 +110,27 @@ impl PoolCensus {
         self.subscribers_keep += other.subscribers_keep;
         self.subscribers_move += other.subscribers_move;
         self.subscribers_leave += other.subscribers_leave;
-        self.mappings_keep += other.mappings_keep;
-        self.mappings_drain += other.mappings_drain;
-        self.mappings_drain_until += other.mappings_drain_until;
-        self.mappings_end += other.mappings_end;
+        self.mappings.add(&other.mappings);
+        self.flows.add(&other.flows);
+        self.blocks.add(&other.blocks);
     }
 }
 
 impl Shard {
     /// Counts what `candidate`, a successor of the present snapshot, would do to the next `scan_max` records from `cursor` on
-    /// (0 to begin). `counts` has a place for each pool of [`Shared::pools`]. Returns the cursor to go on with; None at the
-    /// end. Changes nothing.
+    /// (0 to begin); a subscriber's blocks count as records. `census` has a place for each pool of [`Shared::pools`]. Returns
+    /// the cursor to go on with; None at the end. Changes nothing.
     pub fn census_page(
         &self,
         now: Instant,
         candidate: &Shared,
         cursor: u32,
         scan_max: usize,
-        counts: &mut [PoolCensus],
+        census: &mut Census,
     ) -> Option<u32> {
         let mut cursor = cursor.max(1);
-        for _ in 0..scan_max {
+        let mut seen = 0;
+        while seen < scan_max {
             if cursor < FLOW_CURSOR && cursor >= self.mappings.walk_end() {
                 cursor = FLOW_CURSOR | 1;
             }
@@ -70,83 +138,127 @@ impl Shard {
                 cursor = SUBSCRIBER_CURSOR | 1;
             }
             if cursor < FLOW_CURSOR {
-                self.count_mapping_under(now, candidate, cursor, counts);
+                self.count_mapping_under(now, candidate, cursor, census);
             } else if cursor < SUBSCRIBER_CURSOR {
-                self.count_flow_under(now, candidate, cursor & !FLOW_CURSOR, counts);
+                self.count_flow_under(now, candidate, cursor & !FLOW_CURSOR, census);
             } else if cursor & !SUBSCRIBER_CURSOR >= self.subscribers.walk_end() {
                 return None;
             } else {
-                self.count_subscriber_under(candidate, cursor & !SUBSCRIBER_CURSOR, counts);
+                seen += self.count_subscriber_under(now, candidate, cursor & !SUBSCRIBER_CURSOR, census);
             }
             cursor += 1;
+            seen += 1;
         }
         Some(cursor)
     }
 
-    fn count_mapping_under(&self, now: Instant, candidate: &Shared, index: u32, counts: &mut [PoolCensus]) {
+    fn count_mapping_under(&self, now: Instant, candidate: &Shared, index: u32, census: &mut Census) {
         let mapping = self.mappings.get(index);
         if !mapping.is_in_use() || !self.is_alive(index, now) {
             return;
         }
-        self.count_endpoint_under(now, candidate, mapping.external(), mapping.protocol(), counts);
+        let (external, protocol) = (mapping.external(), mapping.protocol());
+        let Some((address, count)) = self.pool_count(external.address, census) else { return };
+        let fate = self.fate_of_address(now, candidate, address);
+        let internal = mapping.internal();
+        // A port that is somebody else's by then is not given out again, to whom it is now or anybody.
+        let stays = candidate.offers(address, protocol, external.port)
+            && candidate.may_have(address, protocol, external.port, mapping.realm(), internal);
+        count.mappings.count(if fate == Fate::Keep && !stays { Fate::Drain } else { fate });
     }
 
-    fn count_flow_under(&self, now: Instant, candidate: &Shared, index: u32, counts: &mut [PoolCensus]) {
+    fn count_flow_under(&self, now: Instant, candidate: &Shared, index: u32, census: &mut Census) {
         let flow = self.flows.get(index);
-        if flow.is_in_use() && flow.is_alive(now) {
-            self.count_endpoint_under(now, candidate, endpoint(flow.external()), flow.protocol(), counts);
+        if !flow.is_in_use() || !flow.is_alive(now) {
+            return;
         }
+        let external = endpoint(flow.external());
+        let Some((address, count)) = self.pool_count(external.address, census) else { return };
+        let fate = self.fate_of_address(now, candidate, address);
+        let stays = candidate.offers(address, flow.protocol(), external.port);
+        count.flows.count(if fate == Fate::Keep && !stays { Fate::Drain } else { fate });
     }
 
-    fn count_endpoint_under(
-        &self,
-        now: Instant,
-        candidate: &Shared,
-        external: Endpoint,
-        protocol: Protocol,
-        counts: &mut [PoolCensus],
-    ) {
-        let here = self.shared.address_index(external.address);
-        let pool = here.map_or_else(PoolId::default, |address| self.shared.pool_of(address));
-        let Some(count) = counts.get_mut(pool.index()) else { return };
+    /// The place of an external address, and the count of its pool.
+    fn pool_count<'a>(&self, external: Ipv4Addr, census: &'a mut Census) -> Option<(AddressIndex, &'a mut PoolCensus)> {
+        let address = self.shared.address_index(external)?;
+        Some((address, census.pools.get_mut(self.shared.pool_of(address).index())?))
+    }
+
+    /// What becomes of what is on an external address, as far as that is for the address to say.
+    fn fate_of_address(&self, now: Instant, candidate: &Shared, address: AddressIndex) -> Fate {
         // A successor knows every address that has mappings.
-        let slot = here.and_then(|address| Some((candidate.slot(address)?, address)));
-        match slot.map(|(slot, address)| (slot.closed, address)) {
-            None => count.mappings_end += 1,
-            Some((Some(closed), _)) => match closed.ends {
-                Some(ends) if ends <= now => count.mappings_end += 1,
-                Some(_) => count.mappings_drain_until += 1,
-                None => count.mappings_drain += 1,
+        match candidate.slot(address).map(|slot| slot.closed) {
+            None => Fate::End,
+            Some(None) => Fate::Keep,
+            Some(Some(closed)) => match closed.ends {
+                Some(ends) if ends <= now => Fate::End,
+                Some(_) => Fate::DrainUntil,
+                None => Fate::Drain,
             },
-            Some((None, address)) if candidate.offers(address, protocol, external.port) => {
-                count.mappings_keep += 1;
-            }
-            Some(_) => count.mappings_drain += 1,
         }
     }
 
-    fn count_subscriber_under(&self, candidate: &Shared, slot: u32, counts: &mut [PoolCensus]) {
+    /// Returns how many blocks were counted with the subscriber.
+    fn count_subscriber_under(&self, now: Instant, candidate: &Shared, slot: u32, census: &mut Census) -> usize {
         let subscriber = self.subscribers.get(slot);
         if !subscriber.is_in_use() {
-            return;
+            return 0;
         }
-        let Some(here) = pool_under(&self.shared, subscriber) else { return };
-        let Some(count) = counts.get_mut(here.index()) else { return };
-        let Some(there) = pool_under(candidate, subscriber) else {
-            count.subscribers_leave += 1;
-            return;
-        };
+        let (realm, address) = (subscriber.realm(), Ipv4Addr::from_bits(subscriber.address));
+        let Some(here) = pool_under(&self.shared, subscriber) else { return 0 };
         let paired = AddressIndex(subscriber.paired);
-        let stays = match candidate.pool(there).map(|pool| pool.pooling) {
+        let leaves = pool_under(candidate, subscriber).is_none();
+        // Whoever would be paired anew under the present settings too, as rules chose the pool, is not moved by the change.
+        let moves = self.would_stay(&self.shared, slot) && !self.would_stay(candidate, slot);
+        if let Some(count) = census.pools.get_mut(here.index()) {
+            match (leaves, moves) {
+                (true, _) => count.subscribers_leave += 1,
+                (false, true) => count.subscribers_move += 1,
+                (false, false) => count.subscribers_keep += 1,
+            }
+        }
+        if (leaves || moves) && census.affected.len() < census.affected.capacity() {
+            let external = (paired != UNPAIRED).then(|| self.shared.address(paired));
+            census.affected.push(Affected { realm, address, pool: here, external, leaves });
+        }
+        let mut blocks = 0;
+        let mut next = subscriber.latest_block();
+        while let Some(block) = next {
+            next = self.shared.ports.blocks.next(block);
+            blocks += 1;
+            let pool = self.shared.pool_of(block.address());
+            let Some(count) = census.pools.get_mut(pool.index()) else { continue };
+            let fate = self.fate_of_address(now, candidate, block.address());
+            let stays = candidate.slot(block.address()).is_some()
+                && candidate.facts(block.address()).blocks.is_some_and(|facts| {
+                    facts.size == block.size() && facts.first <= block.first_port() && facts.last >= block.last_port()
+                });
+            count.blocks.count(if fate == Fate::Keep && !stays { Fate::Drain } else { fate });
+        }
+        blocks
+    }
+
+    /// Whether the next mapping of a subscriber would be where he is paired now.
+    fn would_stay(&self, shared: &Shared, slot: u32) -> bool {
+        let subscriber = self.subscribers.get(slot);
+        let Some(pool) = pool_under(shared, subscriber) else { return false };
+        let paired = AddressIndex(subscriber.paired);
+        let is_whole = shared.pool(pool).is_some_and(|pool| pool.one_to_one);
+        if is_whole {
+            let home = shared.statics.home(subscriber.realm(), subscriber.address);
+            return home.and_then(|home| shared.address_index(home.into())) == Some(paired);
+        }
+        if let Some(formula) = shared.formula(pool) {
+            let slice = formula.slice_of(subscriber.address);
+            let facts = shared.pools.get(pool.index());
+            return slice.zip(facts).is_some_and(|(slice, facts)| shared.member(facts, slice.address) == paired);
+        }
+        match shared.pool(pool).map(|pool| pool.pooling) {
             Some(Pooling::Paired) => {
-                paired != UNPAIRED && candidate.pool_of(paired) == there && candidate.closed(paired).is_none()
+                paired != UNPAIRED && shared.pool_of(paired) == pool && shared.closed(paired).is_none()
             }
             _ => paired == UNPAIRED,
-        };
-        if stays {
-            count.subscribers_keep += 1;
-        } else {
-            count.subscribers_move += 1;
         }
     }
 }

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::port_choice::UNPAIRED;
 use crate::blocks::Block;
+use crate::deterministic::Owner;
 use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
@@ -154,6 +155,47 @@ impl Shard {
         } else {
             Cause::Idle
         }
+    }
+
+    /// After a change of the settings: has records told of mappings that needed none before, as a formula or a block told whose
+    /// their ports are, and does no more. Looks at so many a call; ends early while there is no room for a record.
+    #[inline]
+    pub(super) fn note_untold(&mut self, now: Instant, visits: u32) {
+        for _ in 0..visits.min(self.unrecorded) {
+            if !self.note_if_untold(now, self.unrecorded) {
+                return;
+            }
+            self.unrecorded -= 1;
+        }
+    }
+
+    /// The same for one mapping. False when there is no room for its record.
+    #[cold]
+    fn note_if_untold(&mut self, now: Instant, index: u32) -> bool {
+        if index >= self.mappings.walk_end() {
+            return true;
+        }
+        let mapping = self.mappings.get(index);
+        if mapping.is_in_use() && !mapping.is_recorded() && self.is_alive(index, now) && !self.is_told(index) {
+            if !self.events.may_allocate() {
+                return false;
+            }
+            self.mappings.get_mut(index).set_recorded(false);
+            let event = self.event_of(EventKind::MappingCreated, now, index).because(Cause::Configuration);
+            let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(self.mappings.get(index).created_s());
+            self.events.record(Event { amount: held_s, ..event });
+        }
+        true
+    }
+
+    /// Whether a block that the subscriber holds, or the formula of a pool, tells whose the port of a mapping is.
+    fn is_told(&self, index: u32) -> bool {
+        let mapping = self.mappings.get(index);
+        let (external, internal) = (mapping.external(), mapping.internal());
+        let Some(address) = self.shared.address_index(external.address) else { return true };
+        let lease = self.shared.lease_of(address, external.port);
+        let holds = lease.is_some_and(|lease| lease.holder.address == internal.address.to_bits());
+        holds || self.shared.slice_owner(address, external.port) == Some(Owner::Subscriber(internal.address))
     }
 
     /// Whether the configuration says whose the external endpoint of a mapping is.

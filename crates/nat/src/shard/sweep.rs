@@ -124,6 +124,7 @@ impl Shard {
 
         let end = self.mappings.walk_end();
         let visits = budget(end, elapsed, created * RECORDS_PER_CREATED + found.min(created) * RECORDS_PER_FOUND);
+        self.note_untold(now, visits as u32);
         let has_deadlines = self.shared.has_deadlines();
         let (mut hand, mut left) = (self.sweep.mapping_hand, visits as u32);
         while left > 0 && hand < end && self.sweep.due_count < ends_max {

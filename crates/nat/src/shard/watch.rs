@@ -57,6 +57,17 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// Takes over which thresholds are crossed; `pools_before` says by pool which number it had.
+    pub(super) fn follow(&mut self, before: &Watch, pools_before: &[Option<PoolId>]) {
+        for (is_above, pool) in self.is_above.iter_mut().zip(pools_before) {
+            if let Some(was_above) = pool.and_then(|pool| before.is_above.get(pool.index())) {
+                *is_above = *was_above;
+            }
+        }
+    }
+}
+
 impl Shard {
     /// A bounded piece of the round over the pools, and what follows from the last one for the timers.
     pub(super) fn watch(&mut self, now: Instant) {

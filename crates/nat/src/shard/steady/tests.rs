@@ -185,7 +185,8 @@ impl Side2 {
         let shared = self.shard.shared();
         let settings = Settings { filters: filters.to_vec(), ..shared.settings().clone() };
         let next = shared.successor(settings, now).expect("settings are sound");
-        self.shard.adopt(Arc::new(next));
+        let mut next = crate::Successor::new(&self.shard.shared, &Arc::new(next));
+        self.shard.adopt(&mut next);
     }
 
     fn state(&self, now: Instant) -> (Counters, String) {
