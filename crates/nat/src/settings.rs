@@ -393,6 +393,14 @@ pub enum RuleAction {
 impl RuleAction {
     /// What is done without a rule.
     pub const DEFAULT: RuleAction = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointIndependent };
+
+    /// The pool that translates; None: the subscriber's own, if any.
+    pub const fn pool(self) -> Option<PoolId> {
+        match self {
+            RuleAction::Translate { pool, .. } => pool,
+            RuleAction::NoTranslation | RuleAction::Redirect(_) | RuleAction::Drop => None,
+        }
+    }
 }
 
 /// What a filter does.

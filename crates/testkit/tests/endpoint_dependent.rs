@@ -14,10 +14,16 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
 use nat::blocks::BlockSize;
+use nat::rules::Match;
+use nat::rules::PortRange;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Filtering;
+use nat::settings::MappingKind;
+use nat::settings::Pool;
+use nat::settings::RuleAction;
 use nat::tcp::TcpState;
+use nat::types::PoolId;
 use nat::types::Prefix;
 use nat::types::Side;
 use rand::Rng;
@@ -397,6 +403,41 @@ fn where_ports_are_somebodys_by_a_formula_none_is_shared() {
     let mapped = bed.open_udp(at(I1, 5_000), server(1));
     assert_eq!(bed.open_udp(at(I1, 5_000), server(2)), mapped, "a mapping as ever");
     assert_eq!((flows(&bed), bed.mappings().len()), (0, 1));
+}
+
+/// A rule may send web flows to a pool of their own; what the subscriber has by his own pool does not matter for that, nor the other way round.
+#[test]
+fn flows_of_a_rule_with_a_pool_leave_from_that_pool_whatever_else_the_subscriber_has() {
+    let mut settings = settings().addresses(&POOL[..1]);
+    settings.pools.push(Pool {
+        name: "web".to_owned(),
+        addresses: vec![POOL[1]],
+        subscribers: Vec::new(),
+        ..settings.pools[0].clone()
+    });
+    let mapping = MappingKind::EndpointDependent;
+    let matches = Match { destination_ports: PortRange { first: 443, last: 443 }, ..Match::ALL };
+    settings.limits.flows_max = 10_000;
+    let settings = settings.rule(matches, RuleAction::Translate { pool: Some(PoolId(1)), mapping });
+    for mut bed in beds(&settings) {
+        for first_is_web in [false, true] {
+            let subscriber = Ipv4Addr::from_bits(0x6440_0100 + u32::from(first_is_web));
+            for round in 0..3_u16 {
+                let web = |bed: &mut Bed| *bed.open_udp(at(subscriber, 5_000 + round), server(u32::from(round))).ip();
+                let own = |bed: &mut Bed| *bed.open_udp(at(subscriber, 6_000 + round), at(E1, 53)).ip();
+                if first_is_web {
+                    assert_eq!(web(&mut bed), POOL[1]);
+                }
+                assert_eq!(own(&mut bed), POOL[0], "round {round}");
+                assert_eq!(web(&mut bed), POOL[1], "round {round}");
+                // The same goes on under other settings.
+                let mut other = settings.clone();
+                other.timeouts.udp = Duration::from_secs(400 + u64::from(round));
+                bed.reload(other);
+            }
+        }
+        bed.run_out();
+    }
 }
 
 /// The naive model: what a subscriber's packet is to leave with.

@@ -141,8 +141,24 @@ impl Shard {
         facts: &PoolFacts,
         class: PortClass,
     ) -> Result<AddressIndex, Verdict> {
+        let penalty = self.penalty_pool(slot);
         let shared = &self.shared;
         let old = AddressIndex(self.subscribers.get(slot).paired);
+        // A rule that sends some of his flows to another pool leaves him what he has in his own.
+        if let Some(own) = penalty.or_else(|| shared.pool_for(key.realm, key.address.into()))
+            && own != pool
+            && shared.formula(own).is_none()
+        {
+            let stays = if old == UNPAIRED {
+                shared.pools[own.index()].pooling == Pooling::Arbitrary
+            } else {
+                shared.pool_of(old) == own && !shared.facts(old).is_closed
+            };
+            if stays {
+                self.pair_with(slot, own, old);
+                return Ok(old);
+            }
+        }
         let fits = old != UNPAIRED && shared.pool_of(old) == pool && !shared.facts(old).is_closed;
         let new = match facts.pooling {
             Pooling::Paired if fits && shared.formula(pool).is_none() => old,

@@ -107,18 +107,20 @@ impl Shard {
                 let hash = self.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
                 Some(self.shared.redirection(redirection)?.far(key.protocol, near, hash))
             }
-            RuleAction::Translate { mapping: MappingKind::EndpointDependent, .. } => {
+            RuleAction::Translate { mapping: MappingKind::EndpointDependent, pool } => {
                 // The external endpoint of a static one is its own, like that of a mapping.
-                let has_own = has_mapping || self.shared.statics.by_internal(key).is_some() || self.has_formula(key);
+                let has_own =
+                    has_mapping || self.shared.statics.by_internal(key).is_some() || self.has_formula(key, pool);
                 (!has_own).then_some(near)
             }
             RuleAction::Translate { .. } | RuleAction::NoTranslation | RuleAction::Drop => None,
         }
     }
 
-    /// Whether the subscriber's ports are his by a formula (RFC 7422): none of those is shared.
-    fn has_formula(&self, key: &InternalKey) -> bool {
-        let pool = self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
+    /// Whether ports of the pool that is wanted, or else of the subscriber's own, are somebody's by a formula (RFC 7422): none of
+    /// those is shared.
+    fn has_formula(&self, key: &InternalKey, wanted: Option<PoolId>) -> bool {
+        let pool = wanted.or_else(|| self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address)));
         pool.is_some_and(|pool| self.shared.formula(pool).is_some())
     }
 
@@ -134,7 +136,7 @@ impl Shard {
         bytes: &[u8],
         key: &InternalKey,
         near: (u32, u16),
-        far: (u32, u16),
+        (far, wanted): ((u32, u16), Option<PoolId>),
         sink: &mut S,
     ) -> Result<u32, Fate> {
         let Arrival { now, meta, parsed } = at;
@@ -149,10 +151,12 @@ impl Shard {
         if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
             return Err(Fate::Done(Verdict::TcpNoSession));
         }
-        self.create_flow(now, key, near, far).map_err(|verdict| self.refuse(now, key, verdict, meta, bytes, sink))
+        self.create_flow(now, key, near, far, wanted)
+            .map_err(|verdict| self.refuse(now, key, verdict, meta, bytes, sink))
     }
 
-    /// Makes a flow from an internal endpoint to `near`, which is `far` outside; there is no live one.
+    /// Makes a flow from an internal endpoint to `near`, which is `far` outside, by the pool that a rule wants or the subscriber's own;
+    /// there is no live one.
     ///
     /// # Errors
     /// The verdict of the packet that wanted it; nothing is changed then.
@@ -162,6 +166,7 @@ impl Shard {
         key: &InternalKey,
         near: (u32, u16),
         far: (u32, u16),
+        wanted: Option<PoolId>,
     ) -> Result<u32, Verdict> {
         if let Some(dead) = self.flows.find_inside(&InsideKey::new(key, near.0, near.1)) {
             if !self.may_end_mapping() {
@@ -178,7 +183,7 @@ impl Shard {
             self.penalty_pool(slot)
         });
         let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
-        let pool = penalty.or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
+        let pool = penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         if self.shared.formula(pool).is_some() {
             // Each port is somebody's by the formula, which nothing here may contradict.
             return Err(Verdict::PortsExhausted);
@@ -266,6 +271,7 @@ impl Shard {
     ) -> Option<u32> {
         let protocol = key.protocol;
         let paired = match self.settle_pairing(subscriber, key, pool, facts, class) {
+            Ok(_) if self.subscribers.get(subscriber).pool != pool.0 => self.address_in_other_pool(key, facts)?,
             Ok(paired) => paired,
             Err(_) => {
                 // Where none is free some may be shared.

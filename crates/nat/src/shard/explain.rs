@@ -265,7 +265,7 @@ impl Shard {
             let flow = self.live_flow(&key, near, now);
             let wanted = || self.flow_wanted(&key, near, alive.is_some(), ruling.action);
             if let Some(far) = flow.map(|index| self.flows.get(index).far()).or_else(wanted) {
-                return self.explain_flow_outbound(now, parsed, &key, far, flow, account);
+                return self.explain_flow_outbound(now, parsed, &key, (far, ruling.action.pool()), flow, account);
             }
         }
         match hairpin {
@@ -353,7 +353,7 @@ impl Shard {
         now: Instant,
         parsed: &Parsed,
         key: &InternalKey,
-        far: (u32, u16),
+        (far, wanted): ((u32, u16), Option<PoolId>),
         flow: Option<u32>,
         account: &mut Account,
     ) -> Verdict {
@@ -375,14 +375,17 @@ impl Shard {
             return Verdict::TcpNoSession;
         }
         let penalty = self.subscribers.find(key.realm, key.address).and_then(|slot| self.penalty_now(now, slot));
-        let Some(pool) = penalty.or_else(|| self.shared.pool_for(key.realm, key.address.into())) else {
+        let own = || self.shared.pool_for(key.realm, key.address.into());
+        let Some(pool) = penalty.or(wanted).or_else(own) else {
             return Verdict::SourceNotSubscriber;
         };
         account.steps.push(if penalty.is_some() { Step::Penalty(pool) } else { Step::Pool(pool) });
         if self.flows.is_full() {
             return Verdict::FlowTableFull;
         }
-        if let Some(address) = self.paired_address(key.realm, key.address) {
+        if let Some(address) =
+            self.paired_address(key.realm, key.address).filter(|address| self.shared.pool_of(*address) == pool)
+        {
             account.steps.push(Step::PairedWith(self.shared.address(address)));
         }
         if let Err(verdict) = self.would_admit_flow(now, key.realm, key.address) {

@@ -246,7 +246,8 @@ impl Shard {
             && let Some(far) = self.flow_wanted(key, near, alive.is_some(), ruling.action)
         {
             self.shared.rules.count(self.worker, ruling);
-            return self.open_flow(at, bytes, key, near, far, sink).map(Opened::Flow);
+            let wanted = ruling.action.pool();
+            return self.open_flow(at, bytes, key, near, (far, wanted), sink).map(Opened::Flow);
         }
         let way = self.way_out(at, bytes, hairpin.is_some(), sink)?;
         if let Some(address) = hairpin {

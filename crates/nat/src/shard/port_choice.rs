@@ -176,12 +176,9 @@ impl Shard {
             return Err(Verdict::PortsExhausted);
         }
         let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
-        let hash = self.subscribers.hash_of(key.realm, key.address);
-        let open = self.shared.choices(facts);
-        let own = usize::try_from(hash).unwrap_or(0).checked_rem(open.len()).and_then(|place| open.get(place).copied());
-        let address = match facts.pooling {
-            Pooling::Arbitrary => self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?,
-            Pooling::Paired => own.ok_or(Verdict::PortsExhausted)?,
+        let address = match self.address_in_other_pool(key, facts).ok_or(Verdict::PortsExhausted)? {
+            UNPAIRED => self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?,
+            own => own,
         };
         if facts.is_guarded() {
             self.take_of_the_rest(facts, address, key.protocol)?;
@@ -198,6 +195,17 @@ impl Shard {
             self.settle_the_rest(address, key.protocol, taken);
         }
         taken.map(|port| (address, port)).ok_or(Verdict::PortsExhausted)
+    }
+
+    /// The address a subscriber has in a pool that he is not entered with, always the same one, by hash; [`UNPAIRED`] where pooling is
+    /// arbitrary, None where no address is open.
+    pub(super) fn address_in_other_pool(&self, key: &InternalKey, facts: &PoolFacts) -> Option<AddressIndex> {
+        if facts.pooling == Pooling::Arbitrary {
+            return Some(UNPAIRED);
+        }
+        let hash = self.subscribers.hash_of(key.realm, key.address);
+        let open = self.shared.choices(facts);
+        open.get(usize::try_from(hash).unwrap_or(0).checked_rem(open.len())?).copied()
     }
 
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
