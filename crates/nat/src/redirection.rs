@@ -10,7 +10,7 @@ use crate::types::Protocol;
 mod tests;
 
 /// A redirection, by its position in [`Settings::redirections`](crate::Settings::redirections).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RedirectionId(pub u32);
 
 /// What becomes of the destination of a flow.

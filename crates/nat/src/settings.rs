@@ -353,7 +353,7 @@ impl Default for Pool {
 }
 
 /// What is done with packets from inside that match and open a mapping or a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Which packets.
     pub matches: Match,
@@ -362,7 +362,7 @@ pub struct Rule {
 }
 
 /// How long an external endpoint is one and the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MappingKind {
     /// For all remote endpoints (RFC 4787 §4.1 REQ-1).
     #[default]
@@ -372,7 +372,7 @@ pub enum MappingKind {
 }
 
 /// What a rule does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuleAction {
     /// Translates the source.
     Translate {
@@ -404,7 +404,7 @@ impl RuleAction {
 }
 
 /// What a filter does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilterAction {
     /// Lets packets pass.
     Permit,
@@ -413,7 +413,7 @@ pub enum FilterAction {
 }
 
 /// A stateless packet filter. Sees packets as the inside does: the subscriber's endpoint before translation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterRule {
     /// Which packets; source is the inside, whatever their direction.
     pub matches: Match,

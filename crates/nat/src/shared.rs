@@ -355,7 +355,7 @@ impl Shared {
                 Some(before) => RuleBook::successor(&settings.rules, workers, &before.rules)?,
                 None => RuleBook::new(&settings.rules, workers)?,
             },
-            passes: passes(&settings, workers)?,
+            passes: passes(&settings, workers, before.map(|before| &before.passes))?,
             // Sessions that other filters have stamped are judged anew.
             filters: FilterBook::new(&settings.filters, workers, before.map(|before| &before.filters))?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
@@ -790,14 +790,17 @@ impl PoolFacts {
 }
 
 /// The rules for protocols without translation, as the search of all rules wants them.
-fn passes(settings: &Settings, workers: usize) -> Result<RuleBook, BuildError> {
+fn passes(settings: &Settings, workers: usize, before: Option<&RuleBook>) -> Result<RuleBook, BuildError> {
     let rule = |rule: &PassRule| {
         let (source, destination) = (rule.inside, rule.outside);
         let matches = Match { realm: rule.realm, protocol: Some(rule.protocol), source, destination, ..Match::ALL };
         Rule { matches, action: RuleAction::NoTranslation }
     };
     let rules: Vec<Rule> = settings.pass_rules.iter().map(rule).collect();
-    Ok(RuleBook::new(&rules, workers)?)
+    Ok(match before {
+        Some(before) => RuleBook::successor(&rules, workers, before)?,
+        None => RuleBook::new(&rules, workers)?,
+    })
 }
 
 /// Routes, each with the position of its hop.

@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
@@ -407,4 +408,102 @@ fn each_part_of_a_match_narrows_it_and_the_first_of_equal_rules_wins() {
         bed.connect(at(I1, 5_004), at(E1, 50));
         assert_eq!(hits(&bed), [0, 3, 1]);
     }
+}
+
+#[test]
+fn hits_outlive_reloads_as_long_as_their_rule_stands_somewhere() {
+    let ssh = Match { protocol: Some(6), destination_ports: PortRange::one(22), ..Match::ALL };
+    let filter = |port| FilterRule {
+        matches: Match { protocol: Some(17), destination_ports: PortRange::one(port), ..Match::ALL },
+        action: FilterAction::Deny,
+        out: true,
+        back: false,
+        log: false,
+    };
+    let filter_hits = |bed: &Bed| -> Vec<u64> {
+        let book = bed.shared().filters();
+        (0..book.len()).filter_map(|position| book.at(position)).map(|(_, hits)| hits).collect()
+    };
+    for workers in [1, 3] {
+        let mut settings = two_pools().rule(ssh, RuleAction::Drop).rule(from(I1), by_pool(1));
+        settings.filters = vec![filter(137), filter(138)];
+        let mut bed = Bed::new(settings.clone()).workers(workers).steering(Steering::Random);
+        for port in 0..5 {
+            bed.inside(&build::tcp(at(I2, 1000 + port), at(E1, 22), Flags::SYN).build());
+            bed.inside(&build::udp(at(I3, 1000 + port), at(E1, 138)).build());
+        }
+        bed.open_udp(at(I1, 1000), at(E1, 9));
+        assert_eq!((hits(&bed), filter_hits(&bed)), (vec![5, 1], vec![0, 5]));
+        // Something else changes.
+        settings.pools[1].reuse_delay = Duration::from_secs(7);
+        bed.reload(settings.clone());
+        assert_eq!((hits(&bed), filter_hits(&bed)), (vec![5, 1], vec![0, 5]));
+        // Another rule comes before them, one filter goes; they go on counting where they were.
+        settings.rules.insert(0, nat::settings::Rule { matches: to(E2), action: RuleAction::Drop });
+        settings.filters.remove(0);
+        bed.reload(settings.clone());
+        bed.open_udp(at(I1, 1001), at(E1, 9));
+        assert_eq!((hits(&bed), filter_hits(&bed)), (vec![0, 5, 2], vec![5]));
+        // Whoever does something else from now on is another rule.
+        settings.rules.swap(1, 2);
+        settings.rules[2].action = RuleAction::NoTranslation;
+        bed.reload(settings.clone());
+        assert_eq!(hits(&bed), [0, 2, 0]);
+        // So many changes that the search is made anew.
+        let many =
+            (0..3_000).map(|n| nat::settings::Rule { matches: to((0x2d00_0000 + n).into()), action: RuleAction::Drop });
+        settings.rules.splice(0..0, many);
+        bed.reload(settings);
+        assert_eq!(hits(&bed)[3_000..], [0, 2, 0]);
+    }
+}
+
+#[test]
+fn who_is_refused_by_the_pool_of_a_rule_is_told_so_and_counts_as_a_hit() {
+    let mut settings = two_pools().rule(from(I1), by_pool(1)).rule(from(I2), by_pool(2));
+    settings.pools[1].name = "narrow".into();
+    settings.pools[1].addresses.truncate(1);
+    (settings.pools[1].port_min, settings.pools[1].port_max) = (2_000, 2_009);
+    // One address for each of its own subscribers, who I2 is not.
+    settings.pools.push(Pool {
+        name: "whole".into(),
+        addresses: vec![Ipv4Addr::new(203, 0, 113, 80)],
+        subscribers: vec![Prefix::host(I3)],
+        one_to_one: true,
+        ..Pool::default()
+    });
+    let mut bed = Bed::new(settings).record_events(1 << 10);
+    for port in 0..13 {
+        bed.inside(&build::udp(at(I1, 5_000 + port), at(E1, 443)).build());
+    }
+    let packet = build::udp(at(I2, 5_000), at(E1, 443)).build();
+    let explained = bed.shards().next().map(|shard| shard.explain(bed.now(), Side::Inside.into(), &packet).verdict);
+    assert_eq!(explained, Some(Verdict::PortsExhausted), "before he is known");
+    bed.inside(&packet);
+    assert_eq!((bed.count(Verdict::PortsExhausted), hits(&bed)), (4, vec![13, 1]));
+    let events = bed.take_events(0, usize::MAX);
+    let told = |kind| -> Vec<(u16, Ipv4Addr)> {
+        events.iter().filter(|event| event.kind == kind).map(|event| (event.pool.0, event.external)).collect()
+    };
+    let own = [(1, OTHER[0]), (2, Ipv4Addr::UNSPECIFIED)];
+    assert_eq!((told(EventKind::Refused), told(EventKind::PoolExhausted)), (own.to_vec(), own.to_vec()));
+}
+
+#[test]
+fn what_would_happen_in_a_second_pool_is_what_happens() {
+    // TCP of I1 comes from the other pool, in which it has always the same address.
+    let mut settings = two_pools().rule(Match { protocol: Some(6), ..from(I1) }, by_pool(1));
+    (settings.pools[1].port_min, settings.pools[1].port_max) = (2_000, 2_004);
+    let mut bed = Bed::new(settings);
+    bed.open_udp(at(I1, 999), at(E1, 9));
+    let mut refused = 0;
+    for port in 1_000..1_012 {
+        let packet = build::tcp(at(I1, port), at(E1, 80), Flags::SYN).build();
+        let explained = bed.shards().next().map(|shard| shard.explain(bed.now(), Side::Inside.into(), &packet).verdict);
+        bed.inside(&packet);
+        let left = bed.take_outside().len();
+        assert_eq!(explained, Some(if left == 1 { Verdict::Outbound } else { Verdict::PortsExhausted }));
+        refused += 1 - left;
+    }
+    assert_eq!(refused, 7, "five ports of one address");
 }

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::key::RuleKey;
 use super::set::BURST_MAX;
@@ -47,6 +49,20 @@ impl Hits {
         }
     }
 
+    /// Those of as many rules, of which these, by their numbers before and now, have been there before. What workers count under the
+    /// settings before from here on is lost.
+    fn carried(&self, workers: usize, rules: usize, same: impl Iterator<Item = (RuleId, RuleId)>) -> Hits {
+        let mut hits = Hits::new(workers, rules);
+        let Some(row) = hits.rows.first_mut() else { return hits };
+        for (old, new) in same {
+            // Whose they are does not matter any more: they are only ever summed.
+            if let Some(counter) = row.get_mut(new.index()) {
+                *counter.get_mut() = self.of(old);
+            }
+        }
+        hits
+    }
+
     pub(crate) fn of(&self, rule: RuleId) -> u64 {
         self.rows.iter().filter_map(|row| row.get(rule.index())).map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
@@ -57,7 +73,8 @@ pub struct RuleBook {
     set: RuleSet,
     /// By rule number.
     actions: Vec<RuleAction>,
-    hits: Hits,
+    /// Shared by books with the same rules, so that nothing is lost while workers change over.
+    hits: Arc<Hits>,
     /// Some rule lets packets through untranslated.
     passes: bool,
 }
@@ -88,14 +105,23 @@ impl RuleBook {
         let start = (0..shorter).take_while(|at| is_same(*at, *at)).count();
         let end = (1..=shorter - start).take_while(|back| is_same(old_count - back, new_count - back)).count();
         let (old, new) = (old_count - start - end, new_count - start - end);
+        if old + new == 0 {
+            let (set, actions, hits) = (before.set.clone(), before.actions.clone(), Arc::clone(&before.hits));
+            return Ok(RuleBook { set, actions, hits, passes: before.passes });
+        }
+        let anew = || -> Result<RuleBook, RuleSetError> {
+            let mut book = RuleBook::new(rules, workers)?;
+            book.carry_hits(before, start, (old, new), workers);
+            Ok(book)
+        };
         if old + new > CHANGES_MAX {
-            return RuleBook::new(rules, workers);
+            return anew();
         }
         let (mut set, mut actions) = (before.set.clone(), before.actions.clone());
         for (at, rule) in rules.iter().enumerate().skip(start).take(new) {
             let id =
                 if at < start + old { set.replace(at, &rule.matches)? } else { Some(set.insert(at, &rule.matches)?) };
-            let Some(id) = id else { return RuleBook::new(rules, workers) };
+            let Some(id) = id else { return anew() };
             actions.resize(actions.len().max(id.index() + 1), rule.action);
             actions[id.index()] = rule.action;
         }
@@ -103,7 +129,27 @@ impl RuleBook {
             set.remove(start + new)?;
         }
         let passes = rules.iter().any(|rule| rule.action == RuleAction::NoTranslation);
-        Ok(RuleBook { hits: Hits::new(workers, set.number_count()), set, actions, passes })
+        let mut book = RuleBook { hits: Arc::default(), set, actions, passes };
+        book.carry_hits(before, start, (old, new), workers);
+        Ok(book)
+    }
+
+    /// Takes over the hits of rules that were there before: all but `old` ones from `start` on, in the place of which `new` ones are,
+    /// and those of them that have moved.
+    fn carry_hits(&mut self, before: &RuleBook, start: usize, (old, new): (usize, usize), workers: usize) {
+        let id = |book: &RuleBook, at: usize| book.set.at(at).map(|(id, _)| id);
+        let mut moved: HashMap<Rule, RuleId> =
+            (start..start + old).filter_map(|at| before.rule_at(at).zip(id(before, at))).collect();
+        let same = (0..self.set.len()).filter_map(|at| {
+            let now = id(self, at)?;
+            let then = match at {
+                _ if at < start => id(before, at),
+                _ if at < start + new => moved.remove(&self.rule_at(at)?),
+                _ => id(before, at - new + old),
+            };
+            Some((then?, now))
+        });
+        self.hits = Arc::new(before.hits.carried(workers, self.set.number_count(), same));
     }
 
     /// The rule at a position in the order.
@@ -117,7 +163,7 @@ impl RuleBook {
         Ok(RuleBook {
             set: RuleSet::new(&matches)?,
             actions: rules.iter().map(|rule| rule.action).collect(),
-            hits: Hits::new(workers, rules.len()),
+            hits: Arc::new(Hits::new(workers, rules.len())),
             passes: rules.iter().any(|rule| rule.action == RuleAction::NoTranslation),
         })
     }
@@ -204,7 +250,8 @@ pub struct FilterBook {
     filters: Vec<FilterRule>,
     out: (RuleSet, Vec<u32>),
     back: (RuleSet, Vec<u32>),
-    hits: Hits,
+    /// As of [`RuleBook`].
+    hits: Arc<Hits>,
     stamp: u8,
     /// Some filter logs.
     logs: bool,
@@ -242,9 +289,19 @@ impl FilterBook {
             back: unchanged.map_or_else(|| of(|filter| filter.back), |before| Ok(before.back.clone()))?,
             logs: filters.iter().any(|filter| filter.log),
             filters: filters.to_vec(),
-            hits: Hits::new(workers, filters.len()),
+            hits: FilterBook::hits_after(filters, workers, before),
             stamp,
         })
+    }
+
+    fn hits_after(filters: &[FilterRule], workers: usize, before: Option<&FilterBook>) -> Arc<Hits> {
+        let Some(before) = before else { return Arc::new(Hits::new(workers, filters.len())) };
+        if before.filters == filters {
+            return Arc::clone(&before.hits);
+        }
+        let mut known: HashMap<FilterRule, RuleId> = before.filters.iter().copied().zip((0..).map(RuleId)).collect();
+        let same = filters.iter().zip((0..).map(RuleId)).filter_map(|(filter, now)| Some((known.remove(filter)?, now)));
+        Arc::new(before.hits.carried(workers, filters.len(), same))
     }
 
     /// What a session has whose packets these filters permit in both directions; another one than that of the filters before.

@@ -19,6 +19,7 @@ use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::inbound::Via;
+use super::notes::Unmade;
 use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
 use super::port_choice::port_class;
@@ -152,7 +153,7 @@ impl Shard {
             return Err(Fate::Done(Verdict::TcpNoSession));
         }
         self.create_flow(now, key, near, far, wanted)
-            .map_err(|verdict| self.refuse(now, key, verdict, meta, bytes, sink))
+            .map_err(|verdict| self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink))
     }
 
     /// Makes a flow from an internal endpoint to `near`, which is `far` outside, by the pool that a rule wants or the subscriber's own;

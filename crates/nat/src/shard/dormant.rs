@@ -6,6 +6,7 @@ use super::Foresight;
 use super::Shard;
 use super::inbound::Via;
 use super::inbound::hand_inbound;
+use super::notes::Unmade;
 use super::outbound::Flow;
 use super::outbound::remote_port;
 use crate::mapping::InternalKey;
@@ -137,7 +138,7 @@ impl Shard {
         let index = match self.create_mapping(now, &key, &Foresight::of(hash), None) {
             Ok(index) => index,
             Err(verdict) => {
-                self.note_refusal(now, &key, verdict);
+                self.note_refusal(now, Unmade { key: &key, verdict, wanted: None });
                 return Fate::Done(verdict);
             }
         };

@@ -545,8 +545,15 @@ impl Shard {
                 .and_then(|address| self.shared.owner(address, protocol, external.port));
             return taken.is_some().then_some(Verdict::PortsExhausted);
         }
-        let paired = self.paired_address(account.realm, source);
-        let paired = paired.filter(|address| is_own && self.shared.pool_of(*address) == pool);
+        if facts.one_to_one {
+            // Its addresses are those of its own subscribers, who were looked for.
+            return Some(Verdict::PortsExhausted);
+        }
+        let paired = if is_own {
+            self.paired_address(account.realm, source).filter(|address| self.shared.pool_of(*address) == pool)
+        } else {
+            self.address_in(key, pool)
+        };
         let known = self.subscribers.find(account.realm, source);
         let free = |address: AddressIndex| {
             let ports = &self.shared.ports;

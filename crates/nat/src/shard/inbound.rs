@@ -4,6 +4,7 @@ use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::local::Reason;
+use super::notes::Unmade;
 use super::outbound::Flow;
 use super::outbound::remote_port;
 use crate::addresses::Local;
@@ -202,7 +203,10 @@ impl Shard {
                     Err(verdict) => {
                         let key = self.mappings.get(index).key();
                         self.count_refusal(&key, verdict);
-                        self.note_refusal(now, &key, verdict);
+                        self.note_refusal(
+                            now,
+                            Unmade { key: &key, verdict, wanted: self.facts_of_mapping(index).map(|facts| facts.id) },
+                        );
                         Err(Fate::Done(verdict))
                     }
                 }

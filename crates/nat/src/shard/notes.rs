@@ -15,12 +15,24 @@ use crate::mapping::InternalKey;
 use crate::shared::PoolFacts;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 /// Further sessions of a mapping that are asked why it ends.
 const SESSIONS_LOOKED_AT_MAX: usize = 8;
+
+/// What could not be made.
+#[derive(Clone, Copy)]
+pub(super) struct Unmade<'k> {
+    /// The internal endpoint whose packet wanted it.
+    pub(super) key: &'k InternalKey,
+    /// How that packet ended.
+    pub(super) verdict: Verdict,
+    /// The pool a rule chose for it, or that of a mapping there is; None: the subscriber's own.
+    pub(super) wanted: Option<PoolId>,
+}
 
 impl Shard {
     /// Whether something may be made that needs a record: none is made without ([`crate::event::BackPressure::Refuse`]).
@@ -236,12 +248,13 @@ impl Shard {
         Event::of_mapping(kind, now, key.realm, key.protocol, mapping.internal(), mapping.external())
     }
 
-    /// A packet of this internal endpoint ended with `verdict` because something could not be made for it.
+    /// Something could not be made for a packet.
     #[cold]
-    pub(super) fn note_refusal(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) {
+    pub(super) fn note_refusal(&mut self, now: Instant, unmade: Unmade<'_>) {
         if !self.events.is_on() {
             return;
         }
+        let Unmade { key, verdict, wanted } = unmade;
         let subscriber = Ipv4Addr::from_bits(key.address);
         let known = self.subscribers.find(key.realm, key.address);
         if let Some(slot) = known {
@@ -249,9 +262,8 @@ impl Shard {
             self.watch_subscriber(now, slot, key.protocol);
         }
         let own = || self.shared.pool_for(key.realm, subscriber);
-        let Some(pool) = known.and_then(|slot| self.penalty_pool(slot)).or_else(own) else { return };
-        let paired = self.paired_address(key.realm, key.address);
-        let external = paired.map_or(Ipv4Addr::UNSPECIFIED, |address| self.shared.address(address));
+        let Some(pool) = known.and_then(|slot| self.penalty_pool(slot)).or(wanted).or_else(own) else { return };
+        let external = self.address_in(key, pool).map_or(Ipv4Addr::UNSPECIFIED, |address| self.shared.address(address));
         let refusal = Refusal {
             kind: EventKind::Refused,
             cause: Cause::Verdict(verdict),

@@ -6,6 +6,7 @@ use super::Foresight;
 use super::Shard;
 use super::inbound::Via;
 use super::local::Reason;
+use super::notes::Unmade;
 use crate::addresses::Local;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
@@ -293,13 +294,19 @@ impl Shard {
             (None, dead) => {
                 if let Some(dead) = dead {
                     if !self.may_end(dead) {
-                        return Err(self.refuse(now, key, Verdict::LogFull, meta, bytes, sink));
+                        self.shared.rules.count(self.worker, ruling);
+                        let unmade = Unmade { key, verdict: Verdict::LogFull, wanted: pool_of(ruling.action) };
+                        return Err(self.refuse(now, unmade, meta, bytes, sink));
                     }
                     self.end_mapping(now, dead);
                 }
-                match self.create_mapping(now, key, foresight, pool_of(ruling.action)) {
+                let wanted = pool_of(ruling.action);
+                match self.create_mapping(now, key, foresight, wanted) {
                     Ok(index) => index,
-                    Err(verdict) => return Err(self.refuse(now, key, verdict, meta, bytes, sink)),
+                    Err(verdict) => {
+                        self.shared.rules.count(self.worker, ruling);
+                        return Err(self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink));
+                    }
                 }
             }
         };
@@ -336,7 +343,10 @@ impl Shard {
             {
                 Ok(Opened::Session(way, Flow { index, session: None }))
             }
-            Err(verdict) => Err(self.refuse(now, key, verdict, meta, bytes, sink)),
+            Err(verdict) => {
+                self.shared.rules.count(self.worker, ruling);
+                Err(self.refuse(now, Unmade { key, verdict, wanted: Some(facts.id) }, meta, bytes, sink))
+            }
         }
     }
 
@@ -344,13 +354,13 @@ impl Shard {
     pub(super) fn refuse<S: Sink>(
         &mut self,
         now: Instant,
-        key: &InternalKey,
-        verdict: Verdict,
+        unmade: Unmade<'_>,
         meta: PacketMeta,
         bytes: &[u8],
         sink: &mut S,
     ) -> Fate {
-        self.note_refusal(now, key, verdict);
+        let Unmade { key, verdict, .. } = unmade;
+        self.note_refusal(now, unmade);
         self.count_refusal(key, verdict);
         self.note_offence(now, key, verdict);
         if verdict != Verdict::SourceNotSubscriber

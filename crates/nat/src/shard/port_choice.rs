@@ -160,6 +160,20 @@ impl Shard {
         !statics.is_empty() && statics.is_forwarded(self.shared.address(address).to_bits(), protocol, port)
     }
 
+    /// The one address of a pool that mappings of this subscriber get; None where it may be any, or is not chosen yet.
+    pub(super) fn address_in(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
+        let record = self.subscribers.get(self.subscribers.find(key.realm, key.address)?);
+        if record.pool == pool.0 {
+            let paired = AddressIndex(record.paired);
+            return (paired != UNPAIRED && self.shared.pool_of(paired) == pool).then_some(paired);
+        }
+        let facts = self.shared.pools.get(pool.index())?;
+        if !facts.gives_single_ports() || facts.one_to_one {
+            return None;
+        }
+        self.address_in_other_pool(key, facts).filter(|address| *address != UNPAIRED)
+    }
+
     /// Takes a port of a pool that the subscriber is not entered with: rules send some of its flows to one pool and others to
     /// another. Who is paired has an address there too, always the same one, by hash. Blocks are for the pool it is entered with.
     ///
