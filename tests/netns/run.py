@@ -16,6 +16,7 @@ import setups  # noqa: E402
 import test_fragments  # noqa: E402, F401
 import test_icmp  # noqa: E402, F401
 import test_limits  # noqa: E402, F401
+import test_live_change  # noqa: E402, F401
 import test_tcp  # noqa: E402, F401
 import test_timers  # noqa: E402, F401
 import test_udp  # noqa: E402, F401

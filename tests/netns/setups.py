@@ -29,6 +29,17 @@ subscribers = ["100.64.4.0/23"]
 """
 
 
+# Subscribers with blocks, besides those of the demo.
+BLOCKS = """
+[[pool]]
+name = "leased"
+addresses = ["203.0.113.40/31"]
+allocation = "blocks"
+block_size = 256
+subscribers = ["100.64.0.64/28"]
+"""
+
+
 SETUPS = {
     "default": {},
     "address_dependent": {"filtering": "address-dependent"},
@@ -40,5 +51,6 @@ SETUPS = {
     "packet_sockets": {"driver": "af_packet"},
     "tap_devices": {"driver": "tap"},
     "limits": {"more": limits()},
+    "live_change": {"more": BLOCKS},
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }
