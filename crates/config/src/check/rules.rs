@@ -104,9 +104,15 @@ pub(crate) fn check(
     }
     let Rules { sources, rules, redirections, passes, .. } = rules;
     let found = hidden::find("rule", rules.iter().map(|rule| rule.matches).enumerate(), report);
-    hidden::tell("rule", &found, &sources, report);
+    hidden::tell("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
     let found = hidden::find_filters(filters.iter(), report);
-    hidden::tell("filter", &found, &filter_sources, report);
+    hidden::tell(
+        "filter",
+        &found,
+        |at| filters.get(at).map(|filter: &FilterRule| filter.matches),
+        &filter_sources,
+        report,
+    );
     let mut warnings = Vec::new();
     if report.is_clean() {
         warnings.extend(overlaps::of_rules(&rules, &sources, report));
@@ -200,7 +206,7 @@ impl<'d> Rules<'d> {
                 self.redirections.push(redirection);
                 RuleAction::Redirect(RedirectionId(self.redirections.len() as u32 - 1))
             }
-            _ => match self.known.action_of(draft, report) {
+            _ => match self.known.action_of(draft, &matches, report) {
                 Some(action) if is_sound(report) => action,
                 _ => return,
             },

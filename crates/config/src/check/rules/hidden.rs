@@ -1,8 +1,11 @@
 //! Rules that never come to their turn, as one before covers all of their packets.
 
+use nat::Protocol;
 use nat::rules::Match;
+use nat::rules::PortRange;
 use nat::rules::RuleSet;
 use nat::settings::FilterRule;
+use nat::types::Prefix;
 
 use crate::check::rules::origin::Sources;
 use crate::report::Place;
@@ -56,16 +59,40 @@ pub(super) fn find_filters<'f>(
     found.collect()
 }
 
-/// Tells them.
-pub(super) fn tell(what: &str, found: &[(usize, usize)], sources: &Sources<'_>, report: &mut Report) {
+/// What a rule matches, as it is written.
+fn written(matches: &Match) -> String {
+    let mut parts = Vec::new();
+    parts.extend(matches.protocol.map(|protocol| match Protocol::from_number(protocol) {
+        Some(named) => format!("protocol {}", named.name()),
+        None => format!("protocol {protocol}"),
+    }));
+    for (key, prefix) in [("inside", matches.source), ("outside", matches.destination)] {
+        parts.extend((prefix != Prefix::ALL).then(|| format!("{key} {prefix}")));
+    }
+    for (key, ports) in [("inside_ports", matches.source_ports), ("outside_ports", matches.destination_ports)] {
+        parts.extend((ports != PortRange::ALL).then(|| format!("{key} {ports}")));
+    }
+    if parts.is_empty() { "everything".to_owned() } else { parts.join(", ") }
+}
+
+/// Tells them; `matches` says what the one at a position matches.
+pub(super) fn tell(
+    what: &str,
+    found: &[(usize, usize)],
+    matches: impl Fn(usize) -> Option<Match>,
+    sources: &Sources<'_>,
+    report: &mut Report,
+) {
     for (hidden, by) in found.iter().take(TOLD_MAX) {
         let problem =
             format!("never applies: the {what} {} comes before it and covers all of it", sources.on_line(*by));
-        sources.fault(*hidden, problem, "remove it, or write it before that one", report);
+        let seen = matches(*hidden).map_or_else(String::new, |matches| written(&matches));
+        sources.fault(*hidden, problem, &seen, "remove it, or write it before that one", report);
     }
     if let Some((hidden, _)) = found.get(TOLD_MAX) {
         let more = found.len() - TOLD_MAX;
         let problem = format!("is the first of {more} more that never apply, covered by others before them");
-        sources.fault(*hidden, problem, "remove them, or write specific ones first", report);
+        let seen = format!("{} in all", found.len());
+        sources.fault(*hidden, problem, &seen, "remove them, or write specific ones first", report);
     }
 }

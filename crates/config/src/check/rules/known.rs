@@ -1,6 +1,7 @@
 //! What rules are compiled against: the names and networks of the rest of the file.
 
 use std::collections::HashMap;
+use std::collections::HashSet;
 
 use nat::redirection::Redirection;
 use nat::rules::Match;
@@ -46,11 +47,37 @@ impl Ranges {
         Ranges(merged)
     }
 
+    /// Whether all of `prefix` is in them.
+    fn cover(&self, prefix: Prefix) -> bool {
+        let (first, end) = (prefix.address().to_bits(), prefix.last().to_bits());
+        // Those that touch are one only when they overlap, so that several may be needed.
+        let mut next = Some(first);
+        for (first, last) in &self.0[self.0.partition_point(|(_, last)| *last < first)..] {
+            match next {
+                Some(wanted) if *first <= wanted => next = last.checked_add(1),
+                _ => return false,
+            }
+            if *last >= end {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether one of them is in `prefix`.
     fn overlaps(&self, prefix: Prefix) -> bool {
         let at = self.0.partition_point(|(_, last)| *last < prefix.address().to_bits());
         self.0.get(at).is_some_and(|(first, _)| *first <= prefix.last().to_bits())
     }
+}
+
+/// Whom a pool has ports for, where these are not any port for anybody.
+fn owners(pool: &PoolDraft) -> Option<Ranges> {
+    let by_formula = matches!(pool.allocation.value, Some(Allocation::Deterministic { .. }));
+    (pool.one_to_one.is_some() || by_formula).then(|| {
+        let prefixes = pool.subscribers.iter().map(|prefix| prefix.value);
+        Ranges::new(prefixes.map(|prefix| (prefix.address().to_bits(), prefix.last().to_bits())).collect())
+    })
 }
 
 /// What rules name, found at once: there may be a million of them.
@@ -61,12 +88,18 @@ pub(super) struct Known<'d> {
     inside: Ranges,
     outside: Ranges,
     external: Ranges,
+    /// Natrix's own, on any interface.
+    own: Ranges,
+    /// All that is reached, to find the longest prefix.
+    reaches: &'d [Reach],
+    /// By pool, whom it has ports for at all, where that is not everybody: one-to-one, or by a formula.
+    owners: Vec<Option<Ranges>>,
     /// Nothing is wrong with interfaces and routes, so that what can not be reached is worth telling.
     is_network_clean: bool,
 }
 
 impl<'d> Known<'d> {
-    pub(super) fn new(draft: &'d Draft, reaches: &[Reach], is_network_clean: bool) -> Known<'d> {
+    pub(super) fn new(draft: &'d Draft, reaches: &'d [Reach], is_network_clean: bool) -> Known<'d> {
         let reached = |side: Side| {
             let there = reaches.iter().filter(|reach| reach.side == side);
             Ranges::new(there.map(|reach| (reach.prefix.address().to_bits(), reach.prefix.last().to_bits())).collect())
@@ -74,6 +107,7 @@ impl<'d> Known<'d> {
         let addresses = draft.pools.iter().flat_map(|pool| &pool.addresses);
         let named =
             draft.pools.iter().enumerate().filter_map(|(at, pool)| Some((pool.name.as_ref()?.value.as_str(), at)));
+        let own = draft.interfaces.iter().flat_map(|interface| &interface.addresses).map(|own| own.value.address);
         Known {
             vrfs: vrf_names(&draft.interfaces),
             pools: &draft.pools,
@@ -82,6 +116,9 @@ impl<'d> Known<'d> {
             inside: reached(Side::Inside),
             outside: reached(Side::Outside),
             external: Ranges::new(addresses.map(|range| (*range.value.start(), *range.value.end())).collect()),
+            own: Ranges::new(own.map(|own| (own.to_bits(), own.to_bits())).collect()),
+            reaches,
+            owners: draft.pools.iter().map(owners).collect(),
             is_network_clean,
         }
     }
@@ -154,19 +191,41 @@ impl<'d> Known<'d> {
                         format!("write a prefix of length {}, as that of `outside`", matches.destination.length());
                     report.fault(&to.place, "is not as long as `outside`", to.value.to_string(), remedy);
                 }
-                self.is_reached(to, Side::Outside, report);
+                if to.value == matches.destination {
+                    let remedy = "write another prefix, or remove the rule";
+                    report.fault(
+                        &to.place,
+                        "is `outside` itself, so that nothing would change",
+                        to.value.to_string(),
+                        remedy,
+                    );
+                }
+                self.is_sensible(to, report);
                 Redirection::Prefix(to.value)
             }
             None => Redirection::Targets(draft.targets.iter().map(|target| target.value).collect()),
         };
+        let mut seen = HashSet::new();
         for target in &draft.targets {
             let address = core::net::Ipv4Addr::from_bits(target.value.address);
             let host = Placed { value: Prefix::host(address), place: target.place.clone(), given: true };
-            if self.external.overlaps(host.value) {
-                report.fault(&target.place, "is an address of a pool", address.to_string(), "write a host outside");
-            } else {
-                self.is_reached(&host, Side::Outside, report);
+            let shown = || match target.value.port {
+                Some(port) => format!("{address}:{port}"),
+                None => address.to_string(),
+            };
+            if !seen.insert((address, target.value.port)) {
+                let remedy = "write it once, with a weight if it is to get more";
+                report.fault(&target.place, "is there twice", shown(), remedy);
             }
+            let keeps_port = target
+                .value
+                .port
+                .is_none_or(|port| matches.destination_ports.first == port && matches.destination_ports.last == port);
+            if matches.destination == host.value && keeps_port {
+                let remedy = "write another host or port, or remove the rule";
+                report.fault(&target.place, "is what the rule matches, so that nothing would change", shown(), remedy);
+            }
+            self.is_sensible(&host, report);
             if target.value.port.is_some() && !matches.protocol.is_some_and(|number| matches!(number, 6 | 17)) {
                 let remedy = "write protocol = \"tcp\" or \"udp\", or leave the port out";
                 report.fault(
@@ -180,8 +239,69 @@ impl<'d> Known<'d> {
         (report.fault_count() == faults).then_some(action)
     }
 
+    /// Tells a redirection to where no packet can be sent.
+    fn is_sensible(&self, to: &Placed<Prefix>, report: &mut Report) {
+        let prefix = to.value;
+        let is_host = prefix.length() == 32;
+        // RFC 1122 §3.2.1.3, RFC 5771: this network, loopback, multicast, reserved and broadcast.
+        let nowhere = [(0, 8), (0x7f00_0000, 8), (0xe000_0000, 3)];
+        let mut nowhere = nowhere.into_iter().filter_map(|(address, length)| Prefix::new(address.into(), length));
+        let problem = if nowhere.any(|nowhere| nowhere.overlaps(prefix)) {
+            "can not be where packets are sent"
+        } else if self.external.overlaps(prefix) {
+            if is_host { "is an address of a pool" } else { "has addresses of a pool" }
+        } else if is_host && self.own.overlaps(prefix) {
+            // Of a network on its own link all other hosts can be reached.
+            "is Natrix's own address"
+        } else if self.is_network_clean && self.is_inside(prefix) {
+            "is inside"
+        } else {
+            return self.is_reached(to, Side::Outside, report);
+        };
+        let (seen, remedy) = match is_host {
+            true => (prefix.address().to_string(), "write a host outside"),
+            false => (prefix.to_string(), "write a prefix outside"),
+        };
+        report.fault(&to.place, problem, seen, remedy);
+    }
+
+    /// Whether the longest route to this prefix leads inside.
+    fn is_inside(&self, prefix: Prefix) -> bool {
+        // Few are, so that all routes are gone through for few.
+        self.inside.overlaps(prefix) && {
+            let longest = |side: Side| {
+                let there = self.reaches.iter().filter(|reach| reach.side == side && reach.prefix.overlaps(prefix));
+                there.map(|reach| reach.prefix.length()).max()
+            };
+            longest(Side::Inside) > longest(Side::Outside)
+        }
+    }
+
+    /// Tells a pool that has no ports for some of those whom a rule sends there.
+    fn has_ports_for(&self, pool: &Placed<String>, position: usize, matches: &Match, report: &mut Report) -> bool {
+        let (Some(draft), Some(Some(owners))) = (self.pools.get(position), self.owners.get(position)) else {
+            return true;
+        };
+        let serves = |realm: RealmId| self.vrfs.get(realm.index()).is_some_and(|vrf| draft.serves(vrf));
+        let is_served = match matches.realm {
+            Some(realm) => serves(realm),
+            None => self.vrfs.iter().all(|vrf| draft.serves(vrf)),
+        };
+        if is_served && owners.cover(matches.source) {
+            return true;
+        }
+        let how = if draft.one_to_one.is_some() { "is one-to-one" } else { "gives out ports by a formula" };
+        let problem = format!("{how}, and has none for some of those whom the rule sends there");
+        let (name, seen) = (quoted(&pool.value), matches.source);
+        let whose = if is_served { format!("inside {seen}") } else { "a VRF it does not serve".to_owned() };
+        let remedy =
+            "match only its own subscribers by inside and vrf, add them to its subscribers, or choose another pool";
+        report.fault(&pool.place, problem, format!("{name}, {whose}"), remedy);
+        false
+    }
+
     /// What a rule does that is neither a redirection nor about other protocols.
-    pub(super) fn action_of(&self, draft: &RuleDraft, report: &mut Report) -> Option<RuleAction> {
+    pub(super) fn action_of(&self, draft: &RuleDraft, matches: &Match, report: &mut Report) -> Option<RuleAction> {
         match draft.action? {
             RuleWord::Pass | RuleWord::Redirect => None,
             RuleWord::NoTranslation => Some(RuleAction::NoTranslation),
@@ -203,6 +323,9 @@ impl<'d> Known<'d> {
                             let remedy = "match by inside and vrf only, or choose a pool with allocation = \"ports\"";
                             let problem = "gives out ports in blocks, which a subscriber has for all destinations";
                             report.fault(&name.place, problem, quoted(&name.value), remedy);
+                            return None;
+                        }
+                        if !self.has_ports_for(name, position, matches, report) {
                             return None;
                         }
                         Some(RuleAction::Translate { pool: Some(PoolId(u16::try_from(position).ok()?)), mapping })

@@ -49,16 +49,16 @@ impl<'d> Sources<'d> {
     }
 
     /// A fault of the rule at a position.
-    pub(super) fn fault(&self, position: usize, problem: String, remedy: &str, report: &mut Report) {
+    pub(super) fn fault(&self, position: usize, problem: String, seen: &str, remedy: &str, report: &mut Report) {
         match self.origins.get(position) {
             Some(Origin::Table(index)) => {
                 if let Some(place) = self.tables.get(*index as usize) {
-                    report.fault(place, problem, "", remedy);
+                    report.fault(place, problem, seen, remedy);
                 }
             }
             Some(Origin::Line(file, line)) => {
                 let place = Place { path: self.what.into(), line: Some(*line) };
-                report.fault_in(self.file(*file), &place, problem, "", remedy);
+                report.fault_in(self.file(*file), &place, problem, seen, remedy);
             }
             None => {}
         }
