@@ -103,6 +103,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
             rules: rules.rules,
             filters: rules.filters,
             filter_names: rules.filter_names,
+            origins: rules.origins,
             redirections: rules.redirections,
             timeouts: singles.timeouts,
             limits,

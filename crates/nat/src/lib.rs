@@ -19,6 +19,7 @@ pub mod icmp_quote;
 pub mod identification;
 mod mapping;
 pub mod memory;
+pub mod origin;
 pub mod own_icmp;
 pub mod packet;
 mod parse;

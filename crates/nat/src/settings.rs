@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::blocks::BlockSize;
 use crate::event::EventSettings;
+use crate::origin::Origins;
 use crate::redirection::Redirection;
 use crate::redirection::RedirectionId;
 use crate::rules::Match;
@@ -42,6 +43,8 @@ pub struct Settings {
     pub filters: Vec<FilterRule>,
     /// Names of filters, by position; of those that have one.
     pub filter_names: BTreeMap<u32, String>,
+    /// Where rules and filters stand in the configuration.
+    pub origins: Origins,
     /// Where rules redirect flows to; the position is the [`RedirectionId`].
     pub redirections: Vec<Redirection>,
     /// Timers.
@@ -79,6 +82,7 @@ impl Default for Settings {
             rules: Vec::new(),
             filters: Vec::new(),
             filter_names: BTreeMap::new(),
+            origins: Origins::default(),
             redirections: Vec::new(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),

@@ -258,7 +258,7 @@ impl Row for Rule {
         let inside = with_ports(self.inside.to_string(), &self.inside_ports);
         vec![
             self.kind.clone(),
-            self.index.to_string(),
+            self.place.clone(),
             action,
             self.ip_protocol.map_or_else(|| "any".to_owned(), |number| number.to_string()),
             match &self.vrf {

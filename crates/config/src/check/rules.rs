@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::path::Path;
 
+use nat::origin::Origin;
+use nat::origin::Origins;
 use nat::redirection::Redirection;
 use nat::redirection::RedirectionId;
 use nat::settings::FilterRule;
@@ -30,7 +32,6 @@ use crate::report::Place;
 use crate::report::Report;
 
 use known::Known;
-use origin::Origin;
 use origin::Sources;
 
 /// What the rules and filters come to.
@@ -42,6 +43,7 @@ pub(crate) struct Checked {
     pub(crate) filters: Vec<FilterRule>,
     /// By position.
     pub(crate) filter_names: BTreeMap<u32, String>,
+    pub(crate) origins: Origins,
     pub(crate) warnings: Vec<Warning>,
 }
 
@@ -102,7 +104,7 @@ pub(crate) fn check(
             }),
         }
     }
-    let Rules { sources, rules, redirections, passes, .. } = rules;
+    let Rules { sources, rules, redirections, passes, pass_origins, .. } = rules;
     let found = hidden::find("rule", rules.iter().map(|rule| rule.matches).enumerate(), report);
     hidden::tell("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
     let found = hidden::find_filters(filters.iter(), report);
@@ -118,7 +120,16 @@ pub(crate) fn check(
         warnings.extend(overlaps::of_rules(&rules, &sources, report));
         warnings.extend(overlaps::of_filters(&filters, &filter_sources, report));
     }
-    Checked { pass_rules: passes, rules, redirections, filters, filter_names, warnings }
+    let (mut files, rule_origins) = sources.into_parts();
+    let (filter_files, mut filter_origins) = filter_sources.into_parts();
+    for origin in &mut filter_origins {
+        if let Origin::Line(file, _) = origin {
+            *file = file.saturating_add(u16::try_from(files.len()).unwrap_or(u16::MAX));
+        }
+    }
+    files.extend(filter_files);
+    let origins = Origins { files, rules: rule_origins, pass_rules: pass_origins, filters: filter_origins };
+    Checked { pass_rules: passes, rules, redirections, filters, filter_names, origins, warnings }
 }
 
 /// Hands over the lines of a file.
@@ -154,6 +165,8 @@ struct Rules<'d> {
     rules: Vec<Rule>,
     redirections: Vec<Redirection>,
     passes: Vec<PassRule>,
+    /// Where they stand.
+    pass_origins: Vec<Origin>,
     /// Where each of `passes` stands.
     passed: HashMap<PassRule, String>,
     /// By pool, whether a rule names it.
@@ -172,6 +185,7 @@ impl<'d> Rules<'d> {
             rules: Vec::new(),
             redirections: Vec::new(),
             passes: Vec::new(),
+            pass_origins: Vec::new(),
             passed: HashMap::new(),
             named: vec![false; draft.pools.len()],
             is_without_flows: false,
@@ -193,7 +207,7 @@ impl<'d> Rules<'d> {
             self.named[at] = true;
         }
         if action == RuleWord::Pass {
-            return self.pass(draft, report);
+            return self.pass(draft, origin, report);
         }
         let Some(matches) = self.known.matches_of(&draft.matches, report) else { return };
         let is_sound = |report: &Report| !draft.is_faulty && report.fault_count() == faults;
@@ -216,7 +230,7 @@ impl<'d> Rules<'d> {
     }
 
     /// A rule for a protocol that is not translated.
-    fn pass(&mut self, draft: &RuleDraft, report: &mut Report) {
+    fn pass(&mut self, draft: &RuleDraft, origin: Origin, report: &mut Report) {
         let written = &draft.matches;
         let Some(matches) = self.known.matches_of(written, report) else { return };
         let (Some(protocol), Some(inside), Some(outside), false) =
@@ -232,6 +246,7 @@ impl<'d> Rules<'d> {
         }
         self.passed.insert(rule, written.place.on_line());
         self.passes.push(rule);
+        self.pass_origins.push(origin);
     }
 
     /// Tells pools that neither serve subscribers nor are named by a rule.

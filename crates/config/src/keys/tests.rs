@@ -7,6 +7,7 @@ use nat::Settings;
 use nat::blocks::BlockSize;
 use nat::event::BackPressure;
 use nat::event::EventSettings;
+use nat::origin::Origin;
 use nat::redirection::Redirection;
 use nat::redirection::Target;
 use nat::settings::Admission;
@@ -113,6 +114,13 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert!(nat.filters[0].back && !nat.filters[0].out);
     assert!(nat.filters[2].log && !nat.filters[1].log);
     assert_eq!(nat.filter_names.iter().collect::<Vec<_>>(), [(&2, &"smtp".to_owned())]);
+    // As faults of them are told: those about other protocols count among the tables, lines are counted with all there is.
+    let places = |of: &[Origin]| (0..of.len()).map(|at| nat.origins.place(of, at)).collect::<Vec<_>>();
+    let lines = ["tests/rules.csv:3", "tests/rules.csv:5", "tests/rules.csv:6"];
+    assert_eq!(places(&nat.origins.pass_rules), ["0"]);
+    assert_eq!(places(&nat.origins.rules), [&["1", "2", "3", "4"], &lines[..], &["5"]].concat());
+    assert_eq!(places(&nat.origins.filters).last().map(String::as_str), Some("0"));
+    assert_eq!(places(&nat.origins.filters)[0], "tests/filters.csv:2");
     let timeouts = Timeouts {
         udp: Duration::from_secs(2),
         udp_unanswered: Duration::from_secs(1),

@@ -68,6 +68,9 @@ pub struct DropReason {
 pub struct Rule {
     /// Position among those of its kind, from 0: the first that matches counts.
     pub index: u32,
+    /// Where it stands in the configuration, as `check` counts: the number of its table among those of its name, from 0, or file and
+    /// line, `web.csv:17`.
+    pub place: String,
     /// `rule`, `filter`, `pass` for rules about protocols that are not translated, `forward` and `one-to-one` for what is paired for
     /// ever.
     pub kind: String,

@@ -295,6 +295,7 @@ pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, sett
     let ports = |range: PortRange| (range != PortRange::ALL).then(|| range.to_string());
     control::Rule {
         index: index as u32,
+        place: index.to_string(),
         kind: kind.to_owned(),
         action: action.to_owned(),
         direction: None,

@@ -190,7 +190,7 @@ pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT
 pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
     let shared = instance.shared();
     let (rules, filters, settings) = (shared.rules(), shared.filters(), shared.settings());
-    let passed = shared.passes();
+    let (passed, origins) = (shared.passes(), &settings.origins);
     let ends = [rules.set().len(), rules.set().len() + filters.len()];
     let passed_end = ends[1] + passed.set().len();
     let all = passed_end + shared.static_count();
@@ -200,7 +200,8 @@ pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault>
             let (word, pool, mapping) = convert::rule_action(&shared, action);
             let rule = convert::rule("rule", place, word, matches, settings);
             let targets = convert::targets(settings, action);
-            Some(Rule { pool, mapping, targets, hits: Some(hits), ..rule })
+            let place = origins.place(&origins.rules, place);
+            Some(Rule { place, pool, mapping, targets, hits: Some(hits), ..rule })
         }
         _ if place < ends[1] => {
             let (filter, hits) = filters.at(place - ends[0])?;
@@ -211,11 +212,14 @@ pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault>
                 (true, false) => "out",
                 (false, _) => "in",
             };
-            Some(Rule { direction: Some(direction.to_owned()), hits: Some(hits), ..rule })
+            let place = origins.place(&origins.filters, place - ends[0]);
+            Some(Rule { place, direction: Some(direction.to_owned()), hits: Some(hits), ..rule })
         }
         _ if place < passed_end => {
             let (matches, _, hits) = passed.at(place - ends[1])?;
-            Some(Rule { hits: Some(hits), ..convert::rule("pass", place - ends[1], "pass", matches, settings) })
+            let position = place - ends[1];
+            let place = origins.place(&origins.pass_rules, position);
+            Some(Rule { place, hits: Some(hits), ..convert::rule("pass", position, "pass", matches, settings) })
         }
         _ => {
             let (paired, hits) = shared.static_at(place - passed_end)?;

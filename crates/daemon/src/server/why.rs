@@ -228,14 +228,23 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
                 }
                 RuleAction::Drop => "drops it".to_owned(),
             };
-            ("rule", format!("rule {position} {done}"), "the first that matches".to_owned())
+            let origins = &shared.settings().origins;
+            (
+                "rule",
+                format!("rule {} {done}", origins.place(&origins.rules, position)),
+                "the first that matches".to_owned(),
+            )
         }
         view::Step::PacketFilter { position, permits } => {
             let done = if permits { "permits it" } else { "denies it" };
-            ("filter", format!("filter {position} {done}"), "the first that matches in this direction".to_owned())
+            let origins = &shared.settings().origins;
+            let place = origins.place(&origins.filters, position);
+            ("filter", format!("filter {place} {done}"), "the first that matches in this direction".to_owned())
         }
         view::Step::PassRule(index) => {
-            ("rule", format!("rule {index} passes it"), "the protocol is not translated".to_owned())
+            let origins = &shared.settings().origins;
+            let place = origins.place(&origins.pass_rules, index);
+            ("rule", format!("rule {place} passes it"), "the protocol is not translated".to_owned())
         }
     };
     Step { step: name.to_owned(), decision, detail }

@@ -1,18 +1,11 @@
 //! Where each rule stands: in the configuration, or on a line of a file.
 
+use nat::origin::Origin;
+
 use crate::draft::rule_file::RuleFileDraft;
 use crate::fault::Warning;
 use crate::report::Place;
 use crate::report::Report;
-
-/// Where one rule stands; small, as there may be a million.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Origin {
-    /// The table with this index.
-    Table(u32),
-    /// The file with this index, and the line, from 1.
-    Line(u16, u32),
-}
 
 /// Where the rules of one kind stand, by their position in the order.
 pub(super) struct Sources<'d> {
@@ -31,6 +24,11 @@ impl<'d> Sources<'d> {
     /// The next rule in order stands here.
     pub(super) fn push(&mut self, origin: Origin) {
         self.origins.push(origin);
+    }
+
+    /// The files, and where each rule stands.
+    pub(super) fn into_parts(self) -> (Vec<String>, Vec<Origin>) {
+        (self.files, self.origins)
     }
 
     fn file(&self, file: u16) -> &str {
