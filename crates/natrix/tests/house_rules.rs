@@ -23,6 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control", "export"]),
     ("cli", &["control"]),
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export"]),
+    ("lab", &["wire", "mem", "packet-io"]),
     ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
     ("natrix", &["cli", "config", "control", "daemon", "bench", "export", "nat"]),

@@ -1,0 +1,366 @@
+//! The tester: sends frames on two ports at a given rate, takes what arrives, and says when it was too slow itself.
+//!
+//! ```text
+//!   Initiator ── inside port ──► device ──► outside port ── Responder        both are this one thread, which never waits
+//! ```
+//!
+//! One turn of the loop sends what is due on either port, at most a burst each, and takes what has arrived on both. When
+//! a frame leaves late by more than [`LATE_MAX_SECONDS`], or the sending takes longer than asked for by more than [`SLOWER_MAX`], the trial is
+//! void: it says something about the tester and nothing about the device.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use mem::tsc;
+use packet_io::Buffer;
+use packet_io::Burst;
+use packet_io::Io;
+use packet_io::PortIndex;
+use wire::arp;
+use wire::ethernet::ETHER_TYPE_ARP;
+use wire::ethernet::HEADER_LENGTH;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
+
+use crate::frame::CHECK_SEQUENCE;
+use crate::frame::Seen;
+use crate::frame::Stamp;
+use crate::frame::Stations;
+use crate::frame::Stranger;
+use crate::frame::TrialKey;
+use crate::frame::Way;
+use crate::tuples::Endpoint;
+
+/// Sending may take this share longer than asked for.
+pub const SLOWER_MAX: f64 = 0.01;
+/// A trial whose frames wait longer than this for the tester is void, unless nothing of it depends on when a frame leaves.
+pub const LATE_MAX_SECONDS: f64 = 0.05;
+/// Frames sent in one turn of the loop at most, on each port.
+const TURN_FRAMES: usize = 32;
+/// When nothing has arrived for this long after the last frame was sent, nothing will.
+pub const SILENCE: Duration = Duration::from_millis(200);
+/// How long the tester waits for frames still under way at most (RFC 2544 §23: 2 s).
+pub const WAIT_MAX: Duration = Duration::from_secs(2);
+/// How often the device is asked for its Ethernet address, and how long each time.
+const ARP_TRIES: u32 = 20;
+const ARP_PATIENCE: Duration = Duration::from_millis(250);
+
+/// One end of the tester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The port.
+    pub port: PortIndex,
+    /// The tester's address on the link: a router in front of all its endpoints.
+    pub address: u32,
+    /// The device's address on the link.
+    pub device: u32,
+}
+
+/// What a trial sends one way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stream {
+    /// Frames.
+    pub frames: u64,
+    /// Frames a second.
+    pub rate: f64,
+    /// Bytes of each, check sequence included.
+    pub frame_bytes: usize,
+}
+
+/// What is sent, and what becomes of what arrives.
+pub trait Traffic {
+    /// The tuple number, source and destination of frame `sequence` of a way.
+    fn next(&mut self, way: Way, sequence: u32) -> (u32, Endpoint, Endpoint);
+
+    /// A frame of this trial arrived at the end that `way` leads to, `now` by the time-stamp counter.
+    fn arrived(&mut self, way: Way, seen: &Seen, now: u64);
+
+    /// Frame `sequence` of a way is about to be sent.
+    fn sent(&mut self, way: Way, sequence: u32, now: u64) {
+        let _ = (way, sequence, now);
+    }
+
+    /// Whether everything that can arrive has arrived.
+    fn is_complete(&self) -> bool;
+}
+
+/// What a trial did, as far as the tester itself can tell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sent {
+    /// Frames sent each way.
+    pub frames: [u64; 2],
+    /// Seconds from the first frame to the last.
+    pub seconds: f64,
+    /// The longest a frame was late, seconds.
+    pub latest_seconds: f64,
+    /// Frames with a wrong tag at either end.
+    pub forged: u64,
+    /// Frames with a right tag and a wrong checksum.
+    pub damaged: u64,
+    /// Other frames: ARP, what the device says of its own accord.
+    pub other: u64,
+    /// Frames of this trial that came out of the end they were sent into.
+    pub returned: u64,
+}
+
+/// Why there is no result.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TesterError {
+    /// Nobody has the device's address.
+    #[error("device: does not answer ARP for {address} ({side}); see that it runs, has this address, and is connected to the tester")]
+    Silent {
+        /// `inside` or `outside`.
+        side: &'static str,
+        /// The address asked for.
+        address: core::net::Ipv4Addr,
+    },
+    /// The tester could not keep the rate.
+    #[error(
+        "tester: slower than asked for ({asked:.0} frames/s asked for, {reached:.0} reached, a frame {late_ms:.1} ms late); \
+         give it a core of its own, or another transport"
+    )]
+    TooSlow {
+        /// Frames a second, both ways together.
+        asked: f64,
+        /// Frames a second that left.
+        reached: f64,
+        /// How late a frame left, milliseconds.
+        late_ms: f64,
+    },
+    /// No buffer.
+    #[error("tester: no packet buffer is free; give it more buffers")]
+    NoBuffer,
+}
+
+/// The tester with its two ports.
+pub struct Tester<I: Io> {
+    io: I,
+    ends: [End; 2],
+    stations: [Stations; 2],
+    ticks_a_second: f64,
+}
+
+/// Which port a way starts at: the Initiator's is 0, the Responder's 1. It ends at the other.
+const fn start_of(way: Way) -> usize {
+    way as usize
+}
+
+impl<I: Io> Tester<I> {
+    /// A tester on two ports. Its Ethernet addresses are those of the ports; the device's are asked for by [`Tester::meet`].
+    pub fn new(io: I, ends: [End; 2]) -> Tester<I> {
+        let stations =
+            ends.map(|end| Stations { own: MacAddress(io.mac(end.port)), device: MacAddress([0xff; 6]) });
+        Tester { io, ends, stations, ticks_a_second: tsc::frequency_hz(50) }
+    }
+
+    /// Ticks of the time-stamp counter a second.
+    pub fn ticks_a_second(&self) -> f64 {
+        self.ticks_a_second
+    }
+
+    /// Gives the ports back.
+    pub fn into_io(self) -> I {
+        self.io
+    }
+
+    /// Asks for the device's Ethernet address on both links.
+    ///
+    /// # Errors
+    /// Nobody answers within five seconds.
+    pub fn meet(&mut self) -> Result<(), TesterError> {
+        for side in 0..2 {
+            self.meet_at(side)?;
+        }
+        Ok(())
+    }
+
+    fn meet_at(&mut self, side: usize) -> Result<(), TesterError> {
+        let end = self.ends[side];
+        for _ in 0..ARP_TRIES {
+            let request = arp::Message::request(self.stations[side].own, end.address, end.device);
+            self.send_arp(side, MacAddress([0xff; 6]), &request)?;
+            let deadline = Instant::now() + ARP_PATIENCE;
+            while Instant::now() < deadline {
+                for at in 0..2 {
+                    let mut burst = Burst::new();
+                    self.io.receive(self.ends[at].port, &mut burst);
+                    for buffer in burst.drain() {
+                        if let Some(sender) = self.take_arp(at, buffer.bytes())?
+                            && at == side
+                            && sender.sender_address == end.device
+                        {
+                            self.stations[side].device = sender.sender_mac;
+                            return Ok(());
+                        }
+                    }
+                }
+                std::thread::yield_now();
+            }
+        }
+        let side = if side == 0 { "inside" } else { "outside" };
+        Err(TesterError::Silent { side, address: end.device.into() })
+    }
+
+    fn send_arp(&mut self, side: usize, to: MacAddress, message: &arp::Message) -> Result<(), TesterError> {
+        let header =
+            LinkHeader { destination: to, source: self.stations[side].own, vlan: None, ether_type: ETHER_TYPE_ARP };
+        let mut link = [0; HEADER_LENGTH];
+        // The room is exactly the header's.
+        let _ = header.write(&mut link);
+        let mut buffer = self.io.allocate().ok_or(TesterError::NoBuffer)?;
+        let padding = [0; 60 - HEADER_LENGTH - arp::LENGTH];
+        if !buffer.fill(&[&link, &message.to_bytes(), &padding]) {
+            return Err(TesterError::NoBuffer);
+        }
+        let mut burst = Burst::new();
+        // An empty burst has room.
+        let _ = burst.push(buffer);
+        self.io.transmit(self.ends[side].port, &mut burst);
+        Ok(())
+    }
+
+    /// Answers a request for the tester's own address; gives back what any ARP message says.
+    fn take_arp(&mut self, side: usize, frame: &[u8]) -> Result<Option<arp::Message>, TesterError> {
+        let Ok(header) = LinkHeader::parse(frame) else { return Ok(None) };
+        if header.ether_type != ETHER_TYPE_ARP {
+            return Ok(None);
+        }
+        let Ok(message) = arp::Message::parse(&frame[header.payload_offset()..]) else { return Ok(None) };
+        if message.operation == arp::Operation::Request && message.target_address == self.ends[side].address {
+            let reply = message.reply(self.stations[side].own);
+            self.send_arp(side, message.sender_mac, &reply)?;
+        }
+        Ok(Some(message))
+    }
+
+    /// Runs one trial: sends the streams and takes what arrives until all is there or nothing more comes.
+    ///
+    /// # Errors
+    /// The tester could not keep the rate: no result.
+    pub fn run<T: Traffic>(
+        &mut self,
+        key: &TrialKey,
+        streams: [Option<Stream>; 2],
+        traffic: &mut T,
+    ) -> Result<Sent, TesterError> {
+        let mut report = Sent::default();
+        let mut waiting = [Burst::new(), Burst::new()];
+        let ticks_a_frame = streams.map(|stream| stream.map_or(f64::INFINITY, |stream| self.ticks_a_second / stream.rate));
+        let mut queued = [0_u64; 2];
+        let mut latest_ticks = 0_u64;
+        let begin = tsc::read();
+        let mut ended = begin;
+        loop {
+            let mut is_sending = false;
+            for way in Way::BOTH {
+                let side = start_of(way);
+                let Some(stream) = streams[side] else { continue };
+                if queued[side] == stream.frames && waiting[side].is_empty() {
+                    continue;
+                }
+                is_sending = true;
+                let now = tsc::read();
+                let due = (((now - begin) as f64 / ticks_a_frame[side]) as u64 + 1).min(stream.frames);
+                while queued[side] < due && waiting[side].len() < TURN_FRAMES {
+                    let Some(mut buffer) = self.io.allocate() else { break };
+                    if !buffer.fill(&[&BLANK[..stream.frame_bytes - CHECK_SEQUENCE]]) {
+                        return Err(TesterError::NoBuffer);
+                    }
+                    let sequence = queued[side] as u32;
+                    let (tuple, source, destination) = traffic.next(way, sequence);
+                    let stamp = Stamp { tuple, sequence, way };
+                    key.write(buffer.bytes_mut(), self.stations[side], source, destination, stamp);
+                    traffic.sent(way, sequence, now);
+                    queued[side] += 1;
+                    // There is room below TURN_FRAMES.
+                    let _ = waiting[side].push(buffer);
+                }
+                if !waiting[side].is_empty() {
+                    let before = waiting[side].len();
+                    self.io.transmit(self.ends[side].port, &mut waiting[side]);
+                    let left = waiting[side].len();
+                    let gone = queued[side] - left as u64;
+                    report.frames[side] = gone;
+                    if left < before {
+                        ended = tsc::read();
+                        // The last that left was due then.
+                        let due_at = begin + ((gone - 1) as f64 * ticks_a_frame[side]) as u64;
+                        latest_ticks = latest_ticks.max(ended.saturating_sub(due_at));
+                    }
+                }
+            }
+            self.take(key, traffic, &mut report)?;
+            if !is_sending {
+                break;
+            }
+        }
+        report.seconds = (ended - begin) as f64 / self.ticks_a_second;
+        report.latest_seconds = latest_ticks as f64 / self.ticks_a_second;
+        self.wait(key, traffic, &mut report)?;
+        Self::judge(&streams, &report)?;
+        Ok(report)
+    }
+
+    /// Takes what is still under way.
+    fn wait<T: Traffic>(&mut self, key: &TrialKey, traffic: &mut T, report: &mut Sent) -> Result<(), TesterError> {
+        let end = Instant::now() + WAIT_MAX;
+        let mut quiet = Instant::now() + SILENCE;
+        while !traffic.is_complete() {
+            let now = Instant::now();
+            if now > end || now > quiet {
+                break;
+            }
+            if self.take(key, traffic, report)? > 0 {
+                quiet = Instant::now() + SILENCE;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a burst from either port. Returns how many frames there were.
+    fn take<T: Traffic>(&mut self, key: &TrialKey, traffic: &mut T, report: &mut Sent) -> Result<usize, TesterError> {
+        let mut taken = 0;
+        for side in 0..2 {
+            let mut burst = Burst::new();
+            self.io.receive(self.ends[side].port, &mut burst);
+            if burst.is_empty() {
+                continue;
+            }
+            taken += burst.len();
+            let now = tsc::read();
+            for buffer in burst.iter() {
+                match key.read(buffer.bytes()) {
+                    Ok(seen) if start_of(seen.stamp.way) != side => traffic.arrived(seen.stamp.way, &seen, now),
+                    Ok(_) => report.returned += 1,
+                    Err(Stranger::Forged) => report.forged += 1,
+                    Err(Stranger::Damaged) => report.damaged += 1,
+                    Err(Stranger::Other) => {
+                        report.other += 1;
+                        self.take_arp(side, buffer.bytes())?;
+                    }
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    fn judge(streams: &[Option<Stream>; 2], report: &Sent) -> Result<(), TesterError> {
+        let asked: f64 = streams.iter().flatten().map(|stream| stream.rate).sum();
+        let planned = streams.iter().flatten().map(|stream| stream.frames as f64 / stream.rate).fold(0.0, f64::max);
+        let frames: u64 = report.frames.iter().sum();
+        if report.seconds > planned * (1.0 + SLOWER_MAX) + LATE_MAX_SECONDS || report.latest_seconds > LATE_MAX_SECONDS {
+            return Err(TesterError::TooSlow {
+                asked,
+                reached: frames as f64 / report.seconds.max(f64::MIN_POSITIVE),
+                late_ms: report.latest_seconds * 1e3,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What a buffer is filled with before the frame is written over it: only its length counts.
+const BLANK: [u8; crate::frame::FRAME_BYTES_MAX] = [0; crate::frame::FRAME_BYTES_MAX];
+
+#[cfg(test)]
+mod tests;
