@@ -25,6 +25,7 @@ python3:python3
 ip:iproute2
 ethtool:ethtool
 nft:nftables
+conntrack:conntrack
 ping:iputils-ping
 tracepath:iputils-tracepath
 traceroute:traceroute

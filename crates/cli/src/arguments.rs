@@ -15,6 +15,8 @@ use control::Prefix;
 use control::Protocol;
 use control::TcpSegment;
 
+use crate::lab_arguments::LabCommand;
+
 /// A carrier-grade NAT in software.
 #[derive(Debug, Parser)]
 #[command(name = "natrix", version, about, long_about = None, disable_help_subcommand = true, max_term_width = 100)]
@@ -36,6 +38,9 @@ pub enum Command {
     /// Benchmarks of the engine and of the whole path
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Measure a NAT from outside: this one, the kernel's
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Print the completion script of a shell
     Completions {
         /// The shell

@@ -7,9 +7,17 @@
 //! | [`tester`] | sending at a rate, taking what arrives, knowing when the tester itself was too slow |
 //! | [`ledger`] | Responder's state table, validation, counts and delays |
 //! | [`search`] | binary search of rates, search of a table's capacity |
+//! | [`topology`] | the test hosts: network namespaces and what connects them |
+//! | [`device`] | devices under test: Natrix, Netfilter |
+//! | [`experiment`] | the tests of RFC 9693 |
+//! | [`result`] | machine, versions, command: what makes a result one that can be repeated |
 
+pub mod device;
+pub mod experiment;
 pub mod frame;
 pub mod ledger;
+pub mod result;
 pub mod search;
 pub mod tester;
+pub mod topology;
 pub mod tuples;

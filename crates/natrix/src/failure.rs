@@ -28,6 +28,9 @@ pub(crate) enum Failure {
     /// A question to a configuration.
     #[error(transparent)]
     Offline(#[from] daemon::offline::OfflineError),
+    /// The lab.
+    #[error(transparent)]
+    Lab(#[from] crate::lab::LabFailure),
     /// A replay.
     #[error(transparent)]
     Replay(#[from] daemon::replay::ReplayError),

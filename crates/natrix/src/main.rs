@@ -9,6 +9,7 @@ mod bench_tables;
 mod data_plane;
 mod failure;
 mod find_at;
+mod lab;
 
 use std::io;
 use std::io::Write;
@@ -49,6 +50,7 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Rules(arguments)) => bench_rules::run(arguments, out),
         Command::Bench(BenchCommand::Stalls(arguments)) => bench_stalls::run(arguments, out),
         Command::Bench(BenchCommand::Scaling(arguments)) => bench_scaling::run(arguments, out),
+        Command::Lab(command) => lab::run(command, out),
         Command::Check(arguments) => data_plane::check(arguments, out),
         Command::Run(arguments) => data_plane::run(arguments),
         Command::Replay(arguments) => data_plane::replay(arguments, out),

@@ -26,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["wire", "mem", "packet-io"]),
     ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
-    ("natrix", &["cli", "config", "control", "daemon", "bench", "export", "nat"]),
+    ("natrix", &["cli", "config", "control", "daemon", "bench", "export", "nat", "lab", "packet-io"]),
 ];
 
 /// Crates that never see the world: all they know comes in as arguments.
