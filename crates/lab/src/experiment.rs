@@ -101,7 +101,9 @@ pub enum ExperimentError {
         rate: f64,
     },
     /// Not even the lowest rate passes.
-    #[error("device: loses frames at the lowest rate ({rate:.0} frames/s: {lost} of {sent} missing, faults {faults:?}); see that it translates and routes")]
+    #[error(
+        "device: loses frames at the lowest rate ({rate:.0} frames/s: {lost} of {sent} missing, faults {faults:?}); see that it translates and routes"
+    )]
     NothingPasses {
         /// The lowest rate.
         rate: f64,
@@ -298,7 +300,12 @@ impl<'a, I: Io> Experiment<'a, I> {
     }
 
     /// The frames of one trial of phase 2 at so many frames a second, both ways together.
-    fn phase2(&mut self, table: &StateTable, rate: f64, timed: Option<u64>) -> Result<(Phase2, Vec<Delays>), ExperimentError> {
+    fn phase2(
+        &mut self,
+        table: &StateTable,
+        rate: f64,
+        timed: Option<u64>,
+    ) -> Result<(Phase2, Vec<Delays>), ExperimentError> {
         let frames = (rate * self.parameters.trial_seconds).max(1.0) as u64;
         let (out, back) = match self.parameters.direction {
             Direction::Both => (frames.div_ceil(2), frames / 2),

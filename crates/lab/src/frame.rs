@@ -95,12 +95,8 @@ impl TrialKey {
     #[inline]
     pub fn write(&self, frame: &mut [u8], stations: Stations, source: Endpoint, destination: Endpoint, stamp: Stamp) {
         debug_assert!(frame.len() >= FRAME_BYTES_MIN - CHECK_SEQUENCE);
-        let header = LinkHeader {
-            destination: stations.device,
-            source: stations.own,
-            vlan: None,
-            ether_type: ETHER_TYPE_IPV4,
-        };
+        let header =
+            LinkHeader { destination: stations.device, source: stations.own, vlan: None, ether_type: ETHER_TYPE_IPV4 };
         // The frame is longer than the header.
         let _ = header.write(frame);
         let packet_bytes = (frame.len() - IP) as u16;

@@ -251,7 +251,11 @@ impl<'a> Steady<'a> {
             let most = frames[0].max(frames[1]);
             let every = most.div_ceil(timed.max(1)).max(1) as u32;
             let room = most.div_ceil(u64::from(every)) as usize;
-            Times { every, sent: [vec![0; room], vec![0; room]], delays: [Vec::with_capacity(room), Vec::with_capacity(room)] }
+            Times {
+                every,
+                sent: [vec![0; room], vec![0; room]],
+                delays: [Vec::with_capacity(room), Vec::with_capacity(room)],
+            }
         });
         Steady {
             space,

@@ -33,7 +33,8 @@ impl Machine {
         let kib: u64 = memory.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0);
         Machine {
             cpu: after(&read("/proc/cpuinfo"), "model name", ':').unwrap_or_else(|| "unknown".to_owned()),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            // Not those this thread may use: the tester is pinned.
+            cpus: read("/proc/cpuinfo").lines().filter(|line| line.starts_with("processor")).count(),
             memory_mib: kib >> 10,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             system: after(&read("/etc/os-release"), "PRETTY_NAME", '=').unwrap_or_else(|| "unknown".to_owned()),

@@ -19,12 +19,7 @@ pub struct Found {
 ///
 /// # Errors
 /// Those of a trial.
-pub fn highest<E>(
-    low: f64,
-    high: f64,
-    error: f64,
-    mut passes: impl FnMut(f64) -> Result<bool, E>,
-) -> Result<Found, E> {
+pub fn highest<E>(low: f64, high: f64, error: f64, mut passes: impl FnMut(f64) -> Result<bool, E>) -> Result<Found, E> {
     let mut trials = 1;
     if passes(high)? {
         return Ok(Found { best: high, failed: None, trials });

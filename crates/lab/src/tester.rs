@@ -107,7 +107,9 @@ pub struct Sent {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TesterError {
     /// Nobody has the device's address.
-    #[error("device: does not answer ARP for {address} ({side}); see that it runs, has this address, and is connected to the tester")]
+    #[error(
+        "device: does not answer ARP for {address} ({side}); see that it runs, has this address, and is connected to the tester"
+    )]
     Silent {
         /// `inside` or `outside`.
         side: &'static str,
@@ -148,8 +150,7 @@ const fn start_of(way: Way) -> usize {
 impl<I: Io> Tester<I> {
     /// A tester on two ports. Its Ethernet addresses are those of the ports; the device's are asked for by [`Tester::meet`].
     pub fn new(io: I, ends: [End; 2]) -> Tester<I> {
-        let stations =
-            ends.map(|end| Stations { own: MacAddress(io.mac(end.port)), device: MacAddress([0xff; 6]) });
+        let stations = ends.map(|end| Stations { own: MacAddress(io.mac(end.port)), device: MacAddress([0xff; 6]) });
         Tester { io, ends, stations, ticks_a_second: tsc::frequency_hz(50) }
     }
 
@@ -245,7 +246,8 @@ impl<I: Io> Tester<I> {
     ) -> Result<Sent, TesterError> {
         let mut report = Sent::default();
         let mut waiting = [Burst::new(), Burst::new()];
-        let ticks_a_frame = streams.map(|stream| stream.map_or(f64::INFINITY, |stream| self.ticks_a_second / stream.rate));
+        let ticks_a_frame =
+            streams.map(|stream| stream.map_or(f64::INFINITY, |stream| self.ticks_a_second / stream.rate));
         let mut queued = [0_u64; 2];
         let mut latest_ticks = 0_u64;
         let begin = tsc::read();
@@ -348,7 +350,8 @@ impl<I: Io> Tester<I> {
         let asked: f64 = streams.iter().flatten().map(|stream| stream.rate).sum();
         let planned = streams.iter().flatten().map(|stream| stream.frames as f64 / stream.rate).fold(0.0, f64::max);
         let frames: u64 = report.frames.iter().sum();
-        if report.seconds > planned * (1.0 + SLOWER_MAX) + LATE_MAX_SECONDS || report.latest_seconds > LATE_MAX_SECONDS {
+        if report.seconds > planned * (1.0 + SLOWER_MAX) + LATE_MAX_SECONDS || report.latest_seconds > LATE_MAX_SECONDS
+        {
             return Err(TesterError::TooSlow {
                 asked,
                 reached: frames as f64 / report.seconds.max(f64::MIN_POSITIVE),

@@ -119,8 +119,27 @@ impl Topology {
         }
         for pair in [INSIDE, OUTSIDE] {
             run(&[
-                "ip", "link", "add", pair, "netns", &tester, "numrxqueues", "1", "numtxqueues", "1", "type", "veth", "peer",
-                "name", pair, "netns", &device, "numrxqueues", "1", "numtxqueues", "1",
+                "ip",
+                "link",
+                "add",
+                pair,
+                "netns",
+                &tester,
+                "numrxqueues",
+                "1",
+                "numtxqueues",
+                "1",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                pair,
+                "netns",
+                &device,
+                "numrxqueues",
+                "1",
+                "numtxqueues",
+                "1",
             ])?;
             for name in [&tester, &device] {
                 // Frames are to cross as they are: nobody else finishes checksums, cuts or joins them.

@@ -73,7 +73,8 @@ impl EndpointRange {
 
     /// Whether an endpoint is among them.
     pub fn contains(&self, endpoint: Endpoint) -> bool {
-        endpoint.address.wrapping_sub(self.first_address.to_bits()) < self.addresses && self.ports.contains(&endpoint.port)
+        endpoint.address.wrapping_sub(self.first_address.to_bits()) < self.addresses
+            && self.ports.contains(&endpoint.port)
     }
 }
 
@@ -209,7 +210,9 @@ mod tests {
         assert_eq!(space.len(), 7 * 40 * 3 * 5);
         let seen: HashSet<FourTuple> = (0..space.len()).map(|index| space.at(index)).collect();
         assert_eq!(seen.len(), 4200);
-        assert!(seen.iter().all(|tuple| space.inside().contains(tuple.inside) && space.remote().contains(tuple.remote)));
+        assert!(
+            seen.iter().all(|tuple| space.inside().contains(tuple.inside) && space.remote().contains(tuple.remote))
+        );
     }
 
     #[test]

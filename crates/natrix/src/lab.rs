@@ -184,7 +184,10 @@ mod with_ports {
         device.start().map_err(lab_error)?;
         topology.enter_tester().map_err(lab_error)?;
         let core = core_affinity::get_core_ids().unwrap_or_default();
-        if !core.into_iter().any(|core| core.id == usize::from(options.tester_cpu) && core_affinity::set_for_current(core)) {
+        if !core
+            .into_iter()
+            .any(|core| core.id == usize::from(options.tester_cpu) && core_affinity::set_for_current(core))
+        {
             return Err(fault(format!(
                 "--tester-cpu: can not be used ({}); name a CPU that is on and that this process may use",
                 options.tester_cpu
@@ -219,7 +222,11 @@ mod with_ports {
             fs::write(path, format!("{object}\n"))
                 .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
         }
-        if options.json { writeln!(out, "{object}")? } else { print(&object, out)? }
+        if options.json {
+            writeln!(out, "{object}")?
+        } else {
+            print(&object, out)?
+        }
         Ok(())
     }
 
@@ -264,8 +271,9 @@ mod with_ports {
     ) -> Result<Box<dyn Device>, Failure> {
         Ok(match options.dut {
             LabDevice::Natrix => {
-                let binary = env::current_exe()
-                    .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
+                let binary = env::current_exe().map_err(|error| {
+                    fault(format!("natrix: its own file is not known ({error}); start it by its path"))
+                })?;
                 Box::new(Natrix::new(&binary, topology, driver(options.transport), &folder.0, needs))
             }
             LabDevice::Netfilter => Box::new(Netfilter::new(topology, needs).map_err(lab_error)?),
@@ -379,7 +387,13 @@ mod with_ports {
         for step in result["steps"].as_array().into_iter().flatten() {
             let number = |key: &str| step[key].as_f64().unwrap_or_default();
             let share = 100.0 * number("lost") / number("sent").max(1.0);
-            writeln!(out, "  {:>10.0} frames/s: {share:.4} % lost ({} of {})", number("rate"), step["lost"], step["sent"])?;
+            writeln!(
+                out,
+                "  {:>10.0} frames/s: {share:.4} % lost ({} of {})",
+                number("rate"),
+                step["lost"],
+                step["sent"]
+            )?;
         }
         for repetition in result["repetitions"].as_array().into_iter().flatten() {
             for delays in repetition["delays"].as_array().into_iter().flatten() {

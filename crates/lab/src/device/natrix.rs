@@ -41,7 +41,10 @@ impl Natrix {
             namespace: topology.device(),
             folder: folder.to_owned(),
             needs,
-            drivers: [format!("{driver}0,iface={}", topology::INSIDE), format!("{driver}1,iface={}", topology::OUTSIDE)],
+            drivers: [
+                format!("{driver}0,iface={}", topology::INSIDE),
+                format!("{driver}1,iface={}", topology::OUTSIDE),
+            ],
             running: None,
         }
     }
@@ -71,10 +74,8 @@ impl Natrix {
                 "[[interface]]\nname = \"{name}\"\nrealm = \"{name}\"\ndriver = \"{driver}\"\naddresses = [\"{address}/{length}\"]\n\n"
             );
         }
-        let routes = [
-            (topology::INSIDE_PREFIX, topology::TESTER_INSIDE),
-            (topology::REMOTE_PREFIX, topology::TESTER_OUTSIDE),
-        ];
+        let routes =
+            [(topology::INSIDE_PREFIX, topology::TESTER_INSIDE), (topology::REMOTE_PREFIX, topology::TESTER_OUTSIDE)];
         for (prefix, via) in routes {
             let _ = write!(text, "[[route]]\nprefix = \"{prefix}\"\nvia = \"{via}\"\n\n");
         }

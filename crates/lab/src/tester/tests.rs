@@ -85,7 +85,10 @@ impl Toy {
         let source = Endpoint { address: long(26), port: word(34) };
         let destination = Endpoint { address: long(30), port: word(36) };
         let (new_source, new_destination) = if from == INSIDE {
-            let fresh = Endpoint { address: 0xc612_0001 + (self.external.len() / 50_000) as u32, port: (1024 + self.external.len() % 50_000) as u16 };
+            let fresh = Endpoint {
+                address: 0xc612_0001 + (self.external.len() / 50_000) as u32,
+                port: (1024 + self.external.len() % 50_000) as u16,
+            };
             let external = *self.external.entry((source, destination)).or_insert(fresh);
             self.inside.insert((external, destination), source);
             (external, destination)
@@ -108,7 +111,8 @@ impl Toy {
         let sum = checksum::ipv4_header_checksum(&frame[14..34]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
         frame[40..42].fill(0);
-        let pseudo = checksum::pseudo_header(new_source.address, new_destination.address, 17, (frame.len() - 34) as u16);
+        let pseudo =
+            checksum::pseudo_header(new_source.address, new_destination.address, 17, (frame.len() - 34) as u16);
         let sum = pseudo.add_bytes(&frame[34..]).udp_checksum();
         frame[40..42].copy_from_slice(&sum.to_be_bytes());
         self.late[1 - from.index()].push_back((tsc::read() + self.mischief.delay_ticks, frame));
@@ -213,8 +217,12 @@ fn one_forged_one_missing_and_one_swapped_frame_in_a_million_are_found() {
     assert!(establish.is_complete());
 
     let base = tester.io.passed;
-    tester.io.mischief =
-        Mischief { lose: Some(base + 400_000), forge: Some(base + 500_000), swap: Some(base + 600_000), delay_ticks: 0 };
+    tester.io.mischief = Mischief {
+        lose: Some(base + 400_000),
+        forge: Some(base + 500_000),
+        swap: Some(base + 600_000),
+        delay_ticks: 0,
+    };
     let key = TrialKey::new(1, 2);
     let mut validate = Validate::new(&space, &establish.table, 9);
     run(&mut tester, &key, [None, Some(one_way(FRAMES))], &mut validate);
