@@ -186,9 +186,14 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         print_all(&answer.details, false, out)?;
     }
     writeln!(out, "\nexternal addresses: {} added, {} closed", plan.addresses_added, plan.addresses_closed)?;
-    match plan.drain_time_us {
-        Some(time) => writeln!(out, "drain until: mappings that are left after {} end", human::duration(time))?,
-        None => writeln!(out, "drain: as long as they are used")?,
+    let total = &plan.total;
+    if total.mappings_drain + total.flows_drain + total.blocks_drain > 0 {
+        writeln!(out, "drain: as long as they are used")?;
+    }
+    if let Some(time) = plan.drain_time_us
+        && total.mappings_drain_until + total.flows_drain_until + total.blocks_drain_until > 0
+    {
+        writeln!(out, "drain until: mappings that are left after {} end", human::duration(time))?;
     }
     if plan.applies {
         writeln!(out, "natrix reload -c {} would do this; nothing was changed by asking", plan.config)?;

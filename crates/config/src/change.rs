@@ -10,12 +10,15 @@ use nat::settings::Admission;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Class;
+use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::settings::Limits;
 use nat::settings::Penalty;
 use nat::settings::Pool;
+use nat::settings::Pooling;
 use nat::settings::Rate;
 use nat::settings::Removed;
+use nat::settings::Selection;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
 use nat::settings::Timeouts;
@@ -433,11 +436,18 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
     changes.value(&key("draining"), &old.draining, &new.draining, shown);
     let addresses = |list: &Vec<std::net::Ipv4Addr>| list.iter().map(shown).collect::<Vec<_>>().join(", ");
     changes.value(&key("drain"), &old.draining_addresses, &new.draining_addresses, addresses);
-    changes.value(&key("pooling"), &old.pooling, &new.pooling, described);
-    changes.value(&key("filtering"), &old.filtering, &new.filtering, described);
+    changes.value(&key("pooling"), &old.pooling, &new.pooling, |pooling| match pooling {
+        Pooling::Paired => "paired".to_owned(),
+        Pooling::Arbitrary => "arbitrary".to_owned(),
+    });
+    changes.value(&key("filtering"), &old.filtering, &new.filtering, filterings);
     changes.value(&key("parity"), &old.parity, &new.parity, shown);
     changes.value(&key("allocation"), &old.allocation, &new.allocation, allocation);
-    changes.value(&key("selection"), &old.selection, &new.selection, described);
+    changes.value(&key("selection"), &old.selection, &new.selection, |selection| match selection {
+        Selection::LeastUsed => "least-used".to_owned(),
+        Selection::RoundRobin => "round-robin".to_owned(),
+        Selection::Hash => "hash".to_owned(),
+    });
     changes.value(&key("vrfs"), &old.realms, &new.realms, |realms| format!("{} named", realms.len()));
     changes.value(&key("threshold"), &old.threshold, &new.threshold, threshold);
     let time = |time: &nat::Duration| duration_text(time.as_micros());
@@ -474,6 +484,22 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
     if alike != *old {
         changes.note(key("*"), Some("other keys".to_owned()), Some("changed".to_owned()));
     }
+}
+
+/// As one writes it: one word, or one for each protocol.
+fn filterings(filterings: &[Filtering; nat::Protocol::COUNT]) -> String {
+    let word = |filtering: &Filtering| match filtering {
+        Filtering::EndpointIndependent => "endpoint-independent",
+        Filtering::AddressDependent => "address-dependent",
+        Filtering::AddressAndPortDependent => "address-and-port-dependent",
+    };
+    let [first, others @ ..] = filterings;
+    if others.iter().all(|other| other == first) {
+        return word(first).to_owned();
+    }
+    let each = nat::Protocol::ALL.iter().zip(filterings);
+    let each = each.map(|(protocol, filtering)| format!("{} = {}", protocol.name(), word(filtering)));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 fn timeouts(old: &Timeouts, new: &Timeouts, changes: &mut Changes) {

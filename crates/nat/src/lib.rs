@@ -10,6 +10,7 @@ pub mod blocks;
 pub mod change;
 pub mod class;
 pub mod deterministic;
+mod displaced;
 pub mod event;
 mod fifo_map;
 mod flow;

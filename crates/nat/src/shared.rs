@@ -20,6 +20,7 @@ use crate::class::Classes;
 use crate::deterministic::Formula;
 use crate::deterministic::FormulaError;
 use crate::deterministic::Owner;
+use crate::displaced::Displacements;
 use crate::mapping::InternalKey;
 use crate::packet::Egress;
 use crate::ports::AddressSpec;
@@ -197,6 +198,10 @@ pub struct Shared {
     rehashes_sessions: bool,
     /// Some mappings have to end at a given time, whatever their timers say.
     has_deadlines: bool,
+    /// Whom changes took their place away, and since when.
+    pub(crate) displacements: Displacements,
+    /// By place: its position among the addresses of its pool.
+    position_of: Vec<u32>,
     /// Counts the changes since the start, from 0.
     generation: u32,
     /// By realm, the pool by subscriber prefix: value is the pool.
@@ -251,6 +256,8 @@ impl Shared {
         })?;
         let generation = self.generation.wrapping_add(1);
         let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), generation, Some(self))?;
+        next.displacements = Displacements::successor(self, &next, now);
+        next.has_deadlines |= next.displacements.have_deadlines(&next.settings);
         next.rehashes_sessions = self.addresses().any(|(place, _)| {
             let next = next.slot(place).map(|_| next.facts(place));
             next.is_some_and(|next| {
@@ -276,6 +283,7 @@ impl Shared {
             || (0..).map(AddressIndex).zip(&slots.slots).filter_map(|(place, slot)| Some((place, slot.as_ref()?)));
         let place_of: HashMap<Ipv4Addr, AddressIndex> = places().map(|(place, slot)| (slot.address, place)).collect();
         let (mut open, mut members) = (Vec::new(), Vec::new());
+        let mut position_of = vec![0; slots.slots.len()];
         let mut pools = Vec::with_capacity(pool_count * 2);
         let mut formulas = Vec::with_capacity(pool_count);
         let reserved = reservations(&settings)?;
@@ -285,6 +293,9 @@ impl Shared {
             let formula = formula.map_err(|source| BuildError::Formula { pool: pool.name.clone(), source })?;
             let (first, first_member) = (open.len(), members.len());
             members.extend(pool.addresses.iter().filter_map(|address| place_of.get(address).copied()));
+            for (position, place) in (0..).zip(&members[first_member..]) {
+                position_of[place.index()] = position;
+            }
             let is_open = |place: &AddressIndex| {
                 let slot = slots.slots.get(place.index()).copied().flatten();
                 slot.is_some_and(|slot| slot.pool == id && slot.closed.is_none())
@@ -342,6 +353,8 @@ impl Shared {
             facts_of,
             open,
             has_deadlines,
+            displacements: Displacements::default(),
+            position_of,
             rehashes_sessions: false,
             generation,
             slots,
@@ -590,8 +603,7 @@ impl Shared {
     pub fn slice_owner(&self, index: AddressIndex, port: u16) -> Option<Owner> {
         let facts = self.facts(index);
         let formula = self.formula(facts.id)?;
-        let position = self.members[facts.first_member as usize..].iter().position(|member| *member == index)?;
-        Some(formula.owner_of(position as u32, port))
+        Some(formula.owner_of(*self.position_of.get(index.index())?, port))
     }
 
     /// The pool that serves an inside address of this realm.

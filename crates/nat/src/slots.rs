@@ -180,7 +180,7 @@ fn wanted(settings: &Settings, now: Instant) -> Vec<Slot> {
 }
 
 /// When the mappings of an address end that has been closed since then.
-fn ends(settings: &Settings, removed: bool, since: Instant) -> Option<Instant> {
+pub(crate) fn ends(settings: &Settings, removed: bool, since: Instant) -> Option<Instant> {
     if removed && settings.reload.removed == Removed::End {
         return Some(since);
     }

@@ -62,18 +62,18 @@ pub(crate) enum Kind {
 
 /// So many keys in a row, and what the first of them stands for.
 #[derive(Clone, Copy, Debug)]
-struct Run<T> {
-    first: u64,
-    last: u64,
-    to: T,
+pub(crate) struct Run<T> {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) to: T,
 }
 
 /// Runs in order, none overlapping another.
 #[derive(Debug)]
-struct Runs<T>(Box<[Run<T>]>);
+pub(crate) struct Runs<T>(Box<[Run<T>]>);
 
 impl<T: Copy> Runs<T> {
-    fn new(mut runs: Vec<Run<T>>) -> Runs<T> {
+    pub(crate) fn new(mut runs: Vec<Run<T>>) -> Runs<T> {
         runs.sort_by_key(|run| run.first);
         debug_assert!(runs.windows(2).all(|two| two[0].last < two[1].first), "checked by who wrote the settings");
         Runs(runs.into_boxed_slice())
@@ -81,10 +81,15 @@ impl<T: Copy> Runs<T> {
 
     /// The run that holds `key`, and how far into it that is.
     #[inline]
-    fn find(&self, key: u64) -> Option<(&T, u64)> {
+    pub(crate) fn find(&self, key: u64) -> Option<(&T, u64)> {
         let behind = self.0.partition_point(|run| run.first <= key);
         let run = self.0.get(behind.checked_sub(1)?)?;
         (key <= run.last).then(|| (&run.to, key - run.first))
+    }
+
+    /// All of them, in order.
+    pub(crate) fn iter(&self) -> core::slice::Iter<'_, Run<T>> {
+        self.0.iter()
     }
 }
 
@@ -102,7 +107,7 @@ pub(crate) struct Statics {
     filter_shift: u32,
 }
 
-fn external_key(protocol: Protocol, address: u32, port: u16) -> u64 {
+pub(crate) fn external_key(protocol: Protocol, address: u32, port: u16) -> u64 {
     (protocol as u64) << 48 | u64::from(address) << 16 | u64::from(port)
 }
 

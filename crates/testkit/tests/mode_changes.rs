@@ -324,9 +324,15 @@ fn shared_sessions(bed: &Bed) -> u64 {
     bed.sessions().iter().filter(|session| session.shared).count() as u64
 }
 
-/// Whether going over to `next` may end a talk.
+/// Whether going over to `next` may end a talk: its address may be gone, or its port another's for ever, as may have been so for
+/// some changes.
 fn may_end(next: &Settings, talk: &Talk) -> bool {
-    next.reload.removed == Removed::End && !next.pools.iter().any(|pool| pool.addresses.contains(talk.external.ip()))
+    let has_static = || next.forwards.iter().any(|forward| forward.external == *talk.external.ip());
+    let is_pool_of_ports = |pool: &Pool| !pool.one_to_one && pool.addresses.contains(talk.external.ip());
+    let serves_whole =
+        |pool: &Pool| pool.one_to_one && pool.subscribers.iter().any(|some| some.contains(*talk.internal.ip()));
+    next.reload.removed == Removed::End
+        && (has_static() || next.pools.iter().any(serves_whole) || !next.pools.iter().any(is_pool_of_ports))
 }
 
 fn run(seed: u64, rounds: u32) {

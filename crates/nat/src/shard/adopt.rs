@@ -11,6 +11,8 @@ use super::admission::NO_EPOCH;
 use super::port_choice::UNPAIRED;
 use super::steady::SteadyTimers;
 use super::watch::Watch;
+use crate::displaced::Displaced;
+use crate::flow::endpoint;
 use crate::mapping::InternalKey;
 use crate::ports::PortClass;
 use crate::settings::Pooling;
@@ -182,14 +184,33 @@ impl Shard {
         self.subscribers.settle(slot, pool, new, shared.stamp());
     }
 
-    /// Whether a mapping has to end whatever its timers say, because its external address is closed and time is up.
+    /// Whether a mapping has to end whatever its timers say, because its external address is closed, or the configuration has
+    /// no place for it any more, and time is up.
     #[inline]
     pub(super) fn is_overdue(&self, index: u32, now: Instant) -> bool {
-        self.shared.has_deadlines() && self.is_address_overdue(self.mappings.get(index).external_address, now)
+        self.shared.has_deadlines()
+            && (self.is_address_overdue(self.mappings.get(index).external_address, now)
+                || self.displaced(index).and_then(|found| found.ends).is_some_and(|ends| ends <= now))
     }
 
-    /// The same for all that is on an external address.
-    pub(super) fn is_address_overdue(&self, address: u32, now: Instant) -> bool {
-        self.shared.has_deadlines() && self.shared.deadline(address).is_some_and(|ends| ends <= now)
+    /// The same for a flow.
+    pub(super) fn is_flow_overdue(&self, index: u32, now: Instant) -> bool {
+        let is_displaced = || {
+            let flow = self.flows.get(index);
+            let found = self.shared.displaced_flow(flow.protocol(), endpoint(flow.external()));
+            found.and_then(|found| found.ends).is_some_and(|ends| ends <= now)
+        };
+        self.shared.has_deadlines()
+            && (self.is_address_overdue(self.flows.get(index).external().0, now) || is_displaced())
+    }
+
+    /// Whether the configuration has no place for a mapping any more.
+    pub(super) fn displaced(&self, index: u32) -> Option<Displaced> {
+        let mapping = self.mappings.get(index);
+        self.shared.displaced(&mapping.key(), mapping.external(), mapping.created_s())
+    }
+
+    fn is_address_overdue(&self, address: u32, now: Instant) -> bool {
+        self.shared.deadline(address).is_some_and(|ends| ends <= now)
     }
 }

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::penalty::pool_under;
 use super::port_choice::UNPAIRED;
+use crate::displaced::Displaced;
 use crate::flow::endpoint;
 use crate::settings::Pooling;
 use crate::shared::Shared;
@@ -71,13 +72,30 @@ impl Fates {
     }
 }
 
-/// What becomes of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What becomes of one; the later, the sooner it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Keep,
     Drain,
     DrainUntil,
     End,
+}
+
+impl Fate {
+    /// Of what has to end then, if at all.
+    fn until(ends: Option<Instant>, now: Instant) -> Fate {
+        match ends {
+            Some(ends) if ends <= now => Fate::End,
+            Some(_) => Fate::DrainUntil,
+            None => Fate::Drain,
+        }
+    }
+
+    /// This is said by its address; something else may be said of it alone. Whatever ends it first holds.
+    fn or(self, displaced: Option<Displaced>, now: Instant) -> Fate {
+        let other = displaced.map_or(Fate::Keep, |found| Fate::until(found.ends, now));
+        self.max(other)
+    }
 }
 
 /// A subscriber who notices a change.
@@ -157,14 +175,10 @@ impl Shard {
         if !mapping.is_in_use() || !self.is_alive(index, now) {
             return;
         }
-        let (external, protocol) = (mapping.external(), mapping.protocol());
+        let external = mapping.external();
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
-        let fate = self.fate_of_address(now, candidate, address);
-        let internal = mapping.internal();
-        // A port that is somebody else's by then is not given out again, to whom it is now or anybody.
-        let stays = candidate.offers(address, protocol, external.port)
-            && candidate.may_have(address, protocol, external.port, mapping.realm(), internal);
-        count.mappings.count(if fate == Fate::Keep && !stays { Fate::Drain } else { fate });
+        let displaced = candidate.displaced(&mapping.key(), external, mapping.created_s());
+        count.mappings.count(self.fate_of_address(now, candidate, address).or(displaced, now));
     }
 
     fn count_flow_under(&self, now: Instant, candidate: &Shared, index: u32, census: &mut Census) {
@@ -174,9 +188,8 @@ impl Shard {
         }
         let external = endpoint(flow.external());
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
-        let fate = self.fate_of_address(now, candidate, address);
-        let stays = candidate.offers(address, flow.protocol(), external.port);
-        count.flows.count(if fate == Fate::Keep && !stays { Fate::Drain } else { fate });
+        let displaced = candidate.displaced_flow(flow.protocol(), external);
+        count.flows.count(self.fate_of_address(now, candidate, address).or(displaced, now));
     }
 
     /// The place of an external address, and the count of its pool.
@@ -191,11 +204,7 @@ impl Shard {
         match candidate.slot(address).map(|slot| slot.closed) {
             None => Fate::End,
             Some(None) => Fate::Keep,
-            Some(Some(closed)) => match closed.ends {
-                Some(ends) if ends <= now => Fate::End,
-                Some(_) => Fate::DrainUntil,
-                None => Fate::Drain,
-            },
+            Some(Some(closed)) => Fate::until(closed.ends, now),
         }
     }
 

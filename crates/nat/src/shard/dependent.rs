@@ -529,7 +529,7 @@ impl Shard {
             self.sweep.flow_hand = if index + 1 >= end { 1 } else { index + 1 };
             let is_over = index < end && self.flows.get(index).is_in_use() && {
                 let flow = self.flows.get(index);
-                !flow.is_alive(now) || self.is_address_overdue(flow.external().0, now)
+                !flow.is_alive(now) || self.is_flow_overdue(index, now)
             };
             if is_over && self.may_end_mapping() {
                 self.end_flow(now, index);

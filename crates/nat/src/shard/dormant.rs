@@ -42,7 +42,21 @@ impl Shard {
         statics.by_external(parsed.destination, protocol, parsed.destination_port)
     }
 
-    /// The filter that a packet to a mapping meets: of a static one the pool's only where that was asked for.
+    /// The filter that a stranger meets who speaks to a mapping: its pool's, if it is not a forward's; none new is let in where
+    /// the port is another's by now, or was a forward's.
+    pub(super) fn filtering_of_mapping(&self, index: u32, protocol: Protocol, facts: &PoolFacts) -> Filtering {
+        let mapping = self.mappings.get(index);
+        if self.displaced(index).is_some_and(|found| found.is_shut) {
+            return Filtering::AddressAndPortDependent;
+        }
+        let external = mapping.external();
+        match self.shared.statics.by_external(external.address.to_bits(), protocol, external.port) {
+            Some(inside) if inside.admission == Admission::Anyone => Filtering::EndpointIndependent,
+            _ => facts.filtering[protocol.index()],
+        }
+    }
+
+    /// The filter that a packet to a static mapping meets that is not awake: the pool's only where that was asked for.
     pub(super) fn filtering_of(&self, parsed: &Parsed, protocol: Protocol, facts: &PoolFacts) -> Filtering {
         match self.dormant(parsed, protocol) {
             Some(inside) if inside.admission == Admission::Anyone => Filtering::EndpointIndependent,
@@ -102,6 +116,13 @@ impl Shard {
         }
         let worker = self.shared.worker_of_subscriber(inside.address);
         if worker != self.worker {
+            // The port is found here until what is left of somebody else's mapping is gone.
+            if let Some(index) = dead {
+                if !self.may_end_mapping() {
+                    return Fate::Done(Verdict::LogFull);
+                }
+                self.end_mapping(now, index);
+            }
             return hand_inbound(at, worker, via);
         }
         if via == Via::Hairpin && !self.shared.may_hairpin(self.shared.realm_of(meta.ingress), inside.realm) {

@@ -663,7 +663,7 @@ impl Shard {
         if let Some(session) = self.find_session(index, parsed.source, remote_port, by, now) {
             self.explain_session(now, index, session, account);
         } else {
-            let filtering: Filtering = self.filtering_of(parsed, protocol, &facts);
+            let filtering: Filtering = self.filtering_of_mapping(index, protocol, &facts);
             let key = self.mappings.get(index).key();
             let is_elsewhere = self.live_flow(&key, (parsed.source, remote_port), now).is_some();
             let allowed = !is_elsewhere && self.filter_allows(now, index, parsed.source, filtering, by);

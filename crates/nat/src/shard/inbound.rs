@@ -171,7 +171,7 @@ impl Shard {
             // The two endpoints speak already, by another external endpoint: inside, both would be one connection.
             return Err(Fate::Done(Verdict::Filtered));
         }
-        let filtering = self.filtering_of(parsed, protocol, &facts);
+        let filtering = self.filtering_of_mapping(index, protocol, &facts);
         if !self.filter_allows(now, index, parsed.source, filtering, by) {
             let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
             return Err(if is_syn { self.hold_syn(at, bytes) } else { Fate::Done(Verdict::Filtered) });

@@ -12,6 +12,7 @@ use crate::event::EventKind;
 use crate::event::Refusal;
 use crate::flow::endpoint;
 use crate::mapping::InternalKey;
+use crate::settings::Removed;
 use crate::shared::PoolFacts;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -112,6 +113,11 @@ impl Shard {
     fn why_mapping_ends(&self, now: Instant, index: u32) -> Cause {
         let mapping = self.mappings.get(index);
         if self.is_overdue(index, now) && self.is_alive(index, now) {
+            let ends = self.displaced(index).and_then(|found| found.ends);
+            if ends.is_some_and(|ends| ends <= now) {
+                let is_at_once = self.shared.settings().reload.removed == Removed::End;
+                return if is_at_once { Cause::Configuration } else { Cause::Drained };
+            }
             return self.why_address_ends(mapping.external_address);
         }
         let is_closed = mapping.protocol() == Protocol::Tcp
@@ -151,7 +157,7 @@ impl Shard {
     fn why_flow_ends(&self, now: Instant, index: u32) -> Cause {
         let flow = self.flows.get(index);
         let external = flow.external().0;
-        if flow.is_alive(now) && self.is_address_overdue(external, now) {
+        if flow.is_alive(now) && self.is_flow_overdue(index, now) {
             return self.why_address_ends(external);
         }
         if flow.protocol() == Protocol::Tcp && flow.state().is_over() { Cause::Closed } else { Cause::Idle }
@@ -274,7 +280,8 @@ impl Shard {
             protocol: Some(key.protocol),
         };
         self.events.refuse(refusal, now);
-        if verdict == Verdict::PortsExhausted {
+        // Who waits for a port that is his by the configuration says nothing of the others.
+        if verdict == Verdict::PortsExhausted && self.shared.statics.by_internal(key).is_none() {
             let exhausted = Refusal {
                 kind: EventKind::PoolExhausted,
                 cause: Cause::None,
