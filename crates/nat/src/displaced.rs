@@ -16,6 +16,8 @@
 use std::collections::HashMap;
 use std::collections::HashSet;
 
+use crate::flow::Flow;
+use crate::flow::endpoint;
 use crate::mapping::InternalKey;
 use crate::settings::Forward;
 use crate::settings::Pool;
@@ -65,7 +67,7 @@ pub(crate) struct Displacements {
 }
 
 impl Displacements {
-    /// Of what follows `before`, for its forwards and pools, and with `shape_is_kept` by place.
+    /// Of `next`, which follows `before` at this time.
     pub(crate) fn successor(before: &Shared, next: &Shared, now: Instant) -> Displacements {
         let (old, new) = (before.settings(), next.settings());
         let known = &before.displacements;
@@ -159,6 +161,11 @@ fn has_shape_of(one: &Pool, other: &Pool) -> bool {
             || one.addresses == other.addresses && one.subscribers == other.subscribers)
 }
 
+/// Whether a second is not after a time.
+fn is_by(created_s: u32, time: Instant) -> bool {
+    u64::from(created_s) <= time.as_micros() / 1_000_000
+}
+
 impl Shared {
     /// Whether somebody has one of these ports.
     fn is_any_in_use(&self, run: &Run<Gone>) -> bool {
@@ -175,7 +182,7 @@ impl Shared {
         let known = &self.displacements;
         let (address, protocol) = (external.address.to_bits(), key.protocol);
         let of_static = |number: u32| known.statics.get(number as usize).copied().flatten();
-        let made_before = |since: &Instant| u64::from(created_s) <= since.as_micros() / 1_000_000;
+        let made_before = |since: &Instant| is_by(created_s, *since);
         let of = |is_shut, is_static, since: Option<Instant>| {
             let ends = since.and_then(|since| ends(self.settings(), is_static, since));
             Some(Displaced { is_shut, ends })
@@ -213,18 +220,22 @@ impl Shared {
 
     /// The same for a flow, which shares its port with others: it has no place on one that is somebody's by now, or not given
     /// out.
-    pub(crate) fn displaced_flow(&self, protocol: Protocol, external: Endpoint) -> Option<Displaced> {
+    pub(crate) fn displaced_flow(&self, flow: &Flow) -> Option<Displaced> {
         let known = &self.displacements;
+        let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
         let place = self.address_index(external.address)?;
         let owner = self.statics.by_external(external.address.to_bits(), protocol, external.port);
         let (is_static, since) = match owner {
+            // Somebody's own address is for his flows, too.
+            Some(owner) if (owner.realm, owner.address) == (flow.realm(), flow.internal().0) => return None,
             Some(owner) => (true, known.statics.get(owner.number as usize).copied().flatten()),
             None => {
                 let is_closed = self.slot(place).is_some_and(|slot| slot.closed.is_some());
                 if is_closed || self.offers(place, protocol, external.port) {
                     return None;
                 }
-                (false, known.shapes.get(place.index()).copied().flatten())
+                let since = known.shapes.get(place.index()).copied().flatten();
+                (false, since.filter(|since| is_by(flow.created_s(), *since)))
             }
         };
         Some(Displaced { is_shut: true, ends: since.and_then(|since| ends(self.settings(), is_static, since)) })

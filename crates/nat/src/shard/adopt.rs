@@ -12,7 +12,6 @@ use super::port_choice::UNPAIRED;
 use super::steady::SteadyTimers;
 use super::watch::Watch;
 use crate::displaced::Displaced;
-use crate::flow::endpoint;
 use crate::mapping::InternalKey;
 use crate::ports::PortClass;
 use crate::settings::Pooling;
@@ -196,8 +195,7 @@ impl Shard {
     /// The same for a flow.
     pub(super) fn is_flow_overdue(&self, index: u32, now: Instant) -> bool {
         let is_displaced = || {
-            let flow = self.flows.get(index);
-            let found = self.shared.displaced_flow(flow.protocol(), endpoint(flow.external()));
+            let found = self.shared.displaced_flow(self.flows.get(index));
             found.and_then(|found| found.ends).is_some_and(|ends| ends <= now)
         };
         self.shared.has_deadlines()

@@ -188,7 +188,7 @@ impl Shard {
         }
         let external = endpoint(flow.external());
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
-        let displaced = candidate.displaced_flow(flow.protocol(), external);
+        let displaced = candidate.displaced_flow(flow);
         count.flows.count(self.fate_of_address(now, candidate, address).or(displaced, now));
     }
 
