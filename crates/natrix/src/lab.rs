@@ -37,6 +37,7 @@ pub(crate) enum LabFailure {
     #[error(transparent)]
     Experiment(#[from] lab::experiment::ExperimentError),
     /// Something else that the command line asks for and that is not there.
+    #[cfg(feature = "dpdk")]
     #[error("{0}")]
     Fault(String),
     /// The tester's ports.
