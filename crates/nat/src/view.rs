@@ -222,6 +222,8 @@ pub enum Step {
         /// Whether the whole address is given, not only this port.
         one_to_one: bool,
     },
+    /// Somebody else has this external endpoint still, from before the configuration gave it away.
+    PortAwaited(Endpoint),
     /// A flow exists, whose external endpoint others share.
     FlowFound {
         /// Internal endpoint.

@@ -53,6 +53,8 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         };
         if answered.replies.is_empty() {
             answered.replies.extend(sleepers(instance, find, &empty).into_iter().map(Into::into));
+        } else if find.port.is_some() {
+            note_who_waits(instance, &mut answered.replies);
         }
         if find.port.is_none() && find.cursor.is_none() {
             let by_formula = offline::by_formula(instance.shared().settings(), find.address).unwrap_or_default();
@@ -102,6 +104,24 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         answered.replies.extend(new);
     }
     Ok(answered)
+}
+
+/// Says of mappings whose port is somebody else's by the configuration that he waits for it.
+fn note_who_waits(instance: &Instance, replies: &mut [Reply]) {
+    for reply in replies {
+        let Reply::Find(answer) = reply else { continue };
+        let Some(mapping) = &answer.mapping else { continue };
+        let external = Endpoint::new(*mapping.external.ip(), mapping.external.port());
+        let internal = Endpoint::new(*mapping.internal.ip(), mapping.internal.port());
+        let protocol = Protocol::ALL.into_iter().find(|protocol| protocol.name() == mapping.protocol.name());
+        let Some(found) = protocol.and_then(|protocol| instance.shared().static_of_external(external, protocol)) else {
+            continue;
+        };
+        if (found.internal, found.realm.0) != (internal, mapping.realm) {
+            let what = if found.one_to_one { "the address is that of" } else { "the port is forwarded to" };
+            answer.detail += &format!("; {what} {}, which waits until this mapping ends", found.internal);
+        }
+    }
 }
 
 /// The VRFs that are asked about.

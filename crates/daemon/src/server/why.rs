@@ -190,6 +190,11 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             format!("{internal} = {external} for ever"),
             if one_to_one { "a one-to-one pool" } else { "a port forward" }.to_owned(),
         ),
+        view::Step::PortAwaited(external) => (
+            "static",
+            format!("{external} is waited for"),
+            "somebody has it still, from before the configuration gave it away".to_owned(),
+        ),
         view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned()),
         view::Step::FilterAsked { filtering, allowed } => {
             let rule = match filtering {

@@ -543,6 +543,9 @@ impl Shard {
                 .shared
                 .address_index(external.address)
                 .and_then(|address| self.shared.owner(address, protocol, external.port));
+            if taken.is_some() {
+                account.steps.push(Step::PortAwaited(external));
+            }
             return taken.is_some().then_some(Verdict::PortsExhausted);
         }
         if facts.one_to_one {
@@ -648,6 +651,12 @@ impl Shard {
         }
         account.realm = realm;
         self.explain_mapping(now, index, account);
+        if let Some(owner) = sleeper.filter(|owner| owner.key(protocol) != self.mappings.get(index).key()) {
+            let internal = Endpoint::new(owner.address.into(), owner.port);
+            let one_to_one = owner.kind == Kind::OneToOne;
+            account.steps.push(Step::StaticMapping { internal, external: destination, one_to_one });
+            account.steps.push(Step::PortAwaited(destination));
+        }
         let remote = (parsed.source, remote_port(protocol, parsed.source_port));
         if let Some(verdict) =
             self.explain_filter(false, &RuleKey::of_flow(&self.mappings.get(index).key(), remote), account)
