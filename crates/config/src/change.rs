@@ -94,6 +94,17 @@ fn described<T: core::fmt::Debug>(value: &T) -> String {
     format!("{value:?}")
 }
 
+/// One word, as one writes it.
+fn word<T: core::fmt::Debug>(value: &T) -> String {
+    format!("{value:?}").to_lowercase()
+}
+
+fn interface(interface: &nat::settings::Interface) -> String {
+    let own = interface.addresses.iter().map(|own| format!("{}/{}", own.address, own.prefix_length));
+    let own = own.collect::<Vec<_>>().join(", ");
+    format!("{}, {own}, mtu {}", word(&interface.side), interface.mtu)
+}
+
 const AT_START: &str = "it is set up when the instance starts";
 const TABLES: &str = "the memory of tables is taken when the instance starts";
 
@@ -147,7 +158,7 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
         for (position, name) in old.iter().enumerate() {
             let object = format!("interface \"{name}\"");
             let (one, other) = (before.nat.interfaces.get(position), after.nat.interfaces.get(position));
-            changes.fixed(&object, &one, &other, described, AT_START);
+            changes.fixed(&object, &one, &other, |one| one.map_or("none".to_owned(), interface), AT_START);
             let (one, other) = (before.interfaces.get(position), after.interfaces.get(position));
             changes.fixed(&object, &one, &other, described, AT_START);
         }
@@ -185,7 +196,7 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
     if places(after) != usual {
         changes.fixed("tables.external_addresses", &places(before), &places(after), shown, TABLES);
     }
-    changes.fixed("dpdk.hugepages", &before.dpdk.hugepages, &after.dpdk.hugepages, described, AT_START);
+    changes.fixed("dpdk.hugepages", &before.dpdk.hugepages, &after.dpdk.hugepages, word, AT_START);
     if same_workers {
         changes.fixed("dpdk.memory", &before.dpdk.memory_bytes, &after.dpdk.memory_bytes, shown, AT_START);
         changes.fixed("dpdk.buffers", &before.dpdk.buffers, &after.dpdk.buffers, shown, AT_START);
@@ -194,7 +205,7 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
     let path = |control: &crate::model::Control| control.socket.display().to_string();
     changes.fixed("control.socket", &path(&before.control), &path(&after.control), shown, by_place);
     changes.fixed("control.mode", &before.control.mode, &after.control.mode, |mode| format!("{mode:o}"), by_place);
-    changes.fixed("log.level", &before.log.level, &after.log.level, described, AT_START);
+    changes.fixed("log.level", &before.log.level, &after.log.level, word, AT_START);
     match (&before.event_log, &after.event_log) {
         (None, Some(_)) | (Some(_), None) => {
             let shown = |config: &Config| config.event_log.as_ref().map_or("none".to_owned(), destination);
