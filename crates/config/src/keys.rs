@@ -832,14 +832,15 @@ const RELOAD: &[Key] = &[
         "removed",
         Kind::Choice(&["drain", "end"]),
         Preset::Value("\"drain\""),
-        "What becomes of mappings on external addresses that are removed: they stay as long as they are used, or they end \
-         within some seconds.",
+        "What becomes of mappings on external addresses that are removed, and on forwards that are removed or moved: they stay as \
+         long as they are used, but admit nobody new by a forward that is gone; or they end within some seconds.",
     ),
     key(
         "drain_time",
         timeout(S, 30 * DAY, None),
         Preset::Derived { rule: "none: as long as they are used", example: "\"1 h\"" },
-        "How long mappings of a draining or removed address may stay. Those that are left then end, whoever uses them.",
+        "How long mappings of a draining or removed address may stay, and those on ports that a change reserved, took out of the \
+         range or gave to a forward. Those that are left then end, whoever uses them.",
     ),
 ];
 
