@@ -56,7 +56,7 @@ fn check_reports_all_faults_at_once_for_people_and_for_programs() {
     let objects: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(objects.len(), lines.len());
     let fields: Vec<&String> = objects[0].as_object().unwrap().keys().collect();
-    assert_eq!(fields, ["file", "line", "object", "problem", "remedy", "seen"]);
+    assert_eq!(fields, ["file", "level", "line", "object", "problem", "remedy", "seen"]);
 
     let missing = natrix(&["check", "-c", "/nonexistent/natrix.toml"]);
     assert_eq!(missing.status.code(), Some(1));

@@ -215,7 +215,8 @@ fn every_kind_of_state_is_shown() {
     let drops: Vec<control::DropReason> = all(&mut client, |_| Request::Drops, &List::default());
     assert!(drops.iter().all(|drop| drop.packets == 0 && drop.per_worker.len() == 2));
     let rules: Vec<control::Rule> = all(&mut client, Request::Rules, &List::default());
-    assert!(rules.is_empty());
+    let kinds: Vec<&str> = rules.iter().map(|rule| rule.kind.as_str()).collect();
+    assert_eq!((kinds, rules[0].hits), (vec!["forward", "one-to-one"], Some(0)));
 
     let counters = |per_worker| move |_: List| Request::Counters(control::Counters { per_worker });
     let sums: Vec<control::Counter> = all(&mut client, counters(false), &List::default());

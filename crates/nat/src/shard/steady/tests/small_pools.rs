@@ -221,9 +221,12 @@ fn check_blocks(bed: &Bed) {
             assert!(held.insert(block), "a block has two holders");
             let lease = shared.lease_of(block.address(), block.first_port()).expect("it is leased");
             assert_eq!((lease.block, lease.holder.address, lease.holder.realm.0), (block, s.address, s.realm));
-            assert!(s.paired == u32::MAX || s.paired == block.address().0, "of the paired address");
+            // Who was sent to a penalty pool keeps, beside it, the blocks of what he had.
+            let is_paired = s.paired == u32::MAX || s.paired == block.address().0;
+            assert!(is_paired || bed.shard.counters().penalties_begun > 0, "of the paired address");
             next = shared.ports.blocks.next(block);
-            count += 1;
+            // Those of the pool he was sent away from go back by themselves.
+            count += u16::from(shared.pool_of(block.address()).0 == s.pool);
         }
         assert!(count <= facts.blocks.map_or(0, |blocks| blocks.per_subscriber_max));
         for protocol in Protocol::ALL {
