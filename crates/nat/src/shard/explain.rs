@@ -8,7 +8,6 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::dormant::may_open;
 use super::inbound::Via;
-use super::outbound::pool_of;
 use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
 use super::state::state_now;
@@ -307,7 +306,7 @@ impl Shard {
                 account.steps.push(Step::SessionWouldBeCreated);
             }
             (None, _) => {
-                if let Some(verdict) = self.explain_new_mapping(now, &key, pool_of(ruling.action), account) {
+                if let Some(verdict) = self.explain_new_mapping(now, &key, ruling.action.pool(), account) {
                     return verdict;
                 }
                 account.steps.push(Step::SessionWouldBeCreated);

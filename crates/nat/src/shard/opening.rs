@@ -16,7 +16,6 @@
 use wire::tcp::Flags;
 
 use super::Shard;
-use super::outbound::pool_of;
 use super::port_choice::UNPAIRED;
 use super::port_choice::port_class;
 use super::steady::Looks;
@@ -304,7 +303,7 @@ impl Shard {
         if !self.shared.rules.is_empty() {
             // Some rules send its flows to one pool and others to another: only those to the one it is entered with are as usual.
             let own = || self.shared.pool_for(key.realm, source.into());
-            let wanted = pool_of(looks.ruling[i].action).or_else(own);
+            let wanted = looks.ruling[i].action.pool().or_else(own);
             if wanted != Some(PoolId(self.subscribers.get(subscriber).pool)) {
                 return None;
             }

@@ -31,7 +31,6 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
-use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -295,12 +294,12 @@ impl Shard {
                 if let Some(dead) = dead {
                     if !self.may_end(dead) {
                         self.shared.rules.count(self.worker, ruling);
-                        let unmade = Unmade { key, verdict: Verdict::LogFull, wanted: pool_of(ruling.action) };
+                        let unmade = Unmade { key, verdict: Verdict::LogFull, wanted: ruling.action.pool() };
                         return Err(self.refuse(now, unmade, meta, bytes, sink));
                     }
                     self.end_mapping(now, dead);
                 }
-                let wanted = pool_of(ruling.action);
+                let wanted = ruling.action.pool();
                 match self.create_mapping(now, key, foresight, wanted) {
                     Ok(index) => index,
                     Err(verdict) => {
@@ -510,14 +509,6 @@ impl Shard {
             Some(Local::Broadcast(_)) => Some(Verdict::SourceInvalid),
             Some(_) => Some(Verdict::SourceSpoofed),
         }
-    }
-}
-
-/// The pool a rule names.
-pub(super) fn pool_of(action: RuleAction) -> Option<PoolId> {
-    match action {
-        RuleAction::Translate { pool, .. } => pool,
-        RuleAction::NoTranslation | RuleAction::Redirect(_) | RuleAction::Drop => None,
     }
 }
 
