@@ -8,6 +8,7 @@ use nat::Settings;
 use nat::event::BackPressure;
 use nat::settings::Admission;
 use nat::settings::Allocation;
+use nat::settings::BalancedForward;
 use nat::settings::Blocks;
 use nat::settings::Class;
 use nat::settings::Filtering;
@@ -28,6 +29,7 @@ use crate::model::Config;
 use crate::model::EventLog;
 use crate::model::EventTarget;
 use crate::model::LogSync;
+use crate::model::Port;
 use crate::section::duration_text;
 
 /// One difference.
@@ -89,20 +91,13 @@ fn shown<T: Display>(value: &T) -> String {
     value.to_string()
 }
 
-/// For what has no short form.
-fn described<T: core::fmt::Debug>(value: &T) -> String {
-    format!("{value:?}")
-}
-
-/// One word, as one writes it.
+/// One word, as one writes it: of what has a name and nothing else.
 fn word<T: core::fmt::Debug>(value: &T) -> String {
     format!("{value:?}").to_lowercase()
 }
 
-fn interface(interface: &nat::settings::Interface) -> String {
-    let own = interface.addresses.iter().map(|own| format!("{}/{}", own.address, own.prefix_length));
-    let own = own.collect::<Vec<_>>().join(", ");
-    format!("{}, {own}, mtu {}", word(&interface.side), interface.mtu)
+fn joined<T: Display>(values: &[T]) -> String {
+    if values.is_empty() { "none".to_owned() } else { values.iter().map(shown).collect::<Vec<_>>().join(", ") }
 }
 
 const AT_START: &str = "it is set up when the instance starts";
@@ -155,19 +150,17 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
     changes.fixed("interface", &old, &new, |names| names.join(", "), AT_START);
     changes.fixed("vrf", &before.nat.realm_names, &after.nat.realm_names, |names| names.join(", "), AT_START);
     if old == new {
-        for (position, name) in old.iter().enumerate() {
-            let object = format!("interface \"{name}\"");
-            let (one, other) = (before.nat.interfaces.get(position), after.nat.interfaces.get(position));
-            changes.fixed(&object, &one, &other, |one| one.map_or("none".to_owned(), interface), AT_START);
-            let (one, other) = (before.interfaces.get(position), after.interfaces.get(position));
-            changes.fixed(&object, &one, &other, described, AT_START);
+        for position in 0..old.len() {
+            let sides = (InterfaceKeys::of(before, position), InterfaceKeys::of(after, position));
+            if let (Some(old), Some(new)) = sides {
+                interface(&old, &new, changes);
+            }
         }
-        changes.fixed("interface.driver", &before.ports, &after.ports, described, AT_START);
     }
     let reason = "workers are started with the instance";
     let same_workers = before.workers.count == after.workers.count;
     changes.fixed("workers.count", &before.workers.count, &after.workers.count, shown, reason);
-    changes.fixed("workers.cpus", &before.workers.cpus, &after.workers.cpus, described, reason);
+    changes.fixed("workers.cpus", &before.workers.cpus, &after.workers.cpus, |cpus| joined(cpus), reason);
     let limits = |config: &Config| {
         let limits = config.nat.limits;
         [
@@ -225,6 +218,46 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
     }
 }
 
+/// An interface and the port it is on, as the file says it.
+struct InterfaceKeys<'a> {
+    nat: &'a nat::settings::Interface,
+    vrf: &'a str,
+    vlan: Option<u16>,
+    port: &'a Port,
+}
+
+impl InterfaceKeys<'_> {
+    fn of(config: &Config, position: usize) -> Option<InterfaceKeys<'_>> {
+        let (nat, link) = (config.nat.interfaces.get(position)?, config.interfaces.get(position)?);
+        let vrf = config.nat.realm_names.get(nat.realm.index()).map_or("?", String::as_str);
+        Some(InterfaceKeys { nat, vrf, vlan: link.vlan, port: config.ports.get(link.port)? })
+    }
+}
+
+fn interface(old: &InterfaceKeys<'_>, new: &InterfaceKeys<'_>, changes: &mut Changes) {
+    let name = &old.nat.name;
+    let key = |name_of_key: &str| format!("interface \"{name}\".{name_of_key}");
+    changes.fixed(&key("realm"), &old.nat.side, &new.nat.side, word, AT_START);
+    changes.fixed(&key("vrf"), &old.vrf, &new.vrf, shown, AT_START);
+    let own = |one: &InterfaceKeys<'_>| {
+        let own = one.nat.addresses.iter().map(|own| format!("{}/{}", own.address, own.prefix_length));
+        own.collect::<Vec<_>>().join(", ")
+    };
+    changes.fixed(&key("addresses"), &own(old), &own(new), String::clone, AT_START);
+    changes.fixed(&key("mtu"), &old.nat.mtu, &new.nat.mtu, shown, AT_START);
+    let vlan = |vlan: &Option<u16>| vlan.map_or("none".to_owned(), |vlan| vlan.to_string());
+    changes.fixed(&key("vlan"), &old.vlan, &new.vlan, vlan, AT_START);
+    let parent =
+        |one: &InterfaceKeys<'_>| if one.port.name == *name { "none".to_owned() } else { one.port.name.clone() };
+    changes.fixed(&key("parent"), &parent(old), &parent(new), String::clone, AT_START);
+    // What is said of a port is said where it has its own interface.
+    if old.port.name == *name && new.port.name == *name {
+        changes.fixed(&key("driver"), &old.port.driver, &new.port.driver, String::clone, AT_START);
+        changes.fixed(&key("rx_descriptors"), &old.port.rx_descriptors, &new.port.rx_descriptors, shown, AT_START);
+        changes.fixed(&key("tx_descriptors"), &old.port.tx_descriptors, &new.port.tx_descriptors, shown, AT_START);
+    }
+}
+
 /// Where events go.
 fn destination(log: &EventLog) -> String {
     match &log.target {
@@ -277,18 +310,34 @@ fn icmp(before: &Config, after: &Config, changes: &mut Changes) {
     changes.value("icmp.answer_unsolicited_syn", &answers(before), &answers(after), shown);
 }
 
+fn admitted(admission: Admission) -> &'static str {
+    match admission {
+        Admission::Anyone => "anyone",
+        Admission::AsPool => "as the pool",
+    }
+}
+
 fn forwards(before: &Settings, after: &Settings, changes: &mut Changes) {
     let list = |settings: &Settings| {
         let entry = |forward: &Forward| {
             let Forward { protocol, external, ports: (first, last), inside, inside_port, .. } = forward;
             let name = format!("forward {} {external}:{first}-{last}", protocol.name());
-            let who = match forward.admission {
-                Admission::Anyone => "anyone",
-                Admission::AsPool => "as the pool",
-            };
-            (name, format!("to {inside}:{inside_port} in VRF {}, {who}", forward.realm.0))
+            let who = admitted(forward.admission);
+            let vrf = vrf_name(settings, forward.realm);
+            (name, format!("to {inside}:{inside_port} in VRF \"{vrf}\", {who}"))
         };
-        settings.forwards.iter().map(entry).collect::<Vec<_>>()
+        let several = |forward: &BalancedForward| {
+            let BalancedForward { protocol, external, ports: (first, last), targets, .. } = forward;
+            let name = format!("forward {} {external}:{first}-{last}", protocol.name());
+            let mut targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
+            targets.sort();
+            let sticky = if forward.is_sticky { ", sticky" } else { "" };
+            let who = admitted(forward.admission);
+            let vrf = vrf_name(settings, forward.realm);
+            (name, format!("to {} in VRF \"{vrf}\"{sticky}, {who}", targets.join(", ")))
+        };
+        let one = settings.forwards.iter().map(entry);
+        one.chain(settings.balanced_forwards.iter().map(several)).collect::<Vec<_>>()
     };
     differences(list(before), list(after), changes);
 }
@@ -301,10 +350,10 @@ fn classes(before: &Settings, after: &Settings, changes: &mut Changes) {
             changes.note(object, Some(count(old)), None);
             continue;
         };
-        let prefixes = |prefixes: &Vec<nat::types::Prefix>| prefixes.iter().map(shown).collect::<Vec<_>>().join(", ");
+        let prefixes = |prefixes: &Vec<nat::types::Prefix>| joined(prefixes);
         changes.value(&format!("{object}.subscribers"), &old.subscribers, &new.subscribers, prefixes);
-        let realms = |realms: &Vec<nat::types::RealmId>| format!("{} VRFs", realms.len());
-        changes.value(&format!("{object}.vrfs"), &old.realms, &new.realms, realms);
+        let vrfs = (vrf_names(before, &old.realms), vrf_names(after, &new.realms));
+        changes.value(&format!("{object}.vrfs"), &vrfs.0, &vrfs.1, String::clone);
         limits(&object, &old.limits, &new.limits, changes);
         let text = |settings: &Settings, penalty: &Option<Penalty>| {
             let Some(Penalty { pool, refusals, window, release }) = *penalty else { return "none".to_owned() };
@@ -329,6 +378,16 @@ fn classes(before: &Settings, after: &Settings, changes: &mut Changes) {
     }
 }
 
+fn vrf_name(settings: &Settings, realm: nat::types::RealmId) -> &str {
+    settings.realm_names.get(realm.index()).map_or("?", String::as_str)
+}
+
+/// No VRF named is all of them.
+fn vrf_names(settings: &Settings, realms: &[nat::types::RealmId]) -> String {
+    let names = realms.iter().map(|realm| vrf_name(settings, *realm)).collect::<Vec<_>>();
+    if names.is_empty() { "all".to_owned() } else { names.join(", ") }
+}
+
 /// What each subscriber may use.
 fn limits(object: &str, old: &SubscriberLimits, new: &SubscriberLimits, changes: &mut Changes) {
     let key = |name: &str| format!("{object}.{name}");
@@ -339,6 +398,12 @@ fn limits(object: &str, old: &SubscriberLimits, new: &SubscriberLimits, changes:
         changes.value(&name, &old.ports_max[index], &new.ports_max[index], number);
     }
     changes.value(&key("sessions"), &old.sessions_max, &new.sessions_max, number);
+    let each = |ports: &[u32; nat::Protocol::COUNT]| {
+        let each =
+            nat::Protocol::ALL.iter().zip(ports).map(|(protocol, ports)| format!("{} = {ports}", protocol.name()));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    changes.value(&key("reserved_ports"), &old.reserved_ports, &new.reserved_ports, each);
     let bytes = |limit: &u64| if *limit == u64::MAX { "no limit".to_owned() } else { format!("{limit} B") };
     changes.value(&key("memory"), &old.memory_max, &new.memory_max, bytes);
     let rate = |rate: &Option<Rate>| {
@@ -351,6 +416,7 @@ fn limits(object: &str, old: &SubscriberLimits, new: &SubscriberLimits, changes:
     let alike = SubscriberLimits {
         ports_max: old.ports_max,
         sessions_max: old.sessions_max,
+        reserved_ports: old.reserved_ports,
         memory_max: old.memory_max,
         new_mappings: old.new_mappings,
         new_sessions: old.new_sessions,
@@ -423,6 +489,8 @@ fn pools(before: &Settings, after: &Settings, changes: &mut Changes) {
             changes.note(object, Some(count(old)), None);
             continue;
         };
+        let vrfs = (vrf_names(before, &old.realms), vrf_names(after, &new.realms));
+        changes.value(&format!("{object}.vrfs"), &vrfs.0, &vrfs.1, String::clone);
         pool(&object, old, new, changes);
     }
     for new in after.pools.iter().filter(|new| before.pools.iter().all(|old| old.name != new.name)) {
@@ -442,10 +510,10 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
     changes.value(&key("ports"), &ports(old), &ports(new), String::clone);
     let reserved = |ports: &Vec<u16>| format!("{} ports", ports.len());
     changes.value(&key("reserved_ports"), &old.reserved_ports, &new.reserved_ports, reserved);
-    let prefixes = |prefixes: &Vec<nat::types::Prefix>| prefixes.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let prefixes = |prefixes: &Vec<nat::types::Prefix>| joined(prefixes);
     changes.value(&key("subscribers"), &old.subscribers, &new.subscribers, prefixes);
     changes.value(&key("draining"), &old.draining, &new.draining, shown);
-    let addresses = |list: &Vec<std::net::Ipv4Addr>| list.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let addresses = |list: &Vec<std::net::Ipv4Addr>| joined(list);
     changes.value(&key("drain"), &old.draining_addresses, &new.draining_addresses, addresses);
     changes.value(&key("pooling"), &old.pooling, &new.pooling, |pooling| match pooling {
         Pooling::Paired => "paired".to_owned(),
@@ -459,7 +527,6 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
         Selection::RoundRobin => "round-robin".to_owned(),
         Selection::Hash => "hash".to_owned(),
     });
-    changes.value(&key("vrfs"), &old.realms, &new.realms, |realms| format!("{} named", realms.len()));
     changes.value(&key("threshold"), &old.threshold, &new.threshold, threshold);
     let time = |time: &nat::Duration| duration_text(time.as_micros());
     changes.value(&key("reuse_delay"), &old.reuse_delay, &new.reuse_delay, time);
@@ -563,6 +630,7 @@ fn rest(old: &Settings, new: &Settings, changes: &mut Changes) {
         filter_names: old.filter_names.clone(),
         redirections: old.redirections.clone(),
         forwards: old.forwards.clone(),
+        balanced_forwards: old.balanced_forwards.clone(),
         classes: old.classes.clone(),
         subscriber: old.subscriber,
         port_timeouts: old.port_timeouts.clone(),

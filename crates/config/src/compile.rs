@@ -5,6 +5,7 @@ use std::path::Path;
 use nat::Protocol;
 use nat::Settings;
 use nat::event::EventSettings;
+use nat::settings::BalancedForward;
 use nat::settings::Class;
 use nat::settings::Forward;
 use nat::settings::Interface;
@@ -97,6 +98,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
                 .collect(),
             pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
             forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
+            balanced_forwards: draft.forwards.iter().flat_map(|it| balanced_forwards(it, &realm_names)).collect(),
             classes: draft.classes.iter().filter_map(|it| class(it, &draft.pools, &realm_names)).collect(),
             realm_names,
             pass_rules: rules.pass_rules,
@@ -168,6 +170,23 @@ fn forwards(draft: &ForwardDraft, realm_names: &[String]) -> Vec<Forward> {
     };
     let of = |forward: Forward| draft.protocols.iter().map(move |protocol| Forward { protocol: *protocol, ..forward });
     written().into_iter().flat_map(of).collect()
+}
+
+/// The same of one that leads to several.
+fn balanced_forwards(draft: &ForwardDraft, realm_names: &[String]) -> Vec<BalancedForward> {
+    let of = |protocol: &Protocol| {
+        let ports = &draft.ports.as_ref()?.value;
+        Some(BalancedForward {
+            realm: realm_id(&draft.vrf.as_ref()?.value, realm_names)?,
+            protocol: *protocol,
+            external: draft.external.as_ref()?.value,
+            ports: (*ports.start(), *ports.end()),
+            targets: draft.targets.as_ref()?.iter().map(|target| target.value).collect(),
+            admission: draft.admission,
+            is_sticky: draft.is_sticky,
+        })
+    };
+    draft.protocols.iter().filter_map(of).collect()
 }
 
 fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: &[String]) -> Option<Pool> {

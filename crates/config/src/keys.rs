@@ -134,7 +134,9 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         repeats: true,
         about: "A static port forward: external ports that lead to one inside address for ever, whoever sends to them, and that \
                 nobody else is ever given. What the inside sends from these internal ports leaves from these external ones. An \
-                internal endpoint has one external endpoint (RFC 4787 REQ-1), so none may be forwarded twice.",
+                internal endpoint has one external endpoint (RFC 4787 REQ-1), so none may be forwarded twice. With `targets` they \
+                lead to several (load balancing); then each session is a flow of its own, and what a target itself opens from its \
+                port to others gets an external port of its pool.",
         keys: rules::FORWARD,
     },
     SectionKeys {
@@ -348,7 +350,8 @@ const POOL: &[Key] = &[
         "reserved_ports",
         Kind::List("port, or `\"low-high\"`, within 1-65535"),
         Preset::Value("[]"),
-        "TCP and UDP ports never given out, for services that live on the address.",
+        "TCP and UDP ports never given out, for services that live on the address. A port block that has none left is never leased; \
+         one that keeps some must keep half of them.",
     ),
     key(
         "subscribers",
@@ -746,7 +749,8 @@ const TIMEOUTS: &[Key] = &[
         Preset::Derived { rule: "never", example: "80" },
         "From this share of the fullest pool's ports of a protocol on, idle times of UDP, ICMP, opening and established TCP are \
          shortened, evenly down to the RFCs' bounds when no port is left. Those below the bounds, and those of `[[port_timeout]]`, \
-         stay. A session gets the time in force with each packet; one that is silent already keeps what its last packet gave it. \
+         stay. A session gets the time in force with each packet; one that is silent already ends when that time has passed since \
+         timers became shorter, if it would last for longer. \
          `natrix show status` tells what is in force.",
     ),
     key(
@@ -1028,6 +1032,7 @@ pub(crate) fn keys_of(section: &str) -> &'static [Key] {
     SECTIONS.iter().find(|known| known.name == section).map_or(&[], |known| known.keys)
 }
 
+pub(crate) mod live;
 mod rules;
 #[cfg(test)]
 mod tests;

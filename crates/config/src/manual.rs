@@ -6,6 +6,7 @@ use crate::keys::Key;
 use crate::keys::Kind;
 use crate::keys::Preset;
 use crate::keys::SECTIONS;
+use crate::keys::live::Effect;
 use crate::section::duration_text;
 use crate::section::size_text;
 
@@ -27,6 +28,9 @@ More in [examples](../examples).
 
 Durations are strings of whole numbers and units, `\"2 h 4 min\"`: `d`, `h`, `min`, `s`, `ms`, `us`. Sizes are `\"256 MiB\"`: `B`,
 `kB`, `MB`, `GB`, `TB`, `KiB`, `MiB`, `GiB`, `TiB`. Rates are `\"1000/s\"`: `/s`, `k/s`, `M/s`.
+
+Change: `live` keys change with `natrix reload` while traffic flows; what `natrix plan` says will become of what is there. A file that
+changes a `restart` key is refused by `natrix reload`, and nothing is changed.
 ";
 
 /// The smallest useful file.
@@ -55,17 +59,18 @@ pub fn manual() -> String {
         // Writing to a string does not fail.
         let _ = write!(
             text,
-            "\n## `{title}`\n\n{}\n\n| key | type and unit | range | default | what it does |\n|---|---|---|---|---|\n",
+            "\n## `{title}`\n\n{}\n\n| key | type and unit | range | default | change | what it does |\n|---|---|---|---|---|---|\n",
             section.about
         );
         for key in section.keys {
             let _ = writeln!(
                 text,
-                "| `{}` | {} | {} | {} | {} |",
+                "| `{}` | {} | {} | {} | {} | {} |",
                 key.name,
                 type_and_unit(key.kind),
                 range(key),
                 default(key.default),
+                Effect::of(section.name, key.name).text(),
                 key.consequence
             );
         }

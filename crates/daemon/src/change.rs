@@ -320,6 +320,7 @@ fn commit(
         adopt(instance, worker, before, after).map_err(|fault| undo(instance, before, after, fault))?;
     }
     let took = micros(began);
+    after.settle_hits(before);
     instance.set_shared(Arc::clone(after));
     // It is in force. Ports that could not be put in are missing, until the next change puts them in.
     if let Err(fault) = reshape(instance, after, reshapes, true) {
@@ -332,6 +333,7 @@ fn commit(
 /// lost: it drains, as after any other change. Who does not answer goes over and back when it goes on, as questions are answered
 /// in order.
 fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: Fault) -> Fault {
+    after.settle_hits(before);
     let back = after.successor(before.settings().clone(), instance.clock.now());
     // It was compiled before.
     let Ok(back) = back.map(Arc::new) else { return fault };
@@ -340,6 +342,7 @@ fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: F
     for worker in 0..instance.worker_count() {
         let _ = adopt(instance, worker, after, &back);
     }
+    back.settle_hits(after);
     instance.set_shared(Arc::clone(&back));
     let _ = reshape(instance, &back, &reshapes, true);
     let remedy = format!("see the log of the daemon; the configuration before is in force, {UNCHANGED}");

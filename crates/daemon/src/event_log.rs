@@ -162,10 +162,14 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
 
 /// The names that events know by number.
 pub fn names_of(settings: &Settings) -> Names {
+    // There may be a million filters, and hardly ever one that logs.
+    let logs = settings.filters.iter().any(|filter| filter.log);
     Names {
         pools: settings.pools.iter().map(|pool| pool.name.clone()).collect(),
         realms: settings.realm_names.clone(),
         filters: settings.filter_names.clone(),
+        filter_places: if logs { settings.origins.filters.clone() } else { Vec::new() },
+        files: if logs { settings.origins.files.clone() } else { Vec::new() },
     }
 }
 

@@ -247,6 +247,7 @@ impl<I: Io> Worker<I> {
             }
             Question::Subscribers(mut page) => {
                 page.next = self.shard.subscribers_page(
+                    now,
                     page.cursor,
                     page.limit,
                     page.scan_max,

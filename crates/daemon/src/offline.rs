@@ -16,6 +16,7 @@ use nat::settings::Allocation;
 use nat::settings::Pool;
 use nat::types::Endpoint;
 use nat::types::RealmId;
+use nat::view::BalancedView;
 use nat::view::StaticView;
 
 /// Why a configuration alone has no answer.
@@ -108,6 +109,19 @@ fn statics(settings: &Settings, address: Ipv4Addr, port: Option<u16>, queried: &
     let endpoint = Endpoint::new(address, port.unwrap_or(0));
     let mut answers: Vec<FindAnswer> = Vec::new();
     for protocol in Protocol::ALL {
+        if port.is_some() {
+            let all = settings.balanced_forwards.iter().filter(|forward| forward.protocol == protocol);
+            for forward in all {
+                let (first, last) = forward.ports;
+                if forward.external == address && (first..=last).contains(&endpoint.port) {
+                    answers.push(of_several(settings, Place::External, &forward.view(endpoint.port), None, queried));
+                }
+                if let Some(external) = forward.external_of(forward.realm, endpoint) {
+                    let view = forward.view(external.port);
+                    answers.push(of_several(settings, Place::Internal, &view, Some(address), queried));
+                }
+            }
+        }
         let outside = mappings.of_external(endpoint, protocol).map(|found| (Place::External, found));
         let realms = realms(settings);
         let inside =
@@ -123,6 +137,36 @@ fn statics(settings: &Settings, address: Ipv4Addr, port: Option<u16>, queried: &
         }
     }
     answers
+}
+
+/// Where an external endpoint leads that leads to several, in a sentence.
+pub(crate) fn targets_of(found: &BalancedView) -> String {
+    let BalancedView { protocol, external, targets, .. } = found;
+    if targets.is_empty() {
+        return format!("{protocol} {external} led to several, and is kept for the sessions that are left");
+    }
+    let targets: Vec<String> = targets.iter().map(|(target, weight)| format!("{target} weight {weight}")).collect();
+    format!("{protocol} {external} leads to one of {}", targets.join(", "))
+}
+
+fn of_several(
+    settings: &Settings,
+    place: Place,
+    found: &BalancedView,
+    holder: Option<Ipv4Addr>,
+    queried: &str,
+) -> FindAnswer {
+    let external = found.external.address;
+    let pool = settings.pools.iter().find(|pool| pool.addresses.contains(&external));
+    FindAnswer {
+        holder,
+        realm: Some(found.realm.0),
+        vrf: settings.realm_names.get(found.realm.index()).cloned(),
+        external_address: Some(external),
+        pool: pool.map(|pool| pool.name.clone()),
+        detail: targets_of(found),
+        ..nobody(place, queried)
+    }
 }
 
 fn of_static(settings: &Settings, place: Place, found: &StaticView, queried: &str) -> FindAnswer {

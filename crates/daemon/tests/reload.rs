@@ -2,17 +2,16 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+#[path = "common/instance.rs"]
+mod instance;
+
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -21,78 +20,21 @@ use control::Client;
 use control::NewConfig;
 use control::Reply;
 use control::Request;
-use control::Status;
 use daemon::log::Log;
 use daemon::running::Running;
 use daemon::running::Start;
 use daemon::server::Socket;
-use packet_io::Burst;
-use packet_io::Io;
+use instance::Instance;
+use instance::NOBODY;
+use instance::PATIENCE;
+use instance::TEXT;
+use instance::ask;
+use instance::error;
+use instance::file;
 use packet_io::MemoryIo;
-use packet_io::PortIndex;
-use packet_io::PortStatistics;
 use packet_io::memory::MemoryBed;
 use packet_io::memory::MemorySettings;
 use serde_json::Value;
-use wire::build;
-use wire::ethernet::ETHER_TYPE_IPV4;
-use wire::ethernet::MacAddress;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-const TEXT: &str = r#"
-[[interface]]
-name = "lan"
-realm = "inside"
-driver = "net_tap0"
-addresses = ["10.0.0.1/24"]
-
-[[interface]]
-name = "wan"
-realm = "outside"
-driver = "net_tap1"
-addresses = ["192.0.2.2/24"]
-
-[[pool]]
-name = "a"
-addresses = ["203.0.113.0/28"]
-
-[tables]
-mappings = 1000
-extra_sessions = 1000
-subscribers = 100
-held_ports = 1000
-
-[workers]
-count = 2
-
-[dpdk]
-hugepages = "off"
-"#;
-
-fn ask(client: &mut Client, request: &Request) -> Vec<Reply> {
-    client.send(request).expect("the daemon listens");
-    let mut replies = Vec::new();
-    loop {
-        let reply = client.receive().expect("the daemon answers");
-        let is_last = matches!(reply, Reply::End(_) | Reply::Error(_));
-        replies.push(reply);
-        if is_last {
-            return replies;
-        }
-    }
-}
-
-fn file(path: &Path) -> NewConfig {
-    NewConfig { config: Some(path.display().to_string()), ..NewConfig::default() }
-}
-
-fn error(replies: &[Reply]) -> String {
-    match replies.last() {
-        Some(Reply::Error(fault)) => fault.to_string(),
-        _ => String::new(),
-    }
-}
 
 #[test]
 fn an_instance_is_changed_by_its_socket_and_goes_back() {
@@ -151,153 +93,6 @@ fn an_instance_is_changed_by_its_socket_and_goes_back() {
     fs::remove_dir_all(&directory).expect("only our own files");
 }
 
-/// Ports whose worker stands still while the number is its own, as one does whose CPU is taken away.
-struct Stalling {
-    io: MemoryIo,
-    worker: usize,
-    stalled: Arc<AtomicUsize>,
-}
-
-const NOBODY: usize = usize::MAX;
-
-impl Drop for LetGo {
-    fn drop(&mut self) {
-        self.0.store(NOBODY, Ordering::Relaxed);
-    }
-}
-
-/// A worker that stands still can not be ended, so a test that fails lets it go first.
-struct LetGo(Arc<AtomicUsize>);
-
-impl Io for Stalling {
-    type Buffer = <MemoryIo as Io>::Buffer;
-
-    fn port_count(&self) -> usize {
-        self.io.port_count()
-    }
-
-    fn receive(&mut self, port: PortIndex, burst: &mut Burst<Self::Buffer>) {
-        while self.stalled.load(Ordering::Relaxed) == self.worker {
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.io.receive(port, burst);
-    }
-
-    fn transmit(&mut self, port: PortIndex, burst: &mut Burst<Self::Buffer>) {
-        self.io.transmit(port, burst);
-    }
-
-    fn allocate(&mut self) -> Option<Self::Buffer> {
-        self.io.allocate()
-    }
-
-    fn mac(&self, port: PortIndex) -> [u8; 6] {
-        self.io.mac(port)
-    }
-
-    fn can_receive(&self, port: PortIndex) -> bool {
-        self.io.can_receive(port)
-    }
-
-    fn can_transmit(&self, port: PortIndex) -> bool {
-        self.io.can_transmit(port)
-    }
-
-    fn link_up(&self, port: PortIndex) -> bool {
-        self.io.link_up(port)
-    }
-
-    fn statistics(&self, port: PortIndex) -> PortStatistics {
-        self.io.statistics(port)
-    }
-}
-
-/// An instance with files of its own.
-struct Instance {
-    _let_go: LetGo,
-    directory: PathBuf,
-    text: String,
-    ports: MemoryBed,
-    running: Running,
-    client: Client,
-    stalled: Arc<AtomicUsize>,
-}
-
-impl Instance {
-    fn start(name: &str, more: &str) -> Instance {
-        let directory = env::temp_dir().join(format!("natrix-{}-{name}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a temporary directory");
-        let place = directory.display().to_string();
-        let text = format!("{TEXT}\n[control]\nsocket = \"{place}/control.sock\"\n{}", more.replace("HERE", &place));
-        let path = directory.join("first.toml");
-        fs::write(&path, &text).expect("a file of our own");
-        let config = config::parse(&text, "first.toml").expect("a valid configuration");
-        let socket = Socket::open(&config.control.socket, 0o600).expect("a socket");
-        let ports = MemoryBed::new(&MemorySettings { workers: 2, ..MemorySettings::default() });
-        let stalled = Arc::new(AtomicUsize::new(NOBODY));
-        let io = |worker| Stalling { io: ports.io(worker), worker, stalled: Arc::clone(&stalled) };
-        let ios: Vec<Stalling> = (0..2).map(io).collect();
-        let start = Start { config: &config, config_path: &path, version: "0.1", socket, ios, log: Log::silent() };
-        let running = Running::start(start, || {}).expect("an instance");
-        let client = Client::connect(&config.control.socket, "0.1", PATIENCE).expect("the daemon listens");
-        Instance { _let_go: LetGo(Arc::clone(&stalled)), directory, text, ports, running, client, stalled }
-    }
-
-    fn write(&self, name: &str, text: &str) -> NewConfig {
-        let path = self.directory.join(name);
-        fs::write(&path, text).expect("a file of our own");
-        file(&path)
-    }
-
-    fn reload(&mut self, asked: NewConfig) -> Vec<Reply> {
-        ask(&mut self.client, &Request::Reload(asked))
-    }
-
-    fn status(&mut self) -> Status {
-        self.client.request_one(&Request::Status).expect("a status")
-    }
-
-    /// Has so many subscribers open something, and waits until all of it is there.
-    fn traffic(&mut self, ports: core::ops::Range<u16>) {
-        let station = MacAddress(self.ports.io(0).mac(PortIndex(0)));
-        let begin = Instant::now();
-        let wanted = self.status().mappings_created + u64::from(ports.end - ports.start);
-        for port in ports {
-            let from = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 10 + (port % 8) as u8), port);
-            let packet = build::udp(from, SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 77), 53)).build();
-            let frame = build::frame(MacAddress([6, 0, 0, 0, 0, 9]), station, ETHER_TYPE_IPV4, &packet);
-            assert!(self.ports.push(usize::from(port % 2), PortIndex(0), &frame), "the queue has room");
-        }
-        while self.status().mappings_created < wanted {
-            assert!(begin.elapsed() < PATIENCE, "everybody gets his mapping");
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// All that a reload could change: what is in force, where it is from, every address's ports, files, mappings.
-    fn state(&mut self) -> String {
-        let shared = self.running.instance().shared();
-        let ports = |(place, slot): (nat::types::AddressIndex, &nat::slots::Slot)| {
-            let all = nat::Protocol::ALL;
-            (*slot, all.map(|protocol| (shared.ports_available(place, protocol), shared.ports_used(place, protocol))))
-        };
-        let addresses: Vec<_> = shared.addresses().map(ports).collect();
-        let mut files: Vec<_> =
-            fs::read_dir(&self.directory).expect("our own").map(|entry| entry.expect("a file").file_name()).collect();
-        files.sort();
-        let status = self.status();
-        let log = status.event_log.map(|log| (log.destination, log.back_pressure.to_string()));
-        format!("{} {:?} {addresses:?} {files:?} {} {log:?}", status.config, shared.settings(), status.mappings)
-    }
-
-    fn stop(self) {
-        let Instance { directory, running, client, .. } = self;
-        drop(client);
-        running.stop();
-        fs::remove_dir_all(&directory).expect("only our own files");
-    }
-}
-
 #[test]
 fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
     let mut one = Instance::start("fails", "[log]\nevents = \"HERE/events.json\"\n");
@@ -334,6 +129,145 @@ fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
     // And what is right is done after all that.
     let asked = one.write("next.toml", &text.replace("203.0.113.0/28", "203.0.113.0/29"));
     assert_eq!(error(&one.reload(asked)), "");
+    one.stop();
+}
+
+#[test]
+fn who_is_refused_everything_is_shown_and_found_and_may_be_let_in() {
+    const NOTHING: &str = "[[class]]\nname = \"none\"\nsubscribers = [\"10.0.0.9/32\"]\nports = 0\n";
+    let mut one = Instance::start("refused", NOTHING);
+    let of = Ipv4Addr::new(10, 0, 0, 9);
+    one.traffic(5_000..5_016);
+    for port in 7_000..7_005 {
+        one.push(SocketAddrV4::new(of, port));
+    }
+    let shown = |one: &mut Instance| -> Vec<control::Subscriber> {
+        let listed = ask(&mut one.client, &Request::Subscribers(control::List::default()));
+        let subscribers = listed.into_iter();
+        let all = subscribers.filter_map(|reply| if let Reply::Subscriber(it) = reply { Some(it) } else { None });
+        all.filter(|subscriber| subscriber.refused.total() > 0).collect()
+    };
+    let begin = Instant::now();
+    let refused = loop {
+        let refused = shown(&mut one);
+        if refused.iter().any(|subscriber| subscriber.refused.port_quota == 5) {
+            break refused;
+        }
+        assert!(begin.elapsed() < PATIENCE, "five refusals: {refused:?}");
+        thread::sleep(Duration::from_millis(2));
+    };
+    assert_eq!((refused.len(), refused[0].address, refused[0].refused_only), (1, of, true));
+    assert_eq!((refused[0].class.as_deref(), refused[0].mappings.total()), (Some("none"), 0));
+    assert_eq!(one.status().subscribers, 8, "it is none of those that have something");
+    let all = control::Find { address: of, port: None, protocol: None, vrf: None, limit: None, cursor: None };
+    let find = Request::Find(all);
+    let found = |one: &mut Instance| format!("{:?}", ask(&mut one.client, &find));
+    let told = "may use pool \\\"a\\\" and has no mapping now; refused packets: port_quota 5";
+    assert!(found(&mut one).contains(told), "{}", found(&mut one));
+    let asked = one.write("next.toml", &one.text.replace("ports = 0", "ports = 2"));
+    assert_eq!(error(&one.reload(asked)), "");
+    let wanted = one.status().mappings_created + 2;
+    for port in 8_000..8_004 {
+        one.push(SocketAddrV4::new(of, port));
+    }
+    let begin = Instant::now();
+    while shown(&mut one).iter().all(|subscriber| subscriber.refused.port_quota != 7) {
+        assert!(begin.elapsed() < PATIENCE, "two of four more are refused");
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(one.status().mappings_created, wanted);
+    assert!(shown(&mut one).iter().all(|subscriber| !subscriber.refused_only));
+    assert!(found(&mut one).contains("has 2 mappings; refused packets: port_quota 7"), "{}", found(&mut one));
+    one.stop();
+}
+
+#[test]
+fn a_pool_of_blocks_has_as_many_identifiers_as_ports() {
+    const BLOCKS: &str = "subscribers = [\"10.0.0.0/24\"]\nports = \"1024-1279\"\nallocation = \"blocks\"\nblock_size = 64\n\
+                          reserved_ports = [\"1024-1087\", \"1100-1109\"]\n";
+    let mut one = Instance::start("blocks", "");
+    let pools = |one: &mut Instance| -> Vec<control::Pool> {
+        let listed = ask(&mut one.client, &Request::Pools);
+        listed.into_iter().filter_map(|reply| if let Reply::Pool(pool) = reply { Some(pool) } else { None }).collect()
+    };
+    let of = |[udp, tcp, icmp]: [u64; 3]| control::PerProtocol { udp, tcp, icmp };
+    // Single ports: identifiers hit no service, and the range does not bound them.
+    assert_eq!(pools(&mut one)[0].ports_total, of([16 * 64_512, 16 * 64_512, 16 * 65_535]));
+    let text = one.text.replace("203.0.113.0/28\"]", &format!("203.0.113.1\"]\n{BLOCKS}"));
+    let asked = one.write("next.toml", &text);
+    assert_eq!(error(&one.reload(asked)), "");
+    // Four blocks: one is reserved, another has ten ports less.
+    assert_eq!(pools(&mut one)[0].ports_total, of([182, 182, 192]));
+    let subscribers = [10, 11, 12].map(|last| Ipv4Addr::new(10, 0, 0, last));
+    let wanted = one.status().mappings_created + 3;
+    for subscriber in subscribers {
+        one.push(SocketAddrV4::new(subscriber, 4_000));
+    }
+    let begin = Instant::now();
+    while one.status().mappings_created < wanted {
+        assert!(begin.elapsed() < PATIENCE, "each gets a block");
+        thread::sleep(Duration::from_millis(2));
+    }
+    let pool = &pools(&mut one)[0];
+    assert!(pool.ports_used.udp == 3 && pool.ports_leased == 192, "three blocks: {pool:?}");
+    assert_eq!(pool.utilisation_ratio, 1.0, "nobody else can have any");
+    one.stop();
+}
+
+#[test]
+fn find_and_why_say_who_waits_for_a_port() {
+    let mut one = Instance::start("waits", "");
+    one.traffic(5_000..5_001);
+    let listed = ask(&mut one.client, &Request::Mappings(control::List::default()));
+    let mapping = listed.iter().find_map(|reply| if let Reply::Mapping(it) = reply { Some(it.clone()) } else { None });
+    let external = mapping.expect("one mapping").external;
+    let find = |one: &mut Instance| {
+        let port = Some(external.port());
+        let find =
+            control::Find { address: *external.ip(), port, protocol: None, vrf: None, limit: None, cursor: None };
+        format!("{:?}", ask(&mut one.client, &Request::Find(find)))
+    };
+    let inside = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 9_999);
+    let why = |one: &mut Instance| {
+        let destination = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 77), 53);
+        let protocol = control::Protocol::Udp;
+        let why = control::Why {
+            protocol,
+            source: inside,
+            destination,
+            inbound: false,
+            tcp_segment: None,
+            dont_fragment: false,
+            interface: None,
+            length_bytes: None,
+        };
+        format!("{:?}", ask(&mut one.client, &Request::Why(why)))
+    };
+    let (found, explained) = (find(&mut one), why(&mut one));
+    assert!(!found.contains("waits") && explained.contains("verdict: \"outbound\""), "{found} {explained}");
+    let forward = format!(
+        "[[forward]]\nprotocol = \"udp\"\nexternal = \"{}\"\nports = {}\ninside = \"10.0.0.99\"\ninside_port = 9999\n",
+        external.ip(),
+        external.port()
+    );
+    let asked = one.write("next.toml", &format!("{}\n{forward}", one.text));
+    assert_eq!(error(&one.reload(asked)), "");
+    let told = "the port is forwarded to 10.0.0.99:9999, which waits until this mapping ends";
+    assert!(find(&mut one).contains(told), "{}", find(&mut one));
+    let explained = why(&mut one);
+    let waits = explained.contains("ports_exhausted") && explained.contains(&format!("{external}"));
+    assert!(waits && explained.contains("still"), "{explained}");
+    // As `why` says, so it is; and strangers reach nobody else by it for longer than the mapping lasts.
+    one.push(inside);
+    let begin = Instant::now();
+    let exhausted = |one: &Instance| -> u64 {
+        let all = one.running.instance().snapshots().expect("numbers");
+        all.iter().map(|snapshot| snapshot.counters.of(nat::Verdict::PortsExhausted)).sum()
+    };
+    while exhausted(&one) == 0 {
+        assert!(begin.elapsed() < PATIENCE, "it is refused");
+        thread::sleep(Duration::from_millis(2));
+    }
     one.stop();
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::origin::Origin;
 use nat::types::PoolId;
 use nat::types::RealmId;
 use nat::types::WorkerId;
@@ -23,6 +24,10 @@ pub struct Names {
     pub realms: Vec<String>,
     /// Filters, by position; of those that have a name.
     pub filters: BTreeMap<u32, String>,
+    /// Where filters stand in the configuration, by position, so that lines name them as `natrix show rules` does.
+    pub filter_places: Vec<Origin>,
+    /// Files that these places speak of, by number.
+    pub files: Vec<String>,
 }
 
 /// Appends one line, with its end of line. `unix_us` is the event's time.
@@ -96,7 +101,7 @@ pub(crate) fn write_with(
             number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
             address_field(out, b",\"remote_address\":\"", event.remote);
             number_field(out, b",\"remote_port\":", u64::from(event.remote_port));
-            number_field(out, b",\"filter\":", u64::from(event.amount));
+            filter_place(out, event.amount, names);
             name_field(out, b",\"filter_name\":\"", names.filters.get(&event.amount).map(String::as_str));
         }
         EventKind::FilterUntold => number_field(out, b",\"packets\":", u64::from(event.amount)),
@@ -155,6 +160,21 @@ fn protocol(out: &mut Vec<u8>, event: &Event) {
     name_field(out, b",\"protocol\":\"", event.protocol.map(|protocol| protocol.name()));
 }
 
+/// `"3"` for the fourth table, `"web.csv:17"` for a line of a file.
+fn filter_place(out: &mut Vec<u8>, position: u32, names: &Names) {
+    out.extend_from_slice(b",\"filter\":\"");
+    match names.filter_places.get(position as usize) {
+        Some(Origin::Line(file, line)) => {
+            text(out, names.files.get(usize::from(*file)).map_or("", String::as_str));
+            out.push(b':');
+            number(out, u64::from(*line));
+        }
+        Some(Origin::Table(table)) => number(out, u64::from(*table)),
+        None => number(out, u64::from(position)),
+    }
+    out.push(b'"');
+}
+
 fn pool_name(names: &Names, pool: PoolId) -> Option<&str> {
     names.pools.get(pool.index()).map(String::as_str)
 }
@@ -163,7 +183,13 @@ fn pool_name(names: &Names, pool: PoolId) -> Option<&str> {
 fn name_field(out: &mut Vec<u8>, start: &[u8], name: Option<&str>) {
     let Some(name) = name else { return };
     out.extend_from_slice(start);
-    for byte in name.bytes() {
+    text(out, name);
+    out.push(b'"');
+}
+
+/// What stands between quotes.
+fn text(out: &mut Vec<u8>, text: &str) {
+    for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
             0..0x20 => {
@@ -175,7 +201,6 @@ fn name_field(out: &mut Vec<u8>, start: &[u8], name: Option<&str>) {
             _ => out.push(byte),
         }
     }
-    out.push(b'"');
 }
 
 fn number_field(out: &mut Vec<u8>, start: &[u8], value: u64) {
@@ -334,8 +359,22 @@ mod tests {
         assert_eq!((&value["remote_address"], &value["remote_port"]), (&json!("198.51.100.25"), &json!(25)));
         assert_eq!(
             (&value["filter"], &value["filter_name"], &value["cause"]),
-            (&json!(7), &json!("smtp"), &json!("outbound"))
+            (&json!("7"), &json!("smtp"), &json!("outbound"))
         );
+    }
+
+    #[test]
+    fn a_filter_has_the_number_people_know_it_by() {
+        let places = vec![Origin::Line(1, 17), Origin::Table(3)];
+        let files = vec!["rules.csv".to_owned(), "odd \"name\".csv".to_owned()];
+        let names = Names { filter_places: places, files, ..Names::default() };
+        for (position, place) in [(0, "odd \"name\".csv:17"), (1, "3")] {
+            let mut out = Vec::new();
+            let event = Event { amount: position, ..of_mapping(EventKind::FilterPermitted) };
+            write_line(&mut out, WorkerId(0), &event, 1_795_289_400_000_007, &names);
+            let value: Value = serde_json::from_slice(&out).unwrap();
+            assert_eq!(value["filter"], json!(place));
+        }
     }
 
     #[test]

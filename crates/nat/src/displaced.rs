@@ -187,6 +187,9 @@ impl Shared {
             let ends = since.and_then(|since| ends(self.settings(), is_static, since));
             Some(Displaced { is_shut, ends })
         };
+        if let Some(group) = self.balance.find(address, protocol, external.port) {
+            return of(true, true, group.since);
+        }
         if let Some(owner) = self.statics.by_external(address, protocol, external.port) {
             let is_his = owner.key(protocol) == *key;
             return if is_his { None } else { of(true, true, of_static(owner.number)) };
@@ -223,6 +226,17 @@ impl Shared {
     pub(crate) fn displaced_flow(&self, flow: &Flow) -> Option<Displaced> {
         let known = &self.displacements;
         let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
+        if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
+            let since = if flow.era().is_some() {
+                if group.leads_to(external.port, flow.realm(), flow.internal()) {
+                    return None;
+                }
+                group.left(external.port, flow.realm(), flow.internal())
+            } else {
+                group.since
+            };
+            return Some(Displaced { is_shut: true, ends: since.and_then(|since| ends(self.settings(), true, since)) });
+        }
         let place = self.address_index(external.address)?;
         let owner = self.statics.by_external(external.address.to_bits(), protocol, external.port);
         let (is_static, since) = match owner {

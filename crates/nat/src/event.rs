@@ -66,9 +66,9 @@ pub enum EventKind {
     PenaltyEnded,
     /// This worker goes by a new configuration, number `amount`.
     ConfigurationAdopted,
-    /// A filter that logs let something be opened; `amount` is its position.
+    /// A filter that logs let something be opened; `amount` is its position in the settings.
     FilterPermitted,
-    /// A filter that logs denied a packet; `amount` is its position.
+    /// A filter that logs denied a packet; `amount` is its position in the settings.
     FilterDenied,
     /// `amount` decisions of filters that log are in no record, as there were more than the configured rate since the last one
     /// that is.

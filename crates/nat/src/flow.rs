@@ -28,6 +28,7 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::Side;
 
 #[cfg(test)]
 mod tests;
@@ -44,7 +45,7 @@ const PROTOCOL: u8 = 0b0000_0011;
 /// ```text
 ///   internal  address 32 | port 16 | realm 8 | kind 8           as in a mapping; 0 in a free record
 ///   near      address 32 | port 16 | state 8 | stamp 8          the remote endpoint as the inside knows it
-///   life      the target's number 16 | end 48
+///   life      marks 16 | end 48
 /// ```
 #[derive(FromZeros)]
 #[repr(C, align(64))]
@@ -58,7 +59,7 @@ pub(crate) struct Flow {
     far_port: u16,
     created_s: u32,
     pub(crate) tracker: SequenceTracker,
-    /// The shared port's record; in a free record the next free one.
+    /// The shared port's record, or [`ERA`] and the era that a forward to several made it by; in a free record the next free one.
     pub(crate) port: u32,
     /// The subscriber's record.
     pub(crate) subscriber: u32,
@@ -101,14 +102,21 @@ pub(crate) struct NewFlow {
     pub(crate) external: (u32, u16),
     pub(crate) state: TcpState,
     pub(crate) expires: Instant,
-    /// The shared port's record.
+    /// The shared port's record, or [`ERA`] and the era's number.
     pub(crate) port: u32,
+    /// The remote endpoint is another mapping's of this instance.
+    pub(crate) is_hairpin: bool,
     pub(crate) subscriber: u32,
 }
 
 const fn endpoint_word(address: u32, port: u16) -> u64 {
     address as u64 | (port as u64) << 32
 }
+
+/// In `port`: the flow came from outside to a forward with several targets, and shares no port of a pool.
+pub(crate) const ERA: u32 = 1 << 31;
+/// In `life`: the remote endpoint is hairpinned to.
+const HAIRPIN: u64 = 1;
 
 /// Where in `near` the stamp of the filters begins.
 const STAMP_SHIFT: u32 = 56;
@@ -162,6 +170,24 @@ impl Flow {
         (self.external_address, self.external_port)
     }
 
+    /// The era of a forward with several targets that it was made by, if it was.
+    #[inline]
+    pub(crate) fn era(&self) -> Option<u32> {
+        (self.port & ERA != 0).then_some(self.port & !ERA)
+    }
+
+    /// Which side opened it.
+    #[inline]
+    pub(crate) fn opened_from(&self) -> Side {
+        if self.era().is_some() { Side::Outside } else { Side::Inside }
+    }
+
+    /// Whether the remote endpoint is another mapping's of this instance.
+    #[inline]
+    pub(crate) fn is_hairpin(&self) -> bool {
+        self.life & HAIRPIN != 0
+    }
+
     /// Whether the destination is translated too.
     pub(crate) fn is_twice(&self) -> bool {
         self.near() != self.far()
@@ -199,18 +225,18 @@ impl Flow {
         self.near = self.near & !(0xff << STAMP_SHIFT) | u64::from(stamp) << STAMP_SHIFT;
     }
 
-    /// Whether it is the established flow of this inside five-tuple, with this stamp.
+    /// Whether it is the established flow of this inside five-tuple, with this stamp, and leaves by no hairpin.
     #[inline(always)]
     pub(crate) fn is_steady_inside(&self, key: &InsideKey, stamp: u8) -> bool {
         let near = key.near | (TcpState::Established as u64) << 48 | u64::from(stamp) << STAMP_SHIFT;
-        ((self.internal ^ key.internal) | (self.near ^ near)) == 0
+        ((self.internal ^ key.internal) | (self.near ^ near) | self.life & HAIRPIN) == 0
     }
 
-    /// Whether it is the established flow of this outside five-tuple, with this stamp.
+    /// Whether it is the established flow of this outside five-tuple, with this stamp, and comes by no hairpin.
     #[inline(always)]
     pub(crate) fn is_steady_outside(&self, key: &OutsideKey, stamp: u8) -> bool {
         let state = (self.near >> 48) as u16 == TcpState::Established as u16 | u16::from(stamp) << 8;
-        self.is_in_use() && state && self.outside_key() == *key
+        self.is_in_use() && state && !self.is_hairpin() && self.outside_key() == *key
     }
 
     fn inside_key(&self) -> InsideKey {
@@ -357,7 +383,7 @@ impl FlowStore {
         let mut flow = Flow {
             internal: new.internal.word(),
             near: endpoint_word(new.near.0, new.near.1),
-            life: 0,
+            life: if new.is_hairpin { HAIRPIN } else { 0 },
             external_address: new.external.0,
             far_address: new.far.0,
             external_port: new.external.1,

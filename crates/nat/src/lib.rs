@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod balance;
 pub mod blocks;
 pub mod change;
 pub mod class;
@@ -49,6 +50,7 @@ pub mod tables;
 pub mod tcp;
 pub mod time;
 mod timers;
+mod turned_away;
 pub mod types;
 pub mod unsolicited_syn;
 pub mod verdict;

@@ -389,6 +389,11 @@ impl Mapping {
         self.set_session_expires(expires);
     }
 
+    /// Gives the inline session an end before the one it had. What follows for the mapping is the caller's.
+    pub(crate) fn shorten_session(&mut self, expires: Instant) {
+        self.set_session_expires(expires);
+    }
+
     /// [`Mapping::extend_session`] if `extends`. Without a branch on it.
     #[inline(always)]
     pub(crate) fn extend_session_if(&mut self, extends: bool, expires: Instant) {

@@ -24,6 +24,7 @@ use crate::shared::compile_routes;
 use crate::shared_ports::SharedPorts;
 use crate::subscriber::SubscriberStore;
 use crate::table::BucketTable;
+use crate::turned_away::TurnedAway;
 use crate::types::Prefix;
 use crate::types::RealmId;
 use crate::unsolicited_syn::SynStore;
@@ -52,6 +53,7 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
         FragmentTracker::bytes_for(limits, usize::from(mtu_max))
             + SynStore::bytes_for(limits.unsolicited_syns_max)
             + EventLog::bytes()
+            + TurnedAway::BYTES
             + SHARD_REST_BYTES,
     ));
     needs

@@ -28,6 +28,9 @@ pub enum Stage {
     /// A SYN that was held for six seconds, on its way to the worker that owns the external endpoint by now: only that
     /// one knows whether a matching SYN went out. Like `OwnError` it is no packet received, and has no verdict.
     HeldSyn,
+    /// As `Steered`, for a packet from outside to an endpoint that leads to several: [`PacketMeta::turn`] says how many workers
+    /// have seen it.
+    Balanced,
     /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
     HairpinFragment,
 }
@@ -50,6 +53,8 @@ pub struct PacketMeta {
     pub ingress: InterfaceId,
     /// Where it is on its way.
     pub stage: Stage,
+    /// Of a packet to an endpoint that leads to several: stops behind it, on its way to the worker that has its session; 0 for none.
+    pub turn: u8,
     /// Source and destination port of the datagram, for fragments whose ports were found elsewhere.
     pub ports: (u16, u16),
 }

@@ -52,6 +52,11 @@ impl fmt::Debug for KeyedHash {
     }
 }
 
+/// Spreads a word over all 64 bits, alike in every run: for choices that all workers make alike, and that a restart keeps.
+pub(crate) const fn mix(word: u64) -> u64 {
+    scatter(word, 1)
+}
+
 /// One-to-one, and different for each position, so that equal words do not give equal keys.
 const fn scatter(word: u64, position: u64) -> u64 {
     let word = word.wrapping_add(position.wrapping_mul(0x9e37_79b9_7f4a_7c15));

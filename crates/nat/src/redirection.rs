@@ -23,10 +23,10 @@ pub enum Redirection {
     Prefix(Prefix),
 }
 
-/// Where the packets of a rule go instead.
+/// Where the packets of a rule go instead, or those to a forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The address outside, in host bit order.
+    /// The address, in host bit order: outside that of a rule, inside that of a forward.
     pub address: u32,
     /// The port; None leaves it as it is. Means nothing for ICMP.
     pub port: Option<u16>,

@@ -8,6 +8,7 @@ use crate::event::EventSettings;
 use crate::origin::Origins;
 use crate::redirection::Redirection;
 use crate::redirection::RedirectionId;
+use crate::redirection::Target;
 use crate::rules::Match;
 use crate::time::Duration;
 use crate::types::Facing;
@@ -35,6 +36,8 @@ pub struct Settings {
     /// External endpoints that belong to one internal endpoint for ever. None overlaps another on either side, and their external
     /// addresses are those of pools that are not one-to-one.
     pub forwards: Vec<Forward>,
+    /// External endpoints that lead to several internal ones. They overlap no other forward on either side.
+    pub balanced_forwards: Vec<BalancedForward>,
     /// Protocols forwarded untranslated between named prefixes; all other unsupported protocols are dropped.
     pub pass_rules: Vec<PassRule>,
     /// What is done with new flows from inside; the first that matches counts, and without one the subscriber's pool translates.
@@ -78,6 +81,7 @@ impl Default for Settings {
             routes: Vec::new(),
             pools: Vec::new(),
             forwards: Vec::new(),
+            balanced_forwards: Vec::new(),
             pass_rules: Vec::new(),
             rules: Vec::new(),
             filters: Vec::new(),
@@ -288,6 +292,25 @@ pub struct Forward {
     pub inside_port: u16,
     /// Who may send to it.
     pub admission: Admission,
+}
+
+/// A port forward to several inside targets, each remote endpoint to one of them: the ports are never given out to anybody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BalancedForward {
+    /// Realm of the targets.
+    pub realm: RealmId,
+    /// UDP or TCP.
+    pub protocol: Protocol,
+    /// Address of a pool.
+    pub external: Ipv4Addr,
+    /// Its first and last forwarded port.
+    pub ports: (u16, u16),
+    /// Where they lead, by weight; at least one. A target's port is that of the first external one, and the others follow.
+    pub targets: Vec<Target>,
+    /// Who may send to it.
+    pub admission: Admission,
+    /// All sessions of a remote address go to the same target, whatever their ports.
+    pub is_sticky: bool,
 }
 
 /// Who may open a static mapping from outside.

@@ -45,6 +45,7 @@ use crate::subscriber::SubscriberStore;
 use crate::table::BucketTable;
 use crate::time::Instant;
 use crate::timers::Timers;
+use crate::turned_away::TurnedAway;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::unsolicited_syn::SynStore;
@@ -58,6 +59,7 @@ use steady::Tally;
 mod address_choice;
 mod admission;
 mod adopt;
+mod balanced;
 mod block_sweep;
 pub(crate) mod census;
 mod dependent;
@@ -77,6 +79,7 @@ mod penalty;
 mod port_choice;
 mod port_rest;
 mod rules;
+mod shorten;
 mod show;
 mod stamps;
 mod state;
@@ -109,6 +112,8 @@ pub struct Shard {
     /// The external ports they share.
     shared_ports: SharedPorts,
     subscribers: SubscriberStore,
+    /// Those that were refused and have no record.
+    turned_away: TurnedAway,
     fragments: FragmentTracker,
     syns: SynStore,
     held_ports: HeldPorts,
@@ -118,6 +123,7 @@ pub struct Shard {
     events: EventLog,
     counters: Counters,
     sweep: sweep::Sweep,
+    shortening: shorten::Shortening,
     block_sweep: block_sweep::BlockSweep,
     offenders: penalty::Offenders,
     /// The idle times in force.
@@ -207,6 +213,7 @@ impl Shard {
             shared_ports: SharedPorts::new(limits.flows_max, shared.ports.places(), hash)
                 .map_err(memory("shared ports"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
+            turned_away: TurnedAway::new(hash_for(10)),
             fragments: FragmentTracker::new(&limits, timeouts.fragment, usize::from(mtu_max), hash_for(1)),
             syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, hash_for(2)),
             held_ports: HeldPorts::new(limits.held_ports_max).map_err(memory("held ports"))?,
@@ -217,6 +224,7 @@ impl Shard {
             hash,
             counters: Counters::default(),
             sweep: sweep::Sweep::default(),
+            shortening: shorten::Shortening::default(),
             block_sweep: block_sweep::BlockSweep::default(),
             offenders: penalty::Offenders::default(),
             lifetimes: Timers::new(shared.settings()),
@@ -452,7 +460,7 @@ impl Shard {
     fn decide<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], foresight: &Foresight, sink: &mut S) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         match meta.stage {
-            Stage::Received | Stage::Steered => match self.shared.side(meta.ingress) {
+            Stage::Received | Stage::Steered | Stage::Balanced => match self.shared.side(meta.ingress) {
                 Side::Inside => self.leaving(at, bytes, foresight, sink),
                 Side::Outside => self.entering(at, bytes, sink),
             },

@@ -14,6 +14,11 @@ use core::sync::atomic::AtomicU32;
 
 use crate::addresses::Local;
 use crate::addresses::LocalAddresses;
+use crate::balance::Balance;
+use crate::balance::ERAS_MAX;
+use crate::balance::Group;
+use crate::balance::Origin;
+use crate::balance::TooManyEras;
 use crate::blocks::BlockSize;
 use crate::blocks::Lease;
 use crate::class::Classes;
@@ -24,6 +29,7 @@ use crate::displaced::Displacements;
 use crate::mapping::InternalKey;
 use crate::packet::Egress;
 use crate::ports::AddressSpec;
+use crate::ports::PortRange;
 use crate::ports::PortTable;
 use crate::pressure::Pressure;
 use crate::redirection::Redirection;
@@ -70,6 +76,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::view::BalancedView;
 use crate::view::OwnPorts;
 use crate::view::StaticView;
 
@@ -179,6 +186,8 @@ pub struct Shared {
     pub(crate) ports: Arc<PortTable>,
     pub(crate) local: LocalAddresses,
     pub(crate) statics: Statics,
+    /// External endpoints that lead to several inside ones.
+    pub(crate) balance: Balance,
     /// By static, how many mappings it made.
     pub(crate) static_hits: Hits,
     pub(crate) pools: Vec<PoolFacts>,
@@ -232,11 +241,12 @@ impl Shared {
         in_range("mappings_max", u64::from(settings.limits.mappings_max), 1, MappingIndex::COUNT_MAX as u64)?;
         check_ranges(&settings)?;
         let slots = Slots::new(&settings);
-        let specs = slots.specs(&settings);
+        let balance = Balance::new(&settings);
+        let specs = slots.specs(&settings, &balance);
         let ports = PortTable::with_room(&specs, settings.limits.external_addresses_max as usize);
         let ports = ports.map_err(|source| BuildError::Memory { table: "external ports", source })?;
         let ports = Arc::new(if workers == 1 { ports.for_one_worker() } else { ports });
-        Shared::compile(settings, workers, slots, ports, 0, None)
+        Shared::compile(settings, workers, slots, ports, balance, None)
     }
 
     /// Compiles what follows this under other settings, for the same workers and on the same port table. Nothing is changed
@@ -246,7 +256,7 @@ impl Shared {
     /// [`BuildError`] when memory is short, a number is out of range, or the port table has too few places.
     pub fn successor(&self, settings: Settings, now: Instant) -> Result<Shared, BuildError> {
         check_ranges(&settings)?;
-        let slots = self.slots.successor(&self.settings, &settings, &self.ports, now);
+        let slots = self.slots.successor(&self.settings, &settings, &self.ports, &self.balance, now);
         let places = self.ports.places() as u64;
         let slots = slots.map_err(|NoRoom { needed }| BuildError::OutOfRange {
             what: "external addresses, with those that are still in use",
@@ -254,10 +264,16 @@ impl Shared {
             minimum: 0,
             maximum: places,
         })?;
-        let generation = self.generation.wrapping_add(1);
-        let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), generation, Some(self))?;
+        let balance = self.balance.successor(&settings, now).map_err(|TooManyEras| BuildError::OutOfRange {
+            what: "lists of targets that a forward has sessions of",
+            value: ERAS_MAX as u64 + 1,
+            minimum: 0,
+            maximum: ERAS_MAX as u64,
+        })?;
+        let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), balance, Some(self))?;
         next.displacements = Displacements::successor(self, &next, now);
         next.has_deadlines |= next.displacements.have_deadlines(&next.settings);
+        next.has_deadlines |= next.balance.has_past();
         next.rehashes_sessions = self.addresses().any(|(place, _)| {
             let next = next.slot(place).map(|_| next.facts(place));
             next.is_some_and(|next| {
@@ -274,7 +290,7 @@ impl Shared {
         workers: usize,
         slots: Slots,
         ports: Arc<PortTable>,
-        generation: u32,
+        balance: Balance,
         before: Option<&Shared>,
     ) -> Result<Shared, BuildError> {
         let all_pools = || settings.pools.iter().chain(&slots.removed_pools);
@@ -346,7 +362,8 @@ impl Shared {
             local: LocalAddresses::new(&settings.interfaces, &external),
             turns: pools.iter().map(|_| AtomicU32::new(0)).collect(),
             formulas,
-            statics: Statics::new(&settings),
+            statics: Statics::new(&settings, |forward| balance.has_taken(forward)),
+            balance,
             static_hits: Hits::new(workers, static_count(&settings)),
             members,
             pools,
@@ -356,7 +373,7 @@ impl Shared {
             displacements: Displacements::default(),
             position_of,
             rehashes_sessions: false,
-            generation,
+            generation: before.map_or(0, |before| before.generation.wrapping_add(1)),
             slots,
             pool_routes: pool_prefixes.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
             outside_routes: RouteTable::new(&route_lists.outside)?,
@@ -467,7 +484,9 @@ impl Shared {
         let Some(pool) = self.pool(slot.pool) else { return false };
         let is_offered = protocol == Protocol::Icmp && port != 0
             || (pool.port_min..=pool.port_max).contains(&port) && !pool.reserved_ports.contains(&port);
-        pool.one_to_one || is_offered || self.statics.is_forwarded(slot.address.to_bits(), protocol, port)
+        let address = slot.address.to_bits();
+        let is_forwarded = || self.statics.is_forwarded(address, protocol, port);
+        pool.one_to_one || is_offered || is_forwarded() || self.balance.find(address, protocol, port).is_some()
     }
 
     /// Whether an external port is not some other internal endpoint's by the configuration: by a forward, an address of his own,
@@ -481,6 +500,10 @@ impl Shared {
         internal: Endpoint,
     ) -> bool {
         let external = Endpoint { address: self.address(index), port };
+        if self.balance.find(external.address.to_bits(), protocol, port).is_some() {
+            // Its sessions are flows.
+            return false;
+        }
         if let Some(one) = self.static_of_external(external, protocol) {
             return one.realm == realm && one.internal == internal;
         }
@@ -493,7 +516,7 @@ impl Shared {
 
     /// What each external address offers, by place.
     pub(crate) fn specs(&self) -> Vec<AddressSpec> {
-        self.slots.specs(&self.settings)
+        self.slots.specs(&self.settings, &self.balance)
     }
 
     /// Whether sessions are found by another hash than under the snapshot before.
@@ -520,6 +543,21 @@ impl Shared {
     /// External ports one address can give out.
     pub fn ports_available(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         self.ports.available(index, protocol)
+    }
+
+    /// External ports of one address that somebody can get. With blocks and slices query identifiers come out of these, though the
+    /// address offers all of them, and none out of a block without ports.
+    pub fn ports_obtainable(&self, index: AddressIndex, protocol: Protocol) -> u32 {
+        let facts = self.facts(index);
+        let Some(pool) = self.pool(facts.id).filter(|_| protocol == Protocol::Icmp && !facts.gives_single_ports())
+        else {
+            return self.ports_available(index, protocol);
+        };
+        let range = PortRange { address: index, first: pool.port_min, last: pool.port_max };
+        match pool.allocation {
+            Allocation::Blocks(blocks) => self.ports.available_in_blocks(&range, blocks.size, protocol),
+            _ => self.ports.available_within(&range, protocol),
+        }
     }
 
     /// Subscribers paired with one address now.
@@ -734,6 +772,56 @@ impl Shared {
     /// The static forward or one-to-one pool at a place, forwards first; and how many mappings it made.
     pub fn static_at(&self, place: usize) -> Option<(Static<'_>, u64)> {
         Some((static_at(&self.settings, place)?, self.static_hits.of(RuleId(place as u32))))
+    }
+
+    /// No worker goes by `before` any more: what its rules and filters decided while workers went over counts here, too. Looks at every
+    /// rule, so not for a worker to do.
+    pub fn settle_hits(&self, before: &Shared) {
+        self.rules.settle_hits(&before.rules);
+        self.passes.settle_hits(&before.passes);
+        self.filters.settle_hits(&before.filters);
+    }
+
+    /// A session was opened to a target of this group. Of a forward to one inside endpoint that counts as a mapping it made.
+    pub(crate) fn count_lead(&self, worker: WorkerId, group: Option<&Group>) {
+        if let Some(Origin::Forward(position)) = group.and_then(|group| group.origin) {
+            self.static_hits.count(worker, RuleId(position));
+        }
+    }
+
+    /// What an external endpoint leads to, if it leads to several, or did and has sessions left.
+    pub fn balanced(&self, external: Endpoint, protocol: Protocol) -> Option<BalancedView> {
+        let group = self.balance.find(external.address.to_bits(), protocol, external.port)?;
+        let era = group.eras().last()?;
+        let targets = (0..era.targets().len()).filter_map(|position| {
+            let aim = era.aim(position, external.port)?;
+            Some((Endpoint::new(aim.address.into(), aim.port), era.targets()[position].weight))
+        });
+        let targets = if group.current().is_some() { targets.collect() } else { Vec::new() };
+        Some(BalancedView { protocol, realm: era.realm(), external, targets })
+    }
+
+    /// External endpoints that lead to this internal one among others.
+    pub fn balanced_to(&self, realm: RealmId, internal: Endpoint, protocol: Protocol) -> Vec<BalancedView> {
+        let forwards = self.settings.balanced_forwards.iter().filter(|forward| forward.protocol == protocol);
+        let externals = forwards.filter_map(|forward| forward.external_of(realm, internal));
+        externals.filter_map(|external| self.balanced(external, protocol)).collect()
+    }
+
+    /// The workers that may have the session of this remote endpoint with an external one that leads to several, in the order in
+    /// which its packets visit them: the last one is where it would be opened.
+    pub fn balanced_workers(&self, external: Endpoint, protocol: Protocol, remote: Endpoint) -> Vec<WorkerId> {
+        let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) else {
+            return Vec::new();
+        };
+        let far = (remote.address.to_bits(), remote.port);
+        let aims = group.eras().filter_map(|era| era.choose(external.port, far));
+        aims.map(|aim| self.worker_of_subscriber(aim.address)).collect()
+    }
+
+    /// Sessions opened to each target of a forward to several, in the order of the settings.
+    pub fn balanced_hits(&self, position: usize) -> Vec<u64> {
+        self.balance.hits(&self.settings, position)
     }
 
     /// The rules for protocols that are let through, and how often they did.

@@ -7,6 +7,7 @@
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
 
+use crate::balance::Balance;
 use crate::ports::AddressSpec;
 use crate::ports::PortTable;
 use crate::settings::Pool;
@@ -69,6 +70,7 @@ impl Slots {
         before: &Settings,
         settings: &Settings,
         ports: &PortTable,
+        balance: &Balance,
         now: Instant,
     ) -> Result<Slots, NoRoom> {
         let wanted = wanted(settings, now);
@@ -83,7 +85,10 @@ impl Slots {
             };
             next.slots[*place] = Some(Slot { closed: slot.closed.map(since), ..*slot });
         }
-        self.keep_removed(before, settings, ports, now, &mut next);
+        let is_idle = |place: usize, address: Ipv4Addr| {
+            ports.is_idle(AddressIndex(place as u32)) && !balance.concerns(address.to_bits())
+        };
+        self.keep_removed(before, settings, is_idle, now, &mut next);
         let mut free = next.slots.iter().enumerate().filter(|(_, slot)| slot.is_none()).map(|(place, _)| place);
         let free: Vec<usize> = free.by_ref().collect();
         let mut free = free.into_iter();
@@ -98,7 +103,14 @@ impl Slots {
     }
 
     /// Keeps the places of addresses that are no longer wanted, as long as something may be left there.
-    fn keep_removed(&self, before: &Settings, settings: &Settings, ports: &PortTable, now: Instant, next: &mut Slots) {
+    fn keep_removed(
+        &self,
+        before: &Settings,
+        settings: &Settings,
+        is_idle: impl Fn(usize, Ipv4Addr) -> bool,
+        now: Instant,
+        next: &mut Slots,
+    ) {
         for (place, old) in self.slots.iter().enumerate() {
             let Some(old) = old else { continue };
             if next.slots[place].is_some() {
@@ -106,7 +118,7 @@ impl Slots {
             }
             let since = match old.closed {
                 // All workers know that it is closed, so what is empty stays so.
-                Some(Closed { removed: true, .. }) if ports.is_idle(AddressIndex(place as u32)) => continue,
+                Some(Closed { removed: true, .. }) if is_idle(place, old.address) => continue,
                 Some(closed) => closed.since,
                 None => now,
             };
@@ -144,10 +156,14 @@ impl Slots {
     }
 
     /// What each address offers under `settings`, by place.
-    pub(crate) fn specs(&self, settings: &Settings) -> Vec<AddressSpec> {
+    pub(crate) fn specs(&self, settings: &Settings, balance: &Balance) -> Vec<AddressSpec> {
         let mut forwarded: HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]> = HashMap::new();
         for forward in &settings.forwards {
             forwarded.entry(forward.external).or_default()[forward.protocol.index()].push(forward.ports);
+        }
+        // Those that were taken out of the settings among them, while sessions of theirs are left.
+        for (address, protocol, ports) in balance.ports() {
+            forwarded.entry(address.into()).or_default()[protocol.index()].push(ports);
         }
         let spec = |slot: &Option<Slot>| {
             let open = slot.as_ref().filter(|slot| slot.closed.is_none());

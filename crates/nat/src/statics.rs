@@ -87,6 +87,12 @@ impl<T: Copy> Runs<T> {
         (key <= run.last).then(|| (&run.to, key - run.first))
     }
 
+    /// Whether any run has a key between these two, or one of them.
+    pub(crate) fn overlaps(&self, first: u64, last: u64) -> bool {
+        let next = self.0.partition_point(|run| run.last < first);
+        self.0.get(next).is_some_and(|run| run.first <= last)
+    }
+
     /// All of them, in order.
     pub(crate) fn iter(&self) -> core::slice::Iter<'_, Run<T>> {
         self.0.iter()
@@ -127,15 +133,16 @@ fn scatter(address: u32) -> u32 {
 }
 
 impl Statics {
-    /// What the settings say.
-    pub(crate) fn new(settings: &Settings) -> Statics {
-        let forwards = &settings.forwards;
-        let by_external = (0..).zip(forwards).map(|(number, forward)| {
+    /// What the settings say, but for the forwards that `is_taken` names by their position.
+    pub(crate) fn new(settings: &Settings, is_taken: impl Fn(u32) -> bool) -> Statics {
+        let forwards: Vec<(u32, &Forward)> =
+            (0..).zip(&settings.forwards).filter(|(number, _)| !is_taken(*number)).collect();
+        let by_external = forwards.iter().map(|&(number, forward)| {
             let first = external_key(forward.protocol, forward.external.to_bits(), forward.ports.0);
             let to = (forward.realm, forward.inside.to_bits(), forward.inside_port, forward.admission, number);
             Run { first, last: first + forward.span(), to }
         });
-        let by_inside = forwards.iter().map(|forward| {
+        let by_inside = forwards.iter().map(|(_, forward)| {
             let first = inside_key(forward.realm, forward.protocol, forward.inside.to_bits(), forward.inside_port);
             Run { first, last: first + forward.span(), to: (forward.external.to_bits(), forward.ports.0) }
         });
@@ -143,14 +150,14 @@ impl Statics {
         let mut hosts: Vec<(u64, usize)> = forwards
             .iter()
             .enumerate()
-            .map(|(position, forward)| (host_key(forward.realm, forward.inside.to_bits()), position))
+            .map(|(position, (_, forward))| (host_key(forward.realm, forward.inside.to_bits()), position))
             .collect();
         hosts.sort_unstable();
         hosts.dedup_by_key(|host| host.0);
         homes.extend(hosts.iter().map(|(key, position)| Run {
             first: *key,
             last: *key,
-            to: forwards[*position].external.to_bits(),
+            to: forwards[*position].1.external.to_bits(),
         }));
         let (pairs_by_external, pairs_by_inside) = pairs(settings);
         let paired: u64 = pairs_by_inside.iter().map(|run| run.last - run.first + 1).sum();
@@ -286,7 +293,7 @@ pub struct StaticMappings(Statics);
 impl StaticMappings {
     /// Those of these settings. Sorts them.
     pub fn of(settings: &Settings) -> StaticMappings {
-        StaticMappings(Statics::new(settings))
+        StaticMappings(Statics::new(settings, |_| false))
     }
 
     /// The static mapping of an external endpoint: a forward, or a one-to-one address.

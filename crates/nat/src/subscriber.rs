@@ -75,11 +75,13 @@ const OFFENDER: u8 = 1 << 5;
 #[repr(C)]
 pub(crate) struct Account {
     /// What was refused to it since it has been one, by [`Account::CAUSES`].
-    pub(crate) refused: [u32; Account::CAUSES.len()],
+    pub(crate) refused: Refused,
     /// Offences within the time that counts.
     offences: u32,
     /// Of an offender: when its penalty began, in seconds.
     penalty_since_s: u32,
+    /// Of an offender: the address it had in its own pool, by index, plus one; 0: none.
+    home: u32,
     /// Where ports are pledged to it, by index.
     pledged_at: u32,
     /// How many, by protocol.
@@ -113,6 +115,17 @@ impl Micros48 {
     }
 }
 
+/// Refused packets by [`Account::CAUSES`].
+pub(crate) type Refused = [u32; Account::CAUSES.len()];
+
+/// Counts a refusal. False when it is none of [`Account::CAUSES`].
+pub(crate) fn add_refusal(refused: &mut Refused, cause: Verdict) -> bool {
+    let position = Account::CAUSES.iter().position(|known| *known == cause);
+    let Some(count) = position.and_then(|position| refused.get_mut(position)) else { return false };
+    *count = count.saturating_add(1);
+    true
+}
+
 impl Account {
     /// What a subscriber can be refused for, each the verdict of the packet.
     pub(crate) const CAUSES: [Verdict; 6] = [
@@ -126,9 +139,17 @@ impl Account {
 
     /// Takes notice of a refusal.
     pub(crate) fn count(&mut self, cause: Verdict) {
-        if let Some(position) = Account::CAUSES.iter().position(|known| *known == cause) {
-            self.refused[position] = self.refused[position].saturating_add(1);
-        }
+        add_refusal(&mut self.refused, cause);
+    }
+
+    /// The address an offender had before it was sent to another pool.
+    pub(crate) fn home(&self) -> Option<AddressIndex> {
+        self.home.checked_sub(1).map(AddressIndex)
+    }
+
+    /// Remembers it, so that the offender finds back.
+    pub(crate) fn set_home(&mut self, home: Option<AddressIndex>) {
+        self.home = home.map_or(0, |home| home.0.saturating_add(1));
     }
 
     /// Where ports are pledged to it, if any are.

@@ -78,6 +78,16 @@ impl Timers {
         &self.in_force
     }
 
+    /// Whether some destination ports of this protocol have a timer of their own.
+    pub(crate) fn has_own(&self, protocol: Protocol) -> bool {
+        self.own[protocol.index()].is_some()
+    }
+
+    /// Whether other destination ports have timers of their own, or these have others.
+    pub(crate) fn has_other_ports(&self, than: &Timers) -> bool {
+        self.ports != than.ports
+    }
+
     /// The timer of a destination port that has its own. Of several the first in the file.
     #[inline]
     pub(crate) fn own(&self, protocol: Protocol, remote_port: u16) -> Option<Duration> {
@@ -105,6 +115,17 @@ impl Timers {
             Protocol::Udp | Protocol::Icmp => TcpState::Established,
         };
         FirstLife { state, lifetime: self.lifetime(protocol, state, own), has_own_timer: own.is_some() }
+    }
+
+    /// The same of a session that came from outside to one of several targets. It is unanswered until the target answers, as
+    /// UDP from whoever it may be takes memory here.
+    pub(crate) fn first_of_target(&self, protocol: Protocol) -> FirstLife {
+        let first = self.first(protocol, 0, Side::Outside);
+        if protocol != Protocol::Udp || !self.has_two_states {
+            return first;
+        }
+        let state = TcpState::UNANSWERED;
+        FirstLife { state, lifetime: self.lifetime(protocol, state, None), has_own_timer: false }
     }
 
     /// How long after its last packet a session in `state` ends. `own` is the timer of its destination port.

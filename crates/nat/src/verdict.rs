@@ -152,6 +152,8 @@ pub struct Counters {
     pub penalties_begun: u64,
     /// Subscribers released from one.
     pub penalties_ended: u64,
+    /// Refusals of subscribers without a mapping that are no more in the list of subscribers: others needed the place.
+    pub refusals_unlisted: u64,
     /// Sessions created.
     pub sessions_created: u64,
     /// Sessions removed.
@@ -191,6 +193,7 @@ impl Default for Counters {
             blocks_returned: 0,
             penalties_begun: 0,
             penalties_ended: 0,
+            refusals_unlisted: 0,
             sessions_created: 0,
             sessions_removed: 0,
             tcp_resets_ignored: 0,

@@ -98,6 +98,8 @@ pub struct SubscriberView {
     pub refused: [u32; SubscriberView::CAUSES.len()],
     /// Its new mappings come from its class's penalty pool.
     pub is_offender: bool,
+    /// It has nothing, and is shown because it was refused something within the last hour.
+    pub is_turned_away: bool,
 }
 
 impl SubscriberView {
@@ -131,6 +133,19 @@ pub struct StaticView {
     pub external: Endpoint,
     /// Whether the whole address is given, not only some ports.
     pub one_to_one: bool,
+}
+
+/// An external endpoint that leads to several internal ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BalancedView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm of the targets.
+    pub realm: RealmId,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Internal endpoints with their weights; none when the forward is gone and only sessions are left of it.
+    pub targets: Vec<(Endpoint, u32)>,
 }
 
 /// Which mappings or sessions to show; None matches all.
@@ -221,6 +236,17 @@ pub enum Step {
         external: Endpoint,
         /// Whether the whole address is given, not only this port.
         one_to_one: bool,
+    },
+    /// The external endpoint leads to several internal ones; the remote endpoint belongs to this one.
+    Target {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// The target's weight.
+        weight: u32,
+        /// The weights of all targets together.
+        total: u64,
     },
     /// Somebody else has this external endpoint still, from before the configuration gave it away.
     PortAwaited(Endpoint),

@@ -13,6 +13,7 @@
 #include <rte_mbuf.h>
 #include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
+#include <rte_version.h>
 
 #define POOL_NAME "natrix"
 /* Ethernet header and checksum, as rte_ethdev counts them. */
@@ -44,6 +45,11 @@ int natrix_eal_init(int argc, char **argv)
 const char *natrix_error_text(int error)
 {
     return rte_strerror(error < 0 ? -error : error);
+}
+
+const char *natrix_version(void)
+{
+    return rte_version();
 }
 
 int natrix_find_port(const char *device, uint16_t *port)

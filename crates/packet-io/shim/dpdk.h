@@ -22,6 +22,7 @@ struct natrix_port_statistics {
 
 int natrix_eal_init(int argc, char **argv);
 const char *natrix_error_text(int error);
+const char *natrix_version(void);
 int natrix_find_port(const char *device, uint16_t *port);
 int natrix_port_info(uint16_t port, struct natrix_port_info *info);
 struct rte_mempool *natrix_pool_create(uint32_t buffers, uint16_t data_room);

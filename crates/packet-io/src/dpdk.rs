@@ -279,6 +279,11 @@ pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
     Ok((0..settings.workers).map(io).collect())
 }
 
+/// Name and release of the DPDK that this program runs with.
+pub fn version() -> String {
+    ffi::version()
+}
+
 /// To be called first on each worker's thread: gives it a cache of buffers of its own, until the thread ends.
 pub fn register_thread() {
     REGISTRATION.with(|_| ());

@@ -252,6 +252,7 @@ impl Bed {
             self.machine.adopt(*worker, self.now, &before, &next);
             meanwhile(self);
         }
+        next.settle_hits(&before);
         self.settings = settings;
         for reshape in &reshapes {
             next.offer(reshape);
@@ -533,16 +534,28 @@ impl Bed {
         found
     }
 
-    /// All subscribers.
+    /// All subscribers that have something.
     pub fn subscribers(&self) -> Vec<SubscriberView> {
+        let (known, _) = self.subscribers_and_turned_away();
+        known
+    }
+
+    /// The subscribers that were refused and have nothing.
+    pub fn turned_away(&self) -> Vec<SubscriberView> {
+        let (_, turned_away) = self.subscribers_and_turned_away();
+        turned_away
+    }
+
+    fn subscribers_and_turned_away(&self) -> (Vec<SubscriberView>, Vec<SubscriberView>) {
         let mut found = Vec::new();
         for shard in self.machine.shards() {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
-                cursor = shard.subscribers_page(from, usize::MAX, usize::MAX, &Filter::default(), &mut found);
+                let filter = Filter::default();
+                cursor = shard.subscribers_page(self.now, from, usize::MAX, usize::MAX, &filter, &mut found);
             }
         }
-        found
+        found.into_iter().partition(|view| !view.is_turned_away)
     }
 
     /// The live mapping of an internal endpoint.
@@ -694,6 +707,7 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
         (&mut total.blocks_returned, one.blocks_returned),
         (&mut total.penalties_begun, one.penalties_begun),
         (&mut total.penalties_ended, one.penalties_ended),
+        (&mut total.refusals_unlisted, one.refusals_unlisted),
         (&mut total.flows_created, one.flows_created),
         (&mut total.flows_removed, one.flows_removed),
         (&mut total.sessions_created, one.sessions_created),

@@ -395,6 +395,28 @@ fn shared_ports_leave_the_blocks_of_a_pool_to_its_subscribers() {
 }
 
 #[test]
+fn where_all_blocks_are_leased_web_goes_out_from_the_subscribers_own() {
+    // Two blocks, each with an owner, and none to share ports from.
+    let mut settings = web().addresses(&POOL[..1]).ports(1_024, 1_024 + 2 * 64 - 1);
+    settings.pools[0].allocation = Allocation::Blocks(Blocks { per_subscriber_max: 1, ..blocks_of(64) });
+    for mut bed in beds(&settings) {
+        let owners = [1, 2].map(|n| Ipv4Addr::from_bits(0x6440_0200 + n));
+        let blocks = owners.map(|owner| bed.open_udp(at(owner, 5_000), at(E1, 9_999)).port() / 64);
+        for (owner, block) in owners.into_iter().zip(blocks) {
+            let internal = at(owner, 6_000);
+            let external = bed.open_udp(internal, server(1));
+            assert_eq!(external.port() / 64, block);
+            assert_eq!(bed.open_udp(internal, server(2)), external, "a mapping as ever");
+        }
+        assert_eq!((flows(&bed), bed.mappings().len()), (0, 4));
+        // Who has no block gets nothing.
+        bed.inside(&build::udp(at(I1, 6_000), server(1)).build());
+        assert!(bed.take_outside().is_empty());
+        bed.run_out();
+    }
+}
+
+#[test]
 fn where_ports_are_somebodys_by_a_formula_none_is_shared() {
     let mut settings = web();
     settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 26)];

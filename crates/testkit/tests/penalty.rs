@@ -229,6 +229,56 @@ fn blocks_of_the_own_pool_are_no_blocks_of_the_penalty_pool() {
 }
 
 #[test]
+fn who_is_released_has_the_address_back_that_its_sessions_are_on() {
+    covers!("6888-REQ-2");
+    for in_blocks in [false, true] {
+        let mut settings = with_penalty();
+        settings.pools[0].addresses = (1..=16).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect();
+        if in_blocks {
+            let size = BlockSize::of_ports(64).expect("a size");
+            settings.pools[0].allocation =
+                Allocation::Blocks(Blocks { size, per_subscriber_max: 8, idle: Duration::from_secs(5) });
+        }
+        let mut bed = Bed::new(settings.clone()).workers(3);
+        let subscribers: Vec<Ipv4Addr> = (10..22).map(|last| Ipv4Addr::new(100, 64, 0, last)).collect();
+        let mut homes = Vec::new();
+        for subscriber in &subscribers {
+            // A connection that outlives the penalty.
+            let client = SocketAddrV4::new(*subscriber, 9_000);
+            let external = bed.open_tcp(client, FAR);
+            let answer = build::tcp(FAR, external, Flags::SYN.union(Flags::ACK)).sequence(5_000).acknowledgment(1_001);
+            bed.outside(&answer.build());
+            bed.inside(&build::tcp(client, FAR, Flags::ACK).sequence(1_001).acknowledgment(5_001).build());
+            bed.take_inside();
+            bed.take_outside();
+            assert_eq!(offend(&mut bed, *subscriber), *external.ip());
+            homes.push(*external.ip());
+            assert!(PENALTY_POOL.contains(&open_tcp(&mut bed, *subscriber, 30_000).expect("a port")));
+        }
+        bed.advance_secs(700);
+        for (subscriber, home) in subscribers.iter().zip(&homes) {
+            assert_eq!(open_tcp(&mut bed, *subscriber, 30_001), Some(*home), "{subscriber} has one address again");
+            assert_eq!(view(&bed, *subscriber).external_address, Some(*home));
+        }
+        // An address that takes nobody new is no way back.
+        offend_again(&mut bed, subscribers[0]);
+        settings.pools[0].draining_addresses = vec![homes[0]];
+        bed.reload(settings);
+        bed.advance_secs(700);
+        let other = open_tcp(&mut bed, subscribers[0], 30_003).expect("a port");
+        assert!(other != homes[0] && !PENALTY_POOL.contains(&other), "{other}");
+        bed.check_books();
+    }
+}
+
+/// Makes an offender of a subscriber whose mappings have run out.
+fn offend_again(bed: &mut Bed, subscriber: Ipv4Addr) {
+    let own = offend(bed, subscriber);
+    assert!(!PENALTY_POOL.contains(&own));
+    assert!(PENALTY_POOL.contains(&open_tcp(bed, subscriber, 30_002).expect("a port")));
+}
+
+#[test]
 fn a_reload_that_knows_no_penalty_ends_it() {
     let mut bed = Bed::new(with_penalty()).workers(2).record_events(1_000);
     offend(&mut bed, I1);

@@ -80,6 +80,61 @@ fn the_mapping_above_the_quota_is_refused_and_all_others_go_on() {
 }
 
 #[test]
+fn who_gets_nothing_at_all_is_counted_and_shown() {
+    covers!("6888-REQ-4");
+    for workers in [1, 3] {
+        let mut settings = limited(SubscriberLimits::default());
+        settings.classes =
+            vec![class("none", I2.octets(), 32, SubscriberLimits { ports_max: [0; 3], ..SubscriberLimits::default() })];
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        assert_eq!(opened(&mut bed, Protocol::Udp, I1, 2), 2);
+        assert_eq!(opened(&mut bed, Protocol::Udp, I2, 5), 0);
+        let [none] = bed.turned_away()[..] else { panic!("{:?}", bed.turned_away()) };
+        assert_eq!((none.address, none.refused, none.mappings), (I2, [5, 0, 0, 0, 0, 0], [0; 3]));
+        assert_eq!((none.class, none.external_address, none.sessions), (1, None, 0));
+        assert_eq!(bed.subscribers().len(), 1, "it is none of those that have something");
+        // With its first mapping it is, and what was refused before is not forgotten.
+        settings.classes.clear();
+        bed.reload(settings);
+        assert_eq!(opened(&mut bed, Protocol::Udp, I2, 1), 1);
+        assert!(bed.turned_away().is_empty());
+        assert_eq!(view(&bed, I2).refused, [5, 0, 0, 0, 0, 0]);
+        // And when it has nothing any more, it is shown for an hour after its last refusal.
+        bed.advance_secs(1_000);
+        assert_eq!(bed.turned_away().len(), 1);
+        bed.advance_secs(2_700);
+        assert!(bed.turned_away().is_empty());
+        bed.check_books();
+    }
+}
+
+#[test]
+fn every_refusal_is_some_subscribers_or_counted_as_listed_no_more() {
+    covers!("6888-REQ-4");
+    let mut settings = limited(SubscriberLimits { ports_max: [0; 3], ..SubscriberLimits::default() });
+    settings.classes =
+        vec![class("some", I1.octets(), 32, SubscriberLimits { ports_max: [3; 3], ..Default::default() })];
+    let mut bed = Bed::new(settings).workers(3);
+    assert_eq!(opened(&mut bed, Protocol::Udp, I1, 10), 3);
+    let refused = |bed: &Bed| {
+        let shown = bed.subscribers().into_iter().chain(bed.turned_away());
+        shown.flat_map(|view| view.refused).map(u64::from).sum::<u64>()
+    };
+    // Sources as many as there are: the list is bounded, and nothing is lost.
+    for number in 0..10_000_u32 {
+        let source = SocketAddrV4::new(Ipv4Addr::from_bits(u32::from(I1) & !0xffff | number), 5_000);
+        if *source.ip() != I1 {
+            bed.inside(&build::udp(source, E1_HTTP).payload_length(10).build());
+        }
+    }
+    let counters = bed.counters();
+    assert!(counters.refusals_unlisted > 0 && bed.turned_away().len() <= 3 * 1_024);
+    let counted: u64 = SubscriberView::CAUSES.iter().map(|cause| bed.count(*cause)).sum();
+    assert!(counted > 9_000, "{counted} refused");
+    assert_eq!(refused(&bed) + counters.refusals_unlisted, counted);
+}
+
+#[test]
 fn a_port_that_comes_back_may_be_had_again() {
     covers!("6888-REQ-4");
     let limits = SubscriberLimits { ports_max: [5, 5, 5], ..SubscriberLimits::default() };

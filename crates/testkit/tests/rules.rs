@@ -459,6 +459,46 @@ fn hits_outlive_reloads_as_long_as_their_rule_stands_somewhere() {
 }
 
 #[test]
+fn what_rules_decide_while_workers_go_over_is_counted() {
+    let ssh = Match { protocol: Some(6), destination_ports: PortRange::one(22), ..Match::ALL };
+    let netbios = FilterRule {
+        matches: Match { protocol: Some(17), destination_ports: PortRange::one(137), ..Match::ALL },
+        action: FilterAction::Deny,
+        out: true,
+        back: false,
+        log: false,
+    };
+    let other = FilterRule { action: FilterAction::Permit, ..netbios };
+    let mut settings = two_pools().rule(ssh, RuleAction::Drop);
+    settings.filters = vec![netbios];
+    let mut bed = Bed::new(settings.clone()).workers(3).steering(Steering::Random);
+    let (mut port, mut sent) = (1_000, 0);
+    for round in 0..4_u32 {
+        // The rule and the filter that count are the last ones, and others come and go before them.
+        settings.rules.truncate(0);
+        settings.rules.extend(
+            (0..round % 3)
+                .map(|n| nat::settings::Rule { matches: to((0x2d00_0000 + n).into()), action: RuleAction::Drop }),
+        );
+        settings.rules.push(nat::settings::Rule { matches: ssh, action: RuleAction::Drop });
+        settings.filters = if round % 2 == 0 { vec![other, netbios] } else { vec![netbios] };
+        settings.filters[0].matches.destination_ports = PortRange::one(if round % 2 == 0 { 139 } else { 137 });
+        let result = bed.reload_while(settings.clone(), &[2, 0, 1], |bed| {
+            for _ in 0..7 {
+                (port, sent) = (port + 1, sent + 1);
+                bed.inside(&build::tcp(at(I2, port), at(E1, 22), Flags::SYN).build());
+                bed.inside(&build::udp(at(I3, port), at(E1, 137)).build());
+            }
+        });
+        result.expect("the settings can follow those before");
+        let filters = bed.shared().filters();
+        assert_eq!(hits(&bed).last(), Some(&sent), "round {round}");
+        assert_eq!(filters.at(filters.len() - 1).map(|(_, hits)| hits), Some(sent), "round {round}");
+    }
+    assert!(sent >= 4 * 3 * 7, "{sent} packets between the adoptions");
+}
+
+#[test]
 fn who_is_refused_by_the_pool_of_a_rule_is_told_so_and_counts_as_a_hit() {
     let mut settings = two_pools().rule(from(I1), by_pool(1)).rule(from(I2), by_pool(2));
     settings.pools[1].name = "narrow".into();

@@ -1,4 +1,6 @@
 use super::*;
+use crate::keys::Kind;
+use crate::keys::live::Effect;
 
 const BEFORE: &str = r#"
 [[interface]]
@@ -64,14 +66,9 @@ fn pools_come_and_go_and_interfaces_need_a_restart() {
     let found = found(&after);
     let objects: Vec<(&str, bool)> =
         found.iter().map(|change| (change.object.as_str(), change.restart.is_some())).collect();
-    assert_eq!(objects, [("interface \"lan\"", true), ("pool \"a\"", false), ("pool \"b\"", false)]);
+    assert_eq!(objects, [("interface \"lan\".addresses", true), ("pool \"a\"", false), ("pool \"b\"", false)]);
     assert!(found[1].after.is_none() && found[2].before.is_none());
 }
-
-/// Keys that only a start can bring about: all of some tables, and these.
-const RESTART: [&str; 3] = ["interface", "workers", "dpdk"];
-const RESTART_KEYS: [(&str, &str); 4] =
-    [("control", "socket"), ("control", "mode"), ("log", "level"), ("log", "queue")];
 
 /// Each key of the manual, left out of a file that has all of them: what differs is named, and is live or not as the manual
 /// says.
@@ -100,10 +97,7 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
             told += 1;
             // Of keys without a line of their own the object is named at least.
             assert!(found.iter().all(|change| change.object != "*"), "{name}: {found:?}");
-            let needs_restart = RESTART.contains(&section.name)
-                || section.name == "tables"
-                || RESTART_KEYS.contains(&(section.name, key.name))
-                || (section.name, key.name) == ("log", "events");
+            let needs_restart = Effect::of(section.name, key.name) != Effect::Live;
             assert_eq!(found.iter().any(|change| change.restart.is_some()), needs_restart, "{name}: {found:?}");
         }
     }
@@ -119,4 +113,67 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
         "log.sync",
     ];
     assert_eq!(silent, idle);
+}
+
+/// Other values of a key, as they stand in the file. Not all are right everywhere.
+fn variants(kind: Kind) -> Vec<String> {
+    match kind {
+        Kind::Integer { min, max, .. } => {
+            vec![min.to_string(), (min + 1).to_string(), (min + 64).to_string(), max.to_string()]
+        }
+        Kind::Duration { .. } => ["250 ms", "1 s", "3 min", "2 h"].map(|time| format!("\"{time}\"")).to_vec(),
+        Kind::Size { .. } => ["64 KiB", "2 MiB", "300 MiB", "3 GiB"].map(|size| format!("\"{size}\"")).to_vec(),
+        Kind::Rate { .. } => ["1/s", "77/s", "3 k/s"].map(|rate| format!("\"{rate}\"")).to_vec(),
+        Kind::Boolean => vec!["true".to_owned(), "false".to_owned()],
+        Kind::Choice(words) => words.iter().map(|word| format!("\"{word}\"")).collect(),
+        Kind::Text(_) => {
+            let texts =
+                ["red", "blue", "main", "net_tap7", "0000:3b:00.0", "2000-2063", "10.0.0.0/28", "192.0.2.7", "0640"];
+            texts.iter().map(|text| format!("\"{text}\"")).collect()
+        }
+        Kind::List(_) => {
+            let lists = ["[]", "[3, 1]", "[\"10.0.0.0/28\"]", "[\"203.0.113.33\"]", "[\"red\"]", "[\"tcp-closed\"]"];
+            lists.map(str::to_owned).to_vec()
+        }
+        Kind::Mixed(_) => ["80", "\"tcp\"", "\"80-90\"", "{ udp = 7 }"].map(str::to_owned).to_vec(),
+    }
+}
+
+/// The texts of a plan are read by people who know the file and not the program: whatever a key is changed from and to.
+#[test]
+fn no_value_is_shown_as_the_program_sees_it() {
+    let all = include_str!("../../tests/every_key.toml");
+    let before = config(all);
+    let mut told = 0;
+    for section in crate::keys::SECTIONS {
+        for key in section.keys {
+            let removed = core::iter::once(None);
+            for variant in removed.chain(variants(key.kind).into_iter().map(Some)) {
+                let mut document: toml_edit::DocumentMut = all.parse().expect("TOML");
+                let item = document.get_mut(section.name).expect("every table is there");
+                let value = variant.as_ref().map(|text| text.parse::<toml_edit::Value>().expect("a value"));
+                let change = |table: &mut dyn toml_edit::TableLike| match &value {
+                    Some(value) if table.contains_key(key.name) => {
+                        table.insert(key.name, toml_edit::value(value.clone()));
+                    }
+                    Some(_) => {}
+                    None => drop(table.remove(key.name)),
+                };
+                if let Some(tables) = item.as_array_of_tables_mut() {
+                    tables.iter_mut().for_each(|table| change(table));
+                } else if let Some(table) = item.as_table_like_mut() {
+                    change(table);
+                }
+                let Ok(after) = crate::parse(&document.to_string(), "natrix.toml") else { continue };
+                for change in changes(&before, &after).into_iter().chain(changes(&after, &before)) {
+                    for text in [&change.before, &change.after].into_iter().flatten() {
+                        let is_odd = ["{", "}", "Some(", "None", "(", "::"].iter().any(|odd| text.contains(odd));
+                        assert!(!is_odd && !text.is_empty(), "{}.{}: {change:?}", section.name, key.name);
+                        told += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(told > 400, "{told} values are shown");
 }

@@ -12,6 +12,7 @@ use nat::settings::Pooling;
 use nat::types::Prefix;
 
 use crate::draft::pool::PoolDraft;
+use crate::report::Placed;
 use crate::report::Report;
 
 /// Checks one pool with the addresses it has, of an instance with so many VRFs.
@@ -19,7 +20,10 @@ pub(crate) fn check(pool: &PoolDraft, addresses: &[Ipv4Addr], vrfs: usize, repor
     let Some(ports) = &pool.ports else { return };
     match pool.allocation.value {
         None | Some(Allocation::Ports) => {}
-        Some(Allocation::Blocks(blocks)) => divides(pool, blocks.size, &ports.value, report),
+        Some(Allocation::Blocks(blocks)) => {
+            divides(pool, blocks.size, &ports.value, report);
+            blocks_keep_their_ports(pool, blocks.size, &ports.value, report);
+        }
         Some(Allocation::Deterministic { dynamic_slices, overflow }) => {
             one_subscriber_each(pool, vrfs, report);
             if !addresses.is_empty() {
@@ -44,6 +48,39 @@ fn divides(pool: &PoolDraft, size: BlockSize, ports: &RangeInclusive<u16>, repor
         "write smaller blocks, or a range that has room for one".to_owned()
     };
     report.fault(&pool.allocation.block_size, "does not divide the ports of the pool", over, remedy);
+}
+
+/// Who leases a block that is reserved for the most part has paid a block of his few for hardly a port. One that is reserved as a
+/// whole is never leased.
+fn blocks_keep_their_ports(pool: &PoolDraft, size: BlockSize, ports: &RangeInclusive<u16>, report: &mut Report) {
+    let Some(reserved) = pool.reserved_ports.first() else { return };
+    let is_reserved = marked(&pool.reserved_ports);
+    let size = size.ports() as usize;
+    let (first, end) = (usize::from(*ports.start()).next_multiple_of(size), usize::from(*ports.end()) + 1);
+    let usable = |block: &usize| is_reserved[*block..block + size].iter().filter(|port| !**port).count();
+    let blocks = (first..).step_by(size).take_while(|block| block + size <= end);
+    let short: Vec<(usize, usize)> = blocks.map(|block| (block, usable(&block))).collect();
+    let short: Vec<&(usize, usize)> = short.iter().filter(|(_, usable)| (1..size / 2).contains(usable)).collect();
+    let Some((block, usable)) = short.first() else { return };
+    report.fault(
+        &reserved.place,
+        "leaves port blocks with less than half of their ports",
+        format!(
+            "{} {} on each address, the first with {usable} of {size} ports",
+            short.len(),
+            if short.len() == 1 { "block" } else { "blocks" }
+        ),
+        format!("reserve {block}-{} as a whole, which nobody is given then, or less of it", block + size - 1),
+    );
+}
+
+/// By port: whether one of the ranges has it.
+fn marked(ranges: &[Placed<RangeInclusive<u16>>]) -> Vec<bool> {
+    let mut marked = vec![false; 1 << 16];
+    for range in ranges {
+        range.value.clone().for_each(|port| marked[usize::from(port)] = true);
+    }
+    marked
 }
 
 /// The formula knows inside addresses, and of each only one.
@@ -106,6 +143,7 @@ fn works_out(
                 let remedy = "write smaller blocks, more dynamic_slices, or blocks_per_subscriber = 0 for none";
                 report.fault(place, problem, format!("ports {low}-{high}"), remedy);
             }
+            blocks_keep_their_ports(pool, overflow.size, &(low..=high), report);
         }
     }
 }
@@ -113,10 +151,7 @@ fn works_out(
 /// Reserved ports may lie in slices, but must leave each of them some: who has that slice would never get a port.
 fn every_slice_has_ports(pool: &PoolDraft, formula: &Formula, port_min: u16, report: &mut Report) {
     let Some(reserved) = pool.reserved_ports.first() else { return };
-    let mut is_reserved = vec![false; 1 << 16];
-    for range in &pool.reserved_ports {
-        range.value.clone().for_each(|port| is_reserved[usize::from(port)] = true);
-    }
+    let is_reserved = marked(&pool.reserved_ports);
     let slice = |number: u32| {
         let first = usize::from(port_min) + (number * formula.slice_ports()) as usize;
         first..first + formula.slice_ports() as usize

@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
 use std::collections::HashMap;
+use std::collections::HashSet;
 
 use nat::Protocol;
 use nat::settings::Allocation;
@@ -11,6 +12,7 @@ use nat::types::Side;
 use crate::check::Reach;
 use crate::check::interfaces::vrf_names;
 use crate::draft::Draft;
+use crate::draft::forward::End;
 use crate::draft::forward::ForwardDraft;
 use crate::draft::interface::VRF_DEFAULT;
 use crate::draft::pool::PoolDraft;
@@ -39,6 +41,11 @@ pub(crate) fn check(
     let mut pool_of: HashMap<Ipv4Addr, &PoolDraft> = HashMap::new();
     for (pool, addresses) in draft.pools.iter().zip(addresses) {
         pool_of.extend(addresses.iter().map(|address| (*address, pool)));
+    }
+    let several = draft.forwards.iter().find(|forward| forward.targets.is_some());
+    if let Some(forward) = several.filter(|_| draft.singles.limits.flows_max == 0) {
+        let remedy = "write tables.flows, such as 500000: how many connections the targets may have at the same time";
+        report.fault(&forward.place, "makes flows, and there is room for none", "tables.flows = 0", remedy);
     }
     let (mut outside, mut inside): (Taken<'_>, Taken<'_>) = (HashMap::new(), HashMap::new());
     for forward in &draft.forwards {
@@ -125,24 +132,48 @@ fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network
         report.fault(&written.place, "is the VRF of no interface", quoted(&written.value), remedy);
         return;
     }
-    if let (Some(ports), None) = (&forward.ports, forward.inside_ports()) {
-        let first = forward.inside_port.as_ref().map_or(0, |first| first.value);
+    let ends = forward.ends();
+    let is_inside = forward.targets.is_none();
+    if let (true, true, Some(ports), None) = (is_inside, ends.is_empty(), &forward.ports, forward.inside_ports()) {
+        // The address is faulty, and that has been told.
         let place = forward.inside_port.as_ref().map_or(&ports.place, |first| &first.place);
-        let count = ports.value.end() - ports.value.start();
-        let problem = format!("leads {} ports beyond 65535", u64::from(count) + 1);
-        let remedy = format!("write {} or less", 65_535 - count);
-        report.fault(place, problem, first.to_string(), remedy);
+        too_many_ports(&ports.value, forward.inside_port.as_ref().map_or(0, |first| first.value), place, report);
     }
-    let Some(inside) = &forward.inside else { return };
-    let address = inside.value;
+    let mut seen = HashSet::new();
+    for end in &ends {
+        if !seen.insert((end.address, end.first)) {
+            let remedy = "write it once, with a weight if it is to get more";
+            report.fault(&end.place, "is there twice", shown(end), remedy);
+            continue;
+        }
+        if let (Some(ports), None) = (&forward.ports, &end.ports) {
+            let place = if end.first.is_some() { &end.port_place } else { &ports.place };
+            too_many_ports(&ports.value, u64::from(end.first.unwrap_or(0)), place, report);
+        }
+        one_end(end, vrf, draft, reaches, is_network_clean, report);
+    }
+}
+
+fn shown(end: &End) -> String {
+    match end.first {
+        Some(port) => format!("{}:{port}", end.address),
+        None => end.address.to_string(),
+    }
+}
+
+fn too_many_ports(ports: &RangeInclusive<u16>, first: u64, place: &Place, report: &mut Report) {
+    let count = ports.end() - ports.start();
+    let problem = format!("leads {} ports beyond 65535", u64::from(count) + 1);
+    let remedy = format!("write {} or less", 65_535 - count);
+    report.fault(place, problem, first.to_string(), remedy);
+}
+
+/// An inside address that a forward leads to: a subscriber that can be reached.
+fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
+    let address = end.address;
     let own = draft.interfaces.iter().filter(|interface| interface.side == Some(Side::Inside));
     if own.flat_map(|interface| &interface.addresses).any(|own| own.value.address == address) {
-        report.fault(
-            &inside.place,
-            "is Natrix's own address",
-            address.to_string(),
-            "write the address of a subscriber",
-        );
+        report.fault(&end.place, "is Natrix's own address", address.to_string(), "write the address of a subscriber");
         return;
     }
     // As the engine finds it: the longest prefix.
@@ -156,18 +187,18 @@ fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network
         None if draft.pools.is_empty() => {}
         None => {
             let remedy = "add its prefix to the subscribers of a pool";
-            report.fault(&inside.place, "is served by no pool", address.to_string(), remedy);
+            report.fault(&end.place, "is served by no pool", address.to_string(), remedy);
         }
         Some((_, pool)) if pool.one_to_one.is_some() => {
             let problem = format!("has an address of its own in the one-to-one pool \"{}\"", pool.label());
-            report.fault(&inside.place, problem, address.to_string(), "remove the forward");
+            report.fault(&end.place, problem, address.to_string(), "remove the forward");
         }
         Some(_) => {
             let is_there = |reach: &Reach| reach.side == Side::Inside && reach.prefix.contains(address);
             if is_network_clean && !reaches.iter().any(is_there) {
                 let remedy = "add an inside [[route]] or interface that leads there";
                 let problem = "can not be reached by any inside interface or route";
-                report.fault(&inside.place, problem, address.to_string(), remedy);
+                report.fault(&end.place, problem, address.to_string(), remedy);
             }
         }
     }
@@ -176,28 +207,39 @@ fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network
 /// No endpoint of either side twice.
 fn once<'d>(forward: &'d ForwardDraft, outside: &mut Taken<'d>, inside: &mut Taken<'d>, report: &mut Report) {
     let vrf = forward.vrf.as_ref().map_or(VRF_DEFAULT, |vrf| vrf.value.as_str());
-    let ends = [
-        (
-            outside,
-            forward.external.as_ref(),
-            forward.ports.as_ref().map(|ports| ports.value.clone()),
-            String::new(),
-            "external",
-        ),
-        (inside, forward.inside.as_ref(), forward.inside_ports(), vrf.to_owned(), "internal"),
-    ];
-    for (taken, address, ports, vrf, side) in ends {
-        let (Some(address), Some(ports)) = (address, ports) else { continue };
+    let ports = forward.ports.as_ref().map(|ports| ports.value.clone());
+    let external = forward.external.as_ref().map(|external| external.value).zip(ports);
+    let mut seen = HashSet::new();
+    let ends = forward.ends().into_iter().filter(|end| seen.insert((end.address, end.first)));
+    let internal: Vec<_> = ends.filter_map(|end| Some((end.address, end.ports?))).collect();
+    claim(forward, external.as_slice(), outside, "", "external", report);
+    claim(forward, &internal, inside, vrf, "internal", report);
+}
+
+/// Takes ports of addresses for a forward, which no other one may have.
+fn claim<'d>(
+    forward: &'d ForwardDraft,
+    ends: &[(Ipv4Addr, RangeInclusive<u16>)],
+    taken: &mut Taken<'d>,
+    vrf: &str,
+    side: &str,
+    report: &mut Report,
+) {
+    for (address, ports) in ends {
         for protocol in forward.protocols {
-            let known = taken.entry((*protocol, vrf.clone(), address.value)).or_default();
+            let known = taken.entry((*protocol, vrf.to_owned(), *address)).or_default();
             let overlap = known.iter().find_map(|(other, by)| {
                 let (first, last) = ((*other.start()).max(*ports.start()), (*other.end()).min(*ports.end()));
                 (first <= last).then_some((first, last, *by))
             });
             if let Some((first, last, by)) = overlap {
                 let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
-                let problem = format!("forwards {side} ports that the forward {} has", by.place.on_line());
-                let seen = format!("{protocol} {}:{range}", address.value);
+                let problem = if by.place == forward.place {
+                    format!("has two targets with the same {side} ports")
+                } else {
+                    format!("forwards {side} ports that the forward {} has", by.place.on_line())
+                };
+                let seen = format!("{protocol} {address}:{range}");
                 report.fault(&forward.place, problem, seen, "forward each port once");
                 break;
             }

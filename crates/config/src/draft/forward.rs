@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
 
 use nat::Protocol;
+use nat::redirection::Target;
 use nat::settings::Admission;
 use toml_edit::Item;
 
@@ -22,12 +23,16 @@ pub(crate) struct ForwardDraft {
     pub(crate) ports: Option<Placed<RangeInclusive<u16>>>,
     pub(crate) inside: Option<Placed<Ipv4Addr>>,
     pub(crate) inside_port: Option<Placed<u64>>,
+    /// Where they lead instead, if it says so.
+    pub(crate) targets: Option<Vec<Placed<Target>>>,
+    pub(crate) is_sticky: bool,
     pub(crate) vrf: Option<Placed<String>>,
     pub(crate) admission: Admission,
 }
 
 impl ForwardDraft {
     pub(crate) fn read(section: &Section, report: &mut Report) -> ForwardDraft {
+        where_to(section, report);
         ForwardDraft {
             place: section.place.clone(),
             protocols: match section.choice("protocol", report) {
@@ -40,6 +45,10 @@ impl ForwardDraft {
             ports: ports(section, report),
             inside: section.parsed("inside", values::address, report),
             inside_port: section.integer("inside_port", report),
+            targets: section
+                .has("targets")
+                .then(|| section.parsed_list("targets", values::target, "\"10.0.0.80:8080 weight 2\"", report)),
+            is_sticky: section.boolean("sticky", report).unwrap_or(false),
             vrf: section.text("vrf", report),
             admission: match section.choice("filtering", report) {
                 Some("as-pool") => Admission::AsPool,
@@ -50,12 +59,77 @@ impl ForwardDraft {
 
     /// The internal ports, as many as external ones. None when something is missing or there are not so many.
     pub(crate) fn inside_ports(&self) -> Option<RangeInclusive<u16>> {
+        let first = self.inside_port.as_ref().map(|first| u16::try_from(first.value));
+        self.ports_from(first.transpose().ok()?)
+    }
+
+    /// Internal ports that begin with this one, or are the external ones.
+    fn ports_from(&self, first: Option<u16>) -> Option<RangeInclusive<u16>> {
         let ports = &self.ports.as_ref()?.value;
-        let first = match &self.inside_port {
-            Some(first) => u16::try_from(first.value).ok()?,
-            None => *ports.start(),
-        };
+        let first = first.unwrap_or(*ports.start());
         Some(first..=first.checked_add(ports.end() - ports.start())?)
+    }
+
+    /// Each place it leads to.
+    pub(crate) fn ends(&self) -> Vec<End> {
+        let target = |target: &Placed<Target>| End {
+            address: Ipv4Addr::from_bits(target.value.address),
+            first: target.value.port,
+            ports: self.ports_from(target.value.port),
+            place: target.place.clone(),
+            port_place: target.place.clone(),
+        };
+        let inside = |inside: &Placed<Ipv4Addr>| End {
+            address: inside.value,
+            first: self.inside_port.as_ref().and_then(|first| u16::try_from(first.value).ok()),
+            ports: self.inside_ports(),
+            place: inside.place.clone(),
+            port_place: self.inside_port.as_ref().map_or(&self.place, |first| &first.place).clone(),
+        };
+        match &self.targets {
+            Some(targets) => targets.iter().map(target).collect(),
+            None => self.inside.iter().map(inside).collect(),
+        }
+    }
+}
+
+/// An inside address that a forward leads to.
+pub(crate) struct End {
+    pub(crate) address: Ipv4Addr,
+    /// The port of the first external one, if it is another.
+    pub(crate) first: Option<u16>,
+    /// None when there are not so many.
+    pub(crate) ports: Option<RangeInclusive<u16>>,
+    pub(crate) place: Place,
+    pub(crate) port_place: Place,
+}
+
+/// To one address, or to several: one of the two, with its own keys.
+fn where_to(section: &Section, report: &mut Report) {
+    let has_targets = section.has("targets");
+    match (section.has("inside"), has_targets) {
+        (false, false) => {
+            let remedy = "write inside = \"10.0.0.80\", or targets = [\"10.0.0.80\", \"10.0.0.81\"]";
+            report.fault(&section.place, "does not say where to", "", remedy);
+        }
+        (true, true) => {
+            let problem = "stands beside targets, which lead elsewhere";
+            report.fault(&section.place_of("inside", report), problem, "", "write one of the two");
+        }
+        _ => {}
+    }
+    if has_targets && section.has("inside_port") {
+        let remedy = "write the port with each target: \"10.0.0.80:8080\"";
+        report.fault(&section.place_of("inside_port", report), "goes with inside, not with targets", "", remedy);
+    }
+    if section.has("sticky") && !has_targets {
+        let remedy = "remove it: there is one place to go to";
+        report.fault(&section.place_of("sticky", report), "goes with targets, and there are none", "", remedy);
+    }
+    let is_empty = section.item("targets").and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty);
+    if is_empty {
+        let remedy = "write targets = [\"10.0.0.80\", \"10.0.0.81\"]";
+        report.fault(&section.place_of("targets", report), "is empty, so that nobody would answer", "[]", remedy);
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) const FORWARD: &[Key] = &[
     key(
         "inside",
         Kind::Text("IPv4 address"),
-        Preset::Required("\"10.0.0.80\""),
+        Preset::Derived { rule: "`targets` instead", example: "\"10.0.0.80\"" },
         "Where they lead: a subscriber of some pool.",
     ),
     key(
@@ -31,6 +31,20 @@ pub(super) const FORWARD: &[Key] = &[
         Kind::Integer { min: 1, max: 65_535, unit: "" },
         Preset::Derived { rule: "the first of `ports`", example: "8443" },
         "Internal port of the first external one; the others follow.",
+    ),
+    key(
+        "targets",
+        Kind::List("`\"address\"`, `\"address:port\"`, each with ` weight n` or without"),
+        Preset::Derived { rule: "`inside` instead", example: "[\"10.0.0.80:8080 weight 2\"]" },
+        "Several subscribers to lead to, instead of `inside`: each remote endpoint to one of them, by weight. A port is that of the \
+         first external one, and the others follow; without one it is the external port itself. A session stays with its target \
+         whatever becomes of the list: see [operations](operations.md#several-servers-behind-one-endpoint). Needs `tables.flows`.",
+    ),
+    key(
+        "sticky",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "Of `targets`: all sessions of a remote address go to the same target, whatever their ports.",
     ),
     key("vrf", Kind::Text("name of a VRF"), Preset::Value("\"default\""), "VRF of the inside address."),
     key(
@@ -105,7 +119,7 @@ pub(super) const FILTER: &[Key] = &[
         Preset::Value("false"),
         "What it decides is told in the event log (`log.events`): each packet it denies, and each session that it lets be opened, \
          once; of permitted packets that get no session (unsolicited UDP to an open port, packets that are not translated) each. \
-         Five-tuple, verdict and the filter's position and name; at most `log.filter_rate`. This is the one way to have \
+         Five-tuple, verdict and the filter's number, as `show rules` has it, and name; at most `log.filter_rate`. This is the one way to have \
          destinations in the log: RFC 6888 REQ-12 asks for a decision of the operator, and this is it.",
     ),
     key(

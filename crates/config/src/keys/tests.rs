@@ -95,6 +95,12 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((forward.realm, forward.external, forward.ports), (RealmId(1), [203, 0, 113, 33].into(), (400, 409)));
     assert_eq!((forward.inside, forward.inside_port), ([10, 0, 0, 80].into(), 80));
     assert_eq!(forward.admission, Admission::AsPool);
+    let several = &nat.balanced_forwards[0];
+    assert_eq!((nat.balanced_forwards.len(), several.protocol, several.realm), (1, Protocol::Udp, RealmId(1)));
+    assert_eq!((several.external, several.ports), ([203, 0, 113, 33].into(), (500, 501)));
+    assert!(several.is_sticky);
+    let server = |last: u8, port, weight| Target { address: u32::from_be_bytes([10, 0, 0, last]), port, weight };
+    assert_eq!(several.targets, [server(81, None, 1), server(82, Some(7_000), 3)]);
     assert_eq!(nat.pass_rules[0].protocol, 47);
     let dependent = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent };
     assert!(nat.rules.iter().any(|rule| rule.action == dependent));

@@ -95,8 +95,11 @@ pub struct Rule {
     pub outside: Prefix,
     /// Outside ports it matches; null: any.
     pub outside_ports: Option<String>,
-    /// Of `redirect`: where packets go instead, `192.0.2.54:5353 weight 3` or a prefix.
+    /// Of `redirect`: where packets go instead, `192.0.2.54:5353 weight 3` or a prefix. Of a `forward` to several: those inside.
     pub targets: Vec<String>,
+    /// Of a `forward` to several: the sessions opened to each of `targets`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target_hits: Vec<u64>,
     /// Of `forward` and `one-to-one`: the external side, `203.0.113.1:443` or the first and last address of a pool; the inside
     /// side is what is matched.
     pub external: Option<String>,

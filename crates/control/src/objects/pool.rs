@@ -86,7 +86,8 @@ pub struct Pool {
     pub subscribers: u64,
     /// External ports in use or at rest over all addresses.
     pub ports_used: PerProtocol,
-    /// External ports there are over all addresses.
+    /// External ports there are over all addresses. Of ICMP query identifiers: with single ports 65,535 on each, whatever the range of
+    /// ports; those of the range where they come out of blocks or slices.
     pub ports_total: PerProtocol,
     /// Part of the ports of the fullest transport that is in use or leased in blocks: what nobody else can have.
     pub utilisation_ratio: f64,
@@ -106,7 +107,7 @@ pub struct PoolAddress {
     pub ports_leased: u64,
     /// External ports in use.
     pub ports_used: PerProtocol,
-    /// External ports there are.
+    /// External ports there are; of ICMP as with [`Pool::ports_total`].
     pub ports_total: PerProtocol,
     /// Part of the ports of the fullest transport that is in use or leased in blocks: what nobody else can have.
     pub utilisation_ratio: f64,

@@ -62,11 +62,15 @@ pub struct Subscriber {
     pub class: Option<String>,
     /// Bytes of state it counts for.
     pub memory_bytes: u64,
-    /// Packets that wanted a mapping or session and were refused, since it has had a mapping.
+    /// Packets that wanted a mapping or session and were refused, since it has had a mapping; and those within an hour while it
+    /// had none.
     pub refused: Refused,
     /// It is an offender: its new mappings come from its class's penalty pool.
     #[serde(default)]
     pub offender: bool,
+    /// It has no mapping, and is listed because packets of it were refused within the last hour.
+    #[serde(default)]
+    pub refused_only: bool,
 }
 
 /// Refusals by cause.
@@ -90,8 +94,20 @@ pub struct Refused {
 impl Refused {
     /// Sum over the causes.
     pub fn total(&self) -> u64 {
-        let own = [self.port_quota, self.session_quota, self.memory_quota, self.rate_limit, self.block_limit];
-        own.iter().sum::<u64>() + self.ports_exhausted
+        self.causes().map(|(_, count)| count).sum()
+    }
+
+    /// The causes there were, by the names of the fields.
+    pub fn causes(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let all = [
+            ("port_quota", self.port_quota),
+            ("session_quota", self.session_quota),
+            ("memory_quota", self.memory_quota),
+            ("rate_limit", self.rate_limit),
+            ("block_limit", self.block_limit),
+            ("ports_exhausted", self.ports_exhausted),
+        ];
+        all.into_iter().filter(|(_, count)| *count > 0)
     }
 }
 

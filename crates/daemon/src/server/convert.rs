@@ -221,6 +221,7 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         memory_bytes: view.memory_bytes,
         refused: refused(&view.refused),
         offender: view.is_offender,
+        refused_only: view.is_turned_away,
     }
 }
 
@@ -308,6 +309,7 @@ pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, sett
         outside: prefix(matches.destination),
         outside_ports: ports(matches.destination_ports),
         targets: Vec::new(),
+        target_hits: Vec::new(),
         external: None,
         hits: None,
     }
@@ -343,6 +345,20 @@ pub(crate) fn paired(index: usize, paired: Static<'_>, settings: &Settings) -> c
             }
         }
     }
+}
+
+/// A forward to several inside endpoints, by position, and the sessions it opened to each.
+pub(crate) fn balanced(position: usize, hits: Vec<u64>, settings: &Settings) -> Option<control::Rule> {
+    let forward = settings.balanced_forwards.get(position)?;
+    let (first, last) = forward.ports;
+    let matches = Match { realm: Some(forward.realm), protocol: Some(forward.protocol.number()), ..Match::ALL };
+    Some(control::Rule {
+        external: Some(format!("{}:{}", forward.external, PortRange { first, last })),
+        targets: forward.targets.iter().map(ToString::to_string).collect(),
+        hits: Some(hits.iter().sum()),
+        target_hits: hits,
+        ..rule("forward", settings.forwards.len() + position, "forward", &matches, settings)
+    })
 }
 
 /// Where a rule redirects to; empty for other rules.

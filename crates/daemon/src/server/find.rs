@@ -6,6 +6,7 @@ use control::FindAnswer;
 use control::List;
 use control::OwnPorts;
 use control::Place;
+use control::Refused;
 use control::Reply;
 use core::net::Ipv4Addr;
 
@@ -17,6 +18,7 @@ use nat::types::MappingIndex;
 use nat::types::PoolId;
 use nat::types::RealmId;
 use nat::types::WorkerId;
+use nat::view::BalancedView;
 use nat::view::StaticView;
 
 use super::Answered;
@@ -90,7 +92,8 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
             format!("{} is no pool's external address, no subscriber's{of_vrf} and not Natrix's own", find.address),
         )]));
     }
-    let mut answered = internal(instance, find, &empty)?;
+    let mut refusals = Vec::new();
+    let mut answered = internal(instance, find, &mut refusals, &empty)?;
     if answered.replies.is_empty() {
         answered.replies.extend(sleepers_inside(instance, find, &empty)?.into_iter().map(Into::into));
     }
@@ -98,12 +101,26 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
     if find.cursor.is_none() {
         let has_answer = !answered.replies.is_empty();
         let answers = served.into_iter().map(|(realm, pool)| unused(instance, find, (realm, pool), &empty));
-        let new = answers
-            .filter(|answer| !has_answer || (answer.holder.is_some() && !is_answered(&answered.replies, answer.realm)));
+        let is_told = |answer: &FindAnswer| {
+            let was_refused = refusals.iter().any(|(realm, _)| answer.realm == Some(*realm));
+            (answer.holder.is_some() || was_refused) && !is_answered(&answered.replies, answer.realm)
+        };
+        let new = answers.filter(|answer| !has_answer || is_told(answer));
         let new: Vec<Reply> = new.map(Into::into).collect();
         answered.replies.extend(new);
     }
+    note_refusals(&refusals, &mut answered.replies);
     Ok(answered)
+}
+
+/// Says of subscribers what was refused to them.
+fn note_refusals(refusals: &[(u16, Refused)], replies: &mut [Reply]) {
+    for reply in replies {
+        let Reply::Find(answer) = reply else { continue };
+        let Some((_, refused)) = refusals.iter().find(|(realm, _)| answer.realm == Some(*realm)) else { continue };
+        let causes: Vec<String> = refused.causes().map(|(cause, count)| format!("{cause} {count}")).collect();
+        answer.detail += &format!("; refused packets: {}", causes.join(", "));
+    }
 }
 
 /// Says of mappings whose port is somebody else's by the configuration that he waits for it.
@@ -196,9 +213,17 @@ fn holders(
         if find.protocol.is_some_and(|wanted| convert::engine_protocol(wanted) != protocol) {
             continue;
         }
+        if let Some(found) = instance.shared().balanced(Endpoint::new(find.address, port), protocol) {
+            if find.cursor.is_none() {
+                answers.push(balanced(instance, Place::External, &found, empty).into());
+            }
+            let sessions = sharers(instance, find, (None, protocol, port), empty)?;
+            answers.extend(sessions.replies);
+            cursor = cursor.or(sessions.cursor);
+        }
         let Some((worker, entry)) = instance.shared().owner(index, protocol, port) else { continue };
         if entry == MappingIndex::SHARED {
-            let shared = sharers(instance, find, (worker, protocol, port), empty)?;
+            let shared = sharers(instance, find, (Some(worker), protocol, port), empty)?;
             answers.extend(shared.replies);
             cursor = cursor.or(shared.cursor);
             continue;
@@ -230,14 +255,14 @@ fn holders(
 fn sharers(
     instance: &Instance,
     find: &Find,
-    (worker, protocol, port): (WorkerId, Protocol, u16),
+    (worker, protocol, port): (Option<WorkerId>, Protocol, u16),
     empty: &dyn Fn(Place, String) -> FindAnswer,
 ) -> Result<Answered, Fault> {
     let filter = control::Filter {
         external: Some(control::Prefix::host(find.address)),
         external_port: Some(port),
         protocol: Some(convert::protocol(protocol)),
-        worker: Some(worker.0),
+        worker: worker.map(|worker| worker.0),
         ..control::Filter::default()
     };
     let list = List { filter, limit: find.limit, cursor: find.cursor.clone() };
@@ -331,6 +356,13 @@ fn sleepers_inside(
     let mut answers = Vec::new();
     for realm in realms_of(instance, find)? {
         for protocol in protocols_of(find) {
+            if find.port.is_some() {
+                for found in instance.shared().balanced_to(realm, internal, protocol) {
+                    let mut answer = balanced(instance, Place::Internal, &found, empty);
+                    answer.holder = Some(internal.address);
+                    answers.push(answer);
+                }
+            }
             let found = instance.shared().static_of_internal(realm, internal, protocol);
             let Some(found) = found.filter(|found| find.port.is_some() || found.one_to_one) else { continue };
             answers.push(sleeper(instance, Place::Internal, find.port, &found, empty));
@@ -340,6 +372,23 @@ fn sleepers_inside(
         }
     }
     Ok(answers)
+}
+
+/// Where an endpoint leads that leads to several.
+fn balanced(
+    instance: &Instance,
+    place: Place,
+    found: &BalancedView,
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> FindAnswer {
+    let (external, realm) = (found.external, found.realm);
+    let mut answer = empty(place, offline::targets_of(found));
+    answer.realm = Some(realm.0);
+    answer.vrf = instance.shared().settings().realm_names.get(realm.index()).cloned();
+    answer.external_address = Some(external.address);
+    let pool = instance.shared().address_index(external.address).map(|index| instance.shared().pool_of(index));
+    answer.pool = pool.map(|pool| convert::pool_name(&instance.shared(), pool));
+    answer
 }
 
 fn sleeper(
@@ -394,8 +443,13 @@ fn users(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> Find
     }))
 }
 
-/// What an internal address, or one of its ports, has.
-fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Result<Answered, Fault> {
+/// What an internal address, or one of its ports, has. `refusals`: what was refused to it, by realm.
+fn internal(
+    instance: &Instance,
+    find: &Find,
+    refusals: &mut Vec<(u16, Refused)>,
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> Result<Answered, Fault> {
     let owner = instance.shared().worker_of_subscriber(find.address.to_bits());
     let filter = control::Filter {
         internal: Some(control::Prefix::host(find.address)),
@@ -429,6 +483,12 @@ fn internal(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> F
             Some(answer)
         }
         Reply::Subscriber(subscriber) => {
+            if subscriber.refused.total() > 0 {
+                refusals.push((subscriber.realm, subscriber.refused));
+            }
+            if subscriber.refused_only {
+                return None;
+            }
             let mappings = subscriber.mappings.total();
             let detail = match subscriber.external_address {
                 Some(external) => format!("{} is paired with {external} and has {mappings} mappings", find.address),

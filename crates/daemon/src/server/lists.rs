@@ -127,7 +127,7 @@ pub(crate) fn count_subscribers(instance: &Instance, pool: PoolId) -> Result<u64
         while let Some(cursor) = place {
             let asked = Question::Subscribers(Page::new(cursor, PAGE_SCAN, PAGE_SCAN, filter));
             let Question::Subscribers(page) = instance.ask(worker, asked)? else { return Err(mismatch(worker)) };
-            count += page.records.len() as u64;
+            count += page.records.iter().filter(|view| !view.is_turned_away).count() as u64;
             place = page.next;
         }
     }
@@ -162,7 +162,7 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
     let pool = shared.pool_of(index);
     let numbers = |of: &dyn Fn(Protocol) -> u32| Protocol::ALL.map(|protocol| u64::from(of(protocol)));
     let used = numbers(&|protocol| shared.ports_used(index, protocol));
-    let total = numbers(&|protocol| shared.ports_available(index, protocol));
+    let total = numbers(&|protocol| shared.ports_obtainable(index, protocol));
     let paired = shared.pool(pool).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
     let ports_leased = u64::from(shared.ports_leased(index));
     PoolAddress {
@@ -178,22 +178,24 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
 
 /// Part of the ports of the fullest transport that nobody else can have: in use, or leased in blocks.
 pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT], leased: u64) -> f64 {
-    let gone = |protocol: Protocol| {
-        let used = used[protocol.index()];
-        // Identifiers of ICMP are more than ports, and come from the same blocks.
-        if protocol == Protocol::Icmp { used } else { used.max(leased) }
-    };
-    Protocol::ALL.map(|protocol| ratio(gone(protocol), total[protocol.index()])).into_iter().fold(0.0, f64::max)
+    // Blocks hold as many identifiers as ports, of which some may be reserved.
+    let of_blocks = ratio(leased, total[Protocol::Icmp.index()]);
+    Protocol::ALL
+        .map(|protocol| ratio(used[protocol.index()], total[protocol.index()]))
+        .into_iter()
+        .fold(of_blocks, f64::max)
 }
 
-/// Rules, then filters, then what is passed, then static forwards and one-to-one pools. Any place is reached at once: there may be a million.
+/// Rules, then filters, then what is passed, then static forwards, those to several, and one-to-one pools. Any place is reached at once: there may be a million.
 pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
     let shared = instance.shared();
     let (rules, filters, settings) = (shared.rules(), shared.filters(), shared.settings());
     let (passed, origins) = (shared.passes(), &settings.origins);
     let ends = [rules.set().len(), rules.set().len() + filters.len()];
     let passed_end = ends[1] + passed.set().len();
-    let all = passed_end + shared.static_count();
+    let forwards_end = passed_end + settings.forwards.len();
+    let balanced_end = forwards_end + settings.balanced_forwards.len();
+    let all = passed_end + shared.static_count() + settings.balanced_forwards.len();
     let at = |place: usize| match place {
         _ if place < ends[0] => {
             let (matches, action, hits) = rules.at(place)?;
@@ -221,9 +223,15 @@ pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault>
             let place = origins.place(&origins.pass_rules, position);
             Some(Rule { place, hits: Some(hits), ..convert::rule("pass", position, "pass", matches, settings) })
         }
+        _ if (forwards_end..balanced_end).contains(&place) => {
+            let position = place - forwards_end;
+            convert::balanced(position, shared.balanced_hits(position), settings)
+        }
         _ => {
-            let (paired, hits) = shared.static_at(place - passed_end)?;
-            Some(Rule { hits: Some(hits), ..convert::paired(place - passed_end, paired, settings) })
+            let past = if place < forwards_end { 0 } else { settings.balanced_forwards.len() };
+            let number = place - passed_end - past;
+            let (paired, hits) = shared.static_at(number)?;
+            Some(Rule { hits: Some(hits), ..convert::paired(number, paired, settings) })
         }
     };
     let start = Cursor::parse(list.cursor.as_deref())?.place as usize;

@@ -175,8 +175,10 @@ fn filtering(filtering: Filtering) -> control::Filtering {
 /// Ports of a pool that are forwarded, by protocol.
 fn forwarded(settings: &Settings, pool: &nat::settings::Pool) -> [u64; Protocol::COUNT] {
     let mut ports = [0; Protocol::COUNT];
-    for forward in settings.forwards.iter().filter(|forward| pool.addresses.contains(&forward.external)) {
-        ports[forward.protocol.index()] += u64::from(forward.ports.1 - forward.ports.0) + 1;
+    let one = settings.forwards.iter().map(|forward| (forward.external, forward.protocol, forward.ports));
+    let several = settings.balanced_forwards.iter().map(|forward| (forward.external, forward.protocol, forward.ports));
+    for (_, protocol, (first, last)) in one.chain(several).filter(|(external, ..)| pool.addresses.contains(external)) {
+        ports[protocol.index()] += u64::from(last - first) + 1;
     }
     ports
 }
@@ -199,7 +201,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             leased += u64::from(shared.ports_leased(index));
             for ((used, total), protocol) in used.iter_mut().zip(&mut total).zip(Protocol::ALL) {
                 *used += u64::from(shared.ports_used(index, protocol));
-                *total += u64::from(shared.ports_available(index, protocol));
+                *total += u64::from(shared.ports_obtainable(index, protocol));
             }
         }
         let [udp, tcp, icmp] = pool.filtering.map(filtering);
@@ -269,6 +271,7 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         blocks_returned,
         penalties_begun,
         penalties_ended,
+        refusals_unlisted,
         sessions_created,
         sessions_removed,
         tcp_resets_ignored,
@@ -301,6 +304,12 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("blocks_returned", blocks_returned, Event, "Port blocks that came back."),
         ("penalties_begun", penalties_begun, Event, "Subscribers sent to the penalty pool of their class."),
         ("penalties_ended", penalties_ended, Event, "Subscribers released from it."),
+        (
+            "refusals_unlisted",
+            refusals_unlisted,
+            Event,
+            "Refusals of subscribers without a mapping that `show subscribers` lists no more: others needed the place.",
+        ),
         ("sessions_created", sessions_created, Event, "Sessions created."),
         ("sessions_removed", sessions_removed, Event, "Sessions removed."),
         (

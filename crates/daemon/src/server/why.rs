@@ -16,6 +16,7 @@ use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::RuleAction;
 use nat::tcp::TcpState;
+use nat::types::Endpoint;
 use nat::types::Facing;
 use nat::types::Side;
 use nat::types::WorkerId;
@@ -43,11 +44,20 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let side = from.side;
     let protocol = convert::engine_protocol(why.protocol);
     let packet = packet(why, protocol, side)?;
-    let worker = worker_to_ask(instance, why, protocol, side);
-    let question = Question::Explain { from, packet, explanation: None };
-    let Question::Explain { explanation: Some(explanation), .. } = instance.ask(worker.index(), question)? else {
-        return Err(mismatch(worker.index()));
-    };
+    let mut answer = None;
+    for worker in workers_to_ask(instance, why, protocol, side) {
+        let question = Question::Explain { from, packet: packet.clone(), explanation: None };
+        let Question::Explain { explanation: Some(explanation), .. } = instance.ask(worker.index(), question)? else {
+            return Err(mismatch(worker.index()));
+        };
+        // Who has the session says what happens; else the last one.
+        let has_session = explanation.steps.iter().any(|step| matches!(step, view::Step::SessionFound { .. }));
+        answer = Some((worker, explanation));
+        if has_session {
+            break;
+        }
+    }
+    let (worker, explanation) = answer.ok_or_else(|| mismatch(0))?;
     Ok(WhyAnswer {
         protocol: why.protocol,
         source: why.source,
@@ -109,17 +119,23 @@ fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {
     Ok(if why.dont_fragment { builder.dont_fragment() } else { builder }.build())
 }
 
-/// The worker that would decide. It is found here as steering finds it: by subscriber, or by who owns the mapping.
-fn worker_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side) -> WorkerId {
+/// The workers that may decide, as steering finds them: by subscriber, by who owns the mapping, or by the stops on the way to one of
+/// several targets.
+fn workers_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side) -> Vec<WorkerId> {
     let shared = &instance.shared();
-    let owner = match side {
-        Side::Inside => Some(shared.worker_of_subscriber(why.source.ip().to_bits())),
-        Side::Outside => shared
-            .address_index(*why.destination.ip())
-            .and_then(|index| shared.owner(index, protocol, why.destination.port()))
-            .map(|(worker, _)| worker),
-    };
-    owner.unwrap_or_default()
+    if side == Side::Inside {
+        return vec![shared.worker_of_subscriber(why.source.ip().to_bits())];
+    }
+    let endpoint = |of: SocketAddrV4| Endpoint::new(*of.ip(), of.port());
+    let (external, remote) = (endpoint(why.destination), endpoint(why.source));
+    let owner = shared.address_index(external.address);
+    let owner = owner.and_then(|index| shared.owner(index, protocol, external.port)).map(|(worker, _)| worker);
+    let mut workers: Vec<WorkerId> = owner.into_iter().collect();
+    workers.extend(shared.balanced_workers(external, protocol, remote));
+    if workers.is_empty() {
+        workers.push(WorkerId::default());
+    }
+    workers
 }
 
 /// One step in words.
@@ -189,6 +205,11 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             "static",
             format!("{internal} = {external} for ever"),
             if one_to_one { "a one-to-one pool" } else { "a port forward" }.to_owned(),
+        ),
+        view::Step::Target { internal, external, weight, total } => (
+            "static",
+            format!("{external} leads to {internal}, for this remote endpoint"),
+            format!("one of several targets, of weight {weight} among {total}"),
         ),
         view::Step::PortAwaited(external) => (
             "static",

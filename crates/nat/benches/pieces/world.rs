@@ -30,7 +30,7 @@ use crate::packets::packet;
 
 /// Packets from subscribers.
 pub(crate) const FROM_INSIDE: PacketMeta =
-    PacketMeta { record: 0, ingress: InterfaceId(0), stage: Stage::Received, ports: (0, 0) };
+    PacketMeta { record: 0, ingress: InterfaceId(0), stage: Stage::Received, turn: 0, ports: (0, 0) };
 /// How long a mapping lives: longer than any measurement.
 const IDLE: Duration = Duration::from_secs(86_400);
 /// Between two calls of the sweep: about what a worker needs for a burst.

@@ -32,6 +32,7 @@ impl Plain {
 
     fn new_flow(&self) -> NewFlow {
         NewFlow {
+            is_hairpin: false,
             internal: self.key(),
             near: self.near,
             far: self.far,

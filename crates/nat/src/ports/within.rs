@@ -303,6 +303,19 @@ impl PortTable {
         (first..end).map(offered).sum()
     }
 
+    /// As [`PortTable::available_within`], in those blocks of the range that can be leased.
+    pub fn available_in_blocks(&self, range: &PortRange, size: BlockSize, protocol: Protocol) -> u32 {
+        let starts = (u32::from(range.first).next_multiple_of(size.ports())..).step_by(size.ports() as usize);
+        let ends = starts.map(|first| (first, first + size.ports() - 1));
+        let blocks = ends.take_while(|(_, last)| *last <= u32::from(range.last));
+        let blocks =
+            blocks.map(|(first, last)| PortRange { address: range.address, first: first as u16, last: last as u16 });
+        let has_ports = |block: &PortRange| {
+            [Protocol::Udp, Protocol::Tcp].iter().any(|protocol| self.available_within(block, *protocol) > 0)
+        };
+        blocks.filter(has_ports).map(|block| self.available_within(&block, protocol)).sum()
+    }
+
     /// Gives a block back of which no port is in use.
     pub fn give_back(&self, block: Block) {
         self.blocks.forget(block);

@@ -34,11 +34,14 @@ impl Ruling {
 #[derive(Debug, Default)]
 pub(crate) struct Hits {
     rows: Vec<Vec<AtomicU64>>,
+    /// What rules had that were there under the settings before.
+    carried: Vec<AtomicU64>,
 }
 
 impl Hits {
     pub(crate) fn new(workers: usize, rules: usize) -> Hits {
-        Hits { rows: (0..workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect() }
+        let row = || (0..rules).map(|_| AtomicU64::new(0)).collect();
+        Hits { rows: (0..workers).map(|_| row()).collect(), carried: row() }
     }
 
     /// Only the worker itself writes its row, so that no locked instruction is needed.
@@ -49,22 +52,19 @@ impl Hits {
         }
     }
 
-    /// Those of as many rules, of which these, by their numbers before and now, have been there before. What workers count under the
-    /// settings before from here on is lost.
-    fn carried(&self, workers: usize, rules: usize, same: impl Iterator<Item = (RuleId, RuleId)>) -> Hits {
-        let mut hits = Hits::new(workers, rules);
-        let Some(row) = hits.rows.first_mut() else { return hits };
+    /// Takes over what rules had before, by their numbers before and now. Once more when no worker counts there any longer, and what
+    /// was counted while they went over is there too.
+    fn carry(&self, before: &Hits, same: impl Iterator<Item = (RuleId, RuleId)>) {
         for (old, new) in same {
-            // Whose they are does not matter any more: they are only ever summed.
-            if let Some(counter) = row.get_mut(new.index()) {
-                *counter.get_mut() = self.of(old);
+            if let Some(counter) = self.carried.get(new.index()) {
+                counter.store(before.of(old), Ordering::Relaxed);
             }
         }
-        hits
     }
 
     pub(crate) fn of(&self, rule: RuleId) -> u64 {
-        self.rows.iter().filter_map(|row| row.get(rule.index())).map(|counter| counter.load(Ordering::Relaxed)).sum()
+        let rows = self.rows.iter().chain(core::iter::once(&self.carried));
+        rows.filter_map(|row| row.get(rule.index())).map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -79,6 +79,14 @@ pub struct RuleBook {
     passes: bool,
 }
 
+/// Where two lists of rules differ: so many of the one from a position on, in the place of which the other has so many.
+#[derive(Clone, Copy, Debug)]
+struct Differs {
+    start: usize,
+    old: usize,
+    new: usize,
+}
+
 /// Rules of a list that are changed one by one in the search there is; with more it is made anew.
 const CHANGES_MAX: usize = 1_000;
 
@@ -88,7 +96,7 @@ const SEARCH_BYTES: u64 = 112;
 impl RuleBook {
     /// The memory of so many rules for so many workers, about.
     pub(crate) fn bytes_for(rules: usize, workers: usize) -> u64 {
-        let each = SEARCH_BYTES + size_of::<Rule>() as u64 + size_of::<RuleAction>() as u64 + 8 * workers as u64;
+        let each = SEARCH_BYTES + size_of::<Rule>() as u64 + size_of::<RuleAction>() as u64 + 8 * (workers as u64 + 1);
         rules as u64 * each
     }
 
@@ -98,20 +106,15 @@ impl RuleBook {
     /// # Errors
     /// [`RuleSetError`] when memory is short or there are too many.
     pub(crate) fn successor(rules: &[Rule], workers: usize, before: &RuleBook) -> Result<RuleBook, RuleSetError> {
-        let is_same =
-            |old: usize, new: usize| before.rule_at(old).zip(rules.get(new)).is_some_and(|(old, new)| old == *new);
-        let (old_count, new_count) = (before.set.len(), rules.len());
-        let shorter = old_count.min(new_count);
-        let start = (0..shorter).take_while(|at| is_same(*at, *at)).count();
-        let end = (1..=shorter - start).take_while(|back| is_same(old_count - back, new_count - back)).count();
-        let (old, new) = (old_count - start - end, new_count - start - end);
+        let differs = before.differs_from(rules.len(), |at| rules.get(at).copied());
+        let Differs { start, old, new } = differs;
         if old + new == 0 {
             let (set, actions, hits) = (before.set.clone(), before.actions.clone(), Arc::clone(&before.hits));
             return Ok(RuleBook { set, actions, hits, passes: before.passes });
         }
         let anew = || -> Result<RuleBook, RuleSetError> {
-            let mut book = RuleBook::new(rules, workers)?;
-            book.carry_hits(before, start, (old, new), workers);
+            let book = RuleBook::new(rules, workers)?;
+            book.carry_hits(before, differs);
             Ok(book)
         };
         if old + new > CHANGES_MAX {
@@ -129,14 +132,31 @@ impl RuleBook {
             set.remove(start + new)?;
         }
         let passes = rules.iter().any(|rule| rule.action == RuleAction::NoTranslation);
-        let mut book = RuleBook { hits: Arc::default(), set, actions, passes };
-        book.carry_hits(before, start, (old, new), workers);
+        let hits = Arc::new(Hits::new(workers, set.number_count()));
+        let book = RuleBook { hits, set, actions, passes };
+        book.carry_hits(before, differs);
         Ok(book)
     }
 
-    /// Takes over the hits of rules that were there before: all but `old` ones from `start` on, in the place of which `new` ones are,
-    /// and those of them that have moved.
-    fn carry_hits(&mut self, before: &RuleBook, start: usize, (old, new): (usize, usize), workers: usize) {
+    /// Where a list of so many rules differs from these.
+    fn differs_from(&self, new_count: usize, rule: impl Fn(usize) -> Option<Rule>) -> Differs {
+        let old_count = self.set.len();
+        let is_same = |old: usize, new: usize| self.rule_at(old).zip(rule(new)).is_some_and(|(old, new)| old == new);
+        let shorter = old_count.min(new_count);
+        let start = (0..shorter).take_while(|at| is_same(*at, *at)).count();
+        let end = (1..=shorter - start).take_while(|back| is_same(old_count - back, new_count - back)).count();
+        Differs { start, old: old_count - start - end, new: new_count - start - end }
+    }
+
+    /// No worker goes by the book before any more: what it counted there since this book was made is taken over, too.
+    pub(crate) fn settle_hits(&self, before: &RuleBook) {
+        if !Arc::ptr_eq(&self.hits, &before.hits) {
+            self.carry_hits(before, before.differs_from(self.set.len(), |at| self.rule_at(at)));
+        }
+    }
+
+    /// Takes over the hits of rules that were there before: all but those that differ, and those of them that have moved.
+    fn carry_hits(&self, before: &RuleBook, Differs { start, old, new }: Differs) {
         let id = |book: &RuleBook, at: usize| book.set.at(at).map(|(id, _)| id);
         let mut moved: HashMap<Rule, RuleId> =
             (start..start + old).filter_map(|at| before.rule_at(at).zip(id(before, at))).collect();
@@ -149,7 +169,7 @@ impl RuleBook {
             };
             Some((then?, now))
         });
-        self.hits = Arc::new(before.hits.carried(workers, self.set.number_count(), same));
+        self.hits.carry(&before.hits, same);
     }
 
     /// The rule at a position in the order.
@@ -262,7 +282,7 @@ impl FilterBook {
     pub(crate) fn bytes_for(filters: &[FilterRule], workers: usize) -> u64 {
         let directed: u64 = filters.iter().map(|filter| u64::from(filter.out) + u64::from(filter.back)).sum();
         // A search for each direction; the filters themselves in the settings and here.
-        let each = 2 * size_of::<FilterRule>() as u64 + 8 * workers as u64;
+        let each = 2 * size_of::<FilterRule>() as u64 + 8 * (workers as u64 + 1);
         directed * (SEARCH_BYTES + size_of::<u32>() as u64) + filters.len() as u64 * each
     }
 
@@ -299,9 +319,22 @@ impl FilterBook {
         if before.filters == filters {
             return Arc::clone(&before.hits);
         }
+        let hits = Hits::new(workers, filters.len());
+        FilterBook::carry_hits(&hits, filters, before);
+        Arc::new(hits)
+    }
+
+    fn carry_hits(hits: &Hits, filters: &[FilterRule], before: &FilterBook) {
         let mut known: HashMap<FilterRule, RuleId> = before.filters.iter().copied().zip((0..).map(RuleId)).collect();
         let same = filters.iter().zip((0..).map(RuleId)).filter_map(|(filter, now)| Some((known.remove(filter)?, now)));
-        Arc::new(before.hits.carried(workers, filters.len(), same))
+        hits.carry(&before.hits, same);
+    }
+
+    /// As [`RuleBook::settle_hits`].
+    pub(crate) fn settle_hits(&self, before: &FilterBook) {
+        if !Arc::ptr_eq(&self.hits, &before.hits) {
+            FilterBook::carry_hits(&self.hits, &self.filters, before);
+        }
     }
 
     /// What a session has whose packets these filters permit in both directions; another one than that of the filters before.

@@ -91,9 +91,13 @@ impl Shard {
 
     /// A packet of this internal endpoint ended with `verdict` because something could not be made for it.
     #[cold]
-    pub(super) fn count_refusal(&mut self, key: &InternalKey, verdict: Verdict) {
-        if let Some(subscriber) = self.subscribers.find(key.realm, key.address) {
-            self.subscribers.account_mut(subscriber).count(verdict);
+    pub(super) fn count_refusal(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) {
+        match self.subscribers.find(key.realm, key.address) {
+            Some(subscriber) => self.subscribers.account_mut(subscriber).count(verdict),
+            None => {
+                let pushed_out = self.turned_away.count(now, key.realm, key.address, verdict);
+                self.counters.refusals_unlisted += pushed_out;
+            }
         }
     }
 

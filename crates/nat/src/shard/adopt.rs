@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::Shard;
 use super::admission::NO_EPOCH;
 use super::port_choice::UNPAIRED;
+use super::shorten::has_shorter;
 use super::steady::SteadyTimers;
 use super::watch::Watch;
 use crate::displaced::Displaced;
@@ -63,7 +64,8 @@ impl Shard {
     /// Goes on under `next`; what was there before is in it then, to be dropped elsewhere. Allocates nothing, frees nothing,
     /// and looks at so many records whatever there are: some microseconds.
     ///
-    /// Mappings, sessions and subscribers stay as they are. New timers apply from the next packet of a session on.
+    /// Mappings, sessions and subscribers stay as they are. Timers that are longer apply from the next packet of a session on; of those
+    /// that are shorter `shard/shorten.rs` knows.
     pub fn adopt(&mut self, next: &mut Successor) {
         debug_assert!(
             Arc::ptr_eq(&next.shared.ports, &self.shared.ports),
@@ -84,6 +86,11 @@ impl Shard {
         self.events.adopt();
         self.unrecorded = if self.events.is_on() { self.mappings.walk_end() } else { 0 };
         core::mem::swap(&mut self.lifetimes, &mut next.lifetimes);
+        if has_shorter(next.lifetimes.in_force(), self.lifetimes.in_force())
+            || self.lifetimes.has_other_ports(&next.lifetimes)
+        {
+            self.shorten_lives();
+        }
         core::mem::swap(&mut self.watch, &mut next.watch);
         core::mem::swap(&mut self.shared, &mut next.shared);
         self.unsettle_some();
@@ -160,13 +167,41 @@ impl Shard {
                 return Ok(old);
             }
         }
+        if penalty == Some(pool) && old != UNPAIRED && self.shared.pool_of(old) != pool {
+            self.subscribers.account_mut(slot).set_home(Some(old));
+        }
+        let shared = &self.shared;
         let fits = old != UNPAIRED && shared.pool_of(old) == pool && !shared.facts(old).is_closed;
         let new = match facts.pooling {
             Pooling::Paired if fits && shared.formula(pool).is_none() => old,
+            Pooling::Paired if penalty.is_none() => match self.way_home(slot, key, pool, facts, class) {
+                Some(home) => home,
+                None => self.address_for(key, pool, facts, class)?,
+            },
             _ => self.address_for(key, pool, facts, class)?,
         };
         self.pair_with(slot, pool, new);
         Ok(new)
+    }
+
+    /// The address that one who was an offender had in this pool, and may have sessions and blocks on still: all of his have one address
+    /// again (RFC 6888 §4 REQ-2). None where it is closed, or has no room for him.
+    fn way_home(
+        &mut self,
+        slot: u32,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+        class: PortClass,
+    ) -> Option<AddressIndex> {
+        let account = self.subscribers.account_mut(slot);
+        let home = account.home()?;
+        account.set_home(None);
+        let is_open = self.shared.pool_of(home) == pool && !self.shared.facts(home).is_closed;
+        // Whom a formula gives an address has that one.
+        let is_free = self.shared.formula(pool).is_none() && !facts.one_to_one;
+        let has_block = || self.blocks_of(slot).any(|block| block.address() == home);
+        (is_open && is_free && (has_block() || self.has_room(facts, home, key, class))).then_some(home)
     }
 
     /// Pairs a subscriber of this pool with this address, under the present settings.

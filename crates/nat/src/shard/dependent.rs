@@ -6,6 +6,7 @@
 //!                else a live mapping of the endpoint      ─► a session of it: whoever has a port of his own uses it
 //!                else the rules                           ─► a mapping, or create_flow
 //!   from outside: port table says "shared" ─► inbound_by_flow, by the five-tuple
+//!                 a forward has several targets ─► inbound_balanced (`balanced`), by the five-tuple, too
 //! ```
 //!
 //! So an internal endpoint that has a mapping keeps what RFC 4787 REQ-1 promises, towards everyone; a flow is what an endpoint
@@ -19,6 +20,7 @@ use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::inbound::Via;
+use super::local::Reason;
 use super::notes::Unmade;
 use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
@@ -137,9 +139,9 @@ impl Shard {
         bytes: &[u8],
         key: &InternalKey,
         near: (u32, u16),
-        (far, wanted): ((u32, u16), Option<PoolId>),
+        (far, action): ((u32, u16), RuleAction),
         sink: &mut S,
-    ) -> Result<u32, Fate> {
+    ) -> Result<Option<u32>, Fate> {
         let Arrival { now, meta, parsed } = at;
         if !self.is_far_address(far.0) {
             return Err(Fate::Done(Verdict::DestinationInvalid));
@@ -152,8 +154,14 @@ impl Shard {
         if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
             return Err(Fate::Done(Verdict::TcpNoSession));
         }
-        self.create_flow(now, key, near, far, wanted)
-            .map_err(|verdict| self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink))
+        let wanted = action.pool();
+        match self.create_flow(now, key, near, far, wanted) {
+            Ok(flow) => Ok(Some(flow)),
+            // A port of its own does as well, where the subscriber can have one: in blocks it may have some left when none is to be
+            // had for sharing. What changes the destination needs a flow.
+            Err(Verdict::PortsExhausted) if matches!(action, RuleAction::Translate { .. }) => Ok(None),
+            Err(verdict) => Err(self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink)),
+        }
     }
 
     /// Makes a flow from an internal endpoint to `near`, which is `far` outside, by the pool that a rule wants or the subscriber's own;
@@ -212,7 +220,8 @@ impl Shard {
         let external = (self.shared.address(shared.group().address()).to_bits(), shared.port());
         let first = self.lifetimes.first(key.protocol, near.1, Side::Inside);
         let (state, expires) = (first.state, now + first.lifetime);
-        let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber };
+        let is_hairpin = false;
+        let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber, is_hairpin };
         let Ok(index) = self.flows.insert(&new, now) else {
             self.uncount_flow(subscriber);
             return Err(Verdict::FlowTableFull);
@@ -377,7 +386,7 @@ impl Shard {
     }
 
     /// One flow of a subscriber less; with the last of all it has, the subscriber goes.
-    fn uncount_flow(&mut self, subscriber: u32) {
+    pub(super) fn uncount_flow(&mut self, subscriber: u32) {
         if let Some(paired) = self.subscribers.uncount_flow(subscriber) {
             self.part_with(subscriber, paired);
         }
@@ -387,9 +396,12 @@ impl Shard {
     pub(super) fn end_flow(&mut self, now: Instant, index: u32) {
         self.note_flow(EventKind::FlowEnded, now, index);
         let flow = self.flows.get(index);
-        let (port, subscriber) = (flow.port, flow.subscriber);
+        let (port, era, subscriber) = (flow.port, flow.era(), flow.subscriber);
         self.flows.remove(index);
-        self.shared_ports.give_back(port, now);
+        match era {
+            Some(era) => self.shared.balance.leave(era),
+            None => self.shared_ports.give_back(port, now),
+        }
         self.uncount_flow(subscriber);
         self.counters.flows_removed += 1;
         self.counters.sessions_removed += 1;
@@ -411,6 +423,9 @@ impl Shard {
             return Fate::Done(Verdict::IcmpTypeUnsupported);
         }
         let (far, external) = (self.flows.get(index).far(), self.flows.get(index).external());
+        if self.flows.get(index).is_hairpin() {
+            return self.hairpin_by_flow(at, bytes, datagram, index, sink);
+        }
         let hop = match self.way_out_to(at, bytes, far.0, sink) {
             Ok(hop) => hop,
             Err(fate) => return fate,
@@ -431,6 +446,32 @@ impl Shard {
         self.finish(bytes, parsed, &hop, far.0, Verdict::Outbound, sink)
     }
 
+    /// The first half of a hairpin by a flow: what a target answers to another subscriber.
+    fn hairpin_by_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        datagram: Option<DatagramIndex>,
+        index: u32,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        if parsed.ttl <= 1 {
+            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
+            return Fate::Done(Verdict::TtlExpired);
+        }
+        let Some(pool_address) = self.shared.local.pool_address(parsed.destination) else {
+            return Fate::Done(Verdict::NoMapping);
+        };
+        self.advance_flow(at, bytes, index, Side::Inside);
+        let (address, port) = self.flows.get(index).external();
+        let identification = self.identification_outside(parsed, address, datagram);
+        rewrite(bytes, parsed, &Rewrite { end: End::Source, address, port, identification, decrement_ttl: false });
+        let identification = identification.unwrap_or(parsed.identification);
+        let translated = Parsed { source: address, source_port: port, identification, ..*parsed };
+        self.hairpin(Arrival { parsed: &translated, ..at }, bytes, pool_address, sink)
+    }
+
     /// A packet to an external endpoint that flows of this worker share.
     #[cold]
     #[inline(never)]
@@ -446,9 +487,30 @@ impl Shard {
         let external = (parsed.destination, parsed.destination_port);
         let far = (parsed.source, remote_port(protocol, parsed.source_port));
         let key = OutsideKey { protocol, external, far };
-        let found = self.live_flow_outside(&key, now).filter(|_| via == Via::Outside);
-        let Some(index) = found else { return self.not_in_a_flow(at, bytes, via) };
+        let found = self.live_flow_outside(&key, now).filter(|index| self.is_via(*index, via));
+        match found {
+            Some(index) => self.enter_by_flow(at, bytes, index, via, sink),
+            None => self.not_in_a_flow(at, bytes, via),
+        }
+    }
+
+    /// Whether packets of a flow from its remote endpoint come this way.
+    pub(super) fn is_via(&self, index: u32, via: Via) -> bool {
+        self.flows.get(index).is_hairpin() == (via == Via::Hairpin)
+    }
+
+    /// A packet from the remote endpoint of a flow.
+    pub(super) fn enter_by_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        index: u32,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
         let flow = self.flows.get(index);
+        let (protocol, far) = (flow.protocol(), flow.far());
         let (realm, internal, near) = (flow.realm(), flow.internal(), flow.near());
         let inside = InternalKey { realm, protocol, address: internal.0, port: internal.1 };
         if let Err(verdict) = self.filter_flow(now, false, index, &inside) {
@@ -473,7 +535,7 @@ impl Shard {
             decrement_ttl: true,
         };
         rewrite(bytes, parsed, &change);
-        self.finish(bytes, parsed, &hop, internal.0, Verdict::Inbound, sink)
+        self.finish(bytes, parsed, &hop, internal.0, via.verdict(), sink)
     }
 
     /// The external endpoint is in use, but not with this remote one: address- and port-dependent filtering by nature.
@@ -507,10 +569,10 @@ impl Shard {
             return;
         }
         // As of mappings: see `refresh_from_outside`.
-        let before = self.flows.get(index).state();
-        let is_first_answer = from == Side::Outside && before == TcpState::UNANSWERED;
+        let (before, is_answer) = (self.flows.get(index).state(), from != self.flows.get(index).opened_from());
+        let is_first_answer = is_answer && before == TcpState::UNANSWERED;
         if from == Side::Inside || self.shared.settings().inbound_refresh || is_first_answer {
-            let state = if from == Side::Outside { TcpState::Established } else { before };
+            let state = if is_answer { TcpState::Established } else { before };
             let expires = now + self.lifetime(0, SessionRef::Flow(index), state);
             self.flows.get_mut(index).refresh(state, expires);
         }
@@ -527,6 +589,9 @@ impl Shard {
         for _ in 0..super::sweep::budget(end, elapsed, created * RECORDS_PER_CREATED) {
             let index = self.sweep.flow_hand;
             self.sweep.flow_hand = if index + 1 >= end { 1 } else { index + 1 };
+            if index < end {
+                self.shorten_flow(now, index);
+            }
             let is_over = index < end && self.flows.get(index).is_in_use() && {
                 let flow = self.flows.get(index);
                 !flow.is_alive(now) || self.is_flow_overdue(index, now)

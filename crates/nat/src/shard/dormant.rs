@@ -159,6 +159,7 @@ impl Shard {
         let index = match self.create_mapping(now, &key, &Foresight::of(hash), None) {
             Ok(index) => index,
             Err(verdict) => {
+                self.count_refusal(now, &key, verdict);
                 self.note_refusal(now, Unmade { key: &key, verdict, wanted: None });
                 return Fate::Done(verdict);
             }

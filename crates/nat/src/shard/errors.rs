@@ -6,6 +6,7 @@ use super::Fate;
 use super::Shard;
 use super::inbound::Via;
 use super::outbound::remote_port;
+use crate::balance::Stop;
 use crate::flow::OutsideKey;
 use crate::flow::endpoint;
 use crate::icmp_quote;
@@ -58,19 +59,33 @@ impl Shard {
         if quote.source.address != quote.outer_destination {
             return Fate::Done(Verdict::IcmpQuoteNoMapping);
         }
-        let owner = self.shared.owner(address, quote.protocol, quote.source.port);
+        let owner = self.shared.owner(address, quote.protocol, quote.source.port).filter(|_| meta.turn == 0);
+        let group = self.shared.balance.find(parsed.destination, quote.protocol, quote.source.port);
         let sleeper = self.shared.statics.by_external(parsed.destination, quote.protocol, quote.source.port);
         let worker = match (owner, sleeper) {
             (Some((worker, _)), _) => worker,
             // RFC 7857 §12: a static mapping is there also while no packet goes through it.
             (None, Some(inside)) => self.shared.worker_of_subscriber(inside.address),
+            (None, None) if group.is_some() => self.worker,
             (None, None) => return Fate::Done(Verdict::IcmpQuoteNoMapping),
         };
         if worker != self.worker {
             let stage = if via == Via::Hairpin { Stage::Hairpin } else { Stage::Steered };
             return Fate::HandOff { worker, meta: PacketMeta { stage, ..meta } };
         }
-        let awake = owner.and_then(|(_, entry)| self.quoted_inside(&quote, entry, now));
+        let mut awake = owner.and_then(|(_, entry)| self.quoted_inside(&quote, entry, now));
+        if awake.is_none()
+            && let Some(group) = group
+        {
+            awake = self.quoted_inside(&quote, MappingIndex::SHARED, now);
+            let far = (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port));
+            if awake.is_none()
+                && let Stop::Next(worker, turn) = self.next_stop(group, quote.source.port, far, meta.turn)
+            {
+                let stage = if via == Via::Hairpin { Stage::Hairpin } else { Stage::Balanced };
+                return Fate::HandOff { worker, meta: PacketMeta { stage, turn, ..meta } };
+            }
+        }
         let sleeping = || {
             sleeper.map(|inside| (inside.realm, Endpoint::new(inside.address.into(), inside.port), quote.destination))
         };

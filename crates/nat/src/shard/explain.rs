@@ -12,6 +12,8 @@ use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
 use super::state::state_now;
 use crate::addresses::Local;
+use crate::balance::Group;
+use crate::balance::Stop;
 use crate::flow::OutsideKey;
 use crate::flow::endpoint;
 use crate::icmp_quote;
@@ -66,8 +68,9 @@ impl Account {
     }
 }
 
-/// The worker whose shard can explain an IP packet from this side: ask that one.
-pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8]) -> WorkerId {
+/// The worker whose shard can explain an IP packet from this side: ask that one. `behind`: stops behind it, if it is to an endpoint
+/// with several targets.
+pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8], behind: u8) -> WorkerId {
     let Ok(parsed) = parse(packet) else { return shard.worker };
     match side {
         Side::Inside => shard.shared.worker_of_subscriber(parsed.source),
@@ -78,7 +81,8 @@ pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8]) -> WorkerI
                 .and_then(|(address, protocol)| shard.shared.owner(address, protocol, parsed.destination_port));
             let sleeper = parsed.protocol().and_then(|protocol| shard.dormant(&parsed, protocol));
             let sleeper = sleeper.map(|inside| shard.shared.worker_of_subscriber(inside.address));
-            owner.map(|(worker, _)| worker).or(sleeper).unwrap_or(shard.worker)
+            let owner = owner.filter(|_| behind == 0).map(|(worker, _)| worker);
+            owner.or_else(|| shard.target_worker(&parsed, behind)).or(sleeper).unwrap_or(shard.worker)
         }
     }
 }
@@ -86,7 +90,28 @@ pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8]) -> WorkerI
 impl Shard {
     /// The worker whose shard can explain this IP packet.
     pub fn worker_to_ask(&self, side: Side, packet: &[u8]) -> WorkerId {
-        worker_to_ask(self, side, packet)
+        worker_to_ask(self, side, packet, 0)
+    }
+
+    /// The worker that may have the session of a packet to an endpoint with several targets, after so many others.
+    fn target_worker(&self, parsed: &Parsed, behind: u8) -> Option<WorkerId> {
+        let protocol = parsed.protocol()?;
+        let external = (parsed.destination, parsed.destination_port);
+        let group = self.shared.balance.find(external.0, protocol, external.1)?;
+        let far = (parsed.source, remote_port(protocol, parsed.source_port));
+        match self.next_stop(group, external.1, far, behind) {
+            // Whether this one has it is for who asks with the time at hand.
+            Stop::Next(worker, _) => Some(worker),
+            Stop::Here(_) | Stop::Nowhere => Some(self.worker),
+        }
+    }
+
+    /// Whether a packet from outside belongs to a flow of this worker.
+    fn has_flow_of(&self, parsed: &Parsed, now: Instant) -> bool {
+        let Some(protocol) = parsed.protocol() else { return false };
+        let external = (parsed.destination, parsed.destination_port);
+        let far = (parsed.source, remote_port(protocol, parsed.source_port));
+        self.live_flow_outside(&OutsideKey { protocol, external, far }, now).is_some()
     }
 
     /// Explains what would happen now to an IP packet that came in by an interface that faces `from`. Changes nothing.
@@ -105,7 +130,11 @@ impl Shard {
             source: Endpoint::new(parsed.source.into(), parsed.source_port),
             destination: Endpoint::new(parsed.destination.into(), parsed.destination_port),
         });
-        account.steps.push(Step::Owner(worker_to_ask(self, side, packet)));
+        account.steps.push(Step::Owner(if side == Side::Outside && self.has_flow_of(&parsed, now) {
+            self.worker
+        } else {
+            worker_to_ask(self, side, packet, 0)
+        }));
         let verdict = match side {
             Side::Inside => self.explain_outbound(now, &parsed, &mut account),
             Side::Outside => self.explain_inbound(now, &parsed, Via::Outside, &mut account),
@@ -140,7 +169,8 @@ impl Shard {
         } else if hairpin {
             self.explain_inbound(now, &parsed, Via::Hairpin, &mut account);
         } else {
-            let owner = worker_to_ask(self, side, packet);
+            let is_here = side == Side::Outside && self.has_flow_of(&parsed, now);
+            let owner = if is_here { self.worker } else { worker_to_ask(self, side, packet, meta.turn) };
             account.steps.push(Step::Owner(owner));
             match side {
                 _ if owner != self.worker => {}
@@ -216,6 +246,8 @@ impl Shard {
         }
         let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
         let target = self.dormant(parsed, protocol);
+        let is_balanced = self.is_balanced(parsed, protocol);
+        let is_static = target.is_some() || is_balanced;
         let hairpin = match self.shared.local_to(Facing::inside(account.realm), parsed.destination) {
             Some(Local::Own(_)) => {
                 account.steps.push(Step::OwnAddress(destination.address));
@@ -224,7 +256,7 @@ impl Shard {
             Some(Local::Broadcast(_)) => return Verdict::DestinationInvalid,
             Some(Local::OwnAndPool(_, address)) => {
                 let owned = self.shared.owner(address, protocol, parsed.destination_port).is_some();
-                if target.is_none() && (!owned || protocol == Protocol::Icmp) {
+                if !is_static && (!owned || protocol == Protocol::Icmp) {
                     account.steps.push(Step::OwnAddress(destination.address));
                     return self.explain_local(Facing::inside(account.realm), parsed);
                 }
@@ -260,6 +292,15 @@ impl Shard {
         if ruling.action == RuleAction::Drop {
             return Verdict::DroppedByRule;
         }
+        if let Some(index) = self.live_flow(&key, near, now).filter(|index| self.flows.get(*index).is_hairpin()) {
+            account.steps.push(Step::Hairpin { external: destination });
+            if parsed.ttl <= 1 {
+                return Verdict::TtlExpired;
+            }
+            self.explain_flow(now, index, account);
+            account.source_after = Some(endpoint(self.flows.get(index).external()));
+            return Verdict::Hairpin;
+        }
         if session.is_none() && hairpin.is_none() {
             let flow = self.live_flow(&key, near, now);
             let wanted = || self.flow_wanted(&key, near, alive.is_some(), ruling.action);
@@ -281,7 +322,7 @@ impl Shard {
                 let owner = self.shared.owner(address, protocol, parsed.destination_port);
                 let has_owner =
                     owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_mapped(mapping, now));
-                if target.is_none() && ((protocol == Protocol::Icmp && !answers) || !has_owner) {
+                if !is_static && ((protocol == Protocol::Icmp && !answers) || !has_owner) {
                     account.steps.push(Step::NoMapping);
                     return Verdict::NoMapping;
                 }
@@ -300,6 +341,9 @@ impl Shard {
             (Some(index), Some(session)) => self.explain_session(now, index, session, account),
             _ if protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) => return Verdict::TcpNoSession,
             (Some(index), None) => {
+                if self.is_before_targets(index) {
+                    return Verdict::PortsExhausted;
+                }
                 if let Err(verdict) = self.would_admit_session(now, index) {
                     return verdict;
                 }
@@ -325,6 +369,8 @@ impl Shard {
                     self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account)
                         .unwrap_or(Verdict::Hairpin)
                 }
+                // Which of the targets it is depends on the external endpoint that the source is given.
+                _ if is_balanced && alive.is_none() => Verdict::Hairpin,
                 Some((worker, _)) if worker == self.worker => {
                     // The port of a mapping that is still to be made is not known; its address is, once paired.
                     let paired = self
@@ -334,8 +380,8 @@ impl Shard {
                     let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
                     self.explain_inbound(now, &translated, Via::Hairpin, account)
                 }
-                None if target
-                    .is_some_and(|inside| self.shared.worker_of_subscriber(inside.address) == self.worker) =>
+                None if is_balanced
+                    || target.is_some_and(|inside| self.shared.worker_of_subscriber(inside.address) == self.worker) =>
                 {
                     let source =
                         account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
@@ -422,7 +468,7 @@ impl Shard {
         let external = (parsed.destination, parsed.destination_port);
         let far = (parsed.source, remote_port(protocol, parsed.source_port));
         let found = self.live_flow_outside(&OutsideKey { protocol, external, far }, now);
-        let Some(index) = found.filter(|_| via == Via::Outside) else {
+        let Some(index) = found.filter(|index| self.is_via(*index, via)) else {
             let filtering = Filtering::AddressAndPortDependent;
             account.steps.push(Step::FilterAsked { filtering, allowed: false });
             let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
@@ -437,13 +483,96 @@ impl Shard {
         let flow = self.flows.get(index);
         let internal = endpoint(flow.internal());
         account.realm = flow.realm();
+        let key = InternalKey { realm: flow.realm(), protocol, address: flow.internal().0, port: flow.internal().1 };
+        if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(&key, flow.near()), account) {
+            return verdict;
+        }
         if let Some(verdict) = self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account) {
             return verdict;
         }
         account.destination_after = Some(internal);
         let port = if protocol == Protocol::Icmp { parsed.source_port } else { flow.near().1 };
-        account.source_after = Some(Endpoint::new(flow.near().0.into(), port));
-        Verdict::Inbound
+        if via == Via::Outside {
+            account.source_after = Some(Endpoint::new(flow.near().0.into(), port));
+        }
+        via.verdict()
+    }
+
+    /// A packet to an endpoint with several targets.
+    fn explain_balanced(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        protocol: Protocol,
+        via: Via,
+        account: &mut Account,
+    ) -> Verdict {
+        let external = (parsed.destination, parsed.destination_port);
+        let far = (parsed.source, remote_port(protocol, parsed.source_port));
+        let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
+        let group = self.shared.balance.find(external.0, protocol, external.1);
+        let current = group.and_then(Group::current);
+        if self.has_flow_of(parsed, now) {
+            return self.explain_flow_inbound(now, parsed, protocol, via, account);
+        }
+        if let Some(verdict) = forged {
+            return verdict;
+        }
+        let Some((era, aim)) = current.and_then(|era| Some((era, era.choose(external.1, far)?))) else {
+            account.steps.push(Step::NoMapping);
+            let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
+            return if is_syn { Verdict::UnsolicitedSyn } else { Verdict::NoMapping };
+        };
+        let internal = Endpoint::new(aim.address.into(), aim.port);
+        let targets = era.targets();
+        account.steps.push(Step::Target {
+            internal,
+            external: endpoint(external),
+            weight: targets.get(aim.position).map_or(0, |target| target.weight),
+            total: targets.iter().map(|target| u64::from(target.weight)).sum(),
+        });
+        if via == Via::Hairpin && !self.shared.may_hairpin(account.realm, aim.realm) {
+            return Verdict::HairpinRefused;
+        }
+        if let Err(verdict) = may_open(parsed, protocol) {
+            return verdict;
+        }
+        if let Some(facts) = self.shared.local.pool_address(external.0).map(|address| *self.shared.facts(address)) {
+            let filtering = self.filtering_of_targets(parsed, protocol, &facts);
+            let allowed = filtering == Filtering::EndpointIndependent;
+            account.steps.push(Step::FilterAsked { filtering, allowed });
+            if !allowed {
+                return if protocol == Protocol::Tcp { Verdict::UnsolicitedSyn } else { Verdict::Filtered };
+            }
+        }
+        let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
+        if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(&key, far), account) {
+            return verdict;
+        }
+        account.realm = aim.realm;
+        if let Some(verdict) = self.explain_route(Side::Inside, aim.address, parsed, account) {
+            return verdict;
+        }
+        if self.shared.worker_of_subscriber(aim.address) == self.worker {
+            if self.speaks_to(&key, far, now) {
+                return Verdict::Filtered;
+            }
+            if self.flows.is_full() {
+                return Verdict::FlowTableFull;
+            }
+            if !self.events.would_allocate() {
+                return Verdict::LogFull;
+            }
+            if let Err(verdict) = self.would_admit_flow(now, aim.realm, aim.address) {
+                return verdict;
+            }
+        }
+        account.steps.push(Step::SessionWouldBeCreated);
+        account.destination_after = Some(internal);
+        if via == Via::Outside {
+            account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
+        }
+        via.verdict()
     }
 
     pub(super) fn paired_address(&self, realm: RealmId, subscriber: u32) -> Option<AddressIndex> {
@@ -620,6 +749,17 @@ impl Shard {
             Class::IcmpRequest if !self.shared.facts(address).one_to_one => None,
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
+        // What a mapping has from before the forward is its own.
+        let is_of_before = owner.is_some_and(|(worker, mapping)| {
+            worker == self.worker && self.is_mapped(mapping, now) && {
+                let by = Shard::hashed_by(self.shared.facts(address), protocol);
+                let port = remote_port(protocol, parsed.source_port);
+                self.find_session(mapping.0, parsed.source, port, by, now).is_some()
+            }
+        });
+        if self.is_balanced(parsed, protocol) && !is_of_before {
+            return self.explain_balanced(now, parsed, protocol, via, account);
+        }
         if let Some((worker, MappingIndex::SHARED)) = owner
             && worker == self.worker
         {

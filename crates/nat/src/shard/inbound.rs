@@ -47,7 +47,7 @@ pub(super) enum Via {
 }
 
 impl Via {
-    fn verdict(self) -> Verdict {
+    pub(super) fn verdict(self) -> Verdict {
         match self {
             Via::Outside => Verdict::Inbound,
             Via::Hairpin => Verdict::Hairpin,
@@ -82,12 +82,18 @@ impl Shard {
             Some(Local::OwnAndPool(_, address)) => (address, true),
             other => return self.not_for_a_mapping(at, bytes, other, sink),
         };
+        if meta.turn != 0 {
+            return self.inbound_balanced(at, bytes, address, via, sink);
+        }
         // A query from outside is for nobody behind a NAPT; only Natrix itself may answer it.
         let owner = match parsed.class {
             Class::IcmpRequest if !self.shared.facts(address).one_to_one => None,
             _ => self.shared.owner(address, protocol, parsed.destination_port),
         };
         let Some((worker, mapping)) = owner else {
+            if self.is_balanced(parsed, protocol) {
+                return self.inbound_balanced(at, bytes, address, via, sink);
+            }
             if let Some(inside) = self.dormant(parsed, protocol) {
                 return self.wake(at, bytes, address, &inside, None, via, sink);
             }
@@ -100,10 +106,17 @@ impl Shard {
             return hand_inbound(at, worker, via);
         }
         if mapping == MappingIndex::SHARED {
+            // Of flows from before the forward.
+            if self.is_balanced(parsed, protocol) {
+                return self.inbound_balanced(at, bytes, address, via, sink);
+            }
             return self.inbound_by_flow(at, bytes, protocol, via, sink);
         }
         let index = mapping.0;
         if !self.is_alive(index, now) {
+            if self.is_balanced(parsed, protocol) {
+                return self.inbound_balanced(at, bytes, address, via, sink);
+            }
             if let Some(inside) = self.dormant(parsed, protocol) {
                 return self.wake(at, bytes, address, &inside, Some(index), via, sink);
             }
@@ -123,6 +136,13 @@ impl Shard {
             Some(SessionRef::Inline)
         } else {
             let key = RuleKey::of_flow(&mapping.key(), (parsed.source, remote_port));
+            if self.is_balanced(parsed, protocol) {
+                // The mapping is from before the forward: its own sessions stay, and all else is for the targets.
+                let by = Shard::hashed_by(self.shared.facts(address), protocol);
+                if self.find_session(index, parsed.source, remote_port, by, now).is_none() {
+                    return self.inbound_balanced(at, bytes, address, via, sink);
+                }
+            }
             let opens = self.shared.filters.logs() && {
                 let by = Shard::hashed_by(self.shared.facts(address), protocol);
                 self.find_session(index, parsed.source, remote_port, by, now).is_none()
@@ -202,7 +222,7 @@ impl Shard {
                     Ok(session) => Ok(Some(session)),
                     Err(verdict) => {
                         let key = self.mappings.get(index).key();
-                        self.count_refusal(&key, verdict);
+                        self.count_refusal(now, &key, verdict);
                         self.note_refusal(
                             now,
                             Unmade { key: &key, verdict, wanted: self.facts_of_mapping(index).map(|facts| facts.id) },
@@ -369,7 +389,7 @@ impl Shard {
     /// No mapping has the external endpoint. A SYN is held for a while (RFC 5382 §4.3 REQ-4).
     #[cold]
     #[inline(never)]
-    fn no_mapping(&mut self, at: Arrival<'_>, bytes: &[u8], via: Via) -> Fate {
+    pub(super) fn no_mapping(&mut self, at: Arrival<'_>, bytes: &[u8], via: Via) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if via == Via::Outside
             && let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source)

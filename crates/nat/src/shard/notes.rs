@@ -19,6 +19,7 @@ use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::Side;
 use crate::verdict::Verdict;
 
 /// Further sessions of a mapping that are asked why it ends.
@@ -158,6 +159,10 @@ impl Shard {
         let flow = self.flows.get(index);
         let external = flow.external().0;
         if flow.is_alive(now) && self.is_flow_overdue(index, now) {
+            let displaced = self.shared.displaced_flow(flow).and_then(|found| found.ends);
+            if displaced.is_some_and(|ends| ends <= now) && self.shared.settings().reload.removed == Removed::End {
+                return Cause::Configuration;
+            }
             return self.why_address_ends(external);
         }
         if flow.protocol() == Protocol::Tcp && flow.state().is_over() { Cause::Closed } else { Cause::Idle }
@@ -236,6 +241,7 @@ impl Shard {
         let flow = self.flows.get(index);
         let (internal, external) = (endpoint(flow.internal()), endpoint(flow.external()));
         let remote = endpoint(flow.far());
+        let opened = if flow.opened_from() == Side::Outside { Cause::Inbound } else { Cause::Outbound };
         let has_ended = kind == EventKind::FlowEnded;
         let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(flow.created_s());
         let event = Event::of_mapping(kind, now, flow.realm(), flow.protocol(), internal, external);
@@ -243,7 +249,7 @@ impl Shard {
             remote: remote.address,
             remote_port: remote.port,
             amount: if has_ended { held_s } else { 0 },
-            ..event.because(if has_ended { self.why_flow_ends(now, index) } else { Cause::Outbound })
+            ..event.because(if has_ended { self.why_flow_ends(now, index) } else { opened })
         });
     }
 

@@ -31,6 +31,7 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -200,11 +201,14 @@ impl Shard {
             return Err(Fate::Done(verdict));
         }
         let target = self.dormant(parsed, key.protocol);
+        // Which of several targets it is, is found out behind the translation of the source.
+        let is_balanced = self.shared.balance.find(parsed.destination, key.protocol, parsed.destination_port).is_some();
+        let is_static = target.is_some() || is_balanced;
         let hairpin = match self.shared.local_to(self.shared.facing(meta.ingress), parsed.destination) {
             Some(Local::Own(_)) => return Err(self.local_packet(at, Side::Inside, bytes, sink)),
             Some(Local::Broadcast(_)) => return Err(Fate::Done(Verdict::DestinationInvalid)),
             Some(Local::OwnAndPool(_, address)) => {
-                if target.is_none()
+                if !is_static
                     && (self.shared.owner(address, key.protocol, parsed.destination_port).is_none()
                         || key.protocol == Protocol::Icmp)
                 {
@@ -245,9 +249,13 @@ impl Shard {
             && hairpin.is_none()
             && let Some(far) = self.flow_wanted(key, near, alive.is_some(), ruling.action)
         {
-            self.shared.rules.count(self.worker, ruling);
-            let wanted = ruling.action.pool();
-            return self.open_flow(at, bytes, key, near, (far, wanted), sink).map(Opened::Flow);
+            let opened = self.open_flow(at, bytes, key, near, (far, ruling.action), sink);
+            if !matches!(opened, Ok(None)) {
+                self.shared.rules.count(self.worker, ruling);
+            }
+            if let Some(flow) = opened? {
+                return Ok(Opened::Flow(flow));
+            }
         }
         let way = self.way_out(at, bytes, hairpin.is_some(), sink)?;
         if let Some(address) = hairpin {
@@ -257,7 +265,7 @@ impl Shard {
             let has_owner =
                 owner.is_some_and(|(worker, mapping)| worker != self.worker || self.is_mapped(mapping, now));
             let is_napt_query = key.protocol == Protocol::Icmp && !answers;
-            if target.is_none() && (is_napt_query || !has_owner) {
+            if !is_static && (is_napt_query || !has_owner) {
                 return Err(Fate::Done(Verdict::NoMapping));
             }
             if let Some(target) = target
@@ -268,6 +276,8 @@ impl Shard {
             // A mapping of another worker says its realm there, in the second half.
             if let Some((worker, mapping)) = owner
                 && worker == self.worker
+                && mapping != MappingIndex::SHARED
+                && !is_balanced
                 && !self.shared.may_hairpin(key.realm, self.mappings.get(mapping.0).realm())
             {
                 return Err(Fate::Done(Verdict::HairpinRefused));
@@ -289,6 +299,11 @@ impl Shard {
             return Err(Fate::Done(Verdict::TcpNoSession));
         }
         let index = match (alive, found) {
+            (Some(index), _) if self.is_before_targets(index) => {
+                self.shared.rules.count(self.worker, ruling);
+                let unmade = Unmade { key, verdict: Verdict::PortsExhausted, wanted: ruling.action.pool() };
+                return Err(self.refuse(now, unmade, meta, bytes, sink));
+            }
             (Some(index), _) => index,
             (None, dead) => {
                 if let Some(dead) = dead {
@@ -360,7 +375,7 @@ impl Shard {
     ) -> Fate {
         let Unmade { key, verdict, .. } = unmade;
         self.note_refusal(now, unmade);
-        self.count_refusal(key, verdict);
+        self.count_refusal(now, key, verdict);
         self.note_offence(now, key, verdict);
         if verdict != Verdict::SourceNotSubscriber
             && let Some(code) = self.shared.settings().icmp.no_resources_code
@@ -430,7 +445,13 @@ impl Shard {
     }
 
     /// The second half of a hairpin: here, or on the worker that owns the other mapping.
-    fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], address: AddressIndex, sink: &mut S) -> Fate {
+    pub(super) fn hairpin<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        address: AddressIndex,
+        sink: &mut S,
+    ) -> Fate {
         let Arrival { meta, parsed: translated, .. } = at;
         let Some(protocol) = translated.protocol() else { return Fate::Done(Verdict::NoMapping) };
         if let Some((worker, _)) = self.shared.owner(address, protocol, translated.destination_port)

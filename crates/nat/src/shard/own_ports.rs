@@ -45,7 +45,7 @@ impl Shard {
     }
 
     /// A subscriber's blocks, the latest first.
-    fn blocks_of(&self, subscriber: u32) -> impl Iterator<Item = Block> + '_ {
+    pub(super) fn blocks_of(&self, subscriber: u32) -> impl Iterator<Item = Block> + '_ {
         let blocks = &self.shared.ports.blocks;
         core::iter::successors(self.subscribers.get(subscriber).latest_block(), |block| blocks.next(*block))
     }

@@ -156,8 +156,10 @@ impl Shard {
     /// Whether a port is withheld for a forward: nobody else gets it, however soon.
     #[inline]
     pub(super) fn is_forwarded(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
-        let statics = &self.shared.statics;
-        !statics.is_empty() && statics.is_forwarded(self.shared.address(address).to_bits(), protocol, port)
+        let (statics, balance) = (&self.shared.statics, &self.shared.balance);
+        let external = || self.shared.address(address).to_bits();
+        !statics.is_empty() && statics.is_forwarded(external(), protocol, port)
+            || !balance.is_empty() && balance.find(external(), protocol, port).is_some()
     }
 
     /// The one address of a pool that mappings of this subscriber get; None where it may be any, or is not chosen yet.

@@ -14,12 +14,12 @@ use crate::mapping::SessionRef;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::turned_away::TurnedAway;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
-use crate::types::RealmId;
 use crate::types::Side;
 use crate::view::Filter;
 use crate::view::MappingView;
@@ -31,6 +31,8 @@ const EXTRA_CURSOR: u32 = 1 << 31;
 /// And between mappings and those, flows from here on.
 const FLOW_CURSOR: u32 = 1 << 30;
 const _: () = assert!(MappingIndex::COUNT_MAX < FLOW_CURSOR as usize, "cursors of mappings come before those of flows");
+/// Cursors of subscribers from here on walk those that were refused and have nothing.
+const TURNED_AWAY_CURSOR: u32 = 1 << 31;
 /// Further sessions of a mapping that are looked at to tell how long it has been idle.
 const EXTRA_LOOKED_AT: u32 = 16;
 
@@ -122,9 +124,11 @@ impl Shard {
         Some(cursor)
     }
 
-    /// As [`Shard::mappings_page`], for subscribers; of `filter` only `internal`, `pool` and `realm` apply.
+    /// As [`Shard::mappings_page`], for subscribers; of `filter` only `internal`, `pool` and `realm` apply. After those that have
+    /// something come those that were refused and have nothing.
     pub fn subscribers_page(
         &self,
+        now: Instant,
         cursor: u32,
         limit: usize,
         scan_max: usize,
@@ -132,39 +136,79 @@ impl Shard {
         out: &mut Vec<SubscriberView>,
     ) -> Option<u32> {
         let mut found = 0;
-        let mut slot = cursor.max(1);
+        let mut cursor = cursor.max(1);
         for _ in 0..scan_max {
-            if slot >= self.subscribers.walk_end() {
+            if cursor < TURNED_AWAY_CURSOR && cursor >= self.subscribers.walk_end() {
+                cursor = TURNED_AWAY_CURSOR;
+            }
+            if cursor >= TURNED_AWAY_CURSOR + TurnedAway::PLACES {
                 return None;
             }
-            let subscriber = self.subscribers.get(slot);
-            let address = Ipv4Addr::from_bits(subscriber.address);
-            let wanted = filter.internal.is_none_or(|prefix| prefix.contains(address))
-                && filter.pool.is_none_or(|pool| Some(pool) == self.pool_of_subscriber(slot))
-                && filter.realm.is_none_or(|realm| realm.0 == subscriber.realm);
-            if subscriber.is_in_use() && wanted {
+            let view = if cursor < TURNED_AWAY_CURSOR {
+                self.subscriber_view(cursor, now)
+            } else {
+                self.turned_away_view(cursor - TURNED_AWAY_CURSOR, now)
+            };
+            if let Some(view) = view.filter(|view| matches_subscriber(filter, view)) {
                 if found == limit {
-                    return Some(slot);
+                    return Some(cursor);
                 }
-                let paired = AddressIndex(subscriber.paired);
-                out.push(SubscriberView {
-                    address,
-                    realm: RealmId(subscriber.realm),
-                    pool: self.pool_of_subscriber(slot).unwrap_or(PoolId(subscriber.pool)),
-                    external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
-                    worker: self.worker,
-                    mappings: subscriber.mappings,
-                    class: self.class_now(slot),
-                    sessions: subscriber.sessions(),
-                    memory_bytes: subscriber.memory(),
-                    refused: self.subscribers.account(slot).refused,
-                    is_offender: subscriber.is_offender(),
-                });
+                out.push(view);
                 found += 1;
             }
-            slot += 1;
+            cursor += 1;
         }
-        (slot < self.subscribers.walk_end()).then_some(slot)
+        Some(cursor)
+    }
+
+    fn subscriber_view(&self, slot: u32, now: Instant) -> Option<SubscriberView> {
+        let subscriber = self.subscribers.get(slot);
+        if !subscriber.is_in_use() {
+            return None;
+        }
+        let paired = AddressIndex(subscriber.paired);
+        let mut refused = self.subscribers.account(slot).refused;
+        let before = self.turned_away.refused(now, subscriber.realm(), subscriber.address);
+        for (sum, more) in refused.iter_mut().zip(before) {
+            *sum = sum.saturating_add(more);
+        }
+        Some(SubscriberView {
+            address: Ipv4Addr::from_bits(subscriber.address),
+            realm: subscriber.realm(),
+            pool: self.pool_of_subscriber(slot).unwrap_or(PoolId(subscriber.pool)),
+            external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
+            worker: self.worker,
+            mappings: subscriber.mappings,
+            class: self.class_now(slot),
+            sessions: subscriber.sessions(),
+            memory_bytes: subscriber.memory(),
+            refused,
+            is_offender: subscriber.is_offender(),
+            is_turned_away: false,
+        })
+    }
+
+    /// None also when the subscriber has got something since, or no pool serves it any more.
+    fn turned_away_view(&self, place: u32, now: Instant) -> Option<SubscriberView> {
+        let entry = self.turned_away.at(place, now)?;
+        if self.subscribers.find(entry.realm, entry.address).is_some() {
+            return None;
+        }
+        let address = Ipv4Addr::from_bits(entry.address);
+        Some(SubscriberView {
+            address,
+            realm: entry.realm,
+            pool: self.shared.pool_for(entry.realm, address)?,
+            external_address: None,
+            worker: self.worker,
+            mappings: [0; Protocol::COUNT],
+            class: self.shared.classes.of(entry.realm, entry.address),
+            sessions: 0,
+            memory_bytes: 0,
+            refused: entry.refused,
+            is_offender: false,
+            is_turned_away: true,
+        })
     }
 
     /// The live mapping with this external endpoint, if it is this shard's.
@@ -198,10 +242,10 @@ impl Shard {
             target: flow.is_twice().then(|| endpoint(flow.far())),
             shared: true,
             worker: self.worker,
-            opened_from: Side::Inside,
+            opened_from: flow.opened_from(),
             state: (protocol == Protocol::Tcp)
                 .then(|| state_now(state, expires, now, &self.shared.settings().timeouts)),
-            hairpin: false,
+            hairpin: flow.is_hairpin(),
             age: age(flow.created_s(), now),
             idle: idle(self.lifetime(0, SessionRef::Flow(index), state), expires, now),
             expires_in: expires.saturating_since(now),
@@ -322,6 +366,12 @@ fn matches_mapping(filter: &Filter, mapping: &Mapping, pool: PoolId) -> bool {
         && filter.external_port.is_none_or(|port| port == external.port)
         && filter.pool.is_none_or(|wanted| wanted == pool)
         && filter.realm.is_none_or(|wanted| wanted == mapping.realm())
+}
+
+fn matches_subscriber(filter: &Filter, view: &SubscriberView) -> bool {
+    filter.internal.is_none_or(|prefix| prefix.contains(view.address))
+        && filter.pool.is_none_or(|pool| pool == view.pool)
+        && filter.realm.is_none_or(|realm| realm == view.realm)
 }
 
 /// Both [`matches_mapping`] and [`matches_session`], of a flow.

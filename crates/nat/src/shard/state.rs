@@ -139,7 +139,8 @@ impl Shard {
             // A flow has no mapping.
             SessionRef::Flow(flow) => {
                 let flow = self.flows.get(flow);
-                (flow.protocol(), lifetimes.own(flow.protocol(), flow.near().1))
+                let own = || lifetimes.own(flow.protocol(), flow.near().1);
+                (flow.protocol(), if flow.opened_from() == Side::Inside { own() } else { None })
             }
         };
         self.lifetimes.lifetime(protocol, state, own)

@@ -345,7 +345,11 @@ impl Shard {
                 looks.place[i] as u32
             } else if kind.0 & Kind::IN != 0 {
                 match self.shared.ports.lookup_at(looks.place[i] as usize) {
-                    None => 0,
+                    // Where an endpoint leads to several this worker may have the packet's flow.
+                    None => {
+                        looks.shared |= u64::from(!self.shared.balance.is_empty()) << i;
+                        0
+                    }
                     // Flows are told by more than the port table knows: see `dependent`.
                     Some((worker, MappingIndex::SHARED)) if worker == self.worker => {
                         looks.shared |= 1 << i;

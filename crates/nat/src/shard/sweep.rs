@@ -125,19 +125,24 @@ impl Shard {
         let end = self.mappings.walk_end();
         let visits = budget(end, elapsed, created * RECORDS_PER_CREATED + found.min(created) * RECORDS_PER_FOUND);
         self.note_untold(now, visits as u32);
-        let has_deadlines = self.shared.has_deadlines();
+        let is_shortening = self.shortening.has_mappings();
+        let looks_at_each = self.shared.has_deadlines() || is_shortening;
         let (mut hand, mut left) = (self.sweep.mapping_hand, visits as u32);
         while left > 0 && hand < end && self.sweep.due_count < ends_max {
             let stop = hand.saturating_add(left).min(end);
             // Nearly all records are settled, and where one is not, more are.
-            let unsettled = if has_deadlines { Some(hand) } else { self.mappings.next_unsettled(hand..stop, now) };
+            let unsettled = if looks_at_each { Some(hand) } else { self.mappings.next_unsettled(hand..stop, now) };
             let next = unsettled.map_or(stop, |index| index + 1);
             // The next call will be there, if it has as much time.
             self.mappings.prefetch_range(hand.saturating_add(visits as u32)..next.saturating_add(visits as u32));
             if let Some(index) = unsettled {
+                if is_shortening {
+                    self.shorten_mapping(now, index);
+                }
                 self.find_due(index, now);
             }
             left -= next - hand;
+            self.shortening.looked_at_mappings(next - hand);
             hand = if next >= end { 1 } else { next };
         }
         self.sweep.mapping_hand = hand;
@@ -183,6 +188,7 @@ impl Shard {
                 continue;
             }
             self.rehash_session(slot);
+            self.shorten_session(now, slot);
             let session = self.sessions.get(slot);
             let mapping = session.mapping;
             if mapping != 0 && (!session.is_alive(now) || self.mappings.get(mapping).is_condemned()) {

@@ -5,6 +5,7 @@
 //! or ends, in the record that is at hand then.
 
 use super::Shard;
+use super::shorten::has_shorter;
 use super::steady::SteadyTimers;
 use crate::class::Marks;
 use crate::event::Cause;
@@ -77,8 +78,12 @@ impl Shard {
         if self.worker == WATCHMAN {
             self.watch_an_address(now);
         }
+        let before = *self.lifetimes.in_force();
         if self.lifetimes.adapt(self.shared.pressure.percent()) {
             self.timers = SteadyTimers::new(self.lifetimes.in_force(), self.shared.settings().inbound_refresh);
+            if has_shorter(&before, self.lifetimes.in_force()) {
+                self.shorten_lives();
+            }
         }
     }
 

@@ -34,7 +34,7 @@ fn one_to_one(addresses: &[[u8; 4]], subscribers: &[([u8; 4], u8)]) -> Pool {
 
 #[test]
 fn without_anything_static_nobody_is_concerned() {
-    let statics = Statics::new(&Settings::default());
+    let statics = Statics::new(&Settings::default(), |_| false);
     assert!(statics.is_empty());
     assert!(!statics.may_concern(7));
     assert_eq!(statics.by_external(7, Protocol::Udp, 7), None);
@@ -48,7 +48,7 @@ fn a_range_of_ports_is_forwarded_port_by_port() {
         forward(Protocol::Tcp, [203, 0, 113, 1], (8_000, 8_010), [100, 64, 0, 9], 80),
         forward(Protocol::Tcp, [203, 0, 113, 1], (65_535, 65_535), [100, 64, 0, 9], 443),
     ];
-    let statics = Statics::new(&Settings { forwards, ..Settings::default() });
+    let statics = Statics::new(&Settings { forwards, ..Settings::default() }, |_| false);
     let external = u32::from_be_bytes([203, 0, 113, 1]);
     let inside = |port| statics.by_external(external, Protocol::Tcp, port).map(|inside| inside.port);
     assert_eq!([7_999, 8_000, 8_010, 8_011, 65_535].map(inside), [None, Some(80), Some(90), None, Some(443)]);
@@ -76,7 +76,7 @@ fn a_one_to_one_pool_pairs_addresses_in_order_and_keeps_ports() {
         ([198, 51, 100, 10], [10, 9, 0, 1]),
         ([192, 0, 2, 1], [10, 5, 5, 5]),
     ];
-    let statics = Statics::new(&Settings { pools: vec![pool], ..Settings::default() });
+    let statics = Statics::new(&Settings { pools: vec![pool], ..Settings::default() }, |_| false);
     for (external, inside) in pairs {
         for protocol in Protocol::ALL {
             for port in [0, 1, 80, 65_535] {
@@ -115,7 +115,7 @@ proptest! {
             }
         }
         let settings = Settings { forwards: forwards.clone(), ..Settings::default() };
-        let statics = Statics::new(&settings);
+        let statics = Statics::new(&settings, |_| false);
         for (external, protocol, port) in questions {
             let protocol = Protocol::ALL[protocol];
             let external = u32::from_be_bytes([203, 0, 113, external as u8]);

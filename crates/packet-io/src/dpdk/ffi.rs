@@ -56,6 +56,7 @@ pub(super) struct Statistics {
 unsafe extern "C" {
     fn natrix_eal_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
     fn natrix_error_text(error: c_int) -> *const c_char;
+    fn natrix_version() -> *const c_char;
     fn natrix_find_port(device: *const c_char, port: *mut u16) -> c_int;
     fn natrix_port_info(port: u16, info: *mut PortInfo) -> c_int;
     fn natrix_pool_create(buffers: u32, data_room: u16) -> *mut Mempool;
@@ -75,6 +76,12 @@ unsafe extern "C" {
 pub(super) fn text(error: c_int) -> String {
     // SAFETY: DPDK returns a static or thread-local string that ends in a zero byte.
     unsafe { CStr::from_ptr(natrix_error_text(error)) }.to_string_lossy().into_owned()
+}
+
+/// DPDK's own name and release.
+pub(super) fn version() -> String {
+    // SAFETY: the function returns a static string.
+    unsafe { CStr::from_ptr(natrix_version()) }.to_string_lossy().into_owned()
 }
 
 fn checked(result: c_int) -> Result<(), String> {

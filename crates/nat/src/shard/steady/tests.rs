@@ -21,7 +21,9 @@ use crate::redirection::RedirectionId;
 use crate::redirection::Target;
 use crate::rules::Match;
 use crate::rules::PortRange;
+use crate::settings::Admission;
 use crate::settings::Allocation;
+use crate::settings::BalancedForward;
 use crate::settings::Blocks;
 use crate::settings::FilterAction;
 use crate::settings::FilterRule;
@@ -40,11 +42,13 @@ use crate::time::Instant;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use crate::view::Filter;
 
+mod guarantees;
 mod small_pools;
 
 /// Collects what a shard sends by itself.
@@ -207,6 +211,8 @@ fn compare_under(settings: &Settings, changes: &[Vec<FilterRule>], bursts: &[Vec
     let (mut short, mut long) = (Side2::new(settings, false), Side2::new(settings, true));
     let mut now = Instant::ORIGIN;
     let mut external: [Option<SocketAddrV4>; 8] = [None; 8];
+    // Where there is an endpoint with several targets, strangers to two of the internal ones speak to that.
+    let open = settings.balanced_forwards.first().map(|to| SocketAddrV4::new(to.external, to.ports.0));
     for (number, specs) in bursts.iter().enumerate() {
         if number % 3 == 2
             && let Some(filters) = changes.get((number / 3) % changes.len().max(1))
@@ -220,7 +226,8 @@ fn compare_under(settings: &Settings, changes: &[Vec<FilterRule>], bursts: &[Vec
             if spec.pause > 0 {
                 now = now + Duration::from_millis(1 << spec.pause);
             }
-            if let Some(packet) = spec.packet(external[spec.key()]) {
+            let to = if spec.flow < 2 { external[spec.key()] } else { open.or(external[spec.key()]) };
+            if let Some(packet) = spec.packet(to) {
                 keys.push((spec.inside, spec.key()));
                 let ingress = InterfaceId(if spec.inside { Side::Inside } else { Side::Outside } as u16);
                 let record = u32::from(spec.record);
@@ -328,6 +335,45 @@ fn with_flows() -> Settings {
     settings.limits.flows_max = 100;
     settings.pools[0].shared_ports_min = 2;
     settings
+}
+
+/// As [`with_flows`], and the last two internal endpoints are targets of one external one.
+fn with_targets(flows: core::ops::Range<u8>) -> Settings {
+    let mut settings = with_flows();
+    let target = |flow: u8| Target {
+        address: u32::from_be_bytes([100, 64, 0, 10 + flow % 2]),
+        port: Some(5_000 + u16::from(flow)),
+        weight: 1,
+    };
+    settings.balanced_forwards = [Protocol::Tcp, Protocol::Udp]
+        .map(|protocol| BalancedForward {
+            realm: RealmId(0),
+            protocol,
+            external: settings.pools[0].addresses[0],
+            ports: (80, 80),
+            targets: flows.clone().map(target).collect(),
+            admission: Admission::Anyone,
+            is_sticky: false,
+        })
+        .to_vec();
+    settings
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn the_ways_of_targets_decide_alike(
+        bursts in prop::collection::vec(prop::collection::vec(spec(), 1..24), 1..24),
+        inbound_refresh in any::<bool>(), two_states in any::<bool>(),
+        changes in prop::collection::vec(prop::collection::vec(filter(), 0..3), 0..3),
+    ) {
+        let mut settings = Settings { inbound_refresh, ..with_targets(2..4) };
+        if two_states {
+            settings.timeouts.udp_unanswered = Duration::from_secs(40);
+        }
+        compare_under(&settings, &changes, &bursts);
+    }
 }
 
 proptest! {
@@ -448,6 +494,34 @@ fn flows_take_the_short_way((out, back): (u8, u8), payload: u8, odd: u8) {
 fn packets_of_redirected_flows_take_the_short_way() {
     // To one that is sent elsewhere; answers come from there.
     flows_take_the_short_way((2, 3), 11, 0);
+}
+
+/// A TCP and a UDP session that a stranger opens to a target.
+#[test]
+fn packets_of_sessions_to_targets_take_the_short_way() {
+    let usual = |inside, tcp, flags| Spec {
+        inside,
+        tcp,
+        flow: 2,
+        remote: 0,
+        flags,
+        payload: 10,
+        ttl: 64,
+        odd: 1,
+        sequence: 100,
+        pause: 0,
+        record: 0,
+    };
+    let mut bursts = vec![
+        vec![usual(false, true, 0x02), usual(false, false, 0)],
+        vec![usual(true, true, 0x12), usual(true, false, 0)],
+        vec![usual(false, true, 0x10), usual(false, false, 0)],
+    ];
+    for _ in 0..10 {
+        bursts.push(vec![usual(true, true, 0x10), usual(true, false, 0)]);
+        bursts.push(vec![usual(false, true, 0x10), usual(false, false, 0)]);
+    }
+    assert!(compare(&with_targets(2..3), &bursts) >= 40);
 }
 
 #[test]

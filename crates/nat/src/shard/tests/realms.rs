@@ -75,7 +75,7 @@ fn the_same_internal_endpoint_in_two_realms_is_two_endpoints() {
     }
     assert_eq!(shard.mappings_len(), 6);
     let mut views = Vec::new();
-    shard.subscribers_page(0, 10, 1_000_000, &Filter::default(), &mut views);
+    shard.subscribers_page(Instant::ORIGIN, 0, 10, 1_000_000, &Filter::default(), &mut views);
     let mut realms: Vec<RealmId> = views.iter().map(|view| view.realm).collect();
     realms.sort_unstable();
     assert_eq!(realms, [RealmId(0), RealmId(1)]);

@@ -1,0 +1,218 @@
+//! A whole instance whose event log is on a disk that runs full, under both policies of back pressure: with `refuse` no mapping is
+//! made without its record, with `drop` the log says which are missing. Files are rotated meanwhile, and numbers have no hole.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[path = "common/instance.rs"]
+mod instance;
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::thread;
+use std::time::Instant;
+
+use control::EventLog;
+use instance::Instance;
+use instance::PATIENCE;
+use nat::Verdict;
+use serde_json::Value;
+
+/// More than wait in the writer's buffer (1 MiB) and in the rings of two workers.
+const FLOWS: u16 = 8_000;
+/// Packets sent before their fate is looked at.
+const AT_A_TIME: u16 = 50;
+
+/// A disk of 8 MiB: in memory, in a mount namespace of a process that does nothing else. It ends with the test.
+struct Disk {
+    keeper: Child,
+    path: PathBuf,
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let script = "mount -t tmpfs -o size=8m tmpfs /mnt && echo ready && read line";
+        // Root needs no user namespace, and who is not root gets to be it in one.
+        let ways: [&[&str]; 2] = [&["--mount"], &["--map-root-user", "--mount"]];
+        for way in ways {
+            let mut command = Command::new("unshare");
+            command.args(way).args(["sh", "-c", script]);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut keeper = command.spawn().expect("unshare is part of util-linux");
+            let mut line = String::new();
+            let answer = keeper.stdout.take().expect("it was asked for");
+            if BufReader::new(answer).read_line(&mut line).is_ok() && line == "ready\n" {
+                let path = PathBuf::from(format!("/proc/{}/root/mnt", keeper.id()));
+                return Disk { keeper, path };
+            }
+            let _ = keeper.wait();
+        }
+        panic!("no namespace for a small disk: run as root, or allow user namespaces");
+    }
+
+    /// Takes all the room there is.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.path.join("filler")).expect("a file");
+        let (page, mut written) = ([0; 4_096], 0_u64);
+        while file.write_all(&page).is_ok() {
+            written += 1;
+            assert!(written < 1 << 16, "the disk is small");
+        }
+    }
+
+    /// Gives it back.
+    fn make_room(&self) {
+        fs::remove_file(self.path.join("filler")).expect("our own file");
+    }
+
+    /// All lines of the log, the oldest file first.
+    fn lines(&self) -> Vec<Value> {
+        let names = fs::read_dir(&self.path).expect("our disk").map(|entry| entry.expect("a file").path());
+        let mut names: Vec<PathBuf> = names.filter(|name| name.extension().is_some_and(|it| it == "json")).collect();
+        // Those that were put aside have a time in their name, and sort before the present one but for the '-'.
+        names.sort_by_key(|name| (name.ends_with("events.json"), name.clone()));
+        assert!(names.len() >= 2, "files were rotated: {names:?}");
+        let text: String = names.iter().map(|name| fs::read_to_string(name).expect("our file")).collect();
+        text.lines().map(|line| serde_json::from_str(line).expect("whole lines")).collect()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+fn start(disk: &Disk, policy: &str) -> Instance {
+    let log = format!(
+        "[log]\nevents = \"{}/events.json\"\nback_pressure = \"{policy}\"\nqueue = 256\nrotate_size = \"1 MiB\"\nsync = \"always\"\n",
+        disk.path.display()
+    );
+    Instance::start_with(&format!("full-disk-{policy}"), &log, |text| {
+        text.replace("mappings = 1000", "mappings = 20000").replace("held_ports = 1000", "held_ports = 20000")
+    })
+}
+
+fn log_of(one: &mut Instance) -> EventLog {
+    one.status().event_log.expect("there is a log")
+}
+
+fn count(one: &Instance, verdict: Verdict) -> u64 {
+    let all = one.running.instance().snapshots().expect("numbers");
+    all.iter().map(|snapshot| snapshot.counters.of(verdict)).sum()
+}
+
+/// Sends packets that want mappings, and waits until each has its verdict. How many mappings were made.
+fn open(one: &mut Instance, ports: core::ops::Range<u16>) -> u64 {
+    let before = one.status().mappings_created;
+    let fates = |one: &Instance| count(one, Verdict::Outbound) + count(one, Verdict::LogFull) + one.unsent();
+    let mut from = ports.start;
+    while from < ports.end {
+        let to = ports.end.min(from + AT_A_TIME);
+        let wanted = fates(one) + u64::from(to - from);
+        for port in from..to {
+            one.push(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 10 + (port % 8) as u8), port));
+        }
+        let begin = Instant::now();
+        while fates(one) < wanted {
+            assert!(begin.elapsed() < PATIENCE, "every packet has its verdict");
+            thread::sleep(Duration::from_micros(200));
+        }
+        from = to;
+    }
+    one.status().mappings_created - before
+}
+
+/// Waits until everything that can be written is.
+fn settle(one: &mut Instance) {
+    let begin = Instant::now();
+    loop {
+        let log = log_of(one);
+        if log.records_waiting == 0 && !log.failing {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "it is written when there is room: {log:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Each worker's records have the numbers from 1 on, over all files; a gap stands for so many from its own one on. How many those are.
+fn expect_no_hole(lines: &[Value]) -> u64 {
+    let (mut next, mut lost): (BTreeMap<u64, u64>, u64) = (BTreeMap::new(), 0);
+    for line in lines {
+        let (Some(worker), Some(sequence)) = (line["worker"].as_u64(), line["sequence"].as_u64()) else { continue };
+        let expected = next.entry(worker).or_insert(1);
+        assert_eq!(sequence, *expected, "worker {worker}");
+        let gap = if line["event"] == "gap" { line["lost"].as_u64().expect("how many") } else { 0 };
+        *expected += gap.max(1);
+        lost += gap;
+    }
+    assert_eq!(next.len(), 2, "both workers have records");
+    lost
+}
+
+fn created(lines: &[Value]) -> u64 {
+    lines.iter().filter(|line| line["event"] == "mapping_created").count() as u64
+}
+
+#[test]
+fn with_refuse_no_mapping_is_made_without_its_record() {
+    let disk = Disk::new();
+    let mut one = start(&disk, "refuse");
+    assert_eq!(open(&mut one, 1_000..2_000), 1_000);
+    settle(&mut one);
+    disk.fill();
+    let made = open(&mut one, 2_000..2_000 + FLOWS);
+    let log = log_of(&mut one);
+    assert!(log.failing && log.errors > 0, "{log:?}");
+    assert!(log.last_error.is_some_and(|error| error.starts_with("write: ")), "the system's own words");
+    assert!(made > 0 && made < u64::from(FLOWS), "what waits has a bound: {made} made");
+    assert_eq!(count(&one, Verdict::LogFull), u64::from(FLOWS) - made);
+    // What exists is not touched: no packet of it needs a record.
+    let refused = count(&one, Verdict::LogFull);
+    assert_eq!(open(&mut one, 1_000..1_500), 0);
+    assert_eq!(count(&one, Verdict::LogFull), refused);
+    disk.make_room();
+    settle(&mut one);
+    // As if nothing had been.
+    assert_eq!(open(&mut one, 20_000..21_000), 1_000);
+    settle(&mut one);
+    let total = one.status().mappings_created;
+    one.stop();
+    let lines = disk.lines();
+    assert_eq!((created(&lines), total), (2_000 + made, 2_000 + made), "a record for each");
+    // What has no room is what tells of the refusals themselves: one for each subscriber and interval.
+    assert!(expect_no_hole(&lines) <= 2 * 8, "nothing else is lost");
+}
+
+#[test]
+fn with_drop_nobody_is_refused_and_the_log_says_what_it_lacks() {
+    let disk = Disk::new();
+    let mut one = start(&disk, "drop");
+    assert_eq!(open(&mut one, 1_000..2_000), 1_000);
+    settle(&mut one);
+    disk.fill();
+    assert_eq!(open(&mut one, 2_000..2_000 + FLOWS), u64::from(FLOWS), "everybody gets his mapping");
+    let log = log_of(&mut one);
+    assert!(log.failing && log.records_lost > 0, "{log:?}");
+    assert_eq!(count(&one, Verdict::LogFull), 0);
+    disk.make_room();
+    settle(&mut one);
+    assert_eq!(open(&mut one, 20_000..21_000), 1_000);
+    settle(&mut one);
+    let lost = log_of(&mut one).records_lost;
+    one.stop();
+    let lines = disk.lines();
+    assert_eq!(created(&lines) + lost, 2_000 + u64::from(FLOWS), "what has no record is counted");
+    assert_eq!(expect_no_hole(&lines), lost);
+}

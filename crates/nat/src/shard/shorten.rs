@@ -1,0 +1,142 @@
+//! Timers that have become shorter reach sessions that are silent, too: those a full pool wants to be rid of.
+//!
+//! A record has the time it ends at, which its last packet gave it under the timers in force then. After timers have become shorter
+//! the sweep looks at each record once, and whatever would still last for longer than the timer in force ends when that has
+//! passed from now on. So nothing ends sooner after its last packet than the timer in force says. What has not been looked at
+//! yet lasts as long as it did; timers that become longer apply from the next packet on.
+
+use super::Shard;
+use crate::mapping::SessionRef;
+use crate::settings::Timeouts;
+use crate::time::Instant;
+use crate::types::Protocol;
+
+/// Further sessions of one mapping that are looked at.
+const OTHERS_MAX: u16 = 16;
+
+/// Records that are still to be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Shortening {
+    mappings: u32,
+    sessions: u32,
+    flows: u32,
+}
+
+impl Shortening {
+    /// Whether some mappings are.
+    #[inline]
+    pub(super) fn has_mappings(&self) -> bool {
+        self.mappings > 0
+    }
+
+    /// So many more mappings were looked at.
+    #[inline]
+    pub(super) fn looked_at_mappings(&mut self, count: u32) {
+        self.mappings = self.mappings.saturating_sub(count);
+    }
+}
+
+/// Whether some timer is shorter than before.
+pub(super) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool {
+    let all = |timeouts: &Timeouts| {
+        let Timeouts { udp, udp_unanswered, tcp_opening, tcp_established, tcp_closing, icmp, .. } = *timeouts;
+        [udp, udp_unanswered, tcp_opening, tcp_established, tcp_closing, icmp]
+    };
+    all(after).iter().zip(all(before)).any(|(after, before)| *after < before)
+}
+
+impl Shard {
+    /// Timers have become shorter: all records are to be looked at.
+    pub(super) fn shorten_lives(&mut self) {
+        self.shortening = Shortening {
+            mappings: self.mappings.walk_end(),
+            sessions: self.sessions.walk_end(),
+            flows: self.flows.walk_end(),
+        };
+    }
+
+    /// A mapping that exists, and its first session, last no longer than the timers in force say.
+    pub(super) fn shorten_mapping(&mut self, now: Instant, index: u32) {
+        let mapping = self.mappings.get(index);
+        if !mapping.is_in_use() || mapping.is_condemned() {
+            return;
+        }
+        let (has_session, session_ends) = (mapping.has_session(), mapping.session_expires());
+        let limit = now + self.lifetime(index, SessionRef::Inline, mapping.state());
+        let without = now + self.sessionless_lifetime(mapping.protocol());
+        let protocol = mapping.protocol();
+        let others_end = self.others_end(now, index);
+        let mapping = self.mappings.get_mut(index);
+        let session_limit = if has_session { session_ends.min(limit) } else { Instant::ORIGIN };
+        let is_shorter = has_session && session_limit < session_ends;
+        if is_shorter {
+            mapping.shorten_session(session_limit);
+        }
+        let ends_together = mapping.extra_count() == 0 && has_session && mapping.expires() == session_ends;
+        if ends_together {
+            mapping.set_expires(session_limit);
+        } else if mapping.extra_count() > 0 && protocol == Protocol::Tcp {
+            // It lives as long as the last of its sessions.
+            mapping.extend_to(session_limit, is_shorter);
+        } else if let Some(others_end) = others_end {
+            // Packets that got no session may have kept it alive: for as long as one would have.
+            mapping.set_expires(mapping.expires().min(without.max(session_limit).max(others_end)));
+        }
+    }
+
+    /// When the last further session of a mapping ends under the timers in force, at most. None when that is not known: some have
+    /// timers of their own, and there are too many to look at.
+    fn others_end(&self, now: Instant, index: u32) -> Option<Instant> {
+        let mapping = self.mappings.get(index);
+        if mapping.extra_count() > OTHERS_MAX {
+            return (!self.lifetimes.has_own(mapping.protocol())).then_some(Instant::ORIGIN);
+        }
+        let (mut end, mut slot) = (Instant::ORIGIN, mapping.extra_head);
+        while slot != 0 {
+            let session = self.sessions.get(slot);
+            end = end.max(session.expires().min(now + self.lifetime(index, SessionRef::Extra(slot), session.state())));
+            slot = session.next;
+        }
+        Some(end)
+    }
+
+    /// The same for a further session.
+    #[inline]
+    pub(super) fn shorten_session(&mut self, now: Instant, slot: u32) {
+        if self.shortening.sessions == 0 {
+            return;
+        }
+        self.shortening.sessions -= 1;
+        let session = self.sessions.get(slot);
+        if session.mapping == 0 {
+            return;
+        }
+        let (index, state, session_ends) = (session.mapping, session.state(), session.expires());
+        let limit = now + self.lifetime(index, SessionRef::Extra(slot), state);
+        if limit < session_ends {
+            self.sessions.get_mut(slot).refresh(state, limit);
+            let mapping = self.mappings.get_mut(index);
+            if mapping.protocol() == Protocol::Tcp {
+                mapping.extend_to(limit, true);
+            }
+        }
+    }
+
+    /// The same for a flow.
+    #[inline]
+    pub(super) fn shorten_flow(&mut self, now: Instant, slot: u32) {
+        if self.shortening.flows == 0 {
+            return;
+        }
+        self.shortening.flows -= 1;
+        let flow = self.flows.get(slot);
+        if !flow.is_in_use() {
+            return;
+        }
+        let (state, ends) = (flow.state(), flow.expires());
+        let limit = now + self.lifetime(0, SessionRef::Flow(slot), state);
+        if limit < ends {
+            self.refresh(0, SessionRef::Flow(slot), state, limit);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Timers that become shorter, by a change of the configuration or as ports run out, reach sessions that are silent: none lasts for
+//! longer than the timer in force from then on, and none ends sooner after its last packet.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use core::net::SocketAddrV4;
+
+use nat::Duration;
+use nat::Protocol;
+use nat::settings::PortTimeout;
+use testkit::*;
+use wire::build;
+use wire::tcp::Flags;
+
+const SERVER: SocketAddrV4 = at(E1, 80);
+/// A round of the sweep over few records.
+const ROUND_SECS: u64 = 6;
+
+fn exists(bed: &Bed, protocol: Protocol, internal: SocketAddrV4) -> bool {
+    bed.mapping_of(protocol, internal).is_some()
+}
+
+/// Opens a TCP connection up to data.
+fn connect(bed: &mut Bed, internal: SocketAddrV4) {
+    let external = bed.open_tcp(internal, SERVER);
+    bed.outside(
+        &build::tcp(SERVER, external, Flags::SYN.union(Flags::ACK)).sequence(5_000).acknowledgment(1_001).build(),
+    );
+    bed.inside(&build::tcp(internal, SERVER, Flags::ACK).sequence(1_001).acknowledgment(5_001).build());
+    bed.take_inside();
+    bed.take_outside();
+}
+
+#[test]
+fn silent_sessions_end_by_the_timers_of_a_change() {
+    for workers in [1, 3] {
+        let mut settings = settings().endpoint_dependent(topology::prefix(E2.octets(), 32), (443, 443));
+        settings.timeouts.tcp_established = Duration::from_secs(20_000);
+        settings.port_timeouts =
+            vec![PortTimeout { protocol: Protocol::Udp, ports: 53..=53, idle: Duration::from_secs(900) }];
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        let (one, several, own, flow, tcp) =
+            (at(I1, 1_000), at(I1, 2_000), at(I2, 3_000), at(I2, 4_000), at(I3, 5_000));
+        bed.open_udp(one, SERVER);
+        for port in 80..84 {
+            bed.open_udp(several, at(E1, port));
+        }
+        bed.open_udp(own, at(E1, 53));
+        bed.open_udp(flow, at(E2, 443));
+        bed.ping(I3, 7, E1);
+        bed.take_outside();
+        connect(&mut bed, tcp);
+        bed.advance_secs(50);
+        settings.timeouts.udp = Duration::from_secs(130);
+        settings.timeouts.udp_unanswered = Duration::from_secs(130);
+        settings.timeouts.tcp_established = Duration::from_secs(7_440);
+        bed.reload(settings);
+        // Nobody's time is shorter than the new timer, counted from the last packet: 50 s are gone.
+        bed.advance_secs(75);
+        for internal in [one, several, own] {
+            assert!(exists(&bed, Protocol::Udp, internal), "{internal} after 125 s");
+        }
+        assert_eq!(bed.shards().map(|shard| shard.flows_len()).sum::<usize>(), 1);
+        // And from the change on it is no longer.
+        bed.advance_secs(55 + ROUND_SECS);
+        for internal in [one, several] {
+            assert!(!exists(&bed, Protocol::Udp, internal), "{internal} 130 s after the change");
+        }
+        assert_eq!(bed.shards().map(|shard| shard.flows_len()).sum::<usize>(), 0);
+        assert!(exists(&bed, Protocol::Udp, own), "its port has a timer of its own");
+        bed.advance_secs(730);
+        assert!(!exists(&bed, Protocol::Udp, own) && exists(&bed, Protocol::Tcp, tcp));
+        // An established connection is transitory for a while behind its idle time (RFC 7857 §2).
+        bed.advance_secs(7_440 + 240 - 866 + ROUND_SECS);
+        assert!(!exists(&bed, Protocol::Tcp, tcp), "not 20 000 s");
+        bed.check_books();
+    }
+}
+
+#[test]
+fn what_goes_on_is_not_touched_and_what_comes_back_lives_on() {
+    let mut settings = settings();
+    let mut bed = Bed::new(settings.clone()).workers(2);
+    let (silent, busy) = (at(I1, 1_000), at(I1, 1_001));
+    let external = [silent, busy].map(|internal| bed.open_udp(internal, SERVER));
+    settings.timeouts.udp = Duration::from_secs(120);
+    settings.timeouts.udp_unanswered = Duration::from_secs(120);
+    bed.reload(settings);
+    for _ in 0..6 {
+        bed.advance_secs(60);
+        assert_eq!(bed.open_udp(busy, SERVER), external[1]);
+    }
+    assert!(!exists(&bed, Protocol::Udp, silent) && exists(&bed, Protocol::Udp, busy));
+    bed.check_books();
+}
+
+#[test]
+fn a_full_pool_is_rid_of_silent_mappings_by_the_bounds_of_the_rfcs() {
+    for workers in [1, 3] {
+        let mut settings = settings().ports(1_024, 1_123).addresses(&POOL[..1]);
+        settings.pools[0].reuse_delay = Duration::ZERO;
+        settings.timeouts.adapt_above_percent = Some(50);
+        let mut bed = Bed::new(settings).workers(workers);
+        for port in 0..100 {
+            bed.open_udp(at(I1, 2_000 + port), SERVER);
+        }
+        bed.advance_secs(115);
+        assert_eq!(bed.mappings().len(), 100, "RFC 4787 REQ-5: not below two minutes");
+        // The pool was seen to be full within a second of the last one.
+        bed.advance_secs(5 + 1 + ROUND_SECS);
+        assert_eq!(bed.mappings().len(), 0, "and not the five minutes they were made with");
+        bed.check_books();
+    }
+}
