@@ -13,10 +13,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "demo")]
 
 import kit  # noqa: E402
 import setups  # noqa: E402
+import test_balanced  # noqa: E402, F401
 import test_fragments  # noqa: E402, F401
 import test_icmp  # noqa: E402, F401
+import test_lab  # noqa: E402, F401
 import test_limits  # noqa: E402, F401
 import test_live_change  # noqa: E402, F401
+import test_probe  # noqa: E402, F401
 import test_tcp  # noqa: E402, F401
 import test_timers  # noqa: E402, F401
 import test_udp  # noqa: E402, F401

@@ -40,6 +40,29 @@ subscribers = ["100.64.0.64/28"]
 """
 
 
+# Servers behind sub2 that share one external endpoint, with their weights.
+BALANCED = ("203.0.113.9", 80)
+SERVERS = {"100.64.0.81": 1, "100.64.0.82": 2, "100.64.0.83": 3}
+DRAIN_SECONDS = 8
+
+
+def balanced(servers):
+    targets = ", ".join(f'"{address}:80 weight {weight}"' for address, weight in servers.items())
+    return f"""
+[tables]
+flows = 10_000
+
+[reload]
+drain_time = "{DRAIN_SECONDS} s"
+
+[[forward]]
+protocol = "tcp"
+external = "{BALANCED[0]}"
+ports = {BALANCED[1]}
+targets = [{targets}]
+"""
+
+
 SETUPS = {
     "default": {},
     "address_dependent": {"filtering": "address-dependent"},
@@ -51,6 +74,7 @@ SETUPS = {
     "packet_sockets": {"driver": "af_packet"},
     "tap_devices": {"driver": "tap"},
     "limits": {"more": limits()},
+    "balanced": {"more": balanced(SERVERS)},
     "live_change": {"more": BLOCKS},
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

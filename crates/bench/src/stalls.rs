@@ -3,6 +3,7 @@
 //! ```text
 //!   sessions established ─► for each event:  undisturbed ─► the event, under the same traffic
 //!
+//!   reload      other settings after other settings: a rule, a filter, all timers, a pool's addresses; as a worker adopts them
 //!   dump        a page of sessions after each burst, as a worker answers the control server, until all were seen
 //!   pool_full   two packets of each burst open flows, until no port is free, and as long again
 //!   expiry      millions of sessions run out at one instant; traffic until the sweep has ended them all
@@ -10,7 +11,7 @@
 //!
 //! One worker, and the calls of a worker: `Shard::process` on a burst, `Shard::maintain`, then at most one question. These are
 //! the timed part. Headers are written before it, and what came out is looked at behind it. Each event is checked to have
-//! been what it claims to be: every session seen, every port taken, every mapping ended.
+//! been what it claims to be: every change in force, every session seen, every port taken, every mapping ended.
 
 use core::net::Ipv4Addr;
 use std::sync::Arc;
@@ -27,9 +28,16 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
+use nat::Successor;
 use nat::Verdict;
+use nat::change::Reshape;
+use nat::rules::Match;
+use nat::settings::FilterAction;
+use nat::settings::FilterRule;
 use nat::settings::Limits;
 use nat::settings::Pool;
+use nat::settings::Rule;
+use nat::settings::RuleAction;
 use nat::types::AddressIndex;
 use nat::types::MappingIndex;
 use nat::types::Prefix;
@@ -85,6 +93,13 @@ const WARM_UP_SECONDS: f64 = 0.5;
 const MACHINE_SECONDS_MAX: f64 = 2.0;
 /// Mappings there is room for beyond those needed.
 const ROOM: u64 = 64;
+/// What is changed, one after the other: each begins with the configuration of the start, so that the change before is taken back.
+const CHANGES: [fn(&Settings, u64) -> Settings; 5] =
+    [with_rule, with_filter, with_timers, without_address, with_reserved];
+/// Of the engine's time, between two changes.
+const BETWEEN_CHANGES_SECONDS: f64 = 0.02;
+/// And behind the last one, so that what it left to do is not in the figures of the next event.
+const AFTER_CHANGES_SECONDS: f64 = 0.5;
 /// Bursts between two looks at all ports of a pool.
 const LOOK_EVERY: u64 = 4_096;
 /// Calls after which the sweep must have ended everything, for each mapping there can be: it ends at least 8 in a call once it
@@ -95,6 +110,8 @@ const CALLS_PER_MAPPING_MAX: u64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
+    /// The configuration changes, again and again.
+    Reload,
     /// All sessions are listed.
     Dump,
     /// A pool runs full to its last port, and stays so.
@@ -105,7 +122,7 @@ pub enum Event {
 
 impl Event {
     /// All, in the order in which they can follow each other.
-    pub const ALL: [Event; 3] = [Event::Dump, Event::PoolFull, Event::Expiry];
+    pub const ALL: [Event; 4] = [Event::Reload, Event::Dump, Event::PoolFull, Event::Expiry];
 }
 
 /// What to measure.
@@ -129,7 +146,7 @@ pub struct Report {
     pub event: Event,
     /// Established sessions.
     pub sessions: u64,
-    /// What the event was about: sessions listed, flows that got one of the last ports, sessions that ended.
+    /// What the event was about: changes adopted, sessions listed, flows that got one of the last ports, sessions that ended.
     pub records: u64,
     /// Flows refused because the pool was full.
     pub refused: u64,
@@ -333,8 +350,25 @@ enum Clock {
     Running { start: u64, ahead: u64 },
 }
 
+/// What a worker is asked at the end of a burst.
+enum Ask<'a> {
+    /// A page of sessions.
+    Page(&'a mut Listing),
+    /// Go on under these settings.
+    Adopt(&'a mut Successor),
+    /// Change the ports that one address offers.
+    Reshape(&'a Shared, &'a Reshape, Offers),
+}
+
+/// Whether ports go out before workers go over, or in behind that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offers {
+    Fewer,
+    More,
+}
+
 /// Whether packets leave the shard at the end of a burst only, or a question is answered too.
-type Question<'a> = Option<&'a mut Listing>;
+type Question<'a> = Option<Ask<'a>>;
 
 /// A list of all sessions on its way.
 struct Listing {
@@ -446,10 +480,17 @@ impl Bed {
         self.shard.process(now, &mut packets[..count], &mut sink);
         self.shard.maintain(now, &mut sink);
         let filter = Filter::default();
-        let answer = question.map(|list| {
-            let next = self.shard.sessions_page(now, list.cursor, PAGE_RECORDS, PAGE_SCAN, &filter, &mut list.page);
-            (list, next)
-        });
+        let mut answer = None;
+        match question {
+            None => {}
+            Some(Ask::Page(list)) => {
+                let next = self.shard.sessions_page(now, list.cursor, PAGE_RECORDS, PAGE_SCAN, &filter, &mut list.page);
+                answer = Some((list, next));
+            }
+            Some(Ask::Adopt(successor)) => self.shard.adopt(successor),
+            Some(Ask::Reshape(shared, reshape, Offers::Fewer)) => shared.withhold(reshape),
+            Some(Ask::Reshape(shared, reshape, Offers::More)) => shared.offer(reshape),
+        }
         self.cycles += self.times.end(&begun);
         if let Some((list, next)) = answer {
             list.take_page(next);
@@ -547,6 +588,7 @@ impl Bed {
         }
         let clock = std::time::Instant::now();
         let Done { records, refused } = match event {
+            Event::Reload => self.reload(seconds)?,
             Event::Dump => self.dump(seconds)?,
             Event::PoolFull => self.fill_pool()?,
             Event::Expiry => self.expire()?,
@@ -574,13 +616,48 @@ impl Bed {
         })
     }
 
+    /// Changes the configuration again and again, each time as a whole instance with one worker does: ports out, over, ports in. Between
+    /// two changes the engine does what the last one left it to do. What prepares a change is not the worker's, and not timed.
+    fn reload(&mut self, seconds: f64) -> Result<Done, StallsError> {
+        let original = self.shared.settings().clone();
+        let until = self.cycles + (seconds * self.hz) as u64;
+        let mut changes = 0;
+        while self.cycles < until || changes < CHANGES.len() as u64 {
+            let settings = (CHANGES[changes as usize % CHANGES.len()])(&original, changes);
+            self.change(settings)?;
+            changes += 1;
+            self.run_for(BETWEEN_CHANGES_SECONDS);
+        }
+        // The events that follow find what they expect.
+        self.change(original)?;
+        self.run_for(AFTER_CHANGES_SECONDS);
+        Ok(Done { records: changes, refused: 0 })
+    }
+
+    fn change(&mut self, settings: Settings) -> Result<(), StallsError> {
+        let after = Arc::new(self.shared.successor(settings, self.now())?);
+        let reshapes = after.reshapes(&self.shared);
+        for reshape in &reshapes {
+            self.traffic_round(Some(Ask::Reshape(&after, reshape, Offers::Fewer)));
+        }
+        let mut successor = Successor::new(&self.shared, &after);
+        self.traffic_round(Some(Ask::Adopt(&mut successor)));
+        expect("a change was not adopted", u64::from(self.shard.shared().generation()), u64::from(after.generation()))?;
+        for reshape in &reshapes {
+            self.traffic_round(Some(Ask::Reshape(&after, reshape, Offers::More)));
+        }
+        after.settle_hits(&self.shared);
+        self.shared = after;
+        Ok(())
+    }
+
     /// Lists all sessions, again and again until that took long enough to measure. Returns how many each list had.
     fn dump(&mut self, seconds: f64) -> Result<Done, StallsError> {
         let until = self.cycles + (seconds * self.hz) as u64;
         loop {
             let mut list = Listing::new();
             while !list.ended {
-                self.traffic_round(Some(&mut list));
+                self.traffic_round(Some(Ask::Page(&mut list)));
             }
             expect("not every session was listed once", list.seen, self.shard.sessions_len())?;
             expect("other sessions were listed than there are", list.sum, self.sum)?;
@@ -684,6 +761,53 @@ impl Bed {
     fn expect_no_drops(&self) -> Result<(), StallsError> {
         expect("packets were dropped", dropped(self.shard.counters()), self.refused)
     }
+}
+
+/// One more rule that no packet of the traffic matches.
+fn with_rule(original: &Settings, number: u64) -> Settings {
+    let mut settings = original.clone();
+    settings.rules.push(Rule { matches: nobody(number), action: RuleAction::Drop });
+    settings
+}
+
+/// Another filter: every session is judged anew by its next packet.
+fn with_filter(original: &Settings, number: u64) -> Settings {
+    let mut settings = original.clone();
+    let filter = FilterRule { matches: nobody(number), action: FilterAction::Deny, out: true, back: true, log: false };
+    settings.filters.push(filter);
+    settings
+}
+
+/// Shorter timers, which no session of the traffic runs into: the sweep looks at every record for those that are silent.
+fn with_timers(original: &Settings, number: u64) -> Settings {
+    let mut settings = original.clone();
+    let shorter = nat::Duration::from_secs(80_000 - number % 1_000);
+    (settings.timeouts.udp, settings.timeouts.tcp_established) = (shorter, shorter);
+    settings
+}
+
+/// The address of the first pool that is last is taken away: its mappings drain.
+fn without_address(original: &Settings, _: u64) -> Settings {
+    let mut settings = original.clone();
+    if let Some(pool) = settings.pools.first_mut() {
+        pool.addresses.pop();
+    }
+    settings
+}
+
+/// Other ports of all addresses of the first pool are not given out: each address is changed by itself.
+fn with_reserved(original: &Settings, number: u64) -> Settings {
+    let mut settings = original.clone();
+    if let Some(pool) = settings.pools.first_mut() {
+        pool.reserved_ports = vec![60_000 + (number % 1_000) as u16];
+    }
+    settings
+}
+
+/// Packets that nobody sends.
+fn nobody(number: u64) -> Match {
+    let host = Ipv4Addr::from_bits(Ipv4Addr::new(240, 0, 0, 0).to_bits() | (number as u32 & 0xffff));
+    Match { destination: Prefix::new(host, 32).unwrap_or(Prefix::ALL), ..Match::ALL }
 }
 
 /// Half of the packets come from inside.

@@ -302,6 +302,8 @@ pub struct BenchStalls {
 /// Something that must not delay packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchEvent {
+    /// The configuration changes, again and again
+    Reload,
     /// All sessions are listed
     Dump,
     /// A pool runs full to its last port, and stays so

@@ -5,7 +5,7 @@ use std::io::Write;
 
 /// Which side of its column a text stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// Words.
     Left,
     /// Numbers.
@@ -14,21 +14,23 @@ pub(crate) enum Align {
 
 /// A table that can be printed in parts: columns are as wide as what has been seen so far, the heading is printed once.
 #[derive(Debug)]
-pub(crate) struct Table {
-    columns: Vec<(&'static str, Align)>,
+pub struct Table {
+    columns: Vec<(String, Align)>,
     widths: Vec<usize>,
     rows: Vec<Vec<String>>,
     heading_printed: bool,
 }
 
 impl Table {
-    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Table {
+    /// Without rows; a heading for each column.
+    pub fn new(columns: &[(&str, Align)]) -> Table {
         let widths = columns.iter().map(|(name, _)| width_of(name)).collect();
-        Table { columns: columns.to_vec(), widths, rows: Vec::new(), heading_printed: false }
+        let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect();
+        Table { columns, widths, rows: Vec::new(), heading_printed: false }
     }
 
     /// Adds a row, one cell for each column.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         for (width, cell) in self.widths.iter_mut().zip(&cells) {
             *width = (*width).max(width_of(cell));
         }
@@ -36,11 +38,14 @@ impl Table {
     }
 
     /// Prints what was added since the last flush.
-    pub(crate) fn flush(&mut self, out: &mut dyn Write) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When it can not be written.
+    pub fn flush(&mut self, out: &mut dyn Write) -> io::Result<()> {
         if !self.heading_printed {
             self.heading_printed = true;
-            let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
-            self.line(&names, out)?;
+            let names = self.columns.clone();
+            self.line(&names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), out)?;
         }
         for row in std::mem::take(&mut self.rows) {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();
@@ -63,6 +68,25 @@ impl Table {
         }
         writeln!(out, "{}", line.trim_end())
     }
+}
+
+/// A whole table whose columns are not known before: those of figures only stand right.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_table(columns: &[String], rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
+    let is_figure = |cell: &String| cell.is_empty() || cell.starts_with(|letter: char| letter.is_ascii_digit());
+    let align = |column: usize| {
+        let right = column > 0 && rows.iter().filter_map(|row| row.get(column)).all(is_figure);
+        if right { Align::Right } else { Align::Left }
+    };
+    let columns: Vec<(&str, Align)> =
+        columns.iter().enumerate().map(|(column, name)| (name.as_str(), align(column))).collect();
+    let mut table = Table::new(&columns);
+    for row in rows {
+        table.row(row.clone());
+    }
+    table.flush(out)
 }
 
 /// Columns a text takes. Names come from the configuration and are plain; wide characters would only misalign their row.

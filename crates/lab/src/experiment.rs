@@ -19,13 +19,16 @@ use serde::Serialize;
 
 use crate::device::Device;
 use crate::device::DeviceError;
+use crate::frame::FrameSizes;
 use crate::frame::TrialKey;
 use crate::frame::Way;
 use crate::ledger::Establish;
 use crate::ledger::Faults;
+use crate::ledger::Leftover;
 use crate::ledger::StateTable;
 use crate::ledger::Steady;
 use crate::ledger::Validate;
+use crate::result::Trial;
 use crate::search;
 use crate::search::CapacityLimits;
 use crate::search::Found;
@@ -33,6 +36,8 @@ use crate::tester::Sent;
 use crate::tester::Stream;
 use crate::tester::Tester;
 use crate::tester::TesterError;
+use crate::tester::Traffic;
+use crate::tuples::Endpoint;
 use crate::tuples::TupleSpace;
 
 /// Which way the frames of phase 2 go (RFC 9693 §4.6).
@@ -51,13 +56,15 @@ pub enum Direction {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Parameters {
     /// N: connections made in phase 1.
+    #[serde(rename = "N")]
     pub n: u64,
     /// R of phase 1 where it only prepares phase 2: surely below the maximum establishment rate.
+    #[serde(rename = "R")]
     pub preparation_rate: f64,
     /// α: rate of the validation, as a share of R.
     pub alpha: f64,
-    /// Bytes of a frame, check sequence included.
-    pub frame_bytes: usize,
+    /// Bytes of a frame, check sequence included, or the mix of them.
+    pub frame_bytes: FrameSizes,
     /// Length of a trial of phase 2, seconds.
     pub trial_seconds: f64,
     /// The lowest rate searched, frames a second.
@@ -114,6 +121,14 @@ pub enum ExperimentError {
         /// Faults of those that arrived.
         faults: Faults,
     },
+    /// Nothing that was sent came out.
+    #[error(
+        "device: answers ARP, but passes nothing (0 of {sent} frames arrived); see that it translates, and routes 198.19.0.0/16 to the tester"
+    )]
+    Silent {
+        /// Frames sent.
+        sent: u64,
+    },
     /// Phase 1 did not make all connections.
     #[error(
         "device: made {made} of {wanted} connections at {rate:.0} frames/s (faults {faults:?}); lower --preparation-rate, or ask for \
@@ -153,7 +168,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// The figures of these values, of which there is one at least.
+    /// The figures of these values; not a number (in JSON: null) where there is none.
     pub fn of(values: Vec<f64>) -> Samples {
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
@@ -162,9 +177,9 @@ impl Samples {
     }
 }
 
-/// The value that so large a share of a sorted list does not exceed, between two of them in proportion. 0 of an empty list.
+/// The value that so large a share of a sorted list does not exceed, between two of them in proportion. Not a number of an empty list.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = share * last as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
     sorted[low] + (sorted[high] - sorted[low]) * (place - low as f64)
@@ -222,6 +237,12 @@ pub struct Teardown {
     pub seconds: f64,
 }
 
+/// So many connections of a trial are tried again after the table was emptied, at this rate.
+const LEFTOVERS: usize = 64;
+const LEFTOVER_RATE: f64 = 10_000.0;
+/// Frames of each way whose delay is taken. RFC 8219 §7.2 wants 500 at least; a percentile of 99.9 is better with more.
+const TIMED: u64 = 100_000;
+
 /// A device between the two ports of a tester.
 pub struct Experiment<'a, I: Io> {
     tester: &'a mut Tester<I>,
@@ -229,8 +250,24 @@ pub struct Experiment<'a, I: Io> {
     space: &'a TupleSpace,
     parameters: &'a Parameters,
     trials: u64,
+    repetition: u32,
+    log: Vec<Trial>,
+    /// Some connections of the trial before, to see that they are gone.
+    before: Vec<(u32, Endpoint)>,
+    was_interrupted: bool,
     /// Told after each trial, for progress.
-    pub on_trial: Box<dyn FnMut(&str) + 'a>,
+    pub on_trial: Box<dyn FnMut(&Progress) + 'a>,
+}
+
+/// How far a test has come.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// What the last trial did.
+    pub line: String,
+    /// Repetitions made.
+    pub repetitions: u32,
+    /// Trials of this repetition made, and those it will have taken about; 0 where that is not known.
+    pub trials: [u32; 2],
 }
 
 /// What one trial of phase 2 did.
@@ -248,7 +285,28 @@ impl<'a, I: Io> Experiment<'a, I> {
         space: &'a TupleSpace,
         parameters: &'a Parameters,
     ) -> Experiment<'a, I> {
-        Experiment { tester, device, space, parameters, trials: 0, on_trial: Box::new(|_| {}) }
+        Experiment {
+            tester,
+            device,
+            space,
+            parameters,
+            trials: 0,
+            repetition: 0,
+            log: Vec::new(),
+            before: Vec::new(),
+            was_interrupted: false,
+            on_trial: Box::new(|_| {}),
+        }
+    }
+
+    /// Every trial so far, in order.
+    pub fn trials(&self) -> &[Trial] {
+        &self.log
+    }
+
+    /// Whether it was ended before all was measured.
+    pub fn was_interrupted(&self) -> bool {
+        self.was_interrupted
     }
 
     fn key(&mut self) -> TrialKey {
@@ -257,46 +315,132 @@ impl<'a, I: Io> Experiment<'a, I> {
     }
 
     fn stream(&self, frames: u64, rate: f64) -> Stream {
-        Stream { frames, rate, frame_bytes: self.parameters.frame_bytes }
+        Stream { frames, rate, sizes: self.parameters.frame_bytes }
+    }
+
+    /// Runs one trial and notes it. `outcome`: frames missing, and faults.
+    fn trial<T: Traffic>(
+        &mut self,
+        phase: &'static str,
+        streams: [Option<Stream>; 2],
+        traffic: &mut T,
+        outcome: impl Fn(&T) -> (u64, Faults),
+    ) -> Result<(Sent, u64, Faults), ExperimentError> {
+        let key = self.key();
+        let done = self.tester.run(&key, streams, traffic);
+        let rate = streams.iter().flatten().map(|stream| stream.rate).sum();
+        let mut trial = Trial {
+            repetition: self.repetition,
+            phase,
+            rate,
+            reached: 0.0,
+            sent: 0,
+            lost: 0,
+            faults: 0,
+            seconds: 0.0,
+            void: false,
+        };
+        match done {
+            Ok(sent) => {
+                let (lost, faults) = outcome(traffic);
+                trial.sent = sent.frames.iter().sum();
+                (trial.lost, trial.faults, trial.seconds) = (lost, faults.sum(), sent.seconds);
+                trial.reached = trial.sent as f64 / sent.seconds.max(f64::MIN_POSITIVE);
+                let what = if faults.sum() > 0 { format!(", {} faults", faults.sum()) } else { String::new() };
+                self.tell(format!("{phase} at {rate:.0}/s: {lost} of {} lost{what}", trial.sent));
+                self.log.push(trial);
+                Ok((sent, lost, faults))
+            }
+            Err(error) => {
+                if let TesterError::TooSlow { reached, .. } = error {
+                    (trial.reached, trial.void) = (reached, true);
+                    self.log.push(trial);
+                    self.tell(format!("{phase} at {rate:.0}/s: the tester itself is too slow ({reached:.0}/s)"));
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn tell(&mut self, line: String) {
+        let made = self.log.iter().rev().take_while(|trial| trial.repetition == self.repetition).count() as u32;
+        let progress = Progress { line, repetitions: self.repetition, trials: [made, self.trials_expected()] };
+        (self.on_trial)(&progress);
+    }
+
+    /// About how many trials a repetition with a search takes.
+    fn trials_expected(&self) -> u32 {
+        let Parameters { rate_min, rate_max, error, .. } = *self.parameters;
+        ((rate_max - rate_min) / error.max(1.0)).max(2.0).log2().ceil() as u32 + 2
+    }
+
+    /// Empties the device, and makes sure of it: by its own count, or where it has none by frames to endpoints it had before.
+    fn begin_empty(&mut self) -> Result<(), ExperimentError> {
+        self.device.empty()?;
+        self.tester.meet()?;
+        self.tester.be_known()?;
+        if self.before.is_empty() || self.device.sessions()?.is_some() {
+            return Ok(());
+        }
+        let before = core::mem::take(&mut self.before);
+        let key = self.key();
+        let stream = self.stream(before.len() as u64, LEFTOVER_RATE);
+        let mut traffic = Leftover::new(self.space, &before);
+        match self.tester.run(&key, [None, Some(stream)], &mut traffic) {
+            // That it was late does not matter here.
+            Ok(_) | Err(TesterError::TooSlow { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match traffic.arrived {
+            0 => Ok(()),
+            left => Err(DeviceError::NotEmptied { device: self.device.name(), left }.into()),
+        }
     }
 
     /// Phase 1 on an empty table. The state table, and the faults.
-    fn establish(&mut self, connections: u64, rate: f64) -> Result<(StateTable, Faults), ExperimentError> {
-        self.device.empty()?;
-        self.tester.meet()?;
-        let key = self.key();
+    fn establish(
+        &mut self,
+        phase: &'static str,
+        connections: u64,
+        rate: f64,
+    ) -> Result<(StateTable, Faults), ExperimentError> {
+        self.begin_empty()?;
         let stream = self.stream(connections, rate);
         let mut traffic = Establish::new(self.space, connections);
-        self.tester.run(&key, [Some(stream), None], &mut traffic)?;
+        let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
+        let done = self.trial(phase, [Some(stream), None], &mut traffic, missing);
+        self.before = (0..connections as u32)
+            .filter_map(|tuple| Some((tuple, traffic.table.external(tuple)?)))
+            .take(LEFTOVERS)
+            .collect();
+        done?;
         Ok((traffic.table, traffic.faults))
     }
 
     /// Phase 1 to prepare phase 2: all connections, or an error.
     fn prepare(&mut self) -> Result<StateTable, ExperimentError> {
         let (wanted, rate) = (self.parameters.n, self.parameters.preparation_rate);
-        let (table, faults) = self.establish(wanted, rate)?;
+        let (table, faults) = self.establish("preparation", wanted, rate)?;
+        if table.is_empty() {
+            return Err(ExperimentError::Silent { sent: wanted });
+        }
         if table.len() < wanted || faults.sum() > 0 {
             return Err(ExperimentError::NotPrepared { made: table.len(), wanted, rate, faults });
         }
-        (self.on_trial)(&format!("{wanted} connections made"));
         Ok(table)
     }
 
     /// Phase 1 at a rate, and validation at α times the rate. Frames missing and faults of both.
     fn trial_of_connections(&mut self, connections: u64, rate: f64) -> Result<(u64, Faults), ExperimentError> {
-        let (table, faults) = self.establish(connections, rate)?;
+        let (table, faults) = self.establish("phase1", connections, rate)?;
         if table.len() < connections || faults.sum() > 0 {
-            let lost = connections - table.len();
-            (self.on_trial)(&format!("{rate:.0}/s: {lost} of {connections} connections missing"));
-            return Ok((lost, faults));
+            return Ok((connections - table.len(), faults));
         }
-        let key = self.key();
         let stream = self.stream(connections, rate * self.parameters.alpha);
         let mut validate = Validate::new(self.space, &table, self.parameters.seed ^ self.trials);
-        self.tester.run(&key, [None, Some(stream)], &mut validate)?;
-        let lost = connections - validate.arrived;
-        (self.on_trial)(&format!("{rate:.0}/s: {lost} of {connections} lost in validation"));
-        Ok((lost, validate.faults))
+        let missing = |validate: &Validate<'_>| (connections - validate.arrived, validate.faults);
+        let (_, lost, faults) = self.trial("validation", [None, Some(stream)], &mut validate, missing)?;
+        Ok((lost, faults))
     }
 
     /// The frames of one trial of phase 2 at so many frames a second, both ways together.
@@ -315,18 +459,17 @@ impl<'a, I: Io> Experiment<'a, I> {
         let seconds = self.parameters.trial_seconds;
         let stream = |frames: u64| (frames > 0).then(|| self.stream(frames, frames as f64 / seconds));
         let streams = [stream(out), stream(back)];
-        let key = self.key();
         let mut traffic = Steady::new(self.space, table, [out, back], timed, self.parameters.seed ^ self.trials);
-        let sent = self.tester.run(&key, streams, &mut traffic)?;
-        let mut faults = traffic.faults[0];
-        let other = traffic.faults[1];
-        faults.swapped += other.swapped;
-        faults.repeated += other.repeated;
-        faults.untranslated += other.untranslated;
-        faults.moved += other.moved;
-        faults.not_routed += other.not_routed;
-        let lost = out + back - traffic.arrived.iter().sum::<u64>();
-        (self.on_trial)(&format!("{rate:.0}/s: {lost} of {} lost", out + back));
+        let missing = |traffic: &Steady<'_>| {
+            let [mut faults, other] = traffic.faults;
+            faults.swapped += other.swapped;
+            faults.repeated += other.repeated;
+            faults.untranslated += other.untranslated;
+            faults.moved += other.moved;
+            faults.not_routed += other.not_routed;
+            (out + back - traffic.arrived.iter().sum::<u64>(), faults)
+        };
+        let (sent, lost, faults) = self.trial("phase2", streams, &mut traffic, missing)?;
         let ticks = self.tester.ticks_a_second();
         let delays = Way::BOTH.iter().filter_map(|way| delays_of(*way, traffic.delays(*way), ticks)).collect();
         Ok((Phase2 { lost, faults, sent }, delays))
@@ -417,6 +560,10 @@ impl<'a, I: Io> Experiment<'a, I> {
                 Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
                     reached_most = reached_most.max(reached);
                 }
+                Err(ExperimentError::Tester(TesterError::Interrupted)) => {
+                    self.was_interrupted = true;
+                    return Ok(steps);
+                }
                 Err(other) => return Err(other),
             }
         }
@@ -431,8 +578,6 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result.
     pub fn latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
-        /// RFC 8219 §7.2 wants 500 frames at least; a percentile of 99.9 is better with more.
-        const TIMED: u64 = 100_000;
         self.repeated(|this| {
             let table = this.prepare()?;
             let (done, delays) = this.phase2(&table, rate, Some(TIMED))?;
@@ -440,11 +585,54 @@ impl<'a, I: Io> Experiment<'a, I> {
         })
     }
 
+    /// Delays of the frames that make new connections (phase 1), at so many a second.
+    ///
+    /// # Errors
+    /// When there is no valid result.
+    pub fn first_packet_latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
+        self.repeated(|this| {
+            this.begin_empty()?;
+            let connections = this.parameters.n;
+            let mut traffic = Establish::new(this.space, connections).timed(TIMED);
+            let stream = this.stream(connections, rate);
+            let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
+            let (_, lost, _) = this.trial("phase1", [Some(stream), None], &mut traffic, missing)?;
+            let delays = delays_of(Way::Outbound, traffic.delays(), this.tester.ticks_a_second());
+            Ok(Latency { rate, lost, delays: delays.into_iter().collect() })
+        })
+    }
+
+    /// What the tester itself keeps over a wire, frames a second, both ways together.
+    ///
+    /// # Errors
+    /// When not even the lowest rate passes.
+    pub fn ceiling(&mut self) -> Result<Samples, ExperimentError> {
+        let table = StateTable::straight(self.space, self.parameters.n);
+        self.repeated(|this| {
+            let found = this.search(this.parameters.rate_max, |this, rate| {
+                let (done, _) = this.phase2(&table, rate, None)?;
+                Ok((done.lost, done.faults))
+            });
+            match found {
+                Ok(found) => Ok(found.best),
+                // Here it is the tester that is asked.
+                Err(ExperimentError::Ceiling { passed, .. }) if passed > 0.0 => Ok(passed),
+                Err(ExperimentError::RangeTooLow { rate }) => Ok(rate),
+                Err(other) => Err(other),
+            }
+        })
+        .map(Samples::of)
+    }
+
     /// Connections the table holds.
     ///
     /// # Errors
     /// When there is no valid result.
-    pub fn capacity(&mut self, limits: &CapacityLimits) -> Result<search::Capacity, ExperimentError> {
+    pub fn capacity(&mut self, limits: &CapacityLimits) -> Result<Vec<search::Capacity>, ExperimentError> {
+        self.repeated(|this| this.capacity_once(limits))
+    }
+
+    fn capacity_once(&mut self, limits: &CapacityLimits) -> Result<search::Capacity, ExperimentError> {
         search::capacity(limits, self.parameters.rate_max, |connections, bound| {
             let found = self.search(bound, |this, rate| this.trial_of_connections(connections, rate));
             match found {
@@ -477,11 +665,24 @@ impl<'a, I: Io> Experiment<'a, I> {
         })
     }
 
+    /// So many repetitions, or those that were made until it was interrupted.
     fn repeated<T>(
         &mut self,
         mut once: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
     ) -> Result<Vec<T>, ExperimentError> {
-        (0..self.parameters.repetitions.max(1)).map(|_| once(self)).collect()
+        let mut all = Vec::new();
+        for repetition in 0..self.parameters.repetitions.max(1) {
+            self.repetition = repetition;
+            match once(self) {
+                Ok(one) => all.push(one),
+                Err(ExperimentError::Tester(TesterError::Interrupted)) => {
+                    self.was_interrupted = true;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
     }
 }
 
@@ -510,6 +711,10 @@ fn delays_of(way: Way, ticks: &[u64], ticks_a_second: f64) -> Option<Delays> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::Settings;
+    use crate::tester::tests as tests_of_tester;
+    use crate::tester::tests::Mischief;
+    use crate::tester::tests::Toy;
 
     #[test]
     fn percentiles_lie_between_the_values_they_are_between() {
@@ -518,7 +723,134 @@ mod tests {
         assert_eq!(percentile(&sorted, 0.0), 1.0);
         assert_eq!(percentile(&sorted, 1.0), 5.0);
         assert!((percentile(&sorted, 0.99) - 4.96).abs() < 1e-9);
-        assert_eq!(percentile(&[], 0.5), 0.0);
+        assert!(percentile(&[], 0.5).is_nan());
+    }
+
+    /// A device that only passes on what it is asked about.
+    struct Fake {
+        sessions: Option<u64>,
+        empties: Result<(), u64>,
+    }
+
+    impl Device for Fake {
+        fn name(&self) -> &'static str {
+            "fake"
+        }
+
+        fn start(&mut self) -> Result<(), DeviceError> {
+            Ok(())
+        }
+
+        fn empty(&mut self) -> Result<(), DeviceError> {
+            self.empties.map_err(|left| DeviceError::NotEmptied { device: "fake", left })
+        }
+
+        fn sessions(&mut self) -> Result<Option<u64>, DeviceError> {
+            Ok(self.sessions)
+        }
+
+        fn settings(&self) -> Settings {
+            Settings::default()
+        }
+    }
+
+    fn parameters() -> Parameters {
+        Parameters {
+            n: 500,
+            preparation_rate: 1e4,
+            alpha: 0.8,
+            frame_bytes: FrameSizes::Fixed(64),
+            trial_seconds: 0.05,
+            rate_min: 1000.0,
+            rate_max: 2000.0,
+            error: 500.0,
+            repetitions: 1,
+            direction: Direction::Both,
+            seed: 3,
+        }
+    }
+
+    /// What an experiment with a toy of this mischief and a device says.
+    fn told<T: core::fmt::Debug>(
+        mischief: Mischief,
+        mut device: Fake,
+        parameters: &Parameters,
+        experiment: impl Fn(&mut Experiment<'_, Toy>) -> Result<T, ExperimentError>,
+    ) -> String {
+        let space = tests_of_tester::space();
+        let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
+        let mut this = Experiment::new(&mut tester, &mut device, &space, parameters);
+        // A busy machine can make the tester itself too slow: that says nothing here, and is tried again.
+        for _ in 0..100 {
+            match experiment(&mut this) {
+                Err(ExperimentError::Tester(TesterError::TooSlow { .. }) | ExperimentError::Ceiling { .. }) => {}
+                other => return other.map_or_else(|error| error.to_string(), |value| format!("{value:?}")),
+            }
+        }
+        panic!("the tester is always too slow");
+    }
+
+    const EMPTY: Fake = Fake { sessions: Some(0), empties: Ok(()) };
+
+    #[test]
+    fn a_device_that_does_not_answer_is_named_with_a_remedy() {
+        let deaf = Mischief { deaf: true, ..Mischief::default() };
+        let told = told(deaf, EMPTY, &parameters(), |this| this.throughput());
+        assert!(told.contains("does not answer ARP for 10.255.0.1 (inside); see that it runs"), "{told}");
+    }
+
+    #[test]
+    fn a_device_that_answers_and_passes_nothing_is_told_from_one_that_loses_some() {
+        let hole = Mischief { lose_all: true, ..Mischief::default() };
+        let told_of = told(hole, EMPTY, &parameters(), |this| this.throughput());
+        assert!(told_of.contains("passes nothing (0 of 500 frames arrived)"), "{told_of}");
+        let leak = Mischief { lose_one_in: Some(500), ..Mischief::default() };
+        let told_of = told(leak, EMPTY, &parameters(), |this| this.throughput());
+        assert!(told_of.contains("made 499 of 500 connections"), "{told_of}");
+    }
+
+    #[test]
+    fn a_table_that_was_not_emptied_is_no_result_whether_the_device_counts_or_not() {
+        let full = Fake { sessions: Some(0), empties: Err(17) };
+        let told_of = told(Mischief::default(), full, &parameters(), |this| this.throughput());
+        assert!(told_of.contains("its table was not emptied (17 entries left)"), "{told_of}");
+        // The toy keeps its table whatever is done: a second trial finds the entries of the first by their frames.
+        let mute = Fake { sessions: None, empties: Ok(()) };
+        let twice = Parameters { repetitions: 2, ..parameters() };
+        let told_of = told(Mischief::default(), mute, &twice, |this| this.teardown());
+        assert!(told_of.contains("its table was not emptied ("), "{told_of}");
+    }
+
+    #[test]
+    fn a_tester_slower_than_the_device_is_an_error_and_no_result() {
+        let fast = Parameters { rate_max: 1e12, error: 1e11, ..parameters() };
+        let space = tests_of_tester::space();
+        let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &fast);
+        let ended = loop {
+            match this.throughput() {
+                // Not even the preparation was kept, on a busy machine.
+                Err(ExperimentError::Tester(TesterError::TooSlow { .. })) => {}
+                other => break other,
+            }
+        };
+        let told = ended.unwrap_err().to_string();
+        assert!(told.contains("tester: slower than the device") && told.contains("give the tester a core"), "{told}");
+        assert!(this.trials().iter().any(|trial| trial.void), "void trials are kept as what they are");
+    }
+
+    #[test]
+    fn every_trial_is_kept_with_its_repetition() {
+        let space = tests_of_tester::space();
+        let twice = Parameters { repetitions: 2, rate_max: 1000.0, ..parameters() };
+        let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &twice);
+        let _ = this.latency(1000.0);
+        let of = |repetition| this.trials().iter().filter(|trial| trial.repetition == repetition).count();
+        assert!(of(0) >= 1 && this.trials()[0].phase == "preparation");
+        assert!(!this.was_interrupted());
     }
 
     #[test]

@@ -10,6 +10,8 @@
 
 use core::hash::Hasher;
 
+use serde::Serialize;
+use serde::Serializer;
 use siphasher::sip::SipHasher13;
 use wire::checksum;
 use wire::ethernet::ETHER_TYPE_IPV4;
@@ -25,6 +27,47 @@ pub const CHECK_SEQUENCE: usize = 4;
 pub const FRAME_BYTES_MIN: usize = 64;
 /// The largest frame, with its check sequence.
 pub const FRAME_BYTES_MAX: usize = 1518;
+
+/// Sizes of the frames of a stream, check sequence included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameSizes {
+    /// All the same.
+    Fixed(usize),
+    /// The simple Internet mix: of twelve frames seven of 64 bytes, four of 594 and one of 1518.
+    Imix,
+}
+
+impl FrameSizes {
+    /// The mix, in an order that spreads the sizes.
+    const IMIX: [usize; 12] = [64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 64, 594];
+
+    /// Bytes of frame `sequence` of a stream.
+    #[inline]
+    pub const fn at(self, sequence: u64) -> usize {
+        match self {
+            FrameSizes::Fixed(bytes) => bytes,
+            FrameSizes::Imix => Self::IMIX[(sequence % 12) as usize],
+        }
+    }
+}
+
+impl Serialize for FrameSizes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            FrameSizes::Fixed(bytes) => serializer.serialize_u64(*bytes as u64),
+            FrameSizes::Imix => serializer.serialize_str("imix"),
+        }
+    }
+}
+
+impl core::fmt::Display for FrameSizes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            FrameSizes::Fixed(bytes) => write!(f, "{bytes} bytes"),
+            FrameSizes::Imix => f.write_str("the Internet mix (7 of 64 bytes, 4 of 594, 1 of 1518)"),
+        }
+    }
+}
 
 const IP: usize = HEADER_LENGTH;
 const UDP: usize = IP + 20;
@@ -211,6 +254,14 @@ mod tests {
             let (key, frame) = written(length);
             assert_eq!(key.read(&frame), Ok(Seen { stamp: STAMPED, source: FROM, destination: TO, ttl: TTL }));
         }
+    }
+
+    #[test]
+    fn the_mix_has_seven_small_four_middle_and_one_large_of_twelve() {
+        let count = |bytes| (0..12).filter(|frame| FrameSizes::Imix.at(*frame) == bytes).count();
+        assert_eq!((count(64), count(594), count(1518)), (7, 4, 1));
+        assert_eq!(FrameSizes::Imix.at(12), FrameSizes::Imix.at(0));
+        assert_eq!(FrameSizes::Fixed(128).at(7), 128);
     }
 
     #[test]

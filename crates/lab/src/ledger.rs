@@ -69,6 +69,11 @@ impl StateTable {
         StateTable { external: vec![Endpoint::default(); connections as usize], filled: 0 }
     }
 
+    /// The table of a wire: the first `connections` four-tuples, each with its inside endpoint as the external one.
+    pub fn straight(space: &TupleSpace, connections: u64) -> StateTable {
+        StateTable { external: (0..connections).map(|number| space.at(number).inside).collect(), filled: connections }
+    }
+
     /// Connections in it.
     pub fn len(&self) -> u64 {
         self.filled
@@ -130,12 +135,24 @@ pub struct Establish<'a> {
     pub arrived: u64,
     /// Frames that did not.
     pub faults: Faults,
+    times: Option<Times>,
 }
 
 impl<'a> Establish<'a> {
     /// For the first `connections` four-tuples.
     pub fn new(space: &'a TupleSpace, connections: u64) -> Establish<'a> {
-        Establish { space, table: StateTable::new(connections), arrived: 0, faults: Faults::default() }
+        Establish { space, table: StateTable::new(connections), arrived: 0, faults: Faults::default(), times: None }
+    }
+
+    /// Takes the delay of this many of the frames.
+    pub fn timed(mut self, timed: u64) -> Establish<'a> {
+        self.times = Some(Times::new([self.table.room(), 0], timed));
+        self
+    }
+
+    /// Delays taken, ticks of the time-stamp counter, in the order of arrival.
+    pub fn delays(&self) -> &[u64] {
+        self.times.as_ref().map_or(&[], |times| &times.delays[0])
     }
 }
 
@@ -147,13 +164,23 @@ impl Traffic for Establish<'_> {
     }
 
     #[inline]
-    fn arrived(&mut self, _: Way, seen: &Seen, _: u64) {
+    fn sent(&mut self, way: Way, sequence: u32, now: u64) {
+        if let Some(times) = &mut self.times {
+            times.sent(way, sequence, now);
+        }
+    }
+
+    #[inline]
+    fn arrived(&mut self, way: Way, seen: &Seen, now: u64) {
         let before = self.table.len();
         if self.table.note(self.space, seen, &mut self.faults) {
             if self.table.len() == before {
                 self.faults.repeated += 1;
             } else {
                 self.arrived += 1;
+                if let Some(times) = &mut self.times {
+                    times.arrived(way, seen.stamp.sequence, now);
+                }
             }
         }
     }
@@ -217,6 +244,38 @@ impl Traffic for Validate<'_> {
     }
 }
 
+/// Frames to external endpoints of a table that was emptied, Responder to Initiator: none may arrive.
+pub struct Leftover<'a> {
+    space: &'a TupleSpace,
+    /// Tuples and the external endpoints they had.
+    before: &'a [(u32, Endpoint)],
+    /// Frames that arrived all the same.
+    pub arrived: u64,
+}
+
+impl<'a> Leftover<'a> {
+    /// For these connections of before.
+    pub fn new(space: &'a TupleSpace, before: &'a [(u32, Endpoint)]) -> Leftover<'a> {
+        Leftover { space, before, arrived: 0 }
+    }
+}
+
+impl Traffic for Leftover<'_> {
+    fn next(&mut self, _: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
+        let (tuple, external) = self.before.get(sequence as usize).copied().unwrap_or_default();
+        (tuple, self.space.at(u64::from(tuple)).remote, external)
+    }
+
+    fn arrived(&mut self, _: Way, _: &Seen, _: u64) {
+        self.arrived += 1;
+    }
+
+    fn is_complete(&self) -> bool {
+        // There is nothing to wait for but silence.
+        false
+    }
+}
+
 /// Phase 2: pseudorandom connections of the state table, one way or both (RFC 9693 §4.6: extreme 2, none created, none deleted).
 pub struct Steady<'a> {
     space: &'a TupleSpace,
@@ -238,6 +297,38 @@ struct Times {
     delays: [Vec<u64>; 2],
 }
 
+impl Times {
+    /// For so many frames each way, of which this many of each have their delay taken.
+    fn new(frames: [u64; 2], timed: u64) -> Times {
+        let most = frames[0].max(frames[1]);
+        let every = most.div_ceil(timed.max(1)).max(1) as u32;
+        let room = most.div_ceil(u64::from(every)) as usize;
+        Times {
+            every,
+            sent: [vec![0; room], vec![0; room]],
+            delays: [Vec::with_capacity(room), Vec::with_capacity(room)],
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, way: Way, sequence: u32, now: u64) {
+        if sequence.is_multiple_of(self.every)
+            && let Some(place) = self.sent[way.index()].get_mut((sequence / self.every) as usize)
+        {
+            *place = now;
+        }
+    }
+
+    #[inline]
+    fn arrived(&mut self, way: Way, sequence: u32, now: u64) {
+        if sequence.is_multiple_of(self.every)
+            && let Some(sent) = self.sent[way.index()].get((sequence / self.every) as usize)
+        {
+            self.delays[way.index()].push(now.saturating_sub(*sent));
+        }
+    }
+}
+
 impl<'a> Steady<'a> {
     /// So many frames each way over the connections of a full table. With `timed`: that many of each way have their delay taken.
     pub fn new(
@@ -247,16 +338,7 @@ impl<'a> Steady<'a> {
         timed: Option<u64>,
         seed: u64,
     ) -> Steady<'a> {
-        let times = timed.map(|timed| {
-            let most = frames[0].max(frames[1]);
-            let every = most.div_ceil(timed.max(1)).max(1) as u32;
-            let room = most.div_ceil(u64::from(every)) as usize;
-            Times {
-                every,
-                sent: [vec![0; room], vec![0; room]],
-                delays: [Vec::with_capacity(room), Vec::with_capacity(room)],
-            }
-        });
+        let times = timed.map(|timed| Times::new(frames, timed));
         Steady {
             space,
             table,
@@ -288,11 +370,8 @@ impl Traffic for Steady<'_> {
 
     #[inline]
     fn sent(&mut self, way: Way, sequence: u32, now: u64) {
-        if let Some(times) = &mut self.times
-            && sequence.is_multiple_of(times.every)
-            && let Some(place) = times.sent[way.index()].get_mut((sequence / times.every) as usize)
-        {
-            *place = now;
+        if let Some(times) = &mut self.times {
+            times.sent(way, sequence, now);
         }
     }
 
@@ -319,11 +398,8 @@ impl Traffic for Steady<'_> {
             Some(true) => faults.repeated += 1,
             None => faults.swapped += 1,
         }
-        if let Some(times) = &mut self.times
-            && seen.stamp.sequence.is_multiple_of(times.every)
-            && let Some(sent) = times.sent[at].get((seen.stamp.sequence / times.every) as usize)
-        {
-            times.delays[at].push(now.saturating_sub(*sent));
+        if let Some(times) = &mut self.times {
+            times.arrived(way, seen.stamp.sequence, now);
         }
     }
 

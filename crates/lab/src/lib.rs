@@ -10,14 +10,22 @@
 //! | [`topology`] | the test hosts: network namespaces and what connects them |
 //! | [`device`] | devices under test: Natrix, Netfilter |
 //! | [`experiment`] | the tests of RFC 9693 |
+//! | [`priority`] | tester and device before ordinary programs |
+//! | [`probe`] | how a NAT behaves, found from outside |
+//! | [`study`] | published experiments, repeated |
+//! | [`report`] | results as one HTML file |
 //! | [`result`] | machine, versions, command: what makes a result one that can be repeated |
 
 pub mod device;
 pub mod experiment;
 pub mod frame;
 pub mod ledger;
+pub mod priority;
+pub mod probe;
+pub mod report;
 pub mod result;
 pub mod search;
+pub mod study;
 pub mod tester;
 pub mod topology;
 pub mod tuples;

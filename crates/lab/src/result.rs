@@ -1,13 +1,23 @@
 //! What a result says besides its figures: the machine, the versions, the command, the time. Without these nobody can repeat it.
+//!
+//! One result is one JSON object, [`Record`]. Its keys stay: reports and studies read them.
 
 use std::fs;
+use std::process::Command;
+use std::process::Stdio;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
+use serde::Deserialize;
 use serde::Serialize;
+use serde::Serializer;
+use serde_json::Value;
+
+/// Number of the form of [`Record`]; it grows when a key changes its meaning or goes.
+pub const SCHEMA: u32 = 1;
 
 /// The machine a result was taken on (RFC 9693 §5).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model of its CPUs.
     pub cpu: String,
@@ -42,27 +52,71 @@ impl Machine {
     }
 }
 
+/// Names and values in the order in which they were given; one JSON object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(pub Vec<(&'static str, String)>);
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// Who worked on a CPU during a test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Core {
+    /// Number of the CPU.
+    pub cpu: usize,
+    /// What ran there.
+    pub runs: Vec<String>,
+}
+
+/// What the tester can do with nothing between its two ports, taken in the same command.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ceiling {
+    /// How its ports were connected.
+    pub loopback: String,
+    /// The highest rate without loss, frames a second, both ways together.
+    pub frames_per_second: f64,
+    /// The result's rate in frames a second, as a share of it; None where the result is no rate.
+    pub share: Option<f64>,
+}
+
 /// One result, with all that is needed to repeat it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Record<P: Serialize, R: Serialize> {
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: u32,
     /// `cps`, `throughput` and so on.
     pub test: &'static str,
-    /// The device.
+    /// The device: `natrix`, `netfilter` or `external`.
     pub dut: &'static str,
-    /// How tester and device are connected.
+    /// How tester and device are connected: the tester's driver.
     pub transport: String,
-    /// The parameters.
-    pub parameters: P,
-    /// What came of it.
-    pub result: R,
+    /// The parameters, by the names of RFC 9693 where it has one.
+    pub parameters: Value,
+    /// Unit of the figures in `result.samples`, and of delays.
+    pub unit: &'static str,
+    /// What came of it. `samples` has `values`, `median`, `p1` and `p99` where the result is one figure a repetition.
+    pub result: Value,
+    /// Every trial in order: the raw samples.
+    pub trials: Vec<Trial>,
+    /// Whether it was ended by a signal before all repetitions were made: what is here was measured until then.
+    pub interrupted: bool,
+    /// The tester alone; None where it was not asked for.
+    pub ceiling: Option<Ceiling>,
     /// The device's version and settings.
-    pub device: Vec<(&'static str, String)>,
+    pub device: Settings,
     /// The machine.
     pub machine: Machine,
-    /// Release of the tester.
-    pub version: &'static str,
+    /// Releases of what took part.
+    pub versions: Settings,
+    /// Seed of all pseudorandom orders.
+    pub seed: u64,
     /// CPU of the tester, and of the device.
     pub cpus: [usize; 2],
+    /// What each CPU was shared by.
+    pub cores: Vec<Core>,
     /// Seconds since 1970 when it began.
     pub started_unix: u64,
     /// How long it took.
@@ -71,7 +125,64 @@ pub struct Record<P: Serialize, R: Serialize> {
     pub command: String,
 }
 
+/// One trial, as it was: a raw sample.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Trial {
+    /// Number of the repetition it belongs to, from 0.
+    pub repetition: u32,
+    /// `preparation`, `phase1`, `validation` or `phase2`.
+    pub phase: &'static str,
+    /// Frames a second asked for, both ways together.
+    pub rate: f64,
+    /// Frames a second that left.
+    pub reached: f64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames missing.
+    pub lost: u64,
+    /// Frames that arrived and should not have, or not so.
+    pub faults: u64,
+    /// Seconds from the first frame to the last.
+    pub seconds: f64,
+    /// Whether the tester itself was too slow, so that this says nothing of the device.
+    pub void: bool,
+}
+
+/// Releases of the programs that take part: the tester's, DPDK's, the kernel's and those of the tools that set the device up.
+pub fn versions(natrix: &str, dpdk: Option<&str>) -> Settings {
+    let told = |program: &str, argument: &str| {
+        let output = Command::new(program).arg(argument).stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    };
+    let mut all = vec![("natrix", natrix.to_owned())];
+    all.extend(dpdk.map(|dpdk| ("dpdk", dpdk.to_owned())));
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    all.push(("linux", kernel.trim().to_owned()));
+    all.extend(told("nft", "--version").map(|text| ("nft", text)));
+    all.extend(told("ip", "-V").map(|text| ("iproute2", text)));
+    Settings(all)
+}
+
 /// Seconds since 1970.
 pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_an_object_in_their_own_order() {
+        let settings = Settings(vec![("workers", "1".to_owned()), ("drivers", "a b".to_owned())]);
+        assert_eq!(serde_json::to_string(&settings).unwrap(), r#"{"workers":"1","drivers":"a b"}"#);
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel_and_cpus() {
+        let machine = Machine::this();
+        assert!(machine.cpus >= 1 && machine.memory_mib > 0, "{machine:?}");
+        assert_eq!(versions("1", Some("2")).0[..2], [("natrix", "1".to_owned()), ("dpdk", "2".to_owned())]);
+    }
 }

@@ -10,12 +10,18 @@
 //! the links themselves; here the device needs one neighbour a side, so that no trial measures ARP). External addresses are of 198.18.0.0/16.
 
 use core::net::Ipv4Addr;
+use std::fs;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
+
+use rustix::process::Pid;
+use rustix::process::setpriority_process;
+use rustix::thread::CpuSet;
+use rustix::thread::sched_setaffinity;
 
 /// The device's address on the inside link.
 pub const DEVICE_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
@@ -57,6 +63,22 @@ pub enum TopologyError {
         /// What it said.
         told: String,
     },
+    /// Not root.
+    #[error("lab: network namespaces need root (user {user} asks); run it with sudo, or use --transport memif")]
+    NotRoot {
+        /// Who it is.
+        user: u32,
+    },
+    /// A thread of the kernel stays where it is.
+    #[error(
+        "lab: the device can not be bound to its CPUs {cpus:?} ({source}); name CPUs that are on with --device-cpus"
+    )]
+    Pin {
+        /// Where it should work.
+        cpus: Vec<usize>,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The namespace can not be entered.
     #[error("lab: namespace {name} can not be entered ({source}); run as root")]
     Enter {
@@ -90,6 +112,34 @@ fn output_of(words: &[&str]) -> Result<Output, TopologyError> {
     command.output().map_err(|source| TopologyError::Program { program: (*program).to_owned(), source })
 }
 
+/// Whether this process may make namespaces: said before anything is made.
+fn check_privileges() -> Result<(), TopologyError> {
+    match rustix::process::geteuid().as_raw() {
+        0 => Ok(()),
+        user => Err(TopologyError::NotRoot { user }),
+    }
+}
+
+/// Makes a virtual Ethernet pair with these ends, each a name and a namespace, and sets it up.
+fn connect(ends: [(&str, &str); 2]) -> Result<(), TopologyError> {
+    let [(name, namespace), (peer, peer_namespace)] = ends;
+    let queues = ["numrxqueues", "1", "numtxqueues", "1"];
+    let mut words = vec!["ip", "link", "add", name, "netns", namespace];
+    words.extend(queues);
+    words.extend(["type", "veth", "peer", "name", peer, "netns", peer_namespace]);
+    words.extend(queues);
+    run(&words)?;
+    for (name, namespace) in ends {
+        // Frames are to cross as they are: nobody else finishes checksums, cuts or joins them.
+        run(&[
+            "ip", "netns", "exec", namespace, "ethtool", "-K", name, "tx", "off", "rx", "off", "tso", "off", "gso",
+            "off", "gro", "off",
+        ])?;
+        run(&["ip", "-n", namespace, "link", "set", name, "up"])?;
+    }
+    Ok(())
+}
+
 /// The two namespaces. Removed when dropped, unless they are to stay.
 #[derive(Debug)]
 pub struct Topology {
@@ -106,6 +156,7 @@ impl Topology {
     /// # Errors
     /// When a command fails. What was built is removed again.
     pub fn build(prefix: &str, stays: bool) -> Result<Topology, TopologyError> {
+        check_privileges()?;
         let mut topology = Topology { prefix: prefix.to_owned(), stays: false };
         let (tester, device) = (topology.tester(), topology.device());
         for name in [&tester, &device] {
@@ -118,39 +169,26 @@ impl Topology {
             }
         }
         for pair in [INSIDE, OUTSIDE] {
-            run(&[
-                "ip",
-                "link",
-                "add",
-                pair,
-                "netns",
-                &tester,
-                "numrxqueues",
-                "1",
-                "numtxqueues",
-                "1",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                pair,
-                "netns",
-                &device,
-                "numrxqueues",
-                "1",
-                "numtxqueues",
-                "1",
-            ])?;
-            for name in [&tester, &device] {
-                // Frames are to cross as they are: nobody else finishes checksums, cuts or joins them.
-                run(&[
-                    "ip", "netns", "exec", name, "ethtool", "-K", pair, "tx", "off", "rx", "off", "tso", "off", "gso",
-                    "off", "gro", "off",
-                ])?;
-                run(&["ip", "-n", name, "link", "set", pair, "up"])?;
-            }
+            connect([(pair, &tester), (pair, &device)])?;
         }
         topology.stays = stays;
+        Ok(topology)
+    }
+
+    /// The tester's namespace alone, one pair from its inside to its outside port: for what the tester can do itself.
+    ///
+    /// # Errors
+    /// When a command fails. What was built is removed again.
+    pub fn straight(prefix: &str) -> Result<Topology, TopologyError> {
+        check_privileges()?;
+        let topology = Topology { prefix: prefix.to_owned(), stays: false };
+        let tester = topology.tester();
+        run(&["ip", "netns", "add", &tester])?;
+        for key in ["all", "default"] {
+            // A kernel without IPv6 needs nothing.
+            let _ = topology.write(&tester, &format!("/proc/sys/net/ipv6/conf/{key}/disable_ipv6"), "1");
+        }
+        connect([(INSIDE, &tester), (OUTSIDE, &tester)])?;
         Ok(topology)
     }
 
@@ -205,18 +243,66 @@ impl Topology {
         run(&["ip", "netns", "exec", namespace, "sh", "-c", &format!("echo {value} > {path}")]).map(drop)
     }
 
-    /// Lets one CPU do what the kernel does with frames that arrive at the device: by receive packet steering, as virtual Ethernet pairs
-    /// otherwise work on the CPU of whoever sends.
+    /// Lets a device that is the kernel itself work on these CPUs: frames that arrive are taken by threads of its own there (threaded NAPI). A virtual
+    /// pair otherwise works on the CPU of whoever sends, which would be the tester's; receive packet steering instead would cost an interrupt of the
+    /// other CPU a frame.
     ///
     /// # Errors
     /// When the kernel does not let us.
-    pub fn steer_device_to(&self, cpu: usize) -> Result<(), TopologyError> {
+    pub fn thread_device_on(&self, cpus: &[usize]) -> Result<(), TopologyError> {
+        let device = self.device();
+        let before = napi_threads();
         for pair in [INSIDE, OUTSIDE] {
-            let path = format!("/sys/class/net/{pair}/queues/rx-0/rps_cpus");
-            self.write(&self.device(), &path, &format!("{:x}", 1_u64 << cpu.min(63)))?;
+            // A pair has NAPI only with GRO; there is nothing to join in datagrams.
+            run(&["ip", "netns", "exec", &device, "ethtool", "-K", pair, "gro", "on"])?;
+            self.defer(&device, pair, "0", "0")?;
+            self.write(&device, &format!("/sys/class/net/{pair}/threaded"), "1")?;
+        }
+        let mut allowed = CpuSet::new();
+        for cpu in cpus {
+            allowed.set(*cpu);
+        }
+        for thread in napi_threads().into_iter().filter(|thread| !before.contains(thread)) {
+            sched_setaffinity(Some(thread), &allowed)
+                .map_err(|error| TopologyError::Pin { cpus: cpus.to_vec(), source: error.into() })?;
+            // Before ordinary programs, as tester and other devices are; without the privilege it stays as it is.
+            let _ = setpriority_process(Some(thread), crate::priority::NICE);
         }
         Ok(())
     }
+
+    /// Lets whoever polls the sockets of a namespace's ports take their frames in on his own CPU, whenever he polls: the kernel puts off
+    /// its interrupts for them.
+    ///
+    /// # Errors
+    /// When the kernel does not let us.
+    pub fn poll_by_socket(&self, namespace: &str) -> Result<(), TopologyError> {
+        for pair in [INSIDE, OUTSIDE] {
+            // Of hosts that stand, another device may have left it so; a pair without NAPI has no threads to end.
+            let _ = self.write(namespace, &format!("/sys/class/net/{pair}/threaded"), "0");
+            run(&["ip", "netns", "exec", namespace, "ethtool", "-K", pair, "gro", "off"])?;
+            self.defer(namespace, pair, "2", POLL_TIMEOUT_NS)?;
+        }
+        Ok(())
+    }
+
+    /// After so many polls that found something interrupts come again, and after this time without a poll.
+    fn defer(&self, namespace: &str, pair: &str, polls: &str, nanoseconds: &str) -> Result<(), TopologyError> {
+        self.write(namespace, &format!("/sys/class/net/{pair}/napi_defer_hard_irqs"), polls)?;
+        self.write(namespace, &format!("/sys/class/net/{pair}/gro_flush_timeout"), nanoseconds)
+    }
+}
+
+/// After this time without a poll the kernel takes frames in by itself.
+const POLL_TIMEOUT_NS: &str = "200000";
+
+/// The kernel's threads that take frames in.
+fn napi_threads() -> Vec<Pid> {
+    let is_napi =
+        |name: &str| fs::read_to_string(format!("/proc/{name}/comm")).is_ok_and(|comm| comm.starts_with("napi/"));
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_napi(name));
+    names.filter_map(|name| Pid::from_raw(name.parse().ok()?)).collect()
 }
 
 impl Drop for Topology {

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 /// Measures each event, and prints its report as soon as it is over.
 pub(crate) fn run(arguments: &BenchStalls, out: &mut dyn Write) -> Result<(), Failure> {
     let wanted = |event| match event {
+        BenchEvent::Reload => vec![Event::Reload],
         BenchEvent::Dump => vec![Event::Dump],
         BenchEvent::PoolFull => vec![Event::PoolFull],
         BenchEvent::Expiry => vec![Event::Expiry],
@@ -45,6 +46,9 @@ fn print_json(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let Report { sessions, records, refused, event_seconds, .. } = report;
     match report.event {
+        Event::Reload => {
+            writeln!(out, "reload: {records} changes adopted, traffic of {sessions}, {event_seconds:.1} s")?;
+        }
         Event::Dump => writeln!(out, "dump: {records} sessions listed, traffic of {sessions}, {event_seconds:.1} s")?,
         Event::PoolFull => writeln!(
             out,

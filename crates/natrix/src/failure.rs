@@ -31,6 +31,9 @@ pub(crate) enum Failure {
     /// The lab.
     #[error(transparent)]
     Lab(#[from] crate::lab::LabFailure),
+    /// A study or a report of the lab.
+    #[error(transparent)]
+    LabStudy(#[from] crate::lab_study::StudyFailure),
     /// A replay.
     #[error(transparent)]
     Replay(#[from] daemon::replay::ReplayError),

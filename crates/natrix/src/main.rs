@@ -10,6 +10,7 @@ mod data_plane;
 mod failure;
 mod find_at;
 mod lab;
+mod lab_study;
 
 use std::io;
 use std::io::Write;
@@ -19,6 +20,7 @@ use cli::BenchCommand;
 use cli::ClientCommand;
 use cli::Command;
 use cli::Find;
+use cli::LabCommand;
 
 use crate::failure::Failure;
 
@@ -50,6 +52,8 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Rules(arguments)) => bench_rules::run(arguments, out),
         Command::Bench(BenchCommand::Stalls(arguments)) => bench_stalls::run(arguments, out),
         Command::Bench(BenchCommand::Scaling(arguments)) => bench_scaling::run(arguments, out),
+        Command::Lab(LabCommand::Study(arguments)) => lab_study::study(arguments, out),
+        Command::Lab(LabCommand::Report(arguments)) => lab_study::report(arguments, out),
         Command::Lab(command) => lab::run(command, out),
         Command::Check(arguments) => data_plane::check(arguments, out),
         Command::Run(arguments) => data_plane::run(arguments),

@@ -171,8 +171,8 @@ fn the_benchmark_of_stalls_prints_an_object_for_each_event() {
     let output = natrix(&[&words[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let lines: Vec<_> = text(&output.stdout).lines().collect();
-    assert_eq!(lines.len(), 3, "{lines:?}");
-    for (line, event) in lines.iter().zip(["dump", "pool_full", "expiry"]) {
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    for (line, event) in lines.iter().zip(["reload", "dump", "pool_full", "expiry"]) {
         let report: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).unwrap();
         let mut fields = "event sessions records refused event_seconds tsc_hz undisturbed disturbed machine \
                           undisturbed_p999_to_p50 machine_p999_to_p50 p50_ratio p99_ratio p999_ratio all_p999_ratio"

@@ -16,8 +16,9 @@ fn each_event_happens_to_its_last_record() {
     assert_eq!(events, Event::ALL);
     // All that is there; all ports but those of the 1000 TCP sessions; all that end.
     let records: Vec<u64> = reports.iter().map(|report| report.records).collect();
-    assert_eq!(records, [7_001, 2 * 64_512 - 1_000, 5_001]);
-    let [dump, pool_full, expiry] = &reports[..] else { panic!("{reports:?}") };
+    assert!(records[0] >= 5, "each kind of change");
+    assert_eq!(records[1..], [7_001, 2 * 64_512 - 1_000, 5_001]);
+    let [_, dump, pool_full, expiry] = &reports[..] else { panic!("{reports:?}") };
     assert_eq!((dump.refused, expiry.refused), (0, 0));
     assert!(pool_full.refused >= pool_full.disturbed.bursts / 2, "{pool_full:?}");
     for report in &reports {

@@ -53,11 +53,11 @@ impl Row for Interface {
 
 /// `used of total` of the transport that has the least left.
 fn fullest(used: &PerProtocol, total: &PerProtocol, leased: u64) -> String {
-    let fullest_of_blocks = control::ratio(leased, total.udp.min(total.tcp));
+    let fullest_of_blocks = control::ratio(leased, total.icmp);
     if leased > 0
         && control::Protocol::ALL.iter().all(|one| control::ratio(used.of(*one), total.of(*one)) <= fullest_of_blocks)
     {
-        return format!("{} of {} in blocks", human::count(leased), human::count(total.udp.min(total.tcp)));
+        return format!("{} of {} in blocks", human::count(leased), human::count(total.icmp));
     }
     let fullest = control::Protocol::ALL
         .iter()
@@ -242,13 +242,18 @@ impl Row for Rule {
         for word in words.into_iter().chain([mapping]).flatten() {
             action = format!("{action} {word}");
         }
-        // Of many targets the first two.
-        if let Some((first, rest)) = self.targets.split_first() {
+        let external = self.external.as_ref().filter(|_| !self.target_hits.is_empty());
+        if let Some(external) = external {
+            let hits = self.target_hits.iter().map(|hits| human::count(*hits));
+            let targets = self.targets.iter().zip(hits).map(|(target, hits)| format!("{target} ({hits})"));
+            action = format!("{action} {external} to {}", targets.collect::<Vec<_>>().join(", "));
+        } else if let Some((first, rest)) = self.targets.split_first() {
+            // Of many targets the first two.
             let second = rest.first().map(|second| format!(", {second}")).unwrap_or_default();
             let more = if rest.len() > 1 { format!(", {} more", rest.len() - 1) } else { String::new() };
             action = format!("{action} {first}{second}{more}");
         }
-        if let Some(external) = &self.external {
+        if let Some(external) = self.external.as_ref().filter(|_| self.target_hits.is_empty()) {
             action = format!("{action} {external}");
         }
         let with_ports = |prefix: String, ports: &Option<String>| match ports {

@@ -1,17 +1,49 @@
 //! Devices under test: started with an empty table, emptied between trials, described in every result.
 
+mod external;
 mod natrix;
 mod netfilter;
+mod timers;
+mod wire;
 
+use core::net::Ipv4Addr;
+use core::ops::RangeInclusive;
 use std::io;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
+pub use external::External;
 pub use natrix::Natrix;
 pub use netfilter::Netfilter;
+pub use timers::DeviceTimers;
+pub use wire::Wire;
 
+use crate::result::Settings;
+use crate::topology;
 use crate::topology::TopologyError;
+
+/// How a device's rules are told to it, where it has several ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RulesKind {
+    /// One after the other: the device looks from the first on.
+    List,
+    /// One rule with a set of all addresses.
+    Set,
+    /// One rule with a map from each address to its external one.
+    Map,
+}
+
+/// How a device gives out external ports, where it has several ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Allocation {
+    /// Any free port for each mapping.
+    Ports,
+    /// Blocks of ports for each subscriber.
+    Blocks,
+}
 
 /// What a device is to be set up for. The same for each, so that results can be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -20,11 +52,76 @@ pub struct Needs {
     pub sessions: u64,
     /// External addresses it has.
     pub external_addresses: u32,
+    /// External ports of each address.
+    pub ports: RangeInclusive<u16>,
     /// Idle time of UDP, longer than any trial.
     pub udp_timeout_seconds: u32,
-    /// CPU it runs on.
-    pub cpu: usize,
+    /// CPUs it runs on, one at least; a worker on each where it has workers.
+    pub cpus: Vec<usize>,
+    /// Translation rules: the n-th is for the n-th inside address. 0: one for all.
+    pub rules: u32,
+    /// How these are told.
+    pub rules_kind: RulesKind,
+    /// Packet filters that match nothing of the traffic.
+    pub filters: u32,
+    /// How it gives out ports.
+    pub allocation: Allocation,
 }
+
+impl Needs {
+    /// A device with one rule for all, no filters, all ports from 1024 on, any free port for each mapping.
+    pub fn plain(sessions: u64, external_addresses: u32, udp_timeout_seconds: u32, cpu: usize) -> Needs {
+        Needs {
+            sessions,
+            external_addresses,
+            ports: 1024..=65_535,
+            udp_timeout_seconds,
+            cpus: vec![cpu],
+            rules: 0,
+            rules_kind: RulesKind::Map,
+            filters: 0,
+            allocation: Allocation::Ports,
+        }
+    }
+
+    /// The last external address.
+    fn last_external(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(topology::FIRST_EXTERNAL.to_bits() + self.external_addresses - 1)
+    }
+
+    /// The inside address of rule `rule`, from 0.
+    fn inside_of_rule(rule: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(FIRST_INSIDE.to_bits() + rule)
+    }
+
+    /// The outside address that filter `filter` is about, from 0: none of the traffic's.
+    fn outside_of_filter(filter: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(FIRST_FILTERED.to_bits() + filter)
+    }
+
+    /// What of it a result tells whatever the device.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let cpus: Vec<String> = self.cpus.iter().map(usize::to_string).collect();
+        let mut all = vec![
+            ("cpus", cpus.join(" ")),
+            ("sessions_max", self.sessions.to_string()),
+            ("external_addresses", self.external_addresses.to_string()),
+            ("external_ports", format!("{}-{}", self.ports.start(), self.ports.end())),
+            ("udp_timeout_seconds", self.udp_timeout_seconds.to_string()),
+            ("rules", self.rules.max(1).to_string()),
+            ("filters", self.filters.to_string()),
+        ];
+        if self.rules > 0 {
+            all.push(("rules_kind", format!("{:?}", self.rules_kind).to_lowercase()));
+        }
+        all
+    }
+}
+
+/// The first inside address (RFC 9693 §4.1).
+pub const FIRST_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// The first address that filters are about.
+const FIRST_FILTERED: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 0);
 
 /// Why a device does not do what it has to.
 #[derive(Debug, thiserror::Error)]
@@ -53,12 +150,34 @@ pub enum DeviceError {
         source: io::Error,
     },
     /// The table still has entries after it was emptied.
-    #[error("device {device}: its table was not emptied ({left} entries left); no result is valid, so none is given")]
+    #[error(
+        "device {device}: its table was not emptied ({left} entries left), so no result is valid; see that nobody else uses it, and that it can be emptied"
+    )]
     NotEmptied {
         /// Which.
         device: &'static str,
         /// Entries left.
         left: u64,
+    },
+    /// It has no such thing.
+    #[error("device {device}: has no {what}; {remedy}")]
+    Refused {
+        /// Which.
+        device: &'static str,
+        /// What was asked of it.
+        what: &'static str,
+        /// What helps.
+        remedy: &'static str,
+    },
+    /// The command that empties the table of a device from elsewhere failed.
+    #[error(
+        "--empty-command: `{command}` failed ({told}); give one that empties the device's table and then ends with status 0"
+    )]
+    EmptyCommand {
+        /// The command.
+        command: String,
+        /// Its status and first line.
+        told: String,
     },
     /// The kernel holds fewer sessions than the test needs.
     #[error("device {device}: holds {room} sessions at most ({needed} are needed); {remedy}")]
@@ -76,7 +195,7 @@ pub enum DeviceError {
 
 /// A NAT that is measured.
 pub trait Device {
-    /// `natrix`, `netfilter` or `external`.
+    /// `natrix`, `netfilter`, `external` or `wire`.
     fn name(&self) -> &'static str;
 
     /// Starts it, its table empty.
@@ -98,5 +217,5 @@ pub trait Device {
     fn sessions(&mut self) -> Result<Option<u64>, DeviceError>;
 
     /// Version, and every setting that matters (RFC 9693 §5: they have to be reported), by name.
-    fn settings(&self) -> Vec<(&'static str, String)>;
+    fn settings(&self) -> Settings;
 }

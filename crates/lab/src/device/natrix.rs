@@ -1,10 +1,10 @@
 //! Natrix as the device: its release binary with one worker, in the device's namespace.
 
 use core::fmt::Write as _;
-use core::net::Ipv4Addr;
 use core::time::Duration;
 use std::fs;
 use std::fs::File;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Child;
@@ -12,13 +12,18 @@ use std::process::Command;
 use std::process::Stdio;
 use std::time::Instant;
 
+use super::Allocation;
 use super::Device;
 use super::DeviceError;
+use super::DeviceTimers;
 use super::Needs;
+use crate::result::Settings;
 use crate::topology;
 use crate::topology::Topology;
 
 const NAME: &str = "natrix";
+/// Descriptors of each queue: as many as the tester's.
+const DESCRIPTORS: u32 = 2048;
 /// How long it may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -26,27 +31,46 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Natrix {
     binary: PathBuf,
-    namespace: String,
+    namespace: Option<String>,
     folder: PathBuf,
     needs: Needs,
     drivers: [String; 2],
     running: Option<Child>,
+    timeouts: String,
 }
 
 impl Natrix {
-    /// This binary, on the device's ends of the pairs of `topology`, by the driver `net_af_xdp` or `net_af_packet`; its files go to `folder`.
-    pub fn new(binary: &Path, topology: &Topology, driver: &str, folder: &Path, needs: Needs) -> Natrix {
+    /// This binary with ports of these driver strings, inside first, in the device's namespace of `topology` where there is one; its files go
+    /// to `folder`.
+    pub fn new(
+        binary: &Path,
+        topology: Option<&Topology>,
+        drivers: [String; 2],
+        folder: &Path,
+        needs: Needs,
+    ) -> Natrix {
         Natrix {
+            timeouts: format!("udp = \"{} s\"\n", needs.udp_timeout_seconds),
             binary: binary.to_owned(),
-            namespace: topology.device(),
+            namespace: topology.map(Topology::device),
             folder: folder.to_owned(),
             needs,
-            drivers: [
-                format!("{driver}0,iface={}", topology::INSIDE),
-                format!("{driver}1,iface={}", topology::OUTSIDE),
-            ],
+            drivers,
             running: None,
         }
+    }
+
+    /// With these timers; None for those it has when nobody says anything. To be called before it is started.
+    #[must_use]
+    pub fn with_timers(mut self, timers: Option<DeviceTimers>) -> Natrix {
+        self.timeouts = timers.map_or_else(String::new, |timers| {
+            let DeviceTimers { udp_unanswered, udp, tcp_opening, tcp_established, tcp_closing, icmp } = timers;
+            format!(
+                "allow_below_rfc = true\nudp_unanswered = \"{udp_unanswered} s\"\nudp = \"{udp} s\"\ntcp_opening = \"{tcp_opening} s\"\n\
+                 tcp_established = \"{tcp_established} s\"\ntcp_closing = \"{tcp_closing} s\"\nicmp = \"{icmp} s\"\n"
+            )
+        });
+        self
     }
 
     fn socket(&self) -> PathBuf {
@@ -59,8 +83,7 @@ impl Natrix {
 
     /// The configuration it is measured with.
     fn configuration(&self) -> String {
-        let Needs { sessions, external_addresses, udp_timeout_seconds, cpu } = self.needs;
-        let last = Ipv4Addr::from_bits(topology::FIRST_EXTERNAL.to_bits() + external_addresses - 1);
+        let Needs { sessions, cpus, rules, filters, allocation, ports, .. } = &self.needs;
         let length = topology::LINK_PREFIX_LENGTH;
         let mut text = String::new();
         let sides = [
@@ -71,7 +94,8 @@ impl Natrix {
             // Writing to a String does not fail.
             let _ = write!(
                 text,
-                "[[interface]]\nname = \"{name}\"\nrealm = \"{name}\"\ndriver = \"{driver}\"\naddresses = [\"{address}/{length}\"]\n\n"
+                "[[interface]]\nname = \"{name}\"\nrealm = \"{name}\"\ndriver = \"{driver}\"\naddresses = [\"{address}/{length}\"]\n\
+                 rx_descriptors = {DESCRIPTORS}\ntx_descriptors = {DESCRIPTORS}\n\n"
             );
         }
         let routes =
@@ -79,18 +103,62 @@ impl Natrix {
         for (prefix, via) in routes {
             let _ = write!(text, "[[route]]\nprefix = \"{prefix}\"\nvia = \"{via}\"\n\n");
         }
+        let blocks = match allocation {
+            Allocation::Ports => String::new(),
+            Allocation::Blocks => "allocation = \"blocks\"\nblocks_per_subscriber = 1023\n".to_owned(),
+        };
+        for (count, table, path) in [(rules, "rule_file", self.rules()), (filters, "filter_file", self.filters())] {
+            if *count > 0 {
+                let _ = write!(text, "[[{table}]]\npath = \"{}\"\n\n", path.display());
+            }
+        }
+        let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
         let _ = write!(
             text,
-            "[[pool]]\nname = \"lab\"\naddresses = [\"{}-{last}\"]\nsubscribers = [\"{}\"]\nreuse_delay = \"0 s\"\n\n\
-             [timeouts]\nudp = \"{udp_timeout_seconds} s\"\n\n\
+            "[[pool]]\nname = \"lab\"\naddresses = [\"{}-{}\"]\nports = \"{}-{}\"\nsubscribers = [\"{}\"]\nreuse_delay = \"0 s\"\n{blocks}\n\
+             [timeouts]\n{}\n\
              [tables]\nmappings = {sessions}\nextra_sessions = {sessions}\nsubscribers = 65536\n\n\
-             [workers]\ncount = 1\ncpus = [{cpu}]\n\n\
+             [workers]\ncount = {}\ncpus = [{}]\n\n\
              [control]\nsocket = \"{}\"\n",
             topology::FIRST_EXTERNAL,
+            self.needs.last_external(),
+            ports.start(),
+            ports.end(),
             topology::INSIDE_PREFIX,
+            self.timeouts,
+            cpus.len(),
+            numbers.join(", "),
             self.socket().display(),
         );
         text
+    }
+
+    fn rules(&self) -> PathBuf {
+        self.folder.join("rules.csv")
+    }
+
+    fn filters(&self) -> PathBuf {
+        self.folder.join("filters.csv")
+    }
+
+    /// Writes the files the configuration names.
+    fn write_files(&self) -> Result<PathBuf, DeviceError> {
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).map_err(|source| DeviceError::File { device: NAME, path: path.to_owned(), source })
+        };
+        let mut rules = "action,inside,pool\n".to_owned();
+        for rule in 0..self.needs.rules {
+            let _ = writeln!(rules, "translate,{}/32,lab", Needs::inside_of_rule(rule));
+        }
+        write(&self.rules(), &rules)?;
+        let mut filters = "action,outside\n".to_owned();
+        for filter in 0..self.needs.filters {
+            let _ = writeln!(filters, "deny,{}/32", Needs::outside_of_filter(filter));
+        }
+        write(&self.filters(), &filters)?;
+        let configuration = self.folder.join("natrix.toml");
+        write(&configuration, &self.configuration())?;
+        Ok(configuration)
     }
 
     /// Its last words, for an error.
@@ -143,19 +211,27 @@ impl Device for Natrix {
             let path = path.to_owned();
             move |source| DeviceError::File { device: NAME, path, source }
         };
-        let configuration = self.folder.join("natrix.toml");
-        fs::write(&configuration, self.configuration()).map_err(file_error(&configuration))?;
+        let configuration = self.write_files()?;
         let log = File::create(self.log()).map_err(file_error(&self.log()))?;
         let errors = log.try_clone().map_err(file_error(&self.log()))?;
-        let child = Command::new("ip")
-            // The tester's own CPU is not for the device's threads, which inherit it.
-            .args(["netns", "exec", &self.namespace, "taskset", "-c", &self.needs.cpu.to_string()])
+        let cpus: Vec<String> = self.needs.cpus.iter().map(usize::to_string).collect();
+        let cpus = cpus.join(",");
+        let mut words = Vec::new();
+        if let Some(namespace) = &self.namespace {
+            words.extend(["ip", "netns", "exec", namespace]);
+        }
+        // The tester's own CPU is not for the device's threads, which inherit it.
+        words.extend(["taskset", "-c", &cpus]);
+        let child = Command::new(words[0])
+            .args(&words[1..])
             .arg(&self.binary)
             .args(["run", "-c"])
             .arg(&configuration)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
+            // A signal for the lab is the lab's: it ends the device itself when all is written down.
+            .process_group(0)
             .spawn()
             .map_err(file_error(&self.binary))?;
         self.running = Some(child);
@@ -190,17 +266,17 @@ impl Device for Natrix {
         Ok(self.asked(&["show", "status"]).and_then(|status| status["sessions"].as_u64()))
     }
 
-    fn settings(&self) -> Vec<(&'static str, String)> {
-        let Needs { sessions, external_addresses, udp_timeout_seconds, cpu } = self.needs;
-        vec![
+    fn settings(&self) -> Settings {
+        let mut all = vec![
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("drivers", self.drivers.join(" ")),
-            ("workers", format!("1 on CPU {cpu}")),
-            ("sessions_max", sessions.to_string()),
-            ("external_addresses", external_addresses.to_string()),
-            ("udp_timeout_seconds", udp_timeout_seconds.to_string()),
+            ("workers", self.needs.cpus.len().to_string()),
+            ("allocation", format!("{:?}", self.needs.allocation).to_lowercase()),
+            ("timeouts", self.timeouts.trim().replace('\n', ", ")),
             ("reuse_delay", "0 s".to_owned()),
-        ]
+        ];
+        all.extend(self.needs.settings());
+        Settings(all)
     }
 }
 

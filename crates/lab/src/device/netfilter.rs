@@ -1,11 +1,18 @@
 //! Linux Netfilter as the device: source NAT by nf_tables in the device's namespace.
 
+use core::fmt::Write as _;
 use core::net::Ipv4Addr;
 use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
 
+use super::Allocation;
 use super::Device;
 use super::DeviceError;
+use super::DeviceTimers;
 use super::Needs;
+use super::RulesKind;
+use crate::result::Settings;
 use crate::topology;
 use crate::topology::Topology;
 use crate::topology::run;
@@ -16,23 +23,56 @@ const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// Buckets of the one table of all namespaces.
 const BUCKETS: &str = "/proc/sys/net/netfilter/nf_conntrack_buckets";
 
+/// As much of a ruleset goes into a result, bytes; it is ASCII.
+const RULESET_TOLD: usize = 2000;
+
 /// The kernel's NAT in a namespace.
 #[derive(Debug)]
 pub struct Netfilter {
     topology_device: String,
+    folder: PathBuf,
     needs: Needs,
     /// What was there before, to be put back.
     before: Vec<(&'static str, String)>,
+    /// Seconds, by the end of their names.
+    timeouts: Vec<(&'static str, u32)>,
 }
 
 impl Netfilter {
-    /// On the device's ends of the pairs. What the kernel does for it is steered to the device's CPU.
+    /// On the device's ends of the pairs. Its ruleset goes to `folder`.
     ///
     /// # Errors
-    /// When the kernel does not let us.
-    pub fn new(topology: &Topology, needs: Needs) -> Result<Netfilter, DeviceError> {
-        topology.steer_device_to(needs.cpu)?;
-        Ok(Netfilter { topology_device: topology.device(), needs, before: Vec::new() })
+    /// When it has not what is asked of it.
+    pub fn new(topology: &Topology, folder: &Path, needs: Needs) -> Result<Netfilter, DeviceError> {
+        if needs.allocation == Allocation::Blocks {
+            let (what, remedy) = ("port blocks", "leave --allocation out, or measure --dut natrix");
+            return Err(DeviceError::Refused { device: NAME, what, remedy });
+        }
+        let udp = needs.udp_timeout_seconds;
+        let timeouts = vec![("udp_timeout", udp), ("udp_timeout_stream", udp)];
+        let folder = folder.to_owned();
+        Ok(Netfilter { topology_device: topology.device(), folder, needs, before: Vec::new(), timeouts })
+    }
+
+    /// With these timers; None for those it has when nobody says anything. To be called before it is started.
+    #[must_use]
+    pub fn with_timers(mut self, timers: Option<DeviceTimers>) -> Netfilter {
+        self.timeouts = timers.map_or_else(Vec::new, |timers| {
+            vec![
+                ("udp_timeout", timers.udp_unanswered),
+                ("udp_timeout_stream", timers.udp),
+                ("tcp_timeout_syn_sent", timers.tcp_opening),
+                ("tcp_timeout_syn_recv", timers.tcp_opening),
+                ("tcp_timeout_established", timers.tcp_established),
+                ("tcp_timeout_fin_wait", timers.tcp_closing),
+                ("tcp_timeout_close_wait", timers.tcp_closing),
+                ("tcp_timeout_last_ack", timers.tcp_closing),
+                ("tcp_timeout_time_wait", timers.tcp_closing),
+                ("tcp_timeout_close", timers.tcp_closing),
+                ("icmp_timeout", timers.icmp),
+            ]
+        });
+        self
     }
 
     fn ip(&self, words: &[&str]) -> Result<(), DeviceError> {
@@ -46,13 +86,61 @@ impl Netfilter {
         Ok(run(&["ip", "netns", "exec", &self.topology_device, "sh", "-c", script])?)
     }
 
+    fn external(&self) -> String {
+        let Needs { ports, .. } = &self.needs;
+        format!("{}-{}:{}-{}", topology::FIRST_EXTERNAL, self.needs.last_external(), ports.start(), ports.end())
+    }
+
+    /// Ruleset for nft, whole.
     fn ruleset(&self) -> String {
-        let first = topology::FIRST_EXTERNAL;
-        let last = Ipv4Addr::from_bits(first.to_bits() + self.needs.external_addresses - 1);
+        let Needs { rules, rules_kind, filters, external_addresses, ports, .. } = &self.needs;
+        let (mut sets, mut translate, mut forward) = (String::new(), String::new(), String::new());
+        let all = format!("oifname \"{}\" meta l4proto {{ tcp, udp }}", topology::OUTSIDE);
+        let external = self.external();
+        let out = topology::OUTSIDE;
+        let (first, last) = (topology::FIRST_EXTERNAL, self.needs.last_external());
+        let addresses = |of: fn(u32) -> Ipv4Addr, count: u32| {
+            (0..count).map(|number| of(number).to_string()).collect::<Vec<_>>().join(", ")
+        };
+        // Writing to a String does not fail.
+        let _ = match (rules, rules_kind) {
+            (0, _) => writeln!(translate, "{all} snat to {external} fully-random"),
+            (count, RulesKind::List) => (0..*count).try_for_each(|rule| {
+                writeln!(translate, "ip saddr {} {all} snat to {external} fully-random", Needs::inside_of_rule(rule))
+            }),
+            (count, RulesKind::Set) => {
+                let elements = addresses(Needs::inside_of_rule, *count);
+                let _ = writeln!(sets, "set inside {{ type ipv4_addr; elements = {{ {elements} }}; }}");
+                writeln!(translate, "ip saddr @inside {all} snat to {external} fully-random")
+            }
+            (count, RulesKind::Map) => {
+                let first = topology::FIRST_EXTERNAL.to_bits();
+                let pair = |rule: u32| {
+                    let own = Ipv4Addr::from_bits(first + rule % external_addresses);
+                    format!("{} : {own} . {}-{}", Needs::inside_of_rule(rule), ports.start(), ports.end())
+                };
+                let elements = (0..*count).map(pair).collect::<Vec<_>>().join(", ");
+                let kind = "type ipv4_addr : interval ipv4_addr . inet_service; flags interval";
+                let _ = writeln!(sets, "map inside {{ {kind}; elements = {{ {elements} }}; }}");
+                writeln!(translate, "{all} snat ip to ip saddr map @inside fully-random")
+            }
+        };
+        let _ = match (filters, rules_kind) {
+            (0, _) => Ok(()),
+            (count, RulesKind::List) => (0..*count).try_for_each(|filter| {
+                let outside = Needs::outside_of_filter(filter);
+                writeln!(forward, "ip daddr {outside} drop\nip saddr {outside} drop")
+            }),
+            (count, _) => {
+                let elements = addresses(Needs::outside_of_filter, *count);
+                let _ = writeln!(sets, "set filtered {{ type ipv4_addr; elements = {{ {elements} }}; }}");
+                writeln!(forward, "ip daddr @filtered drop\nip saddr @filtered drop")
+            }
+        };
         format!(
-            "table ip lab {{ chain post {{ type nat hook postrouting priority srcnat; oifname \"{}\" meta l4proto {{ tcp, udp }} \
-             snat to {first}-{last}:1024-65535 fully-random; }}; }}",
-            topology::OUTSIDE
+            "table ip lab {{\n{sets}chain post {{ type nat hook postrouting priority srcnat;\n{translate}\
+             oifname \"{out}\" meta l4proto icmp snat to {first}-{last}\n}}\n\
+             chain forward {{ type filter hook forward priority filter;\n{forward}}}\n}}\n"
         )
     }
 
@@ -93,10 +181,15 @@ impl Device for Netfilter {
         self.ip(&["route", "replace", topology::REMOTE_PREFIX, "via", &topology::TESTER_OUTSIDE.to_string()])?;
         self.shell("echo 1 > /proc/sys/net/ipv4/ip_forward")?;
         self.shell("nft delete table ip lab 2>/dev/null || true")?;
-        self.shell(&format!("nft '{}'", self.ruleset()))?;
-        let seconds = self.needs.udp_timeout_seconds;
-        for key in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
-            self.shell(&format!("echo {seconds} > /proc/sys/net/netfilter/{key}"))?;
+        let path = self.folder.join("netfilter.nft");
+        fs::write(&path, self.ruleset()).map_err(|source| DeviceError::File {
+            device: NAME,
+            path: path.clone(),
+            source,
+        })?;
+        self.shell(&format!("nft -f '{}'", path.display()))?;
+        for (key, seconds) in &self.timeouts {
+            self.shell(&format!("echo {seconds} > /proc/sys/net/netfilter/nf_conntrack_{key}"))?;
         }
         self.make_room()?;
         self.empty()
@@ -115,19 +208,23 @@ impl Device for Netfilter {
         Ok(text.trim().parse().ok())
     }
 
-    fn settings(&self) -> Vec<(&'static str, String)> {
-        let Needs { sessions, external_addresses, udp_timeout_seconds, cpu } = self.needs;
+    fn settings(&self) -> Settings {
+        let timeouts = self.timeouts.iter().map(|(key, seconds)| format!("{key} = {seconds} s"));
         let read = |path| fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned());
-        vec![
+        let mut ruleset = self.ruleset();
+        if ruleset.len() > RULESET_TOLD {
+            ruleset.truncate(RULESET_TOLD);
+            ruleset.push_str(" ...");
+        }
+        let mut all = vec![
             ("version", format!("Linux {}", read("/proc/sys/kernel/osrelease"))),
-            ("ruleset", self.ruleset()),
-            ("steered_to", format!("CPU {cpu} (receive packet steering)")),
-            ("sessions_needed", sessions.to_string()),
+            ("ruleset", ruleset),
             ("nf_conntrack_max", read(MAX)),
             ("nf_conntrack_buckets", read(BUCKETS)),
-            ("external_addresses", external_addresses.to_string()),
-            ("udp_timeout_seconds", udp_timeout_seconds.to_string()),
-        ]
+            ("timeouts", timeouts.collect::<Vec<_>>().join(", ")),
+        ];
+        all.extend(self.needs.settings());
+        Settings(all)
     }
 }
 

@@ -8,7 +8,6 @@ use packet_io::PortStatistics;
 use packet_io::memory::MemoryBed;
 use packet_io::memory::MemoryBuffer;
 use packet_io::memory::MemorySettings;
-use wire::checksum;
 
 use super::*;
 use crate::ledger::Establish;
@@ -23,16 +22,22 @@ const OUTSIDE: PortIndex = PortIndex(1);
 
 /// What the device does to frame number n of those that pass it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mischief {
-    lose: Option<u64>,
-    forge: Option<u64>,
+pub(crate) struct Mischief {
+    /// Nothing is answered, nothing passes.
+    pub(crate) deaf: bool,
+    /// ARP is answered, nothing passes.
+    pub(crate) lose_all: bool,
+    pub(crate) lose: Option<u64>,
+    /// Every n-th frame is lost.
+    pub(crate) lose_one_in: Option<u64>,
+    pub(crate) forge: Option<u64>,
     /// This inbound frame goes to the endpoint of the one before.
-    swap: Option<u64>,
-    delay_ticks: u64,
+    pub(crate) swap: Option<u64>,
+    pub(crate) delay_ticks: u64,
 }
 
 /// Two ports with a NAT behind them: one external port for each inside endpoint and remote endpoint, and mischief.
-struct Toy {
+pub(crate) struct Toy {
     memory: MemoryIo,
     bed: MemoryBed,
     external: HashMap<(Endpoint, Endpoint), Endpoint>,
@@ -44,7 +49,7 @@ struct Toy {
 }
 
 impl Toy {
-    fn new(mischief: Mischief) -> Toy {
+    pub(crate) fn new(mischief: Mischief) -> Toy {
         let bed = MemoryBed::new(&MemorySettings::default());
         Toy {
             memory: bed.io(0),
@@ -59,6 +64,9 @@ impl Toy {
     }
 
     fn forward(&mut self, from: PortIndex, frame: &[u8]) {
+        if self.mischief.deaf {
+            return;
+        }
         let header = LinkHeader::parse(frame).unwrap();
         if header.ether_type == ETHER_TYPE_ARP {
             let request = arp::Message::parse(&frame[14..]).unwrap();
@@ -75,8 +83,13 @@ impl Toy {
             self.late[from.index()].push_back((0, answer));
             return;
         }
+        if frame[23] != 17 {
+            // A ping to its own address, which it does not answer.
+            return;
+        }
         self.passed += 1;
-        if self.mischief.lose == Some(self.passed) {
+        let is_nth = self.mischief.lose_one_in.is_some_and(|nth| self.passed.is_multiple_of(nth));
+        if self.mischief.lose_all || is_nth || self.mischief.lose == Some(self.passed) {
             return;
         }
         let mut frame = frame.to_vec();
@@ -168,33 +181,24 @@ impl Io for Toy {
     }
 }
 
-const ENDS: [End; 2] = [
+pub(crate) const ENDS: [End; 2] = [
     End { port: INSIDE, address: 0x0aff_0002, device: 0x0aff_0001 },
     End { port: OUTSIDE, address: 0xac10_ff02, device: 0xac10_ff01 },
 ];
 
-fn space() -> TupleSpace {
+pub(crate) fn space() -> TupleSpace {
     let inside = EndpointRange { first_address: [10, 0, 0, 2].into(), addresses: 100, ports: 1024..=65_535 };
     let remote = EndpointRange { first_address: [198, 19, 0, 0].into(), addresses: 4, ports: 80..=83 };
     TupleSpace::new(inside, remote, 1_000_000, 5).unwrap()
 }
 
 fn one_way(frames: u64) -> Stream {
-    Stream { frames, rate: 1e9, frame_bytes: 64 }
+    Stream { frames, rate: f64::INFINITY, sizes: FrameSizes::Fixed(64) }
 }
 
-/// Runs without asking for a rate: a debug build on a busy machine keeps none, and here it is about what arrives.
-fn run<T: Traffic>(
-    tester: &mut Tester<Toy>,
-    key: &TrialKey,
-    streams: [Option<Stream>; 2],
-    traffic: &mut T,
-) -> Option<Sent> {
-    match tester.run(key, streams, traffic) {
-        Ok(sent) => Some(sent),
-        Err(TesterError::TooSlow { .. }) => None,
-        Err(error) => panic!("{error}"),
-    }
+/// Runs without a rate: a debug build on a busy machine keeps none, and here it is about what arrives.
+fn run<T: Traffic>(tester: &mut Tester<Toy>, key: &TrialKey, streams: [Option<Stream>; 2], traffic: &mut T) -> Sent {
+    tester.run(key, streams, traffic).unwrap()
 }
 
 #[test]
@@ -221,7 +225,7 @@ fn one_forged_one_missing_and_one_swapped_frame_in_a_million_are_found() {
         lose: Some(base + 400_000),
         forge: Some(base + 500_000),
         swap: Some(base + 600_000),
-        delay_ticks: 0,
+        ..Mischief::default()
     };
     let key = TrialKey::new(1, 2);
     let mut validate = Validate::new(&space, &establish.table, 9);
@@ -245,9 +249,7 @@ fn frames_of_an_earlier_trial_do_not_count() {
     let mut again = Establish::new(&space, 100);
     let sent = run(&mut tester, &TrialKey::new(1, 2), [Some(one_way(100)), None], &mut again);
     assert_eq!((again.arrived, again.faults.sum()), (100, 0));
-    if let Some(sent) = sent {
-        assert_eq!(sent.forged, 100);
-    }
+    assert_eq!(sent.forged, 100);
 }
 
 #[test]
@@ -259,7 +261,7 @@ fn a_known_delay_is_reported_as_it_is() {
     let delay = (tester.ticks_a_second() * 0.02) as u64;
     tester.io.mischief.delay_ticks = delay;
     let mut steady = Steady::new(&space, &establish.table, [500, 500], Some(500), 3);
-    let slow = Stream { frames: 500, rate: 20_000.0, frame_bytes: 128 };
+    let slow = Stream { frames: 500, rate: f64::INFINITY, sizes: FrameSizes::Fixed(128) };
     run(&mut tester, &TrialKey::new(1, 2), [Some(slow), Some(slow)], &mut steady);
     assert_eq!(steady.arrived, [500, 500]);
     for way in Way::BOTH {
@@ -267,4 +269,28 @@ fn a_known_delay_is_reported_as_it_is() {
         assert_eq!(delays.len(), 500);
         assert!(delays.iter().all(|taken| *taken >= delay), "no frame can be faster than the device");
     }
+}
+
+#[test]
+fn a_tester_that_can_not_keep_the_rate_has_no_result() {
+    let space = space();
+    let mut tester = Tester::new(Toy::new(Mischief::default()), ENDS);
+    let mut establish = Establish::new(&space, 1_000_000);
+    let asked = Stream { rate: 1e12, ..one_way(1_000_000) };
+    match tester.run(&TrialKey::new(1, 1), [Some(asked), None], &mut establish) {
+        Err(TesterError::TooSlow { reached, .. }) => assert!(reached < 1e12),
+        other => panic!("{other:?}"),
+    }
+    assert!(establish.arrived < 1_000_000, "it goes on though the trial is void");
+}
+
+#[test]
+fn a_signal_ends_a_trial_without_a_result() {
+    let space = space();
+    let mut tester = Tester::new(Toy::new(Mischief::default()), ENDS);
+    let stop = Arc::new(AtomicBool::new(true));
+    tester.stop_on(Arc::clone(&stop));
+    let mut establish = Establish::new(&space, 1000);
+    let ended = tester.run(&TrialKey::new(1, 1), [Some(one_way(1000)), None], &mut establish);
+    assert_eq!(ended, Err(TesterError::Interrupted));
 }

@@ -1,0 +1,229 @@
+//! The page: what was measured on what, charts, tables, the method and its limits, how to repeat each number.
+
+use maud::DOCTYPE;
+use maud::Markup;
+use maud::PreEscaped;
+use maud::html;
+use serde_json::Value;
+
+use super::Results;
+use super::Utc;
+use super::chart;
+use super::chart::ChartError;
+use crate::result::Machine;
+use crate::study::StudyRecord;
+use crate::study::TableRecord;
+use crate::study::short;
+
+const STYLE: &str = include_str!("style.css");
+
+pub(super) fn page(results: &Results) -> Result<String, ChartError> {
+    let mut studies = Vec::new();
+    for study in &results.studies {
+        studies.push(section(study)?);
+    }
+    let newest = results.studies.iter().map(|study| study.started_unix).max();
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { "Natrix lab: report" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { "Natrix lab: report" }
+                    @if let Some(newest) = newest { p { "Newest measurement: " (Utc(newest)) } }
+                    @if results.studies.iter().any(|study| study.quick) {
+                        p.note { "Studies marked quick have few points, short trials and one repetition: they show where things stand, not what to quote." }
+                    }
+                }
+                nav {
+                    ul {
+                        @for study in &results.studies {
+                            li { a href={ "#" (study.study) } { (study.study) } ": " (study.question) }
+                        }
+                        @if !results.single.is_empty() { li { a href="#single" { "single results" } } }
+                        li { a href="#machines" { "machines" } }
+                    }
+                }
+                main {
+                    @for study in &studies { (study) }
+                    (single(&results.single))
+                    (machines(results))
+                    @if !results.unread.is_empty() {
+                        section {
+                            h2 { "Files that are no results" }
+                            ul { @for (file, reason) in &results.unread { li { code { (file) } ": " (reason) } } }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    Ok(page.into_string())
+}
+
+fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
+    let mut charts = Vec::new();
+    for chart in &study.charts {
+        charts.push((chart, chart::svg(chart)?));
+    }
+    let failures: Vec<_> = study.runs.iter().filter_map(|run| Some((run, run.failure.as_ref()?))).collect();
+    // Each arrangement once.
+    let mut shared: Vec<String> = study
+        .runs
+        .iter()
+        .filter(|run| !run.cores.is_empty())
+        .map(|run| format!("{}: {}", run.series, run.cores.join("; ")))
+        .collect();
+    shared.sort();
+    shared.dedup();
+    Ok(html! {
+        section id=(study.study) {
+            h2 { (study.study) @if study.quick { " " span.badge { "quick" } } @if study.interrupted { " " span.badge.warn { "interrupted" } } }
+            p.question { (study.question) }
+            p { "After " (study.paper.name) ". There: " (study.paper.machine) "." }
+            @for table in &study.tables { (table_of(table)) }
+            @for (chart, svg) in &charts {
+                figure {
+                    figcaption { (chart.title) }
+                    @if chart.series.len() > 1 {
+                        ul.legend {
+                            @for (place, series) in chart.series.iter().enumerate() {
+                                li { span style={ "background:" (chart::colour(place)) } {} (series.name) }
+                            }
+                        }
+                    }
+                    (PreEscaped(svg))
+                }
+            }
+            @if !failures.is_empty() {
+                h3 { "No result" }
+                ul { @for (run, reason) in &failures { li { code { (run.command) } ": " (reason) } } }
+            }
+            dl {
+                dt { "Method" } dd { (study.method) }
+                dt { "Limits" } dd { (study.limits) }
+                dt { "Taken" }
+                dd { (Utc(study.started_unix)) ", " (format!("{:.0}", study.took_seconds)) " s, Natrix " (study.version) ", " (machine_line(&study.machine)) }
+            }
+            @if !shared.is_empty() {
+                p { "Who shared a CPU:" }
+                ul { @for line in &shared { li { (line) } } }
+            }
+            details {
+                summary { "How to repeat each number (" (study.runs.len()) " runs)" }
+                p { "All of it: " code { (study.command) } }
+                table {
+                    thead { tr { th { "line" } th { "command" } th { "result" } th { "tester's own ceiling, frames/s" } th { "s" } } }
+                    tbody {
+                        @for run in &study.runs {
+                            tr {
+                                td { (run.series) }
+                                td { code { (run.command) } }
+                                td { @if run.failure.is_some() { "none" } @else { code { (run.file) } } }
+                                td.number { @if let Some(ceiling) = run.ceiling { (short(ceiling)) } }
+                                td.number { (format!("{:.0}", run.took_seconds)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// Whether a cell is a figure, which stands right.
+fn is_number(cell: &str) -> bool {
+    cell.starts_with(|letter: char| letter.is_ascii_digit()) && cell.split(' ').count() <= 3
+}
+
+fn table_of(table: &TableRecord) -> Markup {
+    html! {
+        h3 { (table.title) }
+        table {
+            thead { tr { @for column in &table.columns { th { (column) } } } }
+            tbody {
+                @for row in &table.rows {
+                    tr { @for cell in row { td.number[is_number(cell)] { (cell) } } }
+                }
+            }
+        }
+    }
+}
+
+fn machine_line(machine: &Machine) -> String {
+    format!(
+        "{}, {} CPUs, {} MiB, Linux {}, {}",
+        machine.cpu, machine.cpus, machine.memory_mib, machine.kernel, machine.system
+    )
+}
+
+fn machines(results: &Results) -> Markup {
+    let mut lines: Vec<String> = results.studies.iter().map(|study| machine_line(&study.machine)).collect();
+    lines.sort();
+    lines.dedup();
+    html! {
+        section #machines {
+            h2 { "Machines" }
+            ul { @for line in &lines { li { (line) } } }
+            p { "Rates, sizes and delays hold for these machines as they were, with whatever else ran on them." }
+        }
+    }
+}
+
+fn text<'a>(record: &'a Value, pointer: &str) -> &'a str {
+    record.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What came of a single result, in a few words.
+fn figure(record: &Value) -> String {
+    let number = |pointer: &str| record.pointer(pointer).and_then(Value::as_f64);
+    if let Some(median) = number("/result/samples/median") {
+        let ends = number("/result/samples/p1").zip(number("/result/samples/p99"));
+        let ends = ends.map(|(low, high)| format!(" ({} to {})", short(low), short(high))).unwrap_or_default();
+        return format!("{} {}{ends}", short(median), text(record, "/unit"));
+    }
+    if let Some(steps) = record.pointer("/result/steps").and_then(Value::as_array) {
+        let share = |step: &Value| Some(100.0 * step.get("lost")?.as_f64()? / step.get("sent")?.as_f64()?.max(1.0));
+        let shares: Vec<String> = steps.iter().filter_map(share).map(|share| format!("{share:.3}")).collect();
+        return format!("{} % lost", shares.join(", "));
+    }
+    let delays = record.pointer("/result/repetitions/0/delays").and_then(Value::as_array);
+    let delay = |way: &Value| {
+        let of = |key: &str| way.get(key).and_then(Value::as_f64).unwrap_or_default();
+        format!("{} {:.1} us, worst {:.1}", text(way, "/way"), of("typical_us"), of("worst_case_us"))
+    };
+    delays
+        .map(|delays| delays.iter().map(delay).collect::<Vec<_>>().join("; "))
+        .unwrap_or_else(|| "see the file".to_owned())
+}
+
+fn single(results: &[(String, Value)]) -> Markup {
+    html! {
+        @if !results.is_empty() {
+            section #single {
+                h2 { "Single results" }
+                table {
+                    thead { tr { th { "test" } th { "device" } th { "transport" } th { "found" } th { "tester's own ceiling" } th { "command" } th { "file" } } }
+                    tbody {
+                        @for (file, record) in results {
+                            tr {
+                                td { (text(record, "/test")) @if record.get("interrupted") == Some(&Value::Bool(true)) { " " span.badge.warn { "interrupted" } } }
+                                td { (text(record, "/dut")) }
+                                td { (text(record, "/transport")) }
+                                td { (figure(record)) }
+                                td.number { @if let Some(ceiling) = record.pointer("/ceiling/frames_per_second").and_then(Value::as_f64) { (short(ceiling)) " frames/s" } }
+                                td { code { (text(record, "/command")) } }
+                                td { code { (file) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Reading folders, and what the page says of what is there.
+
+use serde_json::json;
+
+use super::*;
+use crate::result::Machine;
+use crate::study::Axis;
+use crate::study::Chart;
+use crate::study::Paper;
+use crate::study::Point;
+use crate::study::RunRecord;
+use crate::study::Series;
+use crate::study::TableRecord;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("natrix-report-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn study(name: &str) -> StudyRecord {
+    let axis = |label: &str| Axis { label: label.to_owned(), logarithmic: false, names: Vec::new() };
+    let run = |file: &str, failure: Option<&str>| RunRecord {
+        series: "natrix".to_owned(),
+        command: "natrix lab throughput --dut natrix --json".to_owned(),
+        file: file.to_owned(),
+        took_seconds: 3.0,
+        failure: failure.map(str::to_owned),
+        ceiling: Some(1_234_000.0),
+        cores: vec!["CPU 0: tester".to_owned()],
+    };
+    StudyRecord {
+        schema: 1,
+        study: name.to_owned(),
+        question: "Is <this> escaped?".to_owned(),
+        paper: Paper { name: "A paper".to_owned(), machine: "a machine".to_owned() },
+        method: "the method".to_owned(),
+        limits: "the limits".to_owned(),
+        quick: true,
+        interrupted: false,
+        runs: vec![run("kept.json", None), run("none.json", Some("tester: too slow (5); lower --rate-max"))],
+        charts: vec![Chart {
+            title: "A chart".to_owned(),
+            x: axis("bytes"),
+            y: axis("Mpps"),
+            series: vec![Series {
+                name: "natrix".to_owned(),
+                points: vec![Point { x: 64.0, y: 1.0, low: 1.0, high: 1.0 }],
+            }],
+        }],
+        tables: vec![TableRecord {
+            title: "Beside the paper".to_owned(),
+            columns: vec!["what".to_owned()],
+            rows: vec![vec!["8.6 times".to_owned()]],
+        }],
+        machine: Machine::this(),
+        version: "0.1.0".to_owned(),
+        command: "natrix lab study x".to_owned(),
+        started_unix: 1_795_000_000,
+        took_seconds: 7.0,
+    }
+}
+
+#[test]
+fn the_page_has_all_that_the_folder_has() {
+    let folder = Folder::new("whole");
+    folder.put("sizes.study.json", &serde_json::to_string(&study("sizes")).unwrap());
+    folder.put("sessions.study.json", &serde_json::to_string(&study("sessions")).unwrap());
+    folder.put("kept.json", r#"{"output": {"test": "throughput"}}"#);
+    let single = json!({"test": "cps", "dut": "netfilter", "transport": "net_af_xdp", "command": "natrix lab cps",
+        "unit": "connections/s", "result": {"samples": {"median": 120000.0, "p1": 110000.0, "p99": 130000.0}},
+        "ceiling": {"frames_per_second": 900000.0}, "interrupted": true});
+    folder.put("cps.json", &single.to_string());
+    folder.put("broken.json", "{");
+    folder.put("other.json", "{}");
+    let results = Results::read(&folder.0).unwrap();
+    let order: Vec<&str> = results.studies.iter().map(|study| study.study.as_str()).collect();
+    assert_eq!(order, ["sessions", "sizes"]);
+    assert_eq!((results.single.len(), results.unread.len()), (1, 2));
+    let page = results.html().unwrap();
+    for words in [
+        "Is &lt;this&gt; escaped?",
+        "<svg",
+        "A chart",
+        "8.6 times",
+        "tester: too slow (5); lower --rate-max",
+        "120 k connections/s (110 k to 130 k)",
+        "900 k frames/s",
+        "interrupted",
+        "the limits",
+        "CPU 0: tester",
+        "1.23 M",
+        "broken.json",
+        "other.json",
+        "natrix lab throughput --dut natrix --json",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    // One file, and nothing that has to be fetched.
+    assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("<link"), "{page}");
+}
+
+#[test]
+fn a_folder_without_results_is_told_so() {
+    let folder = Folder::new("empty");
+    let error = Results::read(&folder.0).unwrap_err().to_string();
+    assert!(error.contains("holds no result (0 files); measure first"), "{error}");
+    let error = Results::read(&folder.0.join("missing")).unwrap_err().to_string();
+    assert!(error.contains("name the folder with --results"), "{error}");
+}
+
+#[test]
+fn times_are_in_utc() {
+    assert_eq!(Utc(0).to_string(), "1970-01-01 00:00 UTC");
+    assert_eq!(Utc(1_795_000_000).to_string(), "2026-11-18 11:06 UTC");
+}

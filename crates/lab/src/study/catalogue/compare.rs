@@ -1,0 +1,160 @@
+//! Where Natrix stands: beside Netfilter on the same transport and core, in one run.
+
+use super::Options;
+use super::SHARED_CORES;
+use super::axis;
+use super::paper;
+use crate::study::extract::delay;
+use crate::study::extract::lost;
+use crate::study::extract::on_its_line;
+use crate::study::extract::samples;
+use crate::study::extract::shown;
+use crate::study::plan::ChartPlan;
+use crate::study::plan::Made;
+use crate::study::plan::Plan;
+use crate::study::plan::Run;
+use crate::study::plan::TablePlan;
+use crate::study::record::Point;
+
+/// Memory of the session table that both devices get.
+const MEMORY_MIB: u64 = 32;
+/// Bytes a connection takes in Netfilter: its object (256 on today's kernels), its extensions (128) and its place in the hash table.
+const NETFILTER_BYTES: u64 = 256 + 128 + 8;
+/// And in Natrix: mapping, session and their places (docs/performance.md).
+const NATRIX_BYTES: u64 = 84;
+
+/// What a run asks; the x of the throughput chart is its sessions.
+#[derive(Clone, Copy, PartialEq)]
+enum Asks {
+    Throughput(u32),
+    SharedMemory,
+    Cps,
+    Capacity,
+    HalfLoad,
+    NinetyPercent,
+}
+
+/// A row of the table: what, and the target.
+const ROWS: [(Asks, &str, &str); 8] = [
+    (Asks::Throughput(1), "throughput, 64 bytes, 1 session", ""),
+    (Asks::Throughput(1_000), "throughput, 64 bytes, 1 000 sessions", "2.5 times"),
+    (Asks::Throughput(1_000_000), "throughput, 64 bytes, 1 M sessions", ""),
+    (Asks::SharedMemory, "throughput, 64 bytes, 1 000 sessions, Natrix over shared memory", "10 times"),
+    (Asks::Cps, "new connections a second", "5 times"),
+    (Asks::Capacity, "connections held in 32 MiB", ""),
+    (Asks::HalfLoad, "delay at half load, 99.9th percentile, µs", ""),
+    (Asks::NinetyPercent, "lost at 90 % of the highest rate, %", "0 (Natrix)"),
+];
+
+/// Rows by their place, so that a run can say which one it is for.
+fn place(asks: Asks) -> f64 {
+    ROWS.iter().position(|row| row.0 == asks).unwrap_or(ROWS.len()) as f64
+}
+
+fn throughput(made: &Made<'_>) -> Option<Point> {
+    samples(made, 1.0)
+}
+
+fn read(asks: Asks, made: &Made<'_>) -> Option<f64> {
+    let point = match asks {
+        Asks::Throughput(_) | Asks::SharedMemory | Asks::Cps | Asks::Capacity => throughput(made),
+        Asks::HalfLoad => delay(made, "worst_case_us"),
+        Asks::NinetyPercent => lost(made),
+    };
+    point.map(|point| point.y)
+}
+
+pub(super) fn plan(options: &Options) -> Plan {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut push = |device: &str, asks: Asks, test: &str, more: &[(&str, String)], seconds: u32, load| {
+        runs.push(Run {
+            series: device.to_owned(),
+            x: place(asks),
+            arguments: options.lab(test, device, more),
+            seconds: if options.quick { seconds } else { seconds * 10 },
+            load,
+        });
+        runs.len() - 1
+    };
+    for (sessions, seconds) in [(1_u32, 5), (1_000, 5), (1_000_000, 25)] {
+        for device in &options.devices {
+            let mut more = vec![("--sessions", sessions.to_string())];
+            more.extend((sessions > 20_000).then(|| ("--preparation-rate", "100000".to_owned())));
+            let highest = push(device, Asks::Throughput(sessions), "throughput", &more, seconds, None);
+            if sessions == 1_000 {
+                push(device, Asks::HalfLoad, "latency", &more, 3, Some((highest, 0.5)));
+                push(device, Asks::NinetyPercent, "latency", &more, 3, Some((highest, 0.9)));
+            }
+        }
+    }
+    for device in &options.devices {
+        if device == "natrix" {
+            let more = [("--transport", "memif".to_owned()), ("--sessions", "1000".to_owned())];
+            push(device, Asks::SharedMemory, "throughput", &more, 6, None);
+        }
+        // From a rate at which a trial does not last for minutes.
+        let least = || ("--rate-min", "20000".to_owned());
+        push(device, Asks::Cps, "cps", &[("--sessions", "50000".to_owned()), least()], 10, None);
+        let bytes = if device == "natrix" { NATRIX_BYTES } else { NETFILTER_BYTES };
+        let room = (MEMORY_MIB << 20) / bytes;
+        let more = [
+            least(),
+            ("--room", room.to_string()),
+            ("--c0", (room / 4).to_string()),
+            ("--capacity-error", (room / 20).to_string()),
+        ];
+        push(device, Asks::Capacity, "capacity", &more, 20, None);
+    }
+    Plan {
+        question: "Where does Natrix stand beside Linux Netfilter, on the same transport and core?",
+        paper: paper("RFC 9693; both devices on this machine in one run", "this one"),
+        method: format!(
+            "Each row is one test of RFC 9693, made on both devices one after the other. Equal memory: {MEMORY_MIB} MiB for the table, {NATRIX_BYTES} bytes a connection \
+             in Natrix, {NETFILTER_BYTES} in Netfilter, tables made for as many as that is."
+        ),
+        limits: SHARED_CORES.to_owned(),
+        runs,
+        charts: vec![ChartPlan {
+            title: "Throughput, frames of 64 bytes",
+            x: axis("sessions", true),
+            y: axis("million frames a second", false),
+            points: Box::new(|made| {
+                let sessions = ROWS.iter().find_map(|(asks, ..)| match asks {
+                    Asks::Throughput(sessions) if place(*asks) == made.run.x => Some(f64::from(*sessions)),
+                    _ => None,
+                });
+                on_its_line(made, sessions.and_then(|x| Some(Point { x, ..samples(made, 1e-6)? })))
+            }),
+        }],
+        tables: vec![TablePlan {
+            title: "Natrix beside Netfilter",
+            columns: &["what", "natrix", "netfilter", "ratio", "target"],
+            rows: Box::new(|made| {
+                let row = |(asks, what, target): &(Asks, &str, &str)| {
+                    let of = |device: &str| {
+                        let of_device = made.iter().filter(|made| made.run.series == device);
+                        // Over shared memory only Natrix can be had; it stands beside Netfilter over virtual Ethernet.
+                        let asks = if *asks == Asks::SharedMemory && device != "natrix" {
+                            Asks::Throughput(1_000)
+                        } else {
+                            *asks
+                        };
+                        of_device.filter(|made| made.run.x == place(asks)).find_map(|made| read(asks, made))
+                    };
+                    let (natrix, netfilter) = (of("natrix"), of("netfilter"));
+                    let ratio = natrix.zip(netfilter).filter(|(_, netfilter)| *netfilter > 0.0);
+                    let ratio = ratio.map(|(natrix, netfilter)| natrix / netfilter);
+                    let ratio = if *asks == Asks::NinetyPercent { None } else { ratio };
+                    vec![
+                        (*what).to_owned(),
+                        shown(natrix, ""),
+                        shown(netfilter, ""),
+                        ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+                        (*target).to_owned(),
+                    ]
+                };
+                ROWS.iter().map(row).collect()
+            }),
+        }],
+    }
+}

@@ -1,0 +1,246 @@
+//! Drivers, tables, and what a packet rate costs.
+
+use serde_json::Value;
+
+use super::Options;
+use super::SHARED_CORES;
+use super::axis;
+use super::paper;
+use crate::study::extract::on_its_line;
+use crate::study::extract::samples;
+use crate::study::extract::shown;
+use crate::study::plan::ChartPlan;
+use crate::study::plan::Made;
+use crate::study::plan::Placed;
+use crate::study::plan::Plan;
+use crate::study::plan::Run;
+use crate::study::plan::TablePlan;
+use crate::study::prices::Price;
+use crate::study::record::Axis;
+use crate::study::record::Paper;
+use crate::study::record::Point;
+
+const TRANSPORTS: [&str; 4] = ["af-packet", "af-xdp", "memif", "vhost-user"];
+
+fn plotnikov() -> Paper {
+    paper(
+        "D. Plotnikov, Analysis of high performance software NAT design approaches",
+        "Intel Core i5-4210U, 2 cores with 2 threads each",
+    )
+}
+
+pub(super) fn drivers(options: &Options) -> Plan {
+    let runs = options.sizes().iter().flat_map(|size| {
+        TRANSPORTS.map(|transport| Run {
+            series: transport.to_owned(),
+            x: f64::from(*size),
+            arguments: options.lab(
+                "throughput",
+                "natrix",
+                &[
+                    ("--transport", transport.to_owned()),
+                    ("--sessions", "100".to_owned()),
+                    ("--frame-bytes", size.to_string()),
+                ],
+            ),
+            seconds: if options.quick { 5 } else { 50 },
+            load: None,
+        })
+    });
+    Plan {
+        question: "What does the way packets come in and go out allow?",
+        paper: paper(
+            "NAT in P4 with MACSAD",
+            "Intel Xeon E5-2620v2, 6 cores, 10 Gbit/s; Socket-mmap, Netmap and DPDK, table of 100 entries",
+        ),
+        method: "Throughput of Natrix over 100 established connections, with each of DPDK's drivers that need no network card.".to_owned(),
+        limits: format!("{SHARED_CORES} Shared memory (memif, vhost-user) has no kernel in the path."),
+        runs: runs.collect(),
+        charts: vec![
+            ChartPlan {
+                title: "Throughput by driver",
+                x: axis("frame, bytes", false),
+                y: axis("million frames a second", true),
+                points: Box::new(|made| on_its_line(made, samples(made, 1e-6))),
+            },
+            ChartPlan {
+                title: "Throughput by driver, on the line",
+                x: axis("frame, bytes", false),
+                y: axis("Gbit/s, with gaps", true),
+                points: Box::new(|made| on_its_line(made, samples(made, (made.run.x + 20.0) * 8e-9))),
+            },
+        ],
+        tables: vec![TablePlan {
+            title: "Beside the paper: best driver, million frames a second",
+            columns: &["frame, bytes", "paper", "here"],
+            rows: Box::new(|made| {
+                let mut sizes: Vec<f64> = made.iter().map(|made| made.run.x).collect();
+                sizes.dedup();
+                let row = |size: f64| {
+                    let here = made.iter().filter(|made| made.run.x == size);
+                    let best = here.filter_map(|made| Some((samples(made, 1e-6)?.y, made.run.series.as_str())));
+                    let best = best.max_by(|a, b| a.0.total_cmp(&b.0));
+                    let paper = if size == 256.0 { "DPDK, line rate: 4.52" } else { "DPDK" };
+                    let here = best.map_or_else(|| "no result".to_owned(), |(mpps, name)| format!("{name}: {mpps:.2}"));
+                    vec![size.to_string(), paper.to_owned(), here]
+                };
+                sizes.into_iter().map(row).collect()
+            }),
+        }],
+    }
+}
+
+/// The lines of `bench tables`, each an object.
+fn rows_of<'a>(made: &'a Made<'_>) -> impl Iterator<Item = &'a Value> {
+    let lines = made.result.as_array().map_or_else(|| core::slice::from_ref(made.result), Vec::as_slice);
+    lines.iter()
+}
+
+fn by_structure(made: &Made<'_>, key: &str) -> Vec<Placed> {
+    let placed = |row: &Value| {
+        let y = row.get(key)?.as_f64()?;
+        let point = Point { x: row.get("sessions")?.as_f64()?, y, low: y, high: y };
+        Some((row.get("structure")?.as_str()?.to_owned(), point))
+    };
+    rows_of(made).filter_map(placed).collect()
+}
+
+pub(super) fn tables(options: &Options) -> Plan {
+    let (sizes, seconds) =
+        if options.quick { ("1000,65536,1000000", "0.1") } else { ("1000,10000,65536,1000000,8000000", "0.5") };
+    let run = Run {
+        series: "tables".to_owned(),
+        x: 0.0,
+        arguments: ["bench", "tables", "--sessions", sizes, "--seconds", seconds].map(str::to_owned).to_vec(),
+        seconds: if options.quick { 25 } else { 300 },
+        load: None,
+    };
+    Plan {
+        question: "Which data structure finds a session fastest?",
+        paper: plotnikov(),
+        method: "The paper's own routine: packets of new sessions, then their answers, on one core, packets in memory; the same set for each structure.".to_owned(),
+        limits: "Structures that slow down with their size are measured up to a size of their own.".to_owned(),
+        runs: vec![run],
+        charts: vec![
+            ChartPlan {
+                title: "Cycles a packet",
+                x: axis("sessions", true),
+                y: axis("TSC cycles a packet", true),
+                points: Box::new(|made| by_structure(made, "tsc_cycles_per_packet")),
+            },
+            ChartPlan {
+                title: "Packets a second",
+                x: axis("sessions", true),
+                y: axis("million packets a second", true),
+                points: Box::new(|made| by_structure(made, "mpps")),
+            },
+        ],
+        tables: vec![TablePlan {
+            title: "Beside the paper: its target of 436 cycles a packet (5.5 Mpps) with one core",
+            columns: &["structure", "sessions up to which it is met, paper", "here"],
+            rows: Box::new(|made| {
+                let said = |name: &str| match name {
+                    "linear" => "below 2 000: three times too slow there",
+                    "bst" | "rbtree" => "never: three times too slow",
+                    "bucket3" => "four sessions a cell; with 2^24 cells all 65.5 M",
+                    _ => "",
+                };
+                let placed: Vec<Placed> = made.iter().flat_map(|made| by_structure(made, "tsc_cycles_per_packet")).collect();
+                let mut names: Vec<&str> = Vec::new();
+                for (name, _) in &placed {
+                    if !names.contains(&name.as_str()) {
+                        names.push(name);
+                    }
+                }
+                let row = |name: &str| {
+                    let met = placed.iter().filter(|(other, point)| other == name && point.y <= 436.0);
+                    let most = met.map(|(_, point)| point.x).reduce(f64::max);
+                    vec![name.to_owned(), said(name).to_owned(), most.map_or("at no size tried".to_owned(), |most| shown(Some(most), ""))]
+                };
+                names.into_iter().map(row).collect()
+            }),
+        }],
+    }
+}
+
+pub(super) fn cost(options: &Options) -> Plan {
+    let run = |transport: &str| Run {
+        series: transport.to_owned(),
+        x: 0.0,
+        arguments: options.lab(
+            "throughput",
+            "natrix",
+            &[
+                ("--transport", transport.to_owned()),
+                ("--sessions", "1000".to_owned()),
+                ("--frame-bytes", "64".to_owned()),
+            ],
+        ),
+        seconds: if options.quick { 5 } else { 50 },
+        load: None,
+    };
+    let measured: Vec<&Price> = options.prices.iter().filter(|price| price.mpps.is_none()).collect();
+    let own: Vec<String> =
+        measured.iter().map(|price| format!("{} {} at {} USD", price.maker, price.model, price.price_usd)).collect();
+    let transports = ["memif", options.transport.as_str()];
+    let mut names: Vec<String> = options
+        .prices
+        .iter()
+        .filter(|price| price.mpps.is_some())
+        .map(|price| format!("{} {}", price.maker, price.model))
+        .collect();
+    names.extend(measured.iter().flat_map(|price| transports.map(|transport| measured_name(price, transport))));
+    let (prices, of_table) = (options.prices.clone(), options.prices.clone());
+    Plan {
+        question: "How many packets a second does a thousand dollars buy?",
+        paper: plotnikov(),
+        method: format!(
+            "Rates of routers are those of their makers, prices those of the list (--prices). Natrix: throughput at 64 bytes of one core of this machine, over shared \
+             memory and over virtual Ethernet, set beside the price of: {}.",
+            if own.is_empty() { "nothing in the list".to_owned() } else { own.join(", ") }
+        ),
+        limits: "The computer whose price is used is not the one measured. Prices of 2015; a router's rate is with its firewall on, which the paper took for NAT.".to_owned(),
+        runs: vec![run("memif"), run(&options.transport)],
+        charts: vec![ChartPlan {
+            title: "Million packets a second for 1 000 USD",
+            x: Axis { label: String::new(), logarithmic: false, names: names.clone() },
+            y: axis("Mpps for 1 000 USD", true),
+            points: Box::new(move |made| {
+                let bars = bars(&prices, made);
+                let place = |name: &str| names.iter().position(|other| other == name).unwrap_or_default() as f64;
+                let placed = |(name, mpps, price): (String, f64, f64)| {
+                    let y = mpps / price * 1e3;
+                    ("Mpps for 1 000 USD".to_owned(), Point { x: place(&name), y, low: y, high: y })
+                };
+                bars.into_iter().map(placed).collect()
+            }),
+        }],
+        tables: vec![TablePlan {
+            title: "Million packets a second for 1 000 USD, the best first",
+            columns: &["device", "Mpps", "price, USD", "Mpps for 1 000 USD"],
+            rows: Box::new(move |made| {
+                let mut all: Vec<_> = made.iter().flat_map(|made| bars(&of_table, made)).collect();
+                all.sort_by(|a, b| (b.1 / b.2).total_cmp(&(a.1 / a.2)));
+                all.dedup();
+                let row = |(name, mpps, price): (String, f64, f64)| {
+                    vec![name, format!("{mpps:.2}"), price.to_string(), format!("{:.3}", mpps / price * 1e3)]
+                };
+                all.into_iter().map(row).collect()
+            }),
+        }],
+    }
+}
+
+/// A device of the list that is this Natrix, with packets coming in this way.
+fn measured_name(price: &Price, transport: &str) -> String {
+    format!("{} ({transport}), {}", price.maker, price.model)
+}
+
+/// Name, Mpps and price: of what is measured as this run says, of the rest as the list says.
+fn bars(prices: &[Price], made: &Made<'_>) -> Vec<(String, f64, f64)> {
+    let bar = |price: &Price| match price.mpps {
+        Some(mpps) => Some((format!("{} {}", price.maker, price.model), mpps, price.price_usd)),
+        None => Some((measured_name(price, &made.run.series), samples(made, 1e-6)?.y, price.price_usd)),
+    };
+    prices.iter().filter_map(bar).collect()
+}

@@ -1,0 +1,196 @@
+//! Loss and delay of a device that serves a steady load: against sessions, frame sizes and packet filters.
+
+use super::Options;
+use super::SHARED_CORES;
+use super::axis;
+use super::paper;
+use crate::study::extract::at;
+use crate::study::extract::delay;
+use crate::study::extract::lost;
+use crate::study::extract::on_its_line;
+use crate::study::extract::shown;
+use crate::study::plan::ChartPlan;
+use crate::study::plan::Made;
+use crate::study::plan::Plan;
+use crate::study::plan::Run;
+use crate::study::plan::TablePlan;
+use crate::study::record::Axis;
+use crate::study::record::Paper;
+
+/// Frames a second, both ways together.
+const RATE: u32 = 20_000;
+/// Connections are made so fast where there are many of them.
+const PREPARATION_RATE: u32 = 50_000;
+/// What the paper sent at once.
+const SESSIONS: u32 = 2_000;
+
+fn hayashi() -> Paper {
+    paper(
+        "Hayashi Yu-ichi, NAT Router Performance Evaluation",
+        "UltraSPARC III with ipchains and PowerPC 405GP 200 MHz with iptables, 100 Mbit/s",
+    )
+}
+
+/// Three charts: lost, typical delay, worst delay.
+fn charts(x: &Axis) -> Vec<ChartPlan> {
+    vec![
+        ChartPlan {
+            title: "Frames lost",
+            x: x.clone(),
+            y: axis("per cent", false),
+            points: Box::new(|made| on_its_line(made, lost(made))),
+        },
+        ChartPlan {
+            title: "Delay, typical (median of frames)",
+            x: x.clone(),
+            y: axis("µs", true),
+            points: Box::new(|made| on_its_line(made, delay(made, "typical_us"))),
+        },
+        ChartPlan {
+            title: "Delay, worst case (99.9th percentile of frames)",
+            x: x.clone(),
+            y: axis("µs", true),
+            points: Box::new(|made| on_its_line(made, delay(made, "worst_case_us"))),
+        },
+    ]
+}
+
+fn method() -> String {
+    format!(
+        "{RATE} frames a second over established connections, both ways together, each stamped and checked; lost is what did not come back within the trial \
+         and its grace time (RFC 8219 §7.2, §7.4)."
+    )
+}
+
+fn preparation(sessions: u32) -> String {
+    // Up to a second's worth the default rate is fast enough.
+    if sessions > RATE { PREPARATION_RATE } else { RATE }.to_string()
+}
+
+pub(super) fn sessions(options: &Options) -> Plan {
+    let counts: &[u32] =
+        if options.quick { &[1, 1_000, 100_000] } else { &[1, 10, 100, 1_000, 10_000, 100_000, 1_000_000] };
+    let arguments = |device: &str, sessions: u32| {
+        let more = [
+            ("--rate", RATE.to_string()),
+            ("--sessions", sessions.to_string()),
+            ("--preparation-rate", preparation(sessions)),
+        ];
+        options.lab("latency", device, &more)
+    };
+    Plan {
+        question: "Do many sessions at once cost packets or time?",
+        paper: hayashi(),
+        method: method(),
+        limits: SHARED_CORES.to_owned(),
+        runs: options.each(counts, 4, arguments).collect(),
+        charts: charts(&axis("sessions", true)),
+        tables: vec![TablePlan {
+            title: "Beside the paper",
+            columns: &["what", "paper", "natrix", "netfilter"],
+            rows: Box::new(|made| {
+                let most = made.iter().map(|made| made.run.x).fold(0.0, f64::max);
+                let here = |device| shown(at(made, device, most, lost), "%");
+                vec![vec![
+                    format!("lost with all sessions there are (paper: 4 095 and 3 974; here {most})"),
+                    "none".to_owned(),
+                    here("natrix"),
+                    here("netfilter"),
+                ]]
+            }),
+        }],
+    }
+}
+
+pub(super) fn sizes(options: &Options) -> Plan {
+    let arguments = |device: &str, size: u32| {
+        let more =
+            [("--rate", RATE.to_string()), ("--sessions", SESSIONS.to_string()), ("--frame-bytes", size.to_string())];
+        options.lab("latency", device, &more)
+    };
+    Plan {
+        question: "Do large packets cost packets or time?",
+        paper: hayashi(),
+        method: method(),
+        limits: SHARED_CORES.to_owned(),
+        runs: options.each(options.sizes(), 3, arguments).collect(),
+        charts: charts(&axis("frame, bytes", false)),
+        tables: vec![TablePlan {
+            title: "Beside the paper: lost of large packets (there 1 000 bytes, 2 000 sessions; here the largest)",
+            columns: &["device", "lost"],
+            rows: Box::new(|made| {
+                let most = made.iter().map(|made| made.run.x).fold(0.0, f64::max);
+                let mut rows = said_of([("0.01 %", "29.28 %")]);
+                rows.extend(measured(made, most));
+                rows
+            }),
+        }],
+    }
+}
+
+/// What the paper's two devices lost.
+fn said_of(values: [(&str, &str); 1]) -> Vec<Vec<String>> {
+    let row = |device: &str, value: &str| vec![device.to_owned(), value.to_owned()];
+    let [(sparc, blocks)] = values;
+    vec![row("paper: UltraSPARC, ipchains", sparc), row("paper: OpenBlocks, iptables", blocks)]
+}
+
+fn measured(made: &[Made<'_>], x: f64) -> Vec<Vec<String>> {
+    let here = made.iter().filter(|made| made.run.x == x);
+    here.map(|made| vec![made.run.series.clone(), shown(lost(made).map(|point| point.y), "%")]).collect()
+}
+
+pub(super) fn filters(options: &Options) -> Plan {
+    let counts: &[u32] = if options.quick { &[0, 10_000] } else { &[0, 1, 10, 100, 1_000, 10_000] };
+    // Netfilter twice: rules one after the other, as the paper's, and as a set.
+    let ways = |device: &str| -> &[&str] { if device == "netfilter" { &["list", "set"] } else { &[""] } };
+    let runs = options.each(counts, 3, |_, _| Vec::new()).flat_map(|run| {
+        let each = ways(&run.series).iter().map(|way| {
+            let mut more = vec![
+                ("--rate", RATE.to_string()),
+                ("--sessions", SESSIONS.to_string()),
+                ("--filters", run.x.to_string()),
+            ];
+            more.extend((!way.is_empty()).then(|| ("--rules-kind", (*way).to_owned())));
+            let arguments = options.lab("latency", &run.series, &more);
+            Run { series: format!("{} {way}", run.series).trim_end().to_owned(), arguments, ..run }
+        });
+        each.collect::<Vec<_>>()
+    });
+    Plan {
+        question: "What do packet filters cost, up to ten thousand of them?",
+        paper: hayashi(),
+        method: method() + " No filter matches the traffic: each packet is compared with all of a list.",
+        limits: SHARED_CORES.to_owned(),
+        runs: runs.collect(),
+        charts: charts(&axis("filters", false)),
+        tables: vec![TablePlan {
+            title: "Beside the paper: how many filters can be had without loss",
+            columns: &["device", "filters"],
+            rows: Box::new(|made| {
+                let row = |device: &str, filters: String| vec![device.to_owned(), filters];
+                let mut rows = vec![
+                    row("paper: UltraSPARC, ipchains", "1 024".to_owned()),
+                    row("paper: OpenBlocks, iptables", "4".to_owned()),
+                ];
+                let mut lines: Vec<&str> = made.iter().map(|made| made.run.series.as_str()).collect();
+                lines.dedup();
+                lines.sort_unstable();
+                lines.dedup();
+                for line in lines {
+                    let clean = made.iter().filter(|made| made.run.series == line);
+                    let clean =
+                        clean.filter(|made| lost(made).is_some_and(|point| point.y == 0.0)).map(|made| made.run.x);
+                    let most = clean.reduce(f64::max);
+                    rows.push(row(
+                        line,
+                        most.map_or("lost without any".to_owned(), |most| {
+                            format!("{most} (as many as were tried, or fewer)")
+                        }),
+                    ));
+                }
+                rows
+            }),
+        }],
+    }
+}

@@ -1,0 +1,149 @@
+//! The table of the NFWare paper: throughput of one and of a thousand flows, new connections, concurrent ones, delay.
+
+use super::Options;
+use super::SHARED_CORES;
+use super::paper;
+use crate::study::extract::at;
+use crate::study::extract::delay;
+use crate::study::extract::samples;
+use crate::study::extract::shown;
+use crate::study::plan::Made;
+use crate::study::plan::Plan;
+use crate::study::plan::Run;
+use crate::study::plan::TablePlan;
+use crate::study::record::Point;
+
+/// What is measured: its name, the paper's figure, the test with its options, the seconds it takes, and how the result is read.
+struct Row {
+    what: &'static str,
+    paper: &'static str,
+    unit: &'static str,
+    test: &'static str,
+    options: &'static [(&'static str, &'static str)],
+    seconds: u32,
+    read: fn(&Made<'_>) -> Option<Point>,
+}
+
+const ROWS: [Row; 7] = [
+    Row {
+        what: "throughput, 64 bytes, 1 flow",
+        paper: "10 M",
+        unit: "frames/s",
+        test: "throughput",
+        options: &[("--sessions", "1")],
+        seconds: 5,
+        read: |made| samples(made, 1.0),
+    },
+    Row {
+        what: "throughput, 64 bytes, 1 000 flows",
+        paper: "6 M",
+        unit: "frames/s",
+        test: "throughput",
+        options: &[("--sessions", "1000")],
+        seconds: 5,
+        read: |made| samples(made, 1.0),
+    },
+    Row {
+        what: "new connections, single ports",
+        paper: "0.6 M",
+        unit: "/s",
+        test: "cps",
+        options: &[("--sessions", "50000"), ("--rate-min", "20000")],
+        seconds: 10,
+        read: |made| samples(made, 1.0),
+    },
+    Row {
+        what: "new connections, port blocks",
+        paper: "5 M",
+        unit: "/s",
+        test: "cps",
+        options: &[("--sessions", "50000"), ("--rate-min", "20000"), ("--allocation", "blocks")],
+        seconds: 10,
+        read: |made| samples(made, 1.0),
+    },
+    Row {
+        what: "concurrent connections in a table made for 200 000",
+        paper: "7.5 M in 16 GB",
+        unit: "",
+        test: "capacity",
+        options: &[("--room", "200000"), ("--c0", "50000"), ("--capacity-error", "10000"), ("--rate-min", "20000")],
+        seconds: 15,
+        read: |made| samples(made, 1.0),
+    },
+    Row {
+        what: "delay of a connection's first packet, typical",
+        paper: "80",
+        unit: "µs",
+        test: "latency",
+        options: &[("--first-packet", ""), ("--rate", "20000"), ("--sessions", "20000")],
+        seconds: 3,
+        read: |made| delay(made, "typical_us"),
+    },
+    Row {
+        what: "delay of its next packets, typical",
+        paper: "40",
+        unit: "µs",
+        test: "latency",
+        options: &[("--rate", "20000"), ("--sessions", "1000")],
+        seconds: 3,
+        read: |made| delay(made, "typical_us"),
+    },
+];
+
+pub(super) fn plan(options: &Options) -> Plan {
+    let mut runs = Vec::new();
+    for (position, row) in ROWS.iter().enumerate() {
+        for device in &options.devices {
+            // The kernel has no port blocks.
+            if device == "netfilter" && row.options.contains(&("--allocation", "blocks")) {
+                continue;
+            }
+            let more: Vec<(&str, String)> =
+                row.options.iter().map(|(option, value)| (*option, (*value).to_owned())).collect();
+            runs.push(Run {
+                series: device.clone(),
+                x: position as f64,
+                arguments: options.lab(row.test, device, &more),
+                seconds: if options.quick { row.seconds } else { row.seconds * 10 },
+                load: None,
+            });
+        }
+    }
+    Plan {
+        question: "Where does a carrier's NAT in software stand today, by the figures NFWare gave of theirs?",
+        paper: paper(
+            "A. Shalimov et al., Virtual Carrier Grade NAT with Linux and Intel Architectures (NFWare)",
+            "2 CPUs of 8 cores at 3 GHz, 16 GB, 10 Gbit/s",
+        ),
+        method:
+            "Each row is one test of RFC 9693 on one core of the device; the paper had 16 cores and a network card."
+                .to_owned(),
+        limits: SHARED_CORES.to_owned(),
+        runs,
+        charts: Vec::new(),
+        tables: vec![TablePlan {
+            title: "Beside the paper",
+            columns: &["what", "paper", "natrix", "netfilter"],
+            rows: Box::new(|made| {
+                let row = |(position, row): (usize, &Row)| {
+                    let here = |device: &str| {
+                        let is_there =
+                            made.iter().any(|made| made.run.series == device && made.run.x == position as f64);
+                        if is_there {
+                            shown(at(made, device, position as f64, row.read), row.unit)
+                        } else {
+                            String::new()
+                        }
+                    };
+                    vec![
+                        row.what.to_owned(),
+                        format!("{} {}", row.paper, row.unit).trim_end().to_owned(),
+                        here("natrix"),
+                        here("netfilter"),
+                    ]
+                };
+                ROWS.iter().enumerate().map(row).collect()
+            }),
+        }],
+    }
+}

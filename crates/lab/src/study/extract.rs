@@ -1,0 +1,122 @@
+//! Reading figures out of results.
+
+use serde_json::Value;
+
+use super::plan::Made;
+use super::plan::Placed;
+use super::record::Point;
+
+/// Median and percentiles of a result with one figure a repetition, multiplied.
+pub(super) fn samples(made: &Made<'_>, factor: f64) -> Option<Point> {
+    let samples = made.result.pointer("/result/samples")?;
+    let number = |key: &str| samples.get(key)?.as_f64().map(|number| number * factor);
+    let y = number("median")?;
+    Some(Point { x: made.run.x, y, low: number("p1").unwrap_or(y), high: number("p99").unwrap_or(y) })
+}
+
+/// A number at one place of a result, multiplied.
+pub(super) fn number(made: &Made<'_>, pointer: &str, factor: f64) -> Option<Point> {
+    let y = made.result.pointer(pointer)?.as_f64()? * factor;
+    Some(Point { x: made.run.x, y, low: y, high: y })
+}
+
+/// A number of each repetition of a delay measurement: of its ways the worst, of its repetitions the median and the ends.
+pub(super) fn delay(made: &Made<'_>, key: &str) -> Option<Point> {
+    let repetitions = made.result.pointer("/result/repetitions")?.as_array()?;
+    let worst = |repetition: &Value| {
+        let ways = repetition.get("delays")?.as_array()?;
+        ways.iter().filter_map(|way| way.get(key)?.as_f64()).reduce(f64::max)
+    };
+    spread(made.run.x, repetitions.iter().filter_map(worst).collect())
+}
+
+/// Per cent lost, of each repetition of a delay measurement.
+pub(super) fn lost(made: &Made<'_>) -> Option<Point> {
+    let repetitions = made.result.pointer("/result/repetitions")?.as_array()?;
+    let share = |repetition: &Value| {
+        let frames = |way: &Value| way.get("frames")?.as_f64();
+        let received: f64 = repetition.get("delays")?.as_array()?.iter().filter_map(frames).sum();
+        let lost = repetition.get("lost")?.as_f64()?;
+        Some(100.0 * lost / (received + lost).max(1.0))
+    };
+    spread(made.run.x, repetitions.iter().filter_map(share).collect())
+}
+
+fn spread(x: f64, mut values: Vec<f64>) -> Option<Point> {
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (*values.first()?, *values.last()?);
+    Some(Point { x, y: values[values.len() / 2], low, high })
+}
+
+/// On the line of the run.
+pub(super) fn on_its_line(made: &Made<'_>, point: Option<Point>) -> Vec<Placed> {
+    point.map(|point| (made.run.series.clone(), point)).into_iter().collect()
+}
+
+/// The y of the point with this line and x, if it was measured.
+pub(super) fn at(made: &[Made<'_>], series: &str, x: f64, read: impl Fn(&Made<'_>) -> Option<Point>) -> Option<f64> {
+    let found = made.iter().find(|made| made.run.series == series && made.run.x == x)?;
+    read(found).map(|point| point.y)
+}
+
+/// A figure as people write it, or that there is none.
+pub(super) fn shown(figure: Option<f64>, unit: &str) -> String {
+    figure.map_or_else(|| "no result".to_owned(), |figure| format!("{} {unit}", short(figure)).trim_end().to_owned())
+}
+
+/// A number with three digits that count, and M, k or G where it is large.
+pub fn short(number: f64) -> String {
+    let (number, letter) = match number.abs() {
+        1e9.. => (number / 1e9, " G"),
+        1e6.. => (number / 1e6, " M"),
+        1e4.. => (number / 1e3, " k"),
+        _ => (number, ""),
+    };
+    let digits = match number.abs() {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        _ => 3,
+    };
+    let text = format!("{number:.digits$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{letter}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::plan::Run;
+    use super::*;
+
+    fn run() -> Run {
+        Run { series: "natrix".to_owned(), x: 64.0, arguments: Vec::new(), seconds: 1, load: None }
+    }
+
+    #[test]
+    fn figures_are_read_from_results_of_each_form() {
+        let run = run();
+        let result = json!({"result": {"samples": {"median": 2e6, "p1": 1e6, "p99": 3e6, "values": [1e6, 2e6, 3e6]}}});
+        let point = samples(&Made { run: &run, result: &result }, 1e-6).unwrap();
+        assert_eq!((point.x, point.y, point.low, point.high), (64.0, 2.0, 1.0, 3.0));
+        let delays = json!({"result": {"repetitions": [
+            {"lost": 10, "delays": [{"frames": 45, "typical_us": 5.0}, {"frames": 45, "typical_us": 7.0}]},
+            {"lost": 0, "delays": [{"frames": 50, "typical_us": 4.0}]},
+            {"lost": 0, "delays": [{"frames": 50, "typical_us": 9.0}]},
+        ]}});
+        let made = Made { run: &run, result: &delays };
+        let point = delay(&made, "typical_us").unwrap();
+        assert_eq!((point.y, point.low, point.high), (7.0, 4.0, 9.0), "the worse way of each");
+        let point = lost(&made).unwrap();
+        assert_eq!((point.y, point.high), (0.0, 10.0));
+        assert_eq!(number(&Made { run: &run, result: &json!({"ns": 3.0}) }, "/ns", 2.0).unwrap().y, 6.0);
+        assert_eq!(samples(&Made { run: &run, result: &json!({}) }, 1.0), None);
+    }
+
+    #[test]
+    fn numbers_are_written_short() {
+        let all = [0.0, 0.34, 5.0, 47.25, 8_000.0, 128_300.0, 65_500_000.0, 12e9].map(short);
+        assert_eq!(all, ["0", "0.34", "5", "47.2", "8000", "128 k", "65.5 M", "12 G"]);
+    }
+}

@@ -1,0 +1,134 @@
+//! What a study leaves behind: one JSON object that a report is drawn from.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::result::Machine;
+
+/// Number of the form of [`StudyRecord`]; it grows when a key changes its meaning or goes.
+pub(super) const SCHEMA: u32 = 1;
+
+/// The paper whose experiment is repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paper {
+    /// Who, what, when.
+    pub name: String,
+    /// What it was measured on there.
+    pub machine: String,
+}
+
+/// A study, with all that is needed to repeat it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StudyRecord {
+    /// Number of the form of this object; it grows when a key changes its meaning or goes.
+    pub schema: u32,
+    /// Its name on the command line.
+    pub study: String,
+    /// What is asked.
+    pub question: String,
+    /// Whose experiment it is.
+    pub paper: Paper,
+    /// How it is measured.
+    pub method: String,
+    /// What it does not say.
+    pub limits: String,
+    /// Whether it was cut short by `--quick`.
+    pub quick: bool,
+    /// Whether it was ended before all runs were made.
+    pub interrupted: bool,
+    /// Each run, in order.
+    pub runs: Vec<RunRecord>,
+    /// The charts.
+    pub charts: Vec<Chart>,
+    /// The tables, that of the paper's figures among them.
+    pub tables: Vec<TableRecord>,
+    /// The machine.
+    pub machine: Machine,
+    /// Release of Natrix.
+    pub version: String,
+    /// The command.
+    pub command: String,
+    /// Seconds since 1970 when it began.
+    pub started_unix: u64,
+    /// How long it took.
+    pub took_seconds: f64,
+}
+
+/// One run of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// The line of a chart it belongs to.
+    pub series: String,
+    /// The command that repeats it.
+    pub command: String,
+    /// The file of its result, beside the study's.
+    pub file: String,
+    /// How long it took; 0 where the result was there already.
+    pub took_seconds: f64,
+    /// Why there is no result, in one sentence.
+    pub failure: Option<String>,
+    /// What the tester can do by itself, frames a second.
+    #[serde(default)]
+    pub ceiling: Option<f64>,
+    /// What shared a CPU with what, as the result says.
+    #[serde(default)]
+    pub cores: Vec<String>,
+}
+
+/// A chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// Across.
+    pub x: Axis,
+    /// Up.
+    pub y: Axis,
+    /// Its lines.
+    pub series: Vec<Series>,
+}
+
+/// An axis of a chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    /// What it counts, with the unit.
+    pub label: String,
+    /// Whether steps multiply.
+    pub logarithmic: bool,
+    /// Names instead of numbers: a point's x is a place among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+}
+
+/// A line of a chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// What it is called.
+    pub name: String,
+    /// Its points, by x.
+    pub points: Vec<Point>,
+}
+
+/// A measured point.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Across.
+    pub x: f64,
+    /// The median.
+    pub y: f64,
+    /// The 1st percentile.
+    pub low: f64,
+    /// The 99th.
+    pub high: f64,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRecord {
+    /// What it shows.
+    pub title: String,
+    /// Its columns.
+    pub columns: Vec<String>,
+    /// Its rows, a cell for each column.
+    pub rows: Vec<Vec<String>>,
+}

@@ -1,0 +1,346 @@
+//! Makes a study: starts each run as a process of its own, keeps its result, writes the study's record after each.
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::fs;
+use std::io;
+use std::io::Read;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::thread;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+use rustix::process::kill_process;
+use serde_json::Value;
+use serde_json::json;
+
+use super::catalogue::Options;
+use super::catalogue::StudyName;
+use super::plan::Made;
+use super::plan::Plan;
+use super::plan::Run;
+use super::record::RunRecord;
+use super::record::SCHEMA;
+use super::record::StudyRecord;
+use crate::result::Machine;
+use crate::result::unix_now;
+
+/// How often a run is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// A run that takes so many times as long as it should, and this many seconds more, is ended.
+const OVERTIME: (u32, u64) = (20, 300);
+
+/// Why a study could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StudyError {
+    /// A file of results.
+    #[error("results: {}: can not be written ({source}); choose another folder with --results", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// This program.
+    #[error("natrix: can not be started again ({0}); start it by its path")]
+    Itself(io::Error),
+}
+
+/// How far a study is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// Runs that are over.
+    pub done: usize,
+    /// All of them.
+    pub runs: usize,
+    /// Seconds that what is left will take about.
+    pub seconds_left: u64,
+    /// What runs now; None when a run is over.
+    pub running: Option<&'a str>,
+    /// Why the last run has no result.
+    pub failure: Option<&'a str>,
+}
+
+/// Makes a study and writes `NAME.study.json`, and a file for each run, into `folder`. A run whose file is there already, of the same command,
+/// is not made again unless `again`. Ends early, with what there is, once `stop` is set; the run under way is asked to end (SIGTERM).
+///
+/// # Errors
+/// [`StudyError`]. A run without a result is none: its reason is in the record.
+pub fn perform(
+    name: StudyName,
+    options: &Options,
+    folder: &Path,
+    again: bool,
+    stop: &AtomicBool,
+    mut on_progress: impl FnMut(&Progress<'_>),
+) -> Result<StudyRecord, StudyError> {
+    let program = std::env::current_exe().map_err(StudyError::Itself)?;
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| StudyError::File { path, source }
+    };
+    fs::create_dir_all(folder).map_err(at(folder))?;
+    let plan = name.plan(options);
+    let (started_unix, started) = (unix_now(), Instant::now());
+    let mut made: Vec<(usize, Value)> = Vec::new();
+    let mut runs = Vec::new();
+    for number in 0..plan.runs.len() {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let run = &loaded(&plan, number, &made);
+        let file = format!("{name}-{:02}-{}-{}.json", number + 1, word(&run.series), run.x);
+        let path = folder.join(&file);
+        let command = format!("natrix {} --json", run.arguments.join(" "));
+        let seconds_left = plan.runs[number..].iter().map(|run| u64::from(run.seconds)).sum();
+        let progress = Progress { done: number, runs: plan.runs.len(), seconds_left, running: None, failure: None };
+        let begun = Instant::now();
+        let kept = if again { None } else { kept(&path, &command) };
+        let (output, took_seconds) = match kept {
+            Some(output) => (Ok(output), 0.0),
+            None => {
+                let output = start(&program, run, stop, |elapsed| {
+                    let seconds_left = seconds_left.saturating_sub(elapsed.min(u64::from(run.seconds)));
+                    on_progress(&Progress { seconds_left, running: Some(&command), ..progress });
+                })?;
+                if let Ok(output) = &output {
+                    let whole = json!({
+                        "schema": SCHEMA,
+                        "command": command,
+                        "machine": Machine::this(),
+                        "version": env!("CARGO_PKG_VERSION"),
+                        "started_unix": unix_now(),
+                        "took_seconds": begun.elapsed().as_secs_f64(),
+                        "output": output,
+                    });
+                    fs::write(&path, format!("{whole}\n")).map_err(at(&path))?;
+                }
+                (output, begun.elapsed().as_secs_f64())
+            }
+        };
+        let failure = output.as_ref().err().cloned();
+        let (ceiling, cores) = output.as_ref().map(|output| (ceiling(output), cores(output))).unwrap_or_default();
+        if let Ok(output) = output {
+            made.push((number, output));
+        }
+        on_progress(&Progress { done: number + 1, failure: failure.as_deref(), ..progress });
+        runs.push(RunRecord { series: run.series.clone(), command, file, took_seconds, failure, ceiling, cores });
+        let record = record(name, options, &plan, &made, runs.clone(), (started_unix, started));
+        write(&record, folder)?;
+    }
+    let mut record = record(name, options, &plan, &made, runs, (started_unix, started));
+    record.interrupted = stop.load(Ordering::Relaxed);
+    write(&record, folder)?;
+    Ok(record)
+}
+
+/// A run with the rate that an earlier one found for it.
+fn loaded(plan: &Plan, number: usize, made: &[(usize, Value)]) -> Run {
+    let mut run = plan.runs[number].clone();
+    if let Some((other, share)) = run.load {
+        let found = made.iter().find(|(number, _)| *number == other);
+        let median = found.and_then(|(_, result)| result.pointer("/result/samples/median")?.as_f64());
+        // Without it the run is made at the rate it has by itself.
+        run.arguments
+            .extend(median.into_iter().flat_map(|median| ["--rate".to_owned(), format!("{:.0}", median * share)]));
+    }
+    run
+}
+
+/// What the tester does alone, where a result says so.
+fn ceiling(result: &Value) -> Option<f64> {
+    result.pointer("/ceiling/frames_per_second")?.as_f64()
+}
+
+/// `CPU 0: tester, kernel of the tester's side`.
+fn cores(result: &Value) -> Vec<String> {
+    let core = |core: &Value| {
+        let runs = core.get("runs")?.as_array()?.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
+        Some(format!("CPU {}: {runs}", core.get("cpu")?))
+    };
+    result.get("cores").and_then(Value::as_array).into_iter().flatten().filter_map(core).collect()
+}
+
+/// A text that a file's name can have.
+fn word(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect()
+}
+
+fn write(record: &StudyRecord, folder: &Path) -> Result<(), StudyError> {
+    let path = folder.join(format!("{}.study.json", record.study));
+    let written = serde_json::to_string_pretty(record).map_err(io::Error::from);
+    written
+        .and_then(|text| fs::write(&path, text + "\n"))
+        .map_err(|source| StudyError::File { path: path.clone(), source })
+}
+
+fn record(
+    name: StudyName,
+    options: &Options,
+    plan: &Plan,
+    made: &[(usize, Value)],
+    runs: Vec<RunRecord>,
+    (started_unix, started): (u64, Instant),
+) -> StudyRecord {
+    let made: Vec<Made<'_>> = made.iter().map(|(number, result)| Made { run: &plan.runs[*number], result }).collect();
+    StudyRecord {
+        schema: SCHEMA,
+        study: name.to_string(),
+        question: plan.question.to_owned(),
+        paper: plan.paper.clone(),
+        method: plan.method.clone(),
+        limits: plan.limits.clone(),
+        quick: options.quick,
+        interrupted: false,
+        runs,
+        charts: plan.draw(&made),
+        tables: plan.tabulate(&made),
+        machine: Machine::this(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        started_unix,
+        took_seconds: started.elapsed().as_secs_f64(),
+    }
+}
+
+/// What an earlier run of the same command printed.
+fn kept(path: &Path, command: &str) -> Option<Value> {
+    let mut whole: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    let output = whole.get_mut("output")?.take();
+    let was_interrupted = output.get("interrupted").and_then(Value::as_bool).unwrap_or(false);
+    (whole.get("command")?.as_str()? == command && !was_interrupted).then_some(output)
+}
+
+/// Runs one command to its end: what it printed, or the sentence in which it says why it printed nothing.
+fn start(
+    program: &Path,
+    run: &Run,
+    stop: &AtomicBool,
+    mut on_tick: impl FnMut(u64),
+) -> Result<Result<Value, String>, StudyError> {
+    let mut child = Command::new(program)
+        .args(&run.arguments)
+        .arg("--json")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(StudyError::Itself)?;
+    let (out, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let begun = Instant::now();
+    let deadline = u64::from(run.seconds * OVERTIME.0) + OVERTIME.1;
+    let mut was_asked = false;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(StudyError::Itself)? {
+            break status;
+        }
+        let elapsed = begun.elapsed().as_secs();
+        if !was_asked && (stop.load(Ordering::Relaxed) || elapsed > deadline) {
+            was_asked = true;
+            ask_to_end(&child);
+        }
+        on_tick(elapsed);
+        thread::sleep(TICK);
+    };
+    let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
+    let (out, errors) = (text(out), text(errors));
+    if begun.elapsed().as_secs() > deadline {
+        return Ok(Err(format!("it was ended after {deadline} s; it should take {} s", run.seconds)));
+    }
+    let lines: Result<Vec<Value>, _> = out.lines().filter(|line| !line.is_empty()).map(serde_json::from_str).collect();
+    // Who was asked to end says what he has, and that it is not all.
+    let was_interrupted = |line: &Value| line.get("interrupted").and_then(Value::as_bool).unwrap_or(false);
+    if !status.success() && !lines.as_ref().is_ok_and(|lines| lines.iter().any(was_interrupted)) {
+        let last = errors.lines().rfind(|line| line.starts_with("error: ")).or(errors.lines().last());
+        let last = last.map_or_else(|| format!("it ended with {status} and said nothing"), str::to_owned);
+        return Ok(Err(last.trim_start_matches("error: ").to_owned()));
+    }
+    Ok(match lines {
+        Ok(mut lines) if lines.len() == 1 => lines.pop().ok_or_else(String::new),
+        Ok(lines) if lines.is_empty() => Err("it printed nothing".to_owned()),
+        Ok(lines) => Ok(Value::Array(lines)),
+        Err(error) => Err(format!("it did not print JSON ({error})")),
+    })
+}
+
+/// Reads all that comes, so that the writer never waits.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error counts.
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// It removes what it built and prints what it has.
+fn ask_to_end(child: &Child) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended a moment ago.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Run {
+        let arguments = ["-c", script].map(str::to_owned).to_vec();
+        Run { series: "a".to_owned(), x: 1.0, arguments, seconds: 1, load: None }
+    }
+
+    fn started(script: &str) -> Result<Value, String> {
+        start(Path::new("/bin/sh"), &shell(script), &AtomicBool::new(false), |_| ()).unwrap()
+    }
+
+    #[test]
+    fn what_a_run_prints_is_its_result() {
+        assert_eq!(started("echo '{\"a\": 1}'"), Ok(json!({"a": 1})));
+        assert_eq!(started("echo 1; echo 2"), Ok(json!([1, 2])));
+        assert_eq!(
+            started("echo 'error: lab: no privileges (uid 1); become root' >&2; exit 1").unwrap_err(),
+            "lab: no privileges (uid 1); become root"
+        );
+        assert!(started("exit 3").unwrap_err().contains("said nothing"));
+        assert_eq!(started("true").unwrap_err(), "it printed nothing");
+        assert!(started("echo hello").unwrap_err().starts_with("it did not print JSON"));
+    }
+
+    #[test]
+    fn who_is_to_stop_ends_the_run_under_way_and_keeps_what_it_says() {
+        let stop = AtomicBool::new(true);
+        let script = "trap 'echo {\\\"interrupted\\\":true}; exit 1' TERM; for i in $(seq 100); do sleep 0.1; done";
+        // The signal may come before the trap is set.
+        let result = start(Path::new("/bin/sh"), &shell(script), &stop, |_| ()).unwrap();
+        assert!(result == Ok(json!({"interrupted": true})) || result.is_err(), "{result:?}");
+    }
+
+    #[test]
+    fn a_result_says_what_the_tester_can_and_who_shared_a_cpu() {
+        let result =
+            json!({"ceiling": {"frames_per_second": 5e5}, "cores": [{"cpu": 0, "runs": ["tester", "kernel"]}]});
+        assert_eq!((ceiling(&result), cores(&result)), (Some(5e5), vec!["CPU 0: tester, kernel".to_owned()]));
+        assert_eq!((ceiling(&json!({"ceiling": null})), cores(&json!([]))), (None, Vec::new()));
+    }
+
+    #[test]
+    fn a_result_is_kept_for_the_same_command_only() {
+        let folder = std::env::temp_dir().join(format!("natrix-study-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.json");
+        fs::write(&path, r#"{"command": "natrix x --json", "output": {"n": 1}}"#).unwrap();
+        assert_eq!(kept(&path, "natrix x --json"), Some(json!({"n": 1})));
+        assert_eq!(kept(&path, "natrix y --json"), None);
+        fs::write(&path, r#"{"command": "natrix x --json", "output": {"interrupted": true}}"#).unwrap();
+        assert_eq!(kept(&path, "natrix x --json"), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,258 @@
+//! Toy NATs, each wrong in one way: the finding about it says so, and says the opposite of one that is right.
+
+use core::time::Duration;
+
+use lab::probe::Part;
+use lab::probe::ProbeReport;
+use lab::probe::Verdict;
+use lab::probe::flow_state::FlowState;
+use lab::probe::mapping::Dependence;
+
+use super::expect;
+use super::expect_time;
+use super::expect_verdict;
+use super::options;
+use super::probed;
+use super::toy::Full;
+use super::toy::Hairpinning;
+use super::toy::Ports;
+use super::toy::Toy;
+use super::toy::UnsolicitedSyn;
+use super::toy::Ways;
+
+fn probed_parts(ways: Ways, parts: &[Part]) -> ProbeReport {
+    let options = lab::probe::ProbeOptions { parts: parts.to_vec(), ..options(60) };
+    probed(&mut Toy::new(ways), Toy::site(), &options)
+}
+
+/// All findings about one part of one that is right, but for this.
+fn with(part: Part, change: impl FnOnce(&mut Ways)) -> ProbeReport {
+    let mut ways = Ways::default();
+    change(&mut ways);
+    probed_parts(ways, &[part])
+}
+
+#[test]
+fn one_that_is_right_is_found_right() {
+    let parts: Vec<Part> = Part::ALL.into_iter().filter(|part| *part != Part::Exhaustion).collect();
+    let report = probed_parts(Ways::default(), &parts);
+    let values = [
+        ("mapping.udp", "endpoint-independent"),
+        ("filtering.tcp", "endpoint-independent"),
+        ("ports.preservation", "not kept"),
+        ("ports.order", "random"),
+        ("ports.range", "one for all hosts"),
+        ("ports.low", "ports below 1024 stay below, others do not"),
+        ("ports.overloading", "none"),
+        ("pooling", "paired"),
+        ("hairpinning.udp", "yes, with the external source"),
+        ("hairpinning.tcp", "yes, with the external source"),
+        ("hairpinning.icmp_error", "yes, quoting what was sent"),
+        ("fragments.out.in_order", "passed"),
+        ("fragments.in.out_of_order", "passed"),
+        ("ttl.out", "less by 1"),
+        ("ttl.out.expired", "ICMP 11/0 in the sender's terms"),
+        ("ttl.in.expired", "ICMP 11/0 in the sender's terms"),
+        ("icmp.query", "answered, each host by itself"),
+        ("icmp.errors.in.udp", "translated"),
+        ("icmp.errors.in.tcp", "translated"),
+        ("icmp.errors.survival.tcp", "the flow lives on"),
+        ("icmp.errors.out", "translated"),
+        ("icmp.errors.bad_checksum", "dropped"),
+        ("icmp.errors.unknown", "dropped silently"),
+        ("tcp.unsolicited_syn", "silence for 6 s, then ICMP 3/3"),
+        ("tcp.simultaneous_open", "works"),
+        ("tcp.stray_segment", "dropped"),
+        ("refresh.udp.answered", "outbound packets"),
+    ];
+    for (name, value) in values {
+        expect(&report, name, value);
+    }
+    expect_time(&report, FlowState::UdpAnswered, 20.0);
+    expect_time(&report, FlowState::TcpEstablished, 20.0);
+}
+
+#[test]
+fn each_mapping_and_filtering_class_is_told_apart() {
+    let classes = [Dependence::Endpoint, Dependence::Address, Dependence::AddressAndPort];
+    for mapping in classes {
+        let report = with(Part::Mapping, |ways| ways.mapping = mapping);
+        expect(&report, "mapping.udp", mapping.words());
+        expect(&report, "mapping.tcp", mapping.words());
+        let verdict = Verdict::of(mapping == Dependence::Endpoint);
+        expect_verdict(&report, "mapping.udp", "RFC 4787 REQ-1", verdict);
+        let report = with(Part::Filtering, |ways| ways.filtering = mapping);
+        expect(&report, "filtering.udp", mapping.words());
+        expect(&report, "filtering.tcp", mapping.words());
+    }
+}
+
+#[test]
+fn a_symmetric_nat_that_keeps_ports_is_seen_through() {
+    let report = with(Part::Mapping, |ways| {
+        ways.mapping = Dependence::AddressAndPort;
+        ways.ports = Ports::Kept;
+        ways.addresses = 1;
+    });
+    expect_verdict(&report, "mapping.udp", "RFC 4787 REQ-1", Verdict::NotMet);
+}
+
+#[test]
+fn ports_are_kept_or_given_in_order_or_at_random() {
+    let report = with(Part::Ports, |ways| {
+        ways.ports = Ports::Kept;
+        ways.addresses = 1;
+    });
+    expect(&report, "ports.preservation", "kept, another one when it is taken");
+    expect(&report, "ports.parity", "not kept");
+    expect(&report, "pooling", "one external address");
+    let report = with(Part::Ports, |ways| {
+        ways.ports = Ports::Overloaded;
+        ways.addresses = 1;
+    });
+    expect(&report, "ports.preservation", "kept, also when another host has the same");
+    expect(&report, "ports.parity", "kept");
+    expect(&report, "ports.overloading", "external endpoints are shared");
+    expect_verdict(&report, "ports.overloading", "RFC 4787 REQ-3", Verdict::NotMet);
+    let report = with(Part::Ports, |ways| ways.ports = Ports::Sequential);
+    expect(&report, "ports.order", "one after the other");
+    expect_verdict(&report, "ports.order", "RFC 6888 REQ-15", Verdict::NotMet);
+    let report = with(Part::Ports, |ways| ways.is_paired = false);
+    expect(&report, "pooling", "arbitrary");
+    expect_verdict(&report, "pooling", "RFC 6888 REQ-2", Verdict::NotMet);
+    let report = with(Part::Ports, |ways| ways.low_ports_apart = false);
+    expect(&report, "ports.low", "all lead to 1024 or more");
+}
+
+#[test]
+fn hairpinning_is_missing_or_shows_the_inside() {
+    let report = with(Part::Hairpinning, |ways| ways.hairpinning = Hairpinning::Never);
+    expect(&report, "hairpinning.udp", "no");
+    expect(&report, "hairpinning.icmp_error", "no");
+    expect_verdict(&report, "hairpinning.udp", "RFC 4787 REQ-9a", Verdict::NotApplicable);
+    let report = with(Part::Hairpinning, |ways| ways.hairpinning = Hairpinning::Internal);
+    expect(&report, "hairpinning.tcp", "yes, with the internal source");
+    expect_verdict(&report, "hairpinning.udp", "RFC 4787 REQ-9a", Verdict::NotMet);
+    let report = with(Part::Hairpinning, |ways| ways.filtering = Dependence::AddressAndPort);
+    expect(&report, "hairpinning.udp", "yes, with the external source, once both have sent");
+}
+
+#[test]
+fn fragments_are_lost_or_only_taken_in_order() {
+    let report = with(Part::Fragments, |ways| ways.passes_fragments = false);
+    expect(&report, "fragments.out.in_order", "lost");
+    expect_verdict(&report, "fragments.in.in_order", "RFC 4787 REQ-14", Verdict::NotMet);
+    let report = with(Part::Fragments, |ways| ways.needs_fragments_in_order = true);
+    expect(&report, "fragments.out.in_order", "passed");
+    expect(&report, "fragments.out.out_of_order", "lost");
+}
+
+#[test]
+fn ttl_stays_or_runs_out_in_silence() {
+    let report = with(Part::Ttl, |ways| ways.decrements_ttl = false);
+    expect(&report, "ttl.out", "unchanged");
+    expect(&report, "ttl.in.expired", "the packet passes");
+    let report = with(Part::Ttl, |ways| ways.answers_ttl = false);
+    expect(&report, "ttl.out.expired", "no answer");
+    expect_verdict(&report, "ttl.in.expired", "RFC 5508 REQ-10a", Verdict::NotMet);
+}
+
+#[test]
+fn icmp_errors_are_lost_wrong_or_deadly() {
+    let report = with(Part::Icmp, |ways| ways.passes_errors = false);
+    expect(&report, "icmp.errors.in.udp", "lost");
+    expect(&report, "icmp.errors.out", "lost");
+    let report = with(Part::Icmp, |ways| ways.forgets_quotes = true);
+    expect(&report, "icmp.errors.in.udp", "wrong");
+    expect(&report, "icmp.errors.out", "wrong");
+    expect_verdict(&report, "icmp.errors.in.tcp", "RFC 5382 REQ-9", Verdict::NotMet);
+    let report = with(Part::Icmp, |ways| ways.errors_end_flows = true);
+    expect(&report, "icmp.errors.survival.udp", "the flow is gone");
+    expect_verdict(&report, "icmp.errors.survival.tcp", "RFC 5382 REQ-10", Verdict::NotMet);
+    let report = with(Part::Icmp, |ways| ways.checks_errors = false);
+    expect(&report, "icmp.errors.bad_checksum", "passed on");
+}
+
+#[test]
+fn unsolicited_syns_are_answered_too_early_or_never() {
+    let answers = [
+        (UnsolicitedSyn::Silence, "silence for 7.5 s", Verdict::Met),
+        (UnsolicitedSyn::ResetAtOnce, "RST at once", Verdict::NotMet),
+        (UnsolicitedSyn::ErrorAtOnce, "ICMP 3/3 at once", Verdict::NotMet),
+    ];
+    for (way, value, verdict) in answers {
+        let report = with(Part::Tcp, |ways| ways.unsolicited_syn = way);
+        expect(&report, "tcp.unsolicited_syn", value);
+        expect_verdict(&report, "tcp.unsolicited_syn", "RFC 5382 REQ-4", verdict);
+    }
+    let report = with(Part::Tcp, |ways| {
+        ways.takes_syn_of_server = false;
+        ways.resets_stray_segments = true;
+    });
+    expect(&report, "tcp.simultaneous_open", "the server's SYN is lost");
+    expect(&report, "tcp.stray_segment", "answered with RST");
+}
+
+#[test]
+fn each_direction_of_refresh_is_seen_by_itself() {
+    let directions = [
+        (true, true, false, "outbound packets, inbound packets"),
+        (false, true, false, "inbound packets"),
+        (true, false, true, "outbound packets, ICMP errors from outside, ICMP errors from inside"),
+        (false, false, false, "nothing"),
+    ];
+    for (outbound, inbound, errors, value) in directions {
+        let report = with(Part::Timers, |ways| {
+            ways.idle = Duration::from_millis(7_700);
+            ways.outbound_refreshes = outbound;
+            ways.inbound_refreshes = inbound;
+            ways.errors_refresh = errors;
+        });
+        expect(&report, "refresh.udp.answered", value);
+        expect_verdict(&report, "refresh.udp.answered", "RFC 4787 REQ-6", Verdict::of(outbound));
+        expect_verdict(&report, "refresh.udp.answered", "RFC 7857 §7.1", Verdict::of(!errors));
+        expect_time(&report, FlowState::UdpUnanswered, 7.7);
+    }
+}
+
+#[test]
+fn a_time_beyond_the_limit_is_said_to_be_beyond() {
+    let report = with(Part::Timers, |ways| ways.idle = Duration::from_secs(61));
+    expect(&report, "timer.udp.answered", "> 60 s");
+    expect_verdict(&report, "timer.udp.answered", "RFC 4787 REQ-5", Verdict::Undecided);
+    expect_verdict(&report, "timer.icmp.query", "RFC 5508 REQ-2", Verdict::Met);
+}
+
+#[test]
+fn past_the_last_port_is_refusal_with_or_without_a_word_or_eviction() {
+    let ends = [
+        (Full::RefuseAndTell, "refused with ICMP 3/1", "those that are there stay"),
+        (Full::RefuseSilently, "refused silently", "those that are there stay"),
+        (Full::EvictOldest, "never refused", "flows are evicted to make room"),
+    ];
+    for (full, refusal, eviction) in ends {
+        let report = with(Part::Exhaustion, |ways| {
+            ways.capacity = 700;
+            ways.full = full;
+        });
+        expect(&report, "exhaustion.refusal", refusal);
+        expect(&report, "exhaustion.eviction", eviction);
+        expect_verdict(&report, "exhaustion.eviction", "RFC 6888 REQ-11d", Verdict::of(full != Full::EvictOldest));
+        if full != Full::EvictOldest {
+            expect(&report, "exhaustion.limit", "of all hosts together");
+        }
+    }
+    let report = with(Part::Exhaustion, |_| {});
+    expect(&report, "exhaustion.refusal", "no end found");
+}
+
+#[test]
+fn a_device_through_which_nothing_passes_is_no_result() {
+    let ways = Ways { capacity: 0, full: Full::RefuseSilently, ..Ways::default() };
+    let told = lab::probe::probe(&mut Toy::new(ways), Toy::site(), &options(10), &mut |_| {});
+    let error = told.expect_err("nothing passes").to_string();
+    assert_eq!(
+        error,
+        "device: no datagram gets out and is answered (10 sent, 0 came out); see that it runs, translates 10.0.1.0 and routes 198.51.100.1"
+    );
+}

@@ -1,0 +1,422 @@
+//! The tests of RFC 9693 on a device that the lab starts: device, tester, progress, result.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use cli::LabAllocation;
+use cli::LabCommand;
+use cli::LabDevice;
+use cli::LabDirection;
+use cli::LabFrames;
+use cli::LabRules;
+use cli::LabTest;
+use cli::LabTransport;
+use lab::device::Allocation;
+use lab::device::Device;
+use lab::device::External;
+use lab::device::Natrix;
+use lab::device::Needs;
+use lab::device::Netfilter;
+use lab::device::RulesKind;
+use lab::experiment::Direction;
+use lab::experiment::Experiment;
+use lab::experiment::Parameters;
+use lab::experiment::Samples;
+use lab::frame::FrameSizes;
+use lab::result::Core;
+use lab::result::Machine;
+use lab::result::Record;
+use lab::result::unix_now;
+use lab::search::CapacityLimits;
+use lab::tester::End;
+use lab::tester::Tester;
+use lab::topology;
+use lab::topology::Topology;
+use lab::tuples::EndpointRange;
+use lab::tuples::TupleSpace;
+use packet_io::PortIndex;
+use packet_io::dpdk;
+use packet_io::dpdk::DpdkIo;
+use serde_json::Value;
+use serde_json::json;
+use signal_hook::consts::SIGINT;
+use signal_hook::consts::SIGTERM;
+
+use super::LabFailure;
+use super::ceiling;
+use super::lab_error;
+use super::told;
+use super::told::Told;
+use super::transport;
+use crate::failure::Failure;
+
+/// Subscribers have so many connections each, as far as there are enough inside addresses.
+const CONNECTIONS_A_SUBSCRIBER: u64 = 64;
+/// Inside addresses: 10.0.0.2 to 10.0.255.254 (RFC 9693 §4.1).
+const INSIDE_ADDRESSES_MAX: u64 = 65_533;
+/// Idle time of UDP on the device, longer than any test.
+const UDP_TIMEOUT_SECONDS: u32 = 86_400;
+
+/// A folder for the device's files, removed when it is over.
+pub(super) struct Folder(pub(super) PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left behind is in the system's folder for such things.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(super) fn fault(text: String) -> Failure {
+    lab_error(LabFailure::Fault(text))
+}
+
+fn options_of(command: &LabCommand) -> Option<(&'static str, &LabTest)> {
+    match command {
+        LabCommand::Throughput(test) => Some(("throughput", test)),
+        LabCommand::Loss(test) => Some(("loss", test)),
+        LabCommand::Cps(test) => Some(("cps", test)),
+        LabCommand::Teardown(test) => Some(("teardown", test)),
+        LabCommand::Latency(latency) => Some(("latency", &latency.test)),
+        LabCommand::Capacity(capacity) => Some(("capacity", &capacity.test)),
+        LabCommand::Ceiling(test) => Some(("ceiling", test)),
+        LabCommand::Up | LabCommand::Down | LabCommand::Probe(_) | LabCommand::Study(_) | LabCommand::Report(_) => None,
+    }
+}
+
+/// Runs one test.
+pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failure> {
+    let Some((name, options)) = options_of(command) else { return Ok(()) };
+    if let LabCommand::Ceiling(_) = command {
+        return ceiling::run(options, out);
+    }
+    let (started_unix, started) = (unix_now(), Instant::now());
+    let priority = lab::priority::raise();
+    let (n, room) = match command {
+        // As many tuples as twice what the device is set up for: the search has to get beyond it.
+        LabCommand::Capacity(capacity) => (capacity.room.saturating_mul(2), capacity.room),
+        _ => (options.sessions, options.sessions),
+    };
+    let space = tuple_space(options, n)?;
+    let parameters = parameters_of(options, n);
+    let stop = stopper()?;
+    let mut ceiling = ceiling::measured(command, options)?;
+    let topology = topology_of(options)?;
+    let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
+    fs::create_dir_all(&folder)
+        .map_err(|error| fault(format!("folder {}: {error}; set TMPDIR to another", folder.display())))?;
+    let folder = Folder(folder);
+    let needs = Needs {
+        sessions: room,
+        external_addresses: options.external_addresses,
+        ports: options.dut_ports.first..=options.dut_ports.last,
+        udp_timeout_seconds: UDP_TIMEOUT_SECONDS,
+        cpus: options.device_cpus.iter().map(|cpu| usize::from(*cpu)).collect(),
+        rules: options.rules,
+        rules_kind: match options.rules_kind {
+            LabRules::List => RulesKind::List,
+            LabRules::Set => RulesKind::Set,
+            LabRules::Map => RulesKind::Map,
+        },
+        filters: options.filters,
+        allocation: match options.allocation {
+            LabAllocation::Ports => Allocation::Ports,
+            LabAllocation::Blocks => Allocation::Blocks,
+        },
+    };
+    if let Some(topology) = &topology {
+        // Each side takes its frames in on its own CPU.
+        if options.transport == LabTransport::AfXdp {
+            topology.poll_by_socket(&topology.tester()).map_err(lab_error)?;
+        }
+        match options.dut {
+            LabDevice::Natrix if options.transport == LabTransport::AfXdp => {
+                topology.poll_by_socket(&topology.device()).map_err(lab_error)?;
+            }
+            LabDevice::Netfilter => topology.thread_device_on(&needs.cpus).map_err(lab_error)?,
+            LabDevice::Natrix | LabDevice::External => (),
+        }
+    }
+    let mut device = device_of(options, topology.as_ref(), &folder.0, needs)?;
+    // Ports in shared memory have to be there before the device that connects to them; kernel interfaces are.
+    let waits_for_tester = transport::is_shared_memory(options.transport);
+    if !waits_for_tester {
+        device.start().map_err(lab_error)?;
+    }
+    if let Some(topology) = &topology {
+        topology.enter_tester().map_err(lab_error)?;
+    }
+    pin(options.tester_cpu)?;
+    let mut tester = Tester::new(transport::ports(options, &folder.0)?, ends());
+    if waits_for_tester {
+        device.start().map_err(lab_error)?;
+    }
+    tester.stop_on(stop);
+    tester.meet().map_err(|error| lab_error(lab::experiment::ExperimentError::from(error)))?;
+    let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
+    let told = Told::new(name, parameters.repetitions);
+    experiment.on_trial = Box::new(move |progress| told.trial(progress));
+    let (unit, result) = measure(command, &mut experiment, &space)?;
+    let (trials, interrupted) = (experiment.trials().to_vec(), experiment.was_interrupted());
+    drop(experiment);
+    if let (Some(ceiling), Some(median)) = (&mut ceiling, result["samples"]["median"].as_f64()) {
+        ceiling.share = Some(median / ceiling.frames_per_second);
+    }
+    let record = Record {
+        schema: lab::result::SCHEMA,
+        test: name,
+        dut: device.name(),
+        transport: transport::driver(options.transport).to_owned(),
+        parameters: parameters_with(command, &parameters, &space, &priority),
+        unit,
+        result,
+        trials,
+        interrupted,
+        ceiling,
+        device: device.settings(),
+        machine: Machine::this(),
+        versions: lab::result::versions(env!("CARGO_PKG_VERSION"), Some(&dpdk::version())),
+        seed: options.seed,
+        cpus: [usize::from(options.tester_cpu), options.device_cpus.first().map_or(0, |cpu| usize::from(*cpu))],
+        cores: cores(options),
+        started_unix,
+        took_seconds: started.elapsed().as_secs_f64(),
+        command: env::args().collect::<Vec<_>>().join(" "),
+    };
+    give(&record, options, out)?;
+    if interrupted {
+        let made = record.trials.len();
+        return Err(fault(format!(
+            "lab: interrupted ({made} trials made); what was measured until then is in the result"
+        )));
+    }
+    Ok(())
+}
+
+/// Prints the record, and writes it where it was asked for.
+pub(super) fn give(record: &Record, options: &LabTest, out: &mut dyn Write) -> Result<(), Failure> {
+    let object = serde_json::to_value(record).map_err(io::Error::from)?;
+    if let Some(path) = &options.output {
+        fs::write(path, format!("{object}\n"))
+            .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
+    }
+    if options.json {
+        writeln!(out, "{object}")?;
+    } else {
+        told::print(&object, out)?;
+    }
+    Ok(())
+}
+
+/// All parameters, those of one test only and the ranges of the tuples among them.
+fn parameters_with(command: &LabCommand, parameters: &Parameters, space: &TupleSpace, priority: &str) -> Value {
+    let mut all = json!(parameters);
+    let mut add = |key: &str, value: Value| all[key] = value;
+    add("priority", json!(priority));
+    add("inside", json!(space.inside()));
+    add("remote", json!(space.remote()));
+    add("udp_timeout_seconds", json!(UDP_TIMEOUT_SECONDS));
+    match command {
+        LabCommand::Latency(latency) => {
+            add("rate", json!(latency.rate));
+            add("first_packet", json!(latency.first_packet));
+        }
+        LabCommand::Capacity(capacity) => {
+            add("C0", json!(capacity.c0));
+            add("beta", json!(capacity.beta));
+            add("gamma", json!(capacity.gamma));
+            add("E", json!(capacity.capacity_error));
+            add("room", json!(capacity.room));
+        }
+        _ => {}
+    }
+    all
+}
+
+/// Who works where, as the lab has set it up.
+fn cores(options: &LabTest) -> Vec<Core> {
+    let tester = "tester: writes, sends and checks frames; the kernel's sending of them".to_owned();
+    let device = match options.dut {
+        LabDevice::Natrix => "device: a worker, polling, and the kernel's receiving and sending for it",
+        LabDevice::Netfilter => "device: the kernel's receiving, translating and sending (threaded NAPI)",
+        LabDevice::External => return vec![Core { cpu: usize::from(options.tester_cpu), runs: vec![tester] }],
+    };
+    let own = usize::from(options.tester_cpu);
+    let mut all = vec![Core { cpu: own, runs: vec![tester] }];
+    for cpu in options.device_cpus.iter().map(|cpu| usize::from(*cpu)) {
+        match all.iter_mut().find(|core| core.cpu == cpu) {
+            Some(core) => core.runs.push(device.to_owned()),
+            None => all.push(Core { cpu, runs: vec![device.to_owned()] }),
+        }
+    }
+    all
+}
+
+/// Unit and figures.
+fn measure(
+    command: &LabCommand,
+    experiment: &mut Experiment<'_, DpdkIo>,
+    space: &TupleSpace,
+) -> Result<(&'static str, Value), Failure> {
+    Ok(match command {
+        LabCommand::Cps(_) => ("connections/s", json!({ "samples": experiment.cps().map_err(lab_error)? })),
+        LabCommand::Throughput(_) => ("frames/s", json!({ "samples": experiment.throughput().map_err(lab_error)? })),
+        LabCommand::Loss(_) => ("frames", json!({ "steps": experiment.loss().map_err(lab_error)? })),
+        LabCommand::Latency(latency) => {
+            let all = match latency.first_packet {
+                true => experiment.first_packet_latency(latency.rate),
+                false => experiment.latency(latency.rate),
+            };
+            ("us", json!({ "repetitions": all.map_err(lab_error)? }))
+        }
+        LabCommand::Teardown(_) => {
+            let all = experiment.teardown().map_err(lab_error)?;
+            let rates = all.iter().map(|one| one.connections as f64 / one.seconds).collect();
+            ("connections/s", json!({ "samples": Samples::of(rates), "repetitions": all }))
+        }
+        LabCommand::Capacity(capacity) => {
+            let limits = CapacityLimits {
+                c0: capacity.c0,
+                beta: capacity.beta,
+                gamma: capacity.gamma,
+                error: capacity.capacity_error,
+                max: space.len().min(capacity.room.saturating_mul(2)),
+            };
+            let all = experiment.capacity(&limits).map_err(lab_error)?;
+            let stored = all.iter().map(|one| one.stored as f64).collect();
+            ("connections", json!({ "samples": Samples::of(stored), "repetitions": all }))
+        }
+        LabCommand::Ceiling(_)
+        | LabCommand::Up
+        | LabCommand::Down
+        | LabCommand::Probe(_)
+        | LabCommand::Study(_)
+        | LabCommand::Report(_) => ("", Value::Null),
+    })
+}
+
+fn device_of(
+    options: &LabTest,
+    topology: Option<&Topology>,
+    folder: &Path,
+    needs: Needs,
+) -> Result<Box<dyn Device>, Failure> {
+    match (options.dut, topology) {
+        (LabDevice::Natrix, _) => {
+            let binary = env::current_exe()
+                .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
+            let drivers = transport::of_device(options, folder);
+            Ok(Box::new(Natrix::new(&binary, topology, drivers, folder, needs)))
+        }
+        (LabDevice::Netfilter, Some(topology)) => {
+            Ok(Box::new(Netfilter::new(topology, folder, needs).map_err(lab_error)?))
+        }
+        (LabDevice::Netfilter, None) => {
+            let transport = transport::driver(options.transport);
+            Err(fault(format!("--transport: netfilter has no such ports ({transport}); use af-xdp or af-packet")))
+        }
+        (LabDevice::External, _) => match &options.empty_command {
+            Some(command) => Ok(Box::new(External::new(command, &options.described))),
+            None => Err(fault(
+                "--empty-command: is missing (every trial begins with an empty table); give a command that empties that of the device".to_owned(),
+            )),
+        },
+    }
+}
+
+/// The test hosts, where the transport and the device need them.
+fn topology_of(options: &LabTest) -> Result<Option<Topology>, Failure> {
+    if transport::is_shared_memory(options.transport) || options.dut == LabDevice::External {
+        return Ok(None);
+    }
+    if let Some(topology) = Topology::standing() {
+        return Ok(Some(topology));
+    }
+    Topology::build(&format!("natrix-lab-{}", std::process::id()), false).map(Some).map_err(lab_error)
+}
+
+/// Lets the calling thread run on the tester's CPU only.
+pub(super) fn pin(cpu: u8) -> Result<(), Failure> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if cores.into_iter().any(|core| core.id == usize::from(cpu) && core_affinity::set_for_current(core)) {
+        return Ok(());
+    }
+    Err(fault(format!("--tester-cpu: can not be used ({cpu}); name a CPU that is on and that this process may use")))
+}
+
+/// Ends everything in order when a signal asks for it.
+pub(super) fn stopper() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| fault(format!("lab: signals can not be caught ({error}); start it from another place")))?;
+    }
+    Ok(stop)
+}
+
+pub(super) fn ends() -> [End; 2] {
+    [
+        End {
+            port: PortIndex(0),
+            address: topology::TESTER_INSIDE.to_bits(),
+            device: topology::DEVICE_INSIDE.to_bits(),
+        },
+        End {
+            port: PortIndex(1),
+            address: topology::TESTER_OUTSIDE.to_bits(),
+            device: topology::DEVICE_OUTSIDE.to_bits(),
+        },
+    ]
+}
+
+pub(super) fn tuple_space(options: &LabTest, n: u64) -> Result<TupleSpace, Failure> {
+    let remotes = u64::from(options.remotes);
+    let inside_endpoints = n.div_ceil(remotes);
+    let addresses = match options.rules {
+        0 => inside_endpoints.div_ceil(CONNECTIONS_A_SUBSCRIBER).clamp(1, INSIDE_ADDRESSES_MAX),
+        // The traffic comes from the addresses the rules are for.
+        rules => u64::from(rules),
+    };
+    // With one remote endpoint the tuples are drawn from all ports (RFC 4814); with several each inside endpoint talks to all.
+    let ports = if remotes == 1 { 64_512 } else { inside_endpoints.div_ceil(addresses).min(64_512) };
+    let inside = EndpointRange {
+        first_address: lab::device::FIRST_INSIDE,
+        addresses: addresses as u32,
+        ports: 1024..=(1023 + ports) as u16,
+    };
+    let remote = EndpointRange { first_address: [198, 19, 0, 1].into(), addresses: options.remotes, ports: 80..=80 };
+    TupleSpace::new(inside, remote, n, options.seed)
+        .ok_or_else(|| fault(format!("--sessions: there are not so many four-tuples ({n}); ask for fewer")))
+}
+
+pub(super) fn parameters_of(options: &LabTest, n: u64) -> Parameters {
+    let most = if transport::is_shared_memory(options.transport) { 20e6 } else { 2e6 };
+    let rate_max = options.rate_max.unwrap_or(most);
+    Parameters {
+        n,
+        preparation_rate: options.preparation_rate,
+        alpha: options.alpha,
+        frame_bytes: match options.frame_bytes {
+            LabFrames::Fixed(bytes) => FrameSizes::Fixed(usize::from(bytes)),
+            LabFrames::Imix => FrameSizes::Imix,
+        },
+        trial_seconds: options.trial_seconds.unwrap_or(if options.quick { 0.5 } else { 2.0 }),
+        rate_min: options.rate_min,
+        rate_max,
+        error: options.error.unwrap_or(rate_max / if options.quick { 40.0 } else { 1000.0 }),
+        repetitions: options.repetitions.unwrap_or(if options.quick { 1 } else { 3 }),
+        direction: match options.direction {
+            LabDirection::Both => Direction::Both,
+            LabDirection::Outbound => Direction::Outbound,
+            LabDirection::Inbound => Direction::Inbound,
+        },
+        seed: options.seed,
+    }
+}

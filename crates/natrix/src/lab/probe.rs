@@ -1,0 +1,222 @@
+//! `natrix lab probe`: starts the device, finds how it behaves, prints a table or a JSON object.
+
+use core::time::Duration;
+use std::env;
+use std::fs;
+use std::io;
+use std::io::Write;
+use std::time::Instant;
+
+use cli::Align;
+use cli::LabProbe;
+use cli::LabProbePart;
+use cli::LabProbed;
+use cli::Table;
+use lab::device::Device;
+use lab::device::DeviceTimers;
+use lab::device::Natrix;
+use lab::device::Needs;
+use lab::device::Netfilter;
+use lab::probe::Part;
+use lab::probe::ProbeOptions;
+use lab::probe::ProbeReport;
+use lab::probe::Site;
+use lab::probe::Told;
+use lab::probe::ports::PortsWorld;
+use lab::probe::timers::TimerLimits;
+use lab::result::Machine;
+use lab::result::unix_now;
+use lab::tester::Tester;
+use lab::topology;
+use lab::topology::Topology;
+use packet_io::dpdk;
+use serde_json::Value;
+use serde_json::json;
+
+use super::lab_error;
+use super::measure::Folder;
+use super::measure::ends;
+use super::measure::fault;
+use super::measure::pin;
+use super::transport;
+use crate::failure::Failure;
+
+/// Flows a device has to hold while it is probed, beside those of one host that opens as many as it can.
+const SESSIONS: u64 = 50_000;
+/// With `--quick`: timers longer than this are not there.
+const QUICK_TIMER_MAX: f64 = 12.0;
+/// With `--quick`: the interval a time is found in.
+const QUICK_RESOLUTION: f64 = 0.5;
+/// With `--quick`: flows of one host.
+const QUICK_EXHAUST_MAX: u32 = 4_096;
+/// Inside hosts, from 10.0.1.0 on.
+const INSIDE_HOSTS: u32 = 32_768;
+const REMOTES: u32 = 64;
+
+/// Runs the command.
+pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
+    let (started_unix, started) = (unix_now(), Instant::now());
+    let probe_options = probe_options(options);
+    let topology = match Topology::standing() {
+        Some(topology) => topology,
+        None if options.dut == LabProbed::External => {
+            return Err(fault(
+                "--dut external: there are no test hosts; build them with `natrix lab up` and start the device between them".to_owned(),
+            ));
+        }
+        None => Topology::build(&format!("natrix-lab-{}", std::process::id()), false).map_err(lab_error)?,
+    };
+    let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
+    fs::create_dir_all(&folder)
+        .map_err(|error| fault(format!("folder {}: {error}; set TMPDIR to another", folder.display())))?;
+    let folder = Folder(folder);
+    let mut device = device_of(options, &topology, &folder, &probe_options)?;
+    if let Some(device) = &mut device {
+        device.start().map_err(lab_error)?;
+    }
+    topology.enter_tester().map_err(lab_error)?;
+    pin(options.tester_cpu)?;
+    let mut tester = Tester::new(transport::pairs(options.transport)?, ends());
+    tester.meet().map_err(|error| lab_error(lab::experiment::ExperimentError::from(error)))?;
+    let stations = tester.stations();
+    let mut world = PortsWorld::new(tester.into_io(), ends(), stations);
+    let report =
+        lab::probe::probe(&mut world, site(), &probe_options, &mut |told| tell(told, started)).map_err(lab_error)?;
+    let name = device.as_ref().map_or("external", |device| device.name());
+    let object = json!({
+        "schema": lab::result::SCHEMA,
+        "test": "probe",
+        "dut": name,
+        "transport": transport::driver(options.transport),
+        "parameters": probe_options,
+        "site": site(),
+        "findings": report.findings.iter().map(lab::probe::Finding::record).collect::<Vec<_>>(),
+        "timers": report.timers.iter().map(lab::probe::timers::Timer::record).collect::<Vec<_>>(),
+        "device": device.as_ref().map(|device| device.settings()),
+        "machine": Machine::this(),
+        "versions": lab::result::versions(env!("CARGO_PKG_VERSION"), Some(&dpdk::version())),
+        "cpus": [options.tester_cpu, options.device_cpu],
+        "started_unix": started_unix,
+        "took_seconds": started.elapsed().as_secs_f64(),
+        "command": env::args().collect::<Vec<_>>().join(" "),
+    });
+    give(&object, &report, options, out)
+}
+
+fn probe_options(options: &LabProbe) -> ProbeOptions {
+    let (max, resolution, exhaust_max) = if options.quick {
+        let max = options.timer_max.min(QUICK_TIMER_MAX);
+        (max, options.resolution.min(QUICK_RESOLUTION), options.exhaust_max.min(QUICK_EXHAUST_MAX))
+    } else {
+        (options.timer_max, options.resolution, options.exhaust_max)
+    };
+    let parts = if options.only.is_empty() {
+        Part::ALL.to_vec()
+    } else {
+        options.only.iter().map(|part| part_of(*part)).collect()
+    };
+    ProbeOptions {
+        parts,
+        patience: Duration::from_millis(u64::from(options.patience)),
+        timers: TimerLimits { max: Duration::from_secs_f64(max), resolution: Duration::from_secs_f64(resolution) },
+        exhaust_max,
+        seed: options.seed,
+    }
+}
+
+fn part_of(part: LabProbePart) -> Part {
+    match part {
+        LabProbePart::Mapping => Part::Mapping,
+        LabProbePart::Filtering => Part::Filtering,
+        LabProbePart::Ports => Part::Ports,
+        LabProbePart::Hairpinning => Part::Hairpinning,
+        LabProbePart::Fragments => Part::Fragments,
+        LabProbePart::Ttl => Part::Ttl,
+        LabProbePart::Icmp => Part::Icmp,
+        LabProbePart::Tcp => Part::Tcp,
+        LabProbePart::Timers => Part::Timers,
+        LabProbePart::Exhaustion => Part::Exhaustion,
+    }
+}
+
+fn site() -> Site {
+    Site {
+        first_inside: [10, 0, 1, 0].into(),
+        inside_hosts: INSIDE_HOSTS,
+        first_remote: [198, 19, 0, 1].into(),
+        remotes: REMOTES,
+        transit: topology::TESTER_OUTSIDE,
+    }
+}
+
+/// None for a device that somebody else has started.
+fn device_of(
+    options: &LabProbe,
+    topology: &Topology,
+    folder: &Folder,
+    probe_options: &ProbeOptions,
+) -> Result<Option<Box<dyn Device>>, Failure> {
+    let timers = options.quick.then_some(DeviceTimers::SHORT);
+    let sessions = SESSIONS + u64::from(probe_options.exhaust_max);
+    let needs = Needs {
+        ports: options.dut_ports.first..=options.dut_ports.last,
+        ..Needs::plain(sessions, options.external_addresses, 0, usize::from(options.device_cpu))
+    };
+    Ok(match options.dut {
+        LabProbed::Natrix => {
+            let binary = env::current_exe()
+                .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
+            let natrix =
+                Natrix::new(&binary, Some(topology), transport::pairs_of_device(options.transport), &folder.0, needs);
+            Some(Box::new(natrix.with_timers(timers)))
+        }
+        LabProbed::Netfilter => {
+            Some(Box::new(Netfilter::new(topology, &folder.0, needs).map_err(lab_error)?.with_timers(timers)))
+        }
+        LabProbed::External => None,
+    })
+}
+
+/// How far it is, for people who wait.
+fn tell(told: Told<'_>, started: Instant) {
+    let seconds = started.elapsed().as_secs_f64();
+    let line = match told {
+        Told::Found(finding) => format!("{}: {}", finding.name, finding.value),
+        Told::Waiting { what, flows, at_most } => {
+            format!("{what}: {flows} flows are asked, {:.0} s at most", at_most.as_secs_f64())
+        }
+    };
+    // Where it can not be written nobody reads it.
+    let _ = writeln!(io::stderr(), "{seconds:>6.1} s  {line}");
+}
+
+fn give(object: &Value, report: &ProbeReport, options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
+    if let Some(path) = &options.output {
+        fs::write(path, format!("{object}\n"))
+            .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
+    }
+    if options.json {
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("FINDING", Align::Left),
+        ("VALUE", Align::Left),
+        ("REQUIREMENT", Align::Left),
+        ("", Align::Left),
+    ]);
+    for finding in &report.findings {
+        let mut first = [finding.name.clone(), finding.value.clone()];
+        for judgement in &finding.judgements {
+            let [name, value] = std::mem::take(&mut first);
+            let requirement = format!("{}: {}", judgement.requirement, judgement.asks);
+            table.row(vec![name, value, requirement, judgement.verdict.to_string()]);
+        }
+        if finding.judgements.is_empty() {
+            let [name, value] = first;
+            table.row(vec![name, value, String::new(), String::new()]);
+        }
+    }
+    table.flush(out)?;
+    Ok(())
+}

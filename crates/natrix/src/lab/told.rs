@@ -1,0 +1,141 @@
+//! What the lab tells people: how far it is, and what came of it.
+
+use std::io;
+use std::io::IsTerminal;
+use std::io::Write;
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+use indicatif::ProgressStyle;
+use lab::experiment::Progress;
+use serde_json::Value;
+
+/// A result of this share of the tester's ceiling says little of the device.
+const NEAR_CEILING: f64 = 0.9;
+
+/// Progress on standard error: a bar with the time left on a terminal, elsewhere a line for each trial.
+pub(super) struct Told {
+    started: Instant,
+    repetitions: u32,
+    bar: Option<ProgressBar>,
+}
+
+impl Told {
+    /// For a test of so many repetitions.
+    pub(super) fn new(test: &'static str, repetitions: u32) -> Told {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            // The template is a literal; without it the bar has another look.
+            if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {elapsed} gone, {eta} left  {msg}") {
+                bar.set_style(style);
+            }
+            bar.set_prefix(test);
+            bar
+        });
+        Told { started: Instant::now(), repetitions, bar }
+    }
+
+    /// A trial was made.
+    pub(super) fn trial(&self, progress: &Progress) {
+        let Some(bar) = &self.bar else {
+            // Where it can not be written nobody reads it.
+            let _ = writeln!(io::stderr(), "{:>6.1} s  {}", self.started.elapsed().as_secs_f64(), progress.line);
+            return;
+        };
+        let [made, expected] = progress.trials.map(u64::from);
+        let expected = expected.max(made + 1);
+        bar.set_length(u64::from(self.repetitions.max(1)) * expected);
+        bar.set_position(u64::from(progress.repetitions) * expected + made);
+        bar.set_message(progress.line.clone());
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The result for people.
+pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
+    let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+    writeln!(
+        out,
+        "{} of {} over {}: {} connections, frames of {}",
+        text("test"),
+        text("dut"),
+        text("transport"),
+        record["parameters"]["N"],
+        match &record["parameters"]["frame_bytes"] {
+            Value::Number(bytes) => format!("{bytes} bytes"),
+            _ => "the Internet mix".to_owned(),
+        }
+    )?;
+    let result = &record["result"];
+    if let Some(samples) = result.get("samples") {
+        let number = |key: &str| samples[key].as_f64().unwrap_or_default();
+        let count = samples["values"].as_array().map_or(0, Vec::len);
+        writeln!(
+            out,
+            "  median {:.0} {}, 1st percentile {:.0}, 99th {:.0}, of {count}",
+            number("median"),
+            record["unit"].as_str().unwrap_or_default(),
+            number("p1"),
+            number("p99")
+        )?;
+    }
+    for step in result["steps"].as_array().into_iter().flatten() {
+        let number = |key: &str| step[key].as_f64().unwrap_or_default();
+        let share = 100.0 * number("lost") / number("sent").max(1.0);
+        writeln!(out, "  {:>10.0} frames/s: {share:.4} % lost ({} of {})", number("rate"), step["lost"], step["sent"])?;
+    }
+    for repetition in result["repetitions"].as_array().into_iter().flatten() {
+        for delays in repetition["delays"].as_array().into_iter().flatten() {
+            let number = |key: &str| delays[key].as_f64().unwrap_or_default();
+            writeln!(
+                out,
+                "  {:<8} typical {:.1} us, worst case {:.1} us, least {:.1}, most {:.1}, PDV {:.1}, {} frames, {} lost",
+                delays["way"].as_str().unwrap_or_default(),
+                number("typical_us"),
+                number("worst_case_us"),
+                number("min_us"),
+                number("max_us"),
+                number("pdv_us"),
+                delays["frames"],
+                repetition["lost"]
+            )?;
+        }
+    }
+    for capacity in result["repetitions"].as_array().into_iter().flatten().filter(|one| one.get("stored").is_some()) {
+        match capacity["failed"].as_u64() {
+            Some(failed) => writeln!(out, "  {} connections held, {failed} not", capacity["stored"])?,
+            None => writeln!(out, "  {} connections held; the tester has no more", capacity["stored"])?,
+        }
+    }
+    if let Some(ceiling) = record["ceiling"].as_object() {
+        let share = ceiling["share"].as_f64();
+        let of_it = share.map_or_else(String::new, |share| format!("; this is {:.0} % of it", 100.0 * share));
+        let warning = match share {
+            Some(share) if share >= NEAR_CEILING => ", so the device may do more",
+            _ => "",
+        };
+        writeln!(
+            out,
+            "  the tester alone: {:.0} frames/s over {}{of_it}{warning}",
+            ceiling["frames_per_second"].as_f64().unwrap_or_default(),
+            ceiling["loopback"].as_str().unwrap_or_default()
+        )?;
+    }
+    let machine = &record["machine"];
+    writeln!(
+        out,
+        "  on {}, {} CPUs, Linux {}; tester on CPU {}, device on CPU {}",
+        machine["cpu"].as_str().unwrap_or_default(),
+        machine["cpus"],
+        machine["kernel"].as_str().unwrap_or_default(),
+        record["cpus"][0],
+        record["cpus"][1]
+    )
+}

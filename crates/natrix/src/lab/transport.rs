@@ -1,0 +1,160 @@
+//! What connects tester and device: the tester's ports, and the driver strings of the device's.
+
+use std::path::Path;
+
+use cli::LabDevice;
+use cli::LabTest;
+use cli::LabTransport;
+use lab::topology;
+use packet_io::dpdk;
+use packet_io::dpdk::DpdkIo;
+use packet_io::dpdk::DpdkPort;
+use packet_io::dpdk::DpdkSettings;
+use packet_io::dpdk::Hugepages;
+
+use super::LabFailure;
+use super::lab_error;
+use super::measure::fault;
+use crate::failure::Failure;
+
+const TESTER_BUFFERS: u32 = 32_768;
+const TESTER_MEMORY_BYTES: u64 = 512 << 20;
+const DESCRIPTORS: u16 = 2048;
+/// Packets a ring of memif holds, as a power of two: as many as there are descriptors.
+const MEMIF_RING_LOG2: u32 = 11;
+
+/// Driver of the tester.
+pub(super) fn driver(transport: LabTransport) -> &'static str {
+    match transport {
+        LabTransport::AfXdp => "net_af_xdp",
+        LabTransport::AfPacket => "net_af_packet",
+        LabTransport::Memif => "net_memif",
+        LabTransport::VhostUser => "net_vhost",
+    }
+}
+
+/// Whether tester and device share memory, and need no network namespaces.
+pub(super) fn is_shared_memory(transport: LabTransport) -> bool {
+    matches!(transport, LabTransport::Memif | LabTransport::VhostUser)
+}
+
+fn with_arguments(device: String, arguments: Option<&String>) -> String {
+    match arguments {
+        Some(arguments) => format!("{device},{arguments}"),
+        None => device,
+    }
+}
+
+/// Driver strings of the device's ports, inside first. Sockets are in `folder`.
+pub(super) fn of_device(options: &LabTest, folder: &Path) -> [String; 2] {
+    let sides = [(0, topology::INSIDE), (1, topology::OUTSIDE)];
+    sides.map(|(number, side)| {
+        let socket = folder.join(side);
+        let device = match options.transport {
+            LabTransport::AfXdp => format!("net_af_xdp{number},iface={side}"),
+            LabTransport::AfPacket => format!("net_af_packet{number},iface={side}"),
+            LabTransport::Memif => format!(
+                "net_memif{number},role=client,id={number},socket={}.memif,socket-abstract=no,rsize={MEMIF_RING_LOG2}",
+                socket.display()
+            ),
+            LabTransport::VhostUser => {
+                format!("net_virtio_user{number},path={}.vhost,queues=1,queue_size=1024", socket.display())
+            }
+        };
+        with_arguments(device, options.device_arguments.as_ref())
+    })
+}
+
+/// Device strings of the tester's ports, inside first.
+fn of_tester(options: &LabTest, folder: &Path) -> Result<[String; 2], Failure> {
+    let given = [&options.inside, &options.outside];
+    if options.dut == LabDevice::External || given.iter().any(|port| port.is_some()) {
+        let [Some(inside), Some(outside)] = given else {
+            return Err(fault(
+                "--dut external: the tester's ports are not named (--inside and --outside); give a kernel interface, a PCI address or a DPDK \
+                 device for each"
+                    .to_owned(),
+            ));
+        };
+        let whole = |number: usize, port: &str| {
+            if port.contains(':') || port.starts_with("net_") {
+                return port.to_owned();
+            }
+            let kernel = if options.transport == LabTransport::AfPacket { "net_af_packet" } else { "net_af_xdp" };
+            format!("{kernel}{number},iface={port}")
+        };
+        return Ok([whole(0, inside), whole(1, outside)]);
+    }
+    let sides = [(0, topology::INSIDE), (1, topology::OUTSIDE)];
+    Ok(sides.map(|(number, side)| {
+        let socket = folder.join(side);
+        let device = match options.transport {
+            LabTransport::AfXdp => format!("net_af_xdp{number},iface={side}"),
+            LabTransport::AfPacket => format!("net_af_packet{number},iface={side}"),
+            // The tester is the one that listens: it stays while the device comes and goes.
+            LabTransport::Memif => format!(
+                "net_memif{number},role=server,id={number},socket={}.memif,socket-abstract=no,rsize={MEMIF_RING_LOG2}",
+                socket.display()
+            ),
+            LabTransport::VhostUser => format!("net_vhost{number},iface={}.vhost,queues=1", socket.display()),
+        };
+        with_arguments(device, options.tester_arguments.as_ref())
+    }))
+}
+
+/// Starts the tester's ports.
+pub(super) fn ports(options: &LabTest, folder: &Path) -> Result<DpdkIo, Failure> {
+    start(of_tester(options, folder)?)
+}
+
+/// Starts the tester's ports on the test hosts' pairs.
+pub(super) fn pairs(transport: LabTransport) -> Result<DpdkIo, Failure> {
+    if is_shared_memory(transport) {
+        let driver = driver(transport);
+        return Err(fault(format!("--transport: here there is none but pairs ({driver}); use af-xdp or af-packet")));
+    }
+    let driver = driver(transport);
+    start(
+        [(0, topology::INSIDE), (1, topology::OUTSIDE)].map(|(number, side)| format!("{driver}{number},iface={side}")),
+    )
+}
+
+/// Driver strings of a device on the test hosts' pairs.
+pub(super) fn pairs_of_device(transport: LabTransport) -> [String; 2] {
+    let driver = driver(transport);
+    [(0, topology::INSIDE), (1, topology::OUTSIDE)].map(|(number, side)| format!("{driver}{number},iface={side}"))
+}
+
+/// Starts the tester's ports connected to each other. Sockets are in `folder`.
+pub(super) fn loopback(options: &LabTest, folder: &Path) -> Result<DpdkIo, Failure> {
+    let socket = folder.join("loopback");
+    let socket = socket.display();
+    let devices = match options.transport {
+        LabTransport::Memif => ["server", "client"].map(|role| {
+            let number = usize::from(role == "client");
+            format!("net_memif{number},role={role},id=0,socket={socket},socket-abstract=no,rsize={MEMIF_RING_LOG2}")
+        }),
+        LabTransport::AfXdp | LabTransport::AfPacket | LabTransport::VhostUser => of_tester(options, folder)?,
+    };
+    start(devices)
+}
+
+/// Starts two ports of the tester with nothing between them but what these device strings say.
+fn start(devices: [String; 2]) -> Result<DpdkIo, Failure> {
+    let port = |device: String| DpdkPort {
+        is_pci: !device.starts_with("net_"),
+        device,
+        mtu: 1500,
+        rx_descriptors: DESCRIPTORS,
+        tx_descriptors: DESCRIPTORS,
+    };
+    let settings = DpdkSettings {
+        ports: devices.map(port).into(),
+        workers: 1,
+        hugepages: Hugepages::Off,
+        memory_bytes: TESTER_MEMORY_BYTES,
+        buffers: TESTER_BUFFERS,
+    };
+    let mut views = dpdk::start(&settings).map_err(|error| lab_error(LabFailure::Ports(error)))?;
+    views.pop().ok_or_else(|| fault("tester: no view of its ports; report this".to_owned()))
+}

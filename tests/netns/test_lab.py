@@ -1,0 +1,147 @@
+"""The lab against real devices: small runs of its tests, what it leaves behind, and what it refuses to call a result."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from kit import *
+
+# Nothing here asks for a speed: all rates are far below what any machine can.
+FEW = ["--sessions", "200", "--repetitions", "1", "--preparation-rate", "2000", "--no-ceiling"]
+SHORT = ["--trial-seconds", "0.3"]
+# Frames a second that the bottleneck lets through, bytes of a frame as the kernel counts them, what its bucket and queue add in a trial.
+BOTTLENECK, FRAME, BUCKET_FRAMES = 5_000, 60, 100
+TRIAL_SECONDS = 0.4
+
+
+def lab(n, *words, ok=True, timeout=60):
+    """Runs `natrix lab`; its result as an object, or its error."""
+    command = [str(n.dut.binary), "lab", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    expect_equal(done.returncode, 0 if ok else 1, f"status of natrix lab {' '.join(words)} ({done.stderr[-300:]})")
+    expect_equal(len(errors), 0 if ok else 1, "errors")
+    return json.loads(done.stdout) if ok else errors[0]
+
+
+def until_kept(n, *words):
+    """As `lab`, again when the machine was too busy for the tester to keep even these rates: it says so, and gives no result."""
+    for _ in range(20):
+        command = [str(n.dut.binary), "lab", *words, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        expect("error: tester: slower" in done.stderr or "error: device: made" in done.stderr, done.stderr[-300:])
+    raise Failure(f"natrix lab {' '.join(words)} has no result in 20 tries: {done.stderr[-300:]}")
+
+
+def namespaces(pid=""):
+    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in names.splitlines() if line.startswith(f"natrix-lab-{pid}")]
+
+
+@test()
+def the_lab_measures_either_device_and_says_on_what(n):
+    for dut in ("natrix", "netfilter"):
+        latency = until_kept(n, "latency", "--dut", dut, "--rate", "500", *FEW, *SHORT)
+        (repetition,) = latency["result"]["repetitions"]
+        expect_equal([one["way"] for one in repetition["delays"]], ["outbound", "inbound"], "ways")
+        expect(all(0 < one["min_us"] <= one["typical_us"] <= one["max_us"] for one in repetition["delays"]), "delays")
+        expect_equal((latency["dut"], latency["schema"], latency["interrupted"]), (dut, 1, False), "record")
+        expect_equal(latency["parameters"]["N"], 200, "N")
+        expect_equal([one["phase"] for one in latency["trials"]], ["preparation", "phase2"], "trials")
+        expect("version" in latency["device"] and "dpdk" in latency["versions"], "versions")
+        capacity = until_kept(
+            n, "capacity", "--dut", dut, "--room", "200", "--c0", "200", "--capacity-error", "200",
+            "--rate-max", "2000", "--error", "1000", *FEW[2:], *SHORT,
+        )
+        expect(capacity["result"]["samples"]["median"] >= 200, "connections held")
+
+
+@test()
+def a_device_faster_than_what_was_asked_for_is_no_result(n):
+    told = lab(n, "throughput", "--dut", "netfilter", "--rate-max", "1000", "--rate-min", "500", *FEW, *SHORT, ok=False)
+    expect("rate: passes at the highest asked for (1000 frames/s); raise --rate-max" in told or "tester: slower" in told, told)
+
+
+@test()
+def an_interrupted_run_keeps_what_it_has_and_removes_what_it_made(n):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result.json"
+        words = ["latency", "--dut", "netfilter", "--rate", "500", "--output", str(file), *FEW, "--trial-seconds", "60"]
+        child = subprocess.Popen([str(n.dut.binary), "lab", *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for line in child.stderr:
+            if "preparation at" in line:
+                break
+        child.send_signal(signal.SIGINT)
+        told = child.communicate(timeout=30)[1]
+        expect_equal(child.returncode, 1, "status")
+        expect("error: lab: interrupted (1 trials made)" in told, told)
+        record = json.loads(file.read_text())
+        expect_equal((record["interrupted"], len(record["trials"])), (True, 1), "interrupted, trials")
+        expect_equal(namespaces(child.pid), [], "namespaces left")
+
+
+@test()
+def without_root_the_lab_says_so_and_makes_nothing(n):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        binary = Path(folder) / "natrix"
+        shutil.copy(n.dut.binary, binary)
+        done = subprocess.run(
+            [str(binary), "lab", "cps", "--dut", "netfilter", "--no-ceiling"], capture_output=True, text=True, user=65534, group=65534,
+            extra_groups=[], timeout=30, check=False,
+        )
+    expect_equal(done.returncode, 1, "status")
+    expect("error: lab: network namespaces need root (user 65534 asks); run it with sudo" in done.stderr, done.stderr)
+
+
+@test()
+def a_device_from_elsewhere_needs_its_ports_and_its_command(n):
+    told = lab(n, "cps", "--dut", "external", ok=False)
+    expect("--empty-command: is missing" in told, told)
+    told = lab(n, "cps", "--dut", "external", "--empty-command", "false", "--inside", "no", "--outside", "no", ok=False)
+    expect("--empty-command: `false` failed (exit status: 1" in told, told)
+
+
+@contextlib.contextmanager
+def bottleneck(n):
+    """Standing test hosts whose device sends no more than so many frames a second to the outside."""
+    subprocess.run([str(n.dut.binary), "lab", "up"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        room = f"{BUCKET_FRAMES // 2 * FRAME}"
+        subprocess.run(
+            ["ip", "netns", "exec", "natrix-lab-device", "tc", "qdisc", "add", "dev", "outside", "root", "tbf",
+             "rate", f"{BOTTLENECK * FRAME * 8}bit", "burst", room, "limit", room],
+            check=True,
+        )
+        yield
+    finally:
+        subprocess.run([str(n.dut.binary), "lab", "down"], check=True, stdout=subprocess.DEVNULL)
+
+
+@test()
+def a_known_rate_is_reported_within_the_error_and_the_loss_beyond_it(n):
+    error = BOTTLENECK // 10
+    # What bucket and queue hold passes in a trial besides.
+    highest = BOTTLENECK + BUCKET_FRAMES / TRIAL_SECONDS
+    words = ["--dut", "netfilter", "--direction", "outbound", *FEW, "--trial-seconds", str(TRIAL_SECONDS)]
+    with bottleneck(n):
+        for attempt in range(5):
+            found = until_kept(n, "throughput", "--rate-max", str(2 * BOTTLENECK), "--error", str(error), *words)
+            median = found["result"]["samples"]["median"]
+            expect(median <= highest, f"{median} frames/s are reported of a device that passes {highest} at most")
+            # A busy machine may lose frames of its own, so that it finds less: then it is asked again.
+            if median >= BOTTLENECK - error:
+                break
+        expect(median >= BOTTLENECK - error, f"{median} frames/s are reported of a device that passes {BOTTLENECK}")
+        steps = until_kept(n, "loss", "--rate-max", str(2 * BOTTLENECK), *words)["result"]["steps"]
+        twice = max(steps, key=lambda step: step["rate"])
+        share = twice["lost"] / twice["sent"]
+        lowest = 1 - highest / twice["rate"]
+        expect(lowest - 0.001 <= share < 0.75, f"{share:.3f} is lost at {twice['rate']} frames/s, {lowest:.3f} at least should be")

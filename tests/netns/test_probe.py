@@ -1,0 +1,121 @@
+"""`natrix lab probe`, in namespaces of its own: what it finds of real Natrix and of the kernel's NAT is what they are known to do."""
+
+import json
+import subprocess
+
+from kit import *
+
+# What it says of both, by finding; of times the configured seconds.
+FINDINGS = {
+    "natrix": {
+        "mapping.udp": "endpoint-independent",
+        "mapping.tcp": "endpoint-independent",
+        "mapping.icmp": "endpoint-independent",
+        "filtering.udp": "endpoint-independent",
+        "filtering.tcp": "endpoint-independent",
+        "ports.overloading": "none",
+        "ports.order": "random",
+        "pooling": "paired",
+        "hairpinning.udp": "yes, with the external source",
+        "hairpinning.tcp": "yes, with the external source",
+        "hairpinning.icmp_error": "yes, quoting what was sent",
+        "tcp.unsolicited_syn": "silence for 6 s, then ICMP 3/3",
+        "tcp.stray_segment": "dropped",
+    },
+    "netfilter": {
+        "mapping.udp": "address-and-port-dependent",
+        "mapping.tcp": "address-and-port-dependent",
+        "filtering.udp": "address-and-port-dependent",
+        "filtering.tcp": "address-and-port-dependent",
+        "ports.overloading": "external endpoints are shared",
+        "ports.order": "random",
+        "pooling": "arbitrary",
+        "hairpinning.udp": "no",
+        "hairpinning.tcp": "no",
+        # A strict kernel would drop it: nf_conntrack_tcp_loose is on.
+        "tcp.stray_segment": "opens a connection",
+    },
+}
+BOTH = {
+    "fragments.out.in_order": "passed",
+    "fragments.out.out_of_order": "passed",
+    "fragments.in.in_order": "passed",
+    "fragments.in.out_of_order": "passed",
+    "ttl.out": "less by 1",
+    "ttl.in": "less by 1",
+    "ttl.out.expired": "ICMP 11/0 in the sender's terms",
+    "ttl.in.expired": "ICMP 11/0 in the sender's terms",
+    "icmp.query": "answered, each host by itself",
+    "icmp.errors.in.udp": "translated",
+    "icmp.errors.in.tcp": "translated",
+    "icmp.errors.survival.udp": "the flow lives on",
+    "icmp.errors.out": "translated",
+    "icmp.errors.bad_checksum": "dropped",
+    "tcp.simultaneous_open": "works",
+    "exhaustion.refusal": "no end found",
+}
+# As the lab sets them with --quick. Natrix takes a SYN-ACK for the end of the opening (RFC 7857 §2), keeps half-closed connections as
+# established ones, and lets those that were silent for long close.
+TIMES = {
+    "natrix": {"udp.answered": 5, "tcp.syn_received": 9, "tcp.established": 9, "tcp.client_closed": 9},
+    "netfilter": {"udp.answered": 3, "tcp.syn_received": 4, "tcp.established": 7, "tcp.client_closed": 2},
+}
+TIMES_OF_BOTH = {"udp.unanswered": 3, "udp.stream": 5, "tcp.syn_sent": 4, "tcp.closed": 2, "tcp.server_reset": 2, "icmp.query": 6}
+REFRESH = {"natrix": "outbound", "netfilter": "both"}
+
+
+# A flow that is asked later than this, or a packet that takes so long, says nothing of the time it was to be asked at.
+LATE_SECONDS = 0.4
+ATTEMPTS = 5
+
+
+def probe_both(binary):
+    """Both at the same time, as most of it is waiting. What they found, by device; by finding and by timer."""
+    words = ["lab", "probe", "--quick", "--patience", "600", "--json", "--dut"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    running = {dut: subprocess.Popen([str(binary), *words, dut], **pipes) for dut in FINDINGS}
+    outputs = {}
+    for dut, process in running.items():
+        try:
+            outputs[dut] = process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            outputs[dut] = process.communicate()
+    results = {}
+    for dut, (out, errors) in outputs.items():
+        process = running[dut]
+        expect_equal(process.returncode, 0, f"status of the probe of {dut}, which says {errors.decode()[-300:]}")
+        result = json.loads(out)
+        expect_equal((result["test"], result["dut"]), ("probe", dut), "test and device")
+        findings = {finding["name"]: finding for finding in result["findings"]}
+        timers = {f"{timer['protocol']}.{timer['state']}": timer for timer in result["timers"]}
+        results[dut] = (findings, timers)
+    return results
+
+
+def was_in_time(results):
+    """Whether the machine was quick enough for the times to mean anything."""
+    timers = [timer for _, timers in results.values() for timer in timers.values()]
+    return all(timer["late_seconds"] < LATE_SECONDS and timer["contradictions"] == 0 for timer in timers)
+
+
+@test()
+def the_probe_finds_natrix_and_netfilter_as_they_are(n):
+    for _ in range(ATTEMPTS):
+        results = probe_both(n.dut.binary)
+        if was_in_time(results):
+            break
+    else:
+        raise Failure(f"the machine is too slow to ask in time {ATTEMPTS} times in a row")
+    for dut, (findings, timers) in results.items():
+        for name, value in (BOTH | FINDINGS[dut]).items():
+            found = findings[name]
+            expect_equal(found["value"], value, f"{dut}, {name}, seen {found['evidence']}")
+        for name, seconds in (TIMES_OF_BOTH | TIMES[dut]).items():
+            low, high = timers[name]["seconds_low"], timers[name]["seconds_high"]
+            is_there = low is not None and high is not None
+            expect(
+                is_there and low - LATE_SECONDS <= seconds <= high + LATE_SECONDS,
+                f"{dut}, {name}: {seconds} s is between {low} and {high}",
+            )
+        expect_equal(timers["udp.answered"]["refresh"], REFRESH[dut], f"{dut}: what refreshes UDP")
