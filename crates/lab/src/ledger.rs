@@ -3,7 +3,11 @@
 //! The Responder's state table (RFC 9693 §4.2) has a record for each four-tuple: the external endpoint it came from. Whatever arrives
 //! is compared with what was sent: the place of its tuple is in the stamp, so a frame that reaches the wrong endpoint is known for what it is.
 
+mod remaining;
+
 use serde::Serialize;
+
+pub use remaining::Remaining;
 
 use crate::frame::Seen;
 use crate::frame::TTL;

@@ -48,6 +48,72 @@ fn spread(x: f64, mut values: Vec<f64>) -> Option<Point> {
     Some(Point { x, y: values[values.len() / 2], low, high })
 }
 
+/// A rate, or what is known of it where the tester was slower than the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rate {
+    pub(super) value: f64,
+    /// The device does at least this: the tester ended before it.
+    pub(super) is_least: bool,
+}
+
+impl Rate {
+    /// What stands before the figure.
+    pub(super) fn sign(self) -> &'static str {
+        if self.is_least { "≥ " } else { "" }
+    }
+
+    /// `751 k`, or `≥ 751 k`.
+    pub(super) fn shown(rate: Option<Rate>, unit: &str) -> String {
+        let sign = rate.map_or("", Rate::sign);
+        format!("{sign}{}", shown(rate.map(|rate| rate.value), unit))
+    }
+
+    /// In millions, with two places.
+    pub(super) fn in_millions(self) -> String {
+        format!("{}{:.2}", self.sign(), self.value * 1e-6)
+    }
+
+    /// How many times another rate this is: `2.5`, `≥ 2.5`, `≤ 2.5`; nothing where that can not be said.
+    pub(super) fn times(this: Option<Rate>, other: Option<Rate>) -> String {
+        let (Some(this), Some(other)) = (this, other) else { return String::new() };
+        let sign = match (this.is_least, other.is_least) {
+            (false, false) => "",
+            (true, false) => "≥ ",
+            (false, true) => "≤ ",
+            (true, true) => return String::new(),
+        };
+        match other.value > 0.0 {
+            true => format!("{sign}{:.2}", this.value / other.value),
+            false => String::new(),
+        }
+    }
+}
+
+/// The rate a run found.
+pub(super) fn rate(made: &Made<'_>) -> Option<Rate> {
+    let exact = samples(made, 1.0).map(|point| Rate { value: point.y, is_least: false });
+    exact.or_else(|| {
+        let value = made.result.pointer("/result/at_least")?.as_f64()?;
+        Some(Rate { value, is_least: true })
+    })
+}
+
+/// Rates on the line of the run, multiplied; those of which only a bound is known on one of its own.
+pub(super) fn rates(made: &Made<'_>, factor: f64) -> Vec<Placed> {
+    let bound = || {
+        let Rate { value, .. } = rate(made).filter(|rate| rate.is_least)?;
+        let y = value * factor;
+        Some((
+            format!("{}, at least (tester too slow for more)", made.run.series),
+            Point { x: made.run.x, y, low: y, high: y },
+        ))
+    };
+    match samples(made, factor) {
+        Some(point) => on_its_line(made, Some(point)),
+        None => bound().into_iter().collect(),
+    }
+}
+
 /// On the line of the run.
 pub(super) fn on_its_line(made: &Made<'_>, point: Option<Point>) -> Vec<Placed> {
     point.map(|point| (made.run.series.clone(), point)).into_iter().collect()
@@ -112,6 +178,25 @@ mod tests {
         assert_eq!((point.y, point.high), (0.0, 10.0));
         assert_eq!(number(&Made { run: &run, result: &json!({"ns": 3.0}) }, "/ns", 2.0).unwrap().y, 6.0);
         assert_eq!(samples(&Made { run: &run, result: &json!({}) }, 1.0), None);
+    }
+
+    #[test]
+    fn a_bound_is_shown_as_one_and_never_on_the_line_of_results() {
+        let run = run();
+        let (exact, bound) =
+            (json!({"result": {"samples": {"median": 2e5}}}), json!({"result": {"samples": null, "at_least": 5e5}}));
+        let of = |result| rate(&Made { run: &run, result });
+        let (exact_rate, bound_rate) = (of(&exact), of(&bound));
+        assert_eq!([exact_rate, bound_rate, None].map(|rate| Rate::shown(rate, "")), ["200 k", "≥ 500 k", "no result"]);
+        assert_eq!(Rate::times(bound_rate, exact_rate), "≥ 2.50");
+        assert_eq!(Rate::times(exact_rate, bound_rate), "≤ 0.40");
+        assert_eq!(Rate::times(exact_rate, exact_rate), "1.00");
+        assert_eq!([Rate::times(bound_rate, bound_rate), Rate::times(None, exact_rate)], ["", ""]);
+        let placed = |result| rates(&Made { run: &run, result }, 1e-6);
+        assert_eq!((placed(&exact)[0].0.as_str(), placed(&exact)[0].1.y), ("natrix", 0.2));
+        assert_eq!(placed(&bound)[0].1.y, 0.5);
+        assert!(placed(&bound)[0].0.starts_with("natrix, at least"));
+        assert!(samples(&Made { run: &run, result: &bound }, 1.0).is_none());
     }
 
     #[test]

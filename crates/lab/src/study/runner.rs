@@ -103,14 +103,14 @@ pub fn perform(
         let progress = Progress { done: number, runs: plan.runs.len(), seconds_left, running: None, failure: None };
         let begun = Instant::now();
         let kept = if again { None } else { kept(&path, &command) };
-        let (output, took_seconds) = match kept {
-            Some(output) => (Ok(output), 0.0),
+        let (Output { value, failure }, took_seconds) = match kept {
+            Some(output) => (output, 0.0),
             None => {
                 let output = start(&program, run, stop, |elapsed| {
                     let seconds_left = seconds_left.saturating_sub(elapsed.min(u64::from(run.seconds)));
                     on_progress(&Progress { seconds_left, running: Some(&command), ..progress });
                 })?;
-                if let Ok(output) = &output {
+                if let Some(value) = &output.value {
                     let whole = json!({
                         "schema": SCHEMA,
                         "command": command,
@@ -118,17 +118,17 @@ pub fn perform(
                         "version": env!("CARGO_PKG_VERSION"),
                         "started_unix": unix_now(),
                         "took_seconds": begun.elapsed().as_secs_f64(),
-                        "output": output,
+                        "output": value,
+                        "failure": output.failure,
                     });
                     fs::write(&path, format!("{whole}\n")).map_err(at(&path))?;
                 }
                 (output, begun.elapsed().as_secs_f64())
             }
         };
-        let failure = output.as_ref().err().cloned();
-        let (ceiling, cores) = output.as_ref().map(|output| (ceiling(output), cores(output))).unwrap_or_default();
-        if let Ok(output) = output {
-            made.push((number, output));
+        let (ceiling, cores) = value.as_ref().map(|value| (ceiling(value), cores(value))).unwrap_or_default();
+        if let Some(value) = value {
+            made.push((number, value));
         }
         on_progress(&Progress { done: number + 1, failure: failure.as_deref(), ..progress });
         runs.push(RunRecord { series: run.series.clone(), command, file, took_seconds, failure, ceiling, cores });
@@ -141,12 +141,31 @@ pub fn perform(
     Ok(record)
 }
 
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq)]
+struct Output {
+    /// What it printed. There may be something besides a failure: what passed before the tester itself ended the search.
+    value: Option<Value>,
+    /// Why there is no result, in one sentence.
+    failure: Option<String>,
+}
+
+impl Output {
+    fn failed(why: impl Into<String>) -> Output {
+        Output { value: None, failure: Some(why.into()) }
+    }
+}
+
 /// A run with the rate that an earlier one found for it.
 fn loaded(plan: &Plan, number: usize, made: &[(usize, Value)]) -> Run {
     let mut run = plan.runs[number].clone();
     if let Some((other, share)) = run.load {
         let found = made.iter().find(|(number, _)| *number == other);
-        let median = found.and_then(|(_, result)| result.pointer("/result/samples/median")?.as_f64());
+        let passed = |result: &Value| {
+            let at = |pointer| result.pointer(pointer)?.as_f64();
+            at("/result/samples/median").or_else(|| at("/result/at_least"))
+        };
+        let median = found.and_then(|(_, result)| passed(result));
         // Without it the run is made at the rate it has by itself.
         run.arguments
             .extend(median.into_iter().flat_map(|median| ["--rate".to_owned(), format!("{:.0}", median * share)]));
@@ -211,20 +230,16 @@ fn record(
 }
 
 /// What an earlier run of the same command printed.
-fn kept(path: &Path, command: &str) -> Option<Value> {
+fn kept(path: &Path, command: &str) -> Option<Output> {
     let mut whole: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
     let output = whole.get_mut("output")?.take();
     let was_interrupted = output.get("interrupted").and_then(Value::as_bool).unwrap_or(false);
-    (whole.get("command")?.as_str()? == command && !was_interrupted).then_some(output)
+    let failure = whole.get("failure").and_then(Value::as_str).map(str::to_owned);
+    (whole.get("command")?.as_str()? == command && !was_interrupted).then_some(Output { value: Some(output), failure })
 }
 
 /// Runs one command to its end: what it printed, or the sentence in which it says why it printed nothing.
-fn start(
-    program: &Path,
-    run: &Run,
-    stop: &AtomicBool,
-    mut on_tick: impl FnMut(u64),
-) -> Result<Result<Value, String>, StudyError> {
+fn start(program: &Path, run: &Run, stop: &AtomicBool, mut on_tick: impl FnMut(u64)) -> Result<Output, StudyError> {
     let mut child = Command::new(program)
         .args(&run.arguments)
         .arg("--json")
@@ -252,21 +267,25 @@ fn start(
     let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
     let (out, errors) = (text(out), text(errors));
     if begun.elapsed().as_secs() > deadline {
-        return Ok(Err(format!("it was ended after {deadline} s; it should take {} s", run.seconds)));
+        return Ok(Output::failed(format!("it was ended after {deadline} s; it should take {} s", run.seconds)));
     }
     let lines: Result<Vec<Value>, _> = out.lines().filter(|line| !line.is_empty()).map(serde_json::from_str).collect();
     // Who was asked to end says what he has, and that it is not all.
     let was_interrupted = |line: &Value| line.get("interrupted").and_then(Value::as_bool).unwrap_or(false);
+    let is_bound = |line: &Value| line.pointer("/result/at_least").is_some_and(Value::is_number);
     if !status.success() && !lines.as_ref().is_ok_and(|lines| lines.iter().any(was_interrupted)) {
         let last = errors.lines().rfind(|line| line.starts_with("error: ")).or(errors.lines().last());
         let last = last.map_or_else(|| format!("it ended with {status} and said nothing"), str::to_owned);
-        return Ok(Err(last.trim_start_matches("error: ").to_owned()));
+        let value = lines.ok().and_then(|lines| lines.into_iter().find(is_bound));
+        return Ok(Output { value, failure: Some(last.trim_start_matches("error: ").to_owned()) });
     }
     Ok(match lines {
-        Ok(mut lines) if lines.len() == 1 => lines.pop().ok_or_else(String::new),
-        Ok(lines) if lines.is_empty() => Err("it printed nothing".to_owned()),
-        Ok(lines) => Ok(Value::Array(lines)),
-        Err(error) => Err(format!("it did not print JSON ({error})")),
+        Ok(lines) if lines.is_empty() => Output::failed("it printed nothing"),
+        Ok(mut lines) => {
+            let value = if lines.len() == 1 { lines.remove(0) } else { Value::Array(lines) };
+            Output { value: Some(value), failure: None }
+        }
+        Err(error) => Output::failed(format!("it did not print JSON ({error})")),
     })
 }
 
@@ -297,8 +316,13 @@ mod tests {
         Run { series: "a".to_owned(), x: 1.0, arguments, seconds: 1, load: None }
     }
 
-    fn started(script: &str) -> Result<Value, String> {
+    fn output(script: &str) -> Output {
         start(Path::new("/bin/sh"), &shell(script), &AtomicBool::new(false), |_| ()).unwrap()
+    }
+
+    fn started(script: &str) -> Result<Value, String> {
+        let Output { value, failure } = output(script);
+        failure.map_or_else(|| Ok(value.unwrap()), Err)
     }
 
     #[test]
@@ -315,12 +339,36 @@ mod tests {
     }
 
     #[test]
+    fn what_passed_before_the_tester_ended_is_kept_beside_the_failure_and_loads_other_runs() {
+        let script =
+            "echo '{\"result\": {\"samples\": null, \"at_least\": 5000}}'; echo 'error: tester: slower' >&2; exit 1";
+        let Output { value, failure } = output(script);
+        let value = value.unwrap();
+        assert_eq!((&value["result"]["at_least"], failure.as_deref()), (&json!(5000), Some("tester: slower")));
+        assert_eq!(output("echo '{\"result\": {}}'; exit 1").value, None, "no other failure has a value");
+        let half = Run { load: Some((0, 0.5)), ..shell("") };
+        let plan = Plan {
+            question: "",
+            paper: super::super::record::Paper { name: String::new(), machine: String::new() },
+            method: String::new(),
+            limits: String::new(),
+            runs: vec![shell(""), half],
+            charts: vec![],
+            tables: vec![],
+        };
+        let rate = |made: &[(usize, Value)]| loaded(&plan, 1, made).arguments[2..].to_vec();
+        assert_eq!(rate(&[(0, value)]), ["--rate", "2500"]);
+        assert_eq!(rate(&[(0, json!({"result": {"samples": {"median": 800}}}))]), ["--rate", "400"]);
+        assert!(rate(&[]).is_empty());
+    }
+
+    #[test]
     fn who_is_to_stop_ends_the_run_under_way_and_keeps_what_it_says() {
         let stop = AtomicBool::new(true);
         let script = "trap 'echo {\\\"interrupted\\\":true}; exit 1' TERM; for i in $(seq 100); do sleep 0.1; done";
         // The signal may come before the trap is set.
         let result = start(Path::new("/bin/sh"), &shell(script), &stop, |_| ()).unwrap();
-        assert!(result == Ok(json!({"interrupted": true})) || result.is_err(), "{result:?}");
+        assert!(result.value == Some(json!({"interrupted": true})) || result.failure.is_some(), "{result:?}");
     }
 
     #[test]
@@ -337,7 +385,10 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("a.json");
         fs::write(&path, r#"{"command": "natrix x --json", "output": {"n": 1}}"#).unwrap();
-        assert_eq!(kept(&path, "natrix x --json"), Some(json!({"n": 1})));
+        let whole = Output { value: Some(json!({"n": 1})), failure: None };
+        assert_eq!(kept(&path, "natrix x --json"), Some(whole.clone()));
+        fs::write(&path, r#"{"command": "natrix x --json", "output": {"n": 1}, "failure": "slow"}"#).unwrap();
+        assert_eq!(kept(&path, "natrix x --json"), Some(Output { failure: Some("slow".to_owned()), ..whole }));
         assert_eq!(kept(&path, "natrix y --json"), None);
         fs::write(&path, r#"{"command": "natrix x --json", "output": {"interrupted": true}}"#).unwrap();
         assert_eq!(kept(&path, "natrix x --json"), None);

@@ -163,9 +163,16 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
     let told = Told::new(name, parameters.repetitions);
     experiment.on_trial = Box::new(move |progress| told.trial(progress));
-    let (unit, result) = measure(command, &mut experiment, &space)?;
+    let measured = measure(command, &mut experiment, &space);
     let (trials, interrupted) = (experiment.trials().to_vec(), experiment.was_interrupted());
+    let at_least = experiment.at_least();
     drop(experiment);
+    // Where the tester ended the search there is no result, and it fails; what did pass is for whoever compares devices.
+    let (failure, (unit, result)) = match (measured, at_least) {
+        (Ok(measured), _) => (None, measured),
+        (Err(failure), Some(at_least)) => (Some(failure), ("", json!({ "samples": null, "at_least": at_least }))),
+        (Err(failure), None) => return Err(failure),
+    };
     if let (Some(ceiling), Some(median)) = (&mut ceiling, result["samples"]["median"].as_f64()) {
         ceiling.share = Some(median / ceiling.frames_per_second);
     }
@@ -190,7 +197,12 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         took_seconds: started.elapsed().as_secs_f64(),
         command: env::args().collect::<Vec<_>>().join(" "),
     };
-    give(&record, options, out)?;
+    if failure.is_none() || options.json || options.output.is_some() {
+        give(&record, options, out)?;
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
     if interrupted {
         let made = record.trials.len();
         return Err(fault(format!(

@@ -4,11 +4,11 @@ use super::Options;
 use super::SHARED_CORES;
 use super::axis;
 use super::paper;
+use crate::study::extract::Rate;
 use crate::study::extract::delay;
 use crate::study::extract::lost;
-use crate::study::extract::on_its_line;
-use crate::study::extract::samples;
-use crate::study::extract::shown;
+use crate::study::extract::rate;
+use crate::study::extract::rates;
 use crate::study::plan::ChartPlan;
 use crate::study::plan::Made;
 use crate::study::plan::Plan;
@@ -31,18 +31,21 @@ enum Asks {
     Cps,
     Capacity,
     HalfLoad,
+    /// Natrix at half of Netfilter's highest rate.
+    SameLoad,
     NinetyPercent,
 }
 
 /// A row of the table: what, and the target.
-const ROWS: [(Asks, &str, &str); 8] = [
+const ROWS: [(Asks, &str, &str); 9] = [
     (Asks::Throughput(1), "throughput, 64 bytes, 1 session", ""),
     (Asks::Throughput(1_000), "throughput, 64 bytes, 1 000 sessions", "2.5 times"),
     (Asks::Throughput(1_000_000), "throughput, 64 bytes, 1 M sessions", ""),
     (Asks::SharedMemory, "throughput, 64 bytes, 1 000 sessions, Natrix over shared memory", "10 times"),
     (Asks::Cps, "new connections a second", "5 times"),
     (Asks::Capacity, "connections held in 32 MiB", ""),
-    (Asks::HalfLoad, "delay at half load, 99.9th percentile, µs", ""),
+    (Asks::HalfLoad, "delay at half of its own highest rate, 99.9th percentile, µs", ""),
+    (Asks::SameLoad, "delay at half of Netfilter's highest rate, 99.9th percentile, µs", ""),
     (Asks::NinetyPercent, "lost at 90 % of the highest rate, %", "0 (Natrix)"),
 ];
 
@@ -51,17 +54,13 @@ fn place(asks: Asks) -> f64 {
     ROWS.iter().position(|row| row.0 == asks).unwrap_or(ROWS.len()) as f64
 }
 
-fn throughput(made: &Made<'_>) -> Option<Point> {
-    samples(made, 1.0)
-}
-
-fn read(asks: Asks, made: &Made<'_>) -> Option<f64> {
-    let point = match asks {
-        Asks::Throughput(_) | Asks::SharedMemory | Asks::Cps | Asks::Capacity => throughput(made),
-        Asks::HalfLoad => delay(made, "worst_case_us"),
-        Asks::NinetyPercent => lost(made),
-    };
-    point.map(|point| point.y)
+fn read(asks: Asks, made: &Made<'_>) -> Option<Rate> {
+    let exact = |point: Option<Point>| point.map(|point| Rate { value: point.y, is_least: false });
+    match asks {
+        Asks::Throughput(_) | Asks::SharedMemory | Asks::Cps | Asks::Capacity => rate(made),
+        Asks::HalfLoad | Asks::SameLoad => exact(delay(made, "worst_case_us")),
+        Asks::NinetyPercent => exact(lost(made)),
+    }
 }
 
 pub(super) fn plan(options: &Options) -> Plan {
@@ -84,6 +83,10 @@ pub(super) fn plan(options: &Options) -> Plan {
             if sessions == 1_000 {
                 push(device, Asks::HalfLoad, "latency", &more, 3, Some((highest, 0.5)));
                 push(device, Asks::NinetyPercent, "latency", &more, 3, Some((highest, 0.9)));
+                let beside = options.devices.iter().filter(|other| device == "netfilter" && *other == "natrix");
+                for other in beside {
+                    push(other, Asks::SameLoad, "latency", &more, 3, Some((highest, 0.5)));
+                }
             }
         }
     }
@@ -110,7 +113,8 @@ pub(super) fn plan(options: &Options) -> Plan {
         paper: paper("RFC 9693; both devices on this machine in one run", "this one"),
         method: format!(
             "Each row is one test of RFC 9693, made on both devices one after the other. Equal memory: {MEMORY_MIB} MiB for the table, {NATRIX_BYTES} bytes a connection \
-             in Natrix, {NETFILTER_BYTES} in Netfilter, tables made for as many as that is."
+             in Natrix, {NETFILTER_BYTES} in Netfilter, tables made for as many as that is. Where the tester ends before the device there is no result; what had passed \
+             until then is given as a bound (≥)."
         ),
         limits: SHARED_CORES.to_owned(),
         runs,
@@ -123,7 +127,9 @@ pub(super) fn plan(options: &Options) -> Plan {
                     Asks::Throughput(sessions) if place(*asks) == made.run.x => Some(f64::from(*sessions)),
                     _ => None,
                 });
-                on_its_line(made, sessions.and_then(|x| Some(Point { x, ..samples(made, 1e-6)? })))
+                let placed =
+                    |x: f64| rates(made, 1e-6).into_iter().map(move |(line, point)| (line, Point { x, ..point }));
+                sessions.into_iter().flat_map(placed).collect()
             }),
         }],
         tables: vec![TablePlan {
@@ -134,22 +140,24 @@ pub(super) fn plan(options: &Options) -> Plan {
                     let of = |device: &str| {
                         let of_device = made.iter().filter(|made| made.run.series == device);
                         // Over shared memory only Natrix can be had; it stands beside Netfilter over virtual Ethernet.
-                        let asks = if *asks == Asks::SharedMemory && device != "natrix" {
-                            Asks::Throughput(1_000)
-                        } else {
-                            *asks
+                        let asks = match asks {
+                            Asks::SharedMemory if device != "natrix" => Asks::Throughput(1_000),
+                            Asks::SameLoad if device != "natrix" => Asks::HalfLoad,
+                            _ => *asks,
                         };
                         of_device.filter(|made| made.run.x == place(asks)).find_map(|made| read(asks, made))
                     };
                     let (natrix, netfilter) = (of("natrix"), of("netfilter"));
-                    let ratio = natrix.zip(netfilter).filter(|(_, netfilter)| *netfilter > 0.0);
-                    let ratio = ratio.map(|(natrix, netfilter)| natrix / netfilter);
-                    let ratio = if *asks == Asks::NinetyPercent { None } else { ratio };
+                    let ratio = match asks {
+                        // What is lost may be nothing; and two delays at two rates have no ratio.
+                        Asks::NinetyPercent | Asks::HalfLoad => String::new(),
+                        _ => Rate::times(natrix, netfilter),
+                    };
                     vec![
                         (*what).to_owned(),
-                        shown(natrix, ""),
-                        shown(netfilter, ""),
-                        ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+                        Rate::shown(natrix, ""),
+                        Rate::shown(netfilter, ""),
+                        ratio,
                         (*target).to_owned(),
                     ]
                 };

@@ -6,8 +6,9 @@ use super::Options;
 use super::SHARED_CORES;
 use super::axis;
 use super::paper;
-use crate::study::extract::on_its_line;
-use crate::study::extract::samples;
+use crate::study::extract::Rate;
+use crate::study::extract::rate;
+use crate::study::extract::rates;
 use crate::study::extract::shown;
 use crate::study::plan::ChartPlan;
 use crate::study::plan::Made;
@@ -61,13 +62,13 @@ pub(super) fn drivers(options: &Options) -> Plan {
                 title: "Throughput by driver",
                 x: axis("frame, bytes", false),
                 y: axis("million frames a second", true),
-                points: Box::new(|made| on_its_line(made, samples(made, 1e-6))),
+                points: Box::new(|made| rates(made, 1e-6)),
             },
             ChartPlan {
                 title: "Throughput by driver, on the line",
                 x: axis("frame, bytes", false),
                 y: axis("Gbit/s, with gaps", true),
-                points: Box::new(|made| on_its_line(made, samples(made, (made.run.x + 20.0) * 8e-9))),
+                points: Box::new(|made| rates(made, (made.run.x + 20.0) * 8e-9)),
             },
         ],
         tables: vec![TablePlan {
@@ -78,10 +79,10 @@ pub(super) fn drivers(options: &Options) -> Plan {
                 sizes.dedup();
                 let row = |size: f64| {
                     let here = made.iter().filter(|made| made.run.x == size);
-                    let best = here.filter_map(|made| Some((samples(made, 1e-6)?.y, made.run.series.as_str())));
-                    let best = best.max_by(|a, b| a.0.total_cmp(&b.0));
+                    let best = here.filter_map(|made| Some((rate(made)?, made.run.series.as_str())));
+                    let best = best.max_by(|a, b| a.0.value.total_cmp(&b.0.value));
                     let paper = if size == 256.0 { "DPDK, line rate: 4.52" } else { "DPDK" };
-                    let here = best.map_or_else(|| "no result".to_owned(), |(mpps, name)| format!("{name}: {mpps:.2}"));
+                    let here = best.map_or_else(|| "no result".to_owned(), |(rate, name)| format!("{name}: {}", rate.in_millions()));
                     vec![size.to_string(), paper.to_owned(), here]
                 };
                 sizes.into_iter().map(row).collect()
@@ -208,8 +209,8 @@ pub(super) fn cost(options: &Options) -> Plan {
             points: Box::new(move |made| {
                 let bars = bars(&prices, made);
                 let place = |name: &str| names.iter().position(|other| other == name).unwrap_or_default() as f64;
-                let placed = |(name, mpps, price): (String, f64, f64)| {
-                    let y = mpps / price * 1e3;
+                let placed = |(name, rate, price): (String, Rate, f64)| {
+                    let y = rate.value * 1e-6 / price * 1e3;
                     ("Mpps for 1 000 USD".to_owned(), Point { x: place(&name), y, low: y, high: y })
                 };
                 bars.into_iter().map(placed).collect()
@@ -220,10 +221,11 @@ pub(super) fn cost(options: &Options) -> Plan {
             columns: &["device", "Mpps", "price, USD", "Mpps for 1 000 USD"],
             rows: Box::new(move |made| {
                 let mut all: Vec<_> = made.iter().flat_map(|made| bars(&of_table, made)).collect();
-                all.sort_by(|a, b| (b.1 / b.2).total_cmp(&(a.1 / a.2)));
+                all.sort_by(|a, b| (b.1.value / b.2).total_cmp(&(a.1.value / a.2)));
                 all.dedup();
-                let row = |(name, mpps, price): (String, f64, f64)| {
-                    vec![name, format!("{mpps:.2}"), price.to_string(), format!("{:.3}", mpps / price * 1e3)]
+                let row = |(name, rate, price): (String, Rate, f64)| {
+                    let for_thousand = rate.value * 1e-6 / price * 1e3;
+                    vec![name, rate.in_millions(), price.to_string(), format!("{}{for_thousand:.3}", rate.sign())]
                 };
                 all.into_iter().map(row).collect()
             }),
@@ -236,11 +238,14 @@ fn measured_name(price: &Price, transport: &str) -> String {
     format!("{} ({transport}), {}", price.maker, price.model)
 }
 
-/// Name, Mpps and price: of what is measured as this run says, of the rest as the list says.
-fn bars(prices: &[Price], made: &Made<'_>) -> Vec<(String, f64, f64)> {
+/// Name, rate and price: of what is measured as this run says, of the rest as the list says.
+fn bars(prices: &[Price], made: &Made<'_>) -> Vec<(String, Rate, f64)> {
     let bar = |price: &Price| match price.mpps {
-        Some(mpps) => Some((format!("{} {}", price.maker, price.model), mpps, price.price_usd)),
-        None => Some((measured_name(price, &made.run.series), samples(made, 1e-6)?.y, price.price_usd)),
+        Some(mpps) => {
+            let rate = Rate { value: mpps * 1e6, is_least: false };
+            Some((format!("{} {}", price.maker, price.model), rate, price.price_usd))
+        }
+        None => Some((measured_name(price, &made.run.series), rate(made)?, price.price_usd)),
     };
     prices.iter().filter_map(bar).collect()
 }

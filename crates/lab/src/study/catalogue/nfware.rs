@@ -3,15 +3,13 @@
 use super::Options;
 use super::SHARED_CORES;
 use super::paper;
-use crate::study::extract::at;
+use crate::study::extract::Rate;
 use crate::study::extract::delay;
-use crate::study::extract::samples;
-use crate::study::extract::shown;
+use crate::study::extract::rate;
 use crate::study::plan::Made;
 use crate::study::plan::Plan;
 use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
-use crate::study::record::Point;
 
 /// What is measured: its name, the paper's figure, the test with its options, the seconds it takes, and how the result is read.
 struct Row {
@@ -21,7 +19,12 @@ struct Row {
     test: &'static str,
     options: &'static [(&'static str, &'static str)],
     seconds: u32,
-    read: fn(&Made<'_>) -> Option<Point>,
+    read: fn(&Made<'_>) -> Option<Rate>,
+}
+
+/// Typical delay, µs.
+fn typical(made: &Made<'_>) -> Option<Rate> {
+    delay(made, "typical_us").map(|point| Rate { value: point.y, is_least: false })
 }
 
 const ROWS: [Row; 7] = [
@@ -32,7 +35,7 @@ const ROWS: [Row; 7] = [
         test: "throughput",
         options: &[("--sessions", "1")],
         seconds: 5,
-        read: |made| samples(made, 1.0),
+        read: rate,
     },
     Row {
         what: "throughput, 64 bytes, 1 000 flows",
@@ -41,7 +44,7 @@ const ROWS: [Row; 7] = [
         test: "throughput",
         options: &[("--sessions", "1000")],
         seconds: 5,
-        read: |made| samples(made, 1.0),
+        read: rate,
     },
     Row {
         what: "new connections, single ports",
@@ -50,7 +53,7 @@ const ROWS: [Row; 7] = [
         test: "cps",
         options: &[("--sessions", "50000"), ("--rate-min", "20000")],
         seconds: 10,
-        read: |made| samples(made, 1.0),
+        read: rate,
     },
     Row {
         what: "new connections, port blocks",
@@ -59,7 +62,7 @@ const ROWS: [Row; 7] = [
         test: "cps",
         options: &[("--sessions", "50000"), ("--rate-min", "20000"), ("--allocation", "blocks")],
         seconds: 10,
-        read: |made| samples(made, 1.0),
+        read: rate,
     },
     Row {
         what: "concurrent connections in a table made for 200 000",
@@ -68,7 +71,7 @@ const ROWS: [Row; 7] = [
         test: "capacity",
         options: &[("--room", "200000"), ("--c0", "50000"), ("--capacity-error", "10000"), ("--rate-min", "20000")],
         seconds: 15,
-        read: |made| samples(made, 1.0),
+        read: rate,
     },
     Row {
         what: "delay of a connection's first packet, typical",
@@ -77,7 +80,7 @@ const ROWS: [Row; 7] = [
         test: "latency",
         options: &[("--first-packet", ""), ("--rate", "20000"), ("--sessions", "20000")],
         seconds: 3,
-        read: |made| delay(made, "typical_us"),
+        read: typical,
     },
     Row {
         what: "delay of its next packets, typical",
@@ -86,7 +89,7 @@ const ROWS: [Row; 7] = [
         test: "latency",
         options: &[("--rate", "20000"), ("--sessions", "1000")],
         seconds: 3,
-        read: |made| delay(made, "typical_us"),
+        read: typical,
     },
 ];
 
@@ -127,13 +130,9 @@ pub(super) fn plan(options: &Options) -> Plan {
             rows: Box::new(|made| {
                 let row = |(position, row): (usize, &Row)| {
                     let here = |device: &str| {
-                        let is_there =
-                            made.iter().any(|made| made.run.series == device && made.run.x == position as f64);
-                        if is_there {
-                            shown(at(made, device, position as f64, row.read), row.unit)
-                        } else {
-                            String::new()
-                        }
+                        let mut of_row =
+                            made.iter().filter(|made| made.run.series == device && made.run.x == position as f64);
+                        of_row.next().map_or_else(String::new, |made| Rate::shown((row.read)(made), row.unit))
                     };
                     vec![
                         row.what.to_owned(),

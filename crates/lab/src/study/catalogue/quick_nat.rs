@@ -4,10 +4,11 @@ use super::Options;
 use super::SHARED_CORES;
 use super::axis;
 use super::paper;
-use crate::study::extract::at;
+use crate::study::extract::Rate;
 use crate::study::extract::number;
 use crate::study::extract::on_its_line;
-use crate::study::extract::samples;
+use crate::study::extract::rate;
+use crate::study::extract::rates;
 use crate::study::extract::shown;
 use crate::study::plan::ChartPlan;
 use crate::study::plan::Made;
@@ -36,8 +37,9 @@ fn throughput(options: &Options, device: &str, more: &[(&str, String)]) -> Vec<S
     options.lab("throughput", device, &all)
 }
 
-fn mpps(made: &Made<'_>) -> Option<Point> {
-    samples(made, 1e-6)
+/// The rate of this device with this x.
+fn rate_at(made: &[Made<'_>], series: &str, x: f64) -> Option<Rate> {
+    made.iter().find(|made| made.run.series == series && made.run.x == x).and_then(rate)
 }
 
 pub(super) fn sizes(options: &Options) -> Plan {
@@ -56,7 +58,7 @@ pub(super) fn sizes(options: &Options) -> Plan {
                 title: "Throughput",
                 x: axis("frame, bytes", false),
                 y: axis("million frames a second", false),
-                points: Box::new(|made| on_its_line(made, mpps(made))),
+                points: Box::new(|made| rates(made, 1e-6)),
             },
             ChartPlan {
                 title: "Throughput on the line",
@@ -64,7 +66,7 @@ pub(super) fn sizes(options: &Options) -> Plan {
                 y: axis("Gbit/s, with gaps", false),
                 points: Box::new(|made| {
                     // 20 bytes of preamble and gap a frame.
-                    on_its_line(made, samples(made, (made.run.x + 20.0) * 8e-9))
+                    rates(made, (made.run.x + 20.0) * 8e-9)
                 }),
             },
         ],
@@ -75,11 +77,9 @@ pub(super) fn sizes(options: &Options) -> Plan {
                 let mut sizes: Vec<f64> = made.iter().map(|made| made.run.x).collect();
                 sizes.dedup();
                 let row = |size: f64| {
-                    let natrix = at(made, "natrix", size, mpps);
-                    let ratio =
-                        natrix.zip(at(made, "netfilter", size, mpps)).map(|(natrix, netfilter)| natrix / netfilter);
+                    let ratio = Rate::times(rate_at(made, "natrix", size), rate_at(made, "netfilter", size));
                     let paper = if size == 64.0 { "8.6 (with 6 cores)" } else { "" };
-                    vec![size.to_string(), paper.to_owned(), shown(ratio, "times")]
+                    vec![size.to_string(), paper.to_owned(), ratio]
                 };
                 sizes.into_iter().map(row).collect()
             }),
@@ -124,7 +124,7 @@ pub(super) fn cores(options: &Options) -> Plan {
                     let line = |point: Point| (made.run.series.clone(), point);
                     alone.into_iter().chain(together).map(line).collect()
                 } else {
-                    on_its_line(made, mpps(made))
+                    rates(made, 1e-6)
                 }
             }),
         }],
@@ -136,20 +136,16 @@ pub(super) fn cores(options: &Options) -> Plan {
                 let ratio = engine.and_then(|made| number(made, "/ratio", 1.0)).map(|point| point.y);
                 let best = |device: &str| {
                     let of_device = made.iter().filter(|made| made.run.series == device);
-                    of_device.filter_map(mpps).map(|point| point.y).reduce(f64::max)
+                    of_device.filter_map(rate).reduce(|a, b| if b.value > a.value { b } else { a })
                 };
-                let times = best("natrix").zip(best("netfilter")).map(|(natrix, netfilter)| natrix / netfilter);
+                let times = Rate::times(best("natrix"), best("netfilter"));
                 vec![
                     vec![
                         "two workers beside one, packets in memory".to_owned(),
                         "linear".to_owned(),
                         shown(ratio, "times"),
                     ],
-                    vec![
-                        "times Netfilter, with all cores there are".to_owned(),
-                        "8.6".to_owned(),
-                        shown(times, "times"),
-                    ],
+                    vec!["times Netfilter, with all cores there are".to_owned(), "8.6".to_owned(), times],
                 ]
             }),
         }],
