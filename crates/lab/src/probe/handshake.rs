@@ -12,6 +12,7 @@ use super::prober::Connection;
 use super::prober::ProbeError;
 use super::prober::Prober;
 use super::seen::Protocol;
+use super::seen::Seen;
 use super::world::Side;
 
 /// How long an answer to an unsolicited SYN is waited for.
@@ -28,7 +29,12 @@ const LOOK: Duration = Duration::from_millis(50);
 /// # Errors
 /// When packets can not be sent.
 pub fn find(prober: &mut Prober<'_>) -> Result<Vec<Finding>, ProbeError> {
-    Ok(vec![unsolicited_syn(prober)?, simultaneous_open(prober)?, stray_segment(prober)?])
+    Ok(vec![
+        unsolicited_syn(prober)?,
+        matching_syn(prober)?,
+        simultaneous_open(prober)?,
+        stray_segment(prober)?,
+    ])
 }
 
 /// A SYN to a port of an external address that nobody has.
@@ -44,18 +50,7 @@ fn unsolicited_syn(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
     let syn = prober.syn(stranger, external);
     let begun = prober.now();
     prober.send(Side::Outside, &syn)?;
-    let mut answer = None;
-    let mut arrived = false;
-    while answer.is_none() && prober.now() < begun + WATCH {
-        let until = prober.now() + LOOK;
-        let Some((side, at, seen)) = prober.next(until)? else { continue };
-        arrived |= side == Side::Inside && seen.flags == Flags::SYN;
-        let is_about_it = seen.quoted() == Some((stranger, external))
-            || (seen.flags.contains(Flags::RST) && seen.destination == stranger);
-        if side == Side::Outside && is_about_it {
-            answer = Some((at - begun, seen));
-        }
-    }
+    let (arrived, answer) = watch(prober, stranger, external, begun, begun + WATCH)?;
     let mut evidence = vec![format!("SYN {stranger} -> {external}, where TCP has no mapping")];
     let (value, verdict) = match &answer {
         _ if arrived => ("it reaches a host".to_owned(), Verdict::NotMet),
@@ -69,7 +64,7 @@ fn unsolicited_syn(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
                     |(icmp_type, code)| format!("ICMP {icmp_type}/{code}"),
                 )
             ));
-            let what = seen.icmp.map_or("RST".to_owned(), |(icmp_type, code)| format!("ICMP {icmp_type}/{code}"));
+            let what = words(seen);
             if *after >= SILENCE {
                 (format!("silence for 6 s, then {what}"), Verdict::of(seen.icmp == Some((3, 3))))
             } else if *after < AT_ONCE {
@@ -84,6 +79,79 @@ fn unsolicited_syn(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
         "silence for 6 s, then at most ICMP 3/3",
         verdict,
     ))
+}
+
+/// Waits for an answer to a stranger's SYN, which was sent at `begun`: whether the SYN reached a host meanwhile, and the answer with the time it took.
+fn watch(
+    prober: &mut Prober<'_>,
+    stranger: SocketAddrV4,
+    external: SocketAddrV4,
+    begun: Duration,
+    end: Duration,
+) -> Result<(bool, Option<(Duration, Seen)>), ProbeError> {
+    let mut arrived = false;
+    while prober.now() < end {
+        let until = end.min(prober.now() + LOOK);
+        let Some((side, at, seen)) = prober.next(until)? else { continue };
+        arrived |= side == Side::Inside && seen.flags == Flags::SYN && seen.source == stranger;
+        let is_about_it = seen.quoted() == Some((stranger, external))
+            || (seen.flags.contains(Flags::RST) && seen.destination == stranger);
+        if side == Side::Outside && is_about_it {
+            return Ok((arrived, Some((at - begun, seen))));
+        }
+    }
+    Ok((arrived, None))
+}
+
+/// `ICMP 3/3`, `RST`.
+fn words(answer: &Seen) -> String {
+    answer.icmp.map_or("RST".to_owned(), |(icmp_type, code)| format!("ICMP {icmp_type}/{code}"))
+}
+
+/// A stranger's SYN that the filter keeps out, and the host's own SYN to that stranger before six seconds are over: the first is to be forgotten.
+fn matching_syn(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
+    let name = "tcp.matching_syn";
+    let requirement = |value: String, verdict| {
+        Finding::new(name, value).judged(
+            "RFC 5382 REQ-4",
+            "an unsolicited SYN is dropped silently once the host opens the same connection",
+            verdict,
+        )
+    };
+    let internal = prober.fresh();
+    let server = prober.remote(0, 1000);
+    let Some(connection) = prober.connect(internal, server)? else {
+        return Ok(Finding::new(name, "nothing gets out"));
+    };
+    let (external, stranger) = (connection.external, prober.remote(3, 2_346));
+    let mut evidence = vec![format!("{internal} is connected to {server} as {external}; SYN {stranger} -> {external}")];
+    let syn = prober.syn(stranger, external);
+    let begun = prober.now();
+    prober.send(Side::Outside, &syn)?;
+    let (arrived, answer) = watch(prober, stranger, external, begun, begun + AT_ONCE)?;
+    if arrived {
+        let value = "not to be seen: the filter lets the stranger's SYN in".to_owned();
+        return Ok(requirement(value, Verdict::NotApplicable).seen_all(evidence));
+    }
+    if let Some((_, seen)) = answer {
+        return Ok(requirement(format!("{} at once", words(&seen)), Verdict::NotMet).seen_all(evidence));
+    }
+    let own = prober.syn(internal, stranger);
+    let outcome = prober.pass(Side::Inside, &own)?;
+    evidence.push(format!("SYN {internal} -> {stranger}: {}", outcome.words(Side::Inside)));
+    if outcome.passed.is_none_or(|seen| seen.source != external) {
+        let value = "not to be seen: the host's SYN leaves from another endpoint".to_owned();
+        return Ok(requirement(value, Verdict::NotApplicable).seen_all(evidence));
+    }
+    let (_, answer) = watch(prober, stranger, external, begun, begun + WATCH)?;
+    let (value, verdict) = match answer {
+        None => ("dropped silently".to_owned(), Verdict::Met),
+        Some((after, seen)) => {
+            evidence.push(format!("answered after {:.2} s", after.as_secs_f64()));
+            (format!("{} all the same", words(&seen)), Verdict::NotMet)
+        }
+    };
+    Ok(requirement(value, verdict).seen_all(evidence))
 }
 
 /// Both ends send a SYN before they have seen the other's (RFC 9293 §3.5).

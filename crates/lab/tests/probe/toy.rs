@@ -74,6 +74,8 @@ pub(crate) struct Ways {
     pub(crate) errors_end_flows: bool,
     pub(crate) checks_errors: bool,
     pub(crate) unsolicited_syn: UnsolicitedSyn,
+    /// A SYN that is held is forgotten when the host opens the same connection.
+    pub(crate) forgets_held_syns: bool,
     pub(crate) takes_syn_of_server: bool,
     pub(crate) resets_stray_segments: bool,
     pub(crate) idle: Duration,
@@ -103,6 +105,7 @@ impl Default for Ways {
             errors_end_flows: false,
             checks_errors: true,
             unsolicited_syn: UnsolicitedSyn::ErrorAfterSixSeconds,
+            forgets_held_syns: true,
             takes_syn_of_server: true,
             resets_stray_segments: false,
             idle: Duration::from_secs(20),
@@ -134,7 +137,8 @@ pub(crate) struct Toy {
     mappings: Vec<Mapping>,
     next_port: u16,
     random: u32,
-    held_syns: Vec<(Duration, Vec<u8>)>,
+    /// When it is answered, from whom it is and to which external endpoint, and the answer.
+    held_syns: Vec<(Duration, [SocketAddrV4; 2], Vec<u8>)>,
     pieces: Vec<Vec<u8>>,
     arrived: VecDeque<Arrival>,
 }
@@ -296,6 +300,9 @@ impl Toy {
             mapping.known.push(seen.destination);
         }
         let external = mapping.external;
+        if self.ways.forgets_held_syns && seen.flags == Flags::SYN {
+            self.held_syns.retain(|(_, ends, _)| *ends != [seen.destination, external]);
+        }
         if seen.destination.ip().octets()[..3] == FIRST_EXTERNAL.octets()[..3] {
             let source = match self.ways.hairpinning {
                 Hairpinning::Never => return,
@@ -351,7 +358,9 @@ impl Toy {
                 self.emit(Side::Outside, reset);
             }
             UnsolicitedSyn::ErrorAtOnce => self.emit(Side::Outside, error),
-            UnsolicitedSyn::ErrorAfterSixSeconds => self.held_syns.push((self.now + SIX_SECONDS, error)),
+            UnsolicitedSyn::ErrorAfterSixSeconds => {
+                self.held_syns.push((self.now + SIX_SECONDS, [seen.source, seen.destination], error));
+            }
         }
     }
 
@@ -474,8 +483,8 @@ impl World for Toy {
     fn next(&mut self, until: Duration) -> Result<Option<Arrival>, WorldError> {
         if self.arrived.is_empty() {
             match self.held_syns.first() {
-                Some((due, _)) if *due <= until => {
-                    let (due, error) = self.held_syns.remove(0);
+                Some((due, ..)) if *due <= until => {
+                    let (due, _, error) = self.held_syns.remove(0);
                     self.now = self.now.max(due);
                     self.emit(Side::Outside, error);
                 }

@@ -194,6 +194,33 @@ fn unsolicited_syns_are_answered_too_early_or_never() {
 }
 
 #[test]
+fn a_held_syn_is_forgotten_or_not_when_the_host_opens_the_same_connection() {
+    let filtered = |change: fn(&mut Ways)| {
+        with(Part::Tcp, |ways| {
+            ways.filtering = Dependence::Address;
+            change(ways);
+        })
+    };
+    let cases: [(fn(&mut Ways), &str, Verdict); 4] = [
+        (|_| (), "dropped silently", Verdict::Met),
+        (|ways| ways.forgets_held_syns = false, "ICMP 3/3 all the same", Verdict::NotMet),
+        (|ways| ways.unsolicited_syn = UnsolicitedSyn::ResetAtOnce, "RST at once", Verdict::NotMet),
+        (
+            |ways| ways.mapping = Dependence::AddressAndPort,
+            "not to be seen: the host's SYN leaves from another endpoint",
+            Verdict::NotApplicable,
+        ),
+    ];
+    for (change, value, verdict) in cases {
+        let report = filtered(change);
+        expect(&report, "tcp.matching_syn", value);
+        expect_verdict(&report, "tcp.matching_syn", "RFC 5382 REQ-4", verdict);
+    }
+    let open = with(Part::Tcp, |_| ());
+    expect(&open, "tcp.matching_syn", "not to be seen: the filter lets the stranger's SYN in");
+}
+
+#[test]
 fn each_direction_of_refresh_is_seen_by_itself() {
     let directions = [
         (true, true, false, "outbound packets, inbound packets"),

@@ -6,7 +6,6 @@ use super::axis;
 use super::paper;
 use crate::study::extract::Rate;
 use crate::study::extract::number;
-use crate::study::extract::on_its_line;
 use crate::study::extract::rate;
 use crate::study::extract::rates;
 use crate::study::extract::shown;
