@@ -29,12 +29,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// # Errors
 /// When packets can not be sent.
 pub fn find(prober: &mut Prober<'_>) -> Result<Vec<Finding>, ProbeError> {
-    Ok(vec![
-        unsolicited_syn(prober)?,
-        matching_syn(prober)?,
-        simultaneous_open(prober)?,
-        stray_segment(prober)?,
-    ])
+    Ok(vec![unsolicited_syn(prober)?, matching_syn(prober)?, simultaneous_open(prober)?, stray_segment(prober)?])
 }
 
 /// A SYN to a port of an external address that nobody has.

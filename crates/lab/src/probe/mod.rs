@@ -40,6 +40,7 @@ pub use prober::ProbeError;
 pub use prober::Site;
 pub use world::Side;
 pub use world::World;
+pub use world::WorldError;
 
 use flow_state::FlowState;
 use prober::Prober;
@@ -87,6 +88,26 @@ impl Part {
         Part::Timers,
         Part::Exhaustion,
     ];
+
+    /// How long it takes about in real time.
+    fn seconds(self, options: &ProbeOptions) -> f64 {
+        let patience = options.patience.as_secs_f64();
+        match self {
+            Part::Mapping | Part::Filtering => 6.0 * patience,
+            Part::Hairpinning | Part::Fragments | Part::Ttl => 4.0 * patience,
+            Part::Ports => 10.0 * patience,
+            Part::Icmp => 12.0 * patience,
+            // It waits two times for what is to come after six seconds.
+            Part::Tcp => 15.0 + 2.0 * patience,
+            // One pass up to the limit, a second one for times near it, then what refreshes.
+            Part::Timers => 2.5 * options.timers.max.as_secs_f64() + 10.0,
+            Part::Exhaustion => exhaustion_seconds(options),
+        }
+    }
+}
+
+fn exhaustion_seconds(options: &ProbeOptions) -> f64 {
+    f64::from(options.exhaust_max) / 1_000.0 + 10.0
 }
 
 /// What is looked for, and how patiently.
@@ -111,6 +132,8 @@ pub struct ProbeReport {
     pub findings: Vec<Finding>,
     /// The times behind the findings about timers.
     pub timers: Vec<Timer>,
+    /// Whether it was ended by a signal before all was looked at: what is here was found until then.
+    pub interrupted: bool,
 }
 
 impl ProbeReport {
@@ -123,6 +146,13 @@ impl ProbeReport {
 /// How far the probe is.
 #[derive(Clone, Copy, Debug)]
 pub enum Told<'a> {
+    /// A part begins.
+    Part {
+        /// Which.
+        part: Part,
+        /// Seconds that it and those after it will take about.
+        seconds_left: f64,
+    },
     /// Something was found.
     Found(&'a Finding),
     /// This takes a while.
@@ -142,7 +172,7 @@ const TRIES: u32 = 10;
 /// Probes the NAT of this world. `told` is called with each finding, as soon as it is there, and before longer waits.
 ///
 /// # Errors
-/// When nothing gets through, or the tester fails.
+/// When nothing gets through, or the tester fails. Not when it is interrupted after that: the report says so and has what was found.
 pub fn probe(
     world: &mut dyn World,
     site: Site,
@@ -152,10 +182,23 @@ pub fn probe(
     let mut prober = Prober::new(world, site, options.patience, options.seed);
     make_sure_something_passes(&mut prober)?;
     let mut report = ProbeReport::default();
-    for part in Part::ALL.into_iter().filter(|part| options.parts.contains(part)) {
-        for finding in find(&mut prober, part, options, &mut report.timers, told)? {
+    let parts: Vec<Part> = Part::ALL.into_iter().filter(|part| options.parts.contains(part)).collect();
+    for (position, part) in parts.iter().copied().enumerate() {
+        told(Told::Part { part, seconds_left: parts[position..].iter().map(|part| part.seconds(options)).sum() });
+        let found = match find(&mut prober, part, options, &mut report.timers, told) {
+            Err(ProbeError::World(WorldError::Interrupted)) => {
+                report.interrupted = true;
+                // Times are known better and better while they are looked for.
+                if part == Part::Timers { timers::findings(&report.timers) } else { Vec::new() }
+            }
+            found => found?,
+        };
+        for finding in found {
             told(Told::Found(&finding));
             report.findings.push(finding);
+        }
+        if report.interrupted {
+            break;
         }
     }
     Ok(report)
@@ -191,13 +234,13 @@ fn find(
             told(Told::Waiting {
                 what: "exhaustion",
                 flows: options.exhaust_max as usize,
-                at_most: Duration::from_secs(u64::from(options.exhaust_max) / 1_000 + 10),
+                at_most: Duration::from_secs_f64(exhaustion_seconds(options)),
             });
             findings = exhaustion::find(prober, options.exhaust_max, timers)?;
         }
         Part::Timers => {
-            *timers = timers::measure(prober, &FlowState::ALL, &options.timers, told)?;
-            findings.extend(timers::findings(timers, &options.timers));
+            timers::measure(prober, &FlowState::ALL, &options.timers, timers, told)?;
+            findings = timers::findings(timers);
         }
     }
     Ok(findings)

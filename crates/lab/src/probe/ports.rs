@@ -1,7 +1,10 @@
 //! The world over two ports of the tester, in real time. The tester is a router on both links, as in the other tests of the lab.
 
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use packet_io::Buffer;
@@ -32,12 +35,18 @@ pub struct PortsWorld<I: Io> {
     stations: [Stations; 2],
     begun: Instant,
     arrived: VecDeque<Arrival>,
+    stop: Arc<AtomicBool>,
 }
 
 impl<I: Io> PortsWorld<I> {
     /// On two ports, inside first, with the Ethernet addresses at both ends of each link: [`Tester::meet`](crate::tester::Tester::meet) finds them.
     pub fn new(io: I, ends: [End; 2], stations: [Stations; 2]) -> PortsWorld<I> {
-        PortsWorld { io, ends, stations, begun: Instant::now(), arrived: VecDeque::new() }
+        PortsWorld { io, ends, stations, begun: Instant::now(), arrived: VecDeque::new(), stop: Arc::default() }
+    }
+
+    /// It is interrupted once this is set.
+    pub fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
     fn transmit(&mut self, at: usize, frame: &[u8]) -> Result<(), WorldError> {
@@ -108,6 +117,9 @@ impl<I: Io> World for PortsWorld<I> {
         loop {
             if let Some(arrival) = self.arrived.pop_front() {
                 return Ok(Some(arrival));
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(WorldError::Interrupted);
             }
             self.receive()?;
             if self.arrived.is_empty() {

@@ -126,10 +126,11 @@ impl Timer {
     }
 
     /// In words: `4.0 s`, `> 300 s`, `gone at once`.
-    pub fn words(&self, limits: &TimerLimits) -> String {
+    pub fn words(&self) -> String {
         match (self.alive_seconds, self.gone_seconds) {
+            (None, None) => "not asked".to_owned(),
             (None, _) => "gone at once".to_owned(),
-            (Some(_), None) => format!("> {} s", limits.max.as_secs_f64()),
+            (Some(alive), None) => format!("> {:.0} s", alive.floor()),
             (Some(alive), Some(gone)) => {
                 let resolution = gone - alive;
                 let places = usize::from(resolution < 0.95);
@@ -144,6 +145,7 @@ impl Timer {
             (Some(alive), _) if alive >= seconds => Verdict::Met,
             (Some(_), None) => Verdict::Undecided,
             (Some(_), Some(gone)) => Verdict::of(gone >= seconds),
+            (None, None) => Verdict::Undecided,
             (None, _) => Verdict::NotMet,
         }
     }
@@ -166,8 +168,10 @@ struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     plan: Plan,
-    /// When it was asked indeed.
+    /// When it was asked indeed, counted from its last packet.
     asked: Duration,
+    /// The same by the clock of the world.
+    asked_at: Duration,
     there: bool,
 }
 
@@ -178,14 +182,23 @@ enum Step {
     Ask,
 }
 
-/// Carries out all plans at the same time.
-fn run(prober: &mut Prober<'_>, mut plans: Vec<Plan>) -> Result<Vec<Answer>, ProbeError> {
+/// Carries out all plans at the same time. When it is interrupted, `answers` has those of the flows that were asked until then.
+fn run(prober: &mut Prober<'_>, plans: Vec<Plan>, answers: &mut Vec<Answer>) -> Result<(), ProbeError> {
+    let done = carry_out(prober, plans, answers);
+    if done.is_err() {
+        // The answer of those asked last may have been on its way.
+        let last = answers.iter().map(|answer| answer.asked_at).max().unwrap_or_default();
+        answers.retain(|answer| answer.there || answer.asked_at + prober.patience() < last);
+    }
+    done
+}
+
+fn carry_out(prober: &mut Prober<'_>, mut plans: Vec<Plan>, answers: &mut Vec<Answer>) -> Result<(), ProbeError> {
     // Those that wait longest first: while the others are opened nobody is late.
     plans.sort_by_key(|plan| Reverse(plan.ask + plan.state.preparation()));
     let mut flows: Vec<(Flow, Plan, Duration)> = Vec::new();
     let mut due = BinaryHeap::new();
     let mut by_endpoint = HashMap::new();
-    let mut answers: Vec<Answer> = Vec::new();
     let mut asked = HashMap::new();
     for plan in plans {
         let Some(flow) = Flow::open(prober, plan.state)? else { continue };
@@ -201,7 +214,7 @@ fn run(prober: &mut Prober<'_>, mut plans: Vec<Plan>) -> Result<Vec<Answer>, Pro
         by_endpoint.insert((protocol_of(plan.state), flow.connection.internal), index);
         flows.push((flow, plan, begun + plan.state.preparation()));
     }
-    let note = |asked: &mut HashMap<usize, (Seen, usize)>, answers: &mut Vec<Answer>, side: Side, seen: &Seen| {
+    let note = |asked: &mut HashMap<usize, (Seen, usize)>, answers: &mut [Answer], side: Side, seen: &Seen| {
         let Some(protocol) = seen.protocol.filter(|_| side == Side::Inside) else { return };
         let Some(index) = by_endpoint.get(&(protocol, seen.destination)) else { return };
         if let Some((question, answer)) = asked.get(index)
@@ -212,7 +225,7 @@ fn run(prober: &mut Prober<'_>, mut plans: Vec<Plan>) -> Result<Vec<Answer>, Pro
     };
     while let Some(Reverse((when, step, index))) = due.pop() {
         while let Some((side, _, seen)) = prober.next(when)? {
-            note(&mut asked, &mut answers, side, &seen);
+            note(&mut asked, answers, side, &seen);
         }
         let (flow, plan, begun) = &mut flows[index];
         match step {
@@ -230,16 +243,17 @@ fn run(prober: &mut Prober<'_>, mut plans: Vec<Plan>) -> Result<Vec<Answer>, Pro
                 let question = flow.question(prober);
                 let Some(seen) = Seen::read(&question) else { continue };
                 asked.insert(index, (seen, answers.len()));
-                answers.push(Answer { plan: *plan, asked: prober.now() - *begun, there: false });
+                let asked_at = prober.now();
+                answers.push(Answer { plan: *plan, asked: asked_at - *begun, asked_at, there: false });
                 prober.send(Side::Outside, &question)?;
             }
         }
     }
     let until = prober.now() + prober.patience();
     while let Some((side, _, seen)) = prober.next(until)? {
-        note(&mut asked, &mut answers, side, &seen);
+        note(&mut asked, answers, side, &seen);
     }
-    Ok(answers)
+    Ok(())
 }
 
 fn protocol_of(state: FlowState) -> Protocol {
@@ -279,16 +293,17 @@ fn refreshing(prober: &mut Prober<'_>, flow: &Flow, refresher: Refresher) -> Vec
     }
 }
 
-/// Finds the times of these states, and what refreshes them.
+/// Finds the times of these states, and what refreshes them. `timers` has what is known after each pass, also when it is interrupted.
 ///
 /// # Errors
-/// When packets can not be sent.
+/// When packets can not be sent, or it is interrupted.
 pub fn measure(
     prober: &mut Prober<'_>,
     states: &[FlowState],
     limits: &TimerLimits,
+    timers: &mut Vec<Timer>,
     told: &mut dyn FnMut(Told<'_>),
-) -> Result<Vec<Timer>, ProbeError> {
+) -> Result<(), ProbeError> {
     let mut found: BTreeMap<FlowState, Vec<Answer>> = states.iter().map(|state| (*state, Vec::new())).collect();
     for pass in 0..PASSES_MAX {
         let mut plans = Vec::new();
@@ -311,13 +326,15 @@ pub fn measure(
         }
         let longest = plans.iter().map(|plan| plan.ask + plan.state.preparation()).max().unwrap_or_default();
         told(Told::Waiting { what: "timers", flows: plans.len(), at_most: longest });
-        for answer in run(prober, plans)? {
+        let mut answers = Vec::new();
+        let done = run(prober, plans, &mut answers);
+        for answer in answers {
             found.entry(answer.plan.state).or_default().push(answer);
         }
+        *timers = found.iter().map(|(state, answers)| timer_of(*state, answers)).collect();
+        done?;
     }
-    let mut timers: Vec<Timer> = found.iter().map(|(state, answers)| timer_of(*state, answers)).collect();
-    find_refreshers(prober, &mut timers, told)?;
-    Ok(timers)
+    find_refreshers(prober, timers, told)
 }
 
 fn resolution(limits: &TimerLimits, time: Duration) -> Duration {
@@ -379,22 +396,24 @@ fn find_refreshers(
     }
     let longest = plans.iter().map(|plan| plan.ask + plan.state.preparation()).max().unwrap_or_default();
     told(Told::Waiting { what: "what refreshes", flows: plans.len(), at_most: longest });
-    for answer in run(prober, plans)? {
+    let mut answers = Vec::new();
+    let done = run(prober, plans, &mut answers);
+    for answer in answers {
         let Some((_, refresher)) = answer.plan.refresh else { continue };
         let timer = timers.iter_mut().find(|timer| timer.state == answer.plan.state);
         if let Some(timer) = timer {
             timer.refreshed_by.insert(refresher, answer.there);
         }
     }
-    Ok(())
+    done
 }
 
 /// A finding for each timer, and one for what refreshes each state.
-pub fn findings(timers: &[Timer], limits: &TimerLimits) -> Vec<Finding> {
+pub fn findings(timers: &[Timer]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for timer in timers {
         let state = timer.state;
-        let mut finding = Finding::new(format!("timer.{}", state.name()), timer.words(limits));
+        let mut finding = Finding::new(format!("timer.{}", state.name()), timer.words());
         let seconds = |value: Option<f64>| value.map_or("never".to_owned(), |value| format!("{value:.2} s"));
         finding = finding.seen(format!(
             "{}: there after {}, gone after {}; {} flows, each asked once by its server",

@@ -45,6 +45,9 @@ pub enum WorldError {
         /// Its length.
         bytes: usize,
     },
+    /// A signal ended it.
+    #[error("lab: interrupted before anything was found; start it again")]
+    Interrupted,
 }
 
 /// Both sides of a NAT, with a clock that is real or not.

@@ -78,7 +78,8 @@ fn single_ports_are_random_and_paired() {
 #[test]
 fn a_syn_the_filter_keeps_out_is_forgotten_when_the_host_opens_the_same_connection() {
     for filtering in [Filtering::AddressDependent, Filtering::AddressAndPortDependent] {
-        let report = probed_parts(settings().filtering_of(nat::Protocol::Tcp, filtering), Simulated::site(), &[Part::Tcp]);
+        let report =
+            probed_parts(settings().filtering_of(nat::Protocol::Tcp, filtering), Simulated::site(), &[Part::Tcp]);
         expect(&report, "tcp.matching_syn", "dropped silently");
     }
 }

@@ -2,11 +2,17 @@
 
 use core::time::Duration;
 
+use lab::probe;
 use lab::probe::Part;
+use lab::probe::ProbeOptions;
 use lab::probe::ProbeReport;
+use lab::probe::Side;
 use lab::probe::Verdict;
+use lab::probe::World;
+use lab::probe::WorldError;
 use lab::probe::flow_state::FlowState;
 use lab::probe::mapping::Dependence;
+use lab::probe::world::Arrival;
 
 use super::expect;
 use super::expect_time;
@@ -21,7 +27,7 @@ use super::toy::UnsolicitedSyn;
 use super::toy::Ways;
 
 fn probed_parts(ways: Ways, parts: &[Part]) -> ProbeReport {
-    let options = lab::probe::ProbeOptions { parts: parts.to_vec(), ..options(60) };
+    let options = ProbeOptions { parts: parts.to_vec(), ..options(60) };
     probed(&mut Toy::new(ways), Toy::site(), &options)
 }
 
@@ -201,7 +207,8 @@ fn a_held_syn_is_forgotten_or_not_when_the_host_opens_the_same_connection() {
             change(ways);
         })
     };
-    let cases: [(fn(&mut Ways), &str, Verdict); 4] = [
+    type Case = (fn(&mut Ways), &'static str, Verdict);
+    let cases: [Case; 4] = [
         (|_| (), "dropped silently", Verdict::Met),
         (|ways| ways.forgets_held_syns = false, "ICMP 3/3 all the same", Verdict::NotMet),
         (|ways| ways.unsolicited_syn = UnsolicitedSyn::ResetAtOnce, "RST at once", Verdict::NotMet),
@@ -276,10 +283,57 @@ fn past_the_last_port_is_refusal_with_or_without_a_word_or_eviction() {
 #[test]
 fn a_device_through_which_nothing_passes_is_no_result() {
     let ways = Ways { capacity: 0, full: Full::RefuseSilently, ..Ways::default() };
-    let told = lab::probe::probe(&mut Toy::new(ways), Toy::site(), &options(10), &mut |_| {});
+    let told = probe::probe(&mut Toy::new(ways), Toy::site(), &options(10), &mut |_| {});
     let error = told.expect_err("nothing passes").to_string();
     assert_eq!(
         error,
         "device: no datagram gets out and is answered (10 sent, 0 came out); see that it runs, translates 10.0.1.0 and routes 198.51.100.1"
     );
+}
+
+/// A world that a signal ends.
+struct Ended {
+    toy: Toy,
+    at: Duration,
+}
+
+impl World for Ended {
+    fn now(&self) -> Duration {
+        self.toy.now()
+    }
+
+    fn send(&mut self, side: Side, packet: &[u8]) -> Result<(), WorldError> {
+        self.toy.send(side, packet)
+    }
+
+    fn next(&mut self, until: Duration) -> Result<Option<Arrival>, WorldError> {
+        if until >= self.at {
+            return Err(WorldError::Interrupted);
+        }
+        self.toy.next(until)
+    }
+}
+
+#[test]
+fn who_interrupts_the_probe_keeps_what_was_found() {
+    let ways = || Ways { idle: Duration::from_secs(40), ..Ways::default() };
+    let of = |at: u64| {
+        let mut world = Ended { toy: Toy::new(ways()), at: Duration::from_secs(at) };
+        let options = ProbeOptions { parts: vec![Part::Mapping, Part::Timers], ..options(60) };
+        probe::probe(&mut world, Toy::site(), &options, &mut |_| {}).expect("something passes")
+    };
+    // While the first flows wait: it is known that they last for so long, and not how long.
+    let early = of(20);
+    assert!(early.interrupted);
+    expect(&early, "mapping.udp", "endpoint-independent");
+    let timer = early.timers.iter().find(|timer| timer.state == FlowState::UdpAnswered).expect("it was asked");
+    assert!(timer.gone_seconds.is_none() && timer.alive_seconds.is_some_and(|alive| alive > 5.0 && alive <= 20.0));
+    let value = &early.finding("timer.udp.answered").expect("it is told").value;
+    assert!(value.starts_with("> 1") && value.ends_with(" s"), "{value}");
+    expect_verdict(&early, "timer.udp.answered", "RFC 4787 REQ-5", Verdict::Undecided);
+    // In the second pass: between two times of the first.
+    let late = of(90);
+    let timer = late.timers.iter().find(|timer| timer.state == FlowState::UdpAnswered).expect("it was asked");
+    let (alive, gone) = (timer.alive_seconds.unwrap_or(0.0), timer.gone_seconds.unwrap_or(0.0));
+    assert!(late.interrupted && alive <= 40.0 && gone >= 40.0 && gone < 60.0, "{alive} to {gone}");
 }

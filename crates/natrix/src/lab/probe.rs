@@ -1,10 +1,15 @@
 //! `natrix lab probe`: starts the device, finds how it behaves, prints a table or a JSON object.
 
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::env;
 use std::fs;
 use std::io;
+use std::io::IsTerminal;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Instant;
 
 use cli::Align;
@@ -12,6 +17,9 @@ use cli::LabProbe;
 use cli::LabProbePart;
 use cli::LabProbed;
 use cli::Table;
+use indicatif::ProgressBar;
+use indicatif::ProgressState;
+use indicatif::ProgressStyle;
 use lab::device::Device;
 use lab::device::DeviceTimers;
 use lab::device::Natrix;
@@ -57,6 +65,7 @@ const REMOTES: u32 = 64;
 pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
     let (started_unix, started) = (unix_now(), Instant::now());
     let probe_options = probe_options(options);
+    let stop = super::measure::stopper()?;
     let topology = match Topology::standing() {
         Some(topology) => topology,
         None if options.dut == LabProbed::External => {
@@ -80,8 +89,11 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
     tester.meet().map_err(|error| lab_error(lab::experiment::ExperimentError::from(error)))?;
     let stations = tester.stations();
     let mut world = PortsWorld::new(tester.into_io(), ends(), stations);
+    world.stop_on(stop);
+    let mut told = Waiting::new(started);
     let report =
-        lab::probe::probe(&mut world, site(), &probe_options, &mut |told| tell(told, started)).map_err(lab_error)?;
+        lab::probe::probe(&mut world, site(), &probe_options, &mut |what| told.tell(what)).map_err(lab_error)?;
+    drop(told);
     let name = device.as_ref().map_or("external", |device| device.name());
     let object = json!({
         "schema": lab::result::SCHEMA,
@@ -91,6 +103,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "parameters": probe_options,
         "site": site(),
         "findings": report.findings.iter().map(lab::probe::Finding::record).collect::<Vec<_>>(),
+        "interrupted": report.interrupted,
         "timers": report.timers.iter().map(lab::probe::timers::Timer::record).collect::<Vec<_>>(),
         "device": device.as_ref().map(|device| device.settings()),
         "machine": Machine::this(),
@@ -100,7 +113,12 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "took_seconds": started.elapsed().as_secs_f64(),
         "command": env::args().collect::<Vec<_>>().join(" "),
     });
-    give(&object, &report, options, out)
+    give(&object, &report, options, out)?;
+    if report.interrupted {
+        let found = report.findings.len();
+        return Err(fault(format!("lab: interrupted ({found} findings); what was found until then is in the result")));
+    }
+    Ok(())
 }
 
 fn probe_options(options: &LabProbe) -> ProbeOptions {
@@ -177,17 +195,70 @@ fn device_of(
     })
 }
 
-/// How far it is, for people who wait.
-fn tell(told: Told<'_>, started: Instant) {
-    let seconds = started.elapsed().as_secs_f64();
-    let line = match told {
-        Told::Found(finding) => format!("{}: {}", finding.name, finding.value),
-        Told::Waiting { what, flows, at_most } => {
-            format!("{what}: {flows} flows are asked, {:.0} s at most", at_most.as_secs_f64())
+/// How far it is, for people who wait: a line with the time left on a terminal, elsewhere a line for each finding.
+struct Waiting {
+    started: Instant,
+    bar: Option<ProgressBar>,
+    /// When all will be over about, milliseconds after the start.
+    ends_ms: Arc<AtomicU64>,
+}
+
+impl Waiting {
+    fn new(started: Instant) -> Waiting {
+        let ends_ms = Arc::new(AtomicU64::new(0));
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            // The template is a literal; without it the line has another look.
+            if let Ok(style) = ProgressStyle::with_template("probe {spinner} {elapsed} gone, {left} left  {msg}") {
+                let ends = Arc::clone(&ends_ms);
+                bar.set_style(style.with_key("left", move |_: &ProgressState, text: &mut dyn fmt::Write| {
+                    let left = Duration::from_millis(ends.load(Ordering::Relaxed)).saturating_sub(started.elapsed());
+                    // It is only shown.
+                    let _ = write!(text, "about {} s", left.as_secs());
+                }));
+            }
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Waiting { started, bar, ends_ms }
+    }
+
+    fn tell(&mut self, told: Told<'_>) {
+        let line = match told {
+            Told::Part { part, seconds_left } => {
+                let ends = self.started.elapsed() + Duration::from_secs_f64(seconds_left);
+                self.ends_ms.store(u64::try_from(ends.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+                if let Some(bar) = &self.bar {
+                    bar.set_message(json!(part).as_str().unwrap_or_default().to_owned());
+                }
+                return;
+            }
+            Told::Found(finding) => format!("{}: {}", finding.name, finding.value),
+            Told::Waiting { what, flows, at_most } => {
+                let line = format!("{what}: {flows} flows are asked, {:.0} s at most", at_most.as_secs_f64());
+                if let Some(bar) = &self.bar {
+                    bar.set_message(line);
+                    return;
+                }
+                line
+            }
+        };
+        let seconds = self.started.elapsed().as_secs_f64();
+        let line = format!("{seconds:>6.1} s  {line}");
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            // Where it can not be written nobody reads it.
+            None => drop(writeln!(io::stderr(), "{line}")),
         }
-    };
-    // Where it can not be written nobody reads it.
-    let _ = writeln!(io::stderr(), "{seconds:>6.1} s  {line}");
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
 }
 
 fn give(object: &Value, report: &ProbeReport, options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
