@@ -145,3 +145,70 @@ def a_known_rate_is_reported_within_the_error_and_the_loss_beyond_it(n):
         share = twice["lost"] / twice["sent"]
         lowest = 1 - highest / twice["rate"]
         expect(lowest - 0.001 <= share < 0.75, f"{share:.3f} is lost at {twice['rate']} frames/s, {lowest:.3f} at least should be")
+
+
+# The kernel's NAT as somebody might have set it up who has never heard of the lab.
+RULESET = """
+table ip somebodys {
+    chain post {
+        type nat hook postrouting priority srcnat;
+        oifname "outside" masquerade fully-random
+    }
+}
+"""
+
+
+@contextlib.contextmanager
+def somebody_elses_device(n):
+    """Standing test hosts with a NAT between them that the test set up by itself."""
+    subprocess.run([str(n.dut.binary), "lab", "up"], check=True, stdout=subprocess.DEVNULL)
+    inside = ["ip", "netns", "exec", "natrix-lab-device"]
+    words = [
+        "ip addr add 10.255.0.1/30 dev inside", "ip addr add 172.16.255.1/30 dev outside", "ip route add 10.0.0.0/8 via 10.255.0.2",
+        "ip route add 198.19.0.0/16 via 172.16.255.2", "sysctl -qw net.ipv4.ip_forward=1",
+    ]
+    try:
+        for line in words:
+            subprocess.run([*inside, *line.split()], check=True)
+        subprocess.run([*inside, "nft", "-f", "-"], input=RULESET, text=True, check=True)
+        yield
+    finally:
+        subprocess.run([str(n.dut.binary), "lab", "down"], check=True, stdout=subprocess.DEVNULL)
+
+
+@test()
+def a_device_that_somebody_else_started_is_measured_and_probed(n):
+    in_tester = ["ip", "netns", "exec", "natrix-lab-tester", str(n.dut.binary), "lab"]
+    with somebody_elses_device(n):
+        found = json.loads(
+            subprocess.run(
+                [str(n.dut.binary), "lab", "probe", "--dut", "external", "--only", "mapping,ports", "--patience", "600", "--json"],
+                capture_output=True, text=True, timeout=60, check=True,
+            ).stdout
+        )
+        values = {finding["name"]: finding["value"] for finding in found["findings"]}
+        expect_equal((found["dut"], values["mapping.udp"]), ("external", "address-and-port-dependent"), "device, mapping")
+        expect_equal(values["pooling"], "one external address", "pooling")
+        words = [
+            "latency", "--dut", "external", "--transport", "af-packet", "--inside", "inside", "--outside", "outside", "--rate", "500",
+            "--described", "a kernel that masquerades", "--sessions", "200", "--preparation-rate", "2000", *SHORT, "--json",
+        ]
+
+        def measured(empty, repetitions):
+            command = [*in_tester, *words, "--repetitions", str(repetitions), "--empty-command", empty]
+            for _ in range(20):
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+                if "tester: slower" not in done.stderr:
+                    break
+            return done
+
+        done = measured("ip netns exec natrix-lab-device conntrack -F", 2)
+        expect_equal(done.returncode, 0, f"status ({done.stderr[-300:]})")
+        record = json.loads(done.stdout)
+        expect_equal((record["dut"], record["device"]["described"]), ("external", "a kernel that masquerades"), "device")
+        for repetition in record["result"]["repetitions"]:
+            expect_equal([one["way"] for one in repetition["delays"]], ["outbound", "inbound"], "ways")
+        # A command that empties nothing is found out, by frames to the endpoints of before.
+        done = measured("true", 2)
+        expect_equal(done.returncode, 1, "status where the table is not emptied")
+        expect("its table was not emptied (" in done.stderr, done.stderr[-300:])

@@ -1,6 +1,7 @@
 """`natrix lab probe`, in namespaces of its own: what it finds of real Natrix and of the kernel's NAT is what they are known to do."""
 
 import json
+import signal
 import subprocess
 
 from kit import *
@@ -20,6 +21,7 @@ FINDINGS = {
         "hairpinning.tcp": "yes, with the external source",
         "hairpinning.icmp_error": "yes, quoting what was sent",
         "tcp.unsolicited_syn": "silence for 6 s, then ICMP 3/3",
+        "tcp.matching_syn": "not to be seen: the filter lets the stranger's SYN in",
         "tcp.stray_segment": "dropped",
     },
     "netfilter": {
@@ -32,6 +34,8 @@ FINDINGS = {
         "pooling": "arbitrary",
         "hairpinning.udp": "no",
         "hairpinning.tcp": "no",
+        # The SYN is one to the NAT itself.
+        "tcp.matching_syn": "RST at once",
         # A strict kernel would drop it: nf_conntrack_tcp_loose is on.
         "tcp.stray_segment": "opens a connection",
     },
@@ -119,3 +123,19 @@ def the_probe_finds_natrix_and_netfilter_as_they_are(n):
                 f"{dut}, {name}: {seconds} s is between {low} and {high}",
             )
         expect_equal(timers["udp.answered"]["refresh"], REFRESH[dut], f"{dut}: what refreshes UDP")
+
+
+@test()
+def who_interrupts_the_probe_keeps_what_was_found(n):
+    words = ["lab", "probe", "--dut", "netfilter", "--only", "mapping,timers", "--timer-max", "60", "--patience", "600", "--json"]
+    child = subprocess.Popen([str(n.dut.binary), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in child.stderr:
+        if "timers:" in line:
+            break
+    child.send_signal(signal.SIGINT)
+    out, told = child.communicate(timeout=30)
+    expect_equal(child.returncode, 1, "status")
+    expect("error: lab: interrupted (" in told, told)
+    result = json.loads(out)
+    values = {finding["name"]: finding["value"] for finding in result["findings"]}
+    expect_equal((result["interrupted"], values["mapping.udp"]), (True, "address-and-port-dependent"), "interrupted, mapping")

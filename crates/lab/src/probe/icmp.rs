@@ -226,14 +226,26 @@ fn bad_checksum(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
         .judged("RFC 5508 REQ-3", "errors with a wrong checksum are dropped", Verdict::of(is_dropped)))
 }
 
+/// Ports of which one has no flow.
+const CANDIDATES: u16 = 5;
+
 /// An error about a flow that does not exist.
 fn about_nothing(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
     let name = "icmp.errors.unknown";
     let Some((connection, outside)) = flow(prober, Protocol::Udp)? else {
         return Ok(Finding::new(name, "nothing gets out"));
     };
-    // Of another port than the flow's, to another server.
-    let other = SocketAddrV4::new(*connection.external.ip(), outside.source.port() ^ 0x0101);
+    // Of another port than the flow's, to another server. Flows of the parts before may have it: then a datagram gets in there.
+    let candidate =
+        |number: u16| SocketAddrV4::new(*connection.external.ip(), outside.source.port() ^ (0x0101 * number));
+    let mut other = candidate(1);
+    for number in 2..=CANDIDATES {
+        let datagram = prober.udp(prober.remote(2, 9), other);
+        if prober.pass(Side::Outside, &datagram)?.passed.is_none() {
+            break;
+        }
+        other = candidate(number);
+    }
     let quote = build::udp(other, prober.remote(2, 9)).payload_length(16).build();
     let error = build::icmp_error(prober.site().transit, *other.ip(), 3, 3, &quote).build();
     let outcome = prober.send_and_watch(Side::Outside, &error, Side::Inside, |seen| seen.icmp == Some((3, 3)))?;

@@ -5,7 +5,7 @@
 //! | [`mapping`] [`filtering`] | endpoint-independent or not |
 //! | [`assignment`] | ports kept, in order, shared; from which range; addresses paired |
 //! | [`hairpin`] | two hosts inside that meet at their external endpoints |
-//! | [`fragments`] [`ttl`] [`icmp`] | what a router does, and what a NAT has to do besides |
+//! | [`fragments`] [`fragment_burst`] [`ttl`] [`icmp`] | what a router does, and what a NAT has to do besides |
 //! | [`handshake`] | unsolicited SYNs, simultaneous open, stray segments |
 //! | [`exhaustion`] | what happens past the last port |
 //! | [`timers`] | how long flows of each state are kept, and what refreshes them |
@@ -17,6 +17,7 @@ pub mod exhaustion;
 pub mod filtering;
 pub mod finding;
 pub mod flow_state;
+pub mod fragment_burst;
 pub mod fragments;
 pub mod hairpin;
 pub mod handshake;
@@ -226,7 +227,10 @@ fn find(
         }
         Part::Ports => findings = assignment::find(prober)?,
         Part::Hairpinning => findings = hairpin::find(prober)?,
-        Part::Fragments => findings = fragments::find(prober)?,
+        Part::Fragments => {
+            findings = fragments::find(prober)?;
+            findings.extend(fragment_burst::find(prober)?);
+        }
         Part::Ttl => findings = ttl::find(prober)?,
         Part::Icmp => findings = icmp::find(prober)?,
         Part::Tcp => findings = handshake::find(prober)?,

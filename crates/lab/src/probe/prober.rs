@@ -34,6 +34,8 @@ pub struct Site {
 const ENDPOINTS_A_HOST: u32 = 8;
 /// Inside ports begin here.
 const FIRST_PORT: u16 = 20_000;
+/// So many there are from there on, every second one.
+const PORTS_OF_HOST: u32 = 20_000;
 /// Packets sent before what came is looked at, when many are sent.
 const BATCH: usize = 32;
 /// How often a packet is sent of which nothing is seen, within the patience: a link may lose one.
@@ -172,8 +174,10 @@ impl<'w> Prober<'w> {
     /// An inside endpoint nobody used before, on a host with few others. Its port is 20000 or more, and even.
     pub fn fresh(&mut self) -> SocketAddrV4 {
         let host = self.fresh_host();
-        let random = (self.random() % 20_000) as u16;
-        SocketAddrV4::new(host, FIRST_PORT + random * 2)
+        // Each endpoint of a host has its own range of ports, so that no two are the same.
+        let range = PORTS_OF_HOST / ENDPOINTS_A_HOST;
+        let port = self.endpoints % ENDPOINTS_A_HOST * range + self.random() % range;
+        SocketAddrV4::new(host, FIRST_PORT + port as u16 * 2)
     }
 
     /// A host with few mappings.
@@ -367,6 +371,27 @@ impl<'w> Prober<'w> {
             }
         }
         Ok(found)
+    }
+
+    /// Sends packets as fast as they leave, and gives what comes out on the other side. The patience begins anew with each packet that comes.
+    ///
+    /// # Errors
+    /// When they can not be sent.
+    pub fn send_many(&mut self, side: Side, packets: &[Vec<u8>]) -> Result<Vec<Seen>, ProbeError> {
+        let mut arrived = Vec::new();
+        for batch in packets.chunks(BATCH) {
+            for packet in batch {
+                self.send(side, packet)?;
+            }
+            // The tester takes what there is, so that it is not the one that loses.
+            while let Some((at, _, seen)) = self.next(self.now())? {
+                arrived.extend((at == side.other()).then_some(seen));
+            }
+        }
+        while let Some((at, _, seen)) = self.next(self.now() + self.patience)? {
+            arrived.extend((at == side.other()).then_some(seen));
+        }
+        Ok(arrived)
     }
 
     /// Whether a datagram of `remote` to `external` reaches `internal`.

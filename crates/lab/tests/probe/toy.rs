@@ -66,6 +66,8 @@ pub(crate) struct Ways {
     pub(crate) hairpinning: Hairpinning,
     pub(crate) passes_fragments: bool,
     pub(crate) needs_fragments_in_order: bool,
+    /// Every n-th fragment is lost.
+    pub(crate) loses_fragment_in: Option<usize>,
     pub(crate) decrements_ttl: bool,
     pub(crate) answers_ttl: bool,
     /// Errors are passed on with what they quote untouched.
@@ -98,6 +100,7 @@ impl Default for Ways {
             hairpinning: Hairpinning::External,
             passes_fragments: true,
             needs_fragments_in_order: false,
+            loses_fragment_in: None,
             decrements_ttl: true,
             answers_ttl: true,
             forgets_quotes: false,
@@ -140,6 +143,7 @@ pub(crate) struct Toy {
     /// When it is answered, from whom it is and to which external endpoint, and the answer.
     held_syns: Vec<(Duration, [SocketAddrV4; 2], Vec<u8>)>,
     pieces: Vec<Vec<u8>>,
+    pieces_seen: usize,
     arrived: VecDeque<Arrival>,
 }
 
@@ -158,6 +162,7 @@ impl Toy {
             random: 1,
             held_syns: Vec::new(),
             pieces: Vec::new(),
+            pieces_seen: 0,
             arrived: VecDeque::new(),
         }
     }
@@ -239,7 +244,8 @@ impl Toy {
                     .payload(&seen.payload)
             }
         };
-        packet.ttl(ttl).build()
+        let identification = u16::from_be_bytes([seen.packet[4], seen.packet[5]]);
+        packet.ttl(ttl).identification(identification).build()
     }
 
     fn live(&mut self) {
@@ -436,8 +442,14 @@ impl Toy {
 
     /// Fragments wait for one another; the datagram is translated whole and cut again.
     fn fragment(&mut self, side: Side, packet: &[u8]) {
-        if !self.ways.passes_fragments {
+        self.pieces_seen += 1;
+        let is_nth = self.ways.loses_fragment_in.is_some_and(|nth| self.pieces_seen.is_multiple_of(nth));
+        if !self.ways.passes_fragments || is_nth {
             return;
+        }
+        // Pieces of another datagram have lost their others.
+        if self.pieces.last().is_some_and(|last| last[4..6] != packet[4..6]) {
+            self.pieces.clear();
         }
         let offset = |packet: &[u8]| u16::from_be_bytes([packet[6], packet[7]]) & 0x1fff;
         let last = self.pieces.last().map(|last| offset(last));

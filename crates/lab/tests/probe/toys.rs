@@ -56,6 +56,8 @@ fn one_that_is_right_is_found_right() {
         ("hairpinning.icmp_error", "yes, quoting what was sent"),
         ("fragments.out.in_order", "passed"),
         ("fragments.in.out_of_order", "passed"),
+        ("fragments.burst", "none of 2000 lost out, none of 2000 lost back"),
+        ("fragments.burst.whole", "none of 2000 lost out, none of 2000 lost back"),
         ("ttl.out", "less by 1"),
         ("ttl.out.expired", "ICMP 11/0 in the sender's terms"),
         ("ttl.in.expired", "ICMP 11/0 in the sender's terms"),
@@ -151,6 +153,18 @@ fn fragments_are_lost_or_only_taken_in_order() {
     let report = with(Part::Fragments, |ways| ways.needs_fragments_in_order = true);
     expect(&report, "fragments.out.in_order", "passed");
     expect(&report, "fragments.out.out_of_order", "lost");
+}
+
+#[test]
+fn lost_fragments_of_a_burst_are_counted_by_datagram_and_beside_whole_ones() {
+    let report = with(Part::Fragments, |ways| ways.passes_fragments = false);
+    expect(&report, "fragments.burst", "2000 of 2000 lost (100.00 %) out, none of 0 lost back");
+    expect(&report, "fragments.burst.whole", "none of 2000 lost out, none of 2000 lost back");
+    let report = with(Part::Fragments, |ways| ways.loses_fragment_in = Some(5));
+    let value = &report.finding("fragments.burst").expect("there is one").value;
+    // Two of five datagrams, give or take one for where the count begins; the burst has no retransmission.
+    assert!(value.contains(" of 2000 lost (40.0") || value.contains(" of 2000 lost (39.9"), "{value}");
+    expect_verdict(&report, "fragments.burst", "RFC 4787 REQ-14", Verdict::Undecided);
 }
 
 #[test]
