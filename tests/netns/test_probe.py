@@ -34,8 +34,8 @@ FINDINGS = {
         "pooling": "arbitrary",
         "hairpinning.udp": "no",
         "hairpinning.tcp": "no",
-        # The SYN is one to the NAT itself.
-        "tcp.matching_syn": "RST at once",
+        # The SYN is one that nobody knows, to an address that nobody has.
+        "tcp.matching_syn": "ICMP 3/0 at once",
         # A strict kernel would drop it: nf_conntrack_tcp_loose is on.
         "tcp.stray_segment": "opens a connection",
     },
