@@ -40,7 +40,7 @@ step "lints with DPDK" cargo clippy --locked --all-targets --features dpdk -p pa
 step "tests" cargo test --workspace --locked --no-fail-fast
 step "tests with DPDK" cargo test --locked --no-fail-fast --features dpdk -p packet-io -p daemon -p bench -p natrix
 step "fuzz" fuzz/run.sh all "$fuzz_seconds"
-step "build for the network tests" cargo build --locked -p natrix --features dpdk
+# The tests with DPDK have built the binary with it, too.
 step "network namespaces" tests/netns/run.py --natrix target/debug/natrix
 
 for name in "${failed_steps[@]}"; do

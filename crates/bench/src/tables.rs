@@ -33,7 +33,6 @@ mod workload;
 #[cfg(test)]
 mod tests;
 
-pub use figures::FigureError;
 pub use figures::draw as draw_figures;
 pub use kind::Kind;
 pub use kind::UnknownKind;

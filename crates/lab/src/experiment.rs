@@ -93,13 +93,15 @@ pub enum ExperimentError {
     Device(#[from] DeviceError),
     /// The device is faster than the tester.
     #[error(
-        "tester: slower than the device (which passes {passed:.0} frames/s, while the tester keeps no more than {reached:.0}); give the tester a \
+        "tester: slower than the device ({passed:.0} frames/s pass; of {asked:.0} asked for the tester sent {reached:.0}); give the tester a \
          core of its own, another transport or larger frames"
     )]
     Ceiling {
         /// The highest rate that passed.
         passed: f64,
-        /// The highest that the tester reached.
+        /// The lowest rate that the tester did not keep.
+        asked: f64,
+        /// What it sent instead.
         reached: f64,
     },
     /// The device is faster than it was asked for.
@@ -538,7 +540,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         match (found, ceiling) {
             (Found { failed: Some(failed), best, .. }, Some((asked, reached))) if asked <= failed => {
                 self.at_least = (best > 0.0).then_some(best);
-                Err(ExperimentError::Ceiling { passed: best, reached })
+                Err(ExperimentError::Ceiling { passed: best, asked, reached })
             }
             (Found { failed: None, best, .. }, _) if high >= self.parameters.rate_max => {
                 self.at_least = Some(best);
@@ -588,7 +590,8 @@ impl<'a, I: Io> Experiment<'a, I> {
     pub fn loss(&mut self) -> Result<Vec<LossStep>, ExperimentError> {
         let table = self.prepare()?;
         let mut steps = Vec::new();
-        let mut reached_most = 0.0_f64;
+        // The lowest rate that the tester did not keep, and what it sent instead.
+        let mut slowest = (0.0, 0.0);
         for tenth in (1..=10).rev() {
             let rate = self.parameters.rate_max * f64::from(tenth) / 10.0;
             match self.phase2(&table, rate, None) {
@@ -596,7 +599,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                     steps.push(LossStep { rate, sent: done.sent.frames.iter().sum(), lost: done.lost });
                 }
                 Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
-                    reached_most = reached_most.max(reached);
+                    slowest = (rate, reached);
                 }
                 Err(ExperimentError::Tester(TesterError::Interrupted)) => {
                     self.was_interrupted = true;
@@ -606,7 +609,8 @@ impl<'a, I: Io> Experiment<'a, I> {
             }
         }
         if steps.is_empty() {
-            return Err(ExperimentError::Ceiling { passed: 0.0, reached: reached_most });
+            let (asked, reached) = slowest;
+            return Err(ExperimentError::Ceiling { passed: 0.0, asked, reached });
         }
         Ok(steps)
     }

@@ -2,7 +2,6 @@
 //!
 //! It reads a folder: the studies' records (`*.study.json`) and single results (any other `*.json` that a test of the lab wrote).
 
-mod chart;
 mod page;
 
 use core::fmt;
@@ -11,12 +10,11 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
+use chart::ChartError;
 use serde_json::Value;
 
 use crate::study::StudyName;
 use crate::study::StudyRecord;
-
-pub use chart::ChartError;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +31,7 @@ pub enum ReportError {
     #[error("results: {}: holds no result (0 files); measure first, or let `natrix lab report --quick` do it", .0.display())]
     Empty(PathBuf),
     /// A chart.
-    #[error(transparent)]
+    #[error("report: {0}")]
     Chart(#[from] ChartError),
 }
 

@@ -23,16 +23,10 @@ pub use plan::Plan;
 pub use plan::Run;
 pub use prices::Price;
 pub use prices::PricesError;
-pub use record::Axis;
-pub use record::Chart;
 pub use record::Paper;
-pub use record::Point;
 pub use record::RunRecord;
-pub use record::Series;
 pub use record::StudyRecord;
 pub use record::TableRecord;
 pub use runner::Progress;
 pub use runner::StudyError;
 pub use runner::perform;
-
-pub use extract::short;

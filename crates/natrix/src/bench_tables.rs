@@ -8,7 +8,6 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use bench::tables;
-use bench::tables::FigureError;
 use bench::tables::Kind;
 use bench::tables::Options;
 use bench::tables::Row;
@@ -29,7 +28,7 @@ pub(crate) enum BenchTablesFailure {
     Kind(#[from] UnknownKind),
     /// A plot.
     #[error(transparent)]
-    Figure(#[from] FigureError),
+    Figure(#[from] chart::ChartError),
     /// A file of results.
     #[error("{}: can not be written ({source}); choose another place", .path.display())]
     File {

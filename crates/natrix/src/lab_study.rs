@@ -179,10 +179,9 @@ fn print(record: &StudyRecord, out: &mut dyn Write) -> io::Result<()> {
         columns.extend(chart.series.iter().map(|series| series.name.clone()));
         let row = |x: &f64| {
             let name = chart.x.names.get(*x as usize).cloned();
-            let mut cells = vec![name.unwrap_or_else(|| lab::study::short(*x))];
-            let at =
-                |series: &lab::study::Series| series.points.iter().find(|point| point.x == *x).map(|point| point.y);
-            cells.extend(chart.series.iter().map(|series| at(series).map_or_else(String::new, lab::study::short)));
+            let mut cells = vec![name.unwrap_or_else(|| chart::short(*x))];
+            let at = |series: &chart::Series| series.points.iter().find(|point| point.x == *x).map(|point| point.y);
+            cells.extend(chart.series.iter().map(|series| at(series).map_or_else(String::new, chart::short)));
             cells
         };
         cli::write_table(&columns, &xs.iter().map(row).collect::<Vec<_>>(), out)?;

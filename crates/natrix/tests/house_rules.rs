@@ -22,11 +22,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("export", &["mem", "nat"]),
     ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control", "export"]),
     ("cli", &["control"]),
-    ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export"]),
-    ("lab", &["wire", "mem", "packet-io"]),
+    ("chart", &[]),
+    ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),
+    ("lab", &["wire", "mem", "packet-io", "chart"]),
     ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
-    ("natrix", &["cli", "config", "control", "daemon", "bench", "export", "nat", "lab", "packet-io"]),
+    ("natrix", &["cli", "config", "control", "daemon", "bench", "export", "nat", "lab", "packet-io", "chart"]),
 ];
 
 /// Crates that never see the world: all they know comes in as arguments.

@@ -1,25 +1,13 @@
 //! The paper's figures, drawn anew: cycles a packet and million packets a second over the number of sessions, as SVG.
 
-use plotters::chart::ChartBuilder;
-use plotters::chart::ChartContext;
-use plotters::chart::SeriesLabelPosition;
-use plotters::coord::Shift;
-use plotters::coord::combinators::IntoLogRange;
-use plotters::coord::combinators::LogCoord;
-use plotters::coord::ranged1d::Ranged;
-use plotters::coord::ranged1d::ValueFormatter;
-use plotters::drawing::DrawingArea;
-use plotters::drawing::DrawingAreaErrorKind;
-use plotters::drawing::IntoDrawingArea;
-use plotters::element::Circle;
-use plotters::element::PathElement;
-use plotters::prelude::Cartesian2d;
-use plotters::prelude::DrawingBackend;
-use plotters::prelude::SVGBackend;
-use plotters::series::LineSeries;
-use plotters::style::Color;
-use plotters::style::RGBColor;
-use plotters::style::WHITE;
+use chart::Axis;
+use chart::Chart;
+use chart::ChartError;
+use chart::Corner;
+use chart::Look;
+use chart::Mark;
+use chart::Point;
+use chart::Series;
 
 use super::kind::Kind;
 use super::report::Row;
@@ -30,19 +18,6 @@ const SIZE: (u32, u32) = (900, 540);
 const CYCLES_TARGET: f64 = 436.0;
 /// And million packets a second at least.
 const MPPS_TARGET: f64 = 5.5;
-/// Colours that people with any eyesight tell apart (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
-    RGBColor(120, 94, 240),
-];
-const TARGET_COLOUR: RGBColor = RGBColor(150, 150, 150);
-
 /// What the vertical axis shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
@@ -98,23 +73,8 @@ const FIGURES: [Figure; 11] = [
     figure("figure-7.2-today-mpps", "The paper's choice beside tables of today", Unit::Mpps, TODAY),
 ];
 
-/// A figure could not be drawn.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bench tables: {figure}: can not be drawn ({reason}); this is a fault of Natrix, please report it")]
-pub struct FigureError {
-    figure: &'static str,
-    reason: String,
-}
-
-/// A line of a figure.
-struct Line {
-    label: String,
-    /// Sessions and value, by sessions.
-    points: Vec<(f64, f64)>,
-}
-
 impl Figure {
-    fn lines(&self, rows: &[Row]) -> Vec<Line> {
+    fn lines(&self, rows: &[Row]) -> Vec<Series> {
         let threads_max = rows.iter().map(|row| row.threads).max().unwrap_or(1);
         let threads = match self.threads {
             Threads::One => 1..=1,
@@ -124,13 +84,14 @@ impl Figure {
         let each = self.structures.iter().flat_map(|kind| threads.clone().map(move |threads| (*kind, threads)));
         let line = |(kind, threads): (Kind, usize)| {
             let of_line = rows.iter().filter(|row| row.structure == kind && row.threads == threads);
-            let mut points: Vec<_> = of_line.map(|row| (f64::from(row.sessions), self.value(row))).collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let label = match self.threads {
+            let mut points: Vec<_> =
+                of_line.map(|row| Point::single(f64::from(row.sessions), self.value(row))).collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            let name = match self.threads {
                 Threads::One => kind.name().to_owned(),
                 Threads::Each => format!("{kind}, {threads} thread{}", if threads == 1 { "" } else { "s" }),
             };
-            Line { label, points }
+            Series { name, points }
         };
         each.map(line).filter(|line| !line.points.is_empty()).collect()
     }
@@ -141,109 +102,36 @@ impl Figure {
             Unit::Mpps => row.mpps,
         }
     }
+
+    /// The vertical axis, what the paper asks for, and the corner where nothing is: cycles rise to the right, rates fall.
+    fn vertical(&self) -> (Axis, f64, Corner) {
+        let axis = |label: &str, logarithmic| Axis { label: label.to_owned(), logarithmic, names: Vec::new() };
+        match self.unit {
+            Unit::Cycles => (axis("TSC cycles a packet", true), CYCLES_TARGET, Corner::Left),
+            Unit::Mpps => (axis("million packets a second", false), MPPS_TARGET, Corner::Right),
+        }
+    }
 }
 
 /// Draws all figures there are rows for: file names and their contents.
 ///
 /// # Errors
 /// What the drawing library says.
-pub fn draw(rows: &[Row]) -> Result<Vec<(String, String)>, FigureError> {
+pub fn draw(rows: &[Row]) -> Result<Vec<(String, String)>, ChartError> {
     let mut drawn = Vec::new();
     for figure in &FIGURES {
-        let lines = figure.lines(rows);
-        if lines.is_empty() {
+        let series = figure.lines(rows);
+        if series.is_empty() {
             continue;
         }
-        let mut svg = String::new();
-        draw_one(figure, &lines, &SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())
-            .map_err(|error| FigureError { figure: figure.name, reason: error.to_string() })?;
-        drawn.push((format!("{}.svg", figure.name), svg));
+        let (y, target, corner) = figure.vertical();
+        let x = Axis { label: "sessions".to_owned(), logarithmic: true, names: Vec::new() };
+        let mark = Mark { label: format!("target of the paper: {target}"), y: target };
+        let look = Look { size: SIZE, is_titled: true, legend: Some(corner), mark: Some(mark) };
+        let chart = Chart { title: figure.title.to_owned(), x, y, series };
+        drawn.push((format!("{}.svg", figure.name), chart::svg(&chart, &look)?));
     }
     Ok(drawn)
-}
-
-type Failure<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
-
-fn draw_one<B: DrawingBackend>(
-    figure: &Figure,
-    lines: &[Line],
-    area: &DrawingArea<B, Shift>,
-) -> Result<(), Failure<B>> {
-    area.fill(&WHITE)?;
-    let points = || lines.iter().flat_map(|line| line.points.iter().copied());
-    // A single size gets a piece of axis on both sides.
-    let left = points().map(|point| point.0).fold(f64::INFINITY, f64::min) / 1.5;
-    let right = points().map(|point| point.0).fold(0.0, f64::max) * 1.5;
-    let low = points().map(|point| point.1).fold(f64::INFINITY, f64::min);
-    let high = points().map(|point| point.1).fold(0.0, f64::max);
-    let mut builder = ChartBuilder::on(area);
-    builder.caption(figure.title, ("sans-serif", 22)).margin(14).x_label_area_size(46).y_label_area_size(70);
-    let sessions = (left..right).log_scale();
-    match figure.unit {
-        Unit::Cycles => {
-            let (low, high) = (low.min(CYCLES_TARGET) / 1.5, high.max(CYCLES_TARGET) * 1.5);
-            let mut chart = builder.build_cartesian_2d(sessions, (low..high).log_scale())?;
-            // Cycles rise to the right and rates fall: the legend is where nothing is.
-            let legend = SeriesLabelPosition::UpperLeft;
-            fill_in(&mut chart, lines, "TSC cycles a packet", CYCLES_TARGET, (left, right), legend)
-        }
-        Unit::Mpps => {
-            let mut chart = builder.build_cartesian_2d(sessions, 0.0..high.max(MPPS_TARGET) * 1.1)?;
-            let legend = SeriesLabelPosition::UpperRight;
-            fill_in(&mut chart, lines, "million packets a second", MPPS_TARGET, (left, right), legend)
-        }
-    }?;
-    area.present()
-}
-
-/// A number of sessions as people write it.
-fn short(number: f64) -> String {
-    match number {
-        1e6.. => format!("{} M", number / 1e6),
-        1e3.. => format!("{} k", number / 1e3),
-        _ => number.to_string(),
-    }
-}
-
-fn fill_in<'a, B, Y>(
-    chart: &mut ChartContext<'a, B, Cartesian2d<LogCoord<f64>, Y>>,
-    lines: &[Line],
-    unit: &str,
-    target: f64,
-    (left, right): (f64, f64),
-    legend: SeriesLabelPosition,
-) -> Result<(), Failure<B>>
-where
-    B: DrawingBackend + 'a,
-    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
-{
-    chart
-        .configure_mesh()
-        .x_desc("sessions")
-        .y_desc(unit)
-        .x_label_formatter(&|sessions| short(*sessions))
-        .axis_desc_style(("sans-serif", 16))
-        .label_style(("sans-serif", 14))
-        .light_line_style(WHITE)
-        .draw()?;
-    chart
-        .draw_series(LineSeries::new([(left, target), (right, target)], TARGET_COLOUR.stroke_width(2)))?
-        .label(format!("target of the paper: {target}"))
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], TARGET_COLOUR.stroke_width(2)));
-    for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-        chart
-            .draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?
-            .label(line.label.as_str())
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
-        chart.draw_series(line.points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
-    }
-    chart
-        .configure_series_labels()
-        .position(legend)
-        .background_style(WHITE.mix(0.8))
-        .border_style(TARGET_COLOUR)
-        .label_font(("sans-serif", 14))
-        .draw()
 }
 
 #[cfg(test)]
@@ -291,10 +179,5 @@ mod tests {
             assert!(svg.contains(word), "{word}");
         }
         assert_eq!(svg.matches("<circle").count(), 3);
-    }
-
-    #[test]
-    fn sessions_are_written_short() {
-        assert_eq!([short(500.0), short(1_000.0), short(2_500_000.0)], ["500", "1 k", "2.5 M"]);
     }
 }

@@ -1,5 +1,8 @@
 //! The page: what was measured on what, charts, tables, the method and its limits, how to repeat each number.
 
+use chart::ChartError;
+use chart::Look;
+use chart::short;
 use maud::DOCTYPE;
 use maud::Markup;
 use maud::PreEscaped;
@@ -8,13 +11,12 @@ use serde_json::Value;
 
 use super::Results;
 use super::Utc;
-use super::chart;
-use super::chart::ChartError;
 use crate::result::Machine;
 use crate::study::StudyRecord;
 use crate::study::TableRecord;
-use crate::study::short;
 
+/// Titles and names of lines are the page's.
+const LOOK: Look = Look { size: (860, 400), is_titled: false, legend: None, mark: None };
 const STYLE: &str = include_str!("style.css");
 
 pub(super) fn page(results: &Results) -> Result<String, ChartError> {
@@ -69,7 +71,7 @@ pub(super) fn page(results: &Results) -> Result<String, ChartError> {
 fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
     let mut charts = Vec::new();
     for chart in &study.charts {
-        charts.push((chart, chart::svg(chart)?));
+        charts.push((chart, chart::svg(chart, &LOOK)?));
     }
     let failures: Vec<_> = study.runs.iter().filter_map(|run| Some((run, run.failure.as_ref()?))).collect();
     // Each arrangement once.

@@ -4,13 +4,13 @@ use serde_json::json;
 
 use super::*;
 use crate::result::Machine;
-use crate::study::Axis;
-use crate::study::Chart;
 use crate::study::Paper;
-use crate::study::Point;
 use crate::study::RunRecord;
-use crate::study::Series;
 use crate::study::TableRecord;
+use chart::Axis;
+use chart::Chart;
+use chart::Point;
+use chart::Series;
 
 struct Folder(PathBuf);
 

@@ -12,8 +12,8 @@ use core::fmt;
 use super::plan::Plan;
 use super::plan::Run;
 use super::prices::Price;
-use super::record::Axis;
 use super::record::Paper;
+use chart::Axis;
 
 /// What a study is made with.
 #[derive(Clone, Debug)]

@@ -1,10 +1,11 @@
 //! Reading figures out of results.
 
+use chart::Point;
+use chart::short;
 use serde_json::Value;
 
 use super::plan::Made;
 use super::plan::Placed;
-use super::record::Point;
 
 /// Median and percentiles of a result with one figure a repetition, multiplied.
 pub(super) fn samples(made: &Made<'_>, factor: f64) -> Option<Point> {
@@ -130,25 +131,6 @@ pub(super) fn shown(figure: Option<f64>, unit: &str) -> String {
     figure.map_or_else(|| "no result".to_owned(), |figure| format!("{} {unit}", short(figure)).trim_end().to_owned())
 }
 
-/// A number with three digits that count, and M, k or G where it is large.
-pub fn short(number: f64) -> String {
-    let (number, letter) = match number.abs() {
-        1e9.. => (number / 1e9, " G"),
-        1e6.. => (number / 1e6, " M"),
-        1e4.. => (number / 1e3, " k"),
-        _ => (number, ""),
-    };
-    let digits = match number.abs() {
-        100.0.. => 0,
-        10.0.. => 1,
-        1.0.. => 2,
-        _ => 3,
-    };
-    let text = format!("{number:.digits$}");
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    format!("{text}{letter}")
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -198,11 +180,5 @@ mod tests {
         assert_eq!(placed(&bound)[0].1.y, 0.5);
         assert!(placed(&bound)[0].0.starts_with("natrix, at least"));
         assert!(samples(&Made { run: &run, result: &bound }, 1.0).is_none());
-    }
-
-    #[test]
-    fn numbers_are_written_short() {
-        let all = [0.0, 0.34, 5.0, 47.25, 8_000.0, 128_300.0, 65_500_000.0, 12e9].map(short);
-        assert_eq!(all, ["0", "0.34", "5", "47.2", "8000", "128 k", "65.5 M", "12 G"]);
     }
 }

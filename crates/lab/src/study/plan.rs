@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::record::Axis;
-use super::record::Chart;
 use super::record::Paper;
-use super::record::Point;
-use super::record::Series;
 use super::record::TableRecord;
+use chart::Axis;
+use chart::Chart;
+use chart::Point;
+use chart::Series;
 
 /// The points that a result has for a chart.
 pub(super) type Points = Box<dyn Fn(&Made<'_>) -> Vec<Placed>>;

@@ -1,5 +1,6 @@
 //! What a study leaves behind: one JSON object that a report is drawn from.
 
+use chart::Chart;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -73,53 +74,6 @@ pub struct RunRecord {
     /// What shared a CPU with what, as the result says.
     #[serde(default)]
     pub cores: Vec<String>,
-}
-
-/// A chart.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Chart {
-    /// What it shows.
-    pub title: String,
-    /// Across.
-    pub x: Axis,
-    /// Up.
-    pub y: Axis,
-    /// Its lines.
-    pub series: Vec<Series>,
-}
-
-/// An axis of a chart.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Axis {
-    /// What it counts, with the unit.
-    pub label: String,
-    /// Whether steps multiply.
-    pub logarithmic: bool,
-    /// Names instead of numbers: a point's x is a place among them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub names: Vec<String>,
-}
-
-/// A line of a chart.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Series {
-    /// What it is called.
-    pub name: String,
-    /// Its points, by x.
-    pub points: Vec<Point>,
-}
-
-/// A measured point.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
-    /// Across.
-    pub x: f64,
-    /// The median.
-    pub y: f64,
-    /// The 1st percentile.
-    pub low: f64,
-    /// The 99th.
-    pub high: f64,
 }
 
 /// A table.

@@ -14,7 +14,7 @@ use crate::study::plan::Made;
 use crate::study::plan::Plan;
 use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
-use crate::study::record::Point;
+use chart::Point;
 
 /// Memory of the session table that both devices get.
 const MEMORY_MIB: u64 = 32;

@@ -17,9 +17,9 @@ use crate::study::plan::Plan;
 use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
 use crate::study::prices::Price;
-use crate::study::record::Axis;
 use crate::study::record::Paper;
-use crate::study::record::Point;
+use chart::Axis;
+use chart::Point;
 
 const TRANSPORTS: [&str; 4] = ["af-packet", "af-xdp", "memif", "vhost-user"];
 

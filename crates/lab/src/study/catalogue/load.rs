@@ -14,8 +14,8 @@ use crate::study::plan::Made;
 use crate::study::plan::Plan;
 use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
-use crate::study::record::Axis;
 use crate::study::record::Paper;
+use chart::Axis;
 
 /// Frames a second, both ways together.
 const RATE: u32 = 20_000;

@@ -16,7 +16,7 @@ use crate::study::plan::Plan;
 use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
 use crate::study::record::Paper;
-use crate::study::record::Point;
+use chart::Point;
 
 const RULES: u32 = 1_000;
 const FLOWS: u32 = 8_000;

@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use plotters::chart::ChartBuilder;
 use plotters::chart::ChartContext;
+use plotters::chart::SeriesLabelPosition;
 use plotters::coord::Shift;
 use plotters::coord::combinators::IntoLogRange;
 use plotters::coord::ranged1d::Ranged;
@@ -12,6 +13,8 @@ use plotters::drawing::DrawingArea;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::drawing::IntoDrawingArea;
 use plotters::element::Circle;
+use plotters::element::DynElement;
+use plotters::element::IntoDynElement;
 use plotters::element::PathElement;
 use plotters::element::Rectangle;
 use plotters::prelude::Cartesian2d;
@@ -22,14 +25,43 @@ use plotters::style::Color;
 use plotters::style::RGBColor;
 use plotters::style::WHITE;
 
-use crate::study::Axis;
-use crate::study::Chart;
-use crate::study::Point;
-use crate::study::Series;
-use crate::study::short;
+use crate::Axis;
+use crate::Chart;
+use crate::Point;
+use crate::Series;
+use crate::short;
 
-/// Pixels of a chart.
-const SIZE: (u32, u32) = (860, 400);
+/// How a chart looks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Look {
+    /// Pixels.
+    pub size: (u32, u32),
+    /// Whether its title stands above it.
+    pub is_titled: bool,
+    /// Where the names of its lines are; None: elsewhere, with [`colour`].
+    pub legend: Option<Corner>,
+    /// A value that is to be reached.
+    pub mark: Option<Mark>,
+}
+
+/// An upper corner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corner {
+    /// The left one.
+    Left,
+    /// The right one.
+    Right,
+}
+
+/// A horizontal line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    /// What it means.
+    pub label: String,
+    /// Where it is.
+    pub y: f64,
+}
+
 /// Colours that people with any eyesight tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -42,10 +74,11 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(120, 94, 240),
 ];
 const GRID: RGBColor = RGBColor(225, 225, 225);
+const MARK_COLOUR: RGBColor = RGBColor(150, 150, 150);
 
 /// A chart could not be drawn.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("report: chart {title:?}: can not be drawn ({reason}); this is a fault of Natrix, please report it")]
+#[error("chart {title:?}: can not be drawn ({reason}); this is a fault of Natrix, please report it")]
 pub struct ChartError {
     title: String,
     reason: String,
@@ -54,15 +87,18 @@ pub struct ChartError {
 type Failure<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 
 /// The colour of a line by its place among the lines, as CSS has it.
-pub(super) fn colour(place: usize) -> String {
+pub fn colour(place: usize) -> String {
     let RGBColor(red, green, blue) = COLOURS[place % COLOURS.len()];
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
 /// The chart, as an `svg` element.
-pub(super) fn svg(chart: &Chart) -> Result<String, ChartError> {
+///
+/// # Errors
+/// What the drawing library says.
+pub fn svg(chart: &Chart, look: &Look) -> Result<String, ChartError> {
     let mut text = String::new();
-    draw(chart, &SVGBackend::with_string(&mut text, SIZE).into_drawing_area())
+    draw(chart, look, &SVGBackend::with_string(&mut text, look.size).into_drawing_area())
         .map_err(|error| ChartError { title: chart.title.clone(), reason: error.to_string() })?;
     Ok(text)
 }
@@ -84,9 +120,10 @@ fn range(axis: &Axis, values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
     }
 }
 
-fn draw<B: DrawingBackend>(chart: &Chart, area: &DrawingArea<B, Shift>) -> Result<(), Failure<B>> {
+fn draw<B: DrawingBackend>(chart: &Chart, look: &Look, area: &DrawingArea<B, Shift>) -> Result<(), Failure<B>> {
     area.fill(&WHITE)?;
-    let y = range(&chart.y, points(chart).flat_map(|point| [point.low, point.y, point.high]));
+    let mark = look.mark.iter().map(|mark| mark.y);
+    let y = range(&chart.y, points(chart).flat_map(|point| [point.low, point.y, point.high]).chain(mark));
     let x = if chart.x.names.is_empty() {
         range(&chart.x, points(chart).map(|point| point.x))
     } else {
@@ -94,12 +131,18 @@ fn draw<B: DrawingBackend>(chart: &Chart, area: &DrawingArea<B, Shift>) -> Resul
     };
     let mut builder = ChartBuilder::on(area);
     let labels = if chart.x.names.len() > 4 { 150 } else { 46 };
+    if look.is_titled {
+        builder.caption(&chart.title, ("sans-serif", 22));
+    }
     builder.margin(12).x_label_area_size(labels).y_label_area_size(76);
+    let x_ends = [x.start, x.end];
     match (chart.x.logarithmic, chart.y.logarithmic) {
-        (false, false) => fill(&mut builder.build_cartesian_2d(x, y.clone())?, chart, y)?,
-        (true, false) => fill(&mut builder.build_cartesian_2d(x.log_scale(), y.clone())?, chart, y)?,
-        (false, true) => fill(&mut builder.build_cartesian_2d(x, y.clone().log_scale())?, chart, y)?,
-        (true, true) => fill(&mut builder.build_cartesian_2d(x.log_scale(), y.clone().log_scale())?, chart, y)?,
+        (false, false) => fill(&mut builder.build_cartesian_2d(x, y.clone())?, chart, look, (x_ends, y))?,
+        (true, false) => fill(&mut builder.build_cartesian_2d(x.log_scale(), y.clone())?, chart, look, (x_ends, y))?,
+        (false, true) => fill(&mut builder.build_cartesian_2d(x, y.clone().log_scale())?, chart, look, (x_ends, y))?,
+        (true, true) => {
+            fill(&mut builder.build_cartesian_2d(x.log_scale(), y.clone().log_scale())?, chart, look, (x_ends, y))?
+        }
     }
     area.present()
 }
@@ -107,7 +150,8 @@ fn draw<B: DrawingBackend>(chart: &Chart, area: &DrawingArea<B, Shift>) -> Resul
 fn fill<'a, B, X, Y>(
     context: &mut ChartContext<'a, B, Cartesian2d<X, Y>>,
     chart: &Chart,
-    y: Range<f64>,
+    look: &Look,
+    (x_ends, y): ([f64; 2], Range<f64>),
 ) -> Result<(), Failure<B>>
 where
     B: DrawingBackend + 'a,
@@ -130,6 +174,11 @@ where
         // Names stand below their bars.
         mesh.x_labels(0).disable_x_mesh().draw()?;
     }
+    if let Some(mark) = &look.mark {
+        let ends = x_ends.map(|x| (x, mark.y));
+        let drawn = context.draw_series(LineSeries::new(ends, MARK_COLOUR.stroke_width(2)))?;
+        drawn.label(mark.label.as_str()).legend(|place| sample(place, MARK_COLOUR));
+    }
     if names > 0 {
         bars(context, chart, y)?;
     } else {
@@ -137,7 +186,19 @@ where
             line(context, chart, series, *colour)?;
         }
     }
-    Ok(())
+    let Some(corner) = look.legend else { return Ok(()) };
+    let position = match corner {
+        Corner::Left => SeriesLabelPosition::UpperLeft,
+        Corner::Right => SeriesLabelPosition::UpperRight,
+    };
+    let mut labels = context.configure_series_labels();
+    labels.position(position).background_style(WHITE.mix(0.8)).border_style(MARK_COLOUR);
+    labels.label_font(("sans-serif", 14)).draw()
+}
+
+/// A piece of a line, beside its name.
+fn sample<B: DrawingBackend>((x, y): (i32, i32), colour: RGBColor) -> DynElement<'static, B, (i32, i32)> {
+    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)).into_dyn()
 }
 
 /// A value that the axis can show.
@@ -157,7 +218,9 @@ where
     Y: Ranged<ValueType = f64>,
 {
     let all = || series.points.iter().filter(|point| shown(&chart.x, point.x) && shown(&chart.y, point.y));
-    context.draw_series(LineSeries::new(all().map(|point| (point.x, point.y)), colour.stroke_width(2)))?;
+    let path = all().map(|point| (point.x, point.y));
+    let drawn = context.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
+    drawn.label(series.name.as_str()).legend(move |place| sample(place, colour));
     context.draw_series(all().map(|point| Circle::new((point.x, point.y), 3, colour.filled())))?;
     // From the 1st percentile to the 99th.
     let spread = all().filter(|point| point.low < point.high && shown(&chart.y, point.low));
@@ -226,6 +289,8 @@ where
 mod tests {
     use super::*;
 
+    const BARE: Look = Look { size: (860, 400), is_titled: false, legend: None, mark: None };
+
     fn axis(logarithmic: bool, names: &[&str]) -> Axis {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         Axis { label: "across".to_owned(), logarithmic, names }
@@ -242,12 +307,13 @@ mod tests {
     #[test]
     fn charts_of_each_kind_show_their_points_and_names() {
         for logarithmic in [false, true] {
-            let drawn = svg(&chart(axis(true, &[]), axis(logarithmic, &[]), &[(1.0, 5.0), (1e6, 9.0)])).unwrap();
+            let drawn = svg(&chart(axis(true, &[]), axis(logarithmic, &[]), &[(1.0, 5.0), (1e6, 9.0)]), &BARE).unwrap();
             assert_eq!(drawn.matches("<circle").count(), 4, "{drawn}");
             assert!(drawn.contains("across"));
         }
         let drawn =
-            svg(&chart(axis(false, &["whole", "in pieces"]), axis(false, &[]), &[(0.0, 1.0), (1.0, 2.0)])).unwrap();
+            svg(&chart(axis(false, &["whole", "in pieces"]), axis(false, &[]), &[(0.0, 1.0), (1.0, 2.0)]), &BARE)
+                .unwrap();
         assert!(drawn.contains("in pieces") && drawn.matches("<rect").count() >= 5, "{drawn}");
     }
 
@@ -255,8 +321,21 @@ mod tests {
     fn charts_with_nothing_to_show_are_drawn_all_the_same() {
         for y in [false, true] {
             for values in [&[][..], &[(0.0, 0.0)][..], &[(64.0, 3.0)][..]] {
-                assert!(svg(&chart(axis(false, &[]), axis(y, &[]), values)).unwrap().contains("<svg"));
+                assert!(svg(&chart(axis(false, &[]), axis(y, &[]), values), &BARE).unwrap().contains("<svg"));
             }
         }
+    }
+
+    #[test]
+    fn a_chart_that_stands_alone_has_its_title_names_and_mark() {
+        let mark = Some(Mark { label: "to be reached".to_owned(), y: 90.0 });
+        let look = Look { is_titled: true, legend: Some(Corner::Left), mark, ..BARE };
+        let alone = chart(axis(true, &[]), axis(true, &[]), &[(1.0, 5.0), (1e6, 9.0)]);
+        let drawn = svg(&Chart { title: "what it is".to_owned(), ..alone.clone() }, &look).unwrap();
+        for word in ["what it is", "to be reached", "natrix", "netfilter"] {
+            assert!(drawn.contains(word), "{word}: {drawn}");
+        }
+        let bare = svg(&alone, &BARE).unwrap();
+        assert!(!bare.contains("netfilter"), "{bare}");
     }
 }
