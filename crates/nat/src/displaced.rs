@@ -221,7 +221,24 @@ impl Shared {
         if stays { None } else { of(false, false, Some(since)) }
     }
 
-    /// The same for a flow, which shares its port with others: it has no place on one that is somebody's by now, or not given
+    /// Whether the configuration says whose the external endpoint of a mapping is, and it is his: a forward, or an address of his own.
+    /// It is made on an address that drains, too, so that the deadline of that address does not end it.
+    pub(crate) fn is_at_home(&self, key: &InternalKey, external: Endpoint) -> bool {
+        let owner = self.statics.by_external(external.address.to_bits(), key.protocol, external.port);
+        owner.is_some_and(|owner| owner.key(key.protocol) == *key)
+    }
+
+    /// The same for a flow: its target is one still, or the address is all of its subscriber's.
+    pub(crate) fn is_flow_at_home(&self, flow: &Flow) -> bool {
+        let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
+        if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
+            return flow.era().is_some() && group.leads_to(external.port, flow.realm(), flow.internal());
+        }
+        let owner = self.statics.by_external(external.address.to_bits(), protocol, external.port);
+        owner.is_some_and(|owner| (owner.realm, owner.address) == (flow.realm(), flow.internal().0))
+    }
+
+    /// As [`Shared::displaced`] for a flow, which shares its port with others: it has no place on one that is somebody's by now, or not given
     /// out.
     pub(crate) fn displaced_flow(&self, flow: &Flow) -> Option<Displaced> {
         let known = &self.displacements;

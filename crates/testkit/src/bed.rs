@@ -127,6 +127,20 @@ impl Bed {
     /// Has every worker learn the stations of the routers, so that tests need not think of ARP. What that counts is
     /// taken off the counters.
     fn greet(&mut self) {
+        self.meet_neighbours();
+        self.taken = [Vec::new(), Vec::new()];
+        self.audit = audit::Audit::new(&self.settings);
+        let mut before = Counters::default();
+        for one in self.machine.counters() {
+            combine(&mut before, one, |sum, value| sum + value);
+        }
+        self.before = before;
+        self.arp_answers_before = self.machine.arp_answers;
+    }
+
+    /// The routers on both sides ping every worker, so that each knows their stations again: after a long silence packets would wait
+    /// for these, and too many at once would be dropped.
+    pub fn meet_neighbours(&mut self) {
         if self.settings.icmp.answer_echo {
             for worker in 0..self.workers {
                 // Somebody behind the inside router who belongs to this worker: his worker answers him.
@@ -143,14 +157,6 @@ impl Bed {
             }
         }
         self.settle();
-        self.taken = [Vec::new(), Vec::new()];
-        self.audit = audit::Audit::new(&self.settings);
-        let mut before = Counters::default();
-        for one in self.machine.counters() {
-            combine(&mut before, one, |sum, value| sum + value);
-        }
-        self.before = before;
-        self.arp_answers_before = self.machine.arp_answers;
     }
 
     /// So many workers; to be called before the first packet.

@@ -3,8 +3,10 @@
 use core::fmt::Debug;
 use core::hash::Hash;
 use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
+use std::collections::HashSet;
 
 use nat::Instant;
 use nat::Protocol;
@@ -38,6 +40,14 @@ struct Stretch {
     holder: Holder,
     since: Instant,
     until: Option<Instant>,
+}
+
+impl Stretch {
+    fn is_his(&self, internal: SocketAddrV4, at: Instant) -> bool {
+        (self.holder.subscriber, self.holder.port) == (*internal.ip(), internal.port())
+            && self.since <= at
+            && self.until.is_none_or(|until| at <= until)
+    }
 }
 
 /// The books.
@@ -133,6 +143,34 @@ impl Ledger {
         let holder = holders.next();
         assert!(holders.next().is_none(), "{external}:{port} is in two blocks");
         holder
+    }
+
+    /// Ports of an address that a mapping or a flow of this protocol had at some time since then, or that are in a block now.
+    pub fn ports_used_since(&self, external: Ipv4Addr, protocol: Protocol, since: Instant) -> HashSet<u16> {
+        let is_one = |endpoint: &ExternalEndpoint, stretches: &[Stretch]| {
+            (endpoint.0, endpoint.1) == (external, protocol)
+                && stretches.iter().any(|one| one.until.is_none_or(|until| until >= since))
+        };
+        let mappings =
+            self.stretches.iter().filter(|(endpoint, of)| is_one(endpoint, of)).map(|(endpoint, _)| endpoint.2);
+        let flows = self.flows.iter().filter(|(flow, of)| is_one(&flow.0, of)).map(|(flow, _)| flow.0.2);
+        let blocks = self.blocks.keys().filter(|block| block.0 == external).flat_map(|block| block.1..=block.2);
+        mappings.chain(flows).chain(blocks).collect()
+    }
+
+    /// Whether an internal endpoint had this external one at this instant, or until then.
+    pub fn had(&self, endpoint: &ExternalEndpoint, internal: SocketAddrV4, at: Instant) -> bool {
+        self.stretches.get(endpoint).is_some_and(|all| all.iter().any(|one| one.is_his(internal, at)))
+    }
+
+    /// The same of a flow.
+    pub fn had_flow(&self, flow: &FlowEndpoint, internal: SocketAddrV4, at: Instant) -> bool {
+        self.flows.get(flow).is_some_and(|all| all.iter().any(|one| one.is_his(internal, at)))
+    }
+
+    /// Blocks that a subscriber has.
+    pub fn blocks_of(&self, subscriber: Ipv4Addr) -> usize {
+        self.blocks.values().filter(|holder| holder.subscriber == subscriber).count()
     }
 
     /// Who had each endpoint at this time.

@@ -16,12 +16,14 @@
     reason = "a test kit stops the test when it cannot go on; there is nobody to hand an error to"
 )]
 
+pub mod account;
 pub mod bed;
 pub mod conformance;
 pub mod connection;
 pub mod ledger;
 pub mod model;
 pub mod packet;
+pub mod random_pools;
 pub mod seeds;
 pub mod topology;
 

@@ -288,3 +288,27 @@ fn where_a_pool_becomes_one_to_one_mappings_on_addresses_of_others_end_by_the_de
         bed.run_out();
     }
 }
+
+#[test]
+fn on_an_address_that_drains_a_forward_goes_on_and_is_not_ended_at_each_sweep_once_the_time_is_over() {
+    let mut settings = forwarded(SERVER);
+    settings.pools[0].draining_addresses = vec![*open().ip()];
+    for workers in [1, 4] {
+        let mut bed = Bed::new(forwarded(SERVER)).workers(workers).steering(Steering::Random).record_events(1 << 10);
+        let server = at(SERVER, PORT);
+        begin(&mut bed);
+        assert_eq!(bed.census(settings.clone())[0].mappings, Fates { keep: 2, ..Fates::default() });
+        bed.reload(settings.clone());
+        for _ in 0..DRAIN / 5 {
+            bed.advance_secs(10);
+            assert!(talks_on(&mut bed, server, at(E1, 4_000), open()), "a connection goes on");
+        }
+        assert_eq!(call(&mut bed, at(E2, 5_000), open()), Some(server), "and others are let in");
+        bed.advance_secs(10);
+        assert_eq!(bed.open_udp(server, at(E2, 5_000)), open());
+        let events = (0..workers).flat_map(|worker| bed.take_events(worker, usize::MAX)).collect::<Vec<_>>();
+        let ended = events.iter().filter(|event| event.kind == EventKind::StaticEnded).count();
+        assert_eq!(ended, 0, "{events:?}");
+        bed.run_out();
+    }
+}

@@ -13,7 +13,6 @@ use std::collections::HashSet;
 use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
-use nat::blocks::BlockSize;
 use nat::deterministic::Owner;
 use nat::redirection::Redirection;
 use nat::redirection::RedirectionId;
@@ -22,23 +21,16 @@ use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::Admission;
 use nat::settings::Allocation;
-use nat::settings::Blocks;
 use nat::settings::Class;
 use nat::settings::FilterAction;
 use nat::settings::FilterRule;
-use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::settings::MappingKind;
 use nat::settings::Pool;
-use nat::settings::Pooling;
 use nat::settings::PortTimeout;
-use nat::settings::Rate;
 use nat::settings::Removed;
 use nat::settings::Rule;
 use nat::settings::RuleAction;
-use nat::settings::Selection;
-use nat::settings::SubscriberLimits;
-use nat::settings::Threshold;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
 use nat::types::Prefix;
@@ -47,6 +39,11 @@ use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
+use testkit::random_pools::Mode;
+use testkit::random_pools::PoolShape;
+use testkit::random_pools::random_blocks;
+use testkit::random_pools::random_limits;
+use testkit::random_pools::random_pool;
 use testkit::seeds::for_each_seed;
 use testkit::*;
 use wire::build;
@@ -58,83 +55,11 @@ const TARGETS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 201), Ipv4Addr::new(
 const REFUSED: u16 = 9_999;
 const WORKERS: usize = 3;
 
-/// How a pool gives ports out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Mode {
-    Ports,
-    Blocks(u32),
-    Deterministic,
-    OneToOne,
-}
-
 const MODES: [Mode; 6] =
     [Mode::Ports, Mode::Blocks(64), Mode::Blocks(512), Mode::Blocks(4_096), Mode::Deterministic, Mode::OneToOne];
 
-fn blocks(ports: u32, random: &mut SmallRng) -> Blocks {
-    Blocks {
-        size: BlockSize::of_ports(ports).expect("a power of two"),
-        per_subscriber_max: random.random_range(2..9),
-        idle: Duration::from_secs(random.random_range(1..60)),
-    }
-}
-
-/// A pool of this mode, with everything else about it at random.
-fn random_pool(name: &str, third: u8, subscribers: Prefix, mode: Mode, random: &mut SmallRng) -> Pool {
-    let mut hosts: Vec<u8> = (1..13).collect();
-    let count = if mode == Mode::OneToOne { 1 << (32 - subscribers.length()) } else { random.random_range(1..7) };
-    let addresses = (0..count)
-        .map(|_| Ipv4Addr::new(203, 0, third, hosts.swap_remove(random.random_range(0..hosts.len()))))
-        .collect::<Vec<_>>();
-    let low = random.random_range(1_024..30_000);
-    let filterings = [Filtering::EndpointIndependent, Filtering::AddressDependent, Filtering::AddressAndPortDependent];
-    let pool = Pool {
-        name: name.into(),
-        subscribers: vec![subscribers],
-        realms: if random.random() { vec![RealmId::default()] } else { Vec::new() },
-        pooling: if random.random() { Pooling::Paired } else { Pooling::Arbitrary },
-        selection: [Selection::LeastUsed, Selection::RoundRobin, Selection::Hash][random.random_range(0..3)],
-        filtering: [filterings[random.random_range(0..3)]; Protocol::COUNT],
-        reuse_delay: Duration::from_secs(random.random_range(0..30)),
-        threshold: random.random::<bool>().then_some(Threshold { high_percent: 80, low_percent: 60 }),
-        shared_ports_min: random.random_range(1..4),
-        draining: random.random_ratio(1, 12),
-        draining_addresses: addresses.iter().copied().filter(|_| random.random_ratio(1, 8)).collect(),
-        addresses,
-        ..Pool::default()
-    };
-    match mode {
-        Mode::OneToOne => Pool { one_to_one: true, realms: vec![RealmId::default()], ..pool },
-        _ => Pool {
-            port_min: low,
-            port_max: low + random.random_range(16_384..30_000),
-            reserved_ports: (0..random.random_range(0..4)).map(|step| low + 100 + step).collect(),
-            parity: random.random(),
-            allocation: match mode {
-                Mode::Blocks(ports) => Allocation::Blocks(blocks(ports, random)),
-                Mode::Deterministic => Allocation::Deterministic {
-                    dynamic_slices: random.random_range(0..60),
-                    overflow: blocks(64, random),
-                },
-                Mode::Ports | Mode::OneToOne => Allocation::Ports,
-            },
-            pooling: if mode == Mode::Deterministic { Pooling::Paired } else { pool.pooling },
-            ..pool
-        },
-    }
-}
-
-/// What each subscriber may use: sometimes too little for anything new.
-fn random_limits(random: &mut SmallRng) -> SubscriberLimits {
-    let few = |random: &mut SmallRng| if random.random_ratio(1, 4) { random.random_range(1..6) } else { u32::MAX };
-    let rate = |random: &mut SmallRng| random.random_ratio(1, 4).then_some(Rate { per_second: 50, burst: 50 });
-    SubscriberLimits {
-        ports_max: [few(random), few(random), few(random)],
-        sessions_max: few(random),
-        new_mappings: rate(random),
-        new_sessions: rate(random),
-        threshold: random.random::<bool>().then_some(Threshold { high_percent: 90, low_percent: 50 }),
-        ..SubscriberLimits::default()
-    }
+fn shape(name: &'static str, third: u8, subscribers: Prefix, mode: Mode) -> PoolShape {
+    PoolShape { name, third, subscribers, mode, spans: 16_384..30_000 }
 }
 
 fn to_port(port: u16) -> Match {
@@ -153,8 +78,8 @@ fn random_settings(modes: [Mode; 2], random: &mut SmallRng) -> Settings {
     let mut settings = roomy();
     let [east, west] = modes;
     settings.pools = vec![
-        random_pool("east", 113, topology::prefix([100, 64, 0, 0], 24), east, random),
-        random_pool("west", 114, topology::prefix([100, 64, 0, 64], 29), west, random),
+        random_pool(&shape("east", 113, topology::prefix([100, 64, 0, 0], 24), east), random),
+        random_pool(&shape("west", 114, topology::prefix([100, 64, 0, 64], 29), west), random),
     ];
     if random.random() {
         // Numbers of pools mean something else from now on.
@@ -458,8 +383,10 @@ fn who_leaves_the_slice_of_a_formula_is_told_in_the_log_when_the_formula_changes
     covers!("6888-4");
     let formula = |subscribers: &[Prefix]| {
         let mut settings = roomy();
-        settings.pools[0].allocation =
-            Allocation::Deterministic { dynamic_slices: 0, overflow: blocks(64, &mut SmallRng::seed_from_u64(1)) };
+        settings.pools[0].allocation = Allocation::Deterministic {
+            dynamic_slices: 0,
+            overflow: random_blocks(64, &mut SmallRng::seed_from_u64(1)),
+        };
         settings.pools[0].subscribers = subscribers.to_vec();
         settings
     };

@@ -223,7 +223,7 @@ impl Shard {
     #[inline]
     pub(super) fn is_overdue(&self, index: u32, now: Instant) -> bool {
         self.shared.has_deadlines()
-            && (self.is_address_overdue(self.mappings.get(index).external_address, now)
+            && (self.is_address_overdue(self.mappings.get(index).external_address, now) && !self.is_at_home(index)
                 || self.displaced(index).and_then(|found| found.ends).is_some_and(|ends| ends <= now))
     }
 
@@ -234,13 +234,21 @@ impl Shard {
             found.and_then(|found| found.ends).is_some_and(|ends| ends <= now)
         };
         self.shared.has_deadlines()
-            && (self.is_address_overdue(self.flows.get(index).external().0, now) || is_displaced())
+            && (self.is_address_overdue(self.flows.get(index).external().0, now)
+                && !self.shared.is_flow_at_home(self.flows.get(index))
+                || is_displaced())
     }
 
     /// Whether the configuration has no place for a mapping any more.
     pub(super) fn displaced(&self, index: u32) -> Option<Displaced> {
         let mapping = self.mappings.get(index);
         self.shared.displaced(&mapping.key(), mapping.external(), mapping.created_s())
+    }
+
+    /// Whether the configuration says that a mapping is where it is, also on an address that drains.
+    fn is_at_home(&self, index: u32) -> bool {
+        let mapping = self.mappings.get(index);
+        self.shared.is_at_home(&mapping.key(), mapping.external())
     }
 
     fn is_address_overdue(&self, address: u32, now: Instant) -> bool {

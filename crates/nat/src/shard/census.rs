@@ -178,7 +178,11 @@ impl Shard {
         let external = mapping.external();
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
         let displaced = candidate.displaced(&mapping.key(), external, mapping.created_s());
-        count.mappings.count(self.fate_of_address(now, candidate, address).or(displaced, now));
+        let fate = match candidate.is_at_home(&mapping.key(), external) {
+            true => Fate::Keep,
+            false => self.fate_of_address(now, candidate, address),
+        };
+        count.mappings.count(fate.or(displaced, now));
     }
 
     fn count_flow_under(&self, now: Instant, candidate: &Shared, index: u32, census: &mut Census) {
@@ -189,7 +193,11 @@ impl Shard {
         let external = endpoint(flow.external());
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
         let displaced = candidate.displaced_flow(flow);
-        count.flows.count(self.fate_of_address(now, candidate, address).or(displaced, now));
+        let fate = match candidate.is_flow_at_home(flow) {
+            true => Fate::Keep,
+            false => self.fate_of_address(now, candidate, address),
+        };
+        count.flows.count(fate.or(displaced, now));
     }
 
     /// The place of an external address, and the count of its pool.
