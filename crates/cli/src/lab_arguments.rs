@@ -230,6 +230,10 @@ pub struct LabTest {
     /// Do not measure the tester itself first, with nothing between its ports
     #[arg(long)]
     pub no_ceiling: bool,
+    /// Takes the tester's own ceiling from this file, if it was measured within the last hour on the same transport, frames and CPUs; else measures it and
+    /// writes it there
+    #[arg(long, value_name = "FILE", conflicts_with = "no_ceiling")]
+    pub ceiling_file: Option<PathBuf>,
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use chart::ChartError;
 use serde_json::Value;
 
+use crate::study::CEILINGS;
 use crate::study::StudyName;
 use crate::study::StudyRecord;
 
@@ -61,7 +62,7 @@ impl Results {
         let mut names = Vec::new();
         for entry in fs::read_dir(folder).map_err(error)? {
             let name = entry.map_err(error)?.file_name();
-            names.extend(name.to_str().filter(|name| name.ends_with(".json")).map(str::to_owned));
+            names.extend(name.to_str().filter(|name| name.ends_with(".json") && *name != CEILINGS).map(str::to_owned));
         }
         names.sort();
         let mut results = Results::default();

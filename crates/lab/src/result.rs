@@ -71,13 +71,15 @@ pub struct Core {
     pub runs: Vec<String>,
 }
 
-/// What the tester can do with nothing between its two ports, taken in the same command.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// What the tester can do with nothing between its two ports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
     /// How its ports were connected.
     pub loopback: String,
     /// The highest rate without loss, frames a second, both ways together.
     pub frames_per_second: f64,
+    /// Seconds since 1970 when it was measured: before the test, or by a command before this one.
+    pub measured_unix: u64,
     /// The result's rate in frames a second, as a share of it; None where the result is no rate.
     pub share: Option<f64>,
 }

@@ -27,6 +27,7 @@ pub use record::Paper;
 pub use record::RunRecord;
 pub use record::StudyRecord;
 pub use record::TableRecord;
+pub(crate) use runner::CEILINGS;
 pub use runner::Progress;
 pub use runner::StudyError;
 pub use runner::perform;

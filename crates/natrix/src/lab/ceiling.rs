@@ -1,7 +1,9 @@
 //! What the tester can do with nothing between its two ports: the limit beside every result.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
+use std::io;
 use std::io::Write;
 use std::process::Command;
 use std::process::Stdio;
@@ -40,7 +42,10 @@ const ERROR_SHARE: f64 = 1.0 / 128.0;
 /// Connections whose frames go round: the tester's work for each frame hardly depends on it.
 const CONNECTIONS: u64 = 10_000;
 
-/// The tester's ceiling for this test, by the same program with the same options; None where the test has no rate, or it is not wanted.
+/// A ceiling in a file counts for so long: neighbours on the machine come and go.
+const FRESH_SECONDS: u64 = 3600;
+
+/// The tester's ceiling for this test; None where the test has no rate, or it is not wanted.
 pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option<Ceiling>, Failure> {
     let has_rate = matches!(
         command,
@@ -51,8 +56,26 @@ pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option
     if !has_rate || options.no_ceiling || !has_loopback {
         return Ok(None);
     }
-    let binary = env::current_exe()
-        .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
+    let arguments = arguments(command, options);
+    let Some(path) = &options.ceiling_file else { return measure(&arguments).map(Some) };
+    // What it was measured with says what it counts for.
+    let key = arguments.join(" ");
+    let mut known: BTreeMap<String, Ceiling> =
+        fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let fresh_from = unix_now().saturating_sub(FRESH_SECONDS);
+    if let Some(ceiling) = known.get(&key).filter(|ceiling| ceiling.measured_unix >= fresh_from) {
+        return Ok(Some(ceiling.clone()));
+    }
+    let ceiling = measure(&arguments)?;
+    known.insert(key, ceiling.clone());
+    let text = serde_json::to_string_pretty(&known).map_err(io::Error::from)?;
+    fs::write(path, text + "\n")
+        .map_err(|error| fault(format!("--ceiling-file: {}: {error}; name another file", path.display())))?;
+    Ok(Some(ceiling))
+}
+
+/// Arguments of `natrix lab ceiling` for the tester of this test.
+fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
     let transport = match options.transport {
         LabTransport::AfXdp => "af-xdp",
         LabTransport::AfPacket => "af-packet",
@@ -69,26 +92,29 @@ pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option
         (_, LabDirection::Inbound) => "inbound",
         (_, LabDirection::Both) => "both",
     };
-    let mut child = Command::new(binary);
-    child.args([
-        "lab",
-        "ceiling",
-        "--json",
-        "--transport",
-        transport,
-        "--frame-bytes",
-        &frames,
-        "--direction",
-        direction,
-    ]);
-    child.args(["--tester-cpu", &options.tester_cpu.to_string(), "--seed", &options.seed.to_string()]);
-    child.args(["--sessions", &options.sessions.min(CONNECTIONS).to_string()]);
     let cpus: Vec<String> = options.device_cpus.iter().map(u8::to_string).collect();
-    child.args(["--device-cpus", &cpus.join(",")]);
-    if let Some(arguments) = &options.tester_arguments {
-        child.args(["--tester-arguments", arguments]);
-    }
-    let output = child
+    let pairs = [
+        ("--transport", transport.to_owned()),
+        ("--frame-bytes", frames),
+        ("--direction", direction.to_owned()),
+        ("--tester-cpu", options.tester_cpu.to_string()),
+        ("--seed", options.seed.to_string()),
+        ("--sessions", CONNECTIONS.to_string()),
+        ("--device-cpus", cpus.join(",")),
+    ];
+    let given = options.tester_arguments.iter().map(|arguments| ("--tester-arguments", arguments.clone()));
+    let all = pairs.into_iter().chain(given);
+    all.flat_map(|(option, value)| [option.to_owned(), value]).collect()
+}
+
+/// By the same program with the same options.
+fn measure(arguments: &[String]) -> Result<Ceiling, Failure> {
+    let binary = env::current_exe()
+        .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
+    let measured_unix = unix_now();
+    let output = Command::new(binary)
+        .args(["lab", "ceiling", "--json"])
+        .args(arguments)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| fault(format!("tester: its ceiling can not be measured ({error}); use --no-ceiling")))?;
@@ -98,11 +124,12 @@ pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option
         let error = told.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("no message").to_owned();
         return Err(fault(format!("{error} (while the tester itself was measured)")));
     };
-    Ok(Some(Ceiling {
+    Ok(Ceiling {
         loopback: found["result"]["loopback"].as_str().unwrap_or_default().to_owned(),
         frames_per_second: found["result"]["samples"]["median"].as_f64().unwrap_or_default(),
+        measured_unix,
         share: None,
-    }))
+    })
 }
 
 /// `natrix lab ceiling`.

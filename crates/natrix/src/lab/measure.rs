@@ -64,6 +64,9 @@ const INSIDE_ADDRESSES_MAX: u64 = 65_533;
 /// Idle time of UDP on the device, longer than any test.
 const UDP_TIMEOUT_SECONDS: u32 = 86_400;
 
+/// A search begins at this share of what the tester alone can do, where nobody says otherwise.
+const ABOVE_CEILING: f64 = 1.25;
+
 /// A folder for the device's files, removed when it is over.
 pub(super) struct Folder(pub(super) PathBuf);
 
@@ -105,9 +108,14 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         _ => (options.sessions, options.sessions),
     };
     let space = tuple_space(options, n)?;
-    let parameters = parameters_of(options, n);
+    let mut parameters = parameters_of(options, n);
     let stop = stopper()?;
     let mut ceiling = ceiling::measured(command, options)?;
+    if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
+        // Nothing above can be kept: trials there would only take time.
+        let most = (ceiling.frames_per_second * ABOVE_CEILING).max(2.0 * parameters.rate_min);
+        parameters.rate_max = parameters.rate_max.min(most);
+    }
     let topology = topology_of(options)?;
     let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
     fs::create_dir_all(&folder)
