@@ -63,6 +63,71 @@ def the_lab_measures_either_device_and_says_on_what(n):
         expect(capacity["result"]["samples"]["median"] >= 200, "connections held")
 
 
+def established(dut, pid, n):
+    """What the device says of its TCP connections: how many it has, and how many of them are established and answered."""
+    if dut == "netfilter":
+        command = ["ip", "netns", "exec", f"natrix-lab-{pid}-device", "conntrack", "-L", "-p", "tcp"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return len(lines), sum("ESTABLISHED" in line and "[ASSURED]" in line for line in lines)
+    socket = Path(tempfile.gettempdir()) / f"natrix-lab-{pid}" / "control.sock"
+    command = [str(n.dut.binary), "show", "sessions", "--protocol", "tcp", "--all", "--json", "--socket", str(socket)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return len(lines), sum(json.loads(line)["state"] == "established" for line in lines)
+
+
+@test()
+def with_tcp_the_device_itself_says_that_the_connections_are_established(n):
+    words = ["latency", "--protocol", "tcp", "--rate", "500", *FEW, "--trial-seconds", "3", "--json"]
+    for dut in ("natrix", "netfilter"):
+        for _ in range(20):
+            child = subprocess.Popen(
+                [str(n.dut.binary), "lab", *words, "--dut", dut], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            told = []
+            for line in child.stderr:
+                told.append(line)
+                if "preparation at" in line and ": 0 of 200 lost" in line:
+                    # Data goes over the connections now.
+                    expect_equal(established(dut, child.pid, n), (200, 200), f"connections {dut} has, and established ones")
+                    break
+            out, rest = child.communicate(timeout=30)
+            if child.returncode == 0:
+                break
+            told = "".join(told) + rest
+            expect("error: tester: slower" in told or "error: device: made" in told, told[-300:])
+        expect_equal(child.returncode, 0, "status")
+        record = json.loads(out)
+        expect_equal(record["parameters"]["protocol"], "tcp", "protocol")
+        preparation, phase2 = record["trials"]
+        expect_equal((preparation["sent"], preparation["answers"], preparation["lost"]), (200, 400, 0), "segments of handshakes")
+        expect_equal((phase2["sent"], phase2["answers"], phase2["faults"]), (1500, 0, 0), "segments with data")
+
+
+def passes_at_the_highest(n, *words):
+    """Runs a test whose highest rate any device keeps: it says so. What its trials told."""
+    for _ in range(20):
+        command = [str(n.dut.binary), "lab", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if "error: rate: passes at the highest asked for (500 frames/s)" in done.stderr:
+            return done.stderr
+        # The machine was too busy for the tester, or for the device.
+        expect(done.returncode == 0 or "error: tester: slower" in done.stderr, done.stderr[-300:])
+    raise Failure(f"natrix lab {' '.join(words)} does not pass in 20 tries: {done.stderr[-300:]}")
+
+
+@test()
+def new_connections_of_tcp_are_measured_open_and_closed(n):
+    words = ["cps", "--protocol", "tcp", "--rate-min", "200", "--rate-max", "500", "--error", "300", *FEW]
+    for dut in ("natrix", "netfilter"):
+        told = passes_at_the_highest(n, *words, "--dut", dut)
+        expect("phase1 at 500/s: 0 of 200 lost\n" in told, told)
+        expect("validation at 400/s: 0 of 200 lost\n" in told, told)
+        told = passes_at_the_highest(n, *words, "--dut", dut, "--tcp-close")
+        expect("phase1 at 500/s: 0 of 200 lost\n" in told and "validation" not in told, told)
+    told = lab(n, "cps", "--tcp-close", *FEW, ok=False)
+    expect("--tcp-close: datagrams have no end" in told, told)
+
+
 @test()
 def a_device_faster_than_what_was_asked_for_is_no_result(n):
     told = lab(n, "throughput", "--dut", "netfilter", "--rate-max", "1000", "--rate-min", "500", *FEW, *SHORT, ok=False)

@@ -21,7 +21,7 @@ pub enum LabCommand {
     /// Delay and its variation at one rate (RFC 8219 §7.2, §7.3)
     Latency(LabLatency),
     /// Highest rate of new connections, each validated (RFC 9693 §4.5)
-    Cps(LabTest),
+    Cps(LabCps),
     /// Connections the table holds (RFC 9693 §4.9)
     Capacity(LabCapacity),
     /// Connections deleted a second (RFC 9693 §4.8)
@@ -58,6 +58,15 @@ pub enum LabTransport {
     Memif,
     /// Shared memory, net_vhost at the tester and net_virtio_user at the device; not for netfilter
     VhostUser,
+}
+
+/// What the connections of a test are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LabProtocol {
+    /// A datagram makes a connection
+    Udp,
+    /// A handshake of three segments makes it
+    Tcp,
 }
 
 /// How rules are told to a device that has several ways.
@@ -144,6 +153,9 @@ pub struct LabTest {
     /// How tester and device are connected
     #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
     pub transport: LabTransport,
+    /// What connections are made of; with tcp each by a handshake, and data follows within its window
+    #[arg(long, value_enum, default_value_t = LabProtocol::Udp)]
+    pub protocol: LabProtocol,
     /// Connections (RFC 9693: N)
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=60_000_000))]
     pub sessions: u64,
@@ -240,6 +252,17 @@ pub struct LabTest {
     /// Also write the JSON object into this file
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// `natrix lab cps`.
+#[derive(Debug, Args)]
+pub struct LabCps {
+    /// Parameters of every test.
+    #[command(flatten)]
+    pub test: LabTest,
+    /// Of --protocol tcp: both ends close each connection as soon as it is established, seven segments in all; there is no validation then
+    #[arg(long)]
+    pub tcp_close: bool,
 }
 
 /// `natrix lab latency`.

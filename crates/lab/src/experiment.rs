@@ -20,12 +20,16 @@ use serde::Serialize;
 use crate::device::Device;
 use crate::device::DeviceError;
 use crate::frame::FrameSizes;
+use crate::frame::Protocol;
 use crate::frame::TrialKey;
 use crate::frame::Way;
+use crate::ledger::Ending;
 use crate::ledger::Establish;
 use crate::ledger::Faults;
+use crate::ledger::Handshake;
 use crate::ledger::Leftover;
 use crate::ledger::Remaining;
+use crate::ledger::Segments;
 use crate::ledger::StateTable;
 use crate::ledger::Steady;
 use crate::ledger::Validate;
@@ -33,12 +37,12 @@ use crate::result::Trial;
 use crate::search;
 use crate::search::CapacityLimits;
 use crate::search::Found;
+use crate::segment::SYN_FRAME_BYTES;
 use crate::tester::Sent;
 use crate::tester::Stream;
 use crate::tester::Tester;
 use crate::tester::TesterError;
 use crate::tester::Traffic;
-use crate::tuples::Endpoint;
 use crate::tuples::TupleSpace;
 
 /// Which way the frames of phase 2 go (RFC 9693 §4.6).
@@ -64,7 +68,11 @@ pub struct Parameters {
     pub preparation_rate: f64,
     /// α: rate of the validation, as a share of R.
     pub alpha: f64,
-    /// Bytes of a frame, check sequence included, or the mix of them.
+    /// What the connections are made of.
+    pub protocol: Protocol,
+    /// Of TCP in `cps`: whether each connection is closed as soon as it is established.
+    pub tcp_close: bool,
+    /// Bytes of a frame, check sequence included, or the mix of them. Segments that open or close a connection have what their headers need.
     pub frame_bytes: FrameSizes,
     /// Length of a trial of phase 2, seconds.
     pub trial_seconds: f64,
@@ -80,6 +88,21 @@ pub struct Parameters {
     pub direction: Direction,
     /// Seed of every pseudorandom order.
     pub seed: u64,
+}
+
+impl Parameters {
+    /// How connections of TCP end in phase 1.
+    const fn ending(&self) -> Ending {
+        if self.tcp_close { Ending::Closed } else { Ending::Open }
+    }
+
+    /// Frames that each connection of phase 1 takes.
+    pub const fn frames_per_connection(&self) -> u32 {
+        match self.protocol {
+            Protocol::Udp => 1,
+            Protocol::Tcp => self.ending().segments(),
+        }
+    }
 }
 
 /// Why there is no result.
@@ -261,7 +284,7 @@ pub struct Experiment<'a, I: Io> {
     repetition: u32,
     log: Vec<Trial>,
     /// Some connections of the trial before, to see that they are gone.
-    before: Vec<(u32, Endpoint)>,
+    before: StateTable,
     was_interrupted: bool,
     at_least: Option<f64>,
     /// Told after each trial, for progress.
@@ -302,7 +325,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             trials: 0,
             repetition: 0,
             log: Vec::new(),
-            before: Vec::new(),
+            before: StateTable::new(0),
             was_interrupted: false,
             at_least: None,
             on_trial: Box::new(|_| {}),
@@ -333,16 +356,40 @@ impl<'a, I: Io> Experiment<'a, I> {
         Stream { frames, rate, sizes: self.parameters.frame_bytes }
     }
 
-    /// Runs one trial and notes it. `outcome`: frames missing, and faults.
+    /// The frames that make so many connections.
+    fn opening(&self, connections: u64, rate: f64) -> Stream {
+        let sizes = match self.parameters.protocol {
+            Protocol::Udp => self.parameters.frame_bytes,
+            Protocol::Tcp => FrameSizes::Fixed(SYN_FRAME_BYTES),
+        };
+        Stream { frames: connections, rate, sizes }
+    }
+
+    /// Runs one trial over the connections of `table`, or with frames that make connections.
+    fn run<T: Traffic>(
+        &mut self,
+        table: Option<&StateTable>,
+        streams: [Option<Stream>; 2],
+        traffic: &mut T,
+    ) -> Result<Sent, TesterError> {
+        let key = self.key();
+        let Some(conversations) = table.and_then(|table| table.conversations.as_ref()) else {
+            return self.tester.run(&key, streams, traffic);
+        };
+        let frames = streams.map(|stream| stream.map_or(0, |stream| stream.frames));
+        self.tester.run(&key, streams, &mut Segments::new(traffic, conversations, frames))
+    }
+
+    /// Runs one trial as [`Self::run`] does, and notes it. `outcome`: frames missing, and faults.
     fn trial<T: Traffic>(
         &mut self,
         phase: &'static str,
+        table: Option<&StateTable>,
         streams: [Option<Stream>; 2],
         traffic: &mut T,
         outcome: impl Fn(&T) -> (u64, Faults),
     ) -> Result<(Sent, u64, Faults), ExperimentError> {
-        let key = self.key();
-        let done = self.tester.run(&key, streams, traffic);
+        let done = self.run(table, streams, traffic);
         let rate = streams.iter().flatten().map(|stream| stream.rate).sum();
         let mut trial = Trial {
             repetition: self.repetition,
@@ -350,6 +397,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             rate,
             reached: 0.0,
             sent: 0,
+            answers: 0,
             lost: 0,
             faults: 0,
             seconds: 0.0,
@@ -359,6 +407,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             Ok(sent) => {
                 let (lost, faults) = outcome(traffic);
                 trial.sent = sent.frames.iter().sum();
+                trial.answers = sent.answers.iter().sum();
                 (trial.lost, trial.faults, trial.seconds) = (lost, faults.sum(), sent.seconds);
                 trial.reached = trial.sent as f64 / sent.seconds.max(f64::MIN_POSITIVE);
                 let what = if faults.sum() > 0 { format!(", {} faults", faults.sum()) } else { String::new() };
@@ -397,11 +446,10 @@ impl<'a, I: Io> Experiment<'a, I> {
         if self.before.is_empty() || self.device.sessions()?.is_some() {
             return Ok(());
         }
-        let before = core::mem::take(&mut self.before);
-        let key = self.key();
-        let stream = self.stream(before.len() as u64, LEFTOVER_RATE);
+        let before = core::mem::replace(&mut self.before, StateTable::new(0));
+        let stream = self.stream(before.len(), LEFTOVER_RATE);
         let mut traffic = Leftover::new(self.space, &before);
-        match self.tester.run(&key, [None, Some(stream)], &mut traffic) {
+        match self.run(Some(&before), [None, Some(stream)], &mut traffic) {
             // That it was late does not matter here.
             Ok(_) | Err(TesterError::TooSlow { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -420,16 +468,24 @@ impl<'a, I: Io> Experiment<'a, I> {
         rate: f64,
     ) -> Result<(StateTable, Faults), ExperimentError> {
         self.begin_empty()?;
-        let stream = self.stream(connections, rate);
-        let mut traffic = Establish::new(self.space, connections);
-        let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
-        let done = self.trial(phase, [Some(stream), None], &mut traffic, missing);
-        self.before = (0..connections as u32)
-            .filter_map(|tuple| Some((tuple, traffic.table.external(tuple)?)))
-            .take(LEFTOVERS)
-            .collect();
+        let stream = self.opening(connections, rate);
+        let (done, table, faults) = match self.parameters.protocol {
+            Protocol::Udp => {
+                let mut traffic = Establish::new(self.space, connections);
+                let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
+                let done = self.trial(phase, None, [Some(stream), None], &mut traffic, missing);
+                (done, traffic.table, traffic.faults)
+            }
+            Protocol::Tcp => {
+                let mut traffic = Handshake::new(self.space, connections, self.parameters.ending());
+                let missing = |traffic: &Handshake<'_>| (connections - traffic.table.len(), traffic.faults);
+                let done = self.trial(phase, None, [Some(stream), None], &mut traffic, missing);
+                (done, traffic.table, traffic.faults)
+            }
+        };
+        self.before = table.first(LEFTOVERS);
         done?;
-        Ok((traffic.table, traffic.faults))
+        Ok((table, faults))
     }
 
     /// Phase 1 to prepare phase 2: all connections, or an error. What was lost on the way is sent again, each time at half the rate: this measures
@@ -445,16 +501,34 @@ impl<'a, I: Io> Experiment<'a, I> {
                 break;
             }
             rate /= 2.0;
-            let mut rest = Remaining::new(self.space, table);
-            let stream = self.stream(rest.frames(), rate);
-            let missing = |rest: &Remaining<'_>| (rest.left(), rest.faults);
-            self.trial("preparation", [Some(stream), None], &mut rest, missing)?;
-            (table, faults) = (rest.table, rest.faults);
+            (table, faults) = self.remaining(table, rate)?;
         }
         if table.len() < wanted || faults.sum() > 0 {
             return Err(ExperimentError::NotPrepared { made: table.len(), wanted, rate, faults });
         }
         Ok(table)
+    }
+
+    /// What is missing in a table, once more.
+    fn remaining(&mut self, table: StateTable, rate: f64) -> Result<(StateTable, Faults), ExperimentError> {
+        match self.parameters.protocol {
+            Protocol::Udp => {
+                let mut rest = Remaining::new(self.space, table);
+                let stream = self.stream(rest.frames(), rate);
+                let missing = |rest: &Remaining<'_>| (rest.left(), rest.faults);
+                self.trial("preparation", None, [Some(stream), None], &mut rest, missing)?;
+                Ok((rest.table, rest.faults))
+            }
+            Protocol::Tcp => {
+                let mut rest = Handshake::resume(self.space, table);
+                let stream = self.opening(rest.frames(), rate);
+                let missing = |rest: &Handshake<'_>| (rest.table.room() - rest.table.len(), rest.faults);
+                // The same key, as it is sent again and not anew.
+                self.trials -= 1;
+                self.trial("preparation", None, [Some(stream), None], &mut rest, missing)?;
+                Ok((rest.table, rest.faults))
+            }
+        }
     }
 
     /// Phase 1 at a rate, and validation at α times the rate. Frames missing and faults of both.
@@ -463,10 +537,14 @@ impl<'a, I: Io> Experiment<'a, I> {
         if table.len() < connections || faults.sum() > 0 {
             return Ok((connections - table.len(), faults));
         }
+        if self.parameters.tcp_close {
+            // Frames went both ways over each of them, and there is none any more.
+            return Ok((0, faults));
+        }
         let stream = self.stream(connections, rate * self.parameters.alpha);
         let mut validate = Validate::new(self.space, &table, self.parameters.seed ^ self.trials);
         let missing = |validate: &Validate<'_>| (connections - validate.arrived, validate.faults);
-        let (_, lost, faults) = self.trial("validation", [None, Some(stream)], &mut validate, missing)?;
+        let (_, lost, faults) = self.trial("validation", Some(&table), [None, Some(stream)], &mut validate, missing)?;
         Ok((lost, faults))
     }
 
@@ -489,14 +567,10 @@ impl<'a, I: Io> Experiment<'a, I> {
         let mut traffic = Steady::new(self.space, table, [out, back], timed, self.parameters.seed ^ self.trials);
         let missing = |traffic: &Steady<'_>| {
             let [mut faults, other] = traffic.faults;
-            faults.swapped += other.swapped;
-            faults.repeated += other.repeated;
-            faults.untranslated += other.untranslated;
-            faults.moved += other.moved;
-            faults.not_routed += other.not_routed;
+            faults += other;
             (out + back - traffic.arrived.iter().sum::<u64>(), faults)
         };
-        let (sent, lost, faults) = self.trial("phase2", streams, &mut traffic, missing)?;
+        let (sent, lost, faults) = self.trial("phase2", Some(table), streams, &mut traffic, missing)?;
         let ticks = self.tester.ticks_a_second();
         let delays = Way::BOTH.iter().filter_map(|way| delays_of(*way, traffic.delays(*way), ticks)).collect();
         Ok((Phase2 { lost, faults, sent }, delays))
@@ -635,11 +709,22 @@ impl<'a, I: Io> Experiment<'a, I> {
         self.repeated(|this| {
             this.begin_empty()?;
             let connections = this.parameters.n;
-            let mut traffic = Establish::new(this.space, connections).timed(TIMED);
-            let stream = this.stream(connections, rate);
-            let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
-            let (_, lost, _) = this.trial("phase1", [Some(stream), None], &mut traffic, missing)?;
-            let delays = delays_of(Way::Outbound, traffic.delays(), this.tester.ticks_a_second());
+            let ticks = this.tester.ticks_a_second();
+            let stream = this.opening(connections, rate);
+            let (lost, delays) = match this.parameters.protocol {
+                Protocol::Udp => {
+                    let mut traffic = Establish::new(this.space, connections).timed(TIMED);
+                    let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
+                    let (_, lost, _) = this.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
+                    (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
+                }
+                Protocol::Tcp => {
+                    let mut traffic = Handshake::new(this.space, connections, Ending::Open).timed(TIMED);
+                    let missing = |traffic: &Handshake<'_>| (connections - traffic.table.len(), traffic.faults);
+                    let (_, lost, _) = this.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
+                    (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
+                }
+            };
             Ok(Latency { rate, lost, delays: delays.into_iter().collect() })
         })
     }
@@ -649,7 +734,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When not even the lowest rate passes.
     pub fn ceiling(&mut self) -> Result<Samples, ExperimentError> {
-        let table = StateTable::straight(self.space, self.parameters.n);
+        let table = StateTable::straight(self.space, self.parameters.n, self.parameters.protocol);
         self.repeated(|this| {
             let found = this.search(this.parameters.rate_max, |this, rate| {
                 let (done, _) = this.phase2(&table, rate, None)?;
@@ -801,6 +886,8 @@ mod tests {
             n: 500,
             preparation_rate: 1e4,
             alpha: 0.8,
+            protocol: Protocol::Udp,
+            tcp_close: false,
             frame_bytes: FrameSizes::Fixed(64),
             trial_seconds: 0.05,
             rate_min: 1000.0,
@@ -854,13 +941,19 @@ mod tests {
 
     #[test]
     fn what_a_preparation_lost_is_sent_again_and_the_trials_say_so() {
+        // Of UDP the seventh datagram; of TCP the seventh SYN, the last acknowledgement, and one of what is between.
+        for (protocol, lost) in [(Protocol::Udp, 7), (Protocol::Tcp, 7), (Protocol::Tcp, 700), (Protocol::Tcp, 1500)] {
+            prepared_again(&Parameters { protocol, ..parameters() }, lost);
+        }
+    }
+
+    fn prepared_again(parameters: &Parameters, lost: u64) {
         let space = tests_of_tester::space();
-        let once = Mischief { lose: Some(7), ..Mischief::default() };
-        let parameters = parameters();
+        let once = Mischief { lose: Some(lost), ..Mischief::default() };
         for _ in 0..100 {
             let mut tester = Tester::new(Toy::new(once), tests_of_tester::ENDS);
             let mut device = EMPTY;
-            let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+            let mut this = Experiment::new(&mut tester, &mut device, &space, parameters);
             match this.prepare() {
                 // A busy machine: that says nothing here.
                 Err(ExperimentError::Tester(TesterError::TooSlow { .. })) => continue,
@@ -880,10 +973,45 @@ mod tests {
         let told_of = told(Mischief::default(), full, &parameters(), |this| this.throughput());
         assert!(told_of.contains("its table was not emptied (17 entries left)"), "{told_of}");
         // The toy keeps its table whatever is done: a second trial finds the entries of the first by their frames.
-        let mute = Fake { sessions: None, empties: Ok(()) };
         let twice = Parameters { repetitions: 2, ..parameters() };
-        let told_of = told(Mischief::default(), mute, &twice, |this| this.teardown());
-        assert!(told_of.contains("its table was not emptied ("), "{told_of}");
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            let mute = Fake { sessions: None, empties: Ok(()) };
+            let twice = Parameters { protocol, ..twice.clone() };
+            let told_of = told(Mischief::default(), mute, &twice, |this| this.teardown());
+            assert!(told_of.contains("its table was not emptied ("), "{told_of}");
+        }
+    }
+
+    #[test]
+    fn every_test_of_tcp_opens_its_connections_by_handshakes_and_sends_data_over_them() {
+        let space = tests_of_tester::space();
+        for tcp_close in [false, true] {
+            let parameters = Parameters { protocol: Protocol::Tcp, tcp_close, ..parameters() };
+            let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+            let mut device = EMPTY;
+            let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+            let rate = 1e4;
+            let outcome = loop {
+                match this.trial_of_connections(500, rate) {
+                    Err(ExperimentError::Tester(TesterError::TooSlow { .. })) => {}
+                    other => break other.unwrap(),
+                }
+            };
+            assert_eq!(outcome, (0, Faults::default()));
+            let kept: Vec<_> = this.trials().iter().filter(|trial| !trial.void).collect();
+            let opening = kept.iter().rfind(|trial| trial.phase == "phase1").unwrap();
+            assert_eq!(opening.sent, 500);
+            assert_eq!(opening.answers, 500 * (u64::from(parameters.frames_per_connection()) - 1));
+            assert_eq!(kept.iter().any(|trial| trial.phase == "validation"), !tcp_close);
+        }
+        let parameters = Parameters { protocol: Protocol::Tcp, ..parameters() };
+        let delays = told(Mischief::default(), EMPTY, &parameters, |this| this.latency(1000.0));
+        assert!(delays.contains("lost: 0") && delays.contains("outbound") && delays.contains("inbound"), "{delays}");
+        let delays = told(Mischief::default(), EMPTY, &parameters, |this| this.first_packet_latency(1000.0));
+        assert!(delays.contains("lost: 0") && delays.contains("frames: 500"), "{delays}");
+        let leak = Mischief { misnumber: Some(1400), ..Mischief::default() };
+        let told_of = told(leak, EMPTY, &parameters, |this| this.throughput());
+        assert!(told_of.contains("made 499 of 500 connections") && told_of.contains("misnumbered: 1"), "{told_of}");
     }
 
     #[test]

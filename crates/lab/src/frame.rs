@@ -19,6 +19,7 @@ use wire::ethernet::HEADER_LENGTH;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 
+use crate::segment::SegmentKey;
 use crate::tuples::Endpoint;
 
 /// The Ethernet check sequence, which is part of a frame's size and never seen here.
@@ -77,6 +78,16 @@ const PROTOCOL_UDP: u8 = 17;
 /// What the tester's frames set out with.
 pub const TTL: u8 = 64;
 
+/// What the connections of a test are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// A datagram makes one.
+    Udp,
+    /// A handshake makes one.
+    Tcp,
+}
+
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
@@ -118,17 +129,27 @@ pub struct Stations {
 
 /// A key of one trial.
 #[derive(Clone, Copy, Debug)]
-pub struct TrialKey(SipHasher13);
+pub struct TrialKey {
+    hash: SipHasher13,
+    segments: SegmentKey,
+}
 
 impl TrialKey {
     /// The key of trial `trial` of a run.
     pub fn new(seed: u64, trial: u64) -> TrialKey {
-        TrialKey(SipHasher13::new_with_keys(seed, trial))
+        let hash = SipHasher13::new_with_keys(seed, trial);
+        TrialKey { segments: SegmentKey::new(hash), hash }
+    }
+
+    /// The same for segments of TCP.
+    #[inline]
+    pub fn segments(&self) -> &SegmentKey {
+        &self.segments
     }
 
     #[inline]
     fn tag(&self, stamp: Stamp) -> u64 {
-        let mut hash = self.0;
+        let mut hash = self.hash;
         hash.write_u64(u64::from(stamp.tuple) << 32 | u64::from(stamp.sequence));
         hash.write_u8(stamp.way as u8);
         hash.finish()

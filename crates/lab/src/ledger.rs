@@ -2,13 +2,26 @@
 //!
 //! The Responder's state table (RFC 9693 §4.2) has a record for each four-tuple: the external endpoint it came from. Whatever arrives
 //! is compared with what was sent: the place of its tuple is in the stamp, so a frame that reaches the wrong endpoint is known for what it is.
+//!
+//! [`Establish`] makes connections of UDP, [`Handshake`] those of TCP. Everything after that is the same for both: with TCP [`Segments`]
+//! makes segments of what the other ledgers send.
 
+mod conversation;
+mod handshake;
 mod remaining;
+mod segments;
+
+use core::ops::AddAssign;
 
 use serde::Serialize;
 
+pub use conversation::Conversations;
+pub use handshake::Ending;
+pub use handshake::Handshake;
 pub use remaining::Remaining;
+pub use segments::Segments;
 
+use crate::frame::Protocol;
 use crate::frame::Seen;
 use crate::frame::TTL;
 use crate::frame::Way;
@@ -30,12 +43,26 @@ pub struct Faults {
     pub moved: u64,
     /// Its time to live is not less than when it was sent.
     pub not_routed: u64,
+    /// A number of its TCP header, sequence, acknowledgement or window, is not what was sent.
+    pub misnumbered: u64,
 }
 
 impl Faults {
     /// All together.
     pub fn sum(&self) -> u64 {
-        self.swapped + self.repeated + self.untranslated + self.moved + self.not_routed
+        self.swapped + self.repeated + self.untranslated + self.moved + self.not_routed + self.misnumbered
+    }
+}
+
+impl AddAssign for Faults {
+    fn add_assign(&mut self, other: Faults) {
+        let Faults { swapped, repeated, untranslated, moved, not_routed, misnumbered } = other;
+        self.swapped += swapped;
+        self.repeated += repeated;
+        self.untranslated += untranslated;
+        self.moved += moved;
+        self.not_routed += not_routed;
+        self.misnumbered += misnumbered;
     }
 }
 
@@ -65,17 +92,43 @@ pub struct StateTable {
     /// By tuple number; port 0: not seen.
     external: Vec<Endpoint>,
     filled: u64,
+    /// Where both ends of the connections are, if these are of TCP.
+    pub conversations: Option<Conversations>,
+}
+
+/// What the Responder knew of a connection.
+enum Noted {
+    /// Nothing.
+    New,
+    /// The endpoint that it comes from now, too.
+    Known,
 }
 
 impl StateTable {
     /// An empty table for so many connections. 8 bytes each.
     pub fn new(connections: u64) -> StateTable {
-        StateTable { external: vec![Endpoint::default(); connections as usize], filled: 0 }
+        StateTable { external: vec![Endpoint::default(); connections as usize], filled: 0, conversations: None }
     }
 
     /// The table of a wire: the first `connections` four-tuples, each with its inside endpoint as the external one.
-    pub fn straight(space: &TupleSpace, connections: u64) -> StateTable {
-        StateTable { external: (0..connections).map(|number| space.at(number).inside).collect(), filled: connections }
+    pub fn straight(space: &TupleSpace, connections: u64, protocol: Protocol) -> StateTable {
+        StateTable {
+            external: (0..connections).map(|number| space.at(number).inside).collect(),
+            filled: connections,
+            conversations: (protocol == Protocol::Tcp).then(|| Conversations::new(connections)),
+        }
+    }
+
+    /// A table of the first connections only.
+    #[must_use]
+    pub fn first(&self, connections: usize) -> StateTable {
+        let external: Vec<Endpoint> = self.external.iter().take(connections).copied().collect();
+        StateTable {
+            // Those that have an endpoint, whether the handshake was completed or not.
+            filled: external.iter().filter(|endpoint| endpoint.port != 0).count() as u64,
+            external,
+            conversations: self.conversations.as_ref().map(|all| all.first(connections)),
+        }
     }
 
     /// Connections in it.
@@ -99,34 +152,35 @@ impl StateTable {
         self.external.get(tuple as usize).copied().filter(|endpoint| endpoint.port != 0)
     }
 
-    /// Notes a frame that arrived outside.
+    /// Notes a frame that arrived outside. None: not as it should; the fault is counted.
     #[inline]
-    fn note(&mut self, space: &TupleSpace, seen: &Seen, faults: &mut Faults) -> bool {
+    fn note(&mut self, space: &TupleSpace, seen: &Seen, faults: &mut Faults) -> Option<Noted> {
         let tuple = space.at(u64::from(seen.stamp.tuple));
         if seen.destination != tuple.remote {
             faults.swapped += 1;
-            return false;
+            return None;
         }
         if seen.source == tuple.inside {
             faults.untranslated += 1;
-            return false;
+            return None;
         }
         if seen.ttl >= TTL {
             faults.not_routed += 1;
-            return false;
+            return None;
         }
         let Some(known) = self.external.get_mut(seen.stamp.tuple as usize) else {
             faults.swapped += 1;
-            return false;
+            return None;
         };
         if known.port == 0 {
             *known = seen.source;
-            self.filled += 1;
-        } else if *known != seen.source {
-            faults.moved += 1;
-            return false;
+            return Some(Noted::New);
         }
-        true
+        if *known != seen.source {
+            faults.moved += 1;
+            return None;
+        }
+        Some(Noted::Known)
     }
 }
 
@@ -162,6 +216,11 @@ impl<'a> Establish<'a> {
 
 impl Traffic for Establish<'_> {
     #[inline]
+    fn tuple(&self, _: Way, sequence: u32) -> u32 {
+        sequence
+    }
+
+    #[inline]
     fn next(&mut self, _: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
         let tuple = self.space.at(u64::from(sequence));
         (sequence, tuple.inside, tuple.remote)
@@ -176,16 +235,16 @@ impl Traffic for Establish<'_> {
 
     #[inline]
     fn arrived(&mut self, way: Way, seen: &Seen, now: u64) {
-        let before = self.table.len();
-        if self.table.note(self.space, seen, &mut self.faults) {
-            if self.table.len() == before {
-                self.faults.repeated += 1;
-            } else {
+        match self.table.note(self.space, seen, &mut self.faults) {
+            Some(Noted::New) => {
+                self.table.filled += 1;
                 self.arrived += 1;
                 if let Some(times) = &mut self.times {
                     times.arrived(way, seen.stamp.sequence, now);
                 }
             }
+            Some(Noted::Known) => self.faults.repeated += 1,
+            None => {}
         }
     }
 
@@ -222,8 +281,13 @@ impl<'a> Validate<'a> {
 
 impl Traffic for Validate<'_> {
     #[inline]
-    fn next(&mut self, _: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
-        let tuple = self.order.at(u64::from(sequence)) as u32;
+    fn tuple(&self, _: Way, sequence: u32) -> u32 {
+        self.order.at(u64::from(sequence)) as u32
+    }
+
+    #[inline]
+    fn next(&mut self, way: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
+        let tuple = self.tuple(way, sequence);
         (tuple, self.space.at(u64::from(tuple)).remote, self.table.external(tuple).unwrap_or_default())
     }
 
@@ -243,6 +307,10 @@ impl Traffic for Validate<'_> {
         }
     }
 
+    fn misnumbered(&mut self, _: Way) {
+        self.faults.misnumbered += 1;
+    }
+
     fn is_complete(&self) -> bool {
         self.arrived == self.table.room()
     }
@@ -251,26 +319,38 @@ impl Traffic for Validate<'_> {
 /// Frames to external endpoints of a table that was emptied, Responder to Initiator: none may arrive.
 pub struct Leftover<'a> {
     space: &'a TupleSpace,
-    /// Tuples and the external endpoints they had.
-    before: &'a [(u32, Endpoint)],
+    /// Some connections and the external endpoints they had.
+    before: &'a StateTable,
+    /// Numbers of those that had one.
+    known: Vec<u32>,
     /// Frames that arrived all the same.
     pub arrived: u64,
 }
 
 impl<'a> Leftover<'a> {
     /// For these connections of before.
-    pub fn new(space: &'a TupleSpace, before: &'a [(u32, Endpoint)]) -> Leftover<'a> {
-        Leftover { space, before, arrived: 0 }
+    pub fn new(space: &'a TupleSpace, before: &'a StateTable) -> Leftover<'a> {
+        let known = (0..before.room() as u32).filter(|tuple| before.external(*tuple).is_some()).collect();
+        Leftover { space, before, known, arrived: 0 }
     }
 }
 
 impl Traffic for Leftover<'_> {
-    fn next(&mut self, _: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
-        let (tuple, external) = self.before.get(sequence as usize).copied().unwrap_or_default();
-        (tuple, self.space.at(u64::from(tuple)).remote, external)
+    fn tuple(&self, _: Way, sequence: u32) -> u32 {
+        self.known.get(sequence as usize).copied().unwrap_or_default()
+    }
+
+    fn next(&mut self, way: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
+        let tuple = self.tuple(way, sequence);
+        (tuple, self.space.at(u64::from(tuple)).remote, self.before.external(tuple).unwrap_or_default())
     }
 
     fn arrived(&mut self, _: Way, _: &Seen, _: u64) {
+        self.arrived += 1;
+    }
+
+    /// A device that changes numbers still has the connection.
+    fn misnumbered(&mut self, _: Way) {
         self.arrived += 1;
     }
 
@@ -363,8 +443,17 @@ impl<'a> Steady<'a> {
 
 impl Traffic for Steady<'_> {
     #[inline]
+    fn tuple(&self, way: Way, sequence: u32) -> u32 {
+        self.orders[way.index()].at(u64::from(sequence)) as u32
+    }
+
+    fn misnumbered(&mut self, way: Way) {
+        self.faults[way.index()].misnumbered += 1;
+    }
+
+    #[inline]
     fn next(&mut self, way: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
-        let tuple = self.orders[way.index()].at(u64::from(sequence)) as u32;
+        let tuple = self.tuple(way, sequence);
         let inside = self.space.at(u64::from(tuple));
         match way {
             Way::Outbound => (tuple, inside.inside, inside.remote),

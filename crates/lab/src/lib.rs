@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`tuples`] | the four-tuples of a test and their pseudorandom order |
 //! | [`frame`] | frames that nobody else can have written |
+//! | [`segment`] | the same as segments of TCP |
 //! | [`tester`] | sending at a rate, taking what arrives, knowing when the tester itself was too slow |
 //! | [`ledger`] | Responder's state table, validation, counts and delays |
 //! | [`search`] | binary search of rates, search of a table's capacity |
@@ -25,6 +26,7 @@ pub mod probe;
 pub mod report;
 pub mod result;
 pub mod search;
+pub mod segment;
 pub mod study;
 pub mod tester;
 pub mod topology;

@@ -134,12 +134,14 @@ pub struct Trial {
     pub repetition: u32,
     /// `preparation`, `phase1`, `validation` or `phase2`.
     pub phase: &'static str,
-    /// Frames a second asked for, both ways together.
+    /// Frames a second asked for, both ways together; answers are not among them, so that of TCP's handshakes these are connections.
     pub rate: f64,
     /// Frames a second that left.
     pub reached: f64,
     /// Frames sent.
     pub sent: u64,
+    /// Frames sent in answer to others besides: the rest of TCP's handshakes.
+    pub answers: u64,
     /// Frames missing.
     pub lost: u64,
     /// Frames that arrived and should not have, or not so.

@@ -4,9 +4,9 @@
 //!   Initiator ── inside port ──► device ──► outside port ── Responder        both are this one thread, which never waits
 //! ```
 //!
-//! One turn of the loop sends what is due on either port, at most a burst each, and takes what has arrived on both. When
-//! a frame leaves late by more than [`LATE_MAX_SECONDS`], or the sending takes longer than asked for by more than [`SLOWER_MAX`], the trial is
-//! void: it says something about the tester and nothing about the device.
+//! One turn of the loop sends what is due on either port, at most a burst each, takes what has arrived on both, and answers it where the traffic
+//! is one of questions and answers, as TCP's handshakes are. When a frame leaves late by more than [`LATE_MAX_SECONDS`], or the sending takes
+//! longer than asked for by more than [`SLOWER_MAX`], the trial is void: it says something about the tester and nothing about the device.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
@@ -43,6 +43,8 @@ pub const SLOWER_MAX: f64 = 0.01;
 pub const LATE_MAX_SECONDS: f64 = 0.05;
 /// Frames sent in one turn of the loop at most, on each port.
 const TURN_FRAMES: usize = 32;
+/// The same where each is the first of a conversation: all that its frames bring about fits the bursts that are taken in one turn.
+const TURN_CONVERSATIONS: usize = 16;
 /// When nothing has arrived for this long after the last frame was sent, nothing will.
 pub const SILENCE: Duration = Duration::from_millis(200);
 /// How long the tester waits for frames still under way at most (RFC 2544 §23: 2 s).
@@ -79,10 +81,46 @@ pub struct Stream {
     pub sizes: FrameSizes,
 }
 
+/// A frame of this trial that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// At the end that its way leads to.
+    Arrived,
+    /// At the end that it was sent from.
+    Returned,
+}
+
 /// What is sent, and what becomes of what arrives.
 pub trait Traffic {
+    /// Whether frames that arrive are answered with others.
+    const ANSWERS: bool = false;
+
+    /// The tuple number of frame `sequence` of a way.
+    fn tuple(&self, way: Way, sequence: u32) -> u32;
+
     /// The tuple number, source and destination of frame `sequence` of a way.
     fn next(&mut self, way: Way, sequence: u32) -> (u32, Endpoint, Endpoint);
+
+    /// Writes frame `sequence` of a way over all of `frame`. UDP, if nothing else is said.
+    #[inline(always)]
+    fn write(&mut self, key: &TrialKey, frame: &mut [u8], stations: Stations, way: Way, sequence: u32) {
+        let (tuple, source, destination) = self.next(way, sequence);
+        key.write(frame, stations, source, destination, Stamp { tuple, sequence, way });
+    }
+
+    /// Takes a frame that came where `way` ends, `now` by the time-stamp counter.
+    ///
+    /// # Errors
+    /// Why it is none of this trial.
+    #[inline(always)]
+    fn take(&mut self, key: &TrialKey, way: Way, frame: &[u8], now: u64) -> Result<Taken, Stranger> {
+        let seen = key.read(frame)?;
+        if seen.stamp.way != way {
+            return Ok(Taken::Returned);
+        }
+        self.arrived(way, &seen, now);
+        Ok(Taken::Arrived)
+    }
 
     /// A frame of this trial arrived at the end that `way` leads to, `now` by the time-stamp counter.
     fn arrived(&mut self, way: Way, seen: &Seen, now: u64);
@@ -90,6 +128,23 @@ pub trait Traffic {
     /// Frame `sequence` of a way is about to be sent.
     fn sent(&mut self, way: Way, sequence: u32, now: u64) {
         let _ = (way, sequence, now);
+    }
+
+    /// A segment of TCP arrived with a number that is not what was sent.
+    fn misnumbered(&mut self, way: Way) {
+        let _ = way;
+    }
+
+    /// Bytes of the next answer that is to go a way, without check sequence; None when there is none.
+    fn answer_bytes(&self, way: Way) -> Option<usize> {
+        let _ = way;
+        None
+    }
+
+    /// Writes that answer over all of `frame`. When it became due, by the time-stamp counter.
+    fn answer(&mut self, key: &TrialKey, frame: &mut [u8], stations: Stations, way: Way) -> Option<u64> {
+        let _ = (key, frame, stations, way);
+        None
     }
 
     /// Whether everything that can arrive has arrived.
@@ -101,9 +156,11 @@ pub trait Traffic {
 pub struct Sent {
     /// Frames sent each way.
     pub frames: [u64; 2],
-    /// Seconds from the first frame to the last.
+    /// Frames sent each way in answer to others.
+    pub answers: [u64; 2],
+    /// Seconds from the first frame to the last, without answers.
     pub seconds: f64,
-    /// The longest a frame was late, seconds.
+    /// The longest a frame was late, answers included, seconds.
     pub latest_seconds: f64,
     /// Frames with a wrong tag at either end.
     pub forged: u64,
@@ -161,6 +218,11 @@ pub struct Tester<I: Io> {
 /// Which port a way starts at: the Initiator's is 0, the Responder's 1. It ends at the other.
 const fn start_of(way: Way) -> usize {
     way as usize
+}
+
+/// The way that ends at a port.
+const fn end_of(side: usize) -> Way {
+    if side == 0 { Way::Inbound } else { Way::Outbound }
 }
 
 impl<I: Io> Tester<I> {
@@ -330,11 +392,14 @@ impl<I: Io> Tester<I> {
     ) -> Result<Sent, TesterError> {
         let mut report = Sent::default();
         let mut waiting = [Burst::new(), Burst::new()];
+        let mut answers = [Burst::new(), Burst::new()];
+        let turn_frames = if T::ANSWERS { TURN_CONVERSATIONS } else { TURN_FRAMES };
         let ticks_a_frame =
             streams.map(|stream| stream.map_or(f64::INFINITY, |stream| self.ticks_a_second / stream.rate));
         let mut queued = [0_u64; 2];
         let mut latest_ticks = 0_u64;
         let late_max_ticks = LATE_MAX_SECONDS * self.ticks_a_second;
+        let is_paced = streams.iter().flatten().any(|stream| stream.rate.is_finite());
         let mut is_void = false;
         let begin = tsc::read();
         let mut ended = begin;
@@ -354,15 +419,13 @@ impl<I: Io> Tester<I> {
                 } else {
                     stream.frames
                 };
-                while queued[side] < due && waiting[side].len() < TURN_FRAMES {
+                while queued[side] < due && waiting[side].len() < turn_frames {
                     let Some(mut buffer) = self.io.allocate() else { break };
                     if !buffer.fill(&[&BLANK[..stream.sizes.at(queued[side]) - CHECK_SEQUENCE]]) {
                         return Err(TesterError::NoBuffer);
                     }
                     let sequence = queued[side] as u32;
-                    let (tuple, source, destination) = traffic.next(way, sequence);
-                    let stamp = Stamp { tuple, sequence, way };
-                    key.write(buffer.bytes_mut(), self.stations[side], source, destination, stamp);
+                    traffic.write(key, buffer.bytes_mut(), self.stations[side], way, sequence);
                     traffic.sent(way, sequence, now);
                     queued[side] += 1;
                     // There is room below TURN_FRAMES.
@@ -385,6 +448,11 @@ impl<I: Io> Tester<I> {
                 }
             }
             self.take(key, traffic, &mut report)?;
+            if T::ANSWERS {
+                let late_ticks = self.answer(key, traffic, &mut answers, &mut report)?;
+                // Without a rate nothing is late.
+                latest_ticks = latest_ticks.max(if is_paced { late_ticks } else { 0 });
+            }
             if !is_sending {
                 break;
             }
@@ -400,13 +468,19 @@ impl<I: Io> Tester<I> {
         report.seconds = (ended - begin) as f64 / self.ticks_a_second;
         report.latest_seconds = latest_ticks as f64 / self.ticks_a_second;
         drop(waiting);
-        self.wait(key, traffic, &mut report)?;
+        self.wait(key, traffic, &mut answers, &mut report)?;
         Self::judge(&streams, &report, is_void)?;
         Ok(report)
     }
 
     /// Takes what is still under way.
-    fn wait<T: Traffic>(&mut self, key: &TrialKey, traffic: &mut T, report: &mut Sent) -> Result<(), TesterError> {
+    fn wait<T: Traffic>(
+        &mut self,
+        key: &TrialKey,
+        traffic: &mut T,
+        answers: &mut [Burst<I::Buffer>; 2],
+        report: &mut Sent,
+    ) -> Result<(), TesterError> {
         let end = Instant::now() + WAIT_MAX;
         let mut quiet = Instant::now() + SILENCE;
         while !traffic.is_complete() {
@@ -420,8 +494,47 @@ impl<I: Io> Tester<I> {
             if self.take(key, traffic, report)? > 0 {
                 quiet = Instant::now() + SILENCE;
             }
+            if T::ANSWERS {
+                let late_ticks = self.answer(key, traffic, answers, report)?;
+                report.latest_seconds = report.latest_seconds.max(late_ticks as f64 / self.ticks_a_second);
+            }
         }
         Ok(())
+    }
+
+    /// Sends what has become due as an answer, on either port. The longest that one of them had waited, ticks.
+    fn answer<T: Traffic>(
+        &mut self,
+        key: &TrialKey,
+        traffic: &mut T,
+        answers: &mut [Burst<I::Buffer>; 2],
+        report: &mut Sent,
+    ) -> Result<u64, TesterError> {
+        let mut latest_ticks = 0_u64;
+        for way in Way::BOTH {
+            let side = start_of(way);
+            let burst = &mut answers[side];
+            while !burst.is_full()
+                && let Some(bytes) = traffic.answer_bytes(way)
+            {
+                let Some(mut buffer) = self.io.allocate() else { break };
+                if !buffer.fill(&[&BLANK[..bytes]]) {
+                    return Err(TesterError::NoBuffer);
+                }
+                if let Some(due) = traffic.answer(key, buffer.bytes_mut(), self.stations[side], way) {
+                    latest_ticks = latest_ticks.max(tsc::read().saturating_sub(due));
+                }
+                // It is not full.
+                let _ = burst.push(buffer);
+            }
+            if burst.is_empty() {
+                continue;
+            }
+            let before = burst.len();
+            self.io.transmit(self.ends[side].port, burst);
+            report.answers[side] += (before - burst.len()) as u64;
+        }
+        Ok(latest_ticks)
     }
 
     /// Takes a burst from either port. Returns how many frames there were.
@@ -436,9 +549,9 @@ impl<I: Io> Tester<I> {
             taken += burst.len();
             let now = tsc::read();
             for buffer in burst.iter() {
-                match key.read(buffer.bytes()) {
-                    Ok(seen) if start_of(seen.stamp.way) != side => traffic.arrived(seen.stamp.way, &seen, now),
-                    Ok(_) => report.returned += 1,
+                match traffic.take(key, end_of(side), buffer.bytes(), now) {
+                    Ok(Taken::Arrived) => {}
+                    Ok(Taken::Returned) => report.returned += 1,
                     Err(Stranger::Forged) => report.forged += 1,
                     Err(Stranger::Damaged) => report.damaged += 1,
                     Err(Stranger::Other) => {

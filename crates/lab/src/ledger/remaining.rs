@@ -1,6 +1,7 @@
 //! What phase 1 lost, once more: for preparations, in which connections are made and nothing is measured.
 
 use super::Faults;
+use super::Noted;
 use super::StateTable;
 use crate::frame::Seen;
 use crate::frame::Way;
@@ -8,7 +9,7 @@ use crate::tester::Traffic;
 use crate::tuples::Endpoint;
 use crate::tuples::TupleSpace;
 
-/// Each four-tuple that a state table has not, Initiator to Responder.
+/// Each four-tuple of UDP that a state table has not, Initiator to Responder.
 pub struct Remaining<'a> {
     space: &'a TupleSpace,
     missing: Vec<u32>,
@@ -37,14 +38,20 @@ impl<'a> Remaining<'a> {
 }
 
 impl Traffic for Remaining<'_> {
-    fn next(&mut self, _: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
-        let number = self.missing.get(sequence as usize).copied().unwrap_or_default();
+    fn tuple(&self, _: Way, sequence: u32) -> u32 {
+        self.missing.get(sequence as usize).copied().unwrap_or_default()
+    }
+
+    fn next(&mut self, way: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
+        let number = self.tuple(way, sequence);
         let tuple = self.space.at(u64::from(number));
         (number, tuple.inside, tuple.remote)
     }
 
     fn arrived(&mut self, _: Way, seen: &Seen, _: u64) {
-        self.table.note(self.space, seen, &mut self.faults);
+        if let Some(Noted::New) = self.table.note(self.space, seen, &mut self.faults) {
+            self.table.filled += 1;
+        }
     }
 
     fn is_complete(&self) -> bool {

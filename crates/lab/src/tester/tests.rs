@@ -8,9 +8,18 @@ use packet_io::PortStatistics;
 use packet_io::memory::MemoryBed;
 use packet_io::memory::MemoryBuffer;
 use packet_io::memory::MemorySettings;
+use wire::ipv4::PROTOCOL_TCP;
+use wire::tcp::Flags;
 
 use super::*;
+use crate::frame::Protocol;
+use crate::ledger::Conversations;
+use crate::ledger::Ending;
 use crate::ledger::Establish;
+use crate::ledger::Faults;
+use crate::ledger::Handshake;
+use crate::ledger::Segments;
+use crate::ledger::StateTable;
 use crate::ledger::Steady;
 use crate::ledger::Validate;
 use crate::tuples::EndpointRange;
@@ -33,6 +42,10 @@ pub(crate) struct Mischief {
     pub(crate) forge: Option<u64>,
     /// This inbound frame goes to the endpoint of the one before.
     pub(crate) swap: Option<u64>,
+    /// The acknowledgement number of this segment is changed, and its checksum corrected.
+    pub(crate) misnumber: Option<u64>,
+    /// This frame passes twice.
+    pub(crate) repeat: Option<u64>,
     pub(crate) delay_ticks: u64,
 }
 
@@ -46,9 +59,41 @@ pub(crate) struct Toy {
     passed: u64,
     last: Option<Endpoint>,
     late: [VecDeque<(u64, Vec<u8>)>; 2],
+    /// By inside endpoint: what data was seen before. None: it does not look.
+    tracked: Option<HashMap<Endpoint, Tracked>>,
+}
+
+/// Whether a sequence number is later than another (RFC 9293 §3.4).
+fn is_later(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) > 0
 }
 
 impl Toy {
+    /// Sees that data follows what was sent before and is within the window.
+    fn track(&mut self, from: PortIndex, inside: Endpoint, frame: &[u8]) {
+        let Some(tracked) = &mut self.tracked else { return };
+        let long = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+        let (sequence, acknowledgement) = (long(38), long(42));
+        let end = sequence.wrapping_add((usize::from(word_of(frame, 16)) - 40) as u32);
+        let (way, back) = (from.index(), 1 - from.index());
+        let window = u32::from(word_of(frame, 48)) << 14;
+        let known = tracked.entry(inside).or_default();
+        if known.sent[way] != 0 {
+            assert_eq!(sequence, known.sent[way], "data leaves a gap, or is sent again without need");
+        }
+        if known.allowed[way] != 0 {
+            assert!(!is_later(end, known.allowed[way]), "data ends beyond the window");
+        }
+        if known.sent[back] != 0 {
+            assert!(!is_later(acknowledgement, known.sent[back]), "what was never sent is acknowledged");
+        }
+        known.sent[way] = end;
+        let allowed = acknowledgement.wrapping_add(window);
+        if known.allowed[back] == 0 || is_later(allowed, known.allowed[back]) {
+            known.allowed[back] = allowed;
+        }
+    }
+
     pub(crate) fn new(mischief: Mischief) -> Toy {
         let bed = MemoryBed::new(&MemorySettings::default());
         Toy {
@@ -60,6 +105,7 @@ impl Toy {
             passed: 0,
             last: None,
             late: [VecDeque::new(), VecDeque::new()],
+            tracked: None,
         }
     }
 
@@ -83,53 +129,76 @@ impl Toy {
             self.late[from.index()].push_back((0, answer));
             return;
         }
-        if frame[23] != 17 {
+        let protocol = frame[23];
+        if ![PROTOCOL_TCP, 17].contains(&protocol) {
             // A ping to its own address, which it does not answer.
             return;
         }
         self.passed += 1;
         let is_nth = self.mischief.lose_one_in.is_some_and(|nth| self.passed.is_multiple_of(nth));
-        if self.mischief.lose_all || is_nth || self.mischief.lose == Some(self.passed) {
-            return;
-        }
+        let is_lost = self.mischief.lose_all || is_nth || self.mischief.lose == Some(self.passed);
         let mut frame = frame.to_vec();
         let long = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
         let word = |at: usize| u16::from_be_bytes(frame[at..at + 2].try_into().unwrap());
         let source = Endpoint { address: long(26), port: word(34) };
         let destination = Endpoint { address: long(30), port: word(36) };
-        let (new_source, new_destination) = if from == INSIDE {
+        let (new_source, new_destination, inside) = if from == INSIDE {
             let fresh = Endpoint {
                 address: 0xc612_0001 + (self.external.len() / 50_000) as u32,
                 port: (1024 + self.external.len() % 50_000) as u16,
             };
             let external = *self.external.entry((source, destination)).or_insert(fresh);
             self.inside.insert((external, destination), source);
-            (external, destination)
+            (external, destination, source)
         } else {
             let own = self.inside[&(destination, source)];
             let swapped = self.mischief.swap == Some(self.passed);
             let to = if swapped { self.last.unwrap() } else { own };
             self.last = Some(own);
-            (source, to)
+            (source, to, own)
         };
+        self.track(from, inside, &frame);
+        if is_lost {
+            return;
+        }
         frame[26..30].copy_from_slice(&new_source.address.to_be_bytes());
         frame[30..34].copy_from_slice(&new_destination.address.to_be_bytes());
         frame[34..36].copy_from_slice(&new_source.port.to_be_bytes());
         frame[36..38].copy_from_slice(&new_destination.port.to_be_bytes());
         frame[22] -= 1;
         if self.mischief.forge == Some(self.passed) {
+            // UDP: in the number of the frame; TCP: in the sequence number, which names the connection, or the data's stamp.
+            let place = match (protocol, frame[47] & Flags::PSH.0) {
+                (PROTOCOL_TCP, 0) => 41,
+                (PROTOCOL_TCP, _) => 57,
+                _ => 45,
+            };
+            frame[place] ^= 1;
+        }
+        if self.mischief.misnumber == Some(self.passed) {
             frame[45] ^= 1;
         }
         frame[24..26].fill(0);
         let sum = checksum::ipv4_header_checksum(&frame[14..34]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        frame[40..42].fill(0);
-        let pseudo =
-            checksum::pseudo_header(new_source.address, new_destination.address, 17, (frame.len() - 34) as u16);
-        let sum = pseudo.add_bytes(&frame[34..]).udp_checksum();
-        frame[40..42].copy_from_slice(&sum.to_be_bytes());
-        self.late[1 - from.index()].push_back((tsc::read() + self.mischief.delay_ticks, frame));
+        // The segment ends with the packet; padding follows where it is short.
+        let end = 14 + usize::from(word_of(&frame, 16));
+        let place = if protocol == PROTOCOL_TCP { 50 } else { 40 };
+        frame[place..place + 2].fill(0);
+        let (source, destination) = (new_source.address, new_destination.address);
+        let pseudo = checksum::pseudo_header(source, destination, protocol, (end - 34) as u16);
+        let sum = pseudo.add_bytes(&frame[34..end]);
+        let sum = if protocol == PROTOCOL_TCP { sum.checksum() } else { sum.udp_checksum() };
+        frame[place..place + 2].copy_from_slice(&sum.to_be_bytes());
+        let is_twice = self.mischief.repeat == Some(self.passed);
+        for _ in 0..1 + usize::from(is_twice) {
+            self.late[1 - from.index()].push_back((tsc::read() + self.mischief.delay_ticks, frame.clone()));
+        }
     }
+}
+
+fn word_of(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
 impl Io for Toy {
@@ -293,4 +362,131 @@ fn a_signal_ends_a_trial_without_a_result() {
     let mut establish = Establish::new(&space, 1000);
     let ended = tester.run(&TrialKey::new(1, 1), [Some(one_way(1000)), None], &mut establish);
     assert_eq!(ended, Err(TesterError::Interrupted));
+}
+
+fn syns(connections: u64) -> [Option<Stream>; 2] {
+    let sizes = FrameSizes::Fixed(crate::segment::SYN_FRAME_BYTES);
+    [Some(Stream { frames: connections, rate: f64::INFINITY, sizes }), None]
+}
+
+/// A tester and a device with so many connections of TCP between them.
+fn connected(connections: u64, space: &TupleSpace) -> (Tester<Toy>, StateTable) {
+    let mut tester = Tester::new(Toy::new(Mischief::default()), ENDS);
+    let mut handshake = Handshake::new(space, connections, Ending::Open);
+    let sent = run(&mut tester, &TrialKey::new(1, 1), syns(connections), &mut handshake);
+    assert_eq!((handshake.arrived, handshake.faults.sum()), (connections, 0));
+    assert!(handshake.is_complete());
+    assert_eq!((sent.frames, sent.answers), ([connections, 0], [connections, connections]));
+    assert_eq!((sent.forged, sent.damaged, sent.other, sent.returned), (0, 0, 0, 0));
+    (tester, handshake.table)
+}
+
+#[test]
+fn with_tcp_one_forged_one_missing_one_swapped_and_one_misnumbered_in_a_million_are_found() {
+    const FRAMES: u64 = 1_000_000;
+    let space = space();
+    let (mut tester, table) = connected(FRAMES, &space);
+    let base = tester.io.passed;
+    tester.io.mischief = Mischief {
+        lose: Some(base + 400_000),
+        forge: Some(base + 500_000),
+        swap: Some(base + 600_000),
+        misnumber: Some(base + 700_000),
+        ..Mischief::default()
+    };
+    let mut validate = Validate::new(&space, &table, 9);
+    let conversations = table.conversations.as_ref().unwrap();
+    let mut segments = Segments::new(&mut validate, conversations, [0, FRAMES]);
+    let sent = run(&mut tester, &TrialKey::new(1, 2), [None, Some(one_way(FRAMES))], &mut segments);
+    assert_eq!(validate.arrived, FRAMES - 4);
+    assert_eq!((validate.faults.swapped, validate.faults.misnumbered, validate.faults.sum()), (1, 1, 2));
+    assert_eq!((sent.forged, sent.damaged), (1, 0));
+}
+
+#[test]
+fn a_connection_counts_when_all_its_handshake_has_arrived_and_none_of_it_was_touched() {
+    const CONNECTIONS: u64 = 1000;
+    let space = space();
+    // Frames pass in the order SYN, SYN-ACK, ACK of bursts: any number below three thousand is one of them.
+    for passed in [1, 16, 17, 32, 33, 40, 48, 1500, 3000] {
+        let with = |mischief: Mischief| {
+            let mut tester = Tester::new(Toy::new(mischief), ENDS);
+            let mut handshake = Handshake::new(&space, CONNECTIONS, Ending::Open);
+            let sent = run(&mut tester, &TrialKey::new(1, 1), syns(CONNECTIONS), &mut handshake);
+            assert_eq!(handshake.table.len(), handshake.arrived);
+            (CONNECTIONS - handshake.arrived, handshake.faults, sent.forged)
+        };
+        let none = Mischief::default();
+        assert_eq!(with(Mischief { lose: Some(passed), ..none }), (1, Faults::default(), 0), "lost {passed}");
+        assert_eq!(with(Mischief { forge: Some(passed), ..none }), (1, Faults::default(), 1), "forged {passed}");
+        let misnumbered = Faults { misnumbered: 1, ..Faults::default() };
+        assert_eq!(with(Mischief { misnumber: Some(passed), ..none }), (1, misnumbered, 0), "misnumbered {passed}");
+        let repeated = Faults { repeated: 1, ..Faults::default() };
+        assert_eq!(with(Mischief { repeat: Some(passed), ..none }), (0, repeated, 0), "repeated {passed}");
+    }
+}
+
+#[test]
+fn a_swapped_answer_of_a_handshake_is_known_for_what_it_is() {
+    let space = space();
+    let mut tester = Tester::new(Toy::new(Mischief::default()), ENDS);
+    let mut handshake = Handshake::new(&space, 1000, Ending::Open);
+    // Bursts of 16 SYNs: 17 is the first answer and has none before it.
+    tester.io.mischief.swap = Some(20);
+    run(&mut tester, &TrialKey::new(1, 1), syns(1000), &mut handshake);
+    assert_eq!((handshake.arrived, handshake.faults), (999, Faults { swapped: 1, ..Faults::default() }));
+}
+
+#[test]
+fn connections_that_are_closed_take_seven_segments_each() {
+    const CONNECTIONS: u64 = 10_000;
+    let space = space();
+    let mut tester = Tester::new(Toy::new(Mischief::default()), ENDS);
+    let mut handshake = Handshake::new(&space, CONNECTIONS, Ending::Closed);
+    let sent = run(&mut tester, &TrialKey::new(1, 1), syns(CONNECTIONS), &mut handshake);
+    assert_eq!((handshake.arrived, handshake.faults.sum()), (CONNECTIONS, 0));
+    assert_eq!((sent.frames, sent.answers), ([CONNECTIONS, 0], [3 * CONNECTIONS, 3 * CONNECTIONS]));
+    assert_eq!(tester.io.passed, 7 * CONNECTIONS);
+    tester.io.mischief.lose = Some(tester.io.passed + 6 * CONNECTIONS);
+    let mut again = Handshake::new(&space, CONNECTIONS, Ending::Closed);
+    run(&mut tester, &TrialKey::new(1, 2), syns(CONNECTIONS), &mut again);
+    assert_eq!(again.arrived, CONNECTIONS - 1, "a connection of which a segment is missing is not whole");
+}
+
+/// What a device that tracks connections knows of one: the end of what was sent, and the end of what may be sent, by way.
+#[derive(Default)]
+struct Tracked {
+    sent: [u32; 2],
+    allowed: [u32; 2],
+}
+
+#[test]
+fn data_goes_on_where_it_ended_within_the_window_and_whatever_was_lost() {
+    const CONNECTIONS: u64 = 50;
+    let space = space();
+    let (mut tester, table) = connected(CONNECTIONS, &space);
+    let conversations = table.conversations.as_ref().unwrap();
+    let frames = 5000;
+    tester.io.mischief.lose_one_in = Some(7);
+    tester.io.tracked = Some(HashMap::new());
+    for trial in 2..5 {
+        let mut steady = Steady::new(&space, &table, [frames, frames], None, trial);
+        let mut segments = Segments::new(&mut steady, conversations, [frames, frames]);
+        let stream = Some(Stream { frames, rate: f64::INFINITY, sizes: FrameSizes::Imix });
+        run(&mut tester, &TrialKey::new(1, trial), [stream, stream], &mut segments);
+        let lost = 2 * frames - steady.arrived.iter().sum::<u64>();
+        assert!((1420..1440).contains(&lost), "{lost} of 10000 are lost, one in seven");
+        assert_eq!(steady.faults.map(|faults| faults.sum()), [0, 0]);
+    }
+    // What the toy saw it has checked.
+    assert_eq!(tester.io.tracked.as_ref().unwrap().len() as u64, CONNECTIONS);
+}
+
+#[test]
+fn over_a_wire_connections_need_no_handshake() {
+    let space = space();
+    let table = StateTable::straight(&space, 10, Protocol::Tcp);
+    assert_eq!(table.len(), 10);
+    assert_eq!(table.conversations.as_ref().map(|all: &Conversations| all.send(Way::Outbound, 9, 6).sequence), Some(0));
+    assert!(StateTable::straight(&space, 10, Protocol::Udp).conversations.is_none());
 }

@@ -13,6 +13,7 @@ use cli::LabCommand;
 use cli::LabDevice;
 use cli::LabDirection;
 use cli::LabFrames;
+use cli::LabProtocol;
 use cli::LabTest;
 use cli::LabTransport;
 use lab::device::Device as _;
@@ -86,8 +87,13 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
         LabFrames::Fixed(bytes) => bytes.to_string(),
         LabFrames::Imix => "imix".to_owned(),
     };
-    // New connections come from one side.
+    let protocol = match options.protocol {
+        LabProtocol::Udp => "udp",
+        LabProtocol::Tcp => "tcp",
+    };
+    // New connections come from one side; the frames of a handshake go both ways.
     let direction = match (command, options.direction) {
+        (LabCommand::Cps(_), _) if options.protocol == LabProtocol::Tcp => "both",
         (LabCommand::Cps(_), _) | (_, LabDirection::Outbound) => "outbound",
         (_, LabDirection::Inbound) => "inbound",
         (_, LabDirection::Both) => "both",
@@ -95,6 +101,7 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
     let cpus: Vec<String> = options.device_cpus.iter().map(u8::to_string).collect();
     let pairs = [
         ("--transport", transport.to_owned()),
+        ("--protocol", protocol.to_owned()),
         ("--frame-bytes", frames),
         ("--direction", direction.to_owned()),
         ("--tester-cpu", options.tester_cpu.to_string()),

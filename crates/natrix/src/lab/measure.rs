@@ -15,6 +15,7 @@ use cli::LabCommand;
 use cli::LabDevice;
 use cli::LabDirection;
 use cli::LabFrames;
+use cli::LabProtocol;
 use cli::LabRules;
 use cli::LabTest;
 use cli::LabTransport;
@@ -30,6 +31,7 @@ use lab::experiment::Experiment;
 use lab::experiment::Parameters;
 use lab::experiment::Samples;
 use lab::frame::FrameSizes;
+use lab::frame::Protocol;
 use lab::result::Core;
 use lab::result::Machine;
 use lab::result::Record;
@@ -85,7 +87,7 @@ fn options_of(command: &LabCommand) -> Option<(&'static str, &LabTest)> {
     match command {
         LabCommand::Throughput(test) => Some(("throughput", test)),
         LabCommand::Loss(test) => Some(("loss", test)),
-        LabCommand::Cps(test) => Some(("cps", test)),
+        LabCommand::Cps(cps) => Some(("cps", &cps.test)),
         LabCommand::Teardown(test) => Some(("teardown", test)),
         LabCommand::Latency(latency) => Some(("latency", &latency.test)),
         LabCommand::Capacity(capacity) => Some(("capacity", &capacity.test)),
@@ -109,6 +111,12 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     };
     let space = tuple_space(options, n)?;
     let mut parameters = parameters_of(options, n);
+    if let LabCommand::Cps(cps) = command {
+        if cps.tcp_close && parameters.protocol == Protocol::Udp {
+            return Err(fault("--tcp-close: datagrams have no end (--protocol udp); add --protocol tcp".to_owned()));
+        }
+        parameters.tcp_close = cps.tcp_close;
+    }
     let stop = stopper()?;
     let mut ceiling = ceiling::measured(command, options)?;
     if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
@@ -182,7 +190,11 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         (Err(failure), None) => return Err(failure),
     };
     if let (Some(ceiling), Some(median)) = (&mut ceiling, result["samples"]["median"].as_f64()) {
-        ceiling.share = Some(median / ceiling.frames_per_second);
+        let frames = match command {
+            LabCommand::Cps(_) => median * f64::from(parameters.frames_per_connection()),
+            _ => median,
+        };
+        ceiling.share = Some(frames / ceiling.frames_per_second);
     }
     let record = Record {
         schema: lab::result::SCHEMA,
@@ -243,6 +255,7 @@ fn parameters_with(command: &LabCommand, parameters: &Parameters, space: &TupleS
     add("inside", json!(space.inside()));
     add("remote", json!(space.remote()));
     add("udp_timeout_seconds", json!(UDP_TIMEOUT_SECONDS));
+    add("frames_per_connection", json!(parameters.frames_per_connection()));
     match command {
         LabCommand::Latency(latency) => {
             add("rate", json!(latency.rate));
@@ -423,6 +436,11 @@ pub(super) fn parameters_of(options: &LabTest, n: u64) -> Parameters {
         n,
         preparation_rate: options.preparation_rate,
         alpha: options.alpha,
+        protocol: match options.protocol {
+            LabProtocol::Udp => Protocol::Udp,
+            LabProtocol::Tcp => Protocol::Tcp,
+        },
+        tcp_close: false,
         frame_bytes: match options.frame_bytes {
             LabFrames::Fixed(bytes) => FrameSizes::Fixed(usize::from(bytes)),
             LabFrames::Imix => FrameSizes::Imix,

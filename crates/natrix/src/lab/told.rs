@@ -73,6 +73,13 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
             _ => "the Internet mix".to_owned(),
         }
     )?;
+    if record["parameters"]["protocol"] == "tcp" {
+        let what = if record["parameters"]["tcp_close"] == true { "opened and closed" } else { "opened" };
+        match record["parameters"]["frames_per_connection"].as_u64() {
+            Some(frames) => writeln!(out, "  over TCP: each connection is {what} by {frames} frames")?,
+            None => writeln!(out, "  over TCP: data on connections that exist")?,
+        }
+    }
     let result = &record["result"];
     if let Some(samples) = result.get("samples") {
         let number = |key: &str| samples[key].as_f64().unwrap_or_default();
