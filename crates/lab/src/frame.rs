@@ -147,7 +147,7 @@ impl TrialKey {
         &self.segments
     }
 
-    #[inline]
+    #[inline(always)]
     fn tag(&self, stamp: Stamp) -> u64 {
         let mut hash = self.hash;
         hash.write_u64(u64::from(stamp.tuple) << 32 | u64::from(stamp.sequence));
@@ -156,7 +156,7 @@ impl TrialKey {
     }
 
     /// Writes a frame over all of `frame`, which has its length without check sequence: at least 60 bytes. All checksums are right.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, frame: &mut [u8], stations: Stations, source: Endpoint, destination: Endpoint, stamp: Stamp) {
         debug_assert!(frame.len() >= FRAME_BYTES_MIN - CHECK_SEQUENCE);
         let header =
@@ -192,7 +192,7 @@ impl TrialKey {
     ///
     /// # Errors
     /// Why it is none that was sent in this trial.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, frame: &[u8]) -> Result<Seen, Stranger> {
         if frame.len() < STAMP + STAMP_BYTES || frame[12..14] != ETHER_TYPE_IPV4.to_be_bytes() {
             return Err(Stranger::Other);

@@ -76,7 +76,7 @@ impl Bits {
     }
 
     /// Sets a bit; whether it was set before. None beyond the end.
-    #[inline]
+    #[inline(always)]
     fn set(&mut self, index: u32) -> Option<bool> {
         let word = self.0.get_mut((index / 64) as usize)?;
         let bit = 1 << (index % 64);
@@ -147,7 +147,7 @@ impl StateTable {
     }
 
     /// The external endpoint of a connection.
-    #[inline]
+    #[inline(always)]
     pub fn external(&self, tuple: u32) -> Option<Endpoint> {
         self.external.get(tuple as usize).copied().filter(|endpoint| endpoint.port != 0)
     }
@@ -442,7 +442,7 @@ impl<'a> Steady<'a> {
 }
 
 impl Traffic for Steady<'_> {
-    #[inline]
+    #[inline(always)]
     fn tuple(&self, way: Way, sequence: u32) -> u32 {
         self.orders[way.index()].at(u64::from(sequence)) as u32
     }
@@ -451,7 +451,7 @@ impl Traffic for Steady<'_> {
         self.faults[way.index()].misnumbered += 1;
     }
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self, way: Way, sequence: u32) -> (u32, Endpoint, Endpoint) {
         let tuple = self.tuple(way, sequence);
         let inside = self.space.at(u64::from(tuple));
@@ -461,14 +461,14 @@ impl Traffic for Steady<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, way: Way, sequence: u32, now: u64) {
         if let Some(times) = &mut self.times {
             times.sent(way, sequence, now);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn arrived(&mut self, way: Way, seen: &Seen, now: u64) {
         let at = way.index();
         let tuple = self.space.at(u64::from(seen.stamp.tuple));

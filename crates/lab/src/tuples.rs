@@ -62,6 +62,7 @@ impl EndpointRange {
     }
 
     /// Endpoint `index` modulo [`Self::len`]: neighbours in number have neighbouring addresses.
+    #[inline(always)]
     fn at(&self, index: u64) -> Endpoint {
         let address = index % u64::from(self.addresses);
         let port = (index / u64::from(self.addresses)) % self.ports.clone().count() as u64;
@@ -119,7 +120,7 @@ impl TupleSpace {
     }
 
     /// The four-tuple that comes at place `index` of the order. Different places below [`Self::len`] have different tuples.
-    #[inline]
+    #[inline(always)]
     pub fn at(&self, index: u64) -> FourTuple {
         let number = self.order.at(index);
         let inside = self.inside.len();
@@ -149,7 +150,7 @@ impl Permutation {
     }
 
     /// The number at place `index`, which is taken modulo the length.
-    #[inline]
+    #[inline(always)]
     pub fn at(&self, index: u64) -> u64 {
         let mask = (1_u64 << self.half_bits) - 1;
         let mut number = index % self.len;
@@ -167,7 +168,7 @@ impl Permutation {
 }
 
 /// The finaliser of SplitMix64: every bit of the result hangs on every bit of the input.
-#[inline]
+#[inline(always)]
 pub(crate) const fn mixed(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
