@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use nat::Settings;
 use nat::event::BackPressure;
 use nat::settings::Admission;
+use nat::settings::Algorithm;
 use nat::settings::Allocation;
 use nat::settings::BalancedForward;
 use nat::settings::Blocks;
@@ -537,6 +538,13 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
     });
     changes.value(&key("shared_ports"), &old.shared_ports_min, &new.shared_ports_min, shown);
     changes.value(&key("one_to_one"), &old.one_to_one, &new.one_to_one, shown);
+    let (algorithm_before, algorithm_after) = (algorithm(old.algorithm), algorithm(new.algorithm));
+    changes.value(&key("algorithm"), &algorithm_before, &algorithm_after, |word| (*word).to_owned());
+    if algorithm_before == algorithm_after && old.algorithm != new.algorithm {
+        // It is secret.
+        let hidden = |which: &str| Some(format!("{which} key, not shown"));
+        changes.note(key("algorithm_key"), hidden("one"), hidden("another"));
+    }
     // What has no line above.
     let alike = Pool {
         addresses: old.addresses.clone(),
@@ -557,10 +565,20 @@ fn pool(object: &str, old: &Pool, new: &Pool, changes: &mut Changes) {
         reuse_at_once: old.reuse_at_once,
         shared_ports_min: old.shared_ports_min,
         one_to_one: old.one_to_one,
+        algorithm: old.algorithm,
         ..new.clone()
     };
     if alike != *old {
         changes.note(key("*"), Some("other keys".to_owned()), Some("changed".to_owned()));
+    }
+}
+
+/// As one writes it. Its key is another one's to see.
+fn algorithm(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Sequential => "sequential",
+        Algorithm::Spread => "spread",
+        Algorithm::Keyed(_) => "keyed",
     }
 }
 

@@ -56,6 +56,7 @@ pub use objects::PlanSubject;
 pub use objects::Pool;
 pub use objects::PoolAddress;
 pub use objects::PoolPlan;
+pub use objects::PortTimeoutInForce;
 pub use objects::Refused;
 pub use objects::Reloaded;
 pub use objects::Rule;

@@ -316,6 +316,7 @@ fn commit(
 ) -> Result<u64, Fault> {
     reshape(instance, after, reshapes, false).map_err(|fault| undo(instance, before, after, fault))?;
     let began = SystemInstant::now();
+    instance.announce(after);
     for worker in 0..instance.worker_count() {
         adopt(instance, worker, before, after).map_err(|fault| undo(instance, before, after, fault))?;
     }
@@ -339,6 +340,7 @@ fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: F
     let Ok(back) = back.map(Arc::new) else { return fault };
     let reshapes = back.reshapes(after);
     let _ = reshape(instance, &back, &reshapes, false);
+    instance.announce(&back);
     for worker in 0..instance.worker_count() {
         let _ = adopt(instance, worker, after, &back);
     }

@@ -140,7 +140,7 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     let Some(wanted) = &config.event_log else { return Ok(None) };
     let (producers, rings) = (0..workers).map(|_| ring::channel(wanted.queue as usize)).unzip();
     let options = options_of(wanted);
-    let names = names_of(&config.nat);
+    let names = names_of(&config.nat, 0);
     let version = version.to_owned();
     let clocks = move || clock.both();
     let (exporter, destination) = match &wanted.target {
@@ -160,8 +160,8 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     Ok(Some(Started { exporter, view, rings: producers }))
 }
 
-/// The names that events know by number.
-pub fn names_of(settings: &Settings) -> Names {
+/// The names that events know by number, under the settings with this number.
+pub fn names_of(settings: &Settings, generation: u32) -> Names {
     // There may be a million filters, and hardly ever one that logs.
     let logs = settings.filters.iter().any(|filter| filter.log);
     Names {
@@ -170,6 +170,7 @@ pub fn names_of(settings: &Settings) -> Names {
         filters: settings.filter_names.clone(),
         filter_places: if logs { settings.origins.filters.clone() } else { Vec::new() },
         files: if logs { settings.origins.files.clone() } else { Vec::new() },
+        formulas: [(generation, nat::deterministic::checksum(settings))].into(),
     }
 }
 

@@ -128,9 +128,16 @@ impl Instance {
     /// Says what the workers go by from now on.
     pub fn set_shared(&self, shared: Arc<Shared>) {
         if let Some(log) = self.event_log() {
-            log.handle.set_names(names_of(shared.settings()));
+            log.handle.set_names(names_of(shared.settings(), shared.generation()));
         }
         *lock(&self.shared) = shared;
+    }
+
+    /// Workers are about to go by this: the log says which formulas each of them adopts.
+    pub fn announce(&self, next: &Shared) {
+        if let Some(log) = self.event_log() {
+            log.handle.announce_formulas(next.generation(), nat::deterministic::checksum(next.settings()));
+        }
     }
 
     /// Says where records of events go; once, before anybody asks.

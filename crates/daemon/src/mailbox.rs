@@ -20,6 +20,7 @@ use nat::types::Facing;
 use nat::view::Explanation;
 use nat::view::Filter;
 use nat::view::MappingView;
+use nat::view::Onward;
 use nat::view::SessionView;
 use nat::view::SubscriberView;
 use packet_io::Io;
@@ -89,6 +90,8 @@ pub enum Question {
     Explain {
         /// Where it would come from.
         from: Facing,
+        /// Its second half, if it is hairpinned and the first one is explained.
+        onward: Option<Onward>,
         /// The packet.
         packet: Vec<u8>,
         /// Out: the explanation.
@@ -260,9 +263,12 @@ impl<I: Io> Worker<I> {
                 let mapping = self.shard.mapping_by_external(now, external, protocol);
                 Question::Holder { external, protocol, mapping }
             }
-            Question::Explain { from, packet, .. } => {
-                let explanation = Some(self.shard.explain(now, from, &packet));
-                Question::Explain { from, packet, explanation }
+            Question::Explain { from, onward, packet, .. } => {
+                let explanation = Some(match onward {
+                    None => self.shard.explain(now, from, &packet),
+                    Some(onward) => self.shard.explain_onward(now, onward, &packet),
+                });
+                Question::Explain { from, onward, packet, explanation }
             }
             Question::Adopt(mut adoption) => {
                 self.adopt(now, &mut adoption);

@@ -12,6 +12,7 @@ use nat::deterministic::Formula;
 use nat::deterministic::FormulaError;
 use nat::deterministic::Owner;
 use nat::deterministic::Slice;
+use nat::redirection::Target;
 use nat::settings::Allocation;
 use nat::settings::Pool;
 use nat::types::Endpoint;
@@ -56,17 +57,74 @@ pub fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result
     if !fixed.is_empty() {
         return Ok(fixed);
     }
+    // Beside what is his by a formula.
+    let forwards = if port.is_none() { forwards_to(settings, address, &queried) } else { Vec::new() };
+    if !forwards.is_empty() {
+        let others = by_address(settings, address, port, &queried).unwrap_or_default();
+        let named = others.into_iter().filter(|answer| answer.place != Place::Nowhere);
+        return Ok(forwards.into_iter().chain(named).collect());
+    }
+    by_address(settings, address, port, &queried)
+}
+
+/// The forwards to an inside address, with all their ports.
+pub(crate) fn forwards_to(settings: &Settings, inside: Ipv4Addr, queried: &str) -> Vec<FindAnswer> {
+    let ports = |(first, last): (u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let one = settings.forwards.iter().filter(|forward| forward.inside == inside).map(|forward| {
+        let (first, last) = forward.ports;
+        let own = (forward.inside_port, forward.inside_port.saturating_add(last - first));
+        let to = format!("{inside}:{}", ports(own));
+        let from = format!("{}:{}", forward.external, ports(forward.ports));
+        let answer = of_forward(settings, (forward.realm, forward.external), queried);
+        FindAnswer { detail: format!("{} {from} is forwarded to {to} for ever", forward.protocol), ..answer }
+    });
+    let is_target = |target: &&Target| target.address == inside.to_bits();
+    let several = settings.balanced_forwards.iter().flat_map(|forward| {
+        forward.targets.iter().filter(is_target).map(move |target| {
+            let (first, last) = forward.ports;
+            let own = target.port.unwrap_or(first);
+            let to = format!("{inside}:{}", ports((own, own.saturating_add(last - first))));
+            let from = format!("{}:{}", forward.external, ports(forward.ports));
+            let (count, weight) = (forward.targets.len(), target.weight);
+            let detail = format!(
+                "{} {from} leads to one of {count} targets, of which {to} is one of weight {weight}",
+                forward.protocol
+            );
+            FindAnswer { detail, ..of_forward(settings, (forward.realm, forward.external), queried) }
+        })
+    });
+    one.chain(several).map(|answer| FindAnswer { holder: Some(inside), ..answer }).collect()
+}
+
+fn of_forward(settings: &Settings, (realm, external): (RealmId, Ipv4Addr), queried: &str) -> FindAnswer {
+    let pool = settings.pools.iter().find(|pool| pool.addresses.contains(&external));
+    FindAnswer {
+        realm: Some(realm.0),
+        vrf: settings.realm_names.get(realm.index()).cloned(),
+        external_address: Some(external),
+        pool: pool.map(|pool| pool.name.clone()),
+        ..nobody(Place::Internal, queried)
+    }
+}
+
+/// What pools with a formula have for an address.
+fn by_address(
+    settings: &Settings,
+    address: Ipv4Addr,
+    port: Option<u16>,
+    queried: &str,
+) -> Result<Vec<FindAnswer>, OfflineError> {
     for pool in &settings.pools {
         if let Some(position) = pool.addresses.iter().position(|own| *own == address) {
-            let formula = formula_of(pool, &queried)?;
-            return Ok(external(settings, pool, &formula, position as u32, port, &queried));
+            let formula = formula_of(pool, queried)?;
+            return Ok(external(settings, pool, &formula, position as u32, port, queried));
         }
     }
     let mut answers = Vec::new();
     let mut untold = None;
     for realm in realms(settings) {
         let Some(pool) = pool_for(settings, realm, address) else { continue };
-        let formula = match formula_of(pool, &queried) {
+        let formula = match formula_of(pool, queried) {
             Ok(formula) => formula,
             // In another VRF there may be a formula.
             Err(error) => {
@@ -75,11 +133,11 @@ pub fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result
             }
         };
         answers.push(match formula.slice_of(address.to_bits()) {
-            Some(slice) => of_slice(settings, pool, slice, address, Place::Internal, &queried),
+            Some(slice) => of_slice(settings, pool, slice, address, Place::Internal, queried),
             None => FindAnswer {
                 pool: Some(pool.name.clone()),
                 detail: format!("{address} is the network or broadcast address of its prefix, and no subscriber"),
-                ..nobody(Place::Nowhere, &queried)
+                ..nobody(Place::Nowhere, queried)
             },
         });
     }
@@ -89,7 +147,7 @@ pub fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result
     }
     if answers.is_empty() {
         let detail = format!("{address} is no pool's external address and no subscriber's");
-        answers.push(FindAnswer { detail, ..nobody(Place::Nowhere, &queried) });
+        answers.push(FindAnswer { detail, ..nobody(Place::Nowhere, queried) });
     }
     Ok(answers)
 }

@@ -221,7 +221,7 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
             let (producer, ring) = ring::channel(wanted.queue as usize);
             worker.set_events(producer);
             let first_us = worker.io().now_ns() / 1_000;
-            Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat), first_us)?)
+            Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat, 0), first_us)?)
         }
         None => None,
     };

@@ -100,11 +100,25 @@ impl Handle {
         self.figures.view()
     }
 
-    /// Other names, as a configuration changed.
+    /// Other names, as a configuration changed. Checksums of formulas stay known: lines about their adoption may be still to be written.
     pub fn set_names(&self, names: Names) {
-        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = names;
+        names.formulas.extend(known.formulas.iter().rev().take(FORMULAS_KEPT).map(|(number, sum)| (*number, *sum)));
+        *known = Arc::new(names);
+    }
+
+    /// Workers are about to adopt the configuration with this number, whose formulas have this checksum.
+    pub fn announce_formulas(&self, number: u32, checksum: u32) {
+        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = Names::clone(&known);
+        names.formulas.insert(number, checksum);
+        *known = Arc::new(names);
     }
 }
+
+/// Configurations before whose checksums of formulas stay known.
+const FORMULAS_KEPT: usize = 8;
 
 impl Exporter {
     /// Starts the thread. `clocks` reads both clocks at one moment; it is asked some hundred times a second.
@@ -181,7 +195,9 @@ struct Run {
 impl Run {
     fn run(&mut self, version: &str, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
         let unix_us = clocks().unix_us;
-        self.writer.line(|out| line::write_own(out, unix_us, "started", version));
+        let names = Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner));
+        let formulas = names.formulas.last_key_value().map(|(_, checksum)| *checksum);
+        self.writer.line(|out| line::write_own(out, unix_us, "started", version, formulas));
         let mut stopping: Option<std::time::Instant> = None;
         loop {
             let moment = clocks();
@@ -205,7 +221,7 @@ impl Run {
             }
         }
         let moment = clocks();
-        self.writer.line(|out| line::write_own(out, moment.unix_us, "stopped", version));
+        self.writer.line(|out| line::write_own(out, moment.unix_us, "stopped", version, None));
         self.writer.finish(moment.now.as_micros(), moment.unix_us);
         self.report(moment);
     }

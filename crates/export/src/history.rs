@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use nat::Protocol;
 use serde::Deserialize;
 
+use crate::line::NO_FORMULAS;
 use crate::medium::rotated;
 use crate::utc::parse_utc;
 
@@ -29,6 +30,8 @@ pub struct Query {
     pub protocol: Option<Protocol>,
     /// When, µs since 1970.
     pub at_us: u64,
+    /// The checksum of the formulas of a configuration ([`nat::deterministic::checksum`]): when they were in force is looked for.
+    pub formulas: Option<u32>,
 }
 
 /// What somebody had.
@@ -94,6 +97,15 @@ pub struct Holding {
     pub until: Until,
 }
 
+/// When an instance went over to formulas of deterministic pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// When, µs since 1970.
+    pub at_us: u64,
+    /// Their checksum, 0 where there were none; None: the line does not tell.
+    pub formulas: Option<u32>,
+}
+
 /// The answer, and how far it can be relied upon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
@@ -108,6 +120,12 @@ pub struct History {
     pub lost: u64,
     /// Lines that are no records.
     pub unreadable: u64,
+    /// What was in force at the time asked about, since when.
+    pub in_force: Option<Adoption>,
+    /// The first change of configuration after it.
+    pub next_change: Option<Adoption>,
+    /// When the formulas asked about were adopted, if that was after the time asked about.
+    pub adopted_later_us: Option<u64>,
 }
 
 /// Why there is no answer.
@@ -171,6 +189,7 @@ struct Line<'a> {
     remote_port: Option<u16>,
     held_s: Option<u64>,
     lost: Option<u64>,
+    formulas: Option<&'a str>,
 }
 
 /// Tells holdings apart that are open at the same time.
@@ -208,7 +227,9 @@ impl Search {
         self.history.first_us = Some(self.history.first_us.map_or(time_us, |first| first.min(time_us)));
         self.history.last_us = Some(self.history.last_us.map_or(time_us, |last| last.max(time_us)));
         let is_about = contains(line, &self.needle);
-        if !is_about && !contains(line, b"\"event\":\"started\"") && !contains(line, b"\"event\":\"gap\"") {
+        let tells: [&[u8]; 3] =
+            [b"\"event\":\"started\"", b"\"event\":\"gap\"", b"\"event\":\"configuration_adopted\""];
+        if !is_about && !tells.iter().any(|event| contains(line, event)) {
             return;
         }
         match serde_json::from_slice::<Line<'_>>(line) {
@@ -233,7 +254,11 @@ impl Search {
                 }
                 return;
             }
-            "started" => return self.restart(time_us),
+            "started" => {
+                self.adopted(line, time_us);
+                return self.restart(time_us);
+            }
+            "configuration_adopted" => return self.adopted(line, time_us),
             _ => return,
         };
         let Some(holding) = holding(what, line, time_us) else {
@@ -265,6 +290,31 @@ impl Search {
         });
         if let Some(holding) = begun {
             self.close(Holding { until: Until::Ended(time_us), ..holding });
+        }
+    }
+
+    /// A configuration came into force; workers say so one after the other.
+    fn adopted(&mut self, line: &Line<'_>, time_us: u64) {
+        let formulas = match line.formulas {
+            Some(NO_FORMULAS) => Some(0),
+            Some(checksum) => u32::from_str_radix(checksum, 16).ok(),
+            None => None,
+        };
+        let (history, adoption) = (&mut self.history, Adoption { at_us: time_us, formulas });
+        if time_us <= self.query.at_us {
+            // The first of the workers was the first to go by it.
+            if history.in_force.is_none_or(|known| known.formulas != formulas || formulas.is_none()) {
+                history.in_force = Some(adoption);
+            }
+            return;
+        }
+        // What only one worker told before the time, others tell after it.
+        let is_new = history.in_force.is_none_or(|known| known.formulas != formulas || formulas.is_none());
+        if is_new {
+            history.next_change.get_or_insert(adoption);
+        }
+        if formulas.is_some() && formulas == self.query.formulas {
+            history.adopted_later_us.get_or_insert(time_us);
         }
     }
 

@@ -28,6 +28,8 @@ pub struct Names {
     pub filter_places: Vec<Origin>,
     /// Files that these places speak of, by number.
     pub files: Vec<String>,
+    /// Of configurations, by number, a checksum of the formulas of their deterministic pools, 0 where there are none.
+    pub formulas: BTreeMap<u32, u32>,
 }
 
 /// Appends one line, with its end of line. `unix_us` is the event's time.
@@ -94,7 +96,10 @@ pub(crate) fn write_with(
             let field: &[u8] = if event.kind == EventKind::PenaltyBegun { b",\"packets\":" } else { b",\"held_s\":" };
             number_field(out, field, u64::from(event.amount));
         }
-        EventKind::ConfigurationAdopted => number_field(out, b",\"generation\":", u64::from(event.amount)),
+        EventKind::ConfigurationAdopted => {
+            number_field(out, b",\"generation\":", u64::from(event.amount));
+            formulas(out, names.formulas.get(&event.amount).copied());
+        }
         EventKind::FilterPermitted | EventKind::FilterDenied => {
             subscriber(out, event, names);
             number_field(out, b",\"ip_protocol\":", u64::from(event.first_port));
@@ -113,14 +118,27 @@ pub(crate) fn write_with(
     out.extend_from_slice(b"}\n");
 }
 
-/// A line about the log itself: `started` or `stopped`.
-pub(crate) fn write_own(out: &mut Vec<u8>, unix_us: u64, event: &str, version: &str) {
+/// A line about the log itself: `started`, with the checksum of the formulas in force, or `stopped`.
+pub(crate) fn write_own(out: &mut Vec<u8>, unix_us: u64, event: &str, version: &str, checksum: Option<u32>) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(UtcText::default().of(unix_us));
     name_field(out, b"\",\"event\":\"", Some(event));
     name_field(out, b",\"version\":\"", Some(version));
+    formulas(out, checksum);
     out.extend_from_slice(b"}\n");
 }
+
+/// Which formulas of deterministic pools are in force from here on.
+fn formulas(out: &mut Vec<u8>, checksum: Option<u32>) {
+    match checksum {
+        None => {}
+        Some(0) => name_field(out, b",\"formulas\":\"", Some(NO_FORMULAS)),
+        Some(checksum) => name_field(out, b",\"formulas\":\"", Some(&format!("{checksum:08x}"))),
+    }
+}
+
+/// Of a configuration without deterministic pools.
+pub(crate) const NO_FORMULAS: &str = "none";
 
 fn mapping(out: &mut Vec<u8>, event: &Event, names: &Names) {
     subscriber(out, event, names);

@@ -21,6 +21,7 @@ use core::net::Ipv4Addr;
 use crate::settings::Algorithm;
 use crate::settings::Allocation;
 use crate::settings::Pool;
+use crate::settings::Settings;
 use crate::types::Prefix;
 
 /// The formula of one pool.
@@ -38,6 +39,50 @@ pub struct Formula {
     port_max: u16,
     addresses: u32,
     algorithm: Algorithm,
+}
+
+/// A checksum of all that the formulas of a configuration follow from, by which the event log tells which ones were in force; 0
+/// where there is none. Always the same: it is read again after years. What `keyed` is keyed with can not be told from it.
+pub fn checksum(settings: &Settings) -> u32 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut has_any = false;
+    let mut add = |number: u64| {
+        for byte in number.to_be_bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for pool in &settings.pools {
+        let Allocation::Deterministic { dynamic_slices, .. } = pool.allocation else { continue };
+        has_any = true;
+        add(pool.addresses.len() as u64);
+        pool.addresses.iter().for_each(|address| add(u64::from(address.to_bits())));
+        add(pool.subscribers.len() as u64);
+        for prefix in &pool.subscribers {
+            add(u64::from(prefix.address().to_bits()) << 8 | u64::from(prefix.length()));
+        }
+        // By name: numbers of realms depend on what else is in the file.
+        for realm in &pool.realms {
+            let name = settings.realm_names.get(realm.index()).map_or("", String::as_str);
+            name.bytes().for_each(|byte| add(u64::from(byte)));
+            add(u64::MAX);
+        }
+        add(u64::from(pool.port_min) << 32 | u64::from(pool.port_max) << 16 | u64::from(dynamic_slices));
+        match pool.algorithm {
+            Algorithm::Sequential => add(0),
+            Algorithm::Spread => add(1),
+            Algorithm::Keyed(key) => {
+                add(2);
+                add(key);
+            }
+        }
+    }
+    if !has_any {
+        return 0;
+    }
+    // The finaliser of SplitMix64, of which half is dropped: nothing leads back.
+    let mixed = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ mixed >> 31) as u32).max(1)
 }
 
 /// Consecutive subscribers.

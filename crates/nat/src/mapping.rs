@@ -370,6 +370,12 @@ impl Mapping {
         (self.remote >> 48) as u8 & OWN_TIMER != 0
     }
 
+    /// The timers of ports have changed.
+    pub(crate) fn set_own_timer(&mut self, has_own_timer: bool) {
+        let bit = u64::from(OWN_TIMER) << 48;
+        self.remote = if has_own_timer { self.remote | bit } else { self.remote & !bit };
+    }
+
     /// Gives the inline session a new state and end. The mapping lives at least as long.
     #[inline]
     pub(crate) fn refresh_session(&mut self, state: TcpState, expires: Instant) {

@@ -784,6 +784,19 @@ impl PortTable {
         in_use.sum()
     }
 
+    /// Of [`PortTable::used`] those that only rest: their mapping is over, and nobody has them. Reads the owner of each port in use: for
+    /// people.
+    pub fn resting(&self, address: AddressIndex, protocol: Protocol) -> u32 {
+        let first = space(address, protocol) * WORDS;
+        let resting = |word: usize| {
+            let used =
+                self.used[first + word].load(Ordering::Relaxed) & !self.kept[first + word].load(Ordering::Relaxed);
+            let bits = (0..64).filter(|bit| used >> bit & 1 != 0);
+            bits.filter(|bit| self.lookup(address, protocol, (word * 64) as u16 | bit).is_none()).count() as u32
+        };
+        (0..WORDS).map(resting).sum()
+    }
+
     /// Ports the address can give out in all.
     pub fn available(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         self.offers[space(address, protocol)].count()

@@ -236,6 +236,11 @@ impl SessionStore {
         false
     }
 
+    /// Whether there is no room for one more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free == 0 && self.untouched as usize >= self.records.len() || self.table.is_full()
+    }
+
     /// Adds a session to the mapping's chain. None when the table is full: nothing is evicted.
     pub(crate) fn insert(
         &mut self,

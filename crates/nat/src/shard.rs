@@ -128,6 +128,8 @@ pub struct Shard {
     offenders: penalty::Offenders,
     /// The idle times in force.
     lifetimes: Timers,
+    /// Those before the last change of settings, to tell since when a session is idle.
+    former: shorten::Former,
     watch: watch::Watch,
     timers: SteadyTimers,
     stamps: stamps::Stamps,
@@ -228,6 +230,7 @@ impl Shard {
             block_sweep: block_sweep::BlockSweep::default(),
             offenders: penalty::Offenders::default(),
             lifetimes: Timers::new(shared.settings()),
+            former: shorten::Former::new(Timers::new(shared.settings())),
             watch: watch::Watch::new(shared.settings()),
             class_epoch: admission::FIRST_EPOCH,
             stamps: stamps::Stamps::new(shared.filters.stamp()),

@@ -535,7 +535,12 @@ impl Shared {
         self.closed(self.local.pool_address(address)?)?.ends
     }
 
-    /// External ports of one address in use now.
+    /// Of [`Shared::ports_used`] those that rest before they are given out again.
+    pub fn ports_resting(&self, index: AddressIndex, protocol: Protocol) -> u32 {
+        self.ports.resting(index, protocol)
+    }
+
+    /// External ports of one address in use now, or at rest.
     pub fn ports_used(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         self.ports.used(index, protocol)
     }

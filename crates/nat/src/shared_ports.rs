@@ -157,6 +157,19 @@ impl SharedPorts {
         })
     }
 
+    /// The first so many ports of a group.
+    pub(crate) fn of_group(&self, group: Group, at_most: usize) -> impl Iterator<Item = u16> + '_ {
+        let slots = (0..self.count(group)).take(at_most).filter_map(move |ordinal| self.find(group.0, ordinal));
+        slots.filter_map(|slot| self.get(slot).map(SharedPort::port))
+    }
+
+    /// A group's port, counted from `first`, the n-th; it begins anew behind the last.
+    pub(crate) fn nth_from(&self, group: Group, first: u32, n: u32) -> Option<u32> {
+        let count = self.count(group);
+        let ordinal = (u64::from(first) + u64::from(n)).checked_rem(u64::from(count))?;
+        self.find(group.0, ordinal as u32)
+    }
+
     /// One of the group's ports, each as likely. None when it has none.
     pub(crate) fn pick(&self, group: Group, random: &mut Random) -> Option<u32> {
         let count = self.count(group);

@@ -413,6 +413,11 @@ impl SubscriberStore {
         self.records.prefetch_write(slot as usize);
     }
 
+    /// Whether there is no room for one more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free == 0 && self.untouched as usize >= self.records.len() || self.table.is_full()
+    }
+
     /// Adds a subscriber. None when the table is full.
     pub(crate) fn insert(
         &mut self,

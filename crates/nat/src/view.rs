@@ -80,8 +80,10 @@ pub struct SubscriberView {
     pub address: Ipv4Addr,
     /// Inside realm.
     pub realm: RealmId,
-    /// Pool that serves it.
+    /// Pool of the address it is paired with and has something on, which a rule may have chosen; else the one that serves it.
     pub pool: PoolId,
+    /// Pool that serves it where no rule says otherwise.
+    pub own_pool: PoolId,
     /// Paired external address; None with arbitrary pooling.
     pub external_address: Option<Ipv4Addr>,
     /// Owner.
@@ -248,6 +250,15 @@ pub enum Step {
         /// The weights of all targets together.
         total: u64,
     },
+    /// The external endpoint leads to several internal ones; which it is depends on the external port that the sender is given.
+    AnyTarget {
+        /// External endpoint.
+        external: Endpoint,
+        /// How many there are.
+        targets: usize,
+        /// Whether the packet ends alike at each.
+        agree: bool,
+    },
     /// Somebody else has this external endpoint still, from before the configuration gave it away.
     PortAwaited(Endpoint),
     /// A flow exists, whose external endpoint others share.
@@ -263,6 +274,11 @@ pub enum Step {
     },
     /// A flow would be made, as a rule says, with an external port shared by others.
     FlowWouldBeCreated {
+        /// Remote endpoint outside.
+        remote: Endpoint,
+    },
+    /// A flow was to be made, as a rule says, but no external port is to be had for it.
+    NoSharedPort {
         /// Remote endpoint outside.
         remote: Endpoint,
     },
@@ -329,4 +345,15 @@ pub struct Explanation {
     pub source_after: Option<Endpoint>,
     /// The packet's destination when it leaves, if it leaves.
     pub destination_after: Option<Endpoint>,
+    /// The second half of hairpinning is another worker's to explain; the verdict is that of the first.
+    pub onward: Option<Onward>,
+}
+
+/// A packet that is to be hairpinned, behind the translation of its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Onward {
+    /// Where it came from.
+    pub realm: RealmId,
+    /// Its source then. Of a mapping that is still to be made the port is 0, and the address the sender's own if it is paired with none.
+    pub source: Endpoint,
 }

@@ -14,6 +14,7 @@ use config::Machine;
 use control::FindAnswer;
 use daemon::replay::ReplayFiles;
 use daemon::replay::replay as replay_captures;
+use nat::Settings;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -91,8 +92,12 @@ pub(crate) fn find(arguments: &Find, file: &Path, out: &mut dyn Write) -> Result
 
 /// What a configuration alone tells about an endpoint.
 pub(crate) fn find_in(arguments: &Find, file: &Path) -> Result<Vec<FindAnswer>, Failure> {
-    let config = load(file, &Machine::default()).map_err(Failure::Configuration)?;
-    Ok(daemon::offline::find(&config.nat, arguments.endpoint.address, arguments.endpoint.port)?)
+    Ok(daemon::offline::find(&settings_of(file)?, arguments.endpoint.address, arguments.endpoint.port)?)
+}
+
+/// What a configuration says to the engine.
+pub(crate) fn settings_of(file: &Path) -> Result<Settings, Failure> {
+    Ok(load(file, &Machine::default()).map_err(Failure::Configuration)?.nat)
 }
 
 /// `natrix run`: the data plane, until a signal ends it.

@@ -40,6 +40,7 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
         CliError::from(fault.seen(at.to_owned()))
     })?;
     let by_formula = arguments.config.as_deref().map(|file| formula_answers(arguments, file)).transpose()?;
+    let (by_formula, formulas) = by_formula.map_or((None, None), |(slices, sum)| (Some(slices), Some(sum)));
     let files = match arguments.log.as_slice() {
         [] if by_formula.is_some() => Vec::new(),
         [] => history::files_of(&log_of_instance(&arguments.output.socket.socket)?)?,
@@ -55,6 +56,7 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             control::Protocol::Icmp => Protocol::Icmp,
         }),
         at_us,
+        formulas,
     };
     let found = history::look_up(&files, &query)?;
     for holding in &found.holdings {
@@ -64,7 +66,10 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             writeln!(out, "{}", sentence(holding))?;
         }
     }
-    let slices = by_formula.as_deref().unwrap_or_default();
+    let standing = formulas.map(|formulas| Standing::of(formulas, &found));
+    // What a formula says that was not in force is no answer.
+    let counts = !matches!(standing, Some(Standing::Others { .. }));
+    let slices = by_formula.as_deref().filter(|_| counts).unwrap_or_default();
     for slice in slices {
         if arguments.output.json {
             writeln!(out, "{}", slice.object())?;
@@ -82,12 +87,67 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             writeln!(notes, "note: {without}; name the configuration of that time, too: --config FILE")?;
         }
     } else if arguments.log.is_empty() {
-        writeln!(notes, "note: no log was read; name it for what the formula does not tell: --log FILE")?;
+        let missing = "what the formula does not tell, and whether that configuration was in force then";
+        writeln!(notes, "note: no log was read; name it for {missing}: --log FILE")?;
+    } else if let (Some(standing), Some(file)) = (&standing, &arguments.config) {
+        standing.print(&file.display().to_string(), at_us, notes)?;
+        let differs = |slice: &Slice| found.holdings.iter().any(|holding| holding.subscriber != slice.subscriber);
+        if arguments.endpoint.port.is_some() && slices.iter().any(differs) {
+            writeln!(notes, "note: the log counts: who had a mapping before a change keeps its port until it ends")?;
+        }
     }
     if !files.is_empty() {
         print_limits(&found, at_us, notes)?;
     }
     Ok(())
+}
+
+/// Whether the formulas of a configuration were in force at the time asked about, as far as the log tells.
+enum Standing {
+    /// Since when.
+    InForce,
+    /// Others were.
+    Others { since_us: u64, adopted_later_us: Option<u64> },
+    /// The log does not tell. When something else was adopted afterwards.
+    Unknown { changed_us: Option<u64> },
+}
+
+impl Standing {
+    fn of(formulas: u32, found: &History) -> Standing {
+        let (changed_us, adopted_later_us) = (found.next_change.map(|next| next.at_us), found.adopted_later_us);
+        match found.in_force.map(|adoption| (adoption.formulas, adoption.at_us)) {
+            Some((Some(those), _)) if those == formulas => Standing::InForce,
+            Some((Some(_), since_us)) => Standing::Others { since_us, adopted_later_us },
+            Some((None, _)) | None => Standing::Unknown { changed_us },
+        }
+    }
+
+    fn print(&self, file: &str, at_us: u64, notes: &mut dyn Write) -> io::Result<()> {
+        let at = utc_text(at_us);
+        match self {
+            Standing::InForce => Ok(()),
+            Standing::Others { since_us, adopted_later_us } => {
+                let since = utc_text(*since_us);
+                let later = adopted_later_us.map(|later| format!(", those of {file} since {}", utc_text(later)));
+                writeln!(
+                    notes,
+                    "note: {file} is not the configuration of that time: other formulas were in force since {since}{}; what it says \
+                     of {at} is left out, and the log counts",
+                    later.unwrap_or_default()
+                )
+            }
+            Standing::Unknown { changed_us } => {
+                let changed =
+                    changed_us.map(|changed| format!("; one was adopted at {}, after that time", utc_text(changed)));
+                writeln!(
+                    notes,
+                    "note: the log does not tell which configuration was in force at {at}{}; {file} counts only if it was, and \
+                     where the log names somebody, the log counts",
+                    changed.unwrap_or_default()
+                )
+            }
+        }
+    }
 }
 
 /// Ports that a subscriber has by the formula of a deterministic pool, as long as the configuration is in force.
@@ -128,13 +188,14 @@ impl Slice {
     }
 }
 
-/// What the formulas of a configuration say about the endpoint; nothing where its pool has none.
-fn formula_answers(arguments: &Find, file: &Path) -> Result<Vec<Slice>, Failure> {
-    let answers = match crate::data_plane::find_in(arguments, file) {
+/// What the formulas of a configuration say about the endpoint, nothing where its pool has none; and their checksum.
+fn formula_answers(arguments: &Find, file: &Path) -> Result<(Vec<Slice>, u32), Failure> {
+    let settings = crate::data_plane::settings_of(file)?;
+    let answers = match daemon::offline::find(&settings, arguments.endpoint.address, arguments.endpoint.port) {
         Ok(answers) => answers,
         // Of other pools the log knows.
-        Err(Failure::Offline(OfflineError::NotDeterministic { .. })) => Vec::new(),
-        Err(failure) => return Err(failure),
+        Err(OfflineError::NotDeterministic { .. }) => Vec::new(),
+        Err(error) => return Err(Failure::Offline(error)),
     };
     let slices = answers.into_iter().flat_map(|answer| {
         let (holder, vrf) = (answer.holder, answer.vrf.unwrap_or_default());
@@ -148,7 +209,7 @@ fn formula_answers(arguments: &Find, file: &Path) -> Result<Vec<Slice>, Failure>
             })
         })
     });
-    Ok(slices.collect())
+    Ok((slices.collect(), nat::deterministic::checksum(&settings)))
 }
 
 /// Where the running instance writes its records.

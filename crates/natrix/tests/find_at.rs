@@ -152,3 +152,82 @@ fn what_is_no_time_and_a_log_that_is_not_there_are_told() {
     assert!(text(&output.stderr).starts_with("error: log /nonexistent/e.json: "), "{output:?}");
     assert_eq!(natrix(&["find", "203.0.113.1:1", "--log", "x"]).status.code(), Some(2), "a log without a time");
 }
+
+/// A configuration whose formula begins with this port.
+fn formula(first_port: u16) -> String {
+    format!(
+        r#"
+[[interface]]
+name = "lan"
+realm = "inside"
+driver = "net_null0"
+addresses = ["10.0.0.1/24"]
+
+[[interface]]
+name = "wan"
+realm = "outside"
+driver = "net_null1"
+addresses = ["198.51.100.2/24"]
+
+[[pool]]
+name = "slices"
+addresses = ["203.0.113.9"]
+subscribers = ["10.0.0.0/28"]
+allocation = "deterministic"
+ports = "{first_port}-65535"
+"#
+    )
+}
+
+/// The checksum of its formulas, as the log has it.
+fn checksum(text: &str) -> String {
+    let config = config::parse(text, "natrix.toml").unwrap();
+    format!("{:08x}", nat::deterministic::checksum(&config.nat))
+}
+
+#[test]
+fn a_formula_counts_only_for_the_time_in_which_it_was_in_force() {
+    let log = Log::new("adopted");
+    let (old, new) = (formula(1_024), formula(5_000));
+    for (name, text) in [("old.toml", &old), ("new.toml", &new)] {
+        fs::write(log.0.join(name), text).unwrap();
+    }
+    let lines = format!(
+        r#"{{"time":"2026-11-21T19:20:00.000000Z","event":"started","version":"0.1.0","formulas":"{}"}}
+{{"time":"2026-11-21T19:30:00.000000Z","worker":0,"sequence":7,"event":"configuration_adopted","generation":1,"formulas":"{}","cause":"configuration"}}
+"#,
+        checksum(&old),
+        checksum(&new)
+    );
+    fs::write(log.0.join("events.json"), lines).unwrap();
+    let find = |at: &str, name: &str| {
+        let file = log.0.join(name);
+        let output = log.find("203.0.113.9:5000", at, &["--config", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0));
+        (text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+    };
+    let (early, late) = ("2026-11-21T19:25:00Z", "2026-11-21T19:35:00Z");
+    // Each by its own formula, and nothing to add.
+    let (said, notes) = find(early, "old.toml");
+    assert!(said.contains("203.0.113.9:1024-5055 (by the formula)"), "{said}");
+    assert!(!notes.contains("configuration"), "{notes}");
+    let (said, notes) = find(late, "new.toml");
+    assert!(said.contains("203.0.113.9:5000-") && !notes.contains("configuration"), "{said}{notes}");
+    // The new one says nothing of the time before it, nor the old one of what came after.
+    let (said, notes) = find(early, "new.toml");
+    assert!(said.starts_with("no record of 203.0.113.9:5000"), "{said}");
+    assert!(notes.contains("new.toml is not the configuration of that time"), "{notes}");
+    assert!(notes.contains("in force since 2026-11-21T19:20:00.000000Z"), "{notes}");
+    assert!(notes.contains("new.toml since 2026-11-21T19:30:00.000000Z"), "{notes}");
+    let (said, notes) = find(late, "old.toml");
+    assert!(!said.contains("by the formula"), "{said}");
+    assert!(notes.contains("old.toml is not the configuration of that time"), "{notes}");
+    // Before the log begins nobody knows.
+    let (said, notes) = find("2026-11-21T18:00:00Z", "new.toml");
+    assert!(said.contains("by the formula"), "{said}");
+    assert!(notes.contains("does not tell which configuration was in force"), "{notes}");
+    // Nor without a log.
+    let file = log.0.join("new.toml");
+    let output = natrix(&["find", "203.0.113.9:5000", "--at", early, "--config", file.to_str().unwrap()]);
+    assert!(text(&output.stderr).contains("whether that configuration was in force then"), "{output:?}");
+}

@@ -329,6 +329,14 @@ impl Bed {
         self.machine.receive(worker, side, packet);
     }
 
+    /// A packet arrives by this interface, from a subscriber behind it, and is dealt with.
+    pub fn inside_by(&mut self, interface: InterfaceId, packet: &[u8]) {
+        let worker = self.steer(Side::Inside, packet);
+        self.audit.goes_in(packet);
+        self.machine.receive_by(worker, interface, packet);
+        self.settle();
+    }
+
     /// A frame of any kind arrives in the receive queue of a worker.
     pub fn offer_frame(&mut self, worker: usize, interface: InterfaceId, frame: &[u8]) {
         self.machine.receive_frame(worker, interface, frame);

@@ -483,3 +483,29 @@ fn two_hundred_random_configurations_under_traffic() {
     }
     bed.run_out();
 }
+
+#[test]
+fn who_is_served_by_the_pool_of_a_rule_moves_with_its_addresses() {
+    const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
+    let mut settings = settings();
+    let second = Pool { name: "b".into(), addresses: vec![OTHER], subscribers: Vec::new(), ..Pool::default() };
+    settings.pools.push(second);
+    let by_b = nat::settings::RuleAction::Translate {
+        pool: Some(nat::types::PoolId(1)),
+        mapping: nat::settings::MappingKind::EndpointIndependent,
+    };
+    settings = settings.rule(nat::rules::Match::ALL, by_b);
+    let mut bed = Bed::new(settings.clone());
+    assert_eq!(*bed.open_udp(at(I1, 1_000), at(E1, 53)).ip(), OTHER);
+    let count = |bed: &Bed, settings: &Settings| {
+        let census = bed.census(settings.clone());
+        let of = |pool: usize| [census[pool].subscribers_keep, census[pool].subscribers_move];
+        [of(0), of(1)]
+    };
+    let mut others = settings.clone();
+    others.timeouts.udp = Duration::from_secs(200);
+    assert_eq!(count(&bed, &others), [[0, 0], [1, 0]], "he is paired with an address of pool b, which stays");
+    others.pools[1].addresses = vec![Ipv4Addr::new(203, 0, 113, 201)];
+    assert_eq!(count(&bed, &others), [[0, 0], [0, 1]], "his address goes");
+    bed.reload(settings);
+}

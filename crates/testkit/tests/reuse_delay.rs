@@ -212,3 +212,21 @@ fn pools_have_rests_of_their_own() {
     bed.advance_secs(90);
     assert_eq!(bed.ports_held(), 0);
 }
+
+#[test]
+fn what_only_rests_is_told_from_what_is_in_use() {
+    let mut bed = Bed::new(few_ports(8)).workers(2);
+    let [used, resting] = [nat::Shared::ports_used, nat::Shared::ports_resting];
+    let count = |bed: &Bed, of: fn(&nat::Shared, nat::types::AddressIndex, Protocol) -> u32| {
+        of(bed.shared(), nat::types::AddressIndex(0), Protocol::Udp)
+    };
+    bed.open_udp(at(I1, 5_000), at(E1, 9));
+    bed.open_udp(at(I2, 5_000), at(E1, 9));
+    assert_eq!((count(&bed, used), count(&bed, resting)), (2, 0));
+    bed.advance_secs(250);
+    assert!(try_udp(&mut bed, at(I2, 5_000)).is_some());
+    bed.advance_secs(60);
+    assert_eq!((count(&bed, used), count(&bed, resting)), (2, 1), "one mapping is over, its port rests");
+    bed.run_out();
+    assert_eq!((count(&bed, used), count(&bed, resting)), (0, 0));
+}

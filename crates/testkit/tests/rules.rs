@@ -547,3 +547,19 @@ fn what_would_happen_in_a_second_pool_is_what_happens() {
     }
     assert_eq!(refused, 7, "five ports of one address");
 }
+
+#[test]
+fn a_subscriber_is_shown_in_the_pool_that_a_rule_chose_for_what_he_has() {
+    let mut bed = Bed::new(two_pools().rule(from(I1), by_pool(1)));
+    bed.open_udp(at(I1, 1_000), at(E1, 53));
+    bed.open_udp(at(I2, 1_000), at(E1, 53));
+    for (pool, host) in [(0, I2), (1, I1)] {
+        let mut found = Vec::new();
+        let filter = nat::view::Filter { pool: Some(PoolId(pool)), ..nat::view::Filter::default() };
+        for shard in bed.shards() {
+            shard.subscribers_page(bed.now(), 0, usize::MAX, usize::MAX, &filter, &mut found);
+        }
+        let shown: Vec<_> = found.iter().map(|view| (view.address, view.pool)).collect();
+        assert_eq!(shown, [(host, PoolId(pool))]);
+    }
+}

@@ -112,3 +112,63 @@ fn a_full_pool_is_rid_of_silent_mappings_by_the_bounds_of_the_rfcs() {
         bed.check_books();
     }
 }
+
+#[test]
+fn a_timer_of_ports_that_comes_by_a_change_reaches_silent_sessions() {
+    for workers in [1, 3] {
+        let mut settings = settings();
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        let (dns, other) = (at(I1, 1_000), at(I1, 1_001));
+        bed.open_udp(dns, at(E1, 53));
+        bed.open_udp(other, SERVER);
+        settings.port_timeouts =
+            vec![PortTimeout { protocol: Protocol::Udp, ports: 53..=53, idle: Duration::from_secs(10) }];
+        bed.reload(settings.clone());
+        bed.advance_secs(10 + ROUND_SECS);
+        assert!(!exists(&bed, Protocol::Udp, dns), "silent for longer than its port's timer");
+        assert!(exists(&bed, Protocol::Udp, other), "its port has none");
+        bed.open_udp(dns, at(E1, 53));
+        settings.port_timeouts.clear();
+        bed.reload(settings);
+        assert!(exists(&bed, Protocol::Udp, dns));
+        // The next packet has the timer of all others again.
+        bed.open_udp(dns, at(E1, 53));
+        bed.advance_secs(60);
+        assert!(exists(&bed, Protocol::Udp, dns), "the port has no timer of its own any more");
+        bed.check_books();
+    }
+}
+
+/// How long a mapping and its session are said to be idle, in seconds.
+fn idle(bed: &Bed, internal: SocketAddrV4) -> [u64; 2] {
+    let mapping = bed.mapping_of(Protocol::Udp, internal).expect("it lives").idle;
+    let mut sessions = bed.sessions().into_iter();
+    let session = sessions.find(|session| session.internal.port == internal.port()).expect("it lives").idle;
+    [mapping, session].map(|idle| idle.as_micros() / 1_000_000)
+}
+
+#[test]
+fn how_long_a_session_is_idle_is_told_by_the_timers_it_was_last_used_under() {
+    for (before, after) in [(100, 1_000), (1_000, 2_000), (1_000, 980)] {
+        let mut settings = settings();
+        settings.timeouts.udp = Duration::from_secs(before);
+        settings.timeouts.udp_unanswered = Duration::from_secs(before);
+        let mut bed = Bed::new(settings.clone());
+        let (silent, busy) = (at(I1, 1_000), at(I1, 1_001));
+        bed.open_udp(silent, SERVER);
+        bed.open_udp(busy, SERVER);
+        bed.advance_secs(10);
+        settings.timeouts.udp = Duration::from_secs(after);
+        settings.timeouts.udp_unanswered = Duration::from_secs(after);
+        bed.reload(settings);
+        assert_eq!(idle(&bed, silent), [10, 10], "right after {before} s became {after} s");
+        bed.advance_secs(20);
+        bed.open_udp(busy, SERVER);
+        bed.advance_secs(5);
+        assert_eq!(idle(&bed, busy), [5, 5], "after {before} s became {after} s");
+        if after > before {
+            assert_eq!(idle(&bed, silent), [35, 35], "after {before} s became {after} s");
+        }
+        bed.check_books();
+    }
+}

@@ -118,17 +118,21 @@ impl Row for PoolAddress {
         ("UDP PORTS", Right),
         ("TCP PORTS", Right),
         ("ICMP IDS", Right),
+        ("RESTING", Right),
         ("USED", Right),
     ];
 
     fn cells(&self) -> Vec<String> {
+        let in_use = |used: u64, resting: u64| human::count(used.saturating_sub(resting));
+        let (used, resting) = (&self.ports_used, &self.ports_resting);
         vec![
             self.pool.clone(),
             self.address.to_string(),
             self.subscribers.map_or_else(|| "-".to_owned(), human::count),
-            human::count(self.ports_used.udp),
-            human::count(self.ports_used.tcp),
-            human::count(self.ports_used.icmp),
+            in_use(used.udp, resting.udp),
+            in_use(used.tcp, resting.tcp),
+            in_use(used.icmp, resting.icmp),
+            human::count(resting.total()),
             human::percent(self.utilisation_ratio),
         ]
     }

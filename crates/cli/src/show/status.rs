@@ -73,6 +73,14 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     ] {
         timers.row(vec![name.to_owned(), human::duration(micros)]);
     }
+    for own in &status.port_timeouts {
+        let ports = match (own.first_port, own.last_port) {
+            (first, last) if first == last => format!("port {first}"),
+            (first, last) => format!("ports {first}-{last}"),
+        };
+        let name = format!("{} to {ports}", own.protocol.name().to_uppercase());
+        timers.row(vec![name, human::duration(own.idle_us)]);
+    }
     timers.flush(out)?;
     writeln!(out)?;
 

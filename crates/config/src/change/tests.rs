@@ -177,3 +177,22 @@ fn no_value_is_shown_as_the_program_sees_it() {
     }
     assert!(told > 400, "{told} values are shown");
 }
+
+#[test]
+fn another_key_of_a_formula_is_named_and_never_shown() {
+    let keyed = |key: &str| {
+        let more = format!(
+            "subscribers = [\"10.0.0.0/28\"]\nallocation = \"deterministic\"\nalgorithm = \"keyed\"\nalgorithm_key = \"{key}\"\n"
+        );
+        config(&(BEFORE.to_owned() + &more))
+    };
+    let found = changes(&keyed("winter-sparrow-42"), &keyed("summer-sparrow-43"));
+    let objects: Vec<&str> = found.iter().map(|change| change.object.as_str()).collect();
+    assert_eq!(objects, ["pool \"a\".algorithm_key"]);
+    assert!(!format!("{found:?}").contains("sparrow"), "{found:?}");
+    let spread =
+        BEFORE.to_owned() + "subscribers = [\"10.0.0.0/28\"]\nallocation = \"deterministic\"\nalgorithm = \"spread\"\n";
+    let found = changes(&keyed("winter-sparrow-42"), &config(&spread));
+    let values: Vec<_> = found.iter().map(|change| (change.before.as_deref(), change.after.as_deref())).collect();
+    assert_eq!(values, [(Some("keyed"), Some("spread"))]);
+}

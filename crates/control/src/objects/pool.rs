@@ -89,7 +89,7 @@ pub struct Pool {
     /// External ports there are over all addresses. Of ICMP query identifiers: with single ports 65,535 on each, whatever the range of
     /// ports; those of the range where they come out of blocks or slices.
     pub ports_total: PerProtocol,
-    /// Part of the ports of the fullest transport that is in use or leased in blocks: what nobody else can have.
+    /// Part of the ports of the fullest transport that is in use, at rest or leased in blocks: what nobody else can have.
     pub utilisation_ratio: f64,
 }
 
@@ -105,8 +105,11 @@ pub struct PoolAddress {
     /// External ports leased in blocks, whether in use or not.
     #[serde(default)]
     pub ports_leased: u64,
-    /// External ports in use.
+    /// External ports in use or at rest.
     pub ports_used: PerProtocol,
+    /// Of these, those that only rest: the mapping is over, and nobody else is given the port yet.
+    #[serde(default)]
+    pub ports_resting: PerProtocol,
     /// External ports there are; of ICMP as with [`Pool::ports_total`].
     pub ports_total: PerProtocol,
     /// Part of the ports of the fullest transport that is in use or leased in blocks: what nobody else can have.

@@ -45,7 +45,7 @@ pub struct Subscriber {
     pub realm: u16,
     /// Inside realm, by the name of its VRF.
     pub vrf: String,
-    /// Pool that serves it.
+    /// Pool of the address it is paired with and has something on, which a rule may have chosen; else the pool that serves it.
     pub pool: String,
     /// External address it is paired with; null with arbitrary pooling.
     pub external_address: Option<Ipv4Addr>,

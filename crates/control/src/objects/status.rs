@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::values::ParseError;
+use crate::values::Protocol;
 use crate::values::words;
 
 words!(
@@ -76,12 +77,15 @@ pub struct Status {
     /// The idle times in force.
     #[serde(default)]
     pub timeouts: TimeoutsInForce,
+    /// The idle times of destination ports that have their own; of several for a port the first holds.
+    #[serde(default)]
+    pub port_timeouts: Vec<PortTimeoutInForce>,
     /// The workers in order.
     pub workers: Vec<Worker>,
 }
 
 /// Idle times, as they are now: those of the configuration, or less while ports are short. Ports with timers of their own are
-/// left out.
+/// in [`PortTimeoutInForce`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeoutsInForce {
     /// UDP.
@@ -96,6 +100,19 @@ pub struct TimeoutsInForce {
     pub tcp_closing_us: u64,
     /// ICMP queries.
     pub icmp_us: u64,
+}
+
+/// The idle time of sessions to some destination ports, opened from inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortTimeoutInForce {
+    /// UDP, or TCP once established.
+    pub protocol: Protocol,
+    /// First destination port.
+    pub first_port: u16,
+    /// Last destination port.
+    pub last_port: u16,
+    /// Idle time.
+    pub idle_us: u64,
 }
 
 words!(

@@ -113,3 +113,42 @@ fn a_formula_of_one_vrf_is_found_though_another_vrf_has_none() {
     assert_eq!(answers.len(), 1);
     assert_eq!((answers[0].vrf.as_deref(), answers[0].external_address), (Some("blue"), Some(OUTSIDE)));
 }
+
+#[test]
+fn the_owner_of_forwards_is_told_them_by_his_address_beside_his_slice() {
+    let inside = Ipv4Addr::new(198, 51, 100, 5);
+    let forward = nat::settings::Forward {
+        realm: RealmId::default(),
+        protocol: Protocol::Tcp,
+        external: OUTSIDE,
+        ports: (900, 910),
+        inside,
+        inside_port: 80,
+        admission: nat::settings::Admission::Anyone,
+    };
+    let target = |address: Ipv4Addr| Target { address: address.to_bits(), port: Some(53), weight: 2 };
+    let several = nat::settings::BalancedForward {
+        realm: RealmId::default(),
+        protocol: Protocol::Udp,
+        external: OUTSIDE,
+        ports: (53, 53),
+        targets: vec![target(inside), target([198, 51, 100, 6].into())],
+        admission: nat::settings::Admission::Anyone,
+        is_sticky: false,
+    };
+    for (mut settings, with_slice) in [(settings(Allocation::Ports), false), (deterministic(), true)] {
+        settings.forwards.push(forward);
+        settings.balanced_forwards.push(several.clone());
+        let answers = find(&settings, inside, None).unwrap();
+        let details: Vec<&str> = answers.iter().map(|answer| answer.detail.as_str()).collect();
+        assert_eq!(
+            details[..2],
+            [
+                "tcp 192.0.2.1:900-910 is forwarded to 198.51.100.5:80-90 for ever",
+                "udp 192.0.2.1:53 leads to one of 2 targets, of which 198.51.100.5:53 is one of weight 2"
+            ]
+        );
+        assert_eq!(answers.len(), if with_slice { 3 } else { 2 });
+        assert!(answers.iter().all(|answer| answer.holder == Some(inside) && answer.place == Place::Internal));
+    }
+}

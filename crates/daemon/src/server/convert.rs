@@ -206,7 +206,7 @@ fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
 }
 
 pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
-    let own = shared.own_ports(view.pool, view.realm, view.address, view.external_address);
+    let own = shared.own_ports(view.own_pool, view.realm, view.address, view.external_address);
     Subscriber {
         address: view.address,
         realm: view.realm.0,

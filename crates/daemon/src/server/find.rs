@@ -110,6 +110,12 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         answered.replies.extend(new);
     }
     note_refusals(&refusals, &mut answered.replies);
+    if find.port.is_none() && find.cursor.is_none() {
+        let realms: Vec<u16> = realms_of(instance, find)?.map(|realm| realm.0).collect();
+        let forwards = offline::forwards_to(instance.shared().settings(), find.address, &queried);
+        let asked = forwards.into_iter().filter(|answer| answer.realm.is_some_and(|realm| realms.contains(&realm)));
+        answered.replies.extend(asked.map(Reply::from));
+    }
     Ok(answered)
 }
 

@@ -171,6 +171,7 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
         ports_leased,
         ports_used: convert::per_protocol(used),
+        ports_resting: convert::per_protocol(numbers(&|protocol| shared.ports_resting(index, protocol))),
         ports_total: convert::per_protocol(total),
         utilisation_ratio: fullest(used, total, ports_leased),
     }

@@ -9,6 +9,7 @@ use control::Fault;
 use control::FilteringByProtocol;
 use control::Interface;
 use control::Pool;
+use control::PortTimeoutInForce;
 use control::Status;
 use control::TimeoutsInForce;
 use control::Worker;
@@ -49,6 +50,17 @@ fn timeouts(snapshots: &[Snapshot]) -> TimeoutsInForce {
             icmp_us: timeouts.icmp.as_micros(),
         }
     })
+}
+
+/// Those of destination ports with their own.
+fn port_timeouts(settings: &Settings) -> Vec<PortTimeoutInForce> {
+    let in_force = |own: &nat::settings::PortTimeout| PortTimeoutInForce {
+        protocol: convert::protocol(own.protocol),
+        first_port: *own.ports.start(),
+        last_port: *own.ports.end(),
+        idle_us: own.idle.as_micros(),
+    };
+    settings.port_timeouts.iter().map(in_force).collect()
 }
 
 pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
@@ -97,6 +109,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         drops_per_second: rates.drops,
         mappings_created_per_second: rates.mappings,
         event_log: instance.event_log().map(|view| event_log(instance, view, &snapshots)),
+        port_timeouts: port_timeouts(shared.settings()),
         timeouts: timeouts(&snapshots),
         workers: each.collect(),
     })

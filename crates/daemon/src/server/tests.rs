@@ -52,6 +52,7 @@ use crate::worker::tests::INSIDE;
 use crate::worker::tests::OUTSIDE;
 use crate::worker::tests::POOL_OFF_LINK;
 use crate::worker::tests::SERVER;
+use crate::worker::tests::TARGETS;
 use crate::worker::tests::WHOLE;
 use crate::worker::tests::WHOLE_INSIDE;
 use crate::worker::tests::subscriber;
@@ -190,6 +191,8 @@ fn every_kind_of_state_is_shown() {
     assert_eq!(status.workers.len(), 2);
     assert!(status.workers.iter().all(|worker| worker.mappings > 0), "both own subscribers");
     assert_eq!(status.packets_forwarded, 40);
+    let own = status.port_timeouts.iter().map(|own| (own.protocol, own.first_port, own.last_port, own.idle_us));
+    assert_eq!(own.collect::<Vec<_>>(), [(control::Protocol::Udp, 123, 123, 20_000_000)]);
 
     let mappings: Vec<Mapping> = all(&mut client, Request::Mappings, &List { limit: Some(7), ..List::default() });
     let shown: BTreeSet<_> = mappings.iter().map(|mapping| (mapping.internal, mapping.external)).collect();
@@ -216,7 +219,7 @@ fn every_kind_of_state_is_shown() {
     assert!(drops.iter().all(|drop| drop.packets == 0 && drop.per_worker.len() == 2));
     let rules: Vec<control::Rule> = all(&mut client, Request::Rules, &List::default());
     let kinds: Vec<&str> = rules.iter().map(|rule| rule.kind.as_str()).collect();
-    assert_eq!((kinds, rules[0].hits), (vec!["forward", "one-to-one"], Some(0)));
+    assert_eq!((kinds, rules[0].hits), (vec!["forward", "forward", "one-to-one"], Some(0)));
 
     let counters = |per_worker| move |_: List| Request::Counters(control::Counters { per_worker });
     let sums: Vec<control::Counter> = all(&mut client, counters(false), &List::default());
@@ -256,6 +259,12 @@ fn find_names_the_holder_from_either_side() {
         assert_eq!(answer.pool.as_deref(), Some("a"), "{}", answer.detail);
         assert!(answer.detail.contains("is forwarded to"), "{}", answer.detail);
     }
+    // By the address of their owner, with all their ports.
+    let owner = Find { address: FORWARDED, port: None, protocol: None, vrf: None, limit: None, cursor: None };
+    let (answers, _) = running.client().request::<FindAnswer>(&Request::Find(owner)).expect("an answer");
+    let forwards = answers.iter().filter(|answer| answer.detail.contains("is forwarded to"));
+    assert!(forwards.clone().count() > 0, "{answers:?}");
+    assert!(forwards.clone().all(|answer| answer.holder == Some(FORWARDED) && answer.place == Place::Internal));
     for address in [WHOLE, WHOLE_INSIDE] {
         let answer = find(address, None);
         assert_eq!((answer.holder, answer.external_address), (Some(WHOLE_INSIDE), Some(WHOLE)), "{}", answer.detail);
@@ -264,6 +273,25 @@ fn find_names_the_holder_from_either_side() {
     assert_eq!(find(Ipv4Addr::new(10, 0, 0, 200), None).place, Place::Internal);
     assert_eq!(find(Ipv4Addr::new(198, 51, 100, 1), None).place, Place::Interface);
     assert_eq!(find(Ipv4Addr::new(192, 0, 2, 1), None).place, Place::Nowhere);
+}
+
+#[test]
+fn find_names_all_targets_of_a_forward_from_either_side() {
+    let running = Running::start("find-targets");
+    let mut client = running.client();
+    let mut find = |address: Ipv4Addr, port: Option<u16>| -> FindAnswer {
+        one(&mut client, Request::Find(Find { address, port, protocol: None, vrf: None, limit: None, cursor: None }))
+    };
+    let all = "udp 10.0.0.9:7000 leads to one of 10.0.0.223:7001 weight 1, 10.0.0.224:7001 weight 1";
+    let all = all.replace("10.0.0.9", &POOL_OFF_LINK.to_string());
+    let answer = find(POOL_OFF_LINK, Some(7_000));
+    assert_eq!((answer.place, answer.holder, answer.detail.as_str()), (Place::External, None, all.as_str()));
+    for target in TARGETS {
+        let answer = find(target, Some(7_001));
+        assert_eq!((answer.place, answer.holder), (Place::Internal, Some(target)), "{}", answer.detail);
+        assert_eq!((answer.external_address, answer.detail.as_str()), (Some(POOL_OFF_LINK), all.as_str()));
+        assert_eq!(answer.pool.as_deref(), Some("a"));
+    }
 }
 
 #[test]

@@ -16,10 +16,8 @@ use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::RuleAction;
 use nat::tcp::TcpState;
-use nat::types::Endpoint;
 use nat::types::Facing;
 use nat::types::Side;
-use nat::types::WorkerId;
 use nat::view;
 use wire::build;
 use wire::tcp::Flags;
@@ -44,20 +42,13 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let side = from.side;
     let protocol = convert::engine_protocol(why.protocol);
     let packet = packet(why, protocol, side)?;
-    let mut answer = None;
-    for worker in workers_to_ask(instance, why, protocol, side) {
-        let question = Question::Explain { from, packet: packet.clone(), explanation: None };
-        let Question::Explain { explanation: Some(explanation), .. } = instance.ask(worker.index(), question)? else {
-            return Err(mismatch(worker.index()));
-        };
-        // Who has the session says what happens; else the last one.
-        let has_session = explanation.steps.iter().any(|step| matches!(step, view::Step::SessionFound { .. }));
-        answer = Some((worker, explanation));
-        if has_session {
-            break;
+    let (worker, explanation) = shared.explain(from, &packet, |worker, onward| {
+        let question = Question::Explain { from, onward, packet: packet.clone(), explanation: None };
+        match instance.ask(worker.index(), question)? {
+            Question::Explain { explanation: Some(explanation), .. } => Ok(explanation),
+            _ => Err(mismatch(worker.index())),
         }
-    }
-    let (worker, explanation) = answer.ok_or_else(|| mismatch(0))?;
+    })?;
     Ok(WhyAnswer {
         protocol: why.protocol,
         source: why.source,
@@ -117,25 +108,6 @@ fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {
     })?;
     let builder = builder.payload_length(payload);
     Ok(if why.dont_fragment { builder.dont_fragment() } else { builder }.build())
-}
-
-/// The workers that may decide, as steering finds them: by subscriber, by who owns the mapping, or by the stops on the way to one of
-/// several targets.
-fn workers_to_ask(instance: &Instance, why: &Why, protocol: Protocol, side: Side) -> Vec<WorkerId> {
-    let shared = &instance.shared();
-    if side == Side::Inside {
-        return vec![shared.worker_of_subscriber(why.source.ip().to_bits())];
-    }
-    let endpoint = |of: SocketAddrV4| Endpoint::new(*of.ip(), of.port());
-    let (external, remote) = (endpoint(why.destination), endpoint(why.source));
-    let owner = shared.address_index(external.address);
-    let owner = owner.and_then(|index| shared.owner(index, protocol, external.port)).map(|(worker, _)| worker);
-    let mut workers: Vec<WorkerId> = owner.into_iter().collect();
-    workers.extend(shared.balanced_workers(external, protocol, remote));
-    if workers.is_empty() {
-        workers.push(WorkerId::default());
-    }
-    workers
 }
 
 /// One step in words.
@@ -210,6 +182,20 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             "static",
             format!("{external} leads to {internal}, for this remote endpoint"),
             format!("one of several targets, of weight {weight} among {total}"),
+        ),
+        view::Step::AnyTarget { external, targets, agree } => (
+            "static",
+            format!("{external} leads to one of {targets} targets"),
+            match agree {
+                true => "which one depends on the external port that is drawn; it ends alike at each",
+                false => "which one depends on the external port that is drawn, and some of them end it otherwise",
+            }
+            .to_owned(),
+        ),
+        view::Step::NoSharedPort { remote } => (
+            "port",
+            format!("no port to share towards {remote}"),
+            "none is free, and each that is shared has a flow to there".to_owned(),
         ),
         view::Step::PortAwaited(external) => (
             "static",

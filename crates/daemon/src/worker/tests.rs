@@ -12,6 +12,7 @@ pub(crate) use bed::INSIDE;
 pub(crate) use bed::OUTSIDE;
 pub(crate) use bed::POOL_OFF_LINK;
 pub(crate) use bed::SERVER;
+pub(crate) use bed::TARGETS;
 pub(crate) use bed::WHOLE;
 pub(crate) use bed::WHOLE_INSIDE;
 pub(crate) use bed::subscriber;

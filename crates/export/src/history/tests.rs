@@ -33,12 +33,12 @@ impl Log {
     }
 
     fn started(&mut self, at_s: u64) -> &mut Log {
-        write_own(&mut self.0, T0 + at_s * SECOND, "started", "0.1.0");
+        write_own(&mut self.0, T0 + at_s * SECOND, "started", "0.1.0", None);
         self
     }
 
     fn ask(&self, at_s: u64, address: [u8; 4], port: Option<u16>) -> History {
-        let query = Query { address: address.into(), port, protocol: None, at_us: T0 + at_s * SECOND };
+        let query = Query { address: address.into(), port, protocol: None, at_us: T0 + at_s * SECOND, formulas: None };
         let mut search = Search::new(query);
         self.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         search.end()

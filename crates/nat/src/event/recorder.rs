@@ -138,6 +138,12 @@ impl EventLog {
         self.policy == BackPressure::Drop || ring.room(2) >= 2
     }
 
+    /// [`EventLog::may_end`] for who only asks.
+    pub(crate) fn would_end(&self) -> bool {
+        let Some(ring) = &self.ring else { return true };
+        self.policy == BackPressure::Drop || ring.capacity() - ring.len() >= 2
+    }
+
     /// Writes an event about an allocation or an end down. It is lost when there is no room, which
     /// [`EventLog::may_allocate`] and [`EventLog::may_end`] rule out under [`BackPressure::Refuse`].
     #[inline]

@@ -8,6 +8,7 @@ use mem::Need;
 use super::PROBES;
 use super::Parity;
 use super::PortAim;
+use super::PortClass;
 use super::PortTable;
 use super::SUMMARY_WORDS;
 use super::Taker;
@@ -294,6 +295,20 @@ impl PortTable {
             (bits & self.offered_bits(range.address, protocol, word) & range.mask(word)).count_ones()
         };
         (first..end).map(used).sum()
+    }
+
+    /// Ports of one class that whoever comes could have of an address now: not in use, and not in somebody's block. For people:
+    /// reads a word for each 64 ports.
+    pub fn free_of_class(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> u32 {
+        let Some((first, last)) = self.range(address, protocol, class) else { return 0 };
+        let range = PortRange { address, first, last };
+        let (base, (first, end)) = (space(address, protocol), range.words());
+        let open = (first..end).filter(|word| !self.blocks.is_leased(address.index(), *word));
+        let free = open.map(|word| {
+            let used = self.used[base * WORDS + word].load(Ordering::Relaxed);
+            (!used & self.offered_bits(address, protocol, word) & range.mask(word)).count_ones()
+        });
+        free.sum()
     }
 
     /// Ports of one protocol that are given out within the range. For people, as [`PortTable::used_within`].

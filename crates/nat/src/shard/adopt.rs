@@ -91,6 +91,8 @@ impl Shard {
         {
             self.shorten_lives();
         }
+        // Those before go on to tell what was done under them; those before these go back.
+        self.former.follow(&mut next.lifetimes);
         core::mem::swap(&mut self.watch, &mut next.watch);
         core::mem::swap(&mut self.shared, &mut next.shared);
         self.unsettle_some();

@@ -226,8 +226,15 @@ impl Shard {
         let Some(here) = pool_under(&self.shared, subscriber) else { return 0 };
         let paired = AddressIndex(subscriber.paired);
         let leaves = pool_under(candidate, subscriber).is_none();
-        // Whoever would be paired anew under the present settings too, as rules chose the pool, is not moved by the change.
-        let moves = self.would_stay(&self.shared, slot) && !self.would_stay(candidate, slot);
+        // Whose pool rules chose is paired with an address of that one, and is moved by what becomes of it. Whoever would be paired
+        // anew under the present settings too is not moved by the change.
+        let is_by_rule = !self.would_stay(&self.shared, slot) && paired != UNPAIRED;
+        let is_open = is_by_rule && self.shared.closed(paired).is_none();
+        let moves = match is_by_rule {
+            true => is_open && self.fate_of_address(now, candidate, paired) != Fate::Keep,
+            false => self.would_stay(&self.shared, slot) && !self.would_stay(candidate, slot),
+        };
+        let here = if is_open { self.shared.pool_of(paired) } else { here };
         if let Some(count) = census.pools.get_mut(here.index()) {
             match (leaves, moves) {
                 (true, _) => count.subscribers_leave += 1,

@@ -62,9 +62,9 @@ use crate::verdict::Verdict;
 
 /// Shared ports looked at, at random, for one that no flow uses towards this remote endpoint, before another port is taken.
 const PROBES: usize = 8;
-/// And so many when no other port is to be had.
-const LAST_PROBES: usize = 64;
-/// Addresses of a pool looked at, at random, for one with shared ports, when none has a free port.
+/// And so many, one after the other from a random one on, when no other port is to be had: all, where there are no more.
+pub(super) const LAST_PROBES: usize = 64;
+/// Addresses of a pool looked at, from a random one on, for one with shared ports, when none has a free port.
 const ADDRESS_PROBES: usize = 16;
 /// Tells the hash that chooses targets from others.
 const TARGET_HASH: u64 = 0x7a26;
@@ -264,9 +264,10 @@ impl Shard {
         class: PortClass,
     ) -> Option<AddressIndex> {
         let open = self.shared.choices(facts);
-        (0..ADDRESS_PROBES.min(open.len()))
-            .map(|_| open[self.random.below(open.len() as u32) as usize])
-            .find(|address| self.shared_ports.count(Group::new(*address, protocol, class)) > 0)
+        let first = if open.is_empty() { 0 } else { self.random.below(open.len() as u32) as usize };
+        let (before, after) = open.split_at(first);
+        let mut from_there = after.iter().chain(before).take(ADDRESS_PROBES).copied();
+        from_there.find(|address| self.shared_ports.count(Group::new(*address, protocol, class)) > 0)
     }
 
     /// A shared port that no other flow uses towards `far`: one that is there, at random, or one more.
@@ -306,11 +307,21 @@ impl Shard {
         self.add_shared_port(now, group, class).or_else(|| self.probe_shared_ports(now, group, far, LAST_PROBES))
     }
 
-    /// Looks at so many shared ports, at random, for one that no flow uses towards `far`.
+    /// Looks at so many shared ports, at random, for one that no flow uses towards `far`; the last time at each, if there are no more.
     fn probe_shared_ports(&mut self, now: Instant, group: Group, far: (u32, u16), probes: usize) -> Option<u32> {
         let address = self.shared.address(group.address()).to_bits();
-        for _ in 0..probes {
-            let slot = self.shared_ports.pick(group, &mut self.random)?;
+        let count = self.shared_ports.count(group);
+        if count == 0 {
+            return None;
+        }
+        let first = self.random.below(count);
+        for n in 0..probes as u32 {
+            // The last look goes through them in order, so that it misses none.
+            let slot = match probes {
+                LAST_PROBES if n >= count => return None,
+                LAST_PROBES => self.shared_ports.nth_from(group, first, n)?,
+                _ => self.shared_ports.pick(group, &mut self.random)?,
+            };
             let port = self.shared_ports.get(slot)?.port();
             if self.shared.ports.is_going_out(group.address(), group.protocol(), port) {
                 continue;

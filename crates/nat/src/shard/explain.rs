@@ -5,14 +5,18 @@
 
 use core::net::Ipv4Addr;
 
+mod everywhere;
+mod flows;
+mod room;
+
 use super::Shard;
 use super::dormant::may_open;
 use super::inbound::Via;
 use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
+use super::port_choice::port_class;
 use super::state::state_now;
 use crate::addresses::Local;
-use crate::balance::Group;
 use crate::balance::Stop;
 use crate::flow::OutsideKey;
 use crate::flow::endpoint;
@@ -45,6 +49,7 @@ use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use crate::view::Explanation;
+use crate::view::Onward;
 use crate::view::Step;
 use wire::tcp::Flags;
 
@@ -55,15 +60,23 @@ struct Account {
     steps: Vec<Step>,
     source_after: Option<Endpoint>,
     destination_after: Option<Endpoint>,
+    onward: Option<Onward>,
+    /// The external address of a mapping that would be made, where there is no choice.
+    address: Option<AddressIndex>,
 }
 
 impl Account {
+    fn new(realm: RealmId, steps: Vec<Step>) -> Account {
+        Account { realm, steps, source_after: None, destination_after: None, onward: None, address: None }
+    }
+
     fn end(self, verdict: Verdict) -> Explanation {
         Explanation {
             steps: self.steps,
             verdict,
             source_after: self.source_after,
             destination_after: self.destination_after,
+            onward: self.onward,
         }
     }
 }
@@ -74,16 +87,7 @@ pub(super) fn worker_to_ask(shard: &Shard, side: Side, packet: &[u8], behind: u8
     let Ok(parsed) = parse(packet) else { return shard.worker };
     match side {
         Side::Inside => shard.shared.worker_of_subscriber(parsed.source),
-        Side::Outside => {
-            let address = shard.shared.address_index(Ipv4Addr::from_bits(parsed.destination));
-            let owner = address
-                .zip(parsed.protocol())
-                .and_then(|(address, protocol)| shard.shared.owner(address, protocol, parsed.destination_port));
-            let sleeper = parsed.protocol().and_then(|protocol| shard.dormant(&parsed, protocol));
-            let sleeper = sleeper.map(|inside| shard.shared.worker_of_subscriber(inside.address));
-            let owner = owner.filter(|_| behind == 0).map(|(worker, _)| worker);
-            owner.or_else(|| shard.target_worker(&parsed, behind)).or(sleeper).unwrap_or(shard.worker)
-        }
+        Side::Outside => shard.worker_of_external(&parsed, behind),
     }
 }
 
@@ -91,6 +95,18 @@ impl Shard {
     /// The worker whose shard can explain this IP packet.
     pub fn worker_to_ask(&self, side: Side, packet: &[u8]) -> WorkerId {
         worker_to_ask(self, side, packet, 0)
+    }
+
+    /// The worker that has, or may come to have, the external endpoint that a packet is for.
+    fn worker_of_external(&self, parsed: &Parsed, behind: u8) -> WorkerId {
+        let address = self.shared.address_index(Ipv4Addr::from_bits(parsed.destination));
+        let owner = address
+            .zip(parsed.protocol())
+            .and_then(|(address, protocol)| self.shared.owner(address, protocol, parsed.destination_port));
+        let sleeper = parsed.protocol().and_then(|protocol| self.dormant(parsed, protocol));
+        let sleeper = sleeper.map(|inside| self.shared.worker_of_subscriber(inside.address));
+        let owner = owner.filter(|_| behind == 0).map(|(worker, _)| worker);
+        owner.or_else(|| self.target_worker(parsed, behind)).or(sleeper).unwrap_or(self.worker)
     }
 
     /// The worker that may have the session of a packet to an endpoint with several targets, after so many others.
@@ -120,7 +136,7 @@ impl Shard {
     /// explained too if its mapping belongs to this shard.
     pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
         let Facing { side, realm } = from;
-        let mut account = Account { realm, steps: Vec::new(), source_after: None, destination_after: None };
+        let mut account = Account::new(realm, Vec::new());
         let parsed = match parse(packet) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
@@ -150,12 +166,7 @@ impl Shard {
         let Ok(parsed) = parse(packet) else { return };
         let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
         let side = self.shared.side(meta.ingress);
-        let mut account = Account {
-            realm: self.shared.realm_of(meta.ingress),
-            steps: core::mem::take(steps),
-            source_after: None,
-            destination_after: None,
-        };
+        let mut account = Account::new(self.shared.realm_of(meta.ingress), core::mem::take(steps));
         account.steps.push(Step::Parsed {
             protocol: parsed.protocol_number,
             source: Endpoint::new(parsed.source.into(), parsed.source_port),
@@ -305,7 +316,10 @@ impl Shard {
             let flow = self.live_flow(&key, near, now);
             let wanted = || self.flow_wanted(&key, near, alive.is_some(), ruling.action);
             if let Some(far) = flow.map(|index| self.flows.get(index).far()).or_else(wanted) {
-                return self.explain_flow_outbound(now, parsed, &key, (far, ruling.action.pool()), flow, account);
+                let aim = (near, far, ruling.action);
+                if let Some(verdict) = self.explain_flow_outbound(now, parsed, &key, aim, flow, account) {
+                    return verdict;
+                }
             }
         }
         match hairpin {
@@ -326,6 +340,15 @@ impl Shard {
                     account.steps.push(Step::NoMapping);
                     return Verdict::NoMapping;
                 }
+                if target.is_some_and(|target| !self.shared.may_hairpin(key.realm, target.realm)) {
+                    return Verdict::HairpinRefused;
+                }
+                let here = owner.filter(|(worker, mapping)| *worker == self.worker && *mapping != MappingIndex::SHARED);
+                if let Some((_, mapping)) = here.filter(|_| !is_balanced)
+                    && !self.shared.may_hairpin(key.realm, self.mappings.get(mapping.0).realm())
+                {
+                    return Verdict::HairpinRefused;
+                }
             }
         }
         if ruling.action == RuleAction::NoTranslation && hairpin.is_none() {
@@ -344,10 +367,13 @@ impl Shard {
                 if self.is_before_targets(index) {
                     return Verdict::PortsExhausted;
                 }
-                if let Err(verdict) = self.would_admit_session(now, index) {
-                    return verdict;
+                match self.would_create_session(now, index) {
+                    Ok(()) => account.steps.push(Step::SessionWouldBeCreated),
+                    // Where nobody is filtered UDP goes on without one.
+                    Err(Verdict::SessionLimit | Verdict::SessionTableFull)
+                        if protocol == Protocol::Udp && self.is_unfiltered(index, protocol) => {}
+                    Err(verdict) => return verdict,
                 }
-                account.steps.push(Step::SessionWouldBeCreated);
             }
             (None, _) => {
                 if let Some(verdict) = self.explain_new_mapping(now, &key, ruling.action.pool(), account) {
@@ -361,218 +387,53 @@ impl Shard {
                 account.destination_after = Some(destination);
                 Verdict::Outbound
             }
-            Some(address) => match self.shared.owner(address, protocol, parsed.destination_port) {
-                Some((worker, mapping)) if worker == self.worker && alive == Some(mapping.0) => {
-                    // To itself: the session that this packet has, or opens, lets it in again.
-                    let internal = self.mappings.get(mapping.0).internal();
-                    account.destination_after = Some(internal);
-                    self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account)
-                        .unwrap_or(Verdict::Hairpin)
-                }
-                // Which of the targets it is depends on the external endpoint that the source is given.
-                _ if is_balanced && alive.is_none() => Verdict::Hairpin,
-                Some((worker, _)) if worker == self.worker => {
-                    // The port of a mapping that is still to be made is not known; its address is, once paired.
-                    let paired = self
-                        .paired_address(account.realm, parsed.source)
-                        .map_or(parsed.source.into(), |index| self.shared.address(index));
-                    let source = account.source_after.unwrap_or(Endpoint::new(paired, 0));
-                    let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
-                    self.explain_inbound(now, &translated, Via::Hairpin, account)
-                }
-                None if is_balanced
-                    || target.is_some_and(|inside| self.shared.worker_of_subscriber(inside.address) == self.worker) =>
-                {
-                    let source =
-                        account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
-                    let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
-                    self.explain_inbound(now, &translated, Via::Hairpin, account)
-                }
-                _ => Verdict::Hairpin,
-            },
+            Some(address) => {
+                let owner = self.shared.owner(address, protocol, parsed.destination_port);
+                let near = (alive, owner, is_balanced);
+                self.explain_second_half(now, parsed, &key, near, account)
+            }
         }
     }
 
-    fn explain_flow_outbound(
+    /// Behind the translation of the source of a packet from inside to a pool's address; `alive` is its mapping, if it has one already.
+    fn explain_second_half(
         &self,
         now: Instant,
         parsed: &Parsed,
         key: &InternalKey,
-        (far, wanted): ((u32, u16), Option<PoolId>),
-        flow: Option<u32>,
+        (alive, owner, is_balanced): (Option<u32>, Option<(WorkerId, MappingIndex)>, bool),
         account: &mut Account,
     ) -> Verdict {
-        if flow.is_none() && !self.is_far_address(far.0) {
-            return Verdict::DestinationInvalid;
-        }
-        if let Some(verdict) = self.explain_route(Side::Outside, far.0, parsed, account) {
-            return verdict;
-        }
-        // A query identifier stands for both ports, and is not the remote endpoint's.
-        let port = if key.protocol == Protocol::Icmp { parsed.destination_port } else { far.1 };
-        account.destination_after = Some(Endpoint::new(far.0.into(), port));
-        if let Some(index) = flow {
-            self.explain_flow(now, index, account);
-            account.source_after = Some(endpoint(self.flows.get(index).external()));
-            return Verdict::Outbound;
-        }
-        if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
-            return Verdict::TcpNoSession;
-        }
-        let penalty = self.subscribers.find(key.realm, key.address).and_then(|slot| self.penalty_now(now, slot));
-        let own = || self.shared.pool_for(key.realm, key.address.into());
-        let Some(pool) = penalty.or(wanted).or_else(own) else {
-            return Verdict::SourceNotSubscriber;
-        };
-        account.steps.push(if penalty.is_some() { Step::Penalty(pool) } else { Step::Pool(pool) });
-        if self.flows.is_full() {
-            return Verdict::FlowTableFull;
-        }
-        if let Some(address) =
-            self.paired_address(key.realm, key.address).filter(|address| self.shared.pool_of(*address) == pool)
+        if let Some((worker, mapping)) = owner
+            && worker == self.worker
+            && alive == Some(mapping.0)
+            && !is_balanced
         {
-            account.steps.push(Step::PairedWith(self.shared.address(address)));
-        }
-        if let Err(verdict) = self.would_admit_flow(now, key.realm, key.address) {
-            return verdict;
-        }
-        account.steps.push(Step::FlowWouldBeCreated { remote: endpoint(far) });
-        Verdict::Outbound
-    }
-
-    fn explain_flow(&self, now: Instant, index: u32, account: &mut Account) {
-        let flow = self.flows.get(index);
-        account.steps.push(Step::FlowFound {
-            internal: endpoint(flow.internal()),
-            external: endpoint(flow.external()),
-            remote: endpoint(flow.far()),
-            expires_in: flow.expires().saturating_since(now),
-        });
-        let (state, expires) = self.session_state(0, SessionRef::Flow(index));
-        account.steps.push(Step::SessionFound {
-            state: (flow.protocol() == Protocol::Tcp)
-                .then(|| state_now(state, expires, now, &self.shared.settings().timeouts)),
-            expires_in: expires.saturating_since(now),
-        });
-    }
-
-    /// A packet to an external endpoint that flows share.
-    fn explain_flow_inbound(
-        &self,
-        now: Instant,
-        parsed: &Parsed,
-        protocol: Protocol,
-        via: Via,
-        account: &mut Account,
-    ) -> Verdict {
-        let external = (parsed.destination, parsed.destination_port);
-        let far = (parsed.source, remote_port(protocol, parsed.source_port));
-        let found = self.live_flow_outside(&OutsideKey { protocol, external, far }, now);
-        let Some(index) = found.filter(|index| self.is_via(*index, via)) else {
-            let filtering = Filtering::AddressAndPortDependent;
-            account.steps.push(Step::FilterAsked { filtering, allowed: false });
-            let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
-            let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
-            return match forged {
-                Some(verdict) => verdict,
-                None if is_syn && via == Via::Outside => Verdict::UnsolicitedSyn,
-                None => Verdict::Filtered,
-            };
-        };
-        self.explain_flow(now, index, account);
-        let flow = self.flows.get(index);
-        let internal = endpoint(flow.internal());
-        account.realm = flow.realm();
-        let key = InternalKey { realm: flow.realm(), protocol, address: flow.internal().0, port: flow.internal().1 };
-        if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(&key, flow.near()), account) {
-            return verdict;
-        }
-        if let Some(verdict) = self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account) {
-            return verdict;
-        }
-        account.destination_after = Some(internal);
-        let port = if protocol == Protocol::Icmp { parsed.source_port } else { flow.near().1 };
-        if via == Via::Outside {
-            account.source_after = Some(Endpoint::new(flow.near().0.into(), port));
-        }
-        via.verdict()
-    }
-
-    /// A packet to an endpoint with several targets.
-    fn explain_balanced(
-        &self,
-        now: Instant,
-        parsed: &Parsed,
-        protocol: Protocol,
-        via: Via,
-        account: &mut Account,
-    ) -> Verdict {
-        let external = (parsed.destination, parsed.destination_port);
-        let far = (parsed.source, remote_port(protocol, parsed.source_port));
-        let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
-        let group = self.shared.balance.find(external.0, protocol, external.1);
-        let current = group.and_then(Group::current);
-        if self.has_flow_of(parsed, now) {
-            return self.explain_flow_inbound(now, parsed, protocol, via, account);
-        }
-        if let Some(verdict) = forged {
-            return verdict;
-        }
-        let Some((era, aim)) = current.and_then(|era| Some((era, era.choose(external.1, far)?))) else {
-            account.steps.push(Step::NoMapping);
-            let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
-            return if is_syn { Verdict::UnsolicitedSyn } else { Verdict::NoMapping };
-        };
-        let internal = Endpoint::new(aim.address.into(), aim.port);
-        let targets = era.targets();
-        account.steps.push(Step::Target {
-            internal,
-            external: endpoint(external),
-            weight: targets.get(aim.position).map_or(0, |target| target.weight),
-            total: targets.iter().map(|target| u64::from(target.weight)).sum(),
-        });
-        if via == Via::Hairpin && !self.shared.may_hairpin(account.realm, aim.realm) {
-            return Verdict::HairpinRefused;
-        }
-        if let Err(verdict) = may_open(parsed, protocol) {
-            return verdict;
-        }
-        if let Some(facts) = self.shared.local.pool_address(external.0).map(|address| *self.shared.facts(address)) {
-            let filtering = self.filtering_of_targets(parsed, protocol, &facts);
-            let allowed = filtering == Filtering::EndpointIndependent;
-            account.steps.push(Step::FilterAsked { filtering, allowed });
-            if !allowed {
-                return if protocol == Protocol::Tcp { Verdict::UnsolicitedSyn } else { Verdict::Filtered };
-            }
-        }
-        let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
-        if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(&key, far), account) {
-            return verdict;
-        }
-        account.realm = aim.realm;
-        if let Some(verdict) = self.explain_route(Side::Inside, aim.address, parsed, account) {
-            return verdict;
-        }
-        if self.shared.worker_of_subscriber(aim.address) == self.worker {
-            if self.speaks_to(&key, far, now) {
-                return Verdict::Filtered;
-            }
-            if self.flows.is_full() {
-                return Verdict::FlowTableFull;
-            }
-            if !self.events.would_allocate() {
-                return Verdict::LogFull;
-            }
-            if let Err(verdict) = self.would_admit_flow(now, aim.realm, aim.address) {
+            // To itself: the session that this packet has, or opens, lets it in again, unless a filter says no.
+            let internal = self.mappings.get(mapping.0).internal();
+            let external = self.mappings.get(mapping.0).external();
+            let remote = (external.address.to_bits(), remote_port(key.protocol, external.port));
+            if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(key, remote), account) {
                 return verdict;
             }
+            account.destination_after = Some(internal);
+            let way = self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account);
+            return way.unwrap_or(Verdict::Hairpin);
         }
-        account.steps.push(Step::SessionWouldBeCreated);
-        account.destination_after = Some(internal);
-        if via == Via::Outside {
-            account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
+        // The port of a mapping that is still to be made is not known; its address is, where there is no choice.
+        let address = account.address.map_or(parsed.source.into(), |index| self.shared.address(index));
+        let is_known = account.source_after.is_some();
+        let source = account.source_after.unwrap_or(Endpoint::new(address, 0));
+        let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
+        let has_mapping = owner.is_some_and(|(_, mapping)| mapping != MappingIndex::SHARED);
+        if is_balanced && !is_known && !has_mapping {
+            return self.explain_any_target(now, &translated, key.protocol, account);
         }
-        via.verdict()
+        if self.has_flow_of(&translated, now) || self.worker_of_external(&translated, 0) == self.worker {
+            return self.explain_inbound(now, &translated, Via::Hairpin, account);
+        }
+        account.onward = Some(Onward { realm: account.realm, source });
+        Verdict::Hairpin
     }
 
     pub(super) fn paired_address(&self, realm: RealmId, subscriber: u32) -> Option<AddressIndex> {
@@ -639,6 +500,24 @@ impl Shard {
         Verdict::Passed
     }
 
+    /// [`Shard::create_session`] for who only asks.
+    fn would_create_session(&self, now: Instant, index: u32) -> Result<(), Verdict> {
+        let mapping = self.mappings.get(index);
+        let takes_record = mapping.has_live_session(now);
+        let limit = self.shared.settings().limits.sessions_per_mapping_max.min(u32::from(u16::MAX));
+        if takes_record && u32::from(mapping.extra_count()) + 1 >= limit {
+            return Err(Verdict::SessionLimit);
+        }
+        self.would_admit_session(now, index)?;
+        if takes_record && self.sessions.is_full() { Err(Verdict::SessionTableFull) } else { Ok(()) }
+    }
+
+    /// Whether whoever likes may send to a mapping.
+    fn is_unfiltered(&self, index: u32, protocol: Protocol) -> bool {
+        let facts = self.facts_of_mapping(index);
+        facts.is_some_and(|facts| facts.filtering[protocol.index()] == Filtering::EndpointIndependent)
+    }
+
     fn explain_new_mapping(
         &self,
         now: Instant,
@@ -655,7 +534,11 @@ impl Shard {
         let entered = entered.filter(|record| record.generation == self.shared.stamp()).map(|record| record.pool);
         let is_own = entered.is_none_or(|entered| entered == pool.0);
         account.steps.push(if penalty.is_some() { Step::Penalty(pool) } else { Step::Pool(pool) });
-        if self.mappings.is_full() {
+        let dead = self.find_mapping(key, self.hash_of(key));
+        if dead.is_some_and(|dead| self.mappings.get(dead).is_recorded()) && !self.events.would_end() {
+            return Some(Verdict::LogFull);
+        }
+        if self.mappings.is_full() && dead.is_none() {
             return Some(Verdict::MappingTableFull);
         }
         let facts = &self.shared.pools[pool.index()];
@@ -663,60 +546,73 @@ impl Shard {
         if needs_record && !self.events.would_allocate() {
             return Some(Verdict::LogFull);
         }
-        if let Some((external, kind)) = self.shared.statics.by_internal(key) {
+        let dormant = self.shared.statics.by_internal(key);
+        if facts.one_to_one && dormant.is_none() {
+            // Its addresses are those of its own subscribers, who were looked for.
+            return Some(Verdict::PortsExhausted);
+        }
+        if dormant.is_some() && !self.events.would_allocate() {
+            return Some(Verdict::LogFull);
+        }
+        let known = self.subscribers.find(account.realm, source);
+        if known.is_none() {
+            if let Err(verdict) = self.would_get_address(key, pool, facts) {
+                return Some(verdict);
+            }
+            if self.subscribers.is_full() {
+                return Some(Verdict::SubscriberTableFull);
+            }
+        }
+        let class = known.map_or_else(|| self.shared.classes.of(account.realm, source), |slot| self.class_now(slot));
+        let admitted = self.would_admit_mapping(now, class, known, protocol);
+        if let Some((external, kind)) = dormant {
             let internal = Endpoint::new(source.into(), key.port);
             account.steps.push(Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });
+            if let Err(verdict) = admitted {
+                return Some(verdict);
+            }
             account.source_after = Some(external);
             let taken = self
                 .shared
                 .address_index(external.address)
-                .and_then(|address| self.shared.owner(address, protocol, external.port));
+                .and_then(|address| self.shared.owner(address, protocol, external.port))
+                .filter(|owner| dead.is_none_or(|dead| *owner != (self.worker, MappingIndex(dead))));
             if taken.is_some() {
                 account.steps.push(Step::PortAwaited(external));
             }
             return taken.is_some().then_some(Verdict::PortsExhausted);
-        }
-        if facts.one_to_one {
-            // Its addresses are those of its own subscribers, who were looked for.
-            return Some(Verdict::PortsExhausted);
         }
         let paired = if is_own {
             self.paired_address(account.realm, source).filter(|address| self.shared.pool_of(*address) == pool)
         } else {
             self.address_in(key, pool)
         };
-        let known = self.subscribers.find(account.realm, source);
+        account.address = paired.or(match self.shared.choices(facts) {
+            [only] => Some(*only),
+            _ => None,
+        });
         let free = |address: AddressIndex| {
-            let ports = &self.shared.ports;
             if facts.is_guarded() {
                 return self.left_beside_guarantees(known, facts, address, key);
             }
-            u64::from(ports.available(address, protocol).saturating_sub(ports.used(address, protocol)))
+            u64::from(self.shared.ports.free_of_class(address, protocol, port_class(key.port, facts)))
         };
         if let Some(address) = paired {
             account.steps.push(Step::PairedWith(self.shared.address(address)));
         }
+        account.steps.push(Step::Class(class));
+        if let Err(verdict) = admitted {
+            return Some(verdict);
+        }
         let ports_free = match paired {
             _ if !facts.gives_single_ports() && !is_own => 0,
-            _ if !facts.gives_single_ports() => {
-                let subscriber = self.subscribers.find(account.realm, source);
-                match self.own_ports_left(subscriber, facts, source, protocol) {
-                    Ok(left) => left,
-                    Err(verdict) => return Some(verdict),
-                }
-            }
+            _ if !facts.gives_single_ports() => match self.own_ports_left(known, facts, source, protocol) {
+                Ok(left) => left,
+                Err(verdict) => return Some(verdict),
+            },
             Some(address) => free(address),
             None => self.shared.choices(facts).iter().map(|address| free(*address)).sum(),
         };
-        let subscriber = self.subscribers.find(account.realm, source);
-        let class =
-            subscriber.map_or_else(|| self.shared.classes.of(account.realm, source), |slot| self.class_now(slot));
-        account.steps.push(Step::Class(class));
-        if (subscriber.is_some() || ports_free > 0)
-            && let Err(verdict) = self.would_admit_mapping(now, class, subscriber, protocol)
-        {
-            return Some(verdict);
-        }
         if ports_free == 0 {
             return Some(Verdict::PortsExhausted);
         }
@@ -770,7 +666,9 @@ impl Shard {
         let forged = if via == Via::Outside { self.check_source(Facing::OUTSIDE, parsed.source) } else { None };
         let index = match owner {
             Some((worker, mapping)) if worker == self.worker && self.is_mapped(mapping, now) => mapping.0,
-            _ if sleeper.is_some() => return self.explain_sleeper(parsed, forged, sleeper, via, account),
+            _ if sleeper.is_some() => {
+                return self.explain_sleeper(now, parsed, forged, sleeper, via, account);
+            }
             _ => {
                 if owner.is_none() && is_own && parsed.class != Class::IcmpReply {
                     account.steps.push(Step::OwnAddress(destination.address));
@@ -826,7 +724,7 @@ impl Shard {
                 (true, Protocol::Tcp) if !is_syn => return Verdict::TcpNoSession,
                 (true, Protocol::Tcp) => {
                     if parsed.ttl > 1
-                        && let Err(verdict) = self.would_admit_session(now, index)
+                        && let Err(verdict) = self.would_create_session(now, index)
                     {
                         return verdict;
                     }
@@ -852,6 +750,7 @@ impl Shard {
     /// A packet to a static mapping that is not awake.
     fn explain_sleeper(
         &self,
+        now: Instant,
         parsed: &Parsed,
         forged: Option<Verdict>,
         sleeper: Option<Inside>,
@@ -881,9 +780,28 @@ impl Shard {
                 return if protocol == Protocol::Tcp { Verdict::UnsolicitedSyn } else { Verdict::Filtered };
             }
         }
+        let key = inside.key(protocol);
+        let remote = (parsed.source, remote_port(protocol, parsed.source_port));
+        if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(&key, remote), account) {
+            return verdict;
+        }
         account.realm = inside.realm;
         if let Some(verdict) = self.explain_route(Side::Inside, inside.address, parsed, account) {
             return verdict;
+        }
+        // What its owner has is known to his worker.
+        if self.shared.worker_of_subscriber(inside.address) == self.worker {
+            if self.find_live_mapping(&key, now).is_some() {
+                // By another external endpoint, from before the configuration said so.
+                account.steps.push(Step::NoMapping);
+                return Verdict::NoMapping;
+            }
+            let source_after = account.source_after;
+            let made = self.explain_new_mapping(now, &key, None, account);
+            account.source_after = source_after;
+            if let Some(verdict) = made {
+                return verdict;
+            }
         }
         account.steps.push(Step::SessionWouldBeCreated);
         account.destination_after = Some(internal);

@@ -133,6 +133,12 @@ impl Shard {
         u64::from(rest + own.unwrap_or_else(pledged))
     }
 
+    /// Whether [`Shard::take_of_the_rest`] would find one.
+    pub(super) fn has_beyond_guarantees(&self, facts: &PoolFacts, address: AddressIndex, protocol: Protocol) -> bool {
+        let limit = self.rest_of_address(facts, address, protocol);
+        self.shared.ports.guard().is_some_and(|guard| guard.taken(address, protocol) < limit)
+    }
+
     /// Before a port is taken for nobody's guarantee: one of the rest is used up by it.
     ///
     /// # Errors

@@ -8,8 +8,11 @@
 use super::Shard;
 use crate::mapping::SessionRef;
 use crate::settings::Timeouts;
+use crate::time::Duration;
 use crate::time::Instant;
+use crate::timers::Timers;
 use crate::types::Protocol;
+use crate::types::Side;
 
 /// Further sessions of one mapping that are looked at.
 const OTHERS_MAX: u16 = 16;
@@ -36,6 +39,33 @@ impl Shortening {
     }
 }
 
+/// The timers before the last change of settings, and when that was.
+#[derive(Debug)]
+pub(super) struct Former {
+    timers: Timers,
+    /// None: the workers go by the new ones since less than a poll.
+    changed: Option<Instant>,
+}
+
+impl Former {
+    pub(super) fn new(timers: Timers) -> Former {
+        Former { timers, changed: Some(Instant::ORIGIN) }
+    }
+
+    /// The settings have changed from those with these timers; the ones kept till now come back in their place.
+    pub(super) fn follow(&mut self, before: &mut Timers) {
+        core::mem::swap(&mut self.timers, before);
+        self.changed = None;
+    }
+
+    #[inline]
+    pub(super) fn note_time(&mut self, now: Instant) {
+        if self.changed.is_none() {
+            self.changed = Some(now);
+        }
+    }
+}
+
 /// Whether some timer is shorter than before.
 pub(super) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool {
     let all = |timeouts: &Timeouts| {
@@ -55,6 +85,20 @@ impl Shard {
         };
     }
 
+    /// For how long a session has been idle that ends at `expires`, where `lifetime` says how long it lasts by some timers. What ends
+    /// later than a packet of today would have it, or by a packet from before today's timers, goes by those before.
+    pub(super) fn idle_of(&self, now: Instant, expires: Instant, lifetime: impl Fn(&Timers) -> Duration) -> Duration {
+        let (present, former) = (lifetime(&self.lifetimes), lifetime(&self.former.timers));
+        let changed = self.former.changed.unwrap_or(now);
+        let left = expires.saturating_since(now);
+        let since = |lifetime: Duration| Duration::from_micros(lifetime.as_micros().saturating_sub(left.as_micros()));
+        let is_of = |lifetime: Duration| left <= lifetime;
+        // Whether its last packet came under these timers.
+        let is_by_present = is_of(present) && since(present) <= now.saturating_since(changed);
+        let is_by_former = is_of(former) && since(former) >= now.saturating_since(changed);
+        if is_by_former && !is_by_present { since(former) } else { since(present) }
+    }
+
     /// A mapping that exists, and its first session, last no longer than the timers in force say.
     pub(super) fn shorten_mapping(&mut self, now: Instant, index: u32) {
         let mapping = self.mappings.get(index);
@@ -62,6 +106,12 @@ impl Shard {
             return;
         }
         let (has_session, session_ends) = (mapping.has_session(), mapping.session_expires());
+        if has_session && mapping.session_opened_from() == Side::Inside {
+            // Its destination port may have got a timer of its own, or lost it.
+            let has_own = self.lifetimes.own(mapping.protocol(), mapping.remote_port()).is_some();
+            self.mappings.get_mut(index).set_own_timer(has_own);
+        }
+        let mapping = self.mappings.get(index);
         let limit = now + self.lifetime(index, SessionRef::Inline, mapping.state());
         let without = now + self.sessionless_lifetime(mapping.protocol());
         let protocol = mapping.protocol();

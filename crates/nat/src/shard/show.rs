@@ -14,6 +14,7 @@ use crate::mapping::SessionRef;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::timers::Timers;
 use crate::turned_away::TurnedAway;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
@@ -172,10 +173,15 @@ impl Shard {
         for (sum, more) in refused.iter_mut().zip(before) {
             *sum = sum.saturating_add(more);
         }
+        let own_pool = self.pool_of_subscriber(slot).unwrap_or(PoolId(subscriber.pool));
+        // What he has is where he is paired, which a rule may have chosen.
+        let has_any = subscriber.mappings_total() > 0 || subscriber.flows > 0;
+        let is_there = has_any && paired != UNPAIRED && !subscriber.is_offender();
         Some(SubscriberView {
             address: Ipv4Addr::from_bits(subscriber.address),
             realm: subscriber.realm(),
-            pool: self.pool_of_subscriber(slot).unwrap_or(PoolId(subscriber.pool)),
+            pool: if is_there { self.shared.pool_of(paired) } else { own_pool },
+            own_pool,
             external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
             worker: self.worker,
             mappings: subscriber.mappings,
@@ -195,10 +201,12 @@ impl Shard {
             return None;
         }
         let address = Ipv4Addr::from_bits(entry.address);
+        let pool = self.shared.pool_for(entry.realm, address)?;
         Some(SubscriberView {
             address,
             realm: entry.realm,
-            pool: self.shared.pool_for(entry.realm, address)?,
+            pool,
+            own_pool: pool,
             external_address: None,
             worker: self.worker,
             mappings: [0; Protocol::COUNT],
@@ -247,7 +255,7 @@ impl Shard {
                 .then(|| state_now(state, expires, now, &self.shared.settings().timeouts)),
             hairpin: flow.is_hairpin(),
             age: age(flow.created_s(), now),
-            idle: idle(self.lifetime(0, SessionRef::Flow(index), state), expires, now),
+            idle: self.session_idle(0, SessionRef::Flow(index), state, expires, now),
             expires_in: expires.saturating_since(now),
         })
     }
@@ -274,12 +282,13 @@ impl Shard {
     fn mapping_idle(&self, index: u32, now: Instant) -> Duration {
         let mapping = self.mappings.get(index);
         let protocol = mapping.protocol();
-        let of = |session, state, expires| idle(self.lifetime(index, session, state), expires, now);
+        let of = |session, state, expires| self.session_idle(index, session, state, expires, now);
         let inline = || of(SessionRef::Inline, mapping.state(), mapping.session_expires());
         let mut shortest = mapping.has_live_session(now).then(inline);
         if protocol != Protocol::Tcp {
             // It may go on without a session.
-            let own = idle(self.sessionless_lifetime(protocol), mapping.expires(), now);
+            let lifetime = |timers: &Timers| timers.lifetime(protocol, TcpState::Established, None);
+            let own = self.idle_of(now, mapping.expires(), lifetime);
             shortest = Some(shortest.map_or(own, |known| known.min(own)));
         }
         let mut slot = mapping.extra_head;
@@ -292,6 +301,17 @@ impl Shard {
             slot = session.next;
         }
         shortest.unwrap_or(age(mapping.created_s(), now))
+    }
+
+    fn session_idle(
+        &self,
+        index: u32,
+        session: SessionRef,
+        state: TcpState,
+        expires: Instant,
+        now: Instant,
+    ) -> Duration {
+        self.idle_of(now, expires, |timers| self.lifetime_by(timers, index, session, state))
     }
 
     fn inline_session_view(&self, index: u32, now: Instant) -> Option<(SessionView, u32)> {
@@ -343,14 +363,10 @@ impl Shard {
             state: (key.protocol == Protocol::Tcp).then(|| state_now(state, expires, now, timeouts)),
             hairpin,
             age: age(created_s, now),
-            idle: idle(self.lifetime(index, session, state), expires, now),
+            idle: self.session_idle(index, session, state, expires, now),
             expires_in: expires.saturating_since(now),
         }
     }
-}
-
-fn idle(lifetime: Duration, expires: Instant, now: Instant) -> Duration {
-    Duration::from_micros(lifetime.as_micros().saturating_sub(expires.saturating_since(now).as_micros()))
 }
 
 fn age(created_s: u32, now: Instant) -> Duration {

@@ -18,6 +18,7 @@ use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::timers::Timers;
 use crate::types::Endpoint;
 use crate::types::PoolId;
 use crate::types::Protocol;
@@ -125,7 +126,13 @@ impl Shard {
     /// How long after its last packet a session of a mapping ends, were it in `state`.
     #[inline]
     pub(super) fn lifetime(&self, index: u32, session: SessionRef, state: TcpState) -> Duration {
-        let (mapping, lifetimes) = (self.mappings.get(index), &self.lifetimes);
+        self.lifetime_by(&self.lifetimes, index, session, state)
+    }
+
+    /// The same by these timers.
+    #[inline]
+    pub(super) fn lifetime_by(&self, lifetimes: &Timers, index: u32, session: SessionRef, state: TcpState) -> Duration {
+        let mapping = self.mappings.get(index);
         let (protocol, own) = match session {
             SessionRef::Inline if mapping.has_own_timer() => {
                 (mapping.protocol(), lifetimes.own(mapping.protocol(), mapping.remote_port()))
@@ -143,7 +150,7 @@ impl Shard {
                 (flow.protocol(), if flow.opened_from() == Side::Inside { own() } else { None })
             }
         };
-        self.lifetimes.lifetime(protocol, state, own)
+        lifetimes.lifetime(protocol, state, own)
     }
 
     /// How long a mapping lasts without a session: one of UDP or ICMP that nobody is filtered by.

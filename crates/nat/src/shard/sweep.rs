@@ -83,6 +83,7 @@ impl Shard {
     pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let elapsed = now.saturating_since(self.sweep.last).as_micros();
         self.sweep.last = now;
+        self.former.note_time(now);
         let ended = self.sweep_mappings(now, elapsed);
         self.release_ports(now, elapsed, ended);
         self.sweep_sessions(now, elapsed);

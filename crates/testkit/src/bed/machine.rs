@@ -161,7 +161,11 @@ impl Machine {
 
     /// Puts a packet into the receive queue of a worker, in a frame from the router of that side.
     pub(super) fn receive(&mut self, worker: usize, side: Side, packet: &[u8]) {
-        let interface = self.interface(side);
+        self.receive_by(worker, self.interface(side), packet);
+    }
+
+    /// The same by this interface.
+    pub(super) fn receive_by(&mut self, worker: usize, interface: InterfaceId, packet: &[u8]) {
         let frame =
             build::frame(MacAddress([2, 2, 0, 0, 0, 0]), own_station(interface), ethernet::ETHER_TYPE_IPV4, packet);
         self.receive_frame(worker, interface, &frame);

@@ -10,12 +10,15 @@ use nat::Instant;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
+use nat::redirection::Target;
 use nat::settings::Admission;
+use nat::settings::BalancedForward;
 use nat::settings::Forward;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
+use nat::settings::PortTimeout;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
@@ -55,6 +58,8 @@ pub(crate) const WHOLE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
 pub(crate) const WHOLE_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 222);
 /// Who has forwarded ports.
 pub(crate) const FORWARDED: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 221);
+/// Whom one forwarded port leads to, each remote endpoint to one.
+pub(crate) const TARGETS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 223), Ipv4Addr::new(10, 0, 0, 224)];
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 100), 53);
 
 /// Subscriber number `n` on the untagged inside link.
@@ -136,7 +141,25 @@ pub(crate) fn settings() -> Settings {
             inside_port: 8_443,
             admission: Admission::Anyone,
         }],
-        limits: Limits { mappings_max: 10_000, extra_sessions_max: 1_000, subscribers_max: 1_000, ..Limits::default() },
+        port_timeouts: vec![PortTimeout { protocol: Protocol::Udp, ports: 123..=123, idle: Duration::from_secs(20) }],
+        balanced_forwards: vec![BalancedForward {
+            realm: RealmId::default(),
+            protocol: Protocol::Udp,
+            external: POOL_OFF_LINK,
+            ports: (7_000, 7_000),
+            targets: TARGETS
+                .map(|address| Target { address: address.to_bits(), port: Some(7_001), weight: 1 })
+                .to_vec(),
+            admission: Admission::Anyone,
+            is_sticky: false,
+        }],
+        limits: Limits {
+            flows_max: 1_000,
+            mappings_max: 10_000,
+            extra_sessions_max: 1_000,
+            subscribers_max: 1_000,
+            ..Limits::default()
+        },
         ..Settings::default()
     }
 }

@@ -1,0 +1,141 @@
+//! Whether there is room for something new, for who only asks: the twins of [`port_choice`](crate::shard::port_choice) and
+//! [`dependent`](crate::shard::dependent) that take nothing.
+
+use crate::flow::OutsideKey;
+use crate::mapping::InternalKey;
+use crate::ports::PortClass;
+use crate::ports::PortRange;
+use crate::settings::Pooling;
+use crate::shard::Shard;
+use crate::shard::dependent::LAST_PROBES;
+use crate::shard::port_choice::UNPAIRED;
+use crate::shard::port_choice::port_class;
+use crate::shared::PoolFacts;
+use crate::shared_ports::Group;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+use crate::verdict::Verdict;
+
+/// What a flow that is to be made finds.
+pub(super) struct RoomForFlow {
+    /// The address its port would be of, where that is settled.
+    pub(super) paired: Option<AddressIndex>,
+    /// Whether a port is to be had there.
+    pub(super) has_port: bool,
+}
+
+impl Shard {
+    /// Where a flow of this pool towards `far` would get its port from. A subscriber that is new, or is to be settled anew, may get
+    /// any address with room.
+    pub(super) fn room_for_flow(
+        &self,
+        now: Instant,
+        key: &InternalKey,
+        pool: PoolId,
+        far: (u32, u16),
+    ) -> Result<RoomForFlow, Verdict> {
+        let facts = self.shared.pools[pool.index()];
+        let class = port_class(key.port, &facts);
+        let has_port = |address: AddressIndex| self.would_share_port(now, key, &facts, class, address, far);
+        let at = |address: AddressIndex| RoomForFlow { paired: Some(address), has_port: has_port(address) };
+        let anywhere = || {
+            let mut open = self.shared.choices(&facts).iter();
+            RoomForFlow { paired: None, has_port: open.any(|address| has_port(*address)) }
+        };
+        let Some(slot) = self.subscribers.find(key.realm, key.address) else {
+            if facts.pooling == Pooling::Arbitrary {
+                return Ok(anywhere());
+            }
+            if let Some(home) = self.static_home(key, pool).filter(|home| self.has_room(&facts, *home, key, class)) {
+                return Ok(at(home));
+            }
+            let open = self.shared.choices(&facts);
+            let takes_part = |address: &&AddressIndex| {
+                self.has_room(&facts, **address, key, class)
+                    || self.shared_ports.count(Group::new(**address, key.protocol, class)) > 0
+            };
+            let mut candidates = open.iter().filter(takes_part).peekable();
+            if candidates.peek().is_none() {
+                let home = self.static_home(key, pool).ok_or(Verdict::PortsExhausted)?;
+                return Ok(at(home));
+            }
+            return Ok(RoomForFlow { paired: None, has_port: candidates.any(|address| has_port(*address)) });
+        };
+        let record = self.subscribers.get(slot);
+        let (paired, is_settled) = (AddressIndex(record.paired), record.generation == self.shared.stamp());
+        if is_settled && record.pool != pool.0 {
+            return match self.address_in_other_pool(key, &facts) {
+                None => Err(Verdict::PortsExhausted),
+                Some(UNPAIRED) => Ok(anywhere()),
+                Some(address) => Ok(at(address)),
+            };
+        }
+        let fits = paired != UNPAIRED && self.shared.pool_of(paired) == pool && !self.shared.facts(paired).is_closed;
+        Ok(if is_settled && paired != UNPAIRED || fits { at(paired) } else { anywhere() })
+    }
+
+    /// Whether a flow towards `far` would get a port of this address: one that is shared already, or one more.
+    fn would_share_port(
+        &self,
+        now: Instant,
+        key: &InternalKey,
+        facts: &PoolFacts,
+        class: PortClass,
+        address: AddressIndex,
+        far: (u32, u16),
+    ) -> bool {
+        let protocol = key.protocol;
+        let group = Group::new(address, protocol, class);
+        let external = self.shared.address(address).to_bits();
+        let is_free = |port: u16| {
+            let taken = self.flows.find_outside(&OutsideKey { protocol, external: (external, port), far });
+            !self.shared.ports.is_going_out(address, protocol, port)
+                && taken.is_none_or(|flow| !self.flows.get(flow).is_alive(now) && self.events.would_end())
+        };
+        if self.shared_ports.of_group(group, LAST_PROBES).any(is_free) {
+            return true;
+        }
+        if self.shared_ports.is_full() {
+            return false;
+        }
+        if facts.is_guarded() && !self.has_beyond_guarantees(facts, address, protocol) {
+            return false;
+        }
+        let has_block = || {
+            let blocks = facts.blocks.filter(|_| facts.slice_ports == 0);
+            blocks.is_some_and(|blocks| {
+                let range = PortRange { address, first: blocks.first, last: blocks.last };
+                self.shared.ports.blocks_free(&range, blocks.size) > 0
+            })
+        };
+        self.shared.ports.free_of_class(address, protocol, class) > 0 || has_block()
+    }
+
+    /// Whether somebody who is a target could be entered as a subscriber, reached at this external address.
+    pub(super) fn would_enter_target(&self, key: &InternalKey, external: u32) -> Result<(), Verdict> {
+        let pool = self.shared.pool_for(key.realm, key.address.into()).ok_or(Verdict::SourceNotSubscriber)?;
+        let facts = self.shared.pools[pool.index()];
+        if let Err(verdict) = self.would_get_address(key, pool, &facts) {
+            let address = self.shared.address_index(external.into());
+            let is_there = address.is_some_and(|address| self.shared.pool_of(address) == pool);
+            if verdict != Verdict::PortsExhausted || facts.pooling != Pooling::Paired || !is_there {
+                return Err(verdict);
+            }
+        }
+        if self.subscribers.is_full() { Err(Verdict::SubscriberTableFull) } else { Ok(()) }
+    }
+
+    /// Whether who is new gets an address of this pool, as [`Shard::address_for`] finds it.
+    pub(super) fn would_get_address(&self, key: &InternalKey, pool: PoolId, facts: &PoolFacts) -> Result<(), Verdict> {
+        if let Some(formula) = self.shared.formula(pool) {
+            return formula.slice_of(key.address).map(|_| ()).ok_or(Verdict::SourceNotSubscriber);
+        }
+        let class = port_class(key.port, facts);
+        let mut open = self.shared.choices(facts).iter();
+        let has_address = facts.pooling == Pooling::Arbitrary
+            || self.static_home(key, pool).is_some()
+            || open.any(|address| self.has_room(facts, *address, key, class));
+        if has_address { Ok(()) } else { Err(Verdict::PortsExhausted) }
+    }
+}

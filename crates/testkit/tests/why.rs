@@ -1,0 +1,299 @@
+//! What is explained of a packet is what becomes of it: over random configurations, and where something has run out.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use nat::Duration;
+use nat::Protocol;
+use nat::Settings;
+use nat::Shard;
+use nat::Verdict;
+use nat::blocks::BlockSize;
+use nat::redirection::Target;
+use nat::rules::Match;
+use nat::rules::PortRange;
+use nat::settings::Admission;
+use nat::settings::Allocation;
+use nat::settings::BalancedForward;
+use nat::settings::Blocks;
+use nat::settings::FilterAction;
+use nat::settings::Filtering;
+use nat::settings::Forward;
+use nat::settings::Interface;
+use nat::settings::InterfaceAddress;
+use nat::settings::MappingKind;
+use nat::settings::Pool;
+use nat::settings::Pooling;
+use nat::settings::RuleAction;
+use nat::types::Facing;
+use nat::types::InterfaceId;
+use nat::types::PoolId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+use nat::types::Side;
+use nat::view::Explanation;
+use nat::view::Step;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use testkit::seeds::for_each_seed;
+use testkit::topology::INSIDE;
+use testkit::topology::OUTSIDE;
+use testkit::topology::prefix;
+use testkit::*;
+use wire::build;
+use wire::tcp::Flags;
+
+const BLUE: InterfaceId = InterfaceId(2);
+const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
+
+/// The n-th subscriber of the red or the blue VRF.
+fn host(realm: u16, n: u8) -> Ipv4Addr {
+    if realm == 0 { Ipv4Addr::new(100, 64, 0, 10 + n) } else { Ipv4Addr::new(10, 9, 0, 10 + n) }
+}
+
+/// Two VRFs, which speak to each other if that is allowed.
+fn two_realms(may_hairpin: bool) -> Settings {
+    let mut settings = settings();
+    settings.realm_names = vec!["red".into(), "blue".into()];
+    settings.hairpin_between_realms = may_hairpin;
+    settings.interfaces.push(Interface {
+        name: "blue".into(),
+        side: Side::Inside,
+        realm: RealmId(1),
+        addresses: vec![InterfaceAddress { address: Ipv4Addr::new(10, 9, 0, 1), prefix_length: 24 }],
+        mtu: 1_500,
+    });
+    settings.pools[0].subscribers.push(prefix([10, 9, 0, 0], 24));
+    settings
+}
+
+fn to_targets(realm: u16, protocol: Protocol, external: SocketAddrV4, hosts: &[u8]) -> BalancedForward {
+    let target = |n: &u8| Target { address: host(realm, *n).to_bits(), port: Some(8_080), weight: 1 };
+    BalancedForward {
+        realm: RealmId(realm),
+        protocol,
+        external: *external.ip(),
+        ports: (external.port(), external.port()),
+        targets: hosts.iter().map(target).collect(),
+        admission: Admission::Anyone,
+        is_sticky: false,
+    }
+}
+
+fn to_one(realm: u16, protocol: Protocol, external: SocketAddrV4, inside: u8) -> Forward {
+    Forward {
+        realm: RealmId(realm),
+        protocol,
+        external: *external.ip(),
+        ports: (external.port(), external.port()),
+        inside: host(realm, inside),
+        inside_port: 8_080,
+        admission: Admission::Anyone,
+    }
+}
+
+/// What would happen, asked of whichever workers it is asked of in a running instance.
+fn why(bed: &Bed, from: Facing, packet: &[u8]) -> Explanation {
+    let shards: Vec<&Shard> = bed.shards().collect();
+    let answer = bed.shared().explain(from, packet, |worker, onward| -> Result<_, ()> {
+        let shard = shards[worker.index()];
+        Ok(match onward {
+            None => shard.explain(bed.now(), from, packet),
+            Some(onward) => shard.explain_onward(bed.now(), onward, packet),
+        })
+    });
+    answer.expect("shards always answer").1
+}
+
+/// Sends it, and says which verdict it got.
+fn send(bed: &mut Bed, interface: InterfaceId, packet: &[u8]) -> Vec<Verdict> {
+    let before = bed.counters();
+    match interface {
+        OUTSIDE => bed.outside(packet),
+        interface => bed.inside_by(interface, packet),
+    }
+    let after = bed.counters();
+    Verdict::ALL.iter().copied().filter(|verdict| after.of(*verdict) > before.of(*verdict)).collect()
+}
+
+fn facing(bed: &Bed, interface: InterfaceId) -> Facing {
+    bed.settings().interfaces[usize::from(interface.0)].facing()
+}
+
+/// Asks first, then sends.
+fn check(bed: &mut Bed, interface: InterfaceId, packet: &[u8]) -> Explanation {
+    let foretold = why(bed, facing(bed, interface), packet);
+    let given = send(bed, interface, packet);
+    let what = format!("{:?} to {:?} by {interface:?}", source(packet), destination(packet));
+    let is_open = foretold.steps.iter().any(|step| matches!(step, Step::AnyTarget { agree: false, .. }));
+    assert!(given == [foretold.verdict] || is_open, "{what}: {given:?}, and foretold was {foretold:?}");
+    foretold
+}
+
+fn beds(settings: &Settings) -> impl Iterator<Item = Bed> {
+    [1, 2, 4].into_iter().map(|workers| Bed::new(settings.clone()).workers(workers).steering(Steering::Random))
+}
+
+#[test]
+fn targets_in_another_vrf_are_refused_where_hairpins_stay_in_theirs() {
+    let external = at(POOL[1], 443);
+    let mut settings = two_realms(false).limits(|limits| limits.flows_max = 1_000);
+    settings.balanced_forwards = vec![to_targets(1, Protocol::Tcp, external, &[1, 2, 3])];
+    settings.forwards = vec![to_one(1, Protocol::Tcp, at(POOL[1], 444), 4)];
+    for mut bed in beds(&settings) {
+        for n in 0..16 {
+            for to in [external, at(POOL[1], 444)] {
+                for realm in [0, 1] {
+                    let by = if realm == 0 { INSIDE } else { BLUE };
+                    let syn = build::tcp(at(host(realm, 20 + n), 5_000), to, Flags::SYN).build();
+                    let expected = if realm == 0 { Verdict::HairpinRefused } else { Verdict::Hairpin };
+                    // Before he has a mapping, and with it.
+                    for _ in 0..2 {
+                        assert_eq!(check(&mut bed, by, &syn).verdict, expected, "from {realm} to {to}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mapping_of_another_worker_in_another_vrf_is_refused() {
+    for mut bed in beds(&two_realms(false).filtering(Filtering::EndpointIndependent)) {
+        for n in 0..8 {
+            let callee = bed.open_udp(at(host(0, n), 5_000), at(E1, 53));
+            let call = build::udp(at(host(1, n), 6_000), callee).payload_length(8).build();
+            assert_eq!(check(&mut bed, BLUE, &call).verdict, Verdict::HairpinRefused);
+            let call = build::udp(at(host(0, n + 20), 6_000), callee).payload_length(8).build();
+            assert_eq!(check(&mut bed, INSIDE, &call).verdict, Verdict::Hairpin);
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_gets_no_port_is_foretold() {
+    for pooling in [Pooling::Paired, Pooling::Arbitrary] {
+        let mut settings = settings().endpoint_dependent(Prefix::ALL, (443, 443)).addresses(&POOL[..1]);
+        settings = settings.pooling(pooling).ports(10_000, 10_009);
+        settings.pools[0].shared_ports_min = 2;
+        for mut bed in beds(&settings) {
+            let mut refused = 0;
+            for n in 0..40 {
+                let syn = build::tcp(at(host(0, n % 7), 5_000 + u16::from(n)), at(E1, 443), Flags::SYN).build();
+                let foretold = check(&mut bed, INSIDE, &syn);
+                if foretold.verdict == Verdict::PortsExhausted {
+                    assert!(foretold.steps.iter().any(|step| matches!(step, Step::NoSharedPort { .. })));
+                    refused += 1;
+                }
+            }
+            assert!(refused >= 30, "ten ports towards one server: {refused}");
+            // Towards another one the same ports serve.
+            let syn = build::tcp(at(host(0, 0), 5_000), at(E2, 443), Flags::SYN).build();
+            assert_eq!(check(&mut bed, INSIDE, &syn).verdict, Verdict::Outbound);
+        }
+    }
+}
+
+/// Small pools, few records, rules that share ports, redirect or name a pool, forwards of both kinds into both VRFs.
+fn random_settings(random: &mut SmallRng) -> Settings {
+    let mut settings = two_realms(random.random());
+    let filtering = [Filtering::EndpointIndependent, Filtering::AddressDependent, Filtering::AddressAndPortDependent];
+    // One address a pool: which one of several a newcomer is given is drawn, and full ones may be among them.
+    let ports = random.random_range(4..40);
+    settings = settings
+        .addresses(&POOL[1..2])
+        .ports(10_000, 9_999 + ports)
+        .filtering(filtering[random.random_range(0..filtering.len())])
+        .pooling(if random.random() { Pooling::Paired } else { Pooling::Arbitrary });
+    settings.pools[0].shared_ports_min = random.random_range(1..4);
+    let mut second = Pool {
+        name: "second".into(),
+        addresses: vec![OTHER],
+        port_min: 1_024,
+        port_max: 1_024 + 64 * 3 - 1,
+        shared_ports_min: 1,
+        subscribers: Vec::new(),
+        ..Pool::default()
+    };
+    if random.random() {
+        let idle = Duration::from_secs(60);
+        second.allocation = Allocation::Blocks(Blocks { size: BlockSize::MIN, per_subscriber_max: 1, idle });
+        second.subscribers = vec![prefix([100, 64, 0, 12], 30)];
+    }
+    settings.pools.push(second);
+    settings.reload.drain_time = None;
+    settings = settings.limits(|limits| {
+        limits.flows_max = 64;
+        limits.mappings_max = 64;
+        limits.subscribers_max = 24;
+        limits.extra_sessions_max = 32;
+        limits.external_addresses_max = 8;
+    });
+    if random.random() {
+        settings.subscriber.ports_max = [random.random_range(2..8); Protocol::COUNT];
+    }
+    let to = |port| Match { destination_ports: PortRange { first: port, last: port }, ..Match::ALL };
+    let dependent = |pool| RuleAction::Translate { pool, mapping: MappingKind::EndpointDependent };
+    let independent = |pool| RuleAction::Translate { pool, mapping: MappingKind::EndpointIndependent };
+    settings = settings.rule(to(443), dependent(None)).rule(to(444), dependent(Some(PoolId(1))));
+    settings = settings.rule(to(445), independent(Some(PoolId(1)))).rule(to(446), RuleAction::Drop);
+    if random.random_bool(0.3) {
+        settings = settings.filter(to(8_080), FilterAction::Deny);
+    }
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let count = random.random_range(1..4);
+        let hosts: Vec<u8> = (0..count).map(|n| 100 + n).collect();
+        let mut several = to_targets(random.random_range(0..2), protocol, at(POOL[1], 80), &hosts);
+        let mut one = to_one(random.random_range(0..2), protocol, at(POOL[1], 81), 104);
+        if random.random_bool(0.2) {
+            (several.admission, one.admission) = (Admission::AsPool, Admission::AsPool);
+        }
+        settings.balanced_forwards.push(several);
+        settings.forwards.push(one);
+    }
+    settings
+}
+
+#[test]
+fn what_is_explained_is_what_happens() {
+    for_each_seed(150, |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let settings = random_settings(&mut random);
+        let workers = [1, 1, 2, 4][random.random_range(0..4)];
+        let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random);
+        let mut externals = vec![at(POOL[1], 80), at(POOL[1], 81), at(POOL[1], 82)];
+        for _ in 0..150 {
+            if random.random_bool(0.02) {
+                bed.advance_secs(random.random_range(1..400));
+            }
+            let realm = random.random_range(0..2);
+            let mut inside = at(host(realm, random.random_range(0..12)), random.random_range(5_000..5_004));
+            if random.random_bool(0.1) {
+                inside = at(host(realm, random.random_range(100..105)), 8_080);
+            }
+            let outside = at([E1, E2][random.random_range(0..2)], random.random_range(441..448));
+            let external = externals[random.random_range(0..externals.len())];
+            let flags = if random.random_bool(0.8) { Flags::SYN } else { Flags::ACK };
+            let is_tcp = random.random();
+            let packet = |from, to| match is_tcp {
+                true => build::tcp(from, to, flags).sequence(1).build(),
+                false => build::udp(from, to).payload_length(8).build(),
+            };
+            let by = if realm == 0 { INSIDE } else { BLUE };
+            match random.random_range(0..10) {
+                0..5 => check(&mut bed, by, &packet(inside, outside)),
+                5..8 => check(&mut bed, by, &packet(inside, external)),
+                _ => check(&mut bed, OUTSIDE, &packet(outside, external)),
+            };
+            bed.take_inside();
+            externals.extend(bed.take_outside().iter().map(|packet| source(packet)));
+            if externals.len() > 16 {
+                externals.remove(3);
+            }
+        }
+        bed.jump(Duration::from_secs(1));
+    });
+}
