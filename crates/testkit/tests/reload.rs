@@ -490,6 +490,7 @@ fn who_is_served_by_the_pool_of_a_rule_moves_with_its_addresses() {
     let mut settings = settings();
     let second = Pool { name: "b".into(), addresses: vec![OTHER], subscribers: Vec::new(), ..Pool::default() };
     settings.pools.push(second);
+    settings.limits.external_addresses_max = 16;
     let by_b = nat::settings::RuleAction::Translate {
         pool: Some(nat::types::PoolId(1)),
         mapping: nat::settings::MappingKind::EndpointIndependent,
