@@ -420,6 +420,16 @@ impl Shard {
             let way = self.explain_route(Side::Inside, internal.address.to_bits(), parsed, account);
             return way.unwrap_or(Verdict::Hairpin);
         }
+        let addressed = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+        if alive.is_none() && !is_balanced && account.source_after == Some(addressed) {
+            // To himself, by the forward that this packet wakes: the session that it opens lets it in.
+            let remote = (parsed.destination, remote_port(key.protocol, parsed.destination_port));
+            if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(key, remote), account) {
+                return verdict;
+            }
+            account.destination_after = Some(Endpoint::new(key.address.into(), key.port));
+            return self.explain_route(Side::Inside, key.address, parsed, account).unwrap_or(Verdict::Hairpin);
+        }
         // The port of a mapping that is still to be made is not known; its address is, where there is no choice.
         let address = account.address.map_or(parsed.source.into(), |index| self.shared.address(index));
         let is_known = account.source_after.is_some();
