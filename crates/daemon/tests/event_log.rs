@@ -105,8 +105,13 @@ fn what_an_instance_does_is_in_its_log_and_the_log_says_who_had_an_endpoint() {
         assert_eq!((&line["realm"], &line["external_address"]), (&Value::from("default"), &Value::from("10.0.1.9")));
         let at_us = parse_utc(line["time"].as_str().expect("a time")).expect("a time");
         let port = line["external_port"].as_u64().expect("a port") as u16;
-        let query =
-            Query { address: Ipv4Addr::new(10, 0, 1, 9), port: Some(port), protocol: Some(Protocol::Udp), at_us };
+        let query = Query {
+            address: Ipv4Addr::new(10, 0, 1, 9),
+            port: Some(port),
+            protocol: Some(Protocol::Udp),
+            at_us,
+            formulas: None,
+        };
         let found = history::look_up(std::slice::from_ref(&file), &query).expect("the log can be read");
         assert_eq!(found.holdings.len(), 1);
         assert_eq!(Value::from(found.holdings[0].subscriber.to_string()), line["subscriber"]);
