@@ -21,8 +21,11 @@ fn files() -> Vec<PathBuf> {
 fn messages(path: &Path) -> String {
     let text = fs::read_to_string(path).expect("a faulty file");
     let name = path.file_name().expect("its name").to_string_lossy();
-    let faults = config::parse(&text, &name).err().unwrap_or_default();
-    faults.iter().map(|fault| format!("{fault}\n")).collect()
+    match config::parse(&text, &name) {
+        Err(faults) => faults.iter().map(|fault| format!("{fault}\n")).collect(),
+        // What could start an instance has warnings at least.
+        Ok(config) => config.warnings.iter().map(|warning| format!("{warning}\n")).collect(),
+    }
 }
 
 #[test]
@@ -62,8 +65,10 @@ fn every_message_names_the_file_what_is_wrong_and_what_to_do() {
     for path in files() {
         for message in messages(&path).lines() {
             let name = path.file_name().expect("its name").to_string_lossy();
-            let named = message.strip_prefix(&format!("error: {name}"));
-            let rest = named.or_else(|| message.strip_prefix("error: tests/faults/")).expect("the file is named");
+            let told = message.strip_prefix("error: ").or_else(|| message.strip_prefix("warning: "));
+            let named = told.and_then(|told| told.strip_prefix(&*name));
+            let rest =
+                named.or_else(|| told.and_then(|told| told.strip_prefix("tests/faults/"))).expect("the file is named");
             let (wrong, remedy) = rest.rsplit_once("; ").expect("there is a remedy");
             assert!(wrong.contains(": ") && !remedy.is_empty(), "{message}");
         }

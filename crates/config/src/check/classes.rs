@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
+use nat::Protocol;
 use nat::settings::Allocation;
+use nat::settings::SubscriberLimits;
+use nat::settings::Threshold;
 use nat::types::Prefix;
 use nat::types::Side;
 
@@ -35,7 +38,9 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
     }
     for class in &draft.classes {
         penalty(class, draft, report);
+        guarantee_within_limit(class, report);
     }
+    thresholds(draft, report);
     for (position, timeout) in draft.port_timeouts.iter().enumerate() {
         timeout.check(draft.singles.allow_below_rfc, report);
         let Some(ports) = &timeout.ports else { continue };
@@ -50,6 +55,66 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
             report.fault(&ports.place, problem, seen, "remove one of them, or write the narrower one first");
         }
     }
+}
+
+/// A minimum that is above the maximum.
+fn guarantee_within_limit(class: &ClassDraft, report: &mut Report) {
+    let limits = &class.limits;
+    for protocol in Protocol::ALL {
+        let (reserved, most) = (limits.reserved_ports[protocol.index()], limits.ports_max[protocol.index()]);
+        if reserved > most {
+            let problem = format!("is more than a subscriber of the class may have of {protocol}: ports = {most}");
+            let remedy = format!("write at most {most}, or raise ports");
+            // One number for several protocols is one fault.
+            return report.fault(&class.reserved_ports, problem, reserved.to_string(), remedy);
+        }
+    }
+}
+
+/// Whether there is a limit that a share can be measured by.
+fn has_measure(limits: &SubscriberLimits) -> bool {
+    limits.sessions_max != u32::MAX || limits.ports_max.iter().any(|ports| *ports != u32::MAX)
+}
+
+/// Thresholds are shares of limits.
+fn thresholds(draft: &Draft, report: &mut Report) {
+    let mut tell = |place: &Place, threshold: Threshold| {
+        let problem = "is a share of nothing: there is a limit neither of ports nor of sessions";
+        let remedy = "write ports or sessions too, or remove it";
+        report.fault(place, problem, threshold.high_percent.to_string(), remedy);
+    };
+    let common = &draft.singles.subscriber;
+    // Classes without one of their own have that of everybody, and may have the limits.
+    let is_used = has_measure(common)
+        || draft.classes.iter().any(|class| class.threshold.is_none() && has_measure(&class.limits));
+    if let (Some(place), Some(threshold)) = (&draft.singles.threshold, common.threshold)
+        && !is_used
+    {
+        tell(place, threshold);
+    }
+    for class in &draft.classes {
+        if let (Some(place), Some(threshold)) = (&class.threshold, class.limits.threshold)
+            && !has_measure(&class.limits)
+        {
+            tell(place, threshold);
+        }
+    }
+}
+
+/// Whether a subscriber of the class can be refused anything for a limit of its own.
+fn has_limit(class: &ClassDraft, draft: &Draft) -> bool {
+    let limits = &class.limits;
+    let is_limited = has_measure(limits)
+        || limits.memory_max != u64::MAX
+        || limits.new_mappings.is_some()
+        || limits.new_sessions.is_some();
+    // Where ports come in blocks, or by a formula, there are only so many.
+    let has_blocks = |pool: &&PoolDraft| !matches!(pool.allocation.value, None | Some(Allocation::Ports));
+    let serves = |pool: &PoolDraft| {
+        let prefixes = || class.subscribers.iter().map(|prefix| prefix.value);
+        pool.subscribers.iter().any(|served| prefixes().any(|prefix| prefix.overlaps(served.value)))
+    };
+    is_limited || draft.pools.iter().filter(has_blocks).any(serves)
 }
 
 /// Whether offenders can get mappings from the pool they are sent to, and from another than before.
@@ -74,6 +139,10 @@ fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
     }
     if pool.draining {
         unfit("drains: nobody gets a mapping from it".to_owned(), "write another pool, or end its draining");
+    }
+    if !has_limit(class, draft) {
+        let remedy = "write a limit, such as ports or new_mappings, or remove penalty_pool";
+        unfit("is never needed: the class has no limit, so that nobody becomes an offender".to_owned(), remedy);
     }
     let inside = draft.interfaces.iter().filter_map(|interface| match interface.facing() {
         Some((Side::Inside, vrf)) => Some(vrf),

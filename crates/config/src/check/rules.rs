@@ -4,6 +4,7 @@ mod hidden;
 mod known;
 mod origin;
 mod overlaps;
+mod served;
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -115,7 +116,7 @@ pub(crate) fn check(
         &filter_sources,
         report,
     );
-    let mut warnings = Vec::new();
+    let mut warnings = served::check(&rules, &sources, draft, report);
     if report.is_clean() {
         warnings.extend(overlaps::of_rules(&rules, &sources, report));
         warnings.extend(overlaps::of_filters(&filters, &filter_sources, report));

@@ -25,6 +25,8 @@ pub(crate) struct ClassDraft {
     pub(crate) limits: SubscriberLimits,
     /// Where the file says what is guaranteed to its subscribers.
     pub(crate) reserved_ports: Place,
+    /// Where it says when a subscriber's use is told, if it does.
+    pub(crate) threshold: Option<Place>,
     pub(crate) penalty: Option<PenaltyDraft>,
 }
 
@@ -78,6 +80,7 @@ impl ClassDraft {
             vrfs,
             limits: SubscriberLimits { reserved_ports, ..limits(section, common, report) },
             reserved_ports: section.place_of("reserved_ports", report),
+            threshold: section.has("threshold").then(|| section.place_of("threshold", report)),
             penalty: PenaltyDraft::read(section, report),
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Singles {
     pub(crate) allow_below_rfc: bool,
     /// What everybody may use who is in no class.
     pub(crate) subscriber: SubscriberLimits,
+    /// Where the file says when a subscriber's use is told, if it does.
+    pub(crate) threshold: Option<Place>,
     /// For the whole instance: not yet shared out to the workers.
     pub(crate) limits: Limits,
     pub(crate) hairpin_between_vrfs: bool,
@@ -88,6 +90,7 @@ impl Singles {
         Singles {
             timeouts: timeouts(&timers, allow_below_rfc, report),
             allow_below_rfc,
+            threshold: subscriber.has("threshold").then(|| subscriber.place_of("threshold", report)),
             subscriber: crate::draft::limits::limits(&subscriber, &SubscriberLimits::default(), report),
             inbound_refresh: timers.boolean("inbound_refresh", report).unwrap_or_default(),
             limits: limits(&tables, &subscriber, report),

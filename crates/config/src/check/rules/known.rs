@@ -315,6 +315,12 @@ impl<'d> Known<'d> {
                 }
                 let Some(name) = &draft.pool else { return Some(RuleAction::Translate { pool: None, mapping }) };
                 match self.pool_named(&name.value) {
+                    Some(position) if self.pools.get(position).is_some_and(|pool| pool.draining) => {
+                        let remedy = "choose another pool, or end its draining";
+                        let problem = "drains: nobody gets a mapping from it";
+                        report.fault(&name.place, problem, quoted(&name.value), remedy);
+                        None
+                    }
                     Some(position) => {
                         let allocation = self.pools.get(position).and_then(|pool| pool.allocation.value);
                         let is_by_source = draft.matches.protocol.is_none()
