@@ -8,6 +8,7 @@ use std::time::Duration;
 use control::Change;
 use control::Client;
 use control::ClientError;
+use control::Fault;
 use control::Plan;
 use control::PlanDetail;
 use control::PlanSubject;
@@ -120,6 +121,21 @@ struct Answer {
     details: Vec<PlanDetail>,
     plan: Option<Plan>,
     reloaded: Option<Reloaded>,
+    /// Why it is not done.
+    refused: Option<Fault>,
+}
+
+impl Answer {
+    /// What is told of a change that is not made: what would differ.
+    fn tell_refused(&self, is_json: bool, out: &mut dyn Write) -> Result<(), CliError> {
+        let Some(fault) = self.refused.clone() else { return Ok(()) };
+        if is_json {
+            self.changes.iter().try_for_each(|change| json_line(change, out))?;
+        } else if !self.changes.is_empty() {
+            print_changes(&self.changes, out)?;
+        }
+        Err(ClientError::Refused(fault).into())
+    }
 }
 
 /// Asks, and gathers what comes. Faults of the file go to `notes` one by one, before the error that follows them.
@@ -158,7 +174,10 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
                     writeln!(notes, "error: {}{line}{object}: {}{seen}; {}", fault.file, fault.problem, fault.remedy);
             }
             Reply::End(_) => return Ok(answer),
-            Reply::Error(fault) => return Err(ClientError::Refused(fault).into()),
+            Reply::Error(fault) => {
+                answer.refused = Some(fault);
+                return Ok(answer);
+            }
             // A newer daemon tells more than is asked for here.
             _ => {}
         }
@@ -168,6 +187,7 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
 /// Runs `plan`.
 pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
     let answer = ask(&arguments.target, arguments.details, Request::Plan, notes)?;
+    answer.tell_refused(arguments.target.output.json, out)?;
     if arguments.target.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
         answer.pools.iter().try_for_each(|pool| json_line(pool, out))?;
@@ -186,6 +206,14 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         print_all(&answer.details, false, out)?;
     }
     writeln!(out, "\nexternal addresses: {} added, {} closed", plan.addresses_added, plan.addresses_closed)?;
+    for pool in answer.pools.iter().filter(|pool| pool.guarantee_missing.total() > 0) {
+        let of = |missing: u64, guaranteed: u64, what| format!("{missing} of {guaranteed} guaranteed {what} ports");
+        let (missing, all) = (&pool.guarantee_missing, &pool.guaranteed);
+        let each = [(missing.udp, all.udp, "udp"), (missing.tcp, all.tcp, "tcp"), (missing.icmp, all.icmp, "icmp")];
+        let each: Vec<String> = each.into_iter().filter(|it| it.0 > 0).map(|(m, a, what)| of(m, a, what)).collect();
+        let each = each.join(", ");
+        writeln!(out, "warning: pool \"{}\": {each} are others' now; they are set aside as they come free", pool.pool)?;
+    }
     let total = &plan.total;
     if total.mappings_drain + total.flows_drain + total.blocks_drain > 0 {
         writeln!(out, "drain: as long as they are used")?;
@@ -206,6 +234,7 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
 /// Runs `reload`.
 pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
     let answer = ask(arguments, 0, Request::Reload, notes)?;
+    answer.tell_refused(arguments.output.json, out)?;
     if arguments.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
         answer.reloaded.iter().try_for_each(|reloaded| json_line(reloaded, out))?;

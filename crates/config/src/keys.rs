@@ -627,7 +627,9 @@ const CLASS: &[Key] = &[
         Preset::Derived { rule: "none", example: "100" },
         "External ports each of these subscribers can always have, however full its pool is: they are set aside for it, used or \
          not, so that name small prefixes. Needs a pool with single ports (from 1024 on) and paired pooling; `check` refuses \
-         more than there is. Ports that rest count among the others'; where none of those is left a guaranteed port is free at \
+         more than there is, or than `ports` of the class. Ports that others have when a reload sets or raises it stay theirs; \
+         others get none until what is missing has come free, and `natrix plan` tells how much that is. What a rule sends to another pool is \
+         guaranteed nothing there. Ports that rest count among the others'; where none of those is left a guaranteed port is free at \
          once. Other modes need no such key: in a deterministic pool each slice is guaranteed, and `check` compares; in a pool \
          with blocks who has a block has all of its ports.",
     ),
@@ -792,7 +794,7 @@ const TABLES: &[Key] = &[
         "subscribers",
         Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
         Preset::Value("100000"),
-        "Subscribers with a mapping at the same time: 102 bytes each. Those above are refused.",
+        "Subscribers with a mapping at the same time: 169 bytes each. Those above are refused.",
     ),
     key(
         "fragmented_datagrams",

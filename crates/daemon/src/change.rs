@@ -27,6 +27,7 @@ use nat::BuildError;
 use nat::Census;
 use nat::PoolCensus;
 use nat::Shared;
+use nat::change::GuaranteePlan;
 use nat::change::Reshape;
 use nat::slots::Slot;
 
@@ -37,6 +38,7 @@ use crate::instance::lock;
 use crate::instance::mismatch;
 use crate::log::Log;
 use crate::mailbox::Question;
+use crate::server::convert;
 
 /// Addresses whose ports are changed between two polls of a worker: some tens of microseconds.
 const RESHAPES_PER_QUESTION: usize = 1;
@@ -60,6 +62,13 @@ pub(crate) struct Refused {
     /// What is to be told before the fault.
     pub(crate) replies: Vec<Reply>,
     pub(crate) fault: Fault,
+}
+
+impl Refused {
+    /// With something to be told before.
+    fn after(self, replies: impl Iterator<Item = Reply>) -> Refused {
+        Refused { replies: replies.chain(self.replies).collect(), ..self }
+    }
 }
 
 impl From<Fault> for Refused {
@@ -119,20 +128,48 @@ fn changes(before: &Config, after: &Config) -> Vec<Change> {
 }
 
 /// The snapshot of another configuration. Of what needs a restart it keeps what is there.
-fn candidate(instance: &Instance, live: &Live, config: &Config) -> Result<Arc<Shared>, Fault> {
+fn candidate(instance: &Instance, live: &Live, config: &Config, path: &str) -> Result<Arc<Shared>, Refused> {
     let mut settings = config.nat.clone();
     settings.interfaces.clone_from(&live.config.nat.interfaces);
     settings.realm_names.clone_from(&live.config.nat.realm_names);
     let shared = instance.shared().successor(settings, instance.clock.now());
     shared.map(Arc::new).map_err(|error| {
-        let remedy = match &error {
-            BuildError::OutOfRange { .. } => {
-                "raise tables.external_addresses and restart, or wait until drained ones are free"
-            }
-            _ => "see the message",
+        let faults = match error {
+            BuildError::Several(errors) => errors,
+            one => vec![one],
         };
-        Fault::new("engine", error.to_string(), remedy)
+        let told: Vec<Reply> = faults.iter().map(|error| hindrance(path, error).into()).collect();
+        let object = format!("configuration {path}");
+        let remedy = format!("see the faults told; {UNCHANGED}");
+        let fault = Fault::new(object, "can not follow the one in force", remedy).seen(told.len().to_string());
+        Refused { replies: told, fault }
     })
+}
+
+/// Why a configuration that could start an instance can not follow the one in force, and what to do.
+fn hindrance(path: &str, error: &BuildError) -> ConfigFault {
+    let (object, problem, seen, remedy) = match error {
+        BuildError::NoRoomForAddresses { needed, removed, places } => (
+            "tables.external_addresses".to_owned(),
+            format!("has places for {places} addresses while this instance runs, and {needed} are needed"),
+            format!("{} configured, {removed} removed that may be in use", needed - removed),
+            if needed - removed > *places {
+                "restart with this configuration, or write fewer addresses".to_owned()
+            } else {
+                "wait until removed ones are free, as natrix show pools --addresses tells, or restart".to_owned()
+            },
+        ),
+        BuildError::TooManyTargetLists { protocol, external, limit } => (
+            format!("forward of {protocol} {external}"),
+            format!("has sessions of {limit} lists of targets, as many as there can be at once, and would have one more"),
+            format!("list {}", limit + 1),
+            "wait until the sessions of one of the earlier lists have ended; reload.drain_time bounds those of targets that \
+             are gone"
+                .to_owned(),
+        ),
+        error => ("engine".to_owned(), error.to_string(), String::new(), "see the message".to_owned()),
+    };
+    ConfigFault { file: path.to_owned(), line: None, object, problem, seen, remedy }
 }
 
 /// What a reload would do: differences, pool by pool what becomes of what is there, some by name, and all together.
@@ -144,14 +181,18 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let restart = changes.iter().filter(|change| !change.live).count();
     let shared = instance.shared();
     let replies = || changes.iter().cloned().map(Reply::from);
-    let candidate = candidate(instance, &live, &config);
-    let candidate = candidate.map_err(|fault| Refused { replies: replies().collect(), fault })?;
+    let candidate = candidate(instance, &live, &config, &path);
+    let candidate = candidate.map_err(|refused| refused.after(replies()))?;
     let details = asked.details.min(DETAILS_MAX) as usize;
     let census = census(instance, &shared, &candidate, details)?;
     let named = shared.pools().zip(&census.pools).map(|((_, pool), count)| pool_plan(pool.name.clone(), count));
-    let pools: Vec<PoolPlan> = named.collect();
+    let mut pools: Vec<PoolPlan> = named.collect();
     let mut sum = PoolCensus::default();
     census.pools.iter().for_each(|count| sum.add(count));
+    let mut total = pool_plan(String::new(), &sum);
+    for plan in candidate.guarantee_plan() {
+        guarantee(&candidate, &plan, &mut pools, &mut total);
+    }
     let (added, closed) = (opened(&candidate, &shared), opened(&shared, &candidate));
     let plan = Plan {
         config: path,
@@ -161,7 +202,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         addresses_added: added.len() as u64,
         addresses_closed: closed.len() as u64,
         drain_time_us: config.nat.reload.drain_time.map(nat::Duration::as_micros),
-        total: pool_plan(String::new(), &sum),
+        total,
         took_us: micros(began),
     };
     let subscribers = census.affected.iter().map(|affected| subscriber_detail(&shared, affected));
@@ -220,6 +261,22 @@ fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
         blocks_drain: blocks.drain,
         blocks_drain_until: blocks.drain_until,
         blocks_end: blocks.end,
+        ..PoolPlan::default()
+    }
+}
+
+/// Adds what is guaranteed in a pool, and what of it is others' now, to the pool's plan and to that of all together.
+fn guarantee(candidate: &Shared, plan: &GuaranteePlan, pools: &mut Vec<PoolPlan>, total: &mut PoolPlan) {
+    let name = candidate.pool(plan.pool).map_or("", |pool| &pool.name);
+    let position = pools.iter().position(|pool| pool.pool == name);
+    let position = position.unwrap_or_else(|| {
+        pools.push(PoolPlan { pool: name.to_owned(), ..PoolPlan::default() });
+        pools.len() - 1
+    });
+    let (guaranteed, missing) = (convert::per_protocol(plan.set_aside), convert::per_protocol(plan.missing));
+    for sum in pools.get_mut(position).into_iter().chain([total]) {
+        sum.guaranteed = sum.guaranteed.plus(&guaranteed);
+        sum.guarantee_missing = sum.guarantee_missing.plus(&missing);
     }
 }
 
@@ -266,7 +323,8 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         return Err(Refused { replies: changes.into_iter().map(Reply::from).collect(), fault });
     }
     let before = instance.shared();
-    let after = candidate(instance, live, &config)?;
+    let after = candidate(instance, live, &config, &path);
+    let after = after.map_err(|refused| refused.after(changes.iter().cloned().map(Reply::from)))?;
     // Where the log goes from now on is open before anything is changed.
     let log_changes = live.config.event_log != config.event_log;
     let wanted_log = config.event_log.as_ref().filter(|_| log_changes);
@@ -288,13 +346,22 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     if let (Some(log), Some(view)) = (log, instance.event_log()) {
         view.change(log);
     }
+    for plan in after.guarantee_plan() {
+        let missing: u64 = plan.missing.iter().sum();
+        if missing > 0 {
+            let name = after.pool(plan.pool).map_or("", |pool| &pool.name);
+            live.log.warn(&format_args!(
+                "pool \"{name}\": {missing} guaranteed ports are still others', and are set aside as they come free"
+            ));
+        }
+    }
     live.previous =
         Some((std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone())));
     let reloaded = Reloaded {
         config: path,
         generation: after.generation(),
         changes: changes.len() as u64,
-        addresses_changed: reshapes.len() as u64,
+        addresses_changed: reshapes.iter().filter(|reshape| reshape.offers_others()).count() as u64,
         workers: instance.worker_count() as u64,
         took_us: micros(began),
         adoption_us,

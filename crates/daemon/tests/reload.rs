@@ -133,6 +133,48 @@ fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
 }
 
 #[test]
+fn a_plan_tells_what_of_a_guarantee_is_not_there_at_once() {
+    let small = |text: &str| text.replace("[\"203.0.113.0/28\"]", "[\"203.0.113.1\"]\nports = \"1024-1063\"");
+    let mut one = Instance::start_with("guarantee", "", small);
+    one.traffic(5_000..5_030);
+    let class = "[[class]]\nname = \"business\"\nsubscribers = [\"10.0.0.32/28\"]\nreserved_ports = 1\n";
+    let asked = one.write("next.toml", &format!("{}{class}", one.text));
+    for request in [Request::Plan(asked.clone()), Request::Plan(asked.clone())] {
+        let told = ask(&mut one.client, &request);
+        let pool = told.iter().find_map(|reply| if let Reply::PoolPlan(pool) = reply { Some(pool) } else { None });
+        let pool = pool.expect("the only pool");
+        assert_eq!((pool.pool.as_str(), pool.guaranteed.udp, pool.guaranteed.tcp), ("a", 16, 16));
+        assert_eq!((pool.guarantee_missing.udp, pool.guarantee_missing.tcp), (6, 0), "ten of forty are free");
+        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
+        assert_eq!(plan.expect("a plan").total.guarantee_missing.udp, 6);
+    }
+    let told = one.reload(asked);
+    let done = told.iter().find_map(|reply| if let Reply::Reloaded(done) = reply { Some(done) } else { None });
+    assert_eq!(done.expect("it is made").addresses_changed, 0, "it offers what it did");
+    one.stop();
+}
+
+#[test]
+fn a_plan_tells_why_a_configuration_can_not_follow_and_what_to_do() {
+    let mut one = Instance::start("follow", "");
+    let text = one.text.replace("203.0.113.0/28", "203.0.112.0/24");
+    let asked = one.write("next.toml", &text);
+    for request in [Request::Plan(asked.clone()), Request::Reload(asked)] {
+        let told = ask(&mut one.client, &request);
+        assert!(told.iter().any(|reply| matches!(reply, Reply::Change(_))), "what would differ: {told:?}");
+        let fault =
+            told.iter().find_map(|reply| if let Reply::ConfigFault(fault) = reply { Some(fault) } else { None });
+        let fault = fault.expect("the fault");
+        assert_eq!(fault.object, "tables.external_addresses");
+        assert_eq!(fault.problem, "has places for 32 addresses while this instance runs, and 272 are needed");
+        assert_eq!(fault.seen, "256 configured, 16 removed that may be in use");
+        assert_eq!(fault.remedy, "restart with this configuration, or write fewer addresses");
+        assert!(error(&told).contains("can not follow the one in force"), "{told:?}");
+    }
+    one.stop();
+}
+
+#[test]
 fn who_is_refused_everything_is_shown_and_found_and_may_be_let_in() {
     const NOTHING: &str = "[[class]]\nname = \"none\"\nsubscribers = [\"10.0.0.9/32\"]\nports = 0\n";
     let mut one = Instance::start("refused", NOTHING);

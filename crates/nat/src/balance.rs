@@ -231,9 +231,17 @@ impl Group {
     }
 }
 
+/// The protocol of an [`external_key`].
+fn protocol_of(key: u64) -> Option<Protocol> {
+    Protocol::ALL.into_iter().find(|protocol| *protocol as u64 == key >> 48)
+}
+
 /// A change would leave more lists of targets with sessions than there may be.
 #[derive(Debug)]
-pub(crate) struct TooManyEras;
+pub(crate) struct TooManyEras {
+    pub(crate) protocol: Protocol,
+    pub(crate) external: Endpoint,
+}
 
 impl BalancedForward {
     /// Where one of its external ports leads.
@@ -410,7 +418,8 @@ impl Balance {
                 group.admission = leads[lead].admission;
             }
             if group.eras.len() > ERAS_MAX {
-                return Err(TooManyEras);
+                let external = Endpoint::new(((first >> 16) as u32).into(), first as u16);
+                return Err(TooManyEras { protocol: protocol_of(first).unwrap_or(Protocol::Tcp), external });
             }
             if group.eras.is_empty() {
                 continue;
@@ -465,8 +474,7 @@ impl Balance {
     /// All external ports that lead to several, or have sessions of such a time: address, protocol and range.
     pub(crate) fn ports(&self) -> impl Iterator<Item = (u32, Protocol, (u16, u16))> {
         self.runs.iter().filter_map(|run| {
-            let protocol = Protocol::ALL.into_iter().find(|protocol| *protocol as u64 == run.first >> 48)?;
-            Some(((run.first >> 16) as u32, protocol, (run.first as u16, run.last as u16)))
+            Some(((run.first >> 16) as u32, protocol_of(run.first)?, (run.first as u16, run.last as u16)))
         })
     }
 

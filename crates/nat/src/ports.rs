@@ -43,6 +43,7 @@ mod tests;
 mod withheld;
 mod within;
 
+pub(crate) use guard::Guard;
 pub(crate) use guard::PerProtocol;
 pub(crate) use guard::Share;
 pub use withheld::Mask;
@@ -167,7 +168,7 @@ pub struct PortTable {
     /// Which ports are leased in blocks.
     pub(crate) blocks: BlockTable,
     /// Which ports are guaranteed to somebody; empty until a pool guarantees any.
-    guard: OnceLock<guard::Guard>,
+    guard: OnceLock<Guard>,
     /// Only one worker gives out ports: nobody writes between its reads and writes.
     exclusive: bool,
 }
@@ -309,7 +310,7 @@ impl PortTable {
     /// Bytes of all arrays.
     pub fn bytes(&self) -> usize {
         let bits = self.used.bytes() + self.withheld.bytes() + self.kept.bytes() + self.full.bytes();
-        let guard = self.guard.get().map_or(0, guard::Guard::bytes);
+        let guard = self.guard.get().map_or(0, Guard::bytes);
         bits + self.entries.bytes() + self.blocks.bytes() + guard
     }
 

@@ -126,6 +126,8 @@ pub struct Shard {
     shortening: shorten::Shortening,
     block_sweep: block_sweep::BlockSweep,
     offenders: penalty::Offenders,
+    /// Where the walk over what subscribers are guaranteed is.
+    guarantee_hand: u32,
     /// The idle times in force.
     lifetimes: Timers,
     /// Those before the last change of settings, to tell since when a session is idle.
@@ -229,6 +231,7 @@ impl Shard {
             shortening: shorten::Shortening::default(),
             block_sweep: block_sweep::BlockSweep::default(),
             offenders: penalty::Offenders::default(),
+            guarantee_hand: 1,
             lifetimes: Timers::new(shared.settings()),
             former: shorten::Former::new(Timers::new(shared.settings())),
             watch: watch::Watch::new(shared.settings()),

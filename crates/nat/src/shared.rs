@@ -105,6 +105,31 @@ pub enum BuildError {
     /// Memory for the rules could not be had, or there are too many.
     #[error(transparent)]
     Rules(#[from] crate::rules::RuleSetError),
+    /// More external addresses than there are places for while the instance runs.
+    #[error(
+        "external addresses: {needed} are needed, {removed} of them removed ones that are in use still, and there are places for {places}"
+    )]
+    NoRoomForAddresses {
+        /// Those of the new settings, and removed ones that are in use still.
+        needed: u64,
+        /// The removed ones.
+        removed: u64,
+        /// Places there are.
+        places: u64,
+    },
+    /// A forward with targets has sessions of as many lists as it may.
+    #[error("{protocol} {external}: has sessions of {limit} lists of targets already, as many as there may be")]
+    TooManyTargetLists {
+        /// Transport.
+        protocol: Protocol,
+        /// External endpoint, the first of its ports.
+        external: Endpoint,
+        /// Lists there may be.
+        limit: u64,
+    },
+    /// Each of these.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<BuildError>),
     /// A number in the settings is out of bounds; `config` refuses such files before they come here.
     #[error("settings: {what} is out of range ({value}); allowed are {minimum} to {maximum}")]
     OutOfRange {
@@ -258,18 +283,13 @@ impl Shared {
         check_ranges(&settings)?;
         let slots = self.slots.successor(&self.settings, &settings, &self.ports, &self.balance, now);
         let places = self.ports.places() as u64;
-        let slots = slots.map_err(|NoRoom { needed }| BuildError::OutOfRange {
-            what: "external addresses, with those that are still in use",
-            value: needed as u64,
-            minimum: 0,
-            maximum: places,
-        })?;
-        let balance = self.balance.successor(&settings, now).map_err(|TooManyEras| BuildError::OutOfRange {
-            what: "lists of targets that a forward has sessions of",
-            value: ERAS_MAX as u64 + 1,
-            minimum: 0,
-            maximum: ERAS_MAX as u64,
-        })?;
+        let slots = slots.map_err(|error| no_room(error, places));
+        let balance = self.balance.successor(&settings, now).map_err(too_many_lists);
+        let (slots, balance) = match (slots, balance) {
+            (Ok(slots), Ok(balance)) => (slots, balance),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
+            (Err(one), Err(other)) => return Err(BuildError::Several(vec![one, other])),
+        };
         let mut next = Shared::compile(settings, self.workers, slots, Arc::clone(&self.ports), balance, Some(self))?;
         next.displacements = Displacements::successor(self, &next, now);
         next.has_deadlines |= next.displacements.have_deadlines(&next.settings);
@@ -955,6 +975,14 @@ pub(crate) fn compile_routes(settings: &Settings) -> (RouteLists, Vec<NextHop>) 
         next_hops.push(hop);
     }
     (lists, next_hops)
+}
+
+fn no_room(NoRoom { needed, removed }: NoRoom, places: u64) -> BuildError {
+    BuildError::NoRoomForAddresses { needed: needed as u64, removed: removed as u64, places }
+}
+
+fn too_many_lists(TooManyEras { protocol, external }: TooManyEras) -> BuildError {
+    BuildError::TooManyTargetLists { protocol, external, limit: ERAS_MAX as u64 }
 }
 
 fn check_ranges(settings: &Settings) -> Result<(), BuildError> {

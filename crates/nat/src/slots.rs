@@ -51,7 +51,10 @@ pub(crate) struct Slots {
 /// The new addresses do not fit beside those that are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
+    /// Places for those of the new settings and for those that were removed and are in use still.
     pub(crate) needed: usize,
+    /// How many of them were removed.
+    pub(crate) removed: usize,
 }
 
 impl Slots {
@@ -99,7 +102,9 @@ impl Slots {
             }
         }
         let needed = next.slots.len();
-        if needed > ports.places() { Err(NoRoom { needed }) } else { Ok(next) }
+        let removed =
+            next.slots.iter().flatten().filter(|slot| slot.closed.is_some_and(|closed| closed.removed)).count();
+        if needed > ports.places() { Err(NoRoom { needed, removed }) } else { Ok(next) }
     }
 
     /// Keeps the places of addresses that are no longer wanted, as long as something may be left there.

@@ -127,14 +127,20 @@ pub(crate) fn add_refusal(refused: &mut Refused, cause: Verdict) -> bool {
 }
 
 impl Account {
-    /// What a subscriber can be refused for, each the verdict of the packet.
-    pub(crate) const CAUSES: [Verdict; 6] = [
+    /// What a subscriber can be refused for, each the verdict of the packet: its own limits, and that something has run out.
+    pub(crate) const CAUSES: [Verdict; 12] = [
         Verdict::SubscriberPortQuota,
         Verdict::SubscriberSessionQuota,
         Verdict::SubscriberMemoryQuota,
         Verdict::SubscriberRateLimit,
         Verdict::BlockLimit,
         Verdict::PortsExhausted,
+        Verdict::SessionLimit,
+        Verdict::MappingTableFull,
+        Verdict::SessionTableFull,
+        Verdict::FlowTableFull,
+        Verdict::SubscriberTableFull,
+        Verdict::LogFull,
     ];
 
     /// Takes notice of a refusal.

@@ -98,15 +98,26 @@ pub struct SubscriberView {
     pub memory_bytes: u64,
     /// Refusals by [`SubscriberView::CAUSES`].
     pub refused: [u32; SubscriberView::CAUSES.len()],
+    /// What its class guarantees it in its pool.
+    pub guarantee: Guarantee,
     /// Its new mappings come from its class's penalty pool.
     pub is_offender: bool,
     /// It has nothing, and is shown because it was refused something within the last hour.
     pub is_turned_away: bool,
 }
 
+/// Ports that a subscriber can have however full its pool is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guarantee {
+    /// Set aside for it now, those of them in use included, by [`Protocol::index`].
+    pub ports: [u32; Protocol::COUNT],
+    /// What its class guarantees more, and others still have.
+    pub missing: [u32; Protocol::COUNT],
+}
+
 impl SubscriberView {
     /// What a subscriber can be refused for, each the verdict of the packets it was refused to.
-    pub const CAUSES: [Verdict; 6] = crate::subscriber::Account::CAUSES;
+    pub const CAUSES: [Verdict; 12] = crate::subscriber::Account::CAUSES;
 }
 
 /// Ports that a subscriber has for itself, for all transports.
@@ -212,6 +223,13 @@ pub enum Step {
     Pool(PoolId),
     /// The subscriber is of this class: 0 for none of the settings, else its position there plus one.
     Class(u16),
+    /// Of its class's guarantee, ports of this protocol that are set aside for it, and those that are not yet, as others have them.
+    Guaranteed {
+        /// Set aside, those it uses included.
+        ports: u32,
+        /// Not yet.
+        missing: u32,
+    },
     /// The subscriber ran against its limits too often: it is served by this pool for a while.
     Penalty(PoolId),
     /// The subscriber is already paired with this address.

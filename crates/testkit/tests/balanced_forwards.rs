@@ -6,6 +6,7 @@ use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use std::collections::HashMap;
 
+use nat::BuildError;
 use nat::Duration;
 use nat::Fates;
 use nat::Protocol;
@@ -495,6 +496,29 @@ fn filters_limits_and_the_pools_filtering_hold() {
         bed.take_outside();
         bed.run_out();
     }
+}
+
+#[test]
+fn one_list_too_many_is_told_with_its_endpoint_and_beside_whatever_else_is_wrong() {
+    let mut bed = Bed::new(balanced(&[(1, 1)]));
+    for n in 1..16 {
+        connect(&mut bed, client(u32::from(n)));
+        bed.reload(balanced(&[(n + 1, 1)]));
+    }
+    connect(&mut bed, client(20));
+    let refused = |bed: &mut Bed, settings| bed.reload_while(settings, &[0], |_| {}).expect_err("there are 16 lists");
+    let error = refused(&mut bed, balanced(&[(99, 1)]));
+    let BuildError::TooManyTargetLists { protocol, external, limit } = error else { panic!("{error}") };
+    assert_eq!((protocol, external.address, external.port, limit), (Protocol::Tcp, *open().ip(), open().port(), 16));
+    let mut more = balanced(&[(99, 1)]);
+    more.pools[0].addresses.extend((0..20).map(|n| Ipv4Addr::new(203, 0, 114, n)));
+    let error = refused(&mut bed, more);
+    let BuildError::Several(errors) = &error else { panic!("{error}") };
+    assert!(matches!(errors[..], [BuildError::NoRoomForAddresses { places: 16, .. }, _]), "{error}");
+    // When sessions of earlier lists have ended there is room.
+    bed.run_out();
+    bed.reload(balanced(&[(99, 1)]));
+    connect(&mut bed, client(21));
 }
 
 #[test]

@@ -26,6 +26,7 @@ use nat::tcp::TcpState;
 use nat::types::PoolId;
 use nat::types::Prefix;
 use nat::types::Side;
+use nat::view::SubscriberView;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -326,6 +327,9 @@ fn a_full_table_refuses_and_takes_nothing() {
         let left = bed.take_outside().len();
         assert_eq!(left, 4, "one subscriber is on one worker");
         assert_eq!(bed.count(Verdict::FlowTableFull), 36);
+        let cause = SubscriberView::CAUSES.iter().position(|cause| *cause == Verdict::FlowTableFull);
+        let cause = cause.expect("one of the causes a subscriber is refused for");
+        assert_eq!(bed.subscribers()[0].refused[cause], 36, "counted for the subscriber, too");
         assert!(bed.take_inside().iter().all(|packet| is_icmp(packet, 3, 1)), "the sender is told");
         // What is there goes on.
         assert!(bed.sessions().iter().all(|session| session.remote.port == 443));

@@ -23,6 +23,7 @@ use nat::types::AddressIndex;
 use nat::types::RealmId;
 use nat::types::Side;
 use nat::view::Filter;
+use nat::view::SubscriberView;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -306,6 +307,15 @@ fn a_full_log_refuses_the_newcomer_tells_him_so_and_hurts_nobody_else() {
     assert_eq!(told.len(), 1);
     assert!(is_icmp(&told[0], 3, 1), "the code for lack of resources");
     assert_eq!(bed.counters().of(Verdict::LogFull), 1);
+    // He is told in the list of subscribers, too, and so is who got nothing at all.
+    let refused = |view: &SubscriberView| {
+        SubscriberView::CAUSES.iter().zip(view.refused).filter(|(_, count)| *count > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&bed.subscribers()[0]), [(&Verdict::LogFull, 1)]);
+    bed.inside(&build::udp(at(I2, 5_000), at(E1, 443)).build());
+    bed.take_inside();
+    let [newcomer] = &bed.turned_away()[..] else { panic!("{:?}", bed.turned_away()) };
+    assert_eq!((newcomer.address, refused(newcomer)), (I2, vec![(&Verdict::LogFull, 1)]));
     // Who has a mapping goes on, and opens sessions in it.
     bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
     bed.inside(&build::udp(at(I1, 5_000), at(E2, 443)).build());

@@ -9,9 +9,14 @@ use core::net::SocketAddrV4;
 use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
+use nat::rules::Match;
 use nat::settings::Class;
+use nat::settings::MappingKind;
+use nat::settings::Rule;
+use nat::settings::RuleAction;
 use nat::settings::SubscriberLimits;
 use nat::types::Side;
+use nat::view::Step;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -108,6 +113,195 @@ fn a_guarantee_can_come_and_go_with_a_reload() {
     assert_eq!(opened(&mut bed, I1, 100), 60);
     assert_eq!(opened(&mut bed, business(0), 15), 10);
     bed.check_books();
+}
+
+/// Without any guarantee.
+fn without(addresses: usize) -> Settings {
+    let mut settings = guaranteed(addresses);
+    settings.classes[0].limits.reserved_ports = [0; 3];
+    settings
+}
+
+/// What is told of the guarantee of UDP ports to a subscriber: set aside, missing.
+fn told(bed: &Bed, subscriber: Ipv4Addr) -> (u32, u32) {
+    let view = bed.subscribers().into_iter().find(|view| view.address == subscriber).expect("it has something");
+    (view.guarantee.ports[0], view.guarantee.missing[0])
+}
+
+/// What `why` says of a new mapping: ports free, and the guarantee; None: it would be refused.
+fn explained(bed: &Bed, subscriber: Ipv4Addr) -> (Option<u64>, Option<(u32, u32)>) {
+    let packet = build::udp(SocketAddrV4::new(subscriber, 4_000), FAR).build();
+    let owner = bed.shared().worker_of_subscriber(subscriber.to_bits());
+    let shard = bed.shards().nth(owner.index()).expect("one for each worker");
+    let explained = shard.explain(bed.now(), Side::Inside.into(), &packet);
+    let free = explained.steps.iter().find_map(|step| match step {
+        Step::MappingWouldBeCreated { ports_free } => Some(*ports_free),
+        _ => None,
+    });
+    let guarantee = explained.steps.iter().find_map(|step| match step {
+        Step::Guaranteed { ports, missing } => Some((*ports, *missing)),
+        _ => None,
+    });
+    (free, guarantee)
+}
+
+/// Keeps the first so many mappings of a subscriber alive for so long, while all others run out and rest.
+fn outlive(bed: &mut Bed, subscriber: Ipv4Addr, kept: u16, seconds: u64) {
+    for _ in 0..seconds / 5 {
+        opened(bed, subscriber, kept);
+        bed.advance_secs(5);
+    }
+    bed.sweep();
+}
+
+#[test]
+fn a_guarantee_that_comes_late_counts_what_others_have_and_grows_as_that_comes_free() {
+    for workers in [1, 3] {
+        let mut bed = Bed::new(without(1).short_timers()).workers(workers);
+        assert_eq!(opened(&mut bed, I1, 80), 80);
+        assert_eq!(opened(&mut bed, business(0), 1), 1);
+        assert_eq!(opened(&mut bed, business(1), 1), 1);
+        bed.reload(guaranteed(1).short_timers());
+        bed.sweep();
+        // 18 are free, and 40 to be set aside: nobody else gets any, and no more is promised than there is.
+        assert_eq!(opened(&mut bed, I1, 100), 80, "{workers} workers");
+        assert_eq!(opened(&mut bed, I2, 5), 0);
+        assert_eq!(explained(&bed, I2), (None, None));
+        let (first, second) = (told(&bed, business(0)), told(&bed, business(1)));
+        assert_eq!((first.0 + second.0, first.1 + second.1), (18, 2), "{first:?} {second:?}");
+        for n in [0, 1] {
+            let (set_aside, missing) = told(&bed, business(n));
+            assert_eq!(explained(&bed, business(n)), (Some(u64::from(set_aside)), Some((set_aside, missing))));
+        }
+        // Who comes now is told that there is nothing yet, and gets nothing.
+        assert_eq!(explained(&bed, business(2)), (None, Some((0, 10))));
+        assert_eq!(opened(&mut bed, business(2), 5), 0);
+        let before = told(&bed, business(0)).0;
+        assert_eq!(opened(&mut bed, business(0), 30), 1 + before as usize, "all that is set aside, beside what it had");
+        // What runs out of the others' goes to who lacks something, before anybody else has any of it.
+        outlive(&mut bed, I1, 70, 300);
+        assert_eq!(opened(&mut bed, I2, 5), 0);
+        assert_eq!(opened(&mut bed, business(2), 15), 10);
+        assert_eq!(told(&bed, business(2)), (10, 0));
+        assert_eq!(opened(&mut bed, business(3), 15), 10);
+        assert_eq!(opened(&mut bed, business(0), 15), 10);
+        assert_eq!(opened(&mut bed, I2, 5), 0);
+        bed.run_out();
+        assert_eq!(opened(&mut bed, I1, 100), 60, "as if nothing had been");
+        bed.check_books();
+    }
+}
+
+#[test]
+fn a_smaller_pool_promises_no_more_than_it_has() {
+    let mut bed = Bed::new(guaranteed(1));
+    assert_eq!(opened(&mut bed, business(0), 1), 1);
+    assert_eq!(opened(&mut bed, I1, 100), 60);
+    let mut smaller = guaranteed(1).ports(1_024, 1_063);
+    smaller.classes[0].limits.reserved_ports = [10, 0, 0];
+    bed.reload(smaller);
+    bed.sweep();
+    let (set_aside, missing) = told(&bed, business(0));
+    assert_eq!(set_aside + missing, 10);
+    assert_eq!(opened(&mut bed, business(0), 20), set_aside.max(1) as usize);
+    assert_eq!(opened(&mut bed, I2, 5), 0);
+    bed.check_books();
+}
+
+#[test]
+fn a_guarantee_that_is_raised_or_lowered_reaches_subscribers_who_open_nothing() {
+    let raised = |reserved: u32| {
+        let mut settings = guaranteed(1);
+        settings.classes[0].limits.reserved_ports = [reserved, 0, 0];
+        settings
+    };
+    let mut bed = Bed::new(raised(5)).workers(2);
+    assert_eq!(opened(&mut bed, business(0), 1), 1);
+    assert_eq!(opened(&mut bed, I1, 100), 80);
+    assert_eq!(told(&bed, business(0)), (5, 0));
+    bed.reload(raised(25));
+    bed.sweep();
+    assert_eq!(told(&bed, business(0)), (20, 5), "80 are others'");
+    assert_eq!(opened(&mut bed, business(0), 30), 20);
+    bed.reload(raised(5));
+    bed.sweep();
+    assert_eq!(told(&bed, business(0)), (5, 0));
+    assert_eq!(opened(&mut bed, business(0), 30), 20, "what is in use of it stays");
+    bed.reload(without(1));
+    assert_eq!(opened(&mut bed, I2, 10), 0, "there is nothing free");
+    bed.check_books();
+}
+
+#[test]
+fn what_others_hold_at_rest_or_share_counts_too() {
+    let mut settings = without(1).short_timers();
+    settings.limits.flows_max = 100;
+    settings.rules = vec![Rule {
+        matches: Match { protocol: Some(17), source: prefix([100, 64, 0, 0], 24), ..Match::ALL },
+        action: RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent },
+    }];
+    let mut bed = Bed::new(settings.clone());
+    bed.reload(settings.clone());
+    // Ports that flows share, and ports that rest.
+    let flows = opened(&mut bed, I1, 50);
+    let tcp = |bed: &mut Bed, port| {
+        bed.inside(&build::tcp(SocketAddrV4::new(I2, port), FAR, wire::tcp::Flags::SYN).build());
+        bed.take_outside().len()
+    };
+    assert_eq!((0..100).map(|port| tcp(&mut bed, 2_000 + port)).sum::<usize>(), 100);
+    bed.advance_secs(30);
+    bed.sweep();
+    assert!(bed.ports_held() > 0 && flows > 0);
+    settings.classes = guaranteed(1).classes;
+    bed.reload(settings);
+    assert_eq!(tcp(&mut bed, 3_000), 0, "all ports rest, and 40 of them are to be set aside");
+    bed.advance_secs(200);
+    bed.sweep();
+    assert_eq!((0..100).map(|port| tcp(&mut bed, 2_000 + port)).sum::<usize>(), 60);
+    bed.run_out();
+}
+
+#[test]
+fn what_is_told_to_be_set_aside_is_there_whenever_guarantees_come_and_go() {
+    for (workers, seed) in [(1, 1), (3, 2), (4, 3)] {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let order: Vec<usize> = (0..workers).collect();
+        let mut bed = Bed::new(without(2).short_timers()).workers(workers).seed(seed).steering(Steering::Random);
+        let mut kept = 0;
+        for _ in 0..60 {
+            let mut settings = without(2).short_timers();
+            let reserved = [0, 5, 10, 15][random.random_range(0..4)];
+            settings.classes[0].limits.reserved_ports = [reserved, reserved, 0];
+            let mut churn = SmallRng::seed_from_u64(random.random());
+            let meanwhile = |bed: &mut Bed| {
+                for _ in 0..churn.random_range(0..40) {
+                    let other = Ipv4Addr::from_bits(0x6440_0100 + churn.random_range(0..30));
+                    let internal = SocketAddrV4::new(other, churn.random_range(2_000..2_030));
+                    bed.offer(Side::Inside, &build::udp(internal, FAR).build());
+                }
+                bed.settle();
+                bed.take_outside();
+            };
+            bed.reload_while(settings, &order, meanwhile).expect("it fits");
+            for _ in 0..random.random_range(1..20) {
+                bed.advance(Duration::from_millis(random.random_range(1..9_000)));
+                let n = random.random_range(0..4);
+                let view = bed.subscribers().into_iter().find(|view| view.address == business(n));
+                let port = random.random_range(2_000..2_040);
+                let is_known = bed.mapping_of(Protocol::Udp, SocketAddrV4::new(business(n), port)).is_some();
+                let passed = opens(&mut bed, business(n), port);
+                if let Some(view) = view.filter(|view| view.guarantee.ports[0] > view.mappings[0] && !is_known) {
+                    assert!(passed, "{workers} workers: {view:?}");
+                    kept += 1;
+                }
+            }
+            bed.check_books();
+        }
+        assert!(kept > 50, "{kept} times");
+        bed.reload(guaranteed(2).short_timers());
+        bed.run_out();
+        assert_eq!((opened(&mut bed, I1, 100), opened(&mut bed, I2, 100)), (80, 80), "nothing was lost");
+    }
 }
 
 #[test]

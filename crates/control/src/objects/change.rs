@@ -5,6 +5,8 @@ use std::net::Ipv4Addr;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::objects::pool::PerProtocol;
+
 /// One difference between the running configuration and another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
@@ -63,6 +65,12 @@ pub struct PoolPlan {
     /// Port blocks that end.
     #[serde(default)]
     pub blocks_end: u64,
+    /// Ports to be set aside on its addresses for what classes guarantee (`reserved_ports`).
+    #[serde(default)]
+    pub guaranteed: PerProtocol,
+    /// Those of them that others have now: they are set aside as they come free.
+    #[serde(default)]
+    pub guarantee_missing: PerProtocol,
 }
 
 /// What a change does to one subscriber or external address: some of them, as many as were asked for.

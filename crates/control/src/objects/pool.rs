@@ -31,6 +31,15 @@ impl PerProtocol {
         }
     }
 
+    /// The sum, transport by transport.
+    pub fn plus(&self, other: &PerProtocol) -> PerProtocol {
+        PerProtocol {
+            udp: self.udp.saturating_add(other.udp),
+            tcp: self.tcp.saturating_add(other.tcp),
+            icmp: self.icmp.saturating_add(other.icmp),
+        }
+    }
+
     /// Sum over the transports.
     pub fn total(&self) -> u64 {
         self.udp.saturating_add(self.tcp).saturating_add(self.icmp)

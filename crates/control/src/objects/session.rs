@@ -65,6 +65,12 @@ pub struct Subscriber {
     /// Packets that wanted a mapping or session and were refused, since it has had a mapping; and those within an hour while it
     /// had none.
     pub refused: Refused,
+    /// Ports set aside for it now by its class's `reserved_ports`, those of them in use included.
+    #[serde(default)]
+    pub guaranteed: PerProtocol,
+    /// What its class guarantees more, and is still others'.
+    #[serde(default)]
+    pub guarantee_missing: PerProtocol,
     /// It is an offender: its new mappings come from its class's penalty pool.
     #[serde(default)]
     pub offender: bool,
@@ -89,6 +95,24 @@ pub struct Refused {
     pub block_limit: u64,
     /// No external port was free.
     pub ports_exhausted: u64,
+    /// A mapping of it had as many sessions as one may have.
+    #[serde(default)]
+    pub session_limit: u64,
+    /// The table of mappings was full.
+    #[serde(default)]
+    pub mapping_table_full: u64,
+    /// The table of further sessions was full.
+    #[serde(default)]
+    pub session_table_full: u64,
+    /// The table of endpoint-dependent flows was full.
+    #[serde(default)]
+    pub flow_table_full: u64,
+    /// The table of subscribers was full.
+    #[serde(default)]
+    pub subscriber_table_full: u64,
+    /// Records of the event log could not be written fast enough.
+    #[serde(default)]
+    pub log_full: u64,
 }
 
 impl Refused {
@@ -106,6 +130,12 @@ impl Refused {
             ("rate_limit", self.rate_limit),
             ("block_limit", self.block_limit),
             ("ports_exhausted", self.ports_exhausted),
+            ("session_limit", self.session_limit),
+            ("mapping_table_full", self.mapping_table_full),
+            ("session_table_full", self.session_table_full),
+            ("flow_table_full", self.flow_table_full),
+            ("subscriber_table_full", self.subscriber_table_full),
+            ("log_full", self.log_full),
         ];
         all.into_iter().filter(|(_, count)| *count > 0)
     }

@@ -202,6 +202,12 @@ fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
         rate_limit: of(Verdict::SubscriberRateLimit),
         block_limit: of(Verdict::BlockLimit),
         ports_exhausted: of(Verdict::PortsExhausted),
+        session_limit: of(Verdict::SessionLimit),
+        mapping_table_full: of(Verdict::MappingTableFull),
+        session_table_full: of(Verdict::SessionTableFull),
+        flow_table_full: of(Verdict::FlowTableFull),
+        subscriber_table_full: of(Verdict::SubscriberTableFull),
+        log_full: of(Verdict::LogFull),
     }
 }
 
@@ -220,6 +226,8 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         class: class_name(shared.settings(), view.class),
         memory_bytes: view.memory_bytes,
         refused: refused(&view.refused),
+        guaranteed: per_protocol(view.guarantee.ports.map(u64::from)),
+        guarantee_missing: per_protocol(view.guarantee.missing.map(u64::from)),
         offender: view.is_offender,
         refused_only: view.is_turned_away,
     }

@@ -150,6 +150,16 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             }
             None => ("limits", "no class".to_owned(), "the limits of [subscriber] hold".to_owned()),
         },
+        view::Step::Guaranteed { ports, missing: 0 } => (
+            "limits",
+            format!("{ports} ports guaranteed"),
+            "set aside for it, those it uses included: reserved_ports of its class".to_owned(),
+        ),
+        view::Step::Guaranteed { ports, missing } => (
+            "limits",
+            format!("{ports} of {} guaranteed ports", ports + missing),
+            format!("{missing} are still others', and are set aside as they come free"),
+        ),
         view::Step::PairedWith(address) => (
             "pool",
             format!("external address {address}"),

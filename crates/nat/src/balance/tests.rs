@@ -208,8 +208,9 @@ fn so_many_lists_and_no_more() {
         group(&balance, 443).current().expect("in force").enter(0);
         match balance.successor(&settings(&[forward((443, 443), &[target(last, 1)])]), at(u64::from(last))) {
             Ok(next) => balance = next,
-            Err(TooManyEras) => {
+            Err(TooManyEras { protocol, external }) => {
                 assert_eq!(usize::from(last), ERAS_MAX);
+                assert_eq!((protocol, external.port), (Protocol::Tcp, 443), "it is told which endpoint");
                 return;
             }
         }

@@ -10,6 +10,10 @@
 //!
 //! What is pledged to all subscribers of an address is never more than what is set aside there. So a subscriber that uses less than
 //! its pledge always finds a port, however full the address is.
+//!
+//! Where ports are set aside only since a change of the settings, others may have more than the rest already. Those ports were
+//! marked by nobody: [`PortTable::recount`] finds them while workers take and give back, and counts them as the rest's. Until enough of
+//! them came free the rest has none for anybody, and less is pledged ([`Guard::can_be_pledged`]), so that a pledge is always kept.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -19,11 +23,15 @@ use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
 
+use super::Mask;
 use super::PortTable;
 use super::WORDS;
 use super::space;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
+
+/// Attempts to count one port while others take it and give it back; one that is changed even then is looked at by who did it.
+const RECOUNTS_MAX: usize = 8;
 
 /// Numbers of ports by [`Protocol::index`].
 pub(crate) type PerProtocol = [u32; Protocol::COUNT];
@@ -97,26 +105,32 @@ impl Guard {
         self.pledged[space(address, protocol)].load(Ordering::SeqCst)
     }
 
-    /// Whether so many more can be pledged of those that are set aside.
-    pub(crate) fn has_room(&self, address: AddressIndex, wanted: PerProtocol, set_aside: PerProtocol) -> bool {
-        Protocol::ALL.into_iter().all(|protocol| {
-            let p = protocol.index();
-            wanted[p] == 0 || self.pledged(address, protocol).saturating_add(wanted[p]) <= set_aside[p]
-        })
+    /// Of so many ports that are to be set aside of those an address offers, how many can be pledged now: less than all while others have
+    /// more than the rest. That only becomes more, as others get none meanwhile.
+    pub(crate) fn can_be_pledged(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        offered: u32,
+        set_aside: u32,
+    ) -> u32 {
+        set_aside.min(offered.saturating_sub(self.taken(address, protocol)))
     }
 
-    /// Pledges so many more, all of them or none; whether it could.
-    pub(crate) fn pledge(&self, address: AddressIndex, wanted: PerProtocol, set_aside: PerProtocol) -> bool {
-        let mut done = [0; Protocol::COUNT];
-        for protocol in Protocol::ALL {
+    /// How many more can be pledged, where so many can be in all.
+    pub(crate) fn room(&self, address: AddressIndex, can_be: PerProtocol) -> PerProtocol {
+        Protocol::ALL.map(|protocol| can_be[protocol.index()].saturating_sub(self.pledged(address, protocol)))
+    }
+
+    /// Pledges as much of what is wanted as there is room for, where so many can be pledged in all; how much that was.
+    pub(crate) fn pledge(&self, address: AddressIndex, wanted: PerProtocol, can_be: PerProtocol) -> PerProtocol {
+        Protocol::ALL.map(|protocol| {
             let p = protocol.index();
-            if !add_within(&self.pledged[space(address, protocol)], wanted[p], set_aside[p]) {
-                self.unpledge(address, done);
-                return false;
-            }
-            done[p] = wanted[p];
-        }
-        true
+            let some = |pledged: u32| wanted[p].min(can_be[p].saturating_sub(pledged));
+            let count = &self.pledged[space(address, protocol)];
+            let more = |pledged: u32| Some(pledged + some(pledged)).filter(|sum| *sum != pledged);
+            count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).map_or(0, some)
+        })
     }
 
     /// Takes a pledge back.
@@ -128,10 +142,26 @@ impl Guard {
         }
     }
 
-    /// Takes notice of what a taken port was taken from.
+    /// Takes notice of what a taken port was taken from. One of the rest is counted before.
     pub(crate) fn mark(&self, address: AddressIndex, protocol: Protocol, port: u16, share: Share) {
         let word = space(address, protocol) * WORDS + usize::from(port / 64);
-        self.bits(share)[word].fetch_or(1 << (port % 64), Ordering::SeqCst);
+        let before = self.bits(share)[word].fetch_or(1 << (port % 64), Ordering::SeqCst);
+        match share {
+            // A recount was faster, and has counted it, too.
+            Share::Beyond if before >> (port % 64) & 1 != 0 => self.give_back(address, protocol),
+            // It was mistaken for one of the rest, if it is marked as such: a recount looks at this mark after making that one.
+            Share::Within => drop(self.forget_beyond(address, protocol, port)),
+            Share::Beyond => {}
+        }
+    }
+
+    /// The port is not one of the rest, or no longer; whether it was marked as one.
+    pub(crate) fn forget_beyond(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let was_beyond = self.unmark(address, protocol, port, Share::Beyond);
+        if was_beyond {
+            self.give_back(address, protocol);
+        }
+        was_beyond
     }
 
     /// Forgets that the port was taken from there; whether it was.
@@ -163,9 +193,77 @@ impl PortTable {
         Ok(())
     }
 
+    /// Has every port of an address that somebody has, and nobody as part of a pledge, counted as one of the rest: also those taken while
+    /// nothing was set aside. What is withheld is none of the rest, as the address does not offer it. Workers take and give back
+    /// meanwhile, if all of them know that there are books. Reads 32 KiB, and writes what is not as it should be.
+    pub(crate) fn recount(&self, address: AddressIndex, protocol: Protocol) {
+        let Some(guard) = self.guard() else { return };
+        let base = space(address, protocol);
+        for word in 0..WORDS {
+            let at = base * WORDS + word;
+            let beyond = guard.beyond[at].load(Ordering::SeqCst);
+            let mut wrong = beyond ^ self.is_of_the_rest(guard, at);
+            while wrong != 0 {
+                self.recount_port(address, protocol, (word * 64) as u16 | wrong.trailing_zeros() as u16);
+                wrong &= wrong - 1;
+            }
+        }
+    }
+
+    /// By port of a word, whether somebody has it, and not as part of a pledge.
+    fn is_of_the_rest(&self, guard: &Guard, at: usize) -> u64 {
+        let taken = self.used[at].load(Ordering::SeqCst) & !self.withheld[at].load(Ordering::SeqCst);
+        taken & !guard.within[at].load(Ordering::SeqCst)
+    }
+
+    /// [`PortTable::recount`] of one port. Whoever else changes something about it at the same time looks at the marks afterwards, as is done
+    /// here, so that the last one to look leaves them as they should be; and each mark is counted before it is made, and
+    /// taken off the count by who removes it.
+    pub(crate) fn recount_port(&self, address: AddressIndex, protocol: Protocol, port: u16) {
+        let Some(guard) = self.guard() else { return };
+        let (at, bit) = (space(address, protocol) * WORDS + usize::from(port / 64), 1_u64 << (port % 64));
+        // More than once only when others changed it meanwhile.
+        for _ in 0..RECOUNTS_MAX {
+            let is_wanted = self.is_of_the_rest(guard, at) & bit != 0;
+            if is_wanted == (guard.beyond[at].load(Ordering::SeqCst) & bit != 0) {
+                return;
+            }
+            if is_wanted {
+                guard.beyond_count[space(address, protocol)].fetch_add(1, Ordering::SeqCst);
+                guard.mark(address, protocol, port, Share::Beyond);
+            } else {
+                guard.forget_beyond(address, protocol, port);
+            }
+        }
+    }
+
+    /// After a port was given back, or taken as part of a pledge: a recount may have taken it for one of the rest at that moment.
+    #[inline]
+    pub(crate) fn settle_mark(&self, guard: &Guard, address: AddressIndex, protocol: Protocol, port: u16) {
+        let at = space(address, protocol) * WORDS + usize::from(port / 64);
+        if guard.beyond[at].load(Ordering::SeqCst) >> (port % 64) & 1 != 0 {
+            self.recount_port(address, protocol, port);
+        }
+    }
+
+    /// Ports that would be none of those set aside if the address offered all but those of `mask`: somebody has them, and not as part of a
+    /// pledge. As [`PortTable::used`], for people.
+    pub(crate) fn taken_of_the_rest(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) -> u32 {
+        let words = space(address, protocol) * WORDS..(space(address, protocol) + 1) * WORDS;
+        let taken = words.zip(mask.iter()).map(|(at, mask)| {
+            let kept = self.kept[at].load(Ordering::Relaxed);
+            let within = self.guard().map_or(0, |guard| guard.within[at].load(Ordering::Relaxed));
+            (self.used[at].load(Ordering::Relaxed) & !kept & !mask & !within).count_ones()
+        });
+        taken.sum()
+    }
+
     /// The books of ports that are set aside; None while no pool has ever done so.
     #[inline]
     pub(crate) fn guard(&self) -> Option<&Guard> {
         self.guard.get()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,11 +50,15 @@ impl Shard {
             }
         };
         // The next one with room, if that one has none.
-        (0..facts.count)
+        let with_room = (0..facts.count)
             .map(|step| {
                 self.open_address(facts, ((u64::from(first) + u64::from(step)) % u64::from(facts.count)) as u32)
             })
-            .find(|address| self.has_room(facts, *address, key, class))
+            .find(|address| self.has_room(facts, *address, key, class));
+        match with_room {
+            None if facts.is_guarded() => self.address_with_part_of_guarantee(facts, key),
+            found => found,
+        }
     }
 
     /// The n-th open address of a pool.

@@ -22,6 +22,7 @@ use crate::shared::PoolFacts;
 use crate::statics::Inside;
 use crate::statics::Kind;
 use crate::tcp;
+use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
@@ -152,17 +153,13 @@ impl Shard {
         }
         for index in dead.into_iter().chain(left.filter(|index| dead != Some(*index))) {
             if !self.may_end_mapping() {
-                return Fate::Done(Verdict::LogFull);
+                return self.refuse_waking(now, &key, Verdict::LogFull);
             }
             self.end_mapping(now, index);
         }
         let index = match self.create_mapping(now, &key, &Foresight::of(hash), None) {
             Ok(index) => index,
-            Err(verdict) => {
-                self.count_refusal(now, &key, verdict);
-                self.note_refusal(now, Unmade { key: &key, verdict, wanted: None });
-                return Fate::Done(verdict);
-            }
+            Err(verdict) => return self.refuse_waking(now, &key, verdict),
         };
         let first = self.lifetimes.first(protocol, remote_port, Side::Outside);
         let new = NewSession {
@@ -178,6 +175,13 @@ impl Shard {
             Ok(session) => self.established_inbound(at, bytes, Flow { index, session: Some(session) }, &hop, via, sink),
             Err(verdict) => Fate::Done(verdict),
         }
+    }
+
+    /// A static mapping could not be made for a packet to it.
+    fn refuse_waking(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) -> Fate {
+        self.count_refusal(now, key, verdict);
+        self.note_refusal(now, Unmade { key, verdict, wanted: None });
+        Fate::Done(verdict)
     }
 }
 

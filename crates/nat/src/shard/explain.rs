@@ -623,6 +623,10 @@ impl Shard {
             Some(address) => free(address),
             None => self.shared.choices(facts).iter().map(|address| free(*address)).sum(),
         };
+        if let Some(guarantee) = self.guarantee_now(known.filter(|_| is_own), facts, paired, key) {
+            let (ports, missing) = (guarantee.ports[protocol.index()], guarantee.missing[protocol.index()]);
+            account.steps.push(Step::Guaranteed { ports, missing });
+        }
         if ports_free == 0 {
             return Some(Verdict::PortsExhausted);
         }

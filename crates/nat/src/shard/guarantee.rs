@@ -4,24 +4,83 @@
 //! up to its pledge comes from what the address has set aside ([`crate::reserve`]), everything else from the rest
 //! ([`crate::ports`], `guard.rs`): also ports that rest, or they would take the place of what is guaranteed. A port from
 //! what is set aside goes over to the rest to rest there, and does not rest where nothing of it is left.
+//!
+//! Where a change of the settings guarantees more than others have left, a subscriber is pledged what can be set aside now. Others get none
+//! meanwhile, and a walk over the subscribers pledges what comes free to those who lack some.
 
 use super::Shard;
 use super::port_choice::UNPAIRED;
+use super::sweep::budget;
 use crate::mapping::InternalKey;
+use crate::ports::Guard;
 use crate::ports::Parity;
 use crate::ports::PerProtocol;
 use crate::ports::PortClass;
 use crate::ports::Share;
 use crate::shared::PoolFacts;
+use crate::subscriber::Account;
 use crate::time::Duration;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::verdict::Verdict;
+use crate::view::Guarantee;
+
+/// No ports of any protocol.
+const NOTHING: PerProtocol = [0; Protocol::COUNT];
+
+/// What of a subscriber's pledge at an address is there, where so many ports can be pledged in all: less than all of it where the address
+/// offers fewer ports by now, or others took some while nothing was set aside.
+fn backed(guard: &Guard, address: AddressIndex, can_be: PerProtocol, account: &Account) -> PerProtocol {
+    if !account.is_pledged(address) {
+        return NOTHING;
+    }
+    let (pledge, within) = (account.pledge(), account.within());
+    Protocol::ALL.map(|protocol| {
+        let p = protocol.index();
+        let too_many = guard.pledged(address, protocol).saturating_sub(can_be[p]);
+        pledge[p].saturating_sub(too_many).max(within[p])
+    })
+}
+
+/// Of what is reserved, what there is and what is missing.
+fn guarantee(reserved: PerProtocol, there: PerProtocol) -> Guarantee {
+    let ports = [0, 1, 2].map(|p| reserved[p].min(there[p]));
+    Guarantee { ports, missing: [0, 1, 2].map(|p| reserved[p] - ports[p]) }
+}
 
 impl Shard {
     /// Ports of an address of a pool that nobody is guaranteed.
     fn rest_of_address(&self, facts: &PoolFacts, address: AddressIndex, protocol: Protocol) -> u32 {
         self.shared.ports.available(address, protocol).saturating_sub(facts.set_aside[protocol.index()])
+    }
+
+    /// What the class of a subscriber, or of somebody who would become one, guarantees it in this pool. Who was sent there, by a rule or as
+    /// an offender, is guaranteed nothing: ports are set aside in the pool that serves it.
+    fn reserved_in(&self, facts: &PoolFacts, class: u16, realm: RealmId, address: u32) -> PerProtocol {
+        let reserved = self.shared.classes.facts(class).reserved;
+        if reserved == NOTHING || !facts.is_guarded() {
+            return NOTHING;
+        }
+        let own = self.shared.pool_for(realm, address.into());
+        if own == Some(facts.id) { reserved } else { NOTHING }
+    }
+
+    fn reserved_for(&self, facts: &PoolFacts, slot: u32) -> PerProtocol {
+        let subscriber = self.subscribers.get(slot);
+        self.reserved_in(facts, self.class_now(slot), subscriber.realm(), subscriber.address)
+    }
+
+    fn reserved_for_key(&self, facts: &PoolFacts, key: &InternalKey) -> PerProtocol {
+        self.reserved_in(facts, self.shared.classes.of(key.realm, key.address), key.realm, key.address)
+    }
+
+    /// What can be pledged to all subscribers of an address together.
+    fn can_be_pledged(&self, guard: &Guard, facts: &PoolFacts, address: AddressIndex) -> PerProtocol {
+        Protocol::ALL.map(|protocol| {
+            let offered = self.shared.ports.available(address, protocol);
+            guard.can_be_pledged(address, protocol, offered, facts.set_aside[protocol.index()])
+        })
     }
 
     /// Whether an address of a pool that guarantees ports has room for who comes new.
@@ -32,21 +91,44 @@ impl Shard {
         key: &InternalKey,
     ) -> bool {
         let Some(guard) = self.shared.ports.guard() else { return false };
-        let reserved = self.shared.classes.facts(self.shared.classes.of(key.realm, key.address)).reserved;
-        if reserved == [0; Protocol::COUNT] {
+        let reserved = self.reserved_for_key(facts, key);
+        if reserved == NOTHING {
             return guard.taken(address, key.protocol) < self.rest_of_address(facts, address, key.protocol);
         }
         // Its own pledge may be here already.
         let known = self.subscribers.find(key.realm, key.address).map(|slot| self.subscribers.account(slot));
-        known.is_some_and(|account| account.is_pledged(address)) || guard.has_room(address, reserved, facts.set_aside)
+        if known.is_some_and(|account| account.is_pledged(address)) {
+            return true;
+        }
+        let room = guard.room(address, self.can_be_pledged(guard, facts, address));
+        room.into_iter().zip(reserved).all(|(room, wanted)| room >= wanted)
     }
 
-    /// Pledges a subscriber what its class says, at this address; adjusts a pledge from other settings. Whether it has all of it.
+    /// Where no address has room for all that a subscriber is guaranteed: one where it gets a port all the same, rather of what is set aside.
+    pub(super) fn address_with_part_of_guarantee(&self, facts: &PoolFacts, key: &InternalKey) -> Option<AddressIndex> {
+        let guard = self.shared.ports.guard().filter(|_| self.reserved_for_key(facts, key) != NOTHING)?;
+        let (p, protocol) = (key.protocol.index(), key.protocol);
+        let some_set_aside =
+            |address: &&AddressIndex| guard.room(**address, self.can_be_pledged(guard, facts, **address))[p] > 0;
+        let some_rest = |address: &&AddressIndex| {
+            guard.taken(**address, protocol) < self.rest_of_address(facts, **address, protocol)
+        };
+        let open = self.shared.choices(facts);
+        open.iter().find(some_set_aside).or_else(|| open.iter().find(some_rest)).copied()
+    }
+
+    /// Pledges a subscriber what its class says, at this address, or as much of it as can be set aside now; adjusts a pledge from other
+    /// settings. Whether it has all of it.
     pub(super) fn pledge(&mut self, slot: u32, facts: &PoolFacts, address: AddressIndex) -> bool {
-        let reserved = self.shared.classes.facts(self.class_now(slot)).reserved;
+        let reserved = self.reserved_for(facts, slot);
+        if reserved == NOTHING && !self.subscribers.account(slot).has_pledge() {
+            return true;
+        }
         let Some(guard) = self.shared.ports.guard() else { return false };
+        let can_be = self.can_be_pledged(guard, facts, address);
         let account = self.subscribers.account_mut(slot);
-        if account.pledge() == reserved && (account.is_pledged(address) || reserved == [0; Protocol::COUNT]) {
+        let backed = backed(guard, address, can_be, account);
+        if account.pledge() == reserved && backed == reserved && account.is_pledged(address) {
             return true;
         }
         if account.has_pledge() && !account.is_pledged(address) {
@@ -55,17 +137,86 @@ impl Shard {
                 return false;
             }
             guard.unpledge(account.pledged_at(), account.pledge());
-            account.set_pledge(address, [0; Protocol::COUNT]);
+            account.set_pledge(address, NOTHING);
         }
         let (has, uses) = (account.pledge(), account.within());
         let each = |number: &dyn Fn(usize) -> u32| -> PerProtocol { [number(0), number(1), number(2)] };
-        let more = each(&|p| reserved[p].saturating_sub(has[p]));
-        let is_pledged = guard.pledge(address, more, facts.set_aside);
-        let less = each(&|p| has[p].saturating_sub(reserved[p].max(uses[p])));
-        guard.unpledge(address, less);
-        let more = if is_pledged { more } else { [0; Protocol::COUNT] };
-        account.set_pledge(address, each(&|p| has[p] + more[p] - less[p]));
-        is_pledged
+        let keeps = each(&|p| if has[p] == 0 { 0 } else { backed[p].min(reserved[p]).max(uses[p]) });
+        guard.unpledge(address, each(&|p| has[p].saturating_sub(keeps[p])));
+        let more = guard.pledge(address, each(&|p| reserved[p].saturating_sub(keeps[p])), can_be);
+        let pledged = each(&|p| keeps[p] + more[p]);
+        account.set_pledge(address, pledged);
+        pledged.into_iter().zip(reserved).all(|(pledged, wanted)| pledged >= wanted)
+    }
+
+    /// Has subscribers pledged what they are guaranteed since the settings changed, and those who lack some what has come free, a few a
+    /// call. Without books of ports set aside nothing is walked.
+    #[inline]
+    pub(super) fn sweep_guarantees(&mut self, elapsed: u64) {
+        if self.shared.ports.guard().is_some() {
+            self.walk_guarantees(elapsed);
+        }
+    }
+
+    #[inline(never)]
+    fn walk_guarantees(&mut self, elapsed: u64) {
+        let end = self.subscribers.walk_end();
+        for _ in 0..budget(end, elapsed, 0) {
+            let slot = self.guarantee_hand;
+            self.guarantee_hand = if slot + 1 >= end { 1 } else { slot + 1 };
+            if slot >= end || !self.subscribers.get(slot).is_in_use() {
+                continue;
+            }
+            let address = AddressIndex(self.subscribers.get(slot).paired);
+            if address == UNPAIRED {
+                continue;
+            }
+            let facts = *self.shared.facts(address);
+            // On an address that is closed nothing new is made; it is paired anew with its next mapping.
+            if !facts.is_closed {
+                self.pledge(slot, &facts, address);
+            }
+        }
+    }
+
+    /// What is set aside for a subscriber now, by protocol, of what it uses among others, and what of its guarantee could not be yet.
+    pub(super) fn guarantee_of(&self, slot: u32) -> Guarantee {
+        let (subscriber, account) = (self.subscribers.get(slot), self.subscribers.account(slot));
+        let address = AddressIndex(subscriber.paired);
+        let Some(guard) = self.shared.ports.guard().filter(|_| address != UNPAIRED) else {
+            return Guarantee::default();
+        };
+        let facts = self.shared.facts(address);
+        let reserved = self.reserved_for(facts, slot);
+        let has = backed(guard, address, self.can_be_pledged(guard, facts, address), account);
+        guarantee(reserved, has)
+    }
+
+    /// [`Shard::guarantee_of`] as the next mapping will find it, of who is to be one, too: at this address, or at any of the pool. None where
+    /// nothing is guaranteed.
+    pub(super) fn guarantee_now(
+        &self,
+        subscriber: Option<u32>,
+        facts: &PoolFacts,
+        address: Option<AddressIndex>,
+        key: &InternalKey,
+    ) -> Option<Guarantee> {
+        let reserved = self.reserved_for_key(facts, key);
+        let guard = self.shared.ports.guard().filter(|_| reserved != NOTHING)?;
+        let at = |address: AddressIndex| {
+            let can_be = self.can_be_pledged(guard, facts, address);
+            let account = subscriber.map(|slot| self.subscribers.account(slot));
+            let has = account.map_or(NOTHING, |account| backed(guard, address, can_be, account));
+            let room = guard.room(address, can_be);
+            guarantee(reserved, [0, 1, 2].map(|p| has[p] + room[p]))
+        };
+        match address {
+            Some(address) => Some(at(address)),
+            None => {
+                let open = self.shared.choices(facts).iter().map(|address| at(*address));
+                open.min_by_key(|guarantee| guarantee.missing.iter().map(|ports| u64::from(*ports)).sum::<u64>())
+            }
+        }
     }
 
     /// Takes a port on the subscriber's address in a pool that guarantees ports.
@@ -124,13 +275,14 @@ impl Shard {
         key: &InternalKey,
     ) -> u64 {
         let (p, protocol) = (key.protocol.index(), key.protocol);
-        let Some(guard) = self.shared.ports.guard() else { return 0 };
+        let (ports, Some(guard)) = (&self.shared.ports, self.shared.ports.guard()) else { return 0 };
         let rest = self.rest_of_address(facts, address, protocol).saturating_sub(guard.taken(address, protocol));
         let account = subscriber.map(|slot| self.subscribers.account(slot)).filter(|it| it.is_pledged(address));
-        let own = account.map(|account| account.pledge()[p].saturating_sub(account.within()[p]));
-        let reserved = self.shared.classes.facts(self.shared.classes.of(key.realm, key.address)).reserved;
-        let pledged = || if guard.has_room(address, reserved, facts.set_aside) { reserved[p] } else { 0 };
-        u64::from(rest + own.unwrap_or_else(pledged))
+        let within = account.map_or(0, |account| account.within()[p]);
+        let own = self.guarantee_now(subscriber, facts, Some(address), key).map_or(0, |it| it.ports[p]);
+        // A pledge from other settings may be of ports that are not offered any more.
+        let free = ports.available(address, protocol).saturating_sub(ports.used(address, protocol));
+        u64::from((rest + own.saturating_sub(within)).min(free))
     }
 
     /// Whether [`Shard::take_of_the_rest`] would find one.
@@ -218,7 +370,7 @@ impl Shard {
             && let Some(guard) = self.shared.ports.guard()
         {
             guard.unpledge(account.pledged_at(), account.pledge());
-            account.set_pledge(AddressIndex(0), [0; Protocol::COUNT]);
+            account.set_pledge(AddressIndex(0), NOTHING);
         }
     }
 }

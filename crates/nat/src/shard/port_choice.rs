@@ -59,6 +59,10 @@ impl Shard {
                 return;
             }
             let Ok(next) = self.address_for(key, pool, facts, class) else { return };
+            if next == paired {
+                // None has room for all of it.
+                return;
+            }
             self.pair_with(slot, pool, next);
         }
     }
@@ -235,6 +239,7 @@ impl Shard {
         if was_beyond {
             guard.give_back(address, protocol);
         }
+        ports.settle_mark(guard, address, protocol, port);
     }
 
     /// Gives a port back that was taken for a mapping which could not be made.

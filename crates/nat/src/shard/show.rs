@@ -23,6 +23,7 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::view::Filter;
+use crate::view::Guarantee;
 use crate::view::MappingView;
 use crate::view::SessionView;
 use crate::view::SubscriberView;
@@ -189,6 +190,7 @@ impl Shard {
             sessions: subscriber.sessions(),
             memory_bytes: subscriber.memory(),
             refused,
+            guarantee: self.guarantee_of(slot),
             is_offender: subscriber.is_offender(),
             is_turned_away: false,
         })
@@ -214,6 +216,7 @@ impl Shard {
             sessions: 0,
             memory_bytes: 0,
             refused: entry.refused,
+            guarantee: Guarantee::default(),
             is_offender: false,
             is_turned_away: true,
         })

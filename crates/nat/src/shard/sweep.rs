@@ -90,6 +90,7 @@ impl Shard {
         self.sweep_flows(now, elapsed);
         self.sweep_blocks(now, elapsed);
         self.sweep_offenders(now, elapsed);
+        self.sweep_guarantees(elapsed);
         self.sweep_stamps();
         self.watch(now);
         let counters = &mut self.counters;
