@@ -503,9 +503,11 @@ fn one_list_too_many_is_told_with_its_endpoint_and_beside_whatever_else_is_wrong
     let mut bed = Bed::new(balanced(&[(1, 1)]));
     for n in 1..16 {
         connect(&mut bed, client(u32::from(n)));
+        bed.advance_secs(1);
         bed.reload(balanced(&[(n + 1, 1)]));
     }
     connect(&mut bed, client(20));
+    bed.advance_secs(1);
     let refused = |bed: &mut Bed, settings| bed.reload_while(settings, &[0], |_| {}).expect_err("there are 16 lists");
     let error = refused(&mut bed, balanced(&[(99, 1)]));
     let BuildError::TooManyTargetLists { protocol, external, limit } = error else { panic!("{error}") };
