@@ -136,7 +136,13 @@ fn what_is_missing_before_the_time_is_told() {
 fn only_the_transport_that_was_asked_about_counts() {
     let mut log = Log::default();
     log.mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
-    let query = Query { address: P.into(), port: Some(4_444), protocol: Some(Protocol::Tcp), at_us: T0 + 20 * SECOND };
+    let query = Query {
+        address: P.into(),
+        port: Some(4_444),
+        protocol: Some(Protocol::Tcp),
+        at_us: T0 + 20 * SECOND,
+        formulas: None,
+    };
     let mut search = Search::new(query);
     log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
     assert_eq!(search.end().holdings, []);
