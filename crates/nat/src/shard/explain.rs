@@ -34,6 +34,7 @@ use crate::rules::Ruling;
 use crate::settings::FilterAction;
 use crate::settings::Filtering;
 use crate::settings::RuleAction;
+use crate::shared::PoolFacts;
 use crate::statics::Inside;
 use crate::statics::Kind;
 use crate::tcp;
@@ -567,6 +568,7 @@ impl Shard {
         let known = self.subscribers.find(account.realm, source);
         if known.is_none() {
             if let Err(verdict) = self.would_get_address(key, pool, facts) {
+                self.explain_guarantee(None, facts, None, key, account);
                 return Some(verdict);
             }
             if self.subscribers.is_full() {
@@ -623,15 +625,27 @@ impl Shard {
             Some(address) => free(address),
             None => self.shared.choices(facts).iter().map(|address| free(*address)).sum(),
         };
-        if let Some(guarantee) = self.guarantee_now(known.filter(|_| is_own), facts, paired, key) {
-            let (ports, missing) = (guarantee.ports[protocol.index()], guarantee.missing[protocol.index()]);
-            account.steps.push(Step::Guaranteed { ports, missing });
-        }
+        self.explain_guarantee(known.filter(|_| is_own), facts, paired, key, account);
         if ports_free == 0 {
             return Some(Verdict::PortsExhausted);
         }
         account.steps.push(Step::MappingWouldBeCreated { ports_free });
         None
+    }
+
+    /// What is guaranteed to a subscriber that may be new, if anything is.
+    fn explain_guarantee(
+        &self,
+        subscriber: Option<u32>,
+        facts: &PoolFacts,
+        address: Option<AddressIndex>,
+        key: &InternalKey,
+        account: &mut Account,
+    ) {
+        if let Some(guarantee) = self.guarantee_now(subscriber, facts, address, key) {
+            let at = key.protocol.index();
+            account.steps.push(Step::Guaranteed { ports: guarantee.ports[at], missing: guarantee.missing[at] });
+        }
     }
 
     fn explain_inbound(&self, now: Instant, parsed: &Parsed, via: Via, account: &mut Account) -> Verdict {
