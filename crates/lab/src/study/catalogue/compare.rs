@@ -29,6 +29,8 @@ enum Asks {
     Throughput(u32),
     SharedMemory,
     Cps,
+    /// By real handshakes of TCP.
+    TcpCps,
     Capacity,
     HalfLoad,
     /// Natrix at half of Netfilter's highest rate.
@@ -37,12 +39,13 @@ enum Asks {
 }
 
 /// A row of the table: what, and the target.
-const ROWS: [(Asks, &str, &str); 9] = [
+const ROWS: [(Asks, &str, &str); 10] = [
     (Asks::Throughput(1), "throughput, 64 bytes, 1 session", ""),
     (Asks::Throughput(1_000), "throughput, 64 bytes, 1 000 sessions", "2.5 times"),
     (Asks::Throughput(1_000_000), "throughput, 64 bytes, 1 M sessions", ""),
     (Asks::SharedMemory, "throughput, 64 bytes, 1 000 sessions, Natrix over shared memory", "10 times"),
     (Asks::Cps, "new connections a second", "5 times"),
+    (Asks::TcpCps, "new connections a second, by handshakes of TCP", ""),
     (Asks::Capacity, "connections held in 32 MiB", ""),
     (Asks::HalfLoad, "delay at half of its own highest rate, 99.9th percentile, µs", ""),
     (Asks::SameLoad, "delay at half of Netfilter's highest rate, 99.9th percentile, µs", ""),
@@ -57,7 +60,7 @@ fn place(asks: Asks) -> f64 {
 fn read(asks: Asks, made: &Made<'_>) -> Option<Rate> {
     let exact = |point: Option<Point>| point.map(|point| Rate { value: point.y, is_least: false });
     match asks {
-        Asks::Throughput(_) | Asks::SharedMemory | Asks::Cps | Asks::Capacity => rate(made),
+        Asks::Throughput(_) | Asks::SharedMemory | Asks::Cps | Asks::TcpCps | Asks::Capacity => rate(made),
         Asks::HalfLoad | Asks::SameLoad => exact(delay(made, "worst_case_us")),
         Asks::NinetyPercent => exact(lost(made)),
     }
@@ -97,7 +100,16 @@ pub(super) fn plan(options: &Options) -> Plan {
         }
         // From a rate at which a trial does not last for minutes.
         let least = || ("--rate-min", "20000".to_owned());
-        push(device, Asks::Cps, "cps", &[("--sessions", "50000".to_owned()), least()], 10, None);
+        let cps = [("--sessions", "50000".to_owned()), least()];
+        push(device, Asks::Cps, "cps", &cps, 10, None);
+        push(
+            device,
+            Asks::TcpCps,
+            "cps",
+            &[("--protocol", "tcp".to_owned()), cps[0].clone(), cps[1].clone()],
+            10,
+            None,
+        );
         let bytes = if device == "natrix" { NATRIX_BYTES } else { NETFILTER_BYTES };
         let room = (MEMORY_MIB << 20) / bytes;
         let more = [
