@@ -16,8 +16,9 @@ use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
 use chart::Point;
 
-/// Memory of the session table that both devices get.
+/// Memory of the session table that both devices get, and with `--quick`: a trial makes all connections it holds.
 const MEMORY_MIB: u64 = 32;
+const MEMORY_MIB_QUICK: u64 = 4;
 /// Bytes a connection takes in Netfilter: its object (256 on today's kernels), its extensions (128) and its place in the hash table.
 const NETFILTER_BYTES: u64 = 256 + 128 + 8;
 /// And in Natrix: mapping, session and their places (docs/performance.md).
@@ -46,7 +47,7 @@ const ROWS: [(Asks, &str, &str); 10] = [
     (Asks::SharedMemory, "throughput, 64 bytes, 1 000 sessions, Natrix over shared memory", "10 times"),
     (Asks::Cps, "new connections a second", "5 times"),
     (Asks::TcpCps, "new connections a second, by handshakes of TCP", ""),
-    (Asks::Capacity, "connections held in 32 MiB", ""),
+    (Asks::Capacity, "connections held in equal memory", ""),
     (Asks::HalfLoad, "delay at half of its own highest rate, 99.9th percentile, µs", ""),
     (Asks::SameLoad, "delay at half of Netfilter's highest rate, 99.9th percentile, µs", ""),
     (Asks::NinetyPercent, "lost at 90 % of the highest rate, %", "0 (Natrix)"),
@@ -67,6 +68,7 @@ fn read(asks: Asks, made: &Made<'_>) -> Option<Rate> {
 }
 
 pub(super) fn plan(options: &Options) -> Plan {
+    let memory_mib = if options.quick { MEMORY_MIB_QUICK } else { MEMORY_MIB };
     let mut runs: Vec<Run> = Vec::new();
     let mut push = |device: &str, asks: Asks, test: &str, more: &[(&str, String)], seconds: u32, load| {
         runs.push(Run {
@@ -78,17 +80,17 @@ pub(super) fn plan(options: &Options) -> Plan {
         });
         runs.len() - 1
     };
-    for (sessions, seconds) in [(1_u32, 5), (1_000, 5), (1_000_000, 25)] {
+    for (sessions, seconds) in [(1_u32, 5), (1_000, 4), (1_000_000, 14)] {
         for device in &options.devices {
             let mut more = vec![("--sessions", sessions.to_string())];
             more.extend((sessions > 20_000).then(|| ("--preparation-rate", "100000".to_owned())));
             let highest = push(device, Asks::Throughput(sessions), "throughput", &more, seconds, None);
             if sessions == 1_000 {
-                push(device, Asks::HalfLoad, "latency", &more, 3, Some((highest, 0.5)));
-                push(device, Asks::NinetyPercent, "latency", &more, 3, Some((highest, 0.9)));
+                push(device, Asks::HalfLoad, "latency", &more, 2, Some((highest, 0.5)));
+                push(device, Asks::NinetyPercent, "latency", &more, 2, Some((highest, 0.9)));
                 let beside = options.devices.iter().filter(|other| device == "netfilter" && *other == "natrix");
                 for other in beside {
-                    push(other, Asks::SameLoad, "latency", &more, 3, Some((highest, 0.5)));
+                    push(other, Asks::SameLoad, "latency", &more, 2, Some((highest, 0.5)));
                 }
             }
         }
@@ -96,7 +98,7 @@ pub(super) fn plan(options: &Options) -> Plan {
     for device in &options.devices {
         if device == "natrix" {
             let more = [("--transport", "memif".to_owned()), ("--sessions", "1000".to_owned())];
-            push(device, Asks::SharedMemory, "throughput", &more, 6, None);
+            push(device, Asks::SharedMemory, "throughput", &more, 9, None);
         }
         // From a rate at which a trial does not last for minutes.
         let least = || ("--rate-min", "20000".to_owned());
@@ -111,7 +113,7 @@ pub(super) fn plan(options: &Options) -> Plan {
             None,
         );
         let bytes = if device == "natrix" { NATRIX_BYTES } else { NETFILTER_BYTES };
-        let room = (MEMORY_MIB << 20) / bytes;
+        let room = (memory_mib << 20) / bytes;
         let more = [
             least(),
             ("--room", room.to_string()),
@@ -124,7 +126,7 @@ pub(super) fn plan(options: &Options) -> Plan {
         question: "Where does Natrix stand beside Linux Netfilter, on the same transport and core?",
         paper: paper("RFC 9693; both devices on this machine in one run", "this one"),
         method: format!(
-            "Each row is one test of RFC 9693, made on both devices one after the other. Equal memory: {MEMORY_MIB} MiB for the table, {NATRIX_BYTES} bytes a connection \
+            "Each row is one test of RFC 9693, made on both devices one after the other. Equal memory: {memory_mib} MiB for the table, {NATRIX_BYTES} bytes a connection \
              in Natrix, {NETFILTER_BYTES} in Netfilter, tables made for as many as that is. Where the tester ends before the device there is no result; what had passed \
              until then is given as a bound (≥)."
         ),
