@@ -221,8 +221,10 @@ pub(super) fn cost(options: &Options) -> Plan {
             columns: &["device", "Mpps", "price, USD", "Mpps for 1 000 USD"],
             rows: Box::new(move |made| {
                 let mut all: Vec<_> = made.iter().flat_map(|made| bars(&of_table, made)).collect();
+                // Each result comes with the whole price list.
+                all.sort_by(|a, b| a.0.cmp(&b.0));
+                all.dedup_by(|a, b| a.0 == b.0);
                 all.sort_by(|a, b| (b.1.value / b.2).total_cmp(&(a.1.value / a.2)));
-                all.dedup();
                 let row = |(name, rate, price): (String, Rate, f64)| {
                     let for_thousand = rate.value * 1e-6 / price * 1e3;
                     vec![name, rate.in_millions(), price.to_string(), format!("{}{for_thousand:.3}", rate.sign())]
@@ -248,4 +250,30 @@ fn bars(prices: &[Price], made: &Made<'_>) -> Vec<(String, Rate, f64)> {
         None => Some((measured_name(price, &made.run.series), rate(made)?, price.price_usd)),
     };
     prices.iter().filter_map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::test_options;
+    use super::*;
+
+    #[test]
+    fn each_device_of_the_price_list_is_there_once_and_bounds_are_told_as_such() {
+        let plan = cost(&test_options(true));
+        let results = [
+            json!({"result": {"samples": null, "at_least": 5e6}}),
+            json!({"result": {"samples": {"median": 6e5, "p1": 6e5, "p99": 6e5}}}),
+        ];
+        let made: Vec<Made<'_>> = plan.runs.iter().zip(&results).map(|(run, result)| Made { run, result }).collect();
+        let rows = (plan.tables[0].rows)(&made);
+        let mut names: Vec<&String> = rows.iter().map(|row| &row[0]).collect();
+        assert!(rows[0][0].contains("memif") && rows[0][1] == "≥ 5.00", "{:?}", rows[0]);
+        names.sort();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        assert_eq!(all, Price::of_the_paper().len() + 1, "Natrix stands there with either transport");
+    }
 }
