@@ -8,6 +8,7 @@ use mem::ArenaError;
 use mem::Need;
 use zerocopy::FromZeros;
 
+use crate::looked_over::LookedOver;
 use crate::mapping::Mapping;
 use crate::mapping::MappingStore;
 use crate::mapping::NewSession;
@@ -107,7 +108,7 @@ pub(crate) struct SessionStore {
     free: u32,
     untouched: u32,
     /// Records that have yet to be looked at, because pools hash by something else than they did.
-    unsure: u32,
+    unsure: LookedOver,
 }
 
 /// Sessions of a mapping looked at for one with some address, while not all are found by it.
@@ -121,7 +122,7 @@ impl SessionStore {
             hash,
             free: 0,
             untouched: 1,
-            unsure: 0,
+            unsure: LookedOver::default(),
         })
     }
 
@@ -160,19 +161,19 @@ impl SessionStore {
 
     /// Takes notice that pools hash by something else from now on. [`SessionStore::rehash`] follows for every record.
     pub(crate) fn hash_anew(&mut self) {
-        self.unsure = self.untouched;
+        self.unsure = LookedOver::all_before(self.untouched);
     }
 
     /// Whether [`SessionStore::rehash`] is still due for some records.
     #[inline]
     pub(crate) fn is_unsure(&self) -> bool {
-        self.unsure > 0
+        self.unsure.is_due()
     }
 
     /// Has the session of this record, if it has one, found by what its pool hashes by now. To be called for each record in
     /// turn.
     pub(crate) fn rehash(&mut self, slot: u32, by: Option<HashedBy>) {
-        self.unsure = self.unsure.saturating_sub(1);
+        self.unsure.passed(slot..slot + 1);
         let record = &self.records[slot as usize];
         let Some(by) = by.filter(|by| record.mapping != 0 && *by != record.hashed_by()) else { return };
         let (index, address, port, before) =

@@ -87,6 +87,8 @@ pub struct Talk {
     pub is_first: bool,
     /// A forward was about it at some time.
     pub is_static: bool,
+    /// Its external endpoint led to several targets at some time.
+    pub was_balanced: bool,
     /// It is there until then, if no change ends it.
     pub sure_until: Instant,
     /// It is gone from then on.
@@ -160,6 +162,7 @@ impl Account {
             is_inbound: false,
             is_first: !self.may_have_mapping(now, key.protocol, key.internal),
             is_static: false,
+            was_balanced: false,
             sure_until,
             gone_by,
             is_at_risk,
@@ -285,6 +288,7 @@ impl Account {
     pub fn mark_static(&mut self, settings: &Settings) {
         for (key, talk) in &mut self.talks {
             talk.is_static |= is_static(settings, key, talk.external);
+            talk.was_balanced |= is_balanced(settings, talk.external);
         }
     }
 
@@ -310,6 +314,14 @@ pub fn keeps(next: &Settings, talk: &Talk) -> bool {
         && (pool.port_min..=pool.port_max).contains(&port)
         && !pool.reserved_ports.contains(&port)
         && !talk.is_static
+}
+
+/// Whether an external endpoint leads to several targets.
+pub fn is_balanced(settings: &Settings, external: SocketAddrV4) -> bool {
+    let is_it = |one: &BalancedForward| {
+        one.external == *external.ip() && (one.ports.0..=one.ports.1).contains(&external.port())
+    };
+    settings.balanced_forwards.iter().any(is_it)
 }
 
 /// Whether a forward is about a talk with this external endpoint, on either side.

@@ -74,6 +74,7 @@ use testkit::account::Account;
 use testkit::account::Stage;
 use testkit::account::Talk;
 use testkit::account::TalkKey;
+use testkit::account::is_balanced;
 use testkit::account::is_static;
 use testkit::account::keeps;
 use testkit::account::limits_of;
@@ -438,6 +439,9 @@ struct World {
     in_force: Vec<Settings>,
     /// Those before the last change.
     before: Option<Settings>,
+    /// External endpoints that led to several targets at some time. With the first change after the last session of one has ended
+    /// it is given out again, and till then nobody has it.
+    led_to_several: HashSet<(Protocol, SocketAddrV4)>,
     /// Talks that the plan of the present change says it keeps, all of them or none.
     kept: BTreeSet<TalkKey>,
     offenders: BTreeSet<Ipv4Addr>,
@@ -705,7 +709,9 @@ impl World {
             if other == key || (other.protocol, theirs.external) != (key.protocol, external) {
                 continue;
             }
-            let is_taken = self.in_force.iter().chain(&self.before).any(|settings| is_balanced(settings, external));
+            // Who had the port before the targets goes on beside their sessions, also when both drain, changes later.
+            let is_now = || self.in_force.iter().any(|settings| is_balanced(settings, external));
+            let is_taken = theirs.was_balanced || is_now();
             assert!(
                 is_flow == theirs.is_flow || is_taken,
                 "one has the port, the other shares it: {key:?}, {other:?} {theirs:?}"
@@ -911,6 +917,7 @@ impl World {
             };
             settings.forwards.iter().any(|one| in_range(one.external, one.ports))
                 || settings.balanced_forwards.iter().any(|one| in_range(one.external, one.ports))
+                || self.led_to_several.contains(&(protocol, at(event.external, port)))
         };
         (pool.port_min..=pool.port_max)
             .all(|port| used.contains(&port) || pool.reserved_ports.contains(&port) || is_forwarded(port))
@@ -1138,6 +1145,10 @@ impl World {
         self.count("kept by plans", fates(&|one| one.keep));
         self.in_force = vec![present.clone(), next.clone()];
         self.account.follow(&present, &next, &self.kept);
+        for one in &present.balanced_forwards {
+            let ports = one.ports.0..=one.ports.1;
+            self.led_to_several.extend(ports.map(|port| (one.protocol, at(one.external, port))));
+        }
         for number in 8..64 {
             self.forget_rate_if_other(host(number));
         }
@@ -1198,14 +1209,6 @@ fn blocks_of(pool: &Pool) -> Option<Blocks> {
         Allocation::Ports => None,
         Allocation::Blocks(blocks) | Allocation::Deterministic { overflow: blocks, .. } => Some(blocks),
     }
-}
-
-/// Whether an external endpoint leads to several targets.
-fn is_balanced(settings: &Settings, external: SocketAddrV4) -> bool {
-    let is_it = |one: &BalancedForward| {
-        one.external == *external.ip() && (one.ports.0..=one.ports.1).contains(&external.port())
-    };
-    settings.balanced_forwards.iter().any(is_it)
 }
 
 /// Where the forwards lead what comes to an external endpoint.
@@ -1284,6 +1287,7 @@ fn run(seed: u64, workers: usize, steps: u64) {
         counted: bed.counters(),
         in_force: vec![first],
         before: None,
+        led_to_several: HashSet::new(),
         kept: BTreeSet::new(),
         offenders: BTreeSet::new(),
         offences: HashMap::new(),
@@ -1305,8 +1309,9 @@ fn run(seed: u64, workers: usize, steps: u64) {
         }
     }
     let seen = |what: &str| world.tally.get(what).copied().unwrap_or_default();
+    // Where rules and filters leave little, most are packets of what is there, and few make something new.
     assert!(seen("passed out") > steps * 3 && seen("passed in") > steps * 3, "{:?}", world.tally);
-    assert!(seen("reloads") > steps / 10 && seen("new mappings") > steps, "{:?}", world.tally);
+    assert!(seen("reloads") > steps / 10 && seen("new mappings") > steps / 4, "{:?}", world.tally);
     ends_with_everything_back(&mut world, &mut bed);
 }
 

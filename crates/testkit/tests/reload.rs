@@ -21,6 +21,7 @@ use nat::settings::Pooling;
 use nat::settings::Removed;
 use nat::types::AddressIndex;
 use nat::types::Prefix;
+use nat::types::Side;
 use nat::verdict::VerdictKind;
 use rand::Rng;
 use rand::SeedableRng;
@@ -243,6 +244,33 @@ fn sessions_are_found_after_the_filtering_of_their_pool_changed() {
                 assert_eq!(bed.take_inside().len(), 1, "{remote} under {filtering:?}, round {round}");
             }
             bed.advance_secs(8);
+        }
+    }
+    bed.run_out();
+}
+
+/// The sweep, which has them found anew, is somewhere in the table then.
+#[test]
+fn sessions_are_found_after_filtering_changed_while_many_more_are_opened() {
+    let remotes: Vec<SocketAddrV4> = (0..200).map(|host| at([198, 51, 100, 20 + host].into(), 443)).collect();
+    let (before, new) = remotes.split_at(120);
+    let mut bed = Bed::new(roomy().filtering(Filtering::EndpointIndependent));
+    for remote in before {
+        bed.open_tcp(local(10, 5_000), *remote);
+    }
+    let both = [Filtering::AddressDependent, Filtering::EndpointIndependent];
+    for (round, filtering) in (0..20).zip(both.into_iter().cycle()) {
+        bed.reload(roomy().filtering(filtering));
+        // At once, so that the table grows before the sweep has come round.
+        let from = local(10 + round, 6_000);
+        let opened: Vec<Vec<u8>> = new.iter().map(|remote| build::tcp(from, *remote, Flags::SYN).build()).collect();
+        bed.burst(Side::Inside, &opened);
+        bed.take_outside();
+        for _ in 0..2 {
+            for remote in before {
+                bed.inside(&build::tcp(local(10, 5_000), *remote, Flags::ACK).sequence(1_001).build());
+                assert_eq!(bed.take_outside().len(), 1, "{remote} under {filtering:?}, round {round}");
+            }
         }
     }
     bed.run_out();

@@ -5,7 +5,10 @@
 //! passed from now on. So nothing ends sooner after its last packet than the timer in force says. What has not been looked at
 //! yet lasts as long as it did; timers that become longer apply from the next packet on.
 
+use core::ops::Range;
+
 use super::Shard;
+use crate::looked_over::LookedOver;
 use crate::mapping::SessionRef;
 use crate::settings::Timeouts;
 use crate::time::Duration;
@@ -20,22 +23,22 @@ const OTHERS_MAX: u16 = 16;
 /// Records that are still to be looked at.
 #[derive(Debug, Default)]
 pub(super) struct Shortening {
-    mappings: u32,
-    sessions: u32,
-    flows: u32,
+    mappings: LookedOver,
+    sessions: LookedOver,
+    flows: LookedOver,
 }
 
 impl Shortening {
     /// Whether some mappings are.
     #[inline]
     pub(super) fn has_mappings(&self) -> bool {
-        self.mappings > 0
+        self.mappings.is_due()
     }
 
-    /// So many more mappings were looked at.
+    /// These mappings were looked at.
     #[inline]
-    pub(super) fn looked_at_mappings(&mut self, count: u32) {
-        self.mappings = self.mappings.saturating_sub(count);
+    pub(super) fn looked_at_mappings(&mut self, records: Range<u32>) {
+        self.mappings.passed(records);
     }
 }
 
@@ -79,9 +82,9 @@ impl Shard {
     /// Timers have become shorter: all records are to be looked at.
     pub(super) fn shorten_lives(&mut self) {
         self.shortening = Shortening {
-            mappings: self.mappings.walk_end(),
-            sessions: self.sessions.walk_end(),
-            flows: self.flows.walk_end(),
+            mappings: LookedOver::all_before(self.mappings.walk_end()),
+            sessions: LookedOver::all_before(self.sessions.walk_end()),
+            flows: LookedOver::all_before(self.flows.walk_end()),
         };
     }
 
@@ -153,10 +156,10 @@ impl Shard {
     /// The same for a further session.
     #[inline]
     pub(super) fn shorten_session(&mut self, now: Instant, slot: u32) {
-        if self.shortening.sessions == 0 {
+        if !self.shortening.sessions.is_due() {
             return;
         }
-        self.shortening.sessions -= 1;
+        self.shortening.sessions.passed(slot..slot + 1);
         let session = self.sessions.get(slot);
         if session.mapping == 0 {
             return;
@@ -175,10 +178,10 @@ impl Shard {
     /// The same for a flow.
     #[inline]
     pub(super) fn shorten_flow(&mut self, now: Instant, slot: u32) {
-        if self.shortening.flows == 0 {
+        if !self.shortening.flows.is_due() {
             return;
         }
-        self.shortening.flows -= 1;
+        self.shortening.flows.passed(slot..slot + 1);
         let flow = self.flows.get(slot);
         if !flow.is_in_use() {
             return;

@@ -144,7 +144,7 @@ impl Shard {
                 self.find_due(index, now);
             }
             left -= next - hand;
-            self.shortening.looked_at_mappings(next - hand);
+            self.shortening.looked_at_mappings(hand..next);
             hand = if next >= end { 1 } else { next };
         }
         self.sweep.mapping_hand = hand;
