@@ -680,8 +680,10 @@ impl World {
             let external = source(packet);
             let far = without_port(one.key.protocol, destination(packet));
             self.check_out(bed, &seen, &one, external, far);
-            self.enter(now, &one, (external, far), &mut new);
-            self.check_place(&seen, &one, external, &new);
+            // The rule for the packet that made the mapping counts, and those that found it go where it is.
+            if self.enter(now, &one, (external, far), &mut new) {
+                self.check_place(&seen, &one, external);
+            }
             passed.push(one.key);
         }
         self.check_reasons(now, &seen, sent.values());
@@ -744,8 +746,8 @@ impl World {
         assert!(whose, "the records say otherwise of {external}, {key:?}: {:?} {block:?}", seen.booked.get(&endpoint));
     }
 
-    /// Enters a packet that came out into the account.
-    fn enter(&mut self, now: Instant, one: &Sent, ends: (SocketAddrV4, SocketAddrV4), new: &mut New) {
+    /// Enters a packet that came out into the account. Whether it made a mapping for certain.
+    fn enter(&mut self, now: Instant, one: &Sent, ends: (SocketAddrV4, SocketAddrV4), new: &mut New) -> bool {
         let (key, (external, far)) = (one.key, ends);
         let flow = (endpoint_of(key.protocol, external), (*far.ip(), far.port()));
         let is_flow = self.ledger.had_flow(&flow, key.internal, now);
@@ -772,20 +774,17 @@ impl World {
             };
             self.account.made_one(now, *key.internal.ip(), rate);
         }
+        is_new_mapping
     }
 
     /// What is certain to be new is where the settings in force put it.
-    fn check_place(&self, seen: &Seen, one: &Sent, external: SocketAddrV4, new: &New) {
+    fn check_place(&self, seen: &Seen, one: &Sent, external: SocketAddrV4) {
         let key = &one.key;
         let subscriber = *key.internal.ip();
         let was_there = one.talk.is_some() || one.was_mapped;
         let was_offender = seen.offenders_before.contains(&subscriber);
         let [settings] = &self.in_force[..] else { return };
-        if was_there
-            || !new.mappings.contains(&(key.protocol, key.internal))
-            || was_offender != self.offenders.contains(&subscriber)
-            || is_static(settings, key, external)
-        {
+        if was_there || was_offender != self.offenders.contains(&subscriber) || is_static(settings, key, external) {
             return;
         }
         let rule = rule_for(settings, &key.rule_key());
