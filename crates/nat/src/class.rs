@@ -241,6 +241,9 @@ impl ClassFacts {
     ) -> Result<(), Verdict> {
         if takes_record {
             self.has_room(subscriber, EXTRA_SESSION_BYTES)?;
+        } else if subscriber.sessions() > self.sessions_max {
+            // It takes no more room than the one before it had, but who is above a limit that was lowered gets nothing new.
+            return Err(Verdict::SubscriberSessionQuota);
         }
         if !self.new_sessions.has_token(account.session_bucket, now) {
             return Err(Verdict::SubscriberRateLimit);

@@ -169,6 +169,12 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
     );
     // A first session that has run out leaves its place to the next one.
     assert_eq!(facts(limits).admits_session((&subscriber, &Account::default()), false, now), Ok(()));
+    // But not where the limit was lowered below what there is.
+    let lowered = SubscriberLimits { sessions_max: 4, ..SubscriberLimits::default() };
+    assert_eq!(
+        facts(lowered).admits_session((&subscriber, &Account::default()), false, now),
+        Err(Verdict::SubscriberSessionQuota)
+    );
 
     let used = 3 * MAPPING_BYTES + 2 * EXTRA_SESSION_BYTES;
     let memory = |memory_max| facts(SubscriberLimits { memory_max, ..SubscriberLimits::default() });
