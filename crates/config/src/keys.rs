@@ -531,8 +531,8 @@ const LIMITS: [Key; 9] = [
         "sessions",
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "sessions" },
         no_limit("4000"),
-        "Sessions of one subscriber at once, of all mappings together (RFC 6888 REQ-5); the first of a mapping counts until the mapping ends. Above it new mappings are refused as \
-         well as new remote endpoints of old ones.",
+        "Sessions of one subscriber at once, of all mappings together (RFC 6888 REQ-5); the first of a mapping counts until the mapping ends. \
+         Above it new mappings are refused as well as new remote endpoints of old ones.",
     ),
     key(
         "memory",
