@@ -184,6 +184,11 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
     }
 }
 
+/// What does what was planned. Going back is to the configuration before, which its file may not have any more.
+fn reload_command(is_rollback: bool, config: &str) -> String {
+    if is_rollback { "natrix reload --rollback".to_owned() } else { format!("natrix reload -c {config}") }
+}
+
 /// Runs `plan`.
 pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
     let answer = ask(&arguments.target, arguments.details, Request::Plan, notes)?;
@@ -224,7 +229,8 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         writeln!(out, "drain until: mappings that are left after {} end", human::duration(time))?;
     }
     if plan.applies {
-        writeln!(out, "natrix reload -c {} would do this; nothing was changed by asking", plan.config)?;
+        let command = reload_command(arguments.target.rollback, &plan.config);
+        writeln!(out, "{command} would do this; nothing was changed by asking")?;
     } else {
         writeln!(out, "{} of these differences need a restart: a reload would be refused", plan.changes_restart)?;
     }
@@ -258,4 +264,15 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
 
 fn print_changes(changes: &[Change], out: &mut dyn Write) -> io::Result<()> {
     if changes.is_empty() { writeln!(out, "no differences") } else { print_all(changes, false, out) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_ends_with_the_command_that_does_it() {
+        assert_eq!(reload_command(false, "/etc/natrix/new.toml"), "natrix reload -c /etc/natrix/new.toml");
+        assert_eq!(reload_command(true, "/etc/natrix/new.toml"), "natrix reload --rollback");
+    }
 }
