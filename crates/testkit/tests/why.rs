@@ -197,6 +197,19 @@ fn a_flow_that_gets_no_port_is_foretold() {
     }
 }
 
+#[test]
+fn the_pool_of_a_rule_is_not_said_to_be_that_of_a_prefix() {
+    let translate = RuleAction::Translate { pool: Some(PoolId(0)), mapping: MappingKind::EndpointIndependent };
+    let by_rule = |settings: Settings| {
+        let bed = Bed::new(settings);
+        let explained = why(&bed, facing(&bed, INSIDE), &build::udp(at(host(0, 1), 5_000), at(E1, 53)).build());
+        assert_eq!(explained.verdict, Verdict::Outbound);
+        explained.steps.iter().any(|step| matches!(step, Step::Pool(_)))
+    };
+    assert!(by_rule(settings()), "its prefix chooses");
+    assert!(!by_rule(settings().rule(Match::ALL, translate)), "the rule has said so");
+}
+
 /// Small pools, few records, rules that share ports, redirect or name a pool, forwards of both kinds into both VRFs.
 fn random_settings(random: &mut SmallRng) -> Settings {
     let mut settings = two_realms(random.random());

@@ -544,7 +544,7 @@ impl Shard {
         // Who is to be settled anew will be entered with the pool that serves it.
         let entered = entered.filter(|record| record.generation == self.shared.stamp()).map(|record| record.pool);
         let is_own = entered.is_none_or(|entered| entered == pool.0);
-        account.steps.push(if penalty.is_some() { Step::Penalty(pool) } else { Step::Pool(pool) });
+        Self::explain_pool(pool, penalty.is_some(), wanted.is_some(), account);
         let dead = self.find_mapping(key, self.hash_of(key));
         if dead.is_some_and(|dead| self.mappings.get(dead).is_recorded()) && !self.events.would_end() {
             return Some(Verdict::LogFull);
@@ -631,6 +631,15 @@ impl Shard {
         }
         account.steps.push(Step::MappingWouldBeCreated { ports_free });
         None
+    }
+
+    /// Why it is this pool. A rule has said so already.
+    fn explain_pool(pool: PoolId, by_penalty: bool, by_rule: bool, account: &mut Account) {
+        match (by_penalty, by_rule) {
+            (true, _) => account.steps.push(Step::Penalty(pool)),
+            (false, true) => {}
+            (false, false) => account.steps.push(Step::Pool(pool)),
+        }
     }
 
     /// What is guaranteed to a subscriber that may be new, if anything is.

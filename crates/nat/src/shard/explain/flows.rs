@@ -97,7 +97,7 @@ impl Shard {
         let penalty = known.and_then(|slot| self.penalty_now(now, slot));
         let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
         let pool = penalty.or(action.pool()).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
-        account.steps.push(if penalty.is_some() { Step::Penalty(pool) } else { Step::Pool(pool) });
+        Self::explain_pool(pool, penalty.is_some(), action.pool().is_some(), account);
         if self.shared.formula(pool).is_some() {
             return Err(Verdict::PortsExhausted);
         }
