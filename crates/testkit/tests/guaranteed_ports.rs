@@ -193,6 +193,18 @@ fn a_guarantee_that_comes_late_counts_what_others_have_and_grows_as_that_comes_f
 }
 
 #[test]
+fn who_comes_new_is_told_the_part_of_the_guarantee_that_he_gets() {
+    let mut bed = Bed::new(without(1).short_timers());
+    assert_eq!(opened(&mut bed, I1, 93), 93);
+    bed.reload(guaranteed(1).short_timers());
+    bed.sweep();
+    // Seven are left: not the whole guarantee, but all of it that there is.
+    let (free, guarantee) = explained(&bed, business(0));
+    assert_eq!((free, guarantee), (Some(7), Some((7, 3))));
+    assert_eq!(opened(&mut bed, business(0), 15), 7);
+}
+
+#[test]
 fn a_smaller_pool_promises_no_more_than_it_has() {
     let mut bed = Bed::new(guaranteed(1));
     assert_eq!(opened(&mut bed, business(0), 1), 1);

@@ -135,7 +135,8 @@ impl Shard {
         let mut open = self.shared.choices(facts).iter();
         let has_address = facts.pooling == Pooling::Arbitrary
             || self.static_home(key, pool).is_some()
-            || open.any(|address| self.has_room(facts, *address, key, class));
+            || open.any(|address| self.has_room(facts, *address, key, class))
+            || (facts.is_guarded() && self.address_with_part_of_guarantee(facts, key).is_some());
         if has_address { Ok(()) } else { Err(Verdict::PortsExhausted) }
     }
 }
