@@ -1,5 +1,9 @@
 //! Whether pools can hold what classes guarantee to their subscribers.
 
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
+use std::collections::HashSet;
+
 use nat::Protocol;
 use nat::Settings;
 use nat::deterministic::Formula;
@@ -13,22 +17,38 @@ use crate::draft::class::ClassDraft;
 use crate::report::Place;
 use crate::report::Report;
 
+/// Ports of an external address that forwards have, by [`Protocol::index`].
+type Forwarded = HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]>;
+
 /// Checks a configuration that is sound otherwise.
 pub(crate) fn check(settings: &Settings, classes: &[ClassDraft], report: &mut Report) {
     let guarantees = |class: &&ClassDraft| class.limits.reserved_ports != [0; Protocol::COUNT];
     let Some(place) = classes.iter().find(guarantees).map(|class| &class.reserved_ports) else { return };
     // What can not be compiled is told when the instance is built.
     let Ok(found) = reservations(settings) else { return };
+    let forwarded = forwarded(settings);
     for (pool, reservation) in settings.pools.iter().zip(&found) {
         if reservation.subscribers > 0 {
-            of_pool(pool, reservation, place, report);
+            of_pool(pool, reservation, &forwarded, place, report);
         }
     }
 }
 
-fn of_pool(pool: &Pool, reservation: &Reservation, place: &Place, report: &mut Report) {
+fn forwarded(settings: &Settings) -> Forwarded {
+    let single = settings.forwards.iter().map(|it| (it.external, it.protocol, it.ports));
+    let balanced = settings.balanced_forwards.iter().map(|it| (it.external, it.protocol, it.ports));
+    let mut forwarded = Forwarded::new();
+    for (external, protocol, ports) in single.chain(balanced) {
+        forwarded.entry(external).or_default()[protocol.index()].push(ports);
+    }
+    forwarded
+}
+
+fn of_pool(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, place: &Place, report: &mut Report) {
     let of_pool = format!("pool \"{}\"", pool.name);
     let name = &pool.name;
+    let open: Vec<Ipv4Addr> = open_addresses(pool);
+    let drain = pool.addresses.len() - open.len();
     let mut fault = |problem: String, seen: String, remedy: String| report.fault(place, problem, seen, remedy);
     match pool.allocation {
         // Its address is all its own.
@@ -38,6 +58,11 @@ fn of_pool(pool: &Pool, reservation: &Reservation, place: &Place, report: &mut R
             format!("block_size = {}", blocks.size.ports()),
             format!("remove it, or write allocation = \"ports\" in pool \"{name}\""),
         ),
+        _ if open.is_empty() => fault(
+            format!("guarantees nothing in {of_pool}, which drains: nobody gets a port from it"),
+            format!("{drain} addresses drain"),
+            "serve these subscribers by another pool, end its draining, or remove the guarantee".to_owned(),
+        ),
         Allocation::Deterministic { .. } => {
             let slice = Formula::of(pool).ok().flatten().map_or(0, |formula| formula.slice_ports());
             let largest = reservation.largest.into_iter().max().unwrap_or_default();
@@ -46,6 +71,13 @@ fn of_pool(pool: &Pool, reservation: &Reservation, place: &Place, report: &mut R
                     format!("is more than a slice of {of_pool} has, {slice} ports"),
                     largest.to_string(),
                     format!("write at most {slice}, or give pool \"{name}\" more addresses"),
+                );
+            }
+            if drain > 0 {
+                fault(
+                    format!("can not be kept in {of_pool}, where slices on addresses that drain give nothing new"),
+                    format!("{drain} of {} addresses drain", pool.addresses.len()),
+                    "end the draining, or remove the guarantee for as long as they drain".to_owned(),
                 );
             }
         }
@@ -62,26 +94,162 @@ fn of_pool(pool: &Pool, reservation: &Reservation, place: &Place, report: &mut R
             format!("write ports = \"1024-{}\" in pool \"{name}\"", pool.port_max.max(1_024)),
         ),
         Allocation::Ports => {
-            let addresses = pool.addresses.len() as u64;
-            let there = u64::from(pool.port_max - pool.port_min) + 1 - pool.reserved_ports.len() as u64;
-            let each = reservation.of_each_address(addresses);
             for protocol in Protocol::ALL {
-                let has = if protocol == Protocol::Icmp { 65_535 } else { there };
-                let (wanted, largest) = (each[protocol.index()], u64::from(reservation.largest[protocol.index()]));
-                if wanted <= has {
-                    continue;
+                let ports = SinglePorts::new(pool, reservation, &open, forwarded, protocol);
+                if !ports.can_hold(ports.largest) {
+                    let (problem, seen, remedy) = ports.told(&of_pool, drain);
+                    fault(problem, seen, remedy);
                 }
-                let subscribers = reservation.subscribers;
-                let at_most = has / subscribers.div_ceil(addresses).max(1);
-                let needed = subscribers.div_ceil((has / largest).max(1));
-                fault(
-                    format!(
-                        "guarantees {subscribers} subscribers more {protocol} ports than {of_pool} has: {wanted} of {has} on each address"
-                    ),
-                    format!("{largest} ports each, {addresses} addresses"),
-                    format!("write at most {at_most}, name fewer subscribers, or give the pool {needed} addresses"),
-                );
             }
         }
     }
+}
+
+/// Those that subscribers get ports of.
+fn open_addresses(pool: &Pool) -> Vec<Ipv4Addr> {
+    let draining: HashSet<&Ipv4Addr> = pool.draining_addresses.iter().collect();
+    let drains = |address: &Ipv4Addr| pool.draining || draining.contains(address);
+    pool.addresses.iter().copied().filter(|address| !drains(address)).collect()
+}
+
+/// What a pool with single ports has of one protocol, and what is guaranteed of it.
+struct SinglePorts {
+    protocol: Protocol,
+    reservation: Reservation,
+    /// The most guaranteed to one subscriber.
+    largest: u64,
+    /// Ports of an address that nothing is forwarded from.
+    whole: u64,
+    /// By open address.
+    there: Vec<(Ipv4Addr, u64)>,
+}
+
+impl SinglePorts {
+    fn new(
+        pool: &Pool,
+        reservation: &Reservation,
+        open: &[Ipv4Addr],
+        forwarded: &Forwarded,
+        protocol: Protocol,
+    ) -> SinglePorts {
+        let offered = |first: u16, last: u16| {
+            let (first, last) = (first.max(pool.port_min), last.min(pool.port_max));
+            if first > last {
+                return 0;
+            }
+            let reserved = pool.reserved_ports.iter().filter(|port| (first..=last).contains(*port)).count();
+            u64::from(last - first) + 1 - reserved as u64
+        };
+        let whole = if protocol == Protocol::Icmp { 65_535 } else { offered(pool.port_min, pool.port_max) };
+        let taken = |address: &Ipv4Addr| {
+            let ranges = forwarded.get(address).map_or(&[][..], |by_protocol| &by_protocol[protocol.index()]);
+            ranges.iter().map(|(first, last)| offered(*first, *last)).sum()
+        };
+        SinglePorts {
+            protocol,
+            reservation: *reservation,
+            largest: u64::from(reservation.largest[protocol.index()]),
+            whole,
+            there: open.iter().map(|address| (*address, whole.saturating_sub(taken(address)))).collect(),
+        }
+    }
+
+    /// What each address sets aside.
+    fn wanted(&self) -> u64 {
+        self.reservation.of_each_address(self.there.len() as u64)[self.protocol.index()]
+    }
+
+    /// The address with the fewest.
+    fn scarcest(&self) -> (Ipv4Addr, u64) {
+        self.there.iter().copied().min_by_key(|(_, there)| *there).unwrap_or((Ipv4Addr::UNSPECIFIED, 0))
+    }
+
+    /// Whether there is room for a guarantee of so many ports; where not all have the same, for the one there is.
+    fn can_hold(&self, each: u64) -> bool {
+        if self.reservation.is_mixed { self.wanted() <= self.scarcest().1 } else { self.can_hold_with(each, 0) }
+    }
+
+    /// Whether all subscribers find an address with room if so many addresses were added. None sets aside more than its share of
+    /// subscribers needs, so that what is over on one does not make up for another.
+    fn can_hold_with(&self, each: u64, added: u64) -> bool {
+        let subscribers = self.reservation.subscribers;
+        if each == 0 {
+            return true;
+        }
+        let share = subscribers.div_ceil(self.there.len() as u64 + added);
+        let held: u64 = self.there.iter().map(|(_, there)| share.min(there / each)).sum();
+        held + added * share.min(self.whole / each) >= subscribers
+    }
+
+    /// The most that could be guaranteed to each.
+    fn at_most(&self) -> u64 {
+        if self.reservation.is_mixed {
+            let share = self.reservation.subscribers.div_ceil(self.there.len() as u64);
+            // Beside the shares there is room for the largest.
+            return (self.scarcest().1 / (share + 1)).min(self.largest.saturating_sub(1));
+        }
+        least_above(self.largest, |fewer| self.can_hold_with(self.largest - fewer, 0))
+            .map_or(0, |fewer| self.largest - fewer)
+    }
+
+    /// How many addresses would be enough, if any number is.
+    fn addresses_needed(&self) -> Option<u64> {
+        if self.reservation.is_mixed {
+            let beside = self.scarcest().1.checked_sub(self.largest).filter(|beside| *beside > 0)?;
+            return Some(self.reservation.ports[self.protocol.index()].div_ceil(beside));
+        }
+        let added = least_above(self.reservation.subscribers, |added| self.can_hold_with(self.largest, added))?;
+        Some(self.there.len() as u64 + added)
+    }
+
+    /// What is wrong, the numbers seen, and a remedy with numbers.
+    fn told(&self, of_pool: &str, drain: usize) -> (String, String, String) {
+        let (protocol, subscribers, addresses) = (self.protocol, self.reservation.subscribers, self.there.len());
+        let (scarcest, there) = self.scarcest();
+        let on = if there == self.whole {
+            "on each address".to_owned()
+        } else {
+            format!("on {scarcest}, beside its forwards")
+        };
+        let problem = format!(
+            "guarantees {subscribers} subscribers more {protocol} ports than {of_pool} has: {} of {there} {on}",
+            self.wanted()
+        );
+        let mut seen = format!("{} ports each, {addresses} addresses", self.largest);
+        if drain > 0 {
+            seen.push_str(&format!(" that do not drain, {drain} that do"));
+        }
+        let mut remedies = Vec::new();
+        remedies.extend(Some(self.at_most()).filter(|most| *most > 0).map(|most| format!("write at most {most}")));
+        // Even one is too many where no address has what he is guaranteed.
+        if subscribers > 1 && self.there.iter().any(|(_, there)| *there >= self.largest) {
+            remedies.push("name fewer subscribers".to_owned());
+        }
+        let open = if drain > 0 { "open " } else { "" };
+        remedies.extend(self.addresses_needed().map(|needed| format!("give the pool {needed} {open}addresses")));
+        let remedy = match remedies.as_slice() {
+            [] => "remove it".to_owned(),
+            [one] => one.clone(),
+            [before @ .., last] if before.len() > 1 => format!("{}, or {last}", before.join(", ")),
+            [first, last, ..] => format!("{first}, or {last}"),
+        };
+        (problem, seen, remedy)
+    }
+}
+
+/// The lowest number from 1 to `most` that will do, where those above one that does do too.
+fn least_above(most: u64, will_do: impl Fn(u64) -> bool) -> Option<u64> {
+    if most == 0 || !will_do(most) {
+        return None;
+    }
+    let (mut low, mut high) = (1, most);
+    while low < high {
+        let middle = low.midpoint(high);
+        if will_do(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Some(high)
 }
