@@ -98,6 +98,29 @@ impl PoolDraft {
         self.vrfs.is_empty() || other.vrfs.is_empty() || self.vrfs.iter().any(|vrf| other.serves(&vrf.value))
     }
 
+    /// Whether nobody gets anything new from it: it drains as a whole, or each of its addresses does.
+    pub(crate) fn drains(&self) -> bool {
+        self.draining || (!self.drain.is_empty() && !self.addresses.is_empty() && self.all_drain())
+    }
+
+    fn all_drain(&self) -> bool {
+        let closed = self.exclude.iter().chain(&self.drain);
+        let mut closed: Vec<(u64, u64)> =
+            closed.map(|range| (u64::from(*range.value.start()), u64::from(*range.value.end()))).collect();
+        closed.sort_unstable();
+        self.addresses.iter().all(|range| {
+            // The first address not yet found among those that are closed.
+            let mut next = u64::from(*range.value.start());
+            for (first, last) in &closed {
+                if *first > next {
+                    break;
+                }
+                next = next.max(last + 1);
+            }
+            next > u64::from(*range.value.end())
+        })
+    }
+
     /// Its name, for messages.
     pub(crate) fn label(&self) -> &str {
         self.name.as_ref().map_or("?", |name| name.value.as_str())

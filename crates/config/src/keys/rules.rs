@@ -81,7 +81,8 @@ pub(super) const RULE: &[Key] = &[
         Kind::Text("the name of a pool"),
         Preset::Derived { rule: "the pool that serves the subscriber", example: "\"default\"" },
         "Of `translate`: the pool new mappings get their ports from. A mapping that exists is used whatever its pool: it is the \
-         same for all destinations (RFC 4787 REQ-1). Who is paired has one address in each pool.",
+         same for all destinations (RFC 4787 REQ-1). Who is paired has one address in each pool. \
+         It must serve the rule's VRF, or each one whose subscribers it may match.",
     ),
     key(
         "mapping",

@@ -94,6 +94,12 @@ pub(super) struct Known<'d> {
     reaches: &'d [Reach],
     /// By pool, whom it has ports for at all, where that is not everybody: one-to-one, or by a formula.
     owners: Vec<Option<Ranges>>,
+    /// By pool, whether nobody gets anything new from it.
+    drains: Vec<bool>,
+    /// By VRF, where inside interfaces and routes of it lead.
+    inside_of: Vec<Ranges>,
+    /// By pool, the positions of the VRFs that it does not serve.
+    unserved: Vec<Vec<usize>>,
     /// Nothing is wrong with interfaces and routes, so that what can not be reached is worth telling.
     is_network_clean: bool,
 }
@@ -108,8 +114,21 @@ impl<'d> Known<'d> {
         let named =
             draft.pools.iter().enumerate().filter_map(|(at, pool)| Some((pool.name.as_ref()?.value.as_str(), at)));
         let own = draft.interfaces.iter().flat_map(|interface| &interface.addresses).map(|own| own.value.address);
+        let vrfs = vrf_names(&draft.interfaces);
+        let mut inside_of = vec![Vec::new(); vrfs.len()];
+        for reach in reaches.iter().filter(|reach| reach.side == Side::Inside) {
+            if let Some(at) = vrfs.iter().position(|vrf| *vrf == reach.vrf) {
+                inside_of[at].push((reach.prefix.address().to_bits(), reach.prefix.last().to_bits()));
+            }
+        }
+        let unserved = |pool: &PoolDraft| {
+            vrfs.iter().enumerate().filter(|(_, vrf)| !pool.serves(vrf)).map(|(at, _)| at).collect::<Vec<usize>>()
+        };
         Known {
-            vrfs: vrf_names(&draft.interfaces),
+            drains: draft.pools.iter().map(PoolDraft::drains).collect(),
+            inside_of: inside_of.into_iter().map(Ranges::new).collect(),
+            unserved: draft.pools.iter().map(unserved).collect(),
+            vrfs,
             pools: &draft.pools,
             // Of two with the same name, which is told, the first.
             pool_by_name: named.rev().collect(),
@@ -300,6 +319,24 @@ impl<'d> Known<'d> {
         false
     }
 
+    /// Tells a pool that does not serve a VRF whose packets a rule may send there. VRFs that have nobody inside it matches are not
+    /// meant.
+    fn serves_vrfs_of(&self, pool: &Placed<String>, position: usize, matches: &Match, report: &mut Report) -> bool {
+        let unserved = self.unserved.get(position).map_or(&[][..], Vec::as_slice);
+        let may_match = |at: &&usize| match matches.realm {
+            Some(realm) => realm.index() == **at,
+            None => self.inside_of.get(**at).is_some_and(|inside| inside.overlaps(matches.source)),
+        };
+        let Some(vrf) = unserved.iter().find(may_match).and_then(|at| self.vrfs.get(*at)) else { return true };
+        let problem = format!("does not serve VRF \"{vrf}\", whose subscribers the rule sends there");
+        let remedy = match matches.realm {
+            Some(_) => "write a pool that serves the VRF of the rule, or add it to vrfs of the pool",
+            None => "name a VRF that the pool serves in the rule, or write a pool that serves all it may match",
+        };
+        report.fault(&pool.place, problem, quoted(&pool.value), remedy);
+        false
+    }
+
     /// What a rule does that is neither a redirection nor about other protocols.
     pub(super) fn action_of(&self, draft: &RuleDraft, matches: &Match, report: &mut Report) -> Option<RuleAction> {
         match draft.action? {
@@ -315,7 +352,7 @@ impl<'d> Known<'d> {
                 }
                 let Some(name) = &draft.pool else { return Some(RuleAction::Translate { pool: None, mapping }) };
                 match self.pool_named(&name.value) {
-                    Some(position) if self.pools.get(position).is_some_and(|pool| pool.draining) => {
+                    Some(position) if self.drains.get(position).is_some_and(|drains| *drains) => {
                         let remedy = "choose another pool, or end its draining";
                         let problem = "drains: nobody gets a mapping from it";
                         report.fault(&name.place, problem, quoted(&name.value), remedy);
@@ -332,6 +369,9 @@ impl<'d> Known<'d> {
                             return None;
                         }
                         if !self.has_ports_for(name, position, matches, report) {
+                            return None;
+                        }
+                        if !self.serves_vrfs_of(name, position, matches, report) {
                             return None;
                         }
                         Some(RuleAction::Translate { pool: Some(PoolId(u16::try_from(position).ok()?)), mapping })
