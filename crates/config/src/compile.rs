@@ -128,7 +128,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         control: singles.control.clone(),
         log: singles.log,
         event_log: singles.event_log.clone(),
-        warnings: rules.warnings,
+        warnings: check::pools::drained(&draft, &report).into_iter().chain(rules.warnings).collect(),
     };
     check::reserve::check(&config.nat, &draft.classes, &mut report);
     check_memory(&config, machine, &mut report);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use nat::Protocol;
+use nat::class::MAPPING_BYTES;
 use nat::settings::Allocation;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
@@ -19,6 +20,7 @@ use crate::report::Report;
 use crate::report::nearest;
 use crate::report::one_of;
 use crate::section::quoted;
+use crate::section::size_text;
 
 /// Checks what `[[class]]` and `[[port_timeout]]` say together.
 pub(crate) fn check(draft: &Draft, report: &mut Report) {
@@ -38,8 +40,10 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
     }
     for class in &draft.classes {
         penalty(class, draft, report);
-        guarantee_within_limit(class, report);
+        guarantee_within_limits(class, report);
+        room_for_a_mapping(&class.limits, class.memory.as_ref(), report);
     }
+    room_for_a_mapping(&draft.singles.subscriber, draft.singles.subscriber_memory.as_ref(), report);
     thresholds(draft, report);
     for (position, timeout) in draft.port_timeouts.iter().enumerate() {
         timeout.check(draft.singles.allow_below_rfc, report);
@@ -57,8 +61,8 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
     }
 }
 
-/// A minimum that is above the maximum.
-fn guarantee_within_limit(class: &ClassDraft, report: &mut Report) {
+/// A minimum that is above a maximum.
+fn guarantee_within_limits(class: &ClassDraft, report: &mut Report) {
     let limits = &class.limits;
     for protocol in Protocol::ALL {
         let (reserved, most) = (limits.reserved_ports[protocol.index()], limits.ports_max[protocol.index()]);
@@ -68,6 +72,41 @@ fn guarantee_within_limit(class: &ClassDraft, report: &mut Report) {
             // One number for several protocols is one fault.
             return report.fault(&class.reserved_ports, problem, reserved.to_string(), remedy);
         }
+    }
+    // Each port that is used has a mapping, with a session at least.
+    let ports: u64 = limits.reserved_ports.iter().map(|ports| u64::from(*ports)).sum();
+    let seen = format!("{ports} ports of all protocols");
+    let sessions = u64::from(limits.sessions_max);
+    if limits.sessions_max != u32::MAX && ports > sessions {
+        let problem = format!("needs more sessions than a subscriber of the class may have: sessions = {sessions}");
+        let remedy =
+            format!("guarantee at most {sessions} ports of all protocols together, or write sessions = {ports}");
+        report.fault(&class.reserved_ports, problem, seen.clone(), remedy);
+    }
+    let bytes = ports * MAPPING_BYTES;
+    if bytes > limits.memory_max {
+        let memory = size_text(limits.memory_max);
+        let problem = format!("needs more memory than a subscriber of the class may use: memory = \"{memory}\"");
+        let most = limits.memory_max / MAPPING_BYTES;
+        let remedy = format!(
+            "guarantee at most {most} ports of all protocols together, or write memory = \"{}\"",
+            size_text(bytes)
+        );
+        report.fault(&class.reserved_ports, problem, seen, remedy);
+    }
+}
+
+/// Less memory than one mapping takes: nobody would get any.
+fn room_for_a_mapping(limits: &SubscriberLimits, place: Option<&Place>, report: &mut Report) {
+    if let Some(place) = place
+        && limits.memory_max < MAPPING_BYTES
+    {
+        let problem = format!("is less than a mapping takes, {MAPPING_BYTES} bytes, so that nobody gets one");
+        let remedy = format!(
+            "write \"{}\" or more, or ports = 0 for subscribers that are to get none",
+            size_text(MAPPING_BYTES)
+        );
+        report.fault(place, problem, size_text(limits.memory_max), remedy);
     }
 }
 
@@ -137,7 +176,7 @@ fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
         let remedy = "write a pool with allocation = \"ports\" or \"blocks\"";
         unfit("is a deterministic pool: whoever has no slice gets nothing from it".to_owned(), remedy);
     }
-    if pool.draining {
+    if pool.drains() {
         unfit("drains: nobody gets a mapping from it".to_owned(), "write another pool, or end its draining");
     }
     if !has_limit(class, draft) {

@@ -15,8 +15,11 @@ use crate::check::unique_names;
 use crate::draft::Draft;
 use crate::draft::interface::not_a_host;
 use crate::draft::pool::PoolDraft;
+use crate::draft::rule::RuleWord;
+use crate::fault::Warning;
 use crate::keys::POOL_ADDRESSES_MAX;
 use crate::report::Place;
+use crate::report::Placed;
 use crate::report::Report;
 use crate::report::nearest;
 use crate::report::one_of;
@@ -79,9 +82,38 @@ pub(crate) fn check(
     addresses
 }
 
+/// Tells pools that serve somebody and drain with all their addresses. They are meant to be empty once, and whom they serve has no
+/// other.
+pub(crate) fn drained(draft: &Draft, report: &Report) -> Vec<Warning> {
+    let is_all = |prefix: &Option<Placed<Prefix>>| prefix.as_ref().is_none_or(|prefix| prefix.value == Prefix::ALL);
+    let taken: Vec<Prefix> = draft
+        .rules
+        .iter()
+        .filter(|rule| rule.action == Some(RuleWord::Translate) && rule.pool.is_some())
+        .map(|rule| &rule.matches)
+        .filter(|it| it.vrf.is_none() && it.protocol.is_none() && is_all(&it.outside))
+        .map(|it| it.inside.as_ref().map_or(Prefix::ALL, |inside| inside.value))
+        .collect();
+    let has_another = |prefix: Prefix| taken.iter().any(|it| it.length() <= prefix.length() && it.overlaps(prefix));
+    let mut warnings = Vec::new();
+    for pool in draft.pools.iter().filter(|pool| pool.drains()) {
+        let Some(prefix) = pool.subscribers.iter().find(|prefix| !has_another(prefix.value)) else { continue };
+        let place = pool.drain.first().filter(|_| !pool.draining).map_or(&pool.place, |first| &first.place);
+        let whole = if pool.draining { "drains" } else { "drains with all other addresses of the pool" };
+        let problem = format!("{whole}: subscribers that it serves ({}) get nothing new", prefix.value);
+        warnings.push(report.warning(
+            None,
+            place,
+            problem,
+            "serve them by another pool: write their prefixes there, and subscribers = [] here",
+        ));
+    }
+    warnings
+}
+
 /// What a pool has after its exclusions.
 fn own_runs(index: usize, pool: &PoolDraft, report: &mut Report) -> Vec<Run> {
-    let as_run = |(element, range): (usize, &crate::report::Placed<core::ops::RangeInclusive<u32>>)| Run {
+    let as_run = |(element, range): (usize, &Placed<core::ops::RangeInclusive<u32>>)| Run {
         first: *range.value.start(),
         last: *range.value.end(),
         pool: index,

@@ -25,6 +25,8 @@ pub(crate) struct ClassDraft {
     pub(crate) limits: SubscriberLimits,
     /// Where the file says what is guaranteed to its subscribers.
     pub(crate) reserved_ports: Place,
+    /// Where it says how much memory each of them may use, if it does.
+    pub(crate) memory: Option<Place>,
     /// Where it says when a subscriber's use is told, if it does.
     pub(crate) threshold: Option<Place>,
     pub(crate) penalty: Option<PenaltyDraft>,
@@ -80,6 +82,7 @@ impl ClassDraft {
             vrfs,
             limits: SubscriberLimits { reserved_ports, ..limits(section, common, report) },
             reserved_ports: section.place_of("reserved_ports", report),
+            memory: section.has("memory").then(|| section.place_of("memory", report)),
             threshold: section.has("threshold").then(|| section.place_of("threshold", report)),
             penalty: PenaltyDraft::read(section, report),
         }
