@@ -12,8 +12,12 @@ use nat::settings::Pooling;
 use nat::types::Prefix;
 
 use crate::draft::pool::PoolDraft;
+use crate::keys::POOL_ADDRESSES_MAX;
 use crate::report::Placed;
 use crate::report::Report;
+
+/// Ports from 1024 on.
+const PORTS_MAX: u64 = 64_512;
 
 /// Checks one pool with the addresses it has, of an instance with so many VRFs.
 pub(crate) fn check(pool: &PoolDraft, addresses: &[Ipv4Addr], vrfs: usize, report: &mut Report) {
@@ -140,7 +144,12 @@ fn works_out(
             let has_one = u32::from(low).next_multiple_of(size) + size <= u32::from(high) + 1;
             if !has_one {
                 let problem = format!("has no block of {size} ports among its dynamic ones");
-                let remedy = "write smaller blocks, more dynamic_slices, or blocks_per_subscriber = 0 for none";
+                let could_have_one = u32::from(first).next_multiple_of(size) + size <= u32::from(last) + 1;
+                let remedy = if could_have_one {
+                    "write smaller blocks, more dynamic_slices, or blocks_per_subscriber = 0 for none"
+                } else {
+                    "write smaller blocks, or blocks_per_subscriber = 0 for none"
+                };
                 report.fault(place, problem, format!("ports {low}-{high}"), remedy);
             }
             blocks_keep_their_ports(pool, overflow.size, &(low..=high), report);
@@ -175,26 +184,19 @@ fn every_slice_has_ports(pool: &PoolDraft, formula: &Formula, port_min: u16, rep
 /// What is wrong, the numbers seen, and a remedy with numbers.
 fn told(error: &FormulaError) -> (String, String, String) {
     match error {
-        FormulaError::TooMany { dynamic_slices, ports, .. } if dynamic_slices >= ports => (
+        FormulaError::TooMany { slices, dynamic_slices, ports, .. } if dynamic_slices >= ports => (
             "leaves nothing for subscribers".to_owned(),
             format!("{dynamic_slices} dynamic slices of {ports} ports"),
-            "write dynamic_slices = 2, or another small number".to_owned(),
+            fewer_dynamic_slices(*slices, *dynamic_slices, *ports),
         ),
-        FormulaError::TooMany { subscribers, addresses, slices, dynamic_slices, ports } => {
-            let per_address = ports.saturating_sub(*dynamic_slices).max(1);
-            let needed = subscribers.div_ceil(per_address);
-            (
-                format!(
-                    "has not one port for each subscriber: {slices} on an address and {dynamic_slices} dynamic slices share \
-                     {ports} ports"
-                ),
-                format!("{subscribers} subscribers, {addresses} addresses"),
-                format!(
-                    "serve fewer subscribers, or add addresses: {needed} give each one port, {} give each 1000",
-                    subscribers.div_ceil((ports / 1_000).saturating_sub(*dynamic_slices).max(1))
-                ),
-            )
-        }
+        FormulaError::TooMany { subscribers, addresses, slices, dynamic_slices, ports } => (
+            format!(
+                "has not one port for each subscriber: {slices} on an address and {dynamic_slices} dynamic slices share \
+                 {ports} ports"
+            ),
+            format!("{subscribers} subscribers, {addresses} addresses"),
+            more_addresses(*subscribers, *addresses, *dynamic_slices, *ports),
+        ),
         FormulaError::Nobody { subscribers, addresses } => (
             "has nobody to give ports to".to_owned(),
             format!("{subscribers} subscribers, {addresses} addresses"),
@@ -205,5 +207,35 @@ fn told(error: &FormulaError) -> (String, String, String) {
             format!("{inner}, {outer}"),
             "write each inside address once".to_owned(),
         ),
+    }
+}
+
+/// What leaves room for subscribers where dynamic slices take all of an address.
+fn fewer_dynamic_slices(slices: u64, dynamic_slices: u64, ports: u64) -> String {
+    let few = dynamic_slices.min(2);
+    if few < dynamic_slices && slices + few <= ports {
+        return "write dynamic_slices = 2, or another small number".to_owned();
+    }
+    match Some(slices + few).filter(|needed| *needed <= PORTS_MAX) {
+        Some(needed) if few == dynamic_slices => format!("write a range of {needed} ports or more"),
+        Some(needed) => format!("write dynamic_slices = {few}, and a range of {needed} ports or more"),
+        None => "serve fewer subscribers, and write more ports".to_owned(),
+    }
+}
+
+/// How many addresses would do, if a pool may have as many, and how many would give each subscriber a good deal.
+fn more_addresses(subscribers: u64, addresses: u64, dynamic_slices: u64, ports: u64) -> String {
+    let needed = |each: u64| {
+        let per_address = (ports / each).checked_sub(dynamic_slices).filter(|slices| *slices > 0)?;
+        Some(subscribers.div_ceil(per_address)).filter(|needed| *needed <= POOL_ADDRESSES_MAX)
+    };
+    let Some(least) = needed(1) else {
+        let most = addresses * ports.saturating_sub(dynamic_slices);
+        return format!("serve fewer subscribers: with these addresses there is one port for each of {most}");
+    };
+    let remedy = format!("serve fewer subscribers, or add addresses: {least} give each one port");
+    match [1_000, 100, 10].into_iter().find_map(|each| Some((each, needed(each)?))) {
+        Some((each, more)) => format!("{remedy}, {more} give each {each}"),
+        None => remedy,
     }
 }
