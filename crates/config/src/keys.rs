@@ -371,14 +371,16 @@ const POOL: &[Key] = &[
         "draining",
         Kind::Boolean,
         Preset::Value("false"),
-        "No new mappings and no new subscribers in this pool; those that are there stay. Its subscribers need another pool.",
+        "No new mappings and no new subscribers in this pool; those that are there stay. Its subscribers need another pool: \
+         `check` warns where it still serves some, and refuses rules and `penalty_pool` into it.",
     ),
     key(
         "drain",
         Kind::List("as `addresses`"),
         Preset::Value("[]"),
         "The same for these addresses: subscribers get another address of the pool with their next mapping. Each element \
-         must have an address of the pool.",
+         must have an address of the pool. With all of its addresses the pool drains; what `reserved_ports` of a class guarantees \
+         must be there without them.",
     ),
     key(
         "pooling",
@@ -539,7 +541,7 @@ const LIMITS: [Key; 9] = [
         Kind::Size { min: 0, max: 1 << 40 },
         no_limit("\"256 KiB\""),
         "State of one subscriber at once (RFC 6888 REQ-5): 73 bytes for each mapping, 58 for each session beyond its first,
-         106 for each endpoint-dependent flow.",
+         106 for each endpoint-dependent flow. `check` refuses less than 73.",
     ),
     key(
         "new_mappings",
@@ -627,7 +629,8 @@ const CLASS: &[Key] = &[
         Preset::Derived { rule: "none", example: "100" },
         "External ports each of these subscribers can always have, however full its pool is: they are set aside for it, used or \
          not, so that name small prefixes. Needs a pool with single ports (from 1024 on) and paired pooling; `check` refuses \
-         more than there is, or than `ports` of the class. Ports that others have when a reload sets or raises it stay theirs; \
+         more than there is on addresses that do not drain, without the ports of forwards, and more than `ports`, `sessions` or `memory` \
+         of the class allow, with a session and 73 bytes for each port of any protocol. Ports that others have when a reload sets or raises it stay theirs; \
          others get none until what is missing has come free, and `natrix plan` tells how much that is. What a rule sends to another pool is \
          guaranteed nothing there. Ports that rest count among the others'; where none of those is left a guaranteed port is free at \
          once. Other modes need no such key: in a deterministic pool each slice is guaranteed, and `check` compares; in a pool \
