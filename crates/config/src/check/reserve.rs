@@ -94,12 +94,25 @@ fn of_pool(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, place:
             format!("write ports = \"1024-{}\" in pool \"{name}\"", pool.port_max.max(1_024)),
         ),
         Allocation::Ports => {
-            for protocol in Protocol::ALL {
-                let ports = SinglePorts::new(pool, reservation, &open, forwarded, protocol);
-                if !ports.can_hold(ports.largest) {
-                    let (problem, seen, remedy) = ports.told(&of_pool, drain);
-                    fault(problem, seen, remedy);
-                }
+            let by_protocol =
+                Protocol::ALL.map(|protocol| SinglePorts::new(pool, reservation, &open, forwarded, protocol));
+            let mut is_sound = true;
+            for ports in by_protocol.iter().filter(|ports| !ports.can_hold(ports.largest)) {
+                let (problem, seen, remedy) = ports.told(&of_pool, drain);
+                fault(problem, seen, remedy);
+                is_sound = false;
+            }
+            let together = held_together(&by_protocol, open.len());
+            if is_sound && !reservation.is_mixed && together < reservation.subscribers {
+                fault(
+                    format!(
+                        "guarantees {} subscribers more ports than {of_pool} has of all protocols on the same addresses, beside its \
+                         forwards",
+                        reservation.subscribers
+                    ),
+                    format!("room for {together}"),
+                    "add addresses, or forward ports of fewer of them".to_owned(),
+                );
             }
         }
     }
@@ -181,6 +194,13 @@ impl SinglePorts {
         held + added * share.min(self.whole / each) >= subscribers
     }
 
+    /// How many subscribers find what is guaranteed to them on the address at this position.
+    fn held_on(&self, at: usize) -> u64 {
+        let share = self.reservation.subscribers.div_ceil((self.there.len() as u64).max(1));
+        let there = self.there.get(at).map_or(0, |(_, there)| *there);
+        there.checked_div(self.largest).map_or(share, |room| room.min(share))
+    }
+
     /// The most that could be guaranteed to each.
     fn at_most(&self) -> u64 {
         if self.reservation.is_mixed {
@@ -235,6 +255,12 @@ impl SinglePorts {
         };
         (problem, seen, remedy)
     }
+}
+
+/// How many subscribers find an address that has all that is guaranteed to them: paired pooling gives each only one.
+fn held_together(by_protocol: &[SinglePorts], addresses: usize) -> u64 {
+    let on = |at: usize| by_protocol.iter().map(|ports| ports.held_on(at)).min().unwrap_or(0);
+    (0..addresses).map(on).sum()
 }
 
 /// The lowest number from 1 to `most` that will do, where those above one that does do too.
