@@ -84,7 +84,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
 
     let singles = &draft.singles;
     let realm_names = check::interfaces::vrf_names(&draft.interfaces);
-    let config = Config {
+    let mut config = Config {
         nat: Settings {
             interfaces: draft.interfaces.iter().zip(&links.mtus).filter_map(|it| interface(it, &realm_names)).collect(),
             hairpin_between_realms: singles.hairpin_between_vrfs,
@@ -130,7 +130,8 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         event_log: singles.event_log.clone(),
         warnings: check::pools::drained(&draft, &report).into_iter().chain(rules.warnings).collect(),
     };
-    check::reserve::check(&config.nat, &draft.classes, &mut report);
+    let unheld = check::reserve::check(&config.nat, &draft.classes, &mut report);
+    config.warnings.extend(unheld);
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
 }

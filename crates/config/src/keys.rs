@@ -379,8 +379,8 @@ const POOL: &[Key] = &[
         Kind::List("as `addresses`"),
         Preset::Value("[]"),
         "The same for these addresses: subscribers get another address of the pool with their next mapping. Each element \
-         must have an address of the pool. With all of its addresses the pool drains; what `reserved_ports` of a class guarantees \
-         must be there without them.",
+         must have an address of the pool. With all of its addresses the pool drains. `check` warns where what `reserved_ports` \
+         of a class guarantees is not there without them.",
     ),
     key(
         "pooling",

@@ -14,6 +14,7 @@ use nat::settings::Pool;
 use nat::settings::Pooling;
 
 use crate::draft::class::ClassDraft;
+use crate::fault::Warning;
 use crate::report::Place;
 use crate::report::Report;
 
@@ -21,17 +22,46 @@ use crate::report::Report;
 type Forwarded = HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]>;
 
 /// Checks a configuration that is sound otherwise.
-pub(crate) fn check(settings: &Settings, classes: &[ClassDraft], report: &mut Report) {
+pub(crate) fn check(settings: &Settings, classes: &[ClassDraft], report: &mut Report) -> Vec<Warning> {
     let guarantees = |class: &&ClassDraft| class.limits.reserved_ports != [0; Protocol::COUNT];
-    let Some(place) = classes.iter().find(guarantees).map(|class| &class.reserved_ports) else { return };
+    let Some(place) = classes.iter().find(guarantees).map(|class| &class.reserved_ports) else {
+        return Vec::new();
+    };
     // What can not be compiled is told when the instance is built.
-    let Ok(found) = reservations(settings) else { return };
+    let Ok(found) = reservations(settings) else { return Vec::new() };
+    let mut warnings = Vec::new();
     let forwarded = forwarded(settings);
     for (pool, reservation) in settings.pools.iter().zip(&found) {
         if reservation.subscribers > 0 {
-            of_pool(pool, reservation, &forwarded, place, report);
+            warnings.extend(of_pool(pool, reservation, &forwarded, place, report));
         }
     }
+    warnings
+}
+
+/// What is wrong, what was seen, a remedy.
+type Finding = (String, String, String);
+
+/// What can not be held at all is a fault. What can not be held while addresses drain is told, and no more: who has to drain an attacked
+/// address must not be kept from it.
+fn of_pool(
+    pool: &Pool,
+    reservation: &Reservation,
+    forwarded: &Forwarded,
+    place: &Place,
+    report: &mut Report,
+) -> Vec<Warning> {
+    let always = findings(pool, reservation, forwarded, &pool.addresses);
+    let is_sound = always.is_empty();
+    for (problem, seen, remedy) in always {
+        report.fault(place, problem, seen, remedy);
+    }
+    let open = open_addresses(pool);
+    if !is_sound || open.len() == pool.addresses.len() {
+        return Vec::new();
+    }
+    let told = findings(pool, reservation, forwarded, &open).into_iter();
+    told.map(|(problem, seen, remedy)| report.warning(None, place, format!("{problem} ({seen})"), &remedy)).collect()
 }
 
 fn forwarded(settings: &Settings) -> Forwarded {
@@ -44,12 +74,13 @@ fn forwarded(settings: &Settings) -> Forwarded {
     forwarded
 }
 
-fn of_pool(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, place: &Place, report: &mut Report) {
+/// What keeps a pool from holding what is guaranteed, with these of its addresses.
+fn findings(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, open: &[Ipv4Addr]) -> Vec<Finding> {
     let of_pool = format!("pool \"{}\"", pool.name);
     let name = &pool.name;
-    let open: Vec<Ipv4Addr> = open_addresses(pool);
     let drain = pool.addresses.len() - open.len();
-    let mut fault = |problem: String, seen: String, remedy: String| report.fault(place, problem, seen, remedy);
+    let mut found = Vec::new();
+    let mut fault = |problem: String, seen: String, remedy: String| found.push((problem, seen, remedy));
     match pool.allocation {
         // Its address is all its own.
         _ if pool.one_to_one => {}
@@ -95,7 +126,7 @@ fn of_pool(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, place:
         ),
         Allocation::Ports => {
             let by_protocol =
-                Protocol::ALL.map(|protocol| SinglePorts::new(pool, reservation, &open, forwarded, protocol));
+                Protocol::ALL.map(|protocol| SinglePorts::new(pool, reservation, open, forwarded, protocol));
             let mut is_sound = true;
             for ports in by_protocol.iter().filter(|ports| !ports.can_hold(ports.largest)) {
                 let (problem, seen, remedy) = ports.told(&of_pool, drain);
@@ -116,6 +147,7 @@ fn of_pool(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, place:
             }
         }
     }
+    found
 }
 
 /// Those that subscribers get ports of.
