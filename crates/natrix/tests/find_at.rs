@@ -72,26 +72,7 @@ fn the_log_says_who_had_a_port_or_a_block_in_its_rotated_files_too() {
 fn ports_of_a_formula_have_no_record_and_are_found_with_the_configuration_of_that_time() {
     let log = Log::new("formula");
     let config = log.0.join("natrix.toml");
-    let text_of = r#"
-[[interface]]
-name = "lan"
-realm = "inside"
-driver = "net_null0"
-addresses = ["10.0.0.1/24"]
-
-[[interface]]
-name = "wan"
-realm = "outside"
-driver = "net_null1"
-addresses = ["198.51.100.2/24"]
-
-[[pool]]
-name = "slices"
-addresses = ["203.0.113.9"]
-subscribers = ["10.0.0.0/28"]
-allocation = "deterministic"
-"#;
-    fs::write(&config, text_of).unwrap();
+    fs::write(&config, formula(1_024)).unwrap();
     let at = "2026-11-21T19:05:00Z";
     let alone = log.find("203.0.113.9:5000", at, &[]);
     assert_eq!(
