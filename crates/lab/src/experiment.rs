@@ -270,7 +270,9 @@ const LEFTOVER_RATE: f64 = 10_000.0;
 const PREPARATION_ROUNDS: u32 = 4;
 /// A trial in which the tester came this near to the rate, as a share of it, was void by a hitch of the machine: it is made again, so often.
 const HITCH_SHARE: f64 = 0.9;
-const HITCHES: u32 = 2;
+const HITCHES: u32 = 3;
+/// So long may nobody be kept from his CPU in a trial that is to say what the device loses: a pair holds 256 frames, and at 850 000 frames/s that is as long.
+const HITCH_SECONDS: f64 = 0.0003;
 /// Frames of each way whose delay is taken. RFC 8219 §7.2 wants 500 at least; a percentile of 99.9 is better with more.
 const TIMED: u64 = 100_000;
 
@@ -287,6 +289,10 @@ pub struct Experiment<'a, I: Io> {
     before: StateTable,
     was_interrupted: bool,
     at_least: Option<f64>,
+    /// The longest that tester or device were kept from their CPUs since a search began its step.
+    hitch_seconds: f64,
+    /// The longest time since it was asked last that a CPU of the device was taken from it, seconds. Nobody looks, where nothing else is set.
+    pub away: Box<dyn FnMut() -> f64 + 'a>,
     /// Told after each trial, for progress.
     pub on_trial: Box<dyn FnMut(&Progress) + 'a>,
 }
@@ -328,6 +334,8 @@ impl<'a, I: Io> Experiment<'a, I> {
             before: StateTable::new(0),
             was_interrupted: false,
             at_least: None,
+            hitch_seconds: 0.0,
+            away: Box::new(|| 0.0),
             on_trial: Box::new(|_| {}),
         }
     }
@@ -389,7 +397,10 @@ impl<'a, I: Io> Experiment<'a, I> {
         traffic: &mut T,
         outcome: impl Fn(&T) -> (u64, Faults),
     ) -> Result<(Sent, u64, Faults), ExperimentError> {
+        // What was before is not of this trial.
+        (self.away)();
         let done = self.run(table, streams, traffic);
+        let away_seconds = (self.away)();
         let rate = streams.iter().flatten().map(|stream| stream.rate).sum();
         let mut trial = Trial {
             repetition: self.repetition,
@@ -401,6 +412,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             lost: 0,
             faults: 0,
             seconds: 0.0,
+            hitch_ms: away_seconds * 1e3,
             void: false,
         };
         match done {
@@ -410,6 +422,9 @@ impl<'a, I: Io> Experiment<'a, I> {
                 trial.answers = sent.answers.iter().sum();
                 (trial.lost, trial.faults, trial.seconds) = (lost, faults.sum(), sent.seconds);
                 trial.reached = trial.sent as f64 / sent.seconds.max(f64::MIN_POSITIVE);
+                let hitch_seconds = away_seconds.max(sent.latest_seconds);
+                trial.hitch_ms = hitch_seconds * 1e3;
+                self.hitch_seconds = self.hitch_seconds.max(hitch_seconds);
                 let what = if faults.sum() > 0 { format!(", {} faults", faults.sum()) } else { String::new() };
                 self.tell(format!("{phase} at {rate:.0}/s: {lost} of {} lost{what}", trial.sent));
                 self.log.push(trial);
@@ -576,6 +591,32 @@ impl<'a, I: Io> Experiment<'a, I> {
         Ok((Phase2 { lost, faults, sent }, delays))
     }
 
+    /// Makes a trial at a rate; again, a few times, when the machine took a CPU away and the trial came out as it would then: the tester did not keep the
+    /// rate, or what happened `may_come_of_it`. The last one counts in any case.
+    fn without_hitch<T>(
+        &mut self,
+        rate: f64,
+        mut trial: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
+        may_come_of_it: impl Fn(&T) -> bool,
+    ) -> Result<T, ExperimentError> {
+        for _ in 0..HITCHES {
+            self.hitch_seconds = 0.0;
+            match trial(self) {
+                Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) if reached >= rate * HITCH_SHARE => {
+                }
+                Ok(outcome) if self.hitch_seconds > HITCH_SECONDS && may_come_of_it(&outcome) => {
+                    if let Some(last) = self.log.last_mut() {
+                        last.void = true;
+                    }
+                    let away_ms = self.hitch_seconds * 1e3;
+                    self.tell(format!("a CPU was away for {away_ms:.1} ms meanwhile: this trial does not count"));
+                }
+                other => return other,
+            }
+        }
+        trial(self)
+    }
+
     /// The highest rate that passes. What only the tester can't do is no result.
     fn search(
         &mut self,
@@ -587,29 +628,21 @@ impl<'a, I: Io> Experiment<'a, I> {
         let mut ceiling: Option<(f64, f64)> = None;
         let mut worst = (0, Faults::default());
         self.at_least = None;
-        let mut without_hitch = |this: &mut Self, rate: f64| {
-            for _ in 0..HITCHES {
-                match trial(this, rate) {
-                    Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. }))
-                        if reached >= rate * HITCH_SHARE => {}
-                    other => return other,
+        let found = search::highest(rate_min, high, error, |rate| {
+            match self.without_hitch(rate, |this| trial(this, rate), |(lost, faults)| *lost > 0 && faults.sum() == 0) {
+                Ok((0, faults)) if faults.sum() == 0 => Ok(true),
+                Ok(seen) => {
+                    worst = seen;
+                    Ok(false)
                 }
-            }
-            trial(this, rate)
-        };
-        let found = search::highest(rate_min, high, error, |rate| match without_hitch(self, rate) {
-            Ok((0, faults)) if faults.sum() == 0 => Ok(true),
-            Ok(seen) => {
-                worst = seen;
-                Ok(false)
-            }
-            Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
-                if ceiling.is_none_or(|(asked, _)| rate < asked) {
-                    ceiling = Some((rate, reached));
+                Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
+                    if ceiling.is_none_or(|(asked, _)| rate < asked) {
+                        ceiling = Some((rate, reached));
+                    }
+                    Ok(false)
                 }
-                Ok(false)
+                Err(other) => Err(other),
             }
-            Err(other) => Err(other),
         })?;
         match (found, ceiling) {
             (Found { failed: Some(failed), best, .. }, Some((asked, reached))) if asked <= failed => {
@@ -668,7 +701,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         let mut slowest = (0.0, 0.0);
         for tenth in (1..=10).rev() {
             let rate = self.parameters.rate_max * f64::from(tenth) / 10.0;
-            match self.phase2(&table, rate, None) {
+            match self.without_hitch(rate, |this| this.phase2(&table, rate, None), |(done, _)| done.lost > 0) {
                 Ok((done, _)) => {
                     steps.push(LossStep { rate, sent: done.sent.frames.iter().sum(), lost: done.lost });
                 }
@@ -696,7 +729,8 @@ impl<'a, I: Io> Experiment<'a, I> {
     pub fn latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
         self.repeated(|this| {
             let table = this.prepare()?;
-            let (done, delays) = this.phase2(&table, rate, Some(TIMED))?;
+            // A frame that waited for a CPU to come back says nothing about the device either.
+            let (done, delays) = this.without_hitch(rate, |this| this.phase2(&table, rate, Some(TIMED)), |_| true)?;
             Ok(Latency { rate, lost: done.lost, delays })
         })
     }
@@ -706,27 +740,30 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result.
     pub fn first_packet_latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
-        self.repeated(|this| {
-            this.begin_empty()?;
-            let connections = this.parameters.n;
-            let ticks = this.tester.ticks_a_second();
-            let stream = this.opening(connections, rate);
-            let (lost, delays) = match this.parameters.protocol {
-                Protocol::Udp => {
-                    let mut traffic = Establish::new(this.space, connections).timed(TIMED);
-                    let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
-                    let (_, lost, _) = this.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
-                    (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
-                }
-                Protocol::Tcp => {
-                    let mut traffic = Handshake::new(this.space, connections, Ending::Open).timed(TIMED);
-                    let missing = |traffic: &Handshake<'_>| (connections - traffic.table.len(), traffic.faults);
-                    let (_, lost, _) = this.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
-                    (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
-                }
-            };
-            Ok(Latency { rate, lost, delays: delays.into_iter().collect() })
-        })
+        // As in [`Self::latency`].
+        self.repeated(|this| this.without_hitch(rate, |this| this.first_packet_latency_once(rate), |_| true))
+    }
+
+    fn first_packet_latency_once(&mut self, rate: f64) -> Result<Latency, ExperimentError> {
+        self.begin_empty()?;
+        let connections = self.parameters.n;
+        let ticks = self.tester.ticks_a_second();
+        let stream = self.opening(connections, rate);
+        let (lost, delays) = match self.parameters.protocol {
+            Protocol::Udp => {
+                let mut traffic = Establish::new(self.space, connections).timed(TIMED);
+                let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
+                let (_, lost, _) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
+                (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
+            }
+            Protocol::Tcp => {
+                let mut traffic = Handshake::new(self.space, connections, Ending::Open).timed(TIMED);
+                let missing = |traffic: &Handshake<'_>| (connections - traffic.table.len(), traffic.faults);
+                let (_, lost, _) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
+                (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
+            }
+        };
+        Ok(Latency { rate, lost, delays: delays.into_iter().collect() })
     }
 
     /// What the tester itself keeps over a wire, frames a second, both ways together.
@@ -907,10 +944,10 @@ mod tests {
         experiment: impl Fn(&mut Experiment<'_, Toy>) -> Result<T, ExperimentError>,
     ) -> String {
         let space = tests_of_tester::space();
-        let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
-        let mut this = Experiment::new(&mut tester, &mut device, &space, parameters);
-        // A busy machine can make the tester itself too slow: that says nothing here, and is tried again.
+        // A busy machine can make the tester itself too slow: that says nothing here, and is tried again, the mischief too.
         for _ in 0..100 {
+            let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
+            let mut this = Experiment::new(&mut tester, &mut device, &space, parameters);
             match experiment(&mut this) {
                 Err(ExperimentError::Tester(TesterError::TooSlow { .. }) | ExperimentError::Ceiling { .. }) => {}
                 other => return other.map_or_else(|error| error.to_string(), |value| format!("{value:?}")),
@@ -1034,6 +1071,48 @@ mod tests {
         // The first step of the search is beyond any tester: nothing passed, or what did is said.
         let passed = this.trials().iter().filter(|trial| trial.phase == "phase2" && !trial.void && trial.lost == 0);
         assert_eq!(this.at_least(), passed.map(|trial| trial.rate).reduce(f64::max));
+    }
+
+    #[test]
+    fn what_is_lost_while_a_cpu_was_away_is_tried_again_a_few_times_and_then_counts() {
+        let space = tests_of_tester::space();
+        let with_cpus_away = |mischief: Mischief| {
+            for _ in 0..100 {
+                let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
+                let mut device = EMPTY;
+                let parameters = parameters();
+                let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+                this.away = Box::new(|| 2.0 * HITCH_SECONDS);
+                // A busy machine: that says nothing here.
+                let Ok(steps) = this.loss() else { continue };
+                if steps.len() == 10 {
+                    return (steps, this.trials().to_vec());
+                }
+            }
+            panic!("the tester is always too slow");
+        };
+        // One frame of the first step, after 500 of the preparation.
+        let once = Mischief { lose: Some(520), ..Mischief::default() };
+        let (steps, trials) = with_cpus_away(once);
+        assert!(steps.iter().all(|step| step.lost == 0), "{steps:?}");
+        let void: Vec<_> = trials.iter().filter(|trial| trial.void && trial.lost > 0).collect();
+        assert_eq!(void.len(), 1, "{trials:?}");
+        assert!(void[0].hitch_ms > HITCH_SECONDS * 1e3, "{void:?}");
+        // A device that loses all the time is not let off, and one that is clean is not tried twice.
+        let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+        let (mut device, parameters) = (EMPTY, parameters());
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        let mut tries = |away_seconds: f64, lost: u64| {
+            let mut made = 0;
+            let trial = |this: &mut Experiment<'_, Toy>| {
+                (made, this.hitch_seconds) = (made + 1, away_seconds);
+                Ok(lost)
+            };
+            assert_eq!(this.without_hitch(1e3, trial, |lost| *lost > 0).unwrap(), lost);
+            made
+        };
+        let (short, long) = (HITCH_SECONDS / 2.0, HITCH_SECONDS * 2.0);
+        assert_eq!([tries(long, 7), tries(long, 0), tries(short, 7)], [HITCHES + 1, 1, 1]);
     }
 
     #[test]

@@ -31,3 +31,4 @@ pub mod study;
 pub mod tester;
 pub mod topology;
 pub mod tuples;
+pub mod watch;

@@ -148,7 +148,9 @@ pub struct Trial {
     pub faults: u64,
     /// Seconds from the first frame to the last.
     pub seconds: f64,
-    /// Whether the tester itself was too slow, so that this says nothing of the device.
+    /// The longest that tester or device were kept from their CPUs, milliseconds, as far as somebody looked.
+    pub hitch_ms: f64,
+    /// Whether the tester itself was too slow, or a CPU was away and frames were lost, so that this says nothing of the device.
     pub void: bool,
 }
 

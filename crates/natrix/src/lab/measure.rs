@@ -43,6 +43,7 @@ use lab::topology;
 use lab::topology::Topology;
 use lab::tuples::EndpointRange;
 use lab::tuples::TupleSpace;
+use lab::watch::Watch;
 use packet_io::PortIndex;
 use packet_io::dpdk;
 use packet_io::dpdk::DpdkIo;
@@ -160,6 +161,12 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
             LabDevice::Natrix | LabDevice::External => (),
         }
     }
+    // Where a device from elsewhere works is not known.
+    let watch = match options.dut {
+        LabDevice::Natrix | LabDevice::Netfilter => Watch::start(&needs.cpus),
+        LabDevice::External => None,
+    };
+    let watched = watch.is_some();
     let mut device = device_of(options, topology.as_ref(), &folder.0, needs)?;
     // Ports in shared memory have to be there before the device that connects to them; kernel interfaces are.
     let waits_for_tester = transport::is_shared_memory(options.transport);
@@ -179,6 +186,9 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
     let told = Told::new(name, parameters.repetitions);
     experiment.on_trial = Box::new(move |progress| told.trial(progress));
+    if let Some(watch) = watch {
+        experiment.away = Box::new(move || watch.longest_seconds());
+    }
     let measured = measure(command, &mut experiment, &space);
     let (trials, interrupted) = (experiment.trials().to_vec(), experiment.was_interrupted());
     let at_least = experiment.at_least();
@@ -201,7 +211,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         test: name,
         dut: device.name(),
         transport: transport::driver(options.transport).to_owned(),
-        parameters: parameters_with(command, &parameters, &space, &priority),
+        parameters: parameters_with(command, &parameters, &space, &priority, watched),
         unit,
         result,
         trials,
@@ -248,10 +258,17 @@ pub(super) fn give(record: &Record, options: &LabTest, out: &mut dyn Write) -> R
 }
 
 /// All parameters, those of one test only and the ranges of the tuples among them.
-fn parameters_with(command: &LabCommand, parameters: &Parameters, space: &TupleSpace, priority: &str) -> Value {
+fn parameters_with(
+    command: &LabCommand,
+    parameters: &Parameters,
+    space: &TupleSpace,
+    priority: &str,
+    watched: bool,
+) -> Value {
     let mut all = json!(parameters);
     let mut add = |key: &str, value: Value| all[key] = value;
     add("priority", json!(priority));
+    add("device_cpus_watched", json!(watched));
     add("inside", json!(space.inside()));
     add("remote", json!(space.remote()));
     add("udp_timeout_seconds", json!(UDP_TIMEOUT_SECONDS));
