@@ -12,6 +12,7 @@
 //! | [`device`] | devices under test: Natrix, Netfilter |
 //! | [`experiment`] | the tests of RFC 9693 |
 //! | [`priority`] | tester and device before ordinary programs |
+//! | [`watch`] | whether the machine took a CPU of the device away |
 //! | [`probe`] | how a NAT behaves, found from outside |
 //! | [`study`] | published experiments, repeated |
 //! | [`report`] | results as one HTML file |

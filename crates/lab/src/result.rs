@@ -148,8 +148,10 @@ pub struct Trial {
     pub faults: u64,
     /// Seconds from the first frame to the last.
     pub seconds: f64,
-    /// The longest that tester or device were kept from their CPUs, milliseconds, as far as somebody looked.
-    pub hitch_ms: f64,
+    /// The longest that a frame left late, milliseconds: the tester was kept from its CPU so long.
+    pub late_ms: f64,
+    /// The longest that a CPU of the device was away, milliseconds, as far as somebody looked.
+    pub away_ms: f64,
     /// Whether the tester itself was too slow, or a CPU was away and frames were lost, so that this says nothing of the device.
     pub void: bool,
 }
