@@ -84,14 +84,18 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
     if let Some(samples) = result.get("samples") {
         let number = |key: &str| samples[key].as_f64().unwrap_or_default();
         let count = samples["values"].as_array().map_or(0, Vec::len);
-        writeln!(
-            out,
-            "  median {:.0} {}, 1st percentile {:.0}, 99th {:.0}, of {count}",
-            number("median"),
-            record["unit"].as_str().unwrap_or_default(),
-            number("p1"),
-            number("p99")
-        )?;
+        let unit = record["unit"].as_str().unwrap_or_default();
+        match (count, result["at_least"].as_f64()) {
+            (0, Some(passed)) => writeln!(out, "  no result: {passed:.0} frames/s passed, then the tester ended")?,
+            (0, None) => writeln!(out, "  no result: no repetition came to its end")?,
+            (1.., _) => writeln!(
+                out,
+                "  median {:.0} {unit}, 1st percentile {:.0}, 99th {:.0}, of {count}",
+                number("median"),
+                number("p1"),
+                number("p99")
+            )?,
+        }
     }
     for step in result["steps"].as_array().into_iter().flatten() {
         let number = |key: &str| step[key].as_f64().unwrap_or_default();
@@ -145,4 +149,28 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
         record["cpus"][0],
         record["cpus"][1]
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn printed(result: &Value) -> String {
+        let mut out = Vec::new();
+        print(&json!({ "unit": "frames/s", "result": result }), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_is_no_result_is_not_told_as_a_figure() {
+        let whole = printed(&json!({ "samples": { "values": [5.0], "median": 5.0, "p1": 5.0, "p99": 5.0 } }));
+        assert!(whole.contains("  median 5 frames/s, 1st percentile 5, 99th 5, of 1\n"), "{whole}");
+        let none = json!({ "values": [], "median": null, "p1": null, "p99": null });
+        let interrupted = printed(&json!({ "samples": none }));
+        assert!(interrupted.contains("  no result: no repetition came to its end\n"), "{interrupted}");
+        let bound = printed(&json!({ "samples": null, "at_least": 7e5 }));
+        assert!(bound.contains("  no result: 700000 frames/s passed, then the tester ended\n"), "{bound}");
+    }
 }
