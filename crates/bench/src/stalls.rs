@@ -647,6 +647,7 @@ impl Bed {
             self.traffic_round(Some(Ask::Reshape(&after, reshape, Offers::More)));
         }
         after.settle_hits(&self.shared);
+        after.settle();
         self.shared = after;
         Ok(())
     }

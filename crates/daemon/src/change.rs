@@ -389,6 +389,7 @@ fn commit(
     }
     let took = micros(began);
     after.settle_hits(before);
+    after.settle();
     instance.set_shared(Arc::clone(after));
     // It is in force. Ports that could not be put in are missing, until the next change puts them in.
     if let Err(fault) = reshape(instance, after, reshapes, true) {
@@ -408,10 +409,14 @@ fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: F
     let reshapes = back.reshapes(after);
     let _ = reshape(instance, &back, &reshapes, false);
     instance.announce(&back);
+    let mut all_adopted = true;
     for worker in 0..instance.worker_count() {
-        let _ = adopt(instance, worker, after, &back);
+        all_adopted &= adopt(instance, worker, after, &back).is_ok();
     }
     back.settle_hits(after);
+    if all_adopted {
+        back.settle();
+    }
     instance.set_shared(Arc::clone(&back));
     let _ = reshape(instance, &back, &reshapes, true);
     let remedy = format!("see the log of the daemon; the configuration before is in force, {UNCHANGED}");

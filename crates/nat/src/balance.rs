@@ -13,7 +13,11 @@
 //! ```text
 //!   protocol | external address | port ──► run of ports ──► group: eras, of which the last may be in force
 //! ```
+//!
+//! Ports that lead nowhere any more are kept from everybody while sessions are left, and rest after the last one like those of a
+//! mapping. Then they are free, without a further change ([`Group::free`]).
 
+use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
@@ -28,6 +32,7 @@ use crate::settings::Settings;
 use crate::statics::Run;
 use crate::statics::Runs;
 use crate::statics::external_key;
+use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
@@ -148,8 +153,18 @@ impl Era {
     }
 }
 
+/// Of a group: the configuration, or sessions, have its ports.
+const TAKEN: u8 = 0;
+/// Nobody has them. That is so once and for all.
+const FREE: u8 = 1;
+/// The next configuration says what becomes of them.
+const HELD: u8 = 2;
+
+/// No time at all.
+const NEVER: u64 = u64::MAX;
+
 /// The lists of targets of some external ports.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Group {
     /// Oldest first, each with the time when it was in force no more.
     eras: Vec<(Arc<Era>, Option<Instant>)>,
@@ -159,6 +174,12 @@ pub(crate) struct Group {
     pub(crate) admission: Admission,
     /// Since when the ports lead to several; None: since the start.
     pub(crate) since: Option<Instant>,
+    /// Since when they do so again, after a time in which they may have been free.
+    pub(crate) again: Option<Instant>,
+    /// [`TAKEN`], [`FREE`] or [`HELD`].
+    state: AtomicU8,
+    /// The µs at which no session was left of those the configuration speaks of no more.
+    idle_since: AtomicU64,
 }
 
 /// What the configuration says of a group.
@@ -191,6 +212,26 @@ impl Group {
     pub(crate) fn current(&self) -> Option<&Era> {
         self.origin?;
         self.eras.last().map(|(era, _)| &**era)
+    }
+
+    /// Whether nobody has these ports any more.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FREE
+    }
+
+    /// Frees the ports if no session is left and they have rested; whether it did. All workers go by a configuration that does not
+    /// speak of them, so that none comes any more.
+    pub(crate) fn free(&self, now: Instant, rest: Duration) -> bool {
+        if self.origin.is_some() || self.state.load(Ordering::Relaxed) != TAKEN || self.eras().any(Era::has_flows) {
+            return false;
+        }
+        let idle_since = self.idle_since.load(Ordering::Relaxed).min(now.as_micros());
+        self.idle_since.store(idle_since, Ordering::Relaxed);
+        if now < Instant::from_micros(idle_since) + rest {
+            return false;
+        }
+        self.state.compare_exchange(TAKEN, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Where a packet from `far` to this external port goes on from a worker that has no flow of it, with so many stops behind it.
@@ -337,6 +378,8 @@ impl Balance {
     }
 
     fn followed_by(&self, settings: &Settings, now: Option<Instant>) -> Result<Balance, TooManyEras> {
+        let is_known = |run: &&Run<u32>| self.groups.get(run.to as usize).is_some_and(|group| !group.is_free());
+        let known = Runs::new(self.runs.iter().filter(is_known).copied().collect());
         let mut leads: Vec<Lead> = settings
             .balanced_forwards
             .iter()
@@ -357,7 +400,7 @@ impl Balance {
             };
             let lead = Lead { origin: Origin::Forward(position as u32), ..Lead::of(&as_balanced, position) };
             // Sessions of the targets before it are told apart by flows only, so its own have to be.
-            if self.runs.overlaps(lead.first, lead.last) {
+            if known.overlaps(lead.first, lead.last) {
                 taken.push(position as u32);
                 leads.push(lead);
             }
@@ -373,13 +416,13 @@ impl Balance {
         let mut made: Vec<Option<Arc<Era>>> = vec![None; leads.len()];
         let mut runs: Vec<Run<u32>> = Vec::new();
         // The ends of all runs, old and new, cut the ports into pieces of which each has one past and one future.
-        let old_ends = self.runs.iter().flat_map(|run| [run.first, run.last + 1]);
+        let old_ends = known.iter().flat_map(|run| [run.first, run.last + 1]);
         let mut cuts: Vec<u64> = leads.iter().flat_map(|lead| [lead.first, lead.last + 1]).chain(old_ends).collect();
         cuts.sort_unstable();
         cuts.dedup();
         for piece in cuts.windows(2) {
             let (first, last) = (piece[0], piece[1] - 1);
-            let before = self.runs.find(first).and_then(|(group, _)| self.groups.get(*group as usize));
+            let before = known.find(first).and_then(|(group, _)| self.groups.get(*group as usize));
             let lead = leads.partition_point(|lead| lead.first <= first).checked_sub(1);
             let lead = lead.filter(|lead| first <= leads[*lead].last);
             let mut group = Group {
@@ -387,6 +430,14 @@ impl Balance {
                 origin: None,
                 admission: before.map(|group| group.admission).unwrap_or_default(),
                 since: before.map_or(now, |group| group.since),
+                again: before.and_then(|group| {
+                    let was_nobodys = group.origin.is_none() && lead.is_some();
+                    if was_nobodys { now } else { group.again }
+                }),
+                state: AtomicU8::new(TAKEN),
+                idle_since: AtomicU64::new(
+                    before.filter(|_| lead.is_none()).map_or(NEVER, |group| group.idle_since.load(Ordering::Relaxed)),
+                ),
             };
             if let Some(before) = before {
                 group.eras.clone_from(&before.eras);
@@ -402,8 +453,13 @@ impl Balance {
             // Only what workers made nothing by under the settings before, either: what is in force now may get sessions until
             // all have adopted. And not together with a new list, as packets may be under way between the stops of before.
             let had_ended = |until: &Option<Instant>| until.is_some_and(|until| Some(until) != now);
+            let latest = group.eras.last().filter(|_| lead.is_none()).cloned();
             if stays || lead.is_none() || group.eras.len() >= ERAS_MAX {
                 group.eras.retain(|(era, until)| !had_ended(until) || era.has_flows());
+            }
+            if group.eras.is_empty() {
+                // The ports are not free before they have rested.
+                group.eras.extend(latest);
             }
             if let Some(lead) = lead {
                 let old = before.and_then(|group| group.eras.last()).map(|(era, _)| &**era);
@@ -422,6 +478,7 @@ impl Balance {
                 return Err(TooManyEras { protocol: protocol_of(first).unwrap_or(Protocol::Tcp), external });
             }
             if group.eras.is_empty() {
+                // Nothing was here, and nothing is.
                 continue;
             }
             next.eras.extend(group.eras.iter().map(|(era, _)| (era.id, Arc::clone(era))));
@@ -445,7 +502,32 @@ impl Balance {
             return None;
         }
         let (group, _) = self.runs.find(external_key(protocol, address, port))?;
-        self.groups.get(*group as usize)
+        self.groups.get(*group as usize).filter(|group| !group.is_free())
+    }
+
+    /// By number.
+    pub(crate) fn group(&self, number: u32) -> Option<&Group> {
+        self.groups.get(number as usize)
+    }
+
+    /// The ports that the configuration speaks of no more, as far as they are not free: group, address, protocol and range.
+    pub(crate) fn leftovers(&self) -> impl Iterator<Item = (u32, u32, Protocol, (u16, u16))> {
+        let left = self
+            .runs
+            .iter()
+            .filter(|run| self.group(run.to).is_some_and(|group| group.origin.is_none() && !group.is_free()));
+        left.filter_map(|run| {
+            let (address, protocol) = ((run.first >> 16) as u32, protocol_of(run.first)?);
+            Some((run.to, address, protocol, (run.first as u16, run.last as u16)))
+        })
+    }
+
+    /// Another configuration is about to be in force: ports that are not free now are not freed by this one any more.
+    pub(crate) fn hold(&self) {
+        for group in &self.groups {
+            // One that is free stays so.
+            let _ = group.state.compare_exchange(TAKEN, HELD, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// A flow of this era ended.
@@ -471,16 +553,28 @@ impl Balance {
         self.taken.contains(&forward)
     }
 
-    /// All external ports that lead to several, or have sessions of such a time: address, protocol and range.
+    /// All external ports that lead to several, or did and are not free: address, protocol and range.
     pub(crate) fn ports(&self) -> impl Iterator<Item = (u32, Protocol, (u16, u16))> {
-        self.runs.iter().filter_map(|run| {
+        self.ports_of(|group| !group.is_free())
+    }
+
+    /// Those that do now.
+    pub(crate) fn led_ports(&self) -> impl Iterator<Item = (u32, Protocol, (u16, u16))> {
+        self.ports_of(|group| group.origin.is_some())
+    }
+
+    fn ports_of(&self, which: impl Fn(&Group) -> bool) -> impl Iterator<Item = (u32, Protocol, (u16, u16))> {
+        let found = self.runs.iter().filter(move |run| self.group(run.to).is_some_and(&which));
+        found.filter_map(|run| {
             Some(((run.first >> 16) as u32, protocol_of(run.first)?, (run.first as u16, run.last as u16)))
         })
     }
 
     /// Whether sessions may have to end at a given time: those of targets that are gone, and mappings that had the ports before.
     pub(crate) fn has_past(&self) -> bool {
-        self.groups.iter().any(|group| group.since.is_some() || group.eras.iter().any(|(_, until)| until.is_some()))
+        self.groups
+            .iter()
+            .any(|group| group.since.or(group.again).is_some() || group.eras.iter().any(|(_, until)| until.is_some()))
     }
 
     /// By forward to several, and by target in the order of the settings, the sessions opened.

@@ -5,7 +5,8 @@
 //!   Shared::reshapes         which addresses offer other ports under it, or set others aside for guarantees
 //!   Shared::withhold         each of these: ports that are no longer offered go out; addresses that are new begin to offer
 //!   Shard::adopt             each worker, between two bursts
-//!   Shared::offer            each of these again, when all workers have adopted: ports that are offered more
+//!   Shared::settle           all workers have adopted: ports of forwards that are gone can come free from now on (`leftovers.rs`)
+//!   Shared::offer            each of these again: ports that are offered more
 //! ```
 //!
 //! Where ports are set aside only now, or others, what is taken is counted before workers adopt and, for what they took until then,
@@ -55,8 +56,10 @@ pub struct GuaranteePlan {
 }
 
 impl Shared {
-    /// The addresses that offer other ports than under `before`, of which this is the successor.
+    /// The addresses that offer other ports than under `before`, of which this is the successor that is to be adopted: `before` frees no
+    /// ports any more.
     pub fn reshapes(&self, before: &Shared) -> Vec<Reshape> {
+        before.balance.hold();
         let mut reshapes = Vec::new();
         // Addresses of one pool mostly offer the same.
         let mut last: Option<(_, Arc<[Mask; Protocol::COUNT]>)> = None;
@@ -106,7 +109,7 @@ impl Shared {
         }
     }
 
-    fn sets_ports_aside(&self, address: AddressIndex) -> bool {
+    pub(crate) fn sets_ports_aside(&self, address: AddressIndex) -> bool {
         self.slot(address).is_some() && self.facts(address).is_guarded()
     }
 

@@ -16,6 +16,7 @@
 use std::collections::HashMap;
 use std::collections::HashSet;
 
+use crate::balance::Group;
 use crate::flow::Flow;
 use crate::flow::endpoint;
 use crate::mapping::InternalKey;
@@ -166,6 +167,13 @@ fn is_by(created_s: u32, time: Instant) -> bool {
     u64::from(created_s) <= time.as_micros() / 1_000_000
 }
 
+/// Since when what was made at this second is in the way of a list of targets.
+fn in_the_way_since(group: &Group, created_s: u32) -> Option<Instant> {
+    let was_there = group.since.is_some_and(|since| is_by(created_s, since));
+    // Who came later had the port while it was free.
+    if was_there { group.since } else { group.again.or(group.since) }
+}
+
 impl Shared {
     /// Whether somebody has one of these ports.
     fn is_any_in_use(&self, run: &Run<Gone>) -> bool {
@@ -188,7 +196,7 @@ impl Shared {
             Some(Displaced { is_shut, ends })
         };
         if let Some(group) = self.balance.find(address, protocol, external.port) {
-            return of(true, true, group.since);
+            return of(true, true, in_the_way_since(group, created_s));
         }
         if let Some(owner) = self.statics.by_external(address, protocol, external.port) {
             let is_his = owner.key(protocol) == *key;
@@ -250,7 +258,7 @@ impl Shared {
                 }
                 group.left(external.port, flow.realm(), flow.internal())
             } else {
-                group.since
+                in_the_way_since(group, flow.created_s())
             };
             return Some(Displaced { is_shut: true, ends: since.and_then(|since| ends(self.settings(), true, since)) });
         }

@@ -19,6 +19,7 @@ pub mod fragments;
 mod held_ports;
 pub mod icmp_quote;
 pub mod identification;
+mod leftovers;
 mod looked_over;
 mod mapping;
 pub mod memory;

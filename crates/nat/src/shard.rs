@@ -128,6 +128,8 @@ pub struct Shard {
     offenders: penalty::Offenders,
     /// Where the walk over what subscribers are guaranteed is.
     guarantee_hand: u32,
+    /// Where the walk over ports of forwards that are gone is.
+    leftovers_hand: usize,
     /// The idle times in force.
     lifetimes: Timers,
     /// Those before the last change of settings, to tell since when a session is idle.
@@ -232,6 +234,7 @@ impl Shard {
             block_sweep: block_sweep::BlockSweep::default(),
             offenders: penalty::Offenders::default(),
             guarantee_hand: 1,
+            leftovers_hand: 0,
             lifetimes: Timers::new(shared.settings()),
             former: shorten::Former::new(Timers::new(shared.settings())),
             watch: watch::Watch::new(shared.settings()),

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use mem::ArenaError;
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering;
 
 use crate::addresses::Local;
 use crate::addresses::LocalAddresses;
@@ -26,6 +28,7 @@ use crate::deterministic::Formula;
 use crate::deterministic::FormulaError;
 use crate::deterministic::Owner;
 use crate::displaced::Displacements;
+use crate::leftovers::Leftovers;
 use crate::mapping::InternalKey;
 use crate::packet::Egress;
 use crate::ports::AddressSpec;
@@ -213,6 +216,10 @@ pub struct Shared {
     pub(crate) statics: Statics,
     /// External endpoints that lead to several inside ones.
     pub(crate) balance: Balance,
+    /// Ports that led to several and are to be given out again.
+    pub(crate) leftovers: Leftovers,
+    /// All workers go by this.
+    is_settled: AtomicBool,
     /// By static, how many mappings it made.
     pub(crate) static_hits: Hits,
     pub(crate) pools: Vec<PoolFacts>,
@@ -267,7 +274,7 @@ impl Shared {
         check_ranges(&settings)?;
         let slots = Slots::new(&settings);
         let balance = Balance::new(&settings);
-        let specs = slots.specs(&settings, &balance);
+        let specs = slots.specs(&settings, balance.ports());
         let ports = PortTable::with_room(&specs, settings.limits.external_addresses_max as usize);
         let ports = ports.map_err(|source| BuildError::Memory { table: "external ports", source })?;
         let ports = Arc::new(if workers == 1 { ports.for_one_worker() } else { ports });
@@ -294,6 +301,7 @@ impl Shared {
         next.displacements = Displacements::successor(self, &next, now);
         next.has_deadlines |= next.displacements.have_deadlines(&next.settings);
         next.has_deadlines |= next.balance.has_past();
+        next.leftovers = Leftovers::of(&next);
         next.rehashes_sessions = self.addresses().any(|(place, _)| {
             let next = next.slot(place).map(|_| next.facts(place));
             next.is_some_and(|next| {
@@ -384,6 +392,9 @@ impl Shared {
             formulas,
             statics: Statics::new(&settings, |forward| balance.has_taken(forward)),
             balance,
+            leftovers: Leftovers::default(),
+            // There was nobody before who could go by anything else.
+            is_settled: AtomicBool::new(before.is_none()),
             static_hits: Hits::new(workers, static_count(&settings)),
             members,
             pools,
@@ -536,7 +547,23 @@ impl Shared {
 
     /// What each external address offers, by place.
     pub(crate) fn specs(&self) -> Vec<AddressSpec> {
-        self.slots.specs(&self.settings, &self.balance)
+        self.slots.specs(&self.settings, self.balance.ports())
+    }
+
+    /// What each external address will offer when nothing is left of what led to several targets, by place.
+    pub(crate) fn specs_afterwards(&self) -> Vec<AddressSpec> {
+        self.slots.specs(&self.settings, self.balance.led_ports())
+    }
+
+    /// All workers go by this, and none by what was before.
+    pub fn settle(&self) {
+        self.is_settled.store(true, Ordering::Release);
+    }
+
+    /// Whether all workers go by this.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
     }
 
     /// Whether sessions are found by another hash than under the snapshot before.

@@ -160,14 +160,17 @@ impl Slots {
         settings.pools.get(id.index()).or_else(removed)
     }
 
-    /// What each address offers under `settings`, by place.
-    pub(crate) fn specs(&self, settings: &Settings, balance: &Balance) -> Vec<AddressSpec> {
+    /// What each address offers under `settings`, by place, but for these ports, which lead to several targets or did.
+    pub(crate) fn specs(
+        &self,
+        settings: &Settings,
+        balanced: impl Iterator<Item = (u32, Protocol, (u16, u16))>,
+    ) -> Vec<AddressSpec> {
         let mut forwarded: HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]> = HashMap::new();
         for forward in &settings.forwards {
             forwarded.entry(forward.external).or_default()[forward.protocol.index()].push(forward.ports);
         }
-        // Those that were taken out of the settings among them, while sessions of theirs are left.
-        for (address, protocol, ports) in balance.ports() {
+        for (address, protocol, ports) in balanced {
             forwarded.entry(address.into()).or_default()[protocol.index()].push(ports);
         }
         let spec = |slot: &Option<Slot>| {

@@ -259,6 +259,7 @@ impl Bed {
             meanwhile(self);
         }
         next.settle_hits(&before);
+        next.settle();
         self.settings = settings;
         for reshape in &reshapes {
             next.offer(reshape);

@@ -637,11 +637,79 @@ fn a_port_is_nobody_elses_while_a_session_of_a_forward_that_is_gone_is_left() {
         assert!(bed.take_outside().is_empty(), "the other port is not free");
         bed.advance_secs(DRAIN + 10);
         assert_eq!(flows(&bed), 0);
-        bed.reload(only(plain()));
+        bed.advance_secs(120);
         bed.take_outside();
         assert_eq!(bed.open_tcp(at(I1, 5_001), at(E1, 80)).port(), 443);
         bed.run_out();
     }
+}
+
+#[test]
+fn the_port_of_a_forward_that_is_gone_is_free_when_its_sessions_have_ended_without_another_change() {
+    const REST: u64 = 60;
+    let only = |settings: Settings| {
+        let mut settings = settings.addresses(&POOL[1..2]).ports(443, 443);
+        settings.pools[0].reuse_delay = Duration::from_secs(REST);
+        settings
+    };
+    for mut bed in beds(&only(balanced(&[(1, 1), (2, 1)]))) {
+        let to = connect(&mut bed, client(0));
+        let tries = |bed: &mut Bed| {
+            bed.inside(&build::tcp(at(I1, 5_001), at(E1, 80), Flags::SYN).sequence(1).mss(1_460).build());
+            bed.take_inside();
+            !bed.take_outside().is_empty()
+        };
+        assert!(!tries(&mut bed));
+        bed.reload(only(plain()));
+        assert!(!tries(&mut bed), "the port is not given out while a session is left");
+        assert!(talks_on(&mut bed, to, client(0)));
+        bed.advance_secs(DRAIN + 10);
+        assert_eq!(flows(&bed), 0);
+        assert!(!tries(&mut bed), "it rests as those of mappings do (RFC 6888 REQ-8)");
+        bed.advance_secs(REST);
+        assert!(tries(&mut bed), "nobody has it");
+        let external = SocketAddrV4::new(POOL[1], 443);
+        assert!(bed.shared().balanced(endpoint(external), Protocol::Tcp).is_none());
+        let answer = build::tcp(at(E1, 80), external, Flags::SYN.union(Flags::ACK)).sequence(9).acknowledgment(2);
+        bed.outside(&answer.mss(1_460).build());
+        assert_eq!(bed.take_inside().len(), 1, "and who has it now is reached");
+
+        // A forward comes back to the port: who has it drains from then on.
+        bed.reload(only(balanced(&[(3, 1)])));
+        bed.advance_secs(DRAIN - 10);
+        bed.inside(&build::tcp(at(I1, 5_001), at(E1, 80), Flags::ACK).sequence(2).acknowledgment(10).build());
+        assert_eq!(bed.take_outside().len(), 1, "his time is not over");
+        assert_eq!(connect(&mut bed, client(5)), at(server(3), PORT));
+        bed.run_out();
+    }
+}
+
+#[test]
+fn the_port_of_a_forward_that_is_gone_is_not_free_before_all_workers_know() {
+    let only = |settings: Settings| {
+        let mut settings = settings.addresses(&POOL[1..2]).ports(443, 443);
+        settings.pools[0].reuse_delay = Duration::ZERO;
+        settings
+    };
+    let mut bed = Bed::new(only(balanced(&[(1, 1), (2, 1)]))).workers(3);
+    let mut led = None;
+    bed.reload_while(only(plain()), &[0, 1, 2], |bed| {
+        bed.settle();
+        // Whoever is led to a target of a worker that has not heard of the change.
+        if led.is_none() {
+            led = (0..16).find_map(|n| Some((knock(bed, client(n))?, client(n))));
+        }
+    })
+    .expect("the settings can follow those before");
+    let (to, from) = led.expect("somebody was led to a target in the midst of the change");
+    bed.settle();
+    assert_eq!(knock(&mut bed, client(99)), None);
+    bed.inside(&build::tcp(at(I1, 5_001), at(E1, 80), Flags::SYN).sequence(1).mss(1_460).build());
+    bed.take_inside();
+    assert!(bed.take_outside().is_empty(), "his session has the port");
+    bed.inside(&build::tcp(to, from, SYN_ACK).sequence(9).acknowledgment(2).mss(1_460).build());
+    assert!(talks_on(&mut bed, to, from));
+    bed.run_out();
 }
 
 #[test]

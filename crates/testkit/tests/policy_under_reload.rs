@@ -439,8 +439,8 @@ struct World {
     in_force: Vec<Settings>,
     /// Those before the last change.
     before: Option<Settings>,
-    /// External endpoints that led to several targets at some time. With the first change after the last session of one has ended
-    /// it is given out again, and till then nobody has it.
+    /// External endpoints that led to several targets at some time. They rest after the last session before they are given out again,
+    /// and till then nobody has them.
     led_to_several: HashSet<(Protocol, SocketAddrV4)>,
     /// Talks that the plan of the present change says it keeps, all of them or none.
     kept: BTreeSet<TalkKey>,
@@ -1248,11 +1248,10 @@ fn ends_with_everything_back(world: &mut World, bed: &mut Bed) {
             ..Pool::default()
         })
         .collect();
-    // What led to several targets is given out again with the first change after the one that ended it.
-    for _ in 0..2 {
-        bed.reload(last.clone());
-        bed.advance_secs(1);
-    }
+    bed.reload(last.clone());
+    // What led to several targets rests before it is given out again.
+    bed.advance(last.pools[0].reuse_delay);
+    bed.advance_secs(1);
     for (name, subscriber) in [("east", host(60)), ("west", host(20))] {
         let pool = last.pools.iter().find(|pool| pool.name == name).expect("it is there");
         let all = pool.addresses.len() * 31;

@@ -96,21 +96,34 @@ impl PortTable {
     pub fn offer(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) {
         let base = space(address, protocol);
         for (word, wanted) in mask.iter().enumerate() {
-            let withheld = &self.withheld[base * WORDS + word];
-            let less = withheld.load(Ordering::SeqCst) & !wanted;
-            if less == 0 {
-                continue;
-            }
-            self.clear(withheld, less);
-            let out = self.clear(&self.kept[base * WORDS + word], less) & less;
-            if out != 0 {
-                self.clear(&self.used[base * WORDS + word], out);
-                for parity in Parity::BOTH.into_iter().filter(|parity| out & parity.mask() != 0) {
-                    self.note_free(base, word, parity);
-                }
-            }
+            self.offer_in(base, word, !wanted);
         }
         self.describe(base);
+    }
+
+    /// Offers those of these ports that are withheld, a bit for each from the first one of this word on.
+    pub(crate) fn offer_more(&self, address: AddressIndex, protocol: Protocol, first_word: usize, ports: &[u64]) {
+        let base = space(address, protocol);
+        for (word, wanted) in (first_word..WORDS).zip(ports) {
+            self.offer_in(base, word, *wanted);
+        }
+        self.describe(base);
+    }
+
+    fn offer_in(&self, base: usize, word: usize, wanted: u64) {
+        let withheld = &self.withheld[base * WORDS + word];
+        let less = withheld.load(Ordering::SeqCst) & wanted;
+        if less == 0 {
+            return;
+        }
+        self.clear(withheld, less);
+        let out = self.clear(&self.kept[base * WORDS + word], less) & less;
+        if out != 0 {
+            self.clear(&self.used[base * WORDS + word], out);
+            for parity in Parity::BOTH.into_iter().filter(|parity| out & parity.mask() != 0) {
+                self.note_free(base, word, parity);
+            }
+        }
     }
 
     /// Whether a port is withheld, in use or not.

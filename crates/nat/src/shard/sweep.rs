@@ -14,6 +14,7 @@ use crate::packet::Stage;
 use crate::time::Instant;
 use crate::types::MappingIndex;
 use crate::types::Protocol;
+use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
 /// A whole round over all records takes about this long, if calls come often enough.
@@ -91,6 +92,9 @@ impl Shard {
         self.sweep_blocks(now, elapsed);
         self.sweep_offenders(now, elapsed);
         self.sweep_guarantees(elapsed);
+        if self.worker == WorkerId(0) {
+            self.shared.free_leftovers(now, &mut self.leftovers_hand);
+        }
         self.sweep_stamps();
         self.watch(now);
         let counters = &mut self.counters;
