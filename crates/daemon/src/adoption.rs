@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nat::Instant;
 use nat::Shared;
 use nat::Successor;
+use nat::addresses::LocalAddresses;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -44,6 +45,20 @@ impl Adoption {
     }
 }
 
+/// What one worker needs to know of the addresses of a configuration before others may give them out; after that, what it knew before.
+#[derive(Debug)]
+pub struct Expectation {
+    local: Arc<LocalAddresses>,
+    answerer: Answerer,
+}
+
+impl Expectation {
+    /// For each worker that is to go over from `before` to `shared`; None when there are no new addresses.
+    pub fn new(before: &Shared, shared: &Shared) -> Option<Expectation> {
+        Some(Expectation { local: shared.expected(before)?, answerer: Answerer::of_both(before, shared) })
+    }
+}
+
 /// The addresses Natrix announces: its own, and the external ones on connected subnets outside.
 fn announced(shared: &Shared) -> Vec<(InterfaceId, u32)> {
     let mut addresses = Vec::new();
@@ -68,6 +83,12 @@ fn announced(shared: &Shared) -> Vec<(InterfaceId, u32)> {
 }
 
 impl<I: Io> Worker<I> {
+    /// Knows these addresses from now on, between two polls; what it knew before comes back in the same place.
+    pub fn expect(&mut self, expectation: &mut Expectation) {
+        self.shard.expect(&mut expectation.local);
+        core::mem::swap(&mut self.outlet.answerer, &mut expectation.answerer);
+    }
+
     /// Goes on under other settings, between two polls; what it had before comes back in the same place. Packets that wait
     /// for their neighbour go on waiting.
     pub fn adopt(&mut self, now: Instant, adoption: &mut Adoption) {

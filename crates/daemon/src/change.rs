@@ -1,8 +1,8 @@
 //! A change of the configuration of a running instance: what it would do, doing it, and going back.
 //!
 //! All that can fail comes first and touches nothing: reading and checking the file, comparing it with the one in force,
-//! compiling the snapshot. Then ports that are no longer offered are taken out, every worker goes over between two polls, and
-//! ports that are offered more are put in (`nat::change` says why in this order). A worker that does not answer undoes the
+//! compiling the snapshot. Then every worker learns of new addresses, ports that are no longer offered are taken out, every worker
+//! goes over between two polls, and ports that are offered more are put in (`nat::change` says why in this order). A worker that does not answer undoes the
 //! change: the others go back, and it follows when it goes on.
 
 use std::path::Path;
@@ -32,6 +32,7 @@ use nat::change::Reshape;
 use nat::slots::Slot;
 
 use crate::adoption::Adoption;
+use crate::adoption::Expectation;
 use crate::event_log;
 use crate::instance::Instance;
 use crate::instance::lock;
@@ -381,6 +382,9 @@ fn commit(
     reshapes: &[Reshape],
     log: Log,
 ) -> Result<u64, Fault> {
+    for worker in 0..instance.worker_count() {
+        expect(instance, worker, before, after).map_err(|fault| undo(instance, before, after, fault))?;
+    }
     reshape(instance, after, reshapes, false).map_err(|fault| undo(instance, before, after, fault))?;
     let began = SystemInstant::now();
     instance.announce(after);
@@ -421,6 +425,16 @@ fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: F
     let _ = reshape(instance, &back, &reshapes, true);
     let remedy = format!("see the log of the daemon; the configuration before is in force, {UNCHANGED}");
     Fault { remedy, ..fault }
+}
+
+/// Has one worker know of addresses that are new.
+fn expect(instance: &Instance, worker: usize, before: &Shared, after: &Shared) -> Result<(), Fault> {
+    let Some(expectation) = Expectation::new(before, after) else { return Ok(()) };
+    match instance.ask(worker, Question::Expect(Box::new(expectation)))? {
+        // What comes back is what it knew before, and ends here.
+        Question::Expect(_) => Ok(()),
+        _ => Err(mismatch(worker)),
+    }
 }
 
 /// Has one worker go over.

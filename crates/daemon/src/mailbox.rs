@@ -28,6 +28,7 @@ use packet_io::PortIndex;
 use packet_io::PortStatistics;
 
 use crate::adoption::Adoption;
+use crate::adoption::Expectation;
 use crate::neighbour::Learnt;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
@@ -97,6 +98,8 @@ pub enum Question {
         /// Out: the explanation.
         explanation: Option<Explanation>,
     },
+    /// Know the addresses of settings that others may go by soon.
+    Expect(Box<Expectation>),
     /// Go on under other settings.
     Adopt(Box<Adoption>),
     /// Take ports of some addresses out, or put them in.
@@ -269,6 +272,10 @@ impl<I: Io> Worker<I> {
                     Some(onward) => self.shard.explain_onward(now, onward, &packet),
                 });
                 Question::Explain { from, onward, packet, explanation }
+            }
+            Question::Expect(mut expectation) => {
+                self.expect(&mut expectation);
+                Question::Expect(expectation)
             }
             Question::Adopt(mut adoption) => {
                 self.adopt(now, &mut adoption);

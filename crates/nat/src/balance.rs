@@ -176,6 +176,8 @@ pub(crate) struct Group {
     pub(crate) since: Option<Instant>,
     /// Since when they do so again, after a time in which they may have been free.
     pub(crate) again: Option<Instant>,
+    /// Under the configuration before, nothing was known of these ports.
+    pub(crate) is_new: bool,
     /// [`TAKEN`], [`FREE`] or [`HELD`].
     state: AtomicU8,
     /// The µs at which no session was left of those the configuration speaks of no more.
@@ -434,6 +436,7 @@ impl Balance {
                     let was_nobodys = group.origin.is_none() && lead.is_some();
                     if was_nobodys { now } else { group.again }
                 }),
+                is_new: before.is_none(),
                 state: AtomicU8::new(TAKEN),
                 idle_since: AtomicU64::new(
                     before.filter(|_| lead.is_none()).map_or(NEVER, |group| group.idle_since.load(Ordering::Relaxed)),

@@ -3,6 +3,7 @@
 //! ```text
 //!   Shared::successor        the new snapshot: nothing is changed yet, and all that can fail has been done
 //!   Shared::reshapes         which addresses offer other ports under it, or set others aside for guarantees
+//!   Shard::expect            each worker, if there are new addresses: whatever another one gives out there, it knows where it belongs
 //!   Shared::withhold         each of these: ports that are no longer offered go out; addresses that are new begin to offer
 //!   Shard::adopt             each worker, between two bursts
 //!   Shared::settle           all workers have adopted: ports of forwards that are gone can come free from now on (`leftovers.rs`)

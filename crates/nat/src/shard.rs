@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use mem::ring::Producer;
 
+use crate::addresses::Local;
+use crate::addresses::LocalAddresses;
 use crate::event::Event;
 use crate::event::EventCounters;
 use crate::event::EventLog;
@@ -46,6 +48,7 @@ use crate::table::BucketTable;
 use crate::time::Instant;
 use crate::timers::Timers;
 use crate::turned_away::TurnedAway;
+use crate::types::Facing;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::unsolicited_syn::SynStore;
@@ -101,6 +104,8 @@ const SCRATCH_BYTES: usize = crate::fragments::SLOT_BYTES_MAX;
 /// One worker's share of the engine. Not shared between threads; hand packets over instead.
 pub struct Shard {
     shared: Arc<Shared>,
+    /// Natrix's own addresses: those of `shared`, and those of the configuration that is about to follow.
+    local: Arc<LocalAddresses>,
     worker: WorkerId,
     mappings: MappingStore,
     /// Internal endpoint → mapping.
@@ -249,6 +254,7 @@ impl Shard {
             short_ways: 0,
             looks: Some(Box::default()),
             scratch: Some(Box::new([0; SCRATCH_BYTES])),
+            local: Arc::clone(&shared.local),
             shared,
             worker,
         })
@@ -486,6 +492,12 @@ impl Shard {
                 self.inbound_flow(Arrival { parsed: &resolved, ..at }, bytes, via, sink)
             }
         }
+    }
+
+    /// What an address is to Natrix as a packet from `from` sees it.
+    #[inline]
+    fn local_to(&self, from: Facing, address: u32) -> Option<Local> {
+        self.shared.as_seen(from, address, self.local.lookup(address)?)
     }
 
     #[inline]

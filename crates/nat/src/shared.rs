@@ -212,7 +212,7 @@ pub struct Shared {
     settings: Settings,
     workers: usize,
     pub(crate) ports: Arc<PortTable>,
-    pub(crate) local: LocalAddresses,
+    pub(crate) local: Arc<LocalAddresses>,
     pub(crate) statics: Statics,
     /// External endpoints that lead to several inside ones.
     pub(crate) balance: Balance,
@@ -368,9 +368,12 @@ impl Shared {
         for facts in &mut pools[pool_count..] {
             facts.is_closed = true;
         }
-        let facts_of = slots.slots.iter().map(|slot| match slot {
+        // What is at other places the next configuration knows, and who has something there goes by that one.
+        pools.push(PoolFacts::of_elsewhere());
+        let elsewhere = pool_count as u16 * 2;
+        let facts_of = (0..ports.places()).map(|place| match slots.slots.get(place).copied().flatten() {
             Some(slot) if slot.closed.is_none() => slot.pool.0,
-            slot => slot.map_or(0, |slot| slot.pool.0) + pool_count as u16,
+            slot => slot.map_or(elsewhere, |slot| slot.pool.0 + pool_count as u16),
         });
         let facts_of = facts_of.collect();
         let external: Vec<(Ipv4Addr, AddressIndex)> = places().map(|(place, slot)| (slot.address, place)).collect();
@@ -387,7 +390,7 @@ impl Shared {
         }
         Ok(Shared {
             ports,
-            local: LocalAddresses::new(&settings.interfaces, &external),
+            local: Arc::new(LocalAddresses::new(&settings.interfaces, &external)),
             turns: pools.iter().map(|_| AtomicU32::new(0)).collect(),
             formulas,
             statics: Statics::new(&settings, |forward| balance.has_taken(forward)),
@@ -469,6 +472,22 @@ impl Shared {
     /// The pool an external address belongs to.
     pub fn pool_of(&self, index: AddressIndex) -> PoolId {
         self.slot(index).map_or_else(PoolId::default, |slot| slot.pool)
+    }
+
+    /// What all workers have to know before one goes over from `before` to this: the external addresses of both, so that what the first
+    /// one gives out is known to the others. None: there are no others than before.
+    pub fn expected(&self, before: &Shared) -> Option<Arc<LocalAddresses>> {
+        let is_new = |(place, slot): (AddressIndex, &Slot)| {
+            before.slot(place).is_none_or(|before| before.address != slot.address)
+        };
+        if !self.addresses().any(is_new) {
+            return None;
+        }
+        let places = (0..self.address_count().max(before.address_count()) as u32).map(AddressIndex);
+        // Of two at one place nothing is left of the one before.
+        let slots = places.filter_map(|place| Some((self.slot(place).or(before.slot(place))?.address, place)));
+        let external: Vec<(Ipv4Addr, AddressIndex)> = slots.collect();
+        Some(Arc::new(LocalAddresses::new(&self.settings.interfaces, &external)))
     }
 
     /// Whether an external address takes no new mappings.
@@ -722,10 +741,10 @@ impl Shared {
         }
     }
 
-    /// What an address is to Natrix as a packet from `from` sees it: what only another inside realm has is nothing here.
+    /// What an address is to Natrix, given what it is to somebody, as a packet from `from` sees it: what only another inside realm has
+    /// is nothing here.
     #[inline]
-    pub(crate) fn local_to(&self, from: Facing, address: u32) -> Option<Local> {
-        let found = self.local.lookup(address)?;
+    pub(crate) fn as_seen(&self, from: Facing, address: u32, found: Local) -> Option<Local> {
         if self.inside_routes.len() == 1 { Some(found) } else { self.local_among_realms(from, address, found) }
     }
 
@@ -890,6 +909,12 @@ impl core::fmt::Debug for Shared {
 }
 
 impl PoolFacts {
+    /// Of an address that is not known here: nothing is given out, and nothing judged.
+    fn of_elsewhere() -> PoolFacts {
+        // Also queries are for whoever has the endpoint.
+        PoolFacts { is_closed: true, one_to_one: true, ..PoolFacts::new(&Pool::default(), PoolId::default(), None) }
+    }
+
     fn new(pool: &Pool, id: PoolId, formula: Option<&Formula>) -> PoolFacts {
         let blocks = |blocks: Blocks, (first, last)| BlockFacts {
             size: blocks.size,

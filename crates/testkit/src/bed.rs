@@ -234,8 +234,8 @@ impl Bed {
         self.machine.shards()
     }
 
-    /// Goes over to other settings as a running instance does: ports that are no longer offered go out, the workers go over
-    /// one after the other in this order, ports that are offered more go in. `meanwhile` is called between all steps.
+    /// Goes over to other settings as a running instance does: the workers learn of new addresses one after the other in this order,
+    /// ports that are no longer offered go out, the workers go over, ports that are offered more go in. `meanwhile` is called between all steps.
     ///
     /// # Errors
     /// When the settings can not follow the present ones; nothing is changed then.
@@ -245,15 +245,21 @@ impl Bed {
         order: &[usize],
         mut meanwhile: impl FnMut(&mut Bed),
     ) -> Result<(), BuildError> {
-        let (next, reshapes) = self.machine.successor(settings.clone(), self.now)?;
+        let next = self.machine.successor(settings.clone(), self.now)?;
+        let reshapes = next.reshapes(self.machine.shared());
         self.audit.follow(&settings);
         let longest = |settings: &Settings| settings.timeouts.longest();
         self.longest = self.longest.max(longest(&self.settings)).max(longest(&settings));
+        let before = self.machine.follow(&next);
+        for worker in order {
+            if self.machine.expect(*worker, &before, &next) {
+                meanwhile(self);
+            }
+        }
         for reshape in &reshapes {
             next.withhold(reshape);
             meanwhile(self);
         }
-        let before = self.machine.follow(&next);
         for worker in order {
             self.machine.adopt(*worker, self.now, &before, &next);
             meanwhile(self);
@@ -282,7 +288,7 @@ impl Bed {
     /// # Panics
     /// When the settings can not follow the present ones.
     pub fn census(&self, settings: Settings) -> Vec<PoolCensus> {
-        let (candidate, _) = self.machine.successor(settings, self.now).expect("the settings can follow those before");
+        let candidate = self.machine.successor(settings, self.now).expect("the settings can follow those before");
         let pools = vec![PoolCensus::default(); self.shared().pools().count()];
         let mut census = Census { pools, affected: Vec::new() };
         for shard in self.shards() {

@@ -713,6 +713,30 @@ fn the_port_of_a_forward_that_is_gone_is_not_free_before_all_workers_know() {
 }
 
 #[test]
+fn whom_a_new_forward_leads_to_a_server_all_workers_find() {
+    let mut bed = Bed::new(plain()).workers(3);
+    let (mut number, mut led) = (0, Vec::new());
+    bed.reload_while(balanced(&[(1, 1), (2, 1), (3, 1)]), &[0, 1, 2], |bed| {
+        bed.settle();
+        for _ in 0..20 {
+            number += 1;
+            led.extend(call(bed, client(number)).map(|to| (client(number), to)));
+        }
+        for (from, to) in &led {
+            for worker in 0..3 {
+                bed.offer_to(worker, Side::Outside, &build::udp(*from, open()).payload(b"and").build());
+                bed.settle();
+                let came = bed.take_inside();
+                assert_eq!(came.first().map(|packet| destination(packet)), Some(*to), "worker {worker} knows it");
+            }
+        }
+    })
+    .expect("the settings can follow those before");
+    assert!(call(&mut bed, client(1_000)).is_some());
+    bed.run_out();
+}
+
+#[test]
 fn why_says_what_happens() {
     for mut bed in beds(&balanced(&[(1, 1), (2, 3)])) {
         for n in 0..50 {

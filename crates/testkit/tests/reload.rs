@@ -314,6 +314,65 @@ fn between_two_workers_that_go_over_one_after_the_other_no_packet_is_lost() {
 }
 
 #[test]
+fn what_is_given_out_on_a_new_address_is_known_to_all_workers() {
+    const WORKERS: usize = 3;
+    // All of the addresses are others, at a place of their own and in place of ones that went before.
+    for (first, then) in [(POOL.to_vec(), WEST.to_vec()), (WEST.to_vec(), vec![WEST[1], POOL[0], POOL[1]])] {
+        let with = |addresses: &[Ipv4Addr]| {
+            with_pool(roomy(), |pool| {
+                pool.addresses = addresses.to_vec();
+                pool.filtering = [Filtering::AddressAndPortDependent; Protocol::COUNT];
+            })
+        };
+        let mut bed = Bed::new(with(&first)).workers(WORKERS);
+        // Whoever is there already speaks to others from where he is.
+        let old: Vec<_> = (10..40).map(|host| local(host, 5_000)).collect();
+        for one in &old {
+            bed.open_udp(*one, remote());
+        }
+        let is_new = |external: SocketAddrV4| !first.contains(external.ip());
+        let (mut port, mut seen) = (6_000, 0);
+        bed.reload_while(with(&then), &[1, 2, 0], |bed| {
+            bed.settle();
+            port += 1;
+            for host in 50..70 {
+                let internal = local(host, port);
+                bed.inside(&build::udp(internal, remote()).build());
+                bed.take_inside();
+                let Some(sent) = bed.take_outside().pop() else { continue };
+                let external = source(&sent);
+                if !is_new(external) {
+                    continue;
+                }
+                seen += 1;
+                for worker in 0..WORKERS {
+                    let number = port << 3 | worker as u16;
+                    let large = build::udp(remote(), external).identification(number).payload_length(2_000).build();
+                    let mut packets = build::fragment(&large, 1_500);
+                    packets.push(build::udp(remote(), external).payload(b"answer").build());
+                    packets.push(build::icmp_error(E2, *external.ip(), 3, 1, &sent).build());
+                    for packet in packets {
+                        bed.offer_to(worker, Side::Outside, &packet);
+                        bed.settle();
+                        assert_eq!(bed.take_inside().len(), 1, "worker {worker} knows whose {external} is");
+                    }
+                }
+                // Another subscriber's packet to it is none for the outside, whichever worker is his.
+                for one in &old {
+                    bed.inside(&build::udp(*one, external).payload(b"neighbour").build());
+                    bed.take_inside();
+                    assert!(bed.take_outside().is_empty(), "{external} is no address outside");
+                }
+            }
+        })
+        .expect("there is room");
+        assert!(seen > 20, "{seen}");
+        assert_eq!(bed.count(Verdict::DestinationNotPool), 0);
+        bed.run_out();
+    }
+}
+
+#[test]
 fn after_three_hundred_changes_classes_pairing_and_mappings_are_what_they_were() {
     let limited = |most: u32| {
         let mut settings = roomy();

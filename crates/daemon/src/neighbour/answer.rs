@@ -56,6 +56,12 @@ impl Answerer {
         Answerer::with(shared.settings(), shared.addresses().map(|(_, slot)| slot.address))
     }
 
+    /// Takes the addresses of two snapshots of which one follows the other.
+    pub fn of_both(before: &Shared, next: &Shared) -> Answerer {
+        let both = before.addresses().chain(next.addresses());
+        Answerer::with(next.settings(), both.map(|(_, slot)| slot.address))
+    }
+
     fn with(settings: &Settings, external: impl Iterator<Item = Ipv4Addr>) -> Answerer {
         let interfaces = &settings.interfaces;
         let own = interfaces.iter().map(|i| i.addresses.iter().map(|own| own.address.to_bits()).collect()).collect();

@@ -12,6 +12,7 @@ use super::port_choice::UNPAIRED;
 use super::shorten::has_shorter;
 use super::steady::SteadyTimers;
 use super::watch::Watch;
+use crate::addresses::LocalAddresses;
 use crate::displaced::Displaced;
 use crate::mapping::InternalKey;
 use crate::ports::PortClass;
@@ -35,6 +36,7 @@ const SETTLED_WITHIN: u32 = 1 << 14;
 #[derive(Debug)]
 pub struct Successor {
     shared: Arc<Shared>,
+    local: Arc<LocalAddresses>,
     lifetimes: Timers,
     watch: Watch,
     /// By pool, the number it had before.
@@ -50,6 +52,7 @@ impl Successor {
             lifetimes: Timers::new(settings),
             watch: Watch::new(settings),
             pools_before: settings.pools.iter().map(|pool| known.get(pool.name.as_str()).copied()).collect(),
+            local: Arc::clone(&shared.local),
             shared: Arc::clone(shared),
         }
     }
@@ -95,7 +98,14 @@ impl Shard {
         self.former.follow(&mut next.lifetimes);
         core::mem::swap(&mut self.watch, &mut next.watch);
         core::mem::swap(&mut self.shared, &mut next.shared);
+        core::mem::swap(&mut self.local, &mut next.local);
         self.unsettle_some();
+    }
+
+    /// Takes notice of the addresses of a configuration that other workers may go by before this one does ([`Shared::expected`]): packets
+    /// to them are for whoever has the endpoint. What was known before is in `expected` then, to be dropped elsewhere.
+    pub fn expect(&mut self, expected: &mut Arc<LocalAddresses>) {
+        core::mem::swap(&mut self.local, expected);
     }
 
     /// Numbers of settings in records are short. Before they begin anew each record that was not looked at meanwhile has one

@@ -54,7 +54,13 @@ impl Shard {
 
     /// Where a packet from `far` goes on that has no flow of this worker.
     pub(super) fn next_stop(&self, group: &Group, port: u16, far: (u32, u16), behind: u8) -> Stop<WorkerId> {
-        group.next_stop(port, far, behind, &self.worker, |address| self.shared.worker_of_subscriber(address))
+        let stop =
+            group.next_stop(port, far, behind, &self.worker, |address| self.shared.worker_of_subscriber(address));
+        match stop {
+            // Workers that go by the settings before would not find the session.
+            Stop::Here(_) if group.is_new && !self.shared.is_settled() => Stop::Nowhere,
+            stop => stop,
+        }
     }
 
     /// A packet to such an endpoint on this address.

@@ -129,7 +129,7 @@ impl Shard {
 
     /// Whether an address can be a flow's remote one: flows are not hairpinned.
     pub(super) fn is_far_address(&self, address: u32) -> bool {
-        destination_is_valid(address) && self.shared.local.lookup(address).is_none()
+        destination_is_valid(address) && self.local.lookup(address).is_none()
     }
 
     /// Makes the flow of a packet that wants one, if it may open anything.
@@ -471,7 +471,7 @@ impl Shard {
             self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
             return Fate::Done(Verdict::TtlExpired);
         }
-        let Some(pool_address) = self.shared.local.pool_address(parsed.destination) else {
+        let Some(pool_address) = self.local.pool_address(parsed.destination) else {
             return Fate::Done(Verdict::NoMapping);
         };
         self.advance_flow(at, bytes, index, Side::Inside);

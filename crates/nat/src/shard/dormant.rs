@@ -167,7 +167,7 @@ impl Shard {
             remote_port,
             state: first.state,
             opened_from: Side::Outside,
-            hairpin: self.shared.local.lookup(parsed.source).is_some(),
+            hairpin: self.local.lookup(parsed.source).is_some(),
             has_own_timer: first.has_own_timer,
             expires: now + first.lifetime,
         };

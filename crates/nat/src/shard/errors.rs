@@ -45,7 +45,7 @@ impl Shard {
         {
             return Fate::Done(verdict);
         }
-        let local = self.shared.local.lookup(parsed.destination);
+        let local = self.local.lookup(parsed.destination);
         let Some(address) = local.and_then(|local| local.pool_address()) else {
             if local.is_some() {
                 return Fate::Done(Verdict::LocalIgnored);
@@ -150,7 +150,7 @@ impl Shard {
         if !crate::parse::destination_is_valid(parsed.destination) {
             return Fate::Done(Verdict::DestinationInvalid);
         }
-        let local = self.shared.local.lookup(parsed.destination);
+        let local = self.local.lookup(parsed.destination);
         let hairpin = local.and_then(|local| local.pool_address());
         if local.is_some() && hairpin.is_none() {
             return Fate::Done(Verdict::LocalIgnored);

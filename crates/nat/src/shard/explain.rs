@@ -3,7 +3,6 @@
 //! It takes the decisions of the packet path in the same order with the same functions, but only reads. A
 //! test sends the same packets both ways and compares the verdicts.
 
-use core::net::Ipv4Addr;
 
 mod everywhere;
 mod flows;
@@ -100,7 +99,7 @@ impl Shard {
 
     /// The worker that has, or may come to have, the external endpoint that a packet is for.
     fn worker_of_external(&self, parsed: &Parsed, behind: u8) -> WorkerId {
-        let address = self.shared.address_index(Ipv4Addr::from_bits(parsed.destination));
+        let address = self.local.pool_address(parsed.destination);
         let owner = address
             .zip(parsed.protocol())
             .and_then(|(address, protocol)| self.shared.owner(address, protocol, parsed.destination_port));
@@ -260,7 +259,7 @@ impl Shard {
         let target = self.dormant(parsed, protocol);
         let is_balanced = self.is_balanced(parsed, protocol);
         let is_static = target.is_some() || is_balanced;
-        let hairpin = match self.shared.local_to(Facing::inside(account.realm), parsed.destination) {
+        let hairpin = match self.local_to(Facing::inside(account.realm), parsed.destination) {
             Some(Local::Own(_)) => {
                 account.steps.push(Step::OwnAddress(destination.address));
                 return self.explain_local(Facing::inside(account.realm), parsed);
@@ -666,7 +665,7 @@ impl Shard {
             return Verdict::IcmpQuoteNoMapping;
         }
         let destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
-        let (address, is_own) = match self.shared.local.lookup(parsed.destination) {
+        let (address, is_own) = match self.local.lookup(parsed.destination) {
             Some(Local::Pool(address)) => (address, false),
             Some(Local::OwnAndPool(_, address)) => (address, true),
             Some(Local::Own(interface)) if self.shared.side(interface) == Side::Outside => {
@@ -867,7 +866,7 @@ impl Shard {
         if let Some(verdict) = self.check_source(from, parsed.source) {
             return verdict;
         }
-        match (from.side, self.shared.local_to(from, parsed.destination)) {
+        match (from.side, self.local_to(from, parsed.destination)) {
             (_, Some(Local::Own(_))) | (Side::Inside, Some(Local::OwnAndPool(..))) => return Verdict::LocalIgnored,
             (Side::Outside, Some(_)) => return Verdict::ProtocolUnsupported,
             _ => {}

@@ -49,7 +49,7 @@ impl Shard {
         if parsed.protocol().is_none() {
             return self.inbound_other(at, bytes, sink);
         }
-        let local = self.shared.local.lookup(parsed.destination);
+        let local = self.local.lookup(parsed.destination);
         let may_pass = local.is_none() && self.shared.rules.passes();
         if !may_pass && local.and_then(|local| local.pool_address()).is_none() {
             // Nothing here is reassembled for Natrix itself, and nothing else is forwarded.

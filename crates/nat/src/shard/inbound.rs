@@ -77,7 +77,7 @@ impl Shard {
     pub(super) fn inbound_flow<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], via: Via, sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
-        let (address, is_own) = match self.shared.local.lookup(parsed.destination) {
+        let (address, is_own) = match self.local.lookup(parsed.destination) {
             Some(Local::Pool(address)) => (address, false),
             Some(Local::OwnAndPool(_, address)) => (address, true),
             other => return self.not_for_a_mapping(at, bytes, other, sink),
@@ -214,7 +214,7 @@ impl Shard {
                     remote_port,
                     state: first.state,
                     opened_from: Side::Outside,
-                    hairpin: self.shared.local.lookup(parsed.source).is_some(),
+                    hairpin: self.local.lookup(parsed.source).is_some(),
                     has_own_timer: first.has_own_timer,
                     expires: now + first.lifetime,
                 };
@@ -449,7 +449,7 @@ impl Shard {
         if let Some(verdict) = self.check_source(Facing::OUTSIDE, parsed.source) {
             return Fate::Done(verdict);
         }
-        match self.shared.local.lookup(parsed.destination) {
+        match self.local.lookup(parsed.destination) {
             Some(Local::Own(_)) => return Fate::Done(Verdict::LocalIgnored),
             Some(_) => return Fate::Done(Verdict::ProtocolUnsupported),
             None => {}

@@ -129,8 +129,8 @@ impl Shard {
         if !wanted || !own_icmp::may_answer(bytes) || !source_is_valid(to) {
             return;
         }
-        let hairpinned = self.shared.local.lookup(to).and_then(|local| local.pool_address()).is_some();
-        if !hairpinned && self.shared.local.lookup(to).is_some() {
+        let hairpinned = self.local.lookup(to).and_then(|local| local.pool_address()).is_some();
+        if !hairpinned && self.local.lookup(to).is_some() {
             return;
         }
         // A hairpinned packet shows its sender's external address here, which no route leads to: any inside

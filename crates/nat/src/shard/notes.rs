@@ -147,7 +147,7 @@ impl Shard {
 
     /// Why what is on an external address ends with it.
     fn why_address_ends(&self, address: u32) -> Cause {
-        let closed = self.shared.local.pool_address(address).and_then(|address| self.shared.closed(address));
+        let closed = self.local.pool_address(address).and_then(|address| self.shared.closed(address));
         match closed {
             Some(closed) if closed.removed && closed.ends == Some(closed.since) => Cause::Configuration,
             _ => Cause::Drained,

@@ -278,7 +278,7 @@ impl Shard {
         // The source was checked when the subscriber became one.
         if !self.subscribers.is(looks.subscriber[i], key.realm, source)
             || !destination_is_valid(destination)
-            || self.shared.local.lookup(destination).is_some()
+            || self.local.lookup(destination).is_some()
         {
             return None;
         }

@@ -150,7 +150,7 @@ impl Shard {
             return Err(Fate::Done(Verdict::TtlExpired));
         }
         if hairpin {
-            return match self.shared.local.lookup(parsed.destination).and_then(Local::pool_address) {
+            return match self.local.lookup(parsed.destination).and_then(Local::pool_address) {
                 Some(address) => Ok(Way::Hairpin(address)),
                 None => Err(Fate::Done(Verdict::NoMapping)),
             };
@@ -204,7 +204,7 @@ impl Shard {
         // Which of several targets it is, is found out behind the translation of the source.
         let is_balanced = self.shared.balance.find(parsed.destination, key.protocol, parsed.destination_port).is_some();
         let is_static = target.is_some() || is_balanced;
-        let hairpin = match self.shared.local_to(self.shared.facing(meta.ingress), parsed.destination) {
+        let hairpin = match self.local_to(self.shared.facing(meta.ingress), parsed.destination) {
             Some(Local::Own(_)) => return Err(self.local_packet(at, Side::Inside, bytes, sink)),
             Some(Local::Broadcast(_)) => return Err(Fate::Done(Verdict::DestinationInvalid)),
             Some(Local::OwnAndPool(_, address)) => {
@@ -496,7 +496,7 @@ impl Shard {
             return Fate::Done(verdict);
         }
         if let Some(Local::Own(_) | Local::OwnAndPool(..)) =
-            self.shared.local_to(self.shared.facing(at.meta.ingress), parsed.destination)
+            self.local_to(self.shared.facing(at.meta.ingress), parsed.destination)
         {
             return Fate::Done(Verdict::LocalIgnored);
         }
@@ -525,7 +525,7 @@ impl Shard {
         if !source_is_valid(source) {
             return Some(Verdict::SourceInvalid);
         }
-        match self.shared.local_to(from, source) {
+        match self.local_to(from, source) {
             None => (from.side == Side::Outside && self.shared.is_inside(source)).then_some(Verdict::SourceSpoofed),
             Some(Local::Broadcast(_)) => Some(Verdict::SourceInvalid),
             Some(_) => Some(Verdict::SourceSpoofed),

@@ -338,7 +338,7 @@ impl Shard {
         let key = mapping.key();
         let external = mapping.external();
         let subscriber = mapping.subscriber;
-        let retired = self.shared.local.pool_address(external.address.to_bits());
+        let retired = self.local.pool_address(external.address.to_bits());
         let retired = retired.map(|address| (address, Shard::rest_of(mapping, self.shared.facts(address))));
         if mapping.has_session() {
             mapping.clear_inline_session();

@@ -269,7 +269,7 @@ impl Shard {
             // Where this is not the packet's mapping any more, the last pass sees it, and the long way reads the port table.
             return (Kind(kind | Kind::IN | Kind::FOUND), u64::from(packet.meta.record));
         }
-        match self.shared.local.pool_address(be32::<16>(header)) {
+        match self.local.pool_address(be32::<16>(header)) {
             Some(address) => {
                 let place = self.shared.ports.place(address, protocol, be16::<22>(header));
                 (Kind(kind | Kind::IN), place as u64)
@@ -300,7 +300,7 @@ impl Shard {
             let hash = self.hash_of(&key);
             return (Kind(Kind::OUT), hash);
         }
-        match self.shared.local.pool_address(parsed.destination) {
+        match self.local.pool_address(parsed.destination) {
             Some(address) => {
                 let place = self.shared.ports.place(address, protocol, parsed.destination_port);
                 (Kind(Kind::IN), place as u64)

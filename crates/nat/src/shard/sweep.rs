@@ -177,7 +177,7 @@ impl Shard {
         let key = mapping.key();
         self.outbound.prefetch(self.hash_of(&key));
         self.subscribers.prefetch(mapping.subscriber);
-        if let Some(address) = self.shared.local.pool_address(mapping.external_address) {
+        if let Some(address) = self.local.pool_address(mapping.external_address) {
             let ports = &self.shared.ports;
             let place = ports.place(address, key.protocol, mapping.external_port());
             ports.prefetch_bit(place);
@@ -220,7 +220,7 @@ impl Shard {
             let Some(syn) = self.syns.pop_due(now) else { return };
             let meta = PacketMeta { ingress: syn.ingress, ..PacketMeta::default() };
             let towards = self.shared.side(syn.ingress);
-            let address = self.shared.address_index(syn.external.address);
+            let address = self.local.pool_address(syn.external.address.to_bits());
             let owner = address.and_then(|address| self.shared.owner(address, Protocol::Tcp, syn.external.port));
             // A mapping that another worker made meanwhile may be the one the SYN was waiting for; only that
             // worker sees its sessions.

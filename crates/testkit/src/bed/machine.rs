@@ -8,6 +8,7 @@ use daemon::InterfaceLink;
 use daemon::Worker;
 use daemon::WorkerOptions;
 use daemon::adoption::Adoption;
+use daemon::adoption::Expectation;
 use daemon::build_workers;
 use mem::ring;
 use mem::ring::Consumer;
@@ -17,7 +18,6 @@ use nat::Instant;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
-use nat::change::Reshape;
 use nat::event::Event;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
@@ -117,20 +117,21 @@ impl Machine {
         &self.shared
     }
 
-    /// The snapshot that follows the present one, and the addresses whose ports it changes.
-    pub(super) fn successor(
-        &self,
-        settings: Settings,
-        now: Instant,
-    ) -> Result<(Arc<Shared>, Vec<Reshape>), BuildError> {
-        let next = Arc::new(self.shared.successor(settings, now)?);
-        let reshapes = next.reshapes(&self.shared);
-        Ok((next, reshapes))
+    /// A snapshot that can follow the present one.
+    pub(super) fn successor(&self, settings: Settings, now: Instant) -> Result<Arc<Shared>, BuildError> {
+        Ok(Arc::new(self.shared.successor(settings, now)?))
     }
 
     /// The bed steers and checks by this snapshot from now on; the one before comes back.
     pub(super) fn follow(&mut self, next: &Arc<Shared>) -> Arc<Shared> {
         std::mem::replace(&mut self.shared, Arc::clone(next))
+    }
+
+    /// One worker learns of addresses that are new; whether there are any.
+    pub(super) fn expect(&mut self, worker: usize, before: &Shared, next: &Shared) -> bool {
+        let Some(mut expectation) = Expectation::new(before, next) else { return false };
+        self.workers[worker].expect(&mut expectation);
+        true
     }
 
     /// One worker goes over.

@@ -264,7 +264,7 @@ impl Shard {
         if let Err(verdict) = may_open(parsed, protocol) {
             return verdict;
         }
-        let address = self.shared.local.pool_address(external.0);
+        let address = self.local.pool_address(external.0);
         if let Some(facts) = address.map(|address| *self.shared.facts(address)) {
             let filtering = self.filtering_of_targets(parsed, protocol, &facts);
             let allowed = filtering == Filtering::EndpointIndependent;
