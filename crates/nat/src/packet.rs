@@ -33,6 +33,9 @@ pub enum Stage {
     Balanced,
     /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
     HairpinFragment,
+    /// A packet to a static mapping, with ports in [`PacketMeta::ports`], whose external port the sender could not free, for want of room
+    /// in the event log: it ends where its subscriber is, who is told so.
+    LogFull,
 }
 
 impl Stage {

@@ -480,6 +480,7 @@ impl Shard {
                 Side::Outside => self.entering(at, bytes, sink),
             },
             Stage::HeldSyn => self.answer_held_syn(at, bytes, sink),
+            Stage::LogFull => self.refuse_for_log(at),
             Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
             Stage::Hairpin => match parsed.class {
                 Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),

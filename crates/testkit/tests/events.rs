@@ -14,6 +14,7 @@ use nat::Settings;
 use nat::Verdict;
 use nat::blocks::BlockSize;
 use nat::event::BackPressure;
+use nat::event::Event;
 use nat::event::EventKind;
 use nat::settings::Admission;
 use nat::settings::Allocation;
@@ -320,6 +321,62 @@ fn a_full_log_refuses_the_newcomer_tells_him_so_and_hurts_nobody_else() {
     bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
     bed.inside(&build::udp(at(I1, 5_000), at(E2, 443)).build());
     assert_eq!(bed.take_outside().len(), 2);
+}
+
+#[test]
+fn who_has_a_forward_is_told_that_the_log_is_full_where_the_port_is_another_workers_still() {
+    let settings = with_policy(BackPressure::Refuse);
+    let mut bed = Bed::new(settings.clone()).workers(2).record_events(16);
+    let on = |bed: &Bed, worker: usize, n: usize| {
+        let hosts = (1..250).map(|host| Ipv4Addr::new(100, 64, 1, host));
+        let mut his = hosts.filter(|host| bed.shared().worker_of_subscriber(host.to_bits()).index() == worker);
+        his.nth(n).expect("there are some")
+    };
+    let (before, other, server) = (on(&bed, 0, 0), on(&bed, 0, 1), on(&bed, 1, 0));
+    let external = bed.open_udp(at(before, 5_000), at(E1, 443));
+    let mut with_forward = settings;
+    with_forward.forwards = vec![Forward {
+        realm: RealmId::default(),
+        protocol: Protocol::Udp,
+        external: *external.ip(),
+        ports: (external.port(), external.port()),
+        inside: server,
+        inside_port: 80,
+        admission: Admission::Anyone,
+    }];
+    bed.reload(with_forward);
+    // Nobody reads: beginnings fill their part of the log, and ends the rest.
+    for port in 5_000..5_020 {
+        bed.inside(&build::udp(at(other, port), at(E1, 443)).build());
+    }
+    (bed.take_outside(), bed.take_inside());
+    assert!(bed.counters().of(Verdict::LogFull) > 0);
+    // His mapping is the last one to run out.
+    bed.advance_secs(1);
+    assert_eq!(bed.open_udp(at(before, 5_000), at(E1, 443)), external);
+    let longest = bed.settings().timeouts.longest();
+    bed.advance(longest);
+    bed.advance(longest);
+    let known = bed.counters().of(Verdict::LogFull);
+    let told = |bed: &Bed| {
+        let all = bed.subscribers().into_iter().chain(bed.turned_away());
+        let his: Vec<_> = all.filter(|view| view.address == server).collect();
+        his.iter().map(|view| (view.worker.index(), view.refused.iter().sum::<u32>())).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&bed), []);
+    bed.outside(&build::udp(at(E2, 443), external).build());
+    assert_eq!(bed.take_inside(), Vec::<Vec<u8>>::new());
+    assert_eq!(bed.counters().of(Verdict::LogFull), known + 1);
+    assert_eq!(told(&bed), [(1, 1)], "once, and where he would have the mapping");
+    let refusals = bed.take_events(1, usize::MAX);
+    let is_his = |event: &&Event| event.kind == EventKind::Refused && event.subscriber == server;
+    bed.finish_events();
+    let refusals = refusals.into_iter().chain(bed.take_events(1, usize::MAX)).collect::<Vec<_>>();
+    assert_eq!(refusals.iter().filter(is_his).count(), 1, "{refusals:?}");
+    // When the log is read again, the port is given up and the forward wakes.
+    bed.take_events(0, usize::MAX);
+    bed.outside(&build::udp(at(E2, 443), external).build());
+    assert_eq!(bed.take_inside().len(), 1);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use super::outbound::Flow;
 use super::outbound::remote_port;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
+use crate::packet::PacketMeta;
 use crate::packet::Sink;
+use crate::packet::Stage;
 use crate::parse::Class;
 use crate::parse::Parsed;
 use crate::rules::RuleId;
@@ -120,7 +122,9 @@ impl Shard {
             // The port is found here until what is left of somebody else's mapping is gone.
             if let Some(index) = dead {
                 if !self.may_end_mapping() {
-                    return Fate::Done(Verdict::LogFull);
+                    // Whose packet it is, and what was refused to him, the other worker knows.
+                    let ports = (parsed.source_port, parsed.destination_port);
+                    return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::LogFull, ports, ..meta } };
                 }
                 self.end_mapping(now, index);
             }
@@ -174,6 +178,18 @@ impl Shard {
         match self.create_session(now, index, &new, Shard::hashed_by(&facts, protocol)) {
             Ok(session) => self.established_inbound(at, bytes, Flow { index, session: Some(session) }, &hop, via, sink),
             Err(verdict) => Fate::Done(verdict),
+        }
+    }
+
+    /// A packet to a static mapping of this worker, to which another one could not give its external port.
+    pub(super) fn refuse_for_log(&mut self, at: Arrival<'_>) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        let inside = self.shared.statics.by_external(parsed.destination, protocol, meta.ports.1);
+        match inside {
+            Some(inside) => self.refuse_waking(now, &inside.key(protocol), Verdict::LogFull),
+            // By the settings of this worker there is none.
+            None => Fate::Done(Verdict::LogFull),
         }
     }
 

@@ -3,7 +3,6 @@
 //! It takes the decisions of the packet path in the same order with the same functions, but only reads. A
 //! test sends the same packets both ways and compares the verdicts.
 
-
 mod everywhere;
 mod flows;
 mod room;
