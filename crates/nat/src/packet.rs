@@ -33,6 +33,9 @@ pub enum Stage {
     Balanced,
     /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
     HairpinFragment,
+    /// A hairpinned packet that the second half refused, on its way back to the worker that made something for it in the first one
+    /// ([`PacketMeta::record`]). Like `OwnError` it is no packet received, and has no verdict.
+    TakeBack,
     /// A packet to a static mapping, with ports in [`PacketMeta::ports`], whose external port the sender could not free, for want of room
     /// in the event log: it ends where its subscriber is, who is told so.
     LogFull,
@@ -42,7 +45,7 @@ impl Stage {
     /// Whether this is something of Natrix's own, not a packet received: no worker's balance has it.
     #[inline]
     pub const fn is_own(self) -> bool {
-        matches!(self, Stage::OwnError | Stage::HeldSyn)
+        matches!(self, Stage::OwnError | Stage::HeldSyn | Stage::TakeBack)
     }
 }
 
@@ -51,6 +54,7 @@ impl Stage {
 pub struct PacketMeta {
     /// Of a [`Stage::Steered`] packet: the record of the receiving worker that the sender read in the port table; 0 for none.
     /// A hint of where to look first, so that the table is read once: the record may be another endpoint's by now.
+    /// Of a hairpinned packet: what the first half made for it, at the worker that has its source (`shard/hairpin.rs`).
     pub record: u32,
     /// Interface the packet came in by.
     pub ingress: InterfaceId,

@@ -72,6 +72,7 @@ mod explain;
 mod flow_steady;
 mod fragment_path;
 mod guarantee;
+mod hairpin;
 mod inbound;
 mod local;
 mod notes;
@@ -460,8 +461,10 @@ impl Shard {
             }
             Fate::HandOff { worker, meta } => {
                 packet.verdict = None;
-                // A record this worker was told of is not the next one's.
-                packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record: 0, ..meta } };
+                // A record this worker was told of is not the next one's; what was made for a hairpinned packet goes along.
+                let is_hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::LogFull);
+                let record = if is_hairpin { meta.record } else { 0 };
+                packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record, ..meta } };
             }
             Fate::Held => {
                 packet.verdict = None;
@@ -480,17 +483,29 @@ impl Shard {
                 Side::Outside => self.entering(at, bytes, sink),
             },
             Stage::HeldSyn => self.answer_held_syn(at, bytes, sink),
-            Stage::LogFull => self.refuse_for_log(at),
+            Stage::LogFull => {
+                let fate = self.refuse_for_log(at);
+                self.after_hairpin(at, bytes, fate, sink)
+            }
+            Stage::TakeBack => {
+                self.take_back(at.now, meta.record, parsed);
+                Fate::Done(Verdict::HairpinRefused)
+            }
             Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
             Stage::Hairpin => match parsed.class {
                 Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
-                _ => self.inbound_flow(at, bytes, inbound::Via::Hairpin, sink),
+                _ => {
+                    let fate = self.inbound_flow(at, bytes, inbound::Via::Hairpin, sink);
+                    self.after_hairpin(at, bytes, fate, sink)
+                }
             },
             Stage::FragmentResolved | Stage::HairpinFragment => {
                 let resolved = fragment_path::with_ports(parsed, meta.ports);
                 let via =
                     if meta.stage == Stage::HairpinFragment { inbound::Via::Hairpin } else { inbound::Via::Outside };
-                self.inbound_flow(Arrival { parsed: &resolved, ..at }, bytes, via, sink)
+                let at = Arrival { parsed: &resolved, ..at };
+                let fate = self.inbound_flow(at, bytes, via, sink);
+                if via == inbound::Via::Hairpin { self.after_hairpin(at, bytes, fate, sink) } else { fate }
             }
         }
     }

@@ -33,6 +33,7 @@ use crate::flow::endpoint;
 use crate::fragments::DatagramIndex;
 use crate::mapping::InternalKey;
 use crate::mapping::SessionRef;
+use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::parse::Class;
 use crate::parse::Parsed;
@@ -480,7 +481,8 @@ impl Shard {
         rewrite(bytes, parsed, &Rewrite { end: End::Source, address, port, identification, decrement_ttl: false });
         let identification = identification.unwrap_or(parsed.identification);
         let translated = Parsed { source: address, source_port: port, identification, ..*parsed };
-        self.hairpin(Arrival { parsed: &translated, ..at }, bytes, pool_address, sink)
+        let meta = PacketMeta { record: 0, ..meta };
+        self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, pool_address, sink)
     }
 
     /// A packet to an external endpoint that flows of this worker share.

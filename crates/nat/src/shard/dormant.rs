@@ -124,7 +124,8 @@ impl Shard {
                 if !self.may_end_mapping() {
                     // Whose packet it is, and what was refused to him, the other worker knows.
                     let ports = (parsed.source_port, parsed.destination_port);
-                    return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::LogFull, ports, ..meta } };
+                    let record = if via == Via::Hairpin { meta.record } else { 0 };
+                    return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::LogFull, ports, record, ..meta } };
                 }
                 self.end_mapping(now, index);
             }

@@ -4,6 +4,8 @@ use super::Arrival;
 use super::Fate;
 use super::Foresight;
 use super::Shard;
+use super::hairpin::made_mapping;
+use super::hairpin::made_session;
 use super::inbound::Via;
 use super::local::Reason;
 use super::notes::Unmade;
@@ -42,8 +44,17 @@ use wire::tcp::Flags;
 pub(super) enum Way {
     /// Out by this hop.
     Out(NextHop),
-    /// To another subscriber's external endpoint on this address (RFC 4787 §6 REQ-9).
-    Hairpin(AddressIndex),
+    /// To another subscriber's external endpoint on this address (RFC 4787 §6 REQ-9), and what was made for it (`hairpin`).
+    Hairpin { address: AddressIndex, made: u32 },
+}
+
+impl Way {
+    fn having_made(self, made: u32) -> Way {
+        match self {
+            Way::Out(_) => self,
+            Way::Hairpin { address, .. } => Way::Hairpin { address, made },
+        }
+    }
 }
 
 /// The mapping and session of a packet.
@@ -151,7 +162,7 @@ impl Shard {
         }
         if hairpin {
             return match self.local.lookup(parsed.destination).and_then(Local::pool_address) {
-                Some(address) => Ok(Way::Hairpin(address)),
+                Some(address) => Ok(Way::Hairpin { address, made: 0 }),
                 None => Err(Fate::Done(Verdict::NoMapping)),
             };
         }
@@ -298,13 +309,13 @@ impl Shard {
             // RFC 5382 §5 leaves this open; silence, and no state from a bare ACK.
             return Err(Fate::Done(Verdict::TcpNoSession));
         }
-        let index = match (alive, found) {
+        let (index, made) = match (alive, found) {
             (Some(index), _) if self.is_before_targets(index) => {
                 self.shared.rules.count(self.worker, ruling);
                 let unmade = Unmade { key, verdict: Verdict::PortsExhausted, wanted: ruling.action.pool() };
                 return Err(self.refuse(now, unmade, meta, bytes, sink));
             }
-            (Some(index), _) => index,
+            (Some(index), _) => (index, 0),
             (None, dead) => {
                 if let Some(dead) = dead {
                     if !self.may_end(dead) {
@@ -316,7 +327,7 @@ impl Shard {
                 }
                 let wanted = ruling.action.pool();
                 match self.create_mapping(now, key, foresight, wanted) {
-                    Ok(index) => index,
+                    Ok(index) => (index, made_mapping(index)),
                     Err(verdict) => {
                         self.shared.rules.count(self.worker, ruling);
                         return Err(self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink));
@@ -346,7 +357,8 @@ impl Shard {
                         self.counters.unsolicited_syns_matched += 1;
                     }
                 }
-                Ok(Opened::Session(way, Flow { index, session: Some(session) }))
+                let made = if made == 0 { made_session(index, session) } else { made };
+                Ok(Opened::Session(way.having_made(made), Flow { index, session: Some(session) }))
             }
             // Where nobody is filtered a UDP session is only bookkeeping: going on without it hurts nobody,
             // while refusing would break programs that talk to thousands (peer-to-peer, resolvers). What the
@@ -426,7 +438,7 @@ impl Shard {
         rewrite(bytes, parsed, &change);
         match way {
             Way::Out(hop) => self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Outbound, sink),
-            Way::Hairpin(pool_address) => {
+            Way::Hairpin { address: pool_address, made } => {
                 let translated = Parsed {
                     source: address,
                     source_port: port,
@@ -439,7 +451,8 @@ impl Shard {
                     identification: identification.unwrap_or(parsed.identification),
                     ..*parsed
                 };
-                self.hairpin(Arrival { parsed: &translated, ..at }, bytes, pool_address, sink)
+                let meta = PacketMeta { record: made, ..at.meta };
+                self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, pool_address, sink)
             }
         }
     }
@@ -461,7 +474,8 @@ impl Shard {
             let ports = (translated.source_port, translated.destination_port);
             return Fate::HandOff { worker, meta: PacketMeta { stage, ports, ..meta } };
         }
-        self.inbound_flow(at, bytes, Via::Hairpin, sink)
+        let fate = self.inbound_flow(at, bytes, Via::Hairpin, sink);
+        self.after_hairpin(at, bytes, fate, sink)
     }
 
     /// The identification a packet gets outside. Many subscribers share an address, so that ids of
@@ -514,7 +528,7 @@ impl Shard {
                 crate::rewrite::decrement_ttl(bytes);
                 self.finish(bytes, parsed, &hop, parsed.destination, Verdict::Passed, sink)
             }
-            Ok(Way::Hairpin(_)) => Fate::Done(Verdict::ProtocolUnsupported),
+            Ok(Way::Hairpin { .. }) => Fate::Done(Verdict::ProtocolUnsupported),
             Err(fate) => fate,
         }
     }

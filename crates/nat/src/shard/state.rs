@@ -333,13 +333,19 @@ impl Shard {
     /// Ends a mapping; its port rests, or is free at once. Further sessions are reclaimed by the sweep, so that the
     /// cost here does not depend on how many there are.
     pub(super) fn end_mapping(&mut self, now: Instant, index: u32) {
+        self.end_mapping_resting(now, index, None);
+    }
+
+    /// [`Shard::end_mapping`], after which its port rests for so long; None: as its pool says.
+    pub(super) fn end_mapping_resting(&mut self, now: Instant, index: u32, rest: Option<Duration>) {
         self.note_mapping_ended(now, index);
         let mapping = self.mappings.get_mut(index);
         let key = mapping.key();
         let external = mapping.external();
         let subscriber = mapping.subscriber;
         let retired = self.local.pool_address(external.address.to_bits());
-        let retired = retired.map(|address| (address, Shard::rest_of(mapping, self.shared.facts(address))));
+        let rest_of = |address| rest.unwrap_or_else(|| Shard::rest_of(mapping, self.shared.facts(address)));
+        let retired = retired.map(|address| (address, rest_of(address)));
         if mapping.has_session() {
             mapping.clear_inline_session();
             self.counters.sessions_removed += 1;
