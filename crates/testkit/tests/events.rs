@@ -349,7 +349,8 @@ fn who_has_a_forward_is_told_that_the_log_is_full_where_the_port_is_another_work
     for port in 5_000..5_020 {
         bed.inside(&build::udp(at(other, port), at(E1, 443)).build());
     }
-    (bed.take_outside(), bed.take_inside());
+    bed.take_outside();
+    bed.take_inside();
     assert!(bed.counters().of(Verdict::LogFull) > 0);
     // His mapping is the last one to run out.
     bed.advance_secs(1);
