@@ -14,6 +14,7 @@ pub mod tsc;
 pub use arena::Arena;
 pub use arena::ArenaError;
 pub use arena::missed_bytes;
+pub use lanes::are_lanes_within;
 pub use lanes::equal_lanes;
 pub use pages::PageKind;
 pub use prefetch::prefetch;

@@ -91,7 +91,7 @@ struct Differs {
 const CHANGES_MAX: usize = 1_000;
 
 /// Memory of a rule in a search, and of what is known about it by number; measured with rules as operators write them.
-const SEARCH_BYTES: u64 = 112;
+const SEARCH_BYTES: u64 = 144;
 
 impl RuleBook {
     /// The memory of so many rules for so many workers, about.

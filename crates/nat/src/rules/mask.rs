@@ -94,8 +94,8 @@ impl Mask {
             addresses: prefix_mask(self.source) | prefix_mask(self.destination) << 32,
             rest: ports(self.destination_block)
                 | ports(self.source_block) << 16
-                | if self.protocol { 0xff << 32 } else { 0 }
-                | if self.realm { 0xffff << 40 } else { 0 },
+                | if self.protocol { 0xffff << 32 } else { 0 }
+                | if self.realm { 0xffff << 48 } else { 0 },
         }
     }
 

@@ -26,10 +26,6 @@ const CELL_LENGTH_MAX: usize = 12;
 const PRUNE_BITS: u8 = 12;
 /// Buckets beyond the first that a way is followed along with those of others.
 const STEPS_MAX: u8 = 4;
-/// Packets whose buckets are waited for at a time.
-const AHEAD: usize = 48;
-/// In the queue of a burst, beside a key's number: what it waits for is the next bucket on its way, not another table.
-const IS_FURTHER: u8 = 0x80;
 /// Distance of two rules' orders at first: so that rules can be put in between. With 2^24 rules orders have 47 bits.
 const ORDER_STEP: u64 = 1 << 23;
 
@@ -62,6 +58,11 @@ const RULES_MAX: usize = 1 << 24;
 struct Waiting<'a> {
     buckets: [&'a Bucket; BURST_MAX],
     tables: [u64; BURST_MAX],
+    /// What each has found so far: its rank and its number.
+    ranks: [u64; BURST_MAX],
+    rules: [u32; BURST_MAX],
+    /// How many buckets beyond the first of its way it waits for.
+    steps: [u8; BURST_MAX],
     queue: [u8; BURST_MAX],
     queued: usize,
 }
@@ -69,12 +70,12 @@ struct Waiting<'a> {
 /// Rules in order. See the [module](super). A clone shares everything with the original; changing it costs what is changed.
 #[derive(Clone)]
 pub struct RuleSet {
-    tables: Vec<Arc<Table>>,
+    tables: Vec<Table>,
     /// By table: no rule in it or in those that follow ranks higher.
     ranks_max: [u64; TABLES_MAX],
     /// By the first bits of an address: the tables with a rule about it.
-    by_source: Arc<Vec<u64>>,
-    by_destination: Arc<Vec<u64>>,
+    by_source: Arc<[u64; 1 << PRUNE_BITS]>,
+    by_destination: Arc<[u64; 1 << PRUNE_BITS]>,
     /// By rule number.
     rules: PersistentList<Match>,
     /// By rule number: lower wins.
@@ -111,8 +112,8 @@ impl RuleSet {
         let mut set = RuleSet {
             tables: Vec::new(),
             ranks_max: [0; TABLES_MAX],
-            by_source: Arc::new(vec![0; 1 << PRUNE_BITS]),
-            by_destination: Arc::new(vec![0; 1 << PRUNE_BITS]),
+            by_source: Arc::new([0; 1 << PRUNE_BITS]),
+            by_destination: Arc::new([0; 1 << PRUNE_BITS]),
             rules: PersistentList::from_slice(&rules),
             orders: PersistentList::from_slice(&orders),
             sequence: Arc::new(sequence),
@@ -132,7 +133,7 @@ impl RuleSet {
                 table.append(rule, number, (u64::from(*position) + 1) * ORDER_STEP)?;
             }
             set.note_addresses(tables.len(), planned.rules.iter().map(|position| &in_order[*position as usize]));
-            tables.push(Arc::new(table));
+            tables.push(table);
         }
         set.tables = tables;
         set.note_ranks();
@@ -207,76 +208,75 @@ impl RuleSet {
 
     /// The first rules that match up to [`BURST_MAX`] keys, into as many places of `found`.
     ///
-    /// A key's bucket is asked for some keys before it is looked at. That settles nearly all; who has to look further (into another
-    /// table, or along its way) waits in a queue until all have had their first look.
+    /// All keys' buckets are asked for before the first is looked at: each look is short, and takes far less than a line does to come.
+    /// That settles nearly all; who has to look further (into another table, or along its way) waits in a queue until all have had
+    /// their first look.
     pub fn lookup_burst(&self, keys: &[RuleKey], found: &mut [Option<RuleId>]) {
         let count = keys.len().min(found.len()).min(BURST_MAX);
         let (keys, found) = (&keys[..count], &mut found[..count]);
-        let mut buckets = [Table::EMPTY_BUCKET; BURST_MAX];
-        let mut tables = [0; BURST_MAX];
-        let mut best = [Best::NONE; BURST_MAX];
-        let mut queue = [0_u8; BURST_MAX];
-        let mut queued = 0;
-        for i in 0..count + AHEAD {
-            if let Some(key) = keys.get(i) {
-                let here = self.tables_for(key);
-                tables[i % BURST_MAX] = here;
-                if let Some(table) = self.tables.get(here.trailing_zeros() as usize) {
-                    buckets[i % BURST_MAX] = table.aim(key, 0);
-                }
+        let mut waiting = Waiting {
+            buckets: [Table::EMPTY_BUCKET; BURST_MAX],
+            tables: [0; BURST_MAX],
+            ranks: [0; BURST_MAX],
+            rules: [0; BURST_MAX],
+            steps: [0; BURST_MAX],
+            queue: [0; BURST_MAX],
+            queued: 0,
+        };
+        for ((key, tables), bucket) in keys.iter().zip(&mut waiting.tables).zip(&mut waiting.buckets) {
+            *tables = self.tables_for(key);
+            if let Some(table) = self.tables.get(tables.trailing_zeros() as usize) {
+                *bucket = table.aim(key, 0);
             }
-            let i = i.wrapping_sub(AHEAD);
-            let Some(key) = keys.get(i) else { continue };
-            let here = tables[i % BURST_MAX];
-            let (better, is_further) = buckets[i % BURST_MAX].find(key, Best::NONE);
-            found[i] = better.id();
+        }
+        for (i, (key, found)) in keys.iter().zip(found.iter_mut()).enumerate() {
+            let here = waiting.tables[i];
+            let (better, is_further) = waiting.buckets[i].find(key, Best::NONE);
+            *found = better.id();
             // Tables come with their first rules in order: what is found usually ends the search.
             let rest = here & here.wrapping_sub(1);
             let may_be_elsewhere = self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] >= better.rank;
             if is_further | (rest != 0) & may_be_elsewhere {
                 let next = if is_further { here } else { rest };
-                tables[i % BURST_MAX] = next;
-                best[i % BURST_MAX] = better;
-                buckets[i % BURST_MAX] = self.tables[next.trailing_zeros() as usize].aim(key, u8::from(is_further));
-                queue[queued % BURST_MAX] = i as u8 | if is_further { IS_FURTHER } else { 0 };
-                queued += 1;
+                waiting.tables[i] = next;
+                waiting.ranks[i] = better.rank;
+                waiting.rules[i] = better.rule;
+                waiting.steps[i] = u8::from(is_further);
+                waiting.buckets[i] = self.tables[next.trailing_zeros() as usize].aim(key, u8::from(is_further));
+                waiting.queue[waiting.queued % BURST_MAX] = i as u8;
+                waiting.queued += 1;
             }
         }
-        if queued != 0 {
-            self.look_further(keys, &Waiting { buckets, tables, queue, queued }, &mut best);
-            for waiting in &queue[..queued] {
-                let i = usize::from(waiting & !IS_FURTHER);
-                found[i] = best[i % BURST_MAX].id();
+        if waiting.queued != 0 {
+            let Waiting { queue, queued, .. } = waiting;
+            self.look_further(keys, &mut waiting);
+            for i in &queue[..queued] {
+                let i = usize::from(*i);
+                found[i] = Best { rank: waiting.ranks[i], rule: waiting.rules[i] }.id();
             }
         }
     }
 
     /// The keys of a burst that their first bucket has not settled. Each is looked at when those before it in the queue have been,
     /// and goes to its end again if need be.
-    fn look_further<'a>(&'a self, keys: &[RuleKey], waiting: &Waiting<'a>, best: &mut [Best; BURST_MAX]) {
-        let Waiting { mut buckets, mut tables, mut queue, queued } = *waiting;
-        let mut steps = [0_u8; BURST_MAX];
-        for waiting in &mut queue[..queued] {
-            let i = *waiting & !IS_FURTHER;
-            steps[usize::from(i)] = u8::from(*waiting != i);
-            *waiting = i;
-        }
-        let (mut first, mut end) = (0_usize, queued);
+    fn look_further<'a>(&'a self, keys: &[RuleKey], waiting: &mut Waiting<'a>) {
+        let Waiting { buckets, tables, ranks, rules, steps, queue, queued } = waiting;
+        let (mut first, mut end) = (0_usize, *queued);
         while first != end {
             let i = usize::from(queue[first % BURST_MAX]) % BURST_MAX;
             first += 1;
             let key = &keys[i];
-            let (better, is_further) = buckets[i].find(key, best[i]);
-            best[i] = better;
+            let (mut best, is_further) = buckets[i].find(key, Best { rank: ranks[i], rule: rules[i] });
             let is_far = steps[i] == STEPS_MAX;
             if is_further & is_far {
-                best[i] = self.tables[tables[i].trailing_zeros() as usize].find_further(key, better);
+                best = self.tables[tables[i].trailing_zeros() as usize].find_further(key, best);
             }
+            (ranks[i], rules[i]) = (best.rank, best.rule);
             let stays = is_further & !is_far;
             steps[i] = select_unpredictable(stays, steps[i] + 1, 0);
             let rest = select_unpredictable(stays, tables[i], tables[i] & (tables[i] - 1));
             tables[i] = rest;
-            if rest != 0 && self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] >= best[i].rank {
+            if rest != 0 && self.ranks_max[rest.trailing_zeros() as usize % TABLES_MAX] >= best.rank {
                 buckets[i] = self.tables[rest.trailing_zeros() as usize].aim(key, steps[i]);
                 queue[end % BURST_MAX] = i as u8;
                 end += 1;
@@ -377,7 +377,7 @@ impl RuleSet {
     fn leave(&mut self, rule: &Match, id: RuleId) -> Result<(), RuleSetError> {
         let own = Mask::of(rule);
         for table in &mut self.tables {
-            if table.mask().suits(&own) && Arc::make_mut(table).remove(rule, id.0)? {
+            if table.mask().suits(&own) && table.remove(rule, id.0)? {
                 return Ok(());
             }
         }
@@ -404,12 +404,12 @@ impl RuleSet {
             Some(table) if !is_poor(table) || self.tables.len() == TABLES_MAX => table,
             None if self.tables.len() == TABLES_MAX => return self.rebuild(),
             _ => {
-                self.tables.push(Arc::new(Table::new(own, 64)?));
+                self.tables.push(Table::new(own, 64)?);
                 self.tables.len() - 1
             }
         };
         self.note_addresses(index, core::iter::once(rule));
-        Arc::make_mut(&mut self.tables[index]).insert(rule, number, order)?;
+        self.tables[index].insert(rule, number, order)?;
         self.note_ranks();
         Ok(())
     }
@@ -436,7 +436,7 @@ impl RuleSet {
         // Short prefixes set many words; each is done once.
         let mut seen = [vec![false; 1 << (PRUNE_BITS + 1)], vec![false; 1 << (PRUNE_BITS + 1)]];
         let sides = [Arc::make_mut(&mut self.by_source), Arc::make_mut(&mut self.by_destination)];
-        let (by_source, by_destination) = sides.into();
+        let [by_source, by_destination] = sides;
         let note = |words: &mut [u64], prefix: Prefix, seen: &mut [bool]| {
             let bits = prefix.address().to_bits();
             let length = prefix.length().min(PRUNE_BITS);

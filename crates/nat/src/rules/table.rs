@@ -14,6 +14,7 @@ use mem::ArenaError;
 use mem::FromZeros;
 
 use super::key::Match;
+use super::key::PortRange;
 use super::key::RuleKey;
 use super::mask::Cell;
 use super::mask::Mask;
@@ -23,39 +24,65 @@ use super::set::RuleId;
 const CHUNK_BUCKETS: u32 = 1 << 15;
 const CHUNK_SHIFT: u32 = 15;
 
-/// In the source's shift: it stands in the second of two cells by source port. Shifts are six bits, and shifting takes no more.
-const SECOND_BY_SOURCE: u8 = 0x40;
-/// In the source's shift of a bucket's first entry, used or not: some way goes on from this bucket.
-const PASSED: u8 = 0x80;
-/// In the destination's shift: it stands in the second of two cells by destination port.
-const SECOND_BY_DESTINATION: u8 = 0x80;
-/// In a rank: the protocol matters.
-const PROTOCOL: u64 = 0xff;
-/// In a rank: the realm matters.
-const REALM: u64 = 0xff00;
+/// In an entry's `rule`, above its number: it stands in the second of two cells by source port.
+const SECOND_BY_SOURCE: u32 = 1 << 24;
+/// It stands in the second of two cells by destination port.
+const SECOND_BY_DESTINATION: u32 = 1 << 25;
+/// In the `rule` of a bucket's first entry, used or not: some way goes on from this bucket.
+const PASSED: u32 = 1 << 26;
+/// The bits of the number.
+const NUMBER: u32 = (1 << 24) - 1;
 
 /// A whole rule; two fill a cache line. All bytes zero: free.
+///
+/// ```text
+///   key        lanes of 16 bits   source 2 | destination 2 | destination port | source port | protocol | realm
+///   first      the same: the rule's first packet
+///   spans      how far above it each lane may be; 0: not at all, ffff: anything will do
+/// ```
+///
+/// A prefix is a range in each half of its address, so that a key matches where no lane is further above the first than its span.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 struct Entry {
-    /// Source and destination, as in a key; bits beyond the prefixes are zero.
-    addresses: u64,
-    destination_first: u16,
-    destination_span: u16,
-    source_first: u16,
-    source_span: u16,
-    /// Higher wins: what is left of the highest by its order, above the bits of `kind` that matter. 0: free.
-    rank: u64,
+    first: [u64; 2],
+    /// The ports' spans: destination, and above it source. Those of all other lanes are in [`SPANS`].
+    port_spans: u32,
+    /// Its number and three notes.
     rule: u32,
-    /// By how much to shift a difference of addresses until only the prefix is left.
-    source_shift: u8,
-    destination_shift: u8,
-    /// Protocol and, above it, realm.
-    kind: u16,
+    /// Higher wins: what is left of the highest by its order, above 16 bits: the place in [`SPANS`]. 0: free.
+    rank: u64,
 }
 
 /// What a rank is made of what is left by.
 const ORDER_MAX: u64 = (1 << 48) - 1;
+/// In a rank: the place in [`SPANS`].
+const SPANS_AT: u64 = 0xffff;
+
+/// By the lengths of the prefixes and by whether protocol and realm are given: how far above the first packet's lanes a key's may be,
+/// but for ports. Few of them are in use at a time, and those stay in the first cache.
+static SPANS: [[u64; 2]; SPANS_COUNT] = spans();
+const SPANS_COUNT: usize = 33 * 33 * 4;
+
+const fn spans() -> [[u64; 2]; SPANS_COUNT] {
+    let mut all = [[0; 2]; SPANS_COUNT];
+    let mut at = 0;
+    while at < SPANS_COUNT {
+        let (source, destination) = (at / 4 % 33, at / 4 / 33);
+        let protocol = if at & 2 == 0 { 0xffff << 32 } else { 0 };
+        let realm = if at & 1 == 0 { 0xffff << 48 } else { 0 };
+        // The host bits of an address, cut into halves, are the span of each half.
+        let (source, destination) = ((1_u64 << (32 - source)) - 1, (1_u64 << (32 - destination)) - 1);
+        all[at] = [source | destination << 32, protocol | realm];
+        at += 1;
+    }
+    all
+}
+
+const fn spans_at(rule: &Match) -> u64 {
+    let lengths = rule.source.length() as u64 + 33 * rule.destination.length() as u64;
+    lengths * 4 + rule.protocol.is_some() as u64 * 2 + rule.realm.is_some() as u64
+}
 
 /// A cache line of rules.
 #[derive(Clone, Copy, FromZeros)]
@@ -76,26 +103,21 @@ impl Bucket {
             best.rule = select_unpredictable(is_better, entry.rule, best.rule);
             is_found |= is_better;
         }
-        (best, (self.0[0].source_shift & PASSED != 0) & !is_found)
+        (best, (self.0[0].rule & PASSED != 0) & !is_found)
     }
 }
 
 impl Entry {
     fn new(rule: &Match, number: u32, order: u64, second_by_source: bool, second_by_destination: bool) -> Entry {
         let first = rule.first();
-        let kind = if rule.protocol.is_some() { PROTOCOL } else { 0 } | if rule.realm.is_some() { REALM } else { 0 };
+        let span = |range: PortRange| u32::from(range.last - range.first);
         Entry {
-            addresses: first.addresses,
-            destination_first: rule.destination_ports.first,
-            destination_span: rule.destination_ports.last - rule.destination_ports.first,
-            source_first: rule.source_ports.first,
-            source_span: rule.source_ports.last - rule.source_ports.first,
-            rank: rank_of(order) | kind,
-            rule: number,
-            source_shift: (32 - rule.source.length()) | if second_by_source { SECOND_BY_SOURCE } else { 0 },
-            destination_shift: (32 - rule.destination.length())
+            first: [first.addresses, first.rest],
+            port_spans: span(rule.destination_ports) | span(rule.source_ports) << 16,
+            rule: number
+                | if second_by_source { SECOND_BY_SOURCE } else { 0 }
                 | if second_by_destination { SECOND_BY_DESTINATION } else { 0 },
-            kind: first.kind(),
+            rank: rank_of(order) | spans_at(rule),
         }
     }
 
@@ -103,59 +125,45 @@ impl Entry {
     /// nobody can guess.
     #[inline(always)]
     fn matches(&self, key: &RuleKey) -> bool {
-        let differs = self.addresses ^ key.addresses;
-        let source = (differs & 0xffff_ffff).wrapping_shr(u32::from(self.source_shift));
-        let destination = (differs >> 32).wrapping_shr(u32::from(self.destination_shift));
-        let kind = u64::from(self.kind ^ key.kind()) & self.rank & (PROTOCOL | REALM);
-        let is_source_port = key.source_port().wrapping_sub(self.source_first) <= self.source_span;
-        let is_destination_port = key.destination_port().wrapping_sub(self.destination_first) <= self.destination_span;
-        (source | destination | kind == 0) & is_source_port & is_destination_port
+        let [addresses, rest] = SPANS[(self.rank & SPANS_AT) as usize];
+        mem::are_lanes_within([key.addresses, key.rest], self.first, [addresses, rest | u64::from(self.port_spans)])
     }
 
     /// The cell it stands in.
     fn cell(&self, mask: &Mask, word: &Cell) -> Cell {
-        let port = |first: u16, block: u8, second: bool| {
-            let first = u64::from(first);
-            if second { first + (1_u64 << block) } else { first }
-        };
-        let source_port = port(self.source_first, mask.source_block, self.source_shift & SECOND_BY_SOURCE != 0);
-        let destination_port =
-            port(self.destination_first, mask.destination_block, self.destination_shift & SECOND_BY_DESTINATION != 0);
-        let rest = destination_port | source_port << 16 | u64::from(self.kind) << 32;
-        Cell { addresses: self.addresses & word.addresses, rest: rest & word.rest }
+        let [addresses, rest] = self.first;
+        let more = |second: u32, block: u8| if self.rule & second != 0 { 1_u64 << block } else { 0 };
+        // Neither addition can leave its lane: the second block has ports of the rule.
+        let rest = rest
+            + more(SECOND_BY_SOURCE, mask.source_block) * (1 << 16)
+            + more(SECOND_BY_DESTINATION, mask.destination_block);
+        Cell { addresses: addresses & word.addresses, rest: rest & word.rest }
     }
 
     const fn is_free(&self) -> bool {
         self.rank == 0
     }
 
+    const fn number(&self) -> u32 {
+        self.rule & NUMBER
+    }
+
     /// Puts `entry` here; what the slot says of its bucket stays.
     fn put(&mut self, entry: Entry) {
-        let passed = self.source_shift & PASSED;
+        let passed = self.rule & PASSED;
         *self = entry;
-        self.source_shift = self.source_shift & !PASSED | passed;
+        self.rule = self.rule & !PASSED | passed;
     }
 
     fn clear(&mut self) {
-        let passed = self.source_shift & PASSED;
-        *self = Entry { source_shift: passed, ..FREE };
+        let passed = self.rule & PASSED;
+        *self = Entry { rule: passed, ..FREE };
     }
 }
 
-const FREE: Entry = Entry {
-    addresses: 0,
-    destination_first: 0,
-    destination_span: 0,
-    source_first: 0,
-    source_span: 0,
-    rank: 0,
-    rule: 0,
-    source_shift: 0,
-    destination_shift: 0,
-    kind: 0,
-};
+const FREE: Entry = Entry { first: [0; 2], port_spans: 0, rule: 0, rank: 0 };
 
-/// The rank of the rule with this order, which is below 2^48 - 1; without its kind.
+/// The rank of the rule with this order, which is below 2^48 - 1; without its spans.
 pub(super) const fn rank_of(order: u64) -> u64 {
     (ORDER_MAX - order) << 16
 }
@@ -172,7 +180,7 @@ impl Best {
     pub(super) const NONE: Best = Best { rank: 0, rule: 0 };
 
     pub(super) fn id(self) -> Option<RuleId> {
-        (self.rank != 0).then_some(RuleId(self.rule))
+        (self.rank != 0).then_some(RuleId(self.rule & NUMBER))
     }
 }
 
@@ -193,9 +201,10 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty table for about `entries` entries: as many buckets, so that few ways go beyond their first.
+    /// An empty table for about `entries` entries: half as many buckets again, so that few ways go beyond their first. Each that does
+    /// costs a second look, and that the CPU does not foresee it.
     pub(super) fn new(mask: Mask, entries: usize) -> Result<Table, ArenaError> {
-        let wanted = u32::try_from(entries).unwrap_or(u32::MAX / 2).max(8);
+        let wanted = u32::try_from(entries.saturating_mul(3) / 2).unwrap_or(u32::MAX / 2).max(8);
         let buckets =
             if wanted <= CHUNK_BUCKETS { wanted.next_power_of_two() } else { wanted.next_multiple_of(CHUNK_BUCKETS) };
         let chunks = (0..buckets.div_ceil(CHUNK_BUCKETS))
@@ -282,7 +291,7 @@ impl Table {
         let steps = iter::from_fn(move || {
             let index = next?;
             let bucket = self.bucket(index);
-            next = (bucket.0[0].source_shift & PASSED != 0).then(|| self.next(index));
+            next = (bucket.0[0].rule & PASSED != 0).then(|| self.next(index));
             Some((index, bucket))
         });
         steps.take(self.buckets as usize)
@@ -307,7 +316,7 @@ impl Table {
     pub(super) fn all_matches<'a>(&'a self, key: &'a RuleKey) -> impl Iterator<Item = u32> + 'a {
         let home = self.home(&self.word.of(key));
         self.way(home).flat_map(move |(_, bucket)| {
-            bucket.0.iter().filter(|entry| !entry.is_free() && entry.matches(key)).map(|entry| entry.rule)
+            bucket.0.iter().filter(|entry| !entry.is_free() && entry.matches(key)).map(|entry| entry.number())
         })
     }
 
@@ -320,7 +329,7 @@ impl Table {
             self.bucket_mut(index)?.0[slot].put(entry);
             self.entries += 1;
         }
-        self.rank_max = self.rank_max.max(rank_of(order) | PROTOCOL | REALM);
+        self.rank_max = self.rank_max.max(rank_of(order) | SPANS_AT);
         Ok(())
     }
 
@@ -332,8 +341,8 @@ impl Table {
             if let Some(slot) = bucket.0.iter().position(Entry::is_free) {
                 return Ok((index, slot));
             }
-            if bucket.0[0].source_shift & PASSED == 0 {
-                self.bucket_mut(index)?.0[0].source_shift |= PASSED;
+            if bucket.0[0].rule & PASSED == 0 {
+                self.bucket_mut(index)?.0[0].rule |= PASSED;
             }
             index = self.next(index);
         }
@@ -361,7 +370,7 @@ impl Table {
             }
             self.entries += 1;
         }
-        self.rank_max = self.rank_max.max(rank_of(order) | PROTOCOL | REALM);
+        self.rank_max = self.rank_max.max(rank_of(order) | SPANS_AT);
         Ok(())
     }
 
@@ -370,7 +379,7 @@ impl Table {
         let mask = self.mask;
         let mut was_here = false;
         for (cell, ..) in mask.cells(rule) {
-            let place = self.places(&cell).find(|(_, entry)| entry.rule == number).map(|(place, _)| place);
+            let place = self.places(&cell).find(|(_, entry)| entry.number() == number).map(|(place, _)| place);
             if let Some((index, slot)) = place {
                 self.bucket_mut(index)?.0[slot].clear();
                 self.entries -= 1;
@@ -385,7 +394,7 @@ impl Table {
         let mut all: Vec<Entry> = (0..self.buckets)
             .flat_map(|index| self.bucket(index).0)
             .filter(|entry| !entry.is_free())
-            .map(|entry| Entry { source_shift: entry.source_shift & !PASSED, ..entry })
+            .map(|entry| Entry { rule: entry.rule & !PASSED, ..entry })
             .collect();
         all.sort_by_key(|entry| Reverse(entry.rank));
         let mut larger = Table::new(self.mask, all.len() * 2)?;
