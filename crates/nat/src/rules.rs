@@ -18,6 +18,7 @@
 //! one set while the control makes the next.
 
 mod book;
+mod cover;
 mod key;
 mod mask;
 mod persistent;
@@ -33,6 +34,7 @@ pub(crate) use book::Permits;
 pub use book::RuleBook;
 pub use book::Ruling;
 pub(crate) use book::STAMPS;
+pub use cover::Covered;
 pub use key::Match;
 pub use key::PortRange;
 pub use key::RuleKey;

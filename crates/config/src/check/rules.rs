@@ -106,10 +106,11 @@ pub(crate) fn check(
         }
     }
     let Rules { sources, rules, redirections, passes, pass_origins, .. } = rules;
-    let found = hidden::find("rule", rules.iter().map(|rule| rule.matches).enumerate(), report);
-    hidden::tell("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
-    let found = hidden::find_filters(filters.iter(), report);
-    hidden::tell(
+    let realms = known.realm_count();
+    let found = hidden::find("rule", rules.iter().map(|rule| rule.matches).enumerate(), realms, report);
+    let unsettled = hidden::tell("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
+    let found = hidden::find_filters(filters.iter(), realms, report);
+    let unsettled_filter = hidden::tell(
         "filter",
         &found,
         |at| filters.get(at).map(|filter: &FilterRule| filter.matches),
@@ -117,6 +118,7 @@ pub(crate) fn check(
         report,
     );
     let mut warnings = served::check(&rules, &sources, draft, report);
+    warnings.extend(unsettled.into_iter().chain(unsettled_filter));
     if report.is_clean() {
         warnings.extend(overlaps::of_rules(&rules, &sources, report));
         warnings.extend(overlaps::of_filters(&filters, &filter_sources, report));

@@ -179,6 +179,11 @@ impl RuleSet {
         self.rules.get(number as usize).map(|rule| (RuleId(number), rule))
     }
 
+    /// What a rule matches.
+    pub(super) fn rule(&self, rule: RuleId) -> Option<&Match> {
+        self.rules.get(rule.index())
+    }
+
     /// Where in the order a rule stands.
     pub fn position(&self, rule: RuleId) -> Option<usize> {
         let order = *self.orders.get(rule.index())?;
@@ -186,7 +191,8 @@ impl RuleSet {
         (self.sequence.get(position) == Some(&rule.0)).then_some(position)
     }
 
-    fn order(&self, number: u32) -> u64 {
+    /// What the rule with a number stands in the order by.
+    pub(super) fn order(&self, number: u32) -> u64 {
         self.orders.get(number as usize).copied().unwrap_or(u64::MAX)
     }
 

@@ -319,6 +319,11 @@ impl<'d> Known<'d> {
         false
     }
 
+    /// How many VRFs packets come from.
+    pub(super) fn realm_count(&self) -> u16 {
+        u16::try_from(self.vrfs.len()).unwrap_or(u16::MAX)
+    }
+
     /// Tells a pool that does not serve a VRF whose packets a rule may send there. VRFs that have nobody inside it matches are not
     /// meant.
     fn serves_vrfs_of(&self, pool: &Placed<String>, position: usize, matches: &Match, report: &mut Report) -> bool {
