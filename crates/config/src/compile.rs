@@ -130,7 +130,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         event_log: singles.event_log.clone(),
         warnings: check::pools::drained(&draft, &report).into_iter().chain(rules.warnings).collect(),
     };
-    let unheld = check::reserve::check(&config.nat, &draft.classes, &mut report);
+    let unheld = check::reserve::check(&config.nat, &draft.classes, &draft.singles.limits, &mut report);
     config.warnings.extend(unheld);
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }

@@ -630,7 +630,8 @@ const CLASS: &[Key] = &[
         "External ports each of these subscribers can always have, however full its pool is: they are set aside for it, used or \
          not, so that name small prefixes. Needs a pool with single ports (from 1024 on) and paired pooling; `check` refuses \
          more than there is on addresses that do not drain, without the ports of forwards, and more than `ports`, `sessions` or `memory` \
-         of the class allow, with a session and 73 bytes for each port of any protocol. Ports that others have when a reload sets or raises it stay theirs; \
+         of the class allow, with a session and 73 bytes for each port of any protocol, and more than `tables.mappings` has room \
+         for. Ports that others have when a reload sets or raises it stay theirs; \
          others get none until what is missing has come free, and `natrix plan` tells how much that is. What a rule sends to another pool is \
          guaranteed nothing there. Ports that rest count among the others'; where none of those is left a guaranteed port is free at \
          once. Other modes need no such key: in a deterministic pool each slice is guaranteed, and `check` compares; in a pool \

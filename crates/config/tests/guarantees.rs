@@ -69,3 +69,43 @@ fn a_guarantee_has_no_ports_of_forwards() {
         reserved_ports = ["2095-2099"]"#;
     assert!(is_held(90, reserved, FORWARD) && !is_held(91, reserved, FORWARD));
 }
+
+/// Whether a guarantee of this many UDP ports to four hosts is accepted with tables of these sizes.
+fn tables_hold(reserved: u32, tables: &str) -> Result<(), Vec<String>> {
+    let text = format!(
+        r#"
+        interface = [
+            {{ name = "lan", realm = "inside", driver = "net_tap0", addresses = ["10.0.0.1/24"] }},
+            {{ name = "wan", realm = "outside", driver = "net_tap1", addresses = ["192.0.2.2/24"] }},
+        ]
+        [tables]
+        {tables}
+        [[pool]]
+        name = "main"
+        addresses = ["203.0.113.0/28"]
+        [[class]]
+        name = "guaranteed"
+        subscribers = ["10.0.0.8/30"]
+        reserved_ports = {{ tcp = 20, udp = {reserved} }}
+        "#
+    );
+    match config::parse(&text, "test") {
+        Ok(_) => Ok(()),
+        Err(faults) => Err(faults.iter().map(ToString::to_string).collect()),
+    }
+}
+
+#[test]
+fn guarantees_need_room_in_the_tables() {
+    // Four times 20 and 230 are 1000.
+    assert_eq!(tables_hold(230, "mappings = 1000"), Ok(()));
+    let told = tables_hold(231, "mappings = 1000").expect_err("four mappings are missing");
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("guarantees 4 subscribers 1004 ports together"), "{told:?}");
+    assert!(told[0].contains("tables.mappings = 1000") && told[0].contains("write tables.mappings = 1004"), "{told:?}");
+    // The remedy works.
+    assert_eq!(tables_hold(231, "mappings = 1004"), Ok(()));
+    assert_eq!(tables_hold(230, "subscribers = 4"), Ok(()));
+    let told = tables_hold(230, "subscribers = 3").expect_err("a subscriber is missing");
+    assert!(told[0].contains("write tables.subscribers = 4"), "{told:?}");
+}

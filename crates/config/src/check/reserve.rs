@@ -10,6 +10,7 @@ use nat::deterministic::Formula;
 use nat::reserve::Reservation;
 use nat::reserve::reservations;
 use nat::settings::Allocation;
+use nat::settings::Limits;
 use nat::settings::Pool;
 use nat::settings::Pooling;
 
@@ -21,8 +22,8 @@ use crate::report::Report;
 /// Ports of an external address that forwards have, by [`Protocol::index`].
 type Forwarded = HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]>;
 
-/// Checks a configuration that is sound otherwise.
-pub(crate) fn check(settings: &Settings, classes: &[ClassDraft], report: &mut Report) -> Vec<Warning> {
+/// Checks a configuration that is sound otherwise; `tables` are those of all workers together.
+pub(crate) fn check(settings: &Settings, classes: &[ClassDraft], tables: &Limits, report: &mut Report) -> Vec<Warning> {
     let guarantees = |class: &&ClassDraft| class.limits.reserved_ports != [0; Protocol::COUNT];
     let Some(place) = classes.iter().find(guarantees).map(|class| &class.reserved_ports) else {
         return Vec::new();
@@ -36,7 +37,38 @@ pub(crate) fn check(settings: &Settings, classes: &[ClassDraft], report: &mut Re
             warnings.extend(of_pool(pool, reservation, &forwarded, place, report));
         }
     }
+    of_tables(&found, tables, place, report);
     warnings
+}
+
+/// Each port that is guaranteed takes a mapping when it is used, and each subscriber a record.
+fn of_tables(found: &[Reservation], tables: &Limits, place: &Place, report: &mut Report) {
+    let subscribers: u64 = found.iter().map(|reservation| reservation.subscribers).sum();
+    let ports: u64 = found.iter().flat_map(|reservation| reservation.ports).sum();
+    let fewer_ports = "guarantee fewer ports";
+    let needs = [
+        (
+            ports,
+            tables.mappings_max,
+            "mappings",
+            format!("{subscribers} subscribers {ports} ports together"),
+            fewer_ports,
+        ),
+        (
+            subscribers,
+            tables.subscribers_max,
+            "subscribers",
+            format!("ports to {subscribers} subscribers"),
+            "name fewer subscribers",
+        ),
+    ];
+    for (needed, there, table, guaranteed, fewer) in needs {
+        if needed > u64::from(there) {
+            let problem = format!("guarantees {guaranteed}, and the tables have room for no more than {there} {table}");
+            let remedy = format!("write tables.{table} = {needed} or more, or {fewer}");
+            report.fault(place, problem, format!("tables.{table} = {there}"), remedy);
+        }
+    }
 }
 
 /// What is wrong, what was seen, a remedy.

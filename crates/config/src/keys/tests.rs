@@ -180,7 +180,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!(port_timeouts, expected);
     // Two workers: half each, and an eighth on top.
     let limits = Limits {
-        mappings_max: 563,
+        mappings_max: 5625,
         extra_sessions_max: 564,
         flows_max: 565,
         sessions_per_mapping_max: 100,
