@@ -52,8 +52,8 @@ impl Row for Change {
 struct PlanRow {
     pool: String,
     what: &'static str,
-    /// That keep, drain (subscribers: move), drain no longer than the drain time, end (subscribers: leave).
-    numbers: [Option<u64>; 4],
+    /// That keep, move (subscribers only), drain, drain no longer than the drain time, end (subscribers: leave).
+    numbers: [Option<u64>; 5],
 }
 
 impl PlanRow {
@@ -61,15 +61,22 @@ impl PlanRow {
     fn of(plan: &PoolPlan) -> Vec<PlanRow> {
         let pool = if plan.pool.is_empty() { "all".to_owned() } else { plan.pool.clone() };
         let row = |what, numbers| PlanRow { pool: pool.clone(), what, numbers };
-        let subscribers =
-            [Some(plan.subscribers_keep), Some(plan.subscribers_move), None, Some(plan.subscribers_leave)];
+        let subscribers = [
+            plan.subscribers_keep,
+            plan.subscribers_move,
+            plan.subscribers_drain,
+            plan.subscribers_drain_until,
+            plan.subscribers_leave,
+        ];
         let mappings = [plan.mappings_keep, plan.mappings_drain, plan.mappings_drain_until, plan.mappings_end];
         let flows = [plan.flows_keep, plan.flows_drain, plan.flows_drain_until, plan.flows_end];
         let blocks = [plan.blocks_keep, plan.blocks_drain, plan.blocks_drain_until, plan.blocks_end];
-        let mut rows = vec![row("subscribers", subscribers), row("mappings", mappings.map(Some))];
+        // Nothing but a subscriber moves.
+        let stays = |[keep, drain, until, end]: [u64; 4]| [Some(keep), None, Some(drain), Some(until), Some(end)];
+        let mut rows = vec![row("subscribers", subscribers.map(Some)), row("mappings", stays(mappings))];
         for (what, numbers) in [("flows", flows), ("blocks", blocks)] {
             if numbers.iter().any(|number| *number > 0) {
-                rows.push(row(what, numbers.map(Some)));
+                rows.push(row(what, stays(numbers)));
             }
         }
         rows
@@ -91,7 +98,7 @@ impl Row for PlanDetail {
             self.address.to_string(),
             self.pool.clone(),
             human::or_dash(self.external.as_ref()),
-            self.becomes.name().to_owned(),
+            becomes(self),
         ]
     }
 }
@@ -101,16 +108,22 @@ impl PlanRow {
         ("POOL", Left),
         ("", Left),
         ("KEEP", Right),
-        ("MOVE OR DRAIN", Right),
+        ("MOVE", Right),
+        ("DRAIN", Right),
         ("DRAIN UNTIL", Right),
         ("END OR LEAVE", Right),
     ];
 
     fn cells(&self) -> Vec<String> {
         let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
-        let [keep, drain, until, end] = self.numbers;
-        vec![self.pool.clone(), self.what.to_owned(), number(keep), number(drain), number(until), number(end)]
+        [self.pool.clone(), self.what.to_owned()].into_iter().chain(self.numbers.map(number)).collect()
     }
+}
+
+/// What becomes of what a detail is about, and for how long it may last.
+fn becomes(detail: &PlanDetail) -> String {
+    let name = detail.becomes.name();
+    detail.ends_in_us.map_or(name.to_owned(), |time| format!("{name}, {} at most", human::duration(time)))
 }
 
 /// What came in answer to a plan or a reload.
@@ -220,11 +233,15 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         writeln!(out, "warning: pool \"{}\": {each} are others' now; they are set aside as they come free", pool.pool)?;
     }
     let total = &plan.total;
-    if total.mappings_drain + total.flows_drain + total.blocks_drain > 0 {
+    if total.subscribers_drain + total.mappings_drain + total.flows_drain + total.blocks_drain > 0 {
         writeln!(out, "drain: as long as they are used")?;
     }
     if let Some(time) = plan.drain_time_us
-        && total.mappings_drain_until + total.flows_drain_until + total.blocks_drain_until > 0
+        && total.mappings_drain_until
+            + total.flows_drain_until
+            + total.blocks_drain_until
+            + total.subscribers_drain_until
+            > 0
     {
         writeln!(out, "drain until: mappings that are left after {} end", human::duration(time))?;
     }

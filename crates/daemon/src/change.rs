@@ -26,6 +26,7 @@ use nat::Affected;
 use nat::BuildError;
 use nat::Census;
 use nat::PoolCensus;
+use nat::Prospect;
 use nat::Shared;
 use nat::change::GuaranteePlan;
 use nat::change::Reshape;
@@ -206,7 +207,8 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         total,
         took_us: micros(began),
     };
-    let subscribers = census.affected.iter().map(|affected| subscriber_detail(&shared, affected));
+    let now = instance.clock.now();
+    let subscribers = census.affected.iter().map(|affected| subscriber_detail(&shared, affected, now));
     let fates = [(added, PlanFate::Added, &candidate), (closed, PlanFate::Closed, &shared)];
     let addresses = fates.into_iter().flat_map(|(slots, becomes, snapshot)| {
         let detail = move |slot: Slot| address_detail(snapshot, slot, becomes);
@@ -226,21 +228,36 @@ fn opened(one: &Shared, other: &Shared) -> Vec<Slot> {
     open.filter(|slot| !is_open(slot.address)).copied().collect()
 }
 
-fn subscriber_detail(shared: &Shared, affected: &Affected) -> PlanDetail {
+fn subscriber_detail(shared: &Shared, affected: &Affected, now: nat::Instant) -> PlanDetail {
     let pool = shared.pool(affected.pool).map(|pool| pool.name.clone());
+    let (becomes, ends) = match affected.becomes {
+        Prospect::Keeps => (PlanFate::Keeps, None),
+        Prospect::Moves => (PlanFate::Moves, None),
+        Prospect::Drains(ends) => (PlanFate::Drains, ends),
+        Prospect::Leaves => (PlanFate::Leaves, None),
+    };
     PlanDetail {
         what: PlanSubject::Subscriber,
         vrf: shared.settings().realm_names.get(affected.realm.index()).cloned(),
         address: affected.address,
         pool: pool.unwrap_or_default(),
         external: affected.external,
-        becomes: if affected.leaves { PlanFate::Leaves } else { PlanFate::Moves },
+        becomes,
+        ends_in_us: ends.map(|ends| ends.saturating_since(now).as_micros()),
     }
 }
 
 fn address_detail(shared: &Shared, slot: Slot, becomes: PlanFate) -> PlanDetail {
     let pool = shared.pool(slot.pool).map(|pool| pool.name.clone()).unwrap_or_default();
-    PlanDetail { what: PlanSubject::Address, vrf: None, address: slot.address, pool, external: None, becomes }
+    PlanDetail {
+        what: PlanSubject::Address,
+        vrf: None,
+        address: slot.address,
+        pool,
+        external: None,
+        becomes,
+        ends_in_us: None,
+    }
 }
 
 fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
@@ -249,6 +266,8 @@ fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
         pool,
         subscribers_keep: count.subscribers_keep,
         subscribers_move: count.subscribers_move,
+        subscribers_drain: count.subscribers_drain,
+        subscribers_drain_until: count.subscribers_drain_until,
         subscribers_leave: count.subscribers_leave,
         mappings_keep: mappings.keep,
         mappings_drain: mappings.drain,

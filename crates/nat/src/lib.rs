@@ -65,6 +65,7 @@ pub use shard::Affected;
 pub use shard::Census;
 pub use shard::Fates;
 pub use shard::PoolCensus;
+pub use shard::Prospect;
 pub use shard::Shard;
 pub use shard::Successor;
 pub use shared::BuildError;

@@ -98,6 +98,7 @@ pub use census::Affected;
 pub use census::Census;
 pub use census::Fates;
 pub use census::PoolCensus;
+pub use census::Prospect;
 
 /// Largest IP packet the shard can hold a copy of (held fragments, errors on their way through a hairpin).
 const SCRATCH_BYTES: usize = crate::fragments::SLOT_BYTES_MAX;

@@ -528,6 +528,22 @@ impl Shared {
         &self.open[facts.first as usize..(facts.first + facts.count) as usize]
     }
 
+    /// Whether a pool has nothing new for an inside address because all that it might have there drains: the address that the formula
+    /// gives it, or else each address of the pool. Static mappings are made all the same.
+    #[inline]
+    pub(crate) fn has_only_closed(&self, facts: &PoolFacts, inside: u32) -> bool {
+        if facts.slice_ports == 0 {
+            return facts.count == 0 && !facts.one_to_one && self.has_members(facts.id);
+        }
+        let slice = self.formula(facts.id).and_then(|formula| formula.slice_of(inside));
+        slice.is_some_and(|slice| self.closed(self.member(facts, slice.address)).is_some())
+    }
+
+    #[cold]
+    fn has_members(&self, pool: PoolId) -> bool {
+        self.pool(pool).is_some_and(|pool| !pool.addresses.is_empty())
+    }
+
     /// Whether an external address offers this port, or has it for something of its own; who has it is another question.
     pub(crate) fn offers(&self, index: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let Some(slot) = self.slot(index).filter(|slot| slot.closed.is_none()) else { return false };

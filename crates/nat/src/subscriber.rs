@@ -75,7 +75,7 @@ const OFFENDER: u8 = 1 << 5;
 #[repr(C)]
 pub(crate) struct Account {
     /// What was refused to it since it has been one, by [`Account::CAUSES`].
-    pub(crate) refused: Refused,
+    pub(crate) refused: RefusedToKnown,
     /// Offences within the time that counts.
     offences: u32,
     /// Of an offender: when its penalty began, in seconds.
@@ -117,9 +117,11 @@ impl Micros48 {
 
 /// Refused packets by [`Account::CAUSES`].
 pub(crate) type Refused = [u32; Account::CAUSES.len()];
+/// The same but for the last one, which who has a record is never refused for.
+pub(crate) type RefusedToKnown = [u32; Account::CAUSES.len() - 1];
 
-/// Counts a refusal. False when it is none of [`Account::CAUSES`].
-pub(crate) fn add_refusal(refused: &mut Refused, cause: Verdict) -> bool {
+/// Counts a refusal. False when it is none of [`Account::CAUSES`] that is counted here.
+pub(crate) fn add_refusal(refused: &mut [u32], cause: Verdict) -> bool {
     let position = Account::CAUSES.iter().position(|known| *known == cause);
     let Some(count) = position.and_then(|position| refused.get_mut(position)) else { return false };
     *count = count.saturating_add(1);
@@ -127,20 +129,22 @@ pub(crate) fn add_refusal(refused: &mut Refused, cause: Verdict) -> bool {
 }
 
 impl Account {
-    /// What a subscriber can be refused for, each the verdict of the packet: its own limits, and that something has run out.
-    pub(crate) const CAUSES: [Verdict; 12] = [
+    /// What a subscriber can be refused for, each the verdict of the packet: its own limits, and that something has run out. That there is
+    /// no record for it is the last one.
+    pub(crate) const CAUSES: [Verdict; 13] = [
         Verdict::SubscriberPortQuota,
         Verdict::SubscriberSessionQuota,
         Verdict::SubscriberMemoryQuota,
         Verdict::SubscriberRateLimit,
         Verdict::BlockLimit,
         Verdict::PortsExhausted,
+        Verdict::AddressDraining,
         Verdict::SessionLimit,
         Verdict::MappingTableFull,
         Verdict::SessionTableFull,
         Verdict::FlowTableFull,
-        Verdict::SubscriberTableFull,
         Verdict::LogFull,
+        Verdict::SubscriberTableFull,
     ];
 
     /// Takes notice of a refusal.

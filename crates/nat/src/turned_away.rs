@@ -128,7 +128,7 @@ mod tests {
         let refused = |realm, address| table.refused(now, realm, address);
         assert_eq!(
             (refused(REALM, 7)[..6].to_vec(), refused(REALM, 7)[6..].to_vec()),
-            (vec![5, 0, 0, 0, 0, 1], vec![0; 6])
+            (vec![5, 0, 0, 0, 0, 1], vec![0; 7])
         );
         assert_eq!(refused(RealmId(4), 7).iter().sum::<u32>(), 1);
         assert_eq!(refused(REALM, 8), Refused::default());

@@ -93,6 +93,7 @@ verdicts! {
     DeniedByFilter, "denied_by_filter", Dropped, "A filter with `action = \"deny\"` matches.";
     PortsExhausted, "ports_exhausted", Dropped, "No external port is free for a new mapping (RFC 6888 REQ-11).";
     BlockLimit, "block_limit", Dropped, "The subscriber's port blocks are full, and it has as many as it may have (RFC 6888 REQ-4).";
+    AddressDraining, "address_draining", Dropped, "All external addresses that the subscriber may have drain (pool.drain, pool.draining): it keeps what it has there and gets nothing new.";
     MappingTableFull, "mapping_table_full", Dropped, "The mapping table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionTableFull, "session_table_full", Dropped, "The session table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionLimit, "session_limit", Dropped, "The mapping has as many sessions as one may have (RFC 6888 REQ-5).";

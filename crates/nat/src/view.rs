@@ -117,7 +117,7 @@ pub struct Guarantee {
 
 impl SubscriberView {
     /// What a subscriber can be refused for, each the verdict of the packets it was refused to.
-    pub const CAUSES: [Verdict; 12] = crate::subscriber::Account::CAUSES;
+    pub const CAUSES: [Verdict; 13] = crate::subscriber::Account::CAUSES;
 }
 
 /// Ports that a subscriber has for itself, for all transports.

@@ -103,8 +103,9 @@ const PORTS: [u16; 4] = [80, 443, 8_080, 9_999];
 /// Longer than any port is kept back after its last use: sessions, reuse delays, shared ports that carry nothing.
 const LONG: Duration = Duration::from_secs(1_200);
 /// What ends packets that could not have what they wanted; each is an event.
-const REFUSALS: [Verdict; 13] = [
+const REFUSALS: [Verdict; 14] = [
     Verdict::PortsExhausted,
+    Verdict::AddressDraining,
     Verdict::BlockLimit,
     Verdict::MappingTableFull,
     Verdict::SessionTableFull,
@@ -875,6 +876,15 @@ impl World {
                         };
                         matches!(pool.allocation, Allocation::Deterministic { .. })
                             && !pool.subscribers.iter().any(has_slice)
+                    }),
+                    // All of a pool drains, or what its formula gives the subscriber.
+                    Verdict::AddressDraining => settings.pools.iter().any(|pool| {
+                        let is_drained =
+                            |address: &Ipv4Addr| pool.draining || pool.draining_addresses.contains(address);
+                        match pool.allocation {
+                            Allocation::Deterministic { .. } => pool.addresses.iter().any(is_drained),
+                            _ => pool.addresses.iter().all(is_drained),
+                        }
                     }),
                     Verdict::PortsExhausted => self.may_be_exhausted(bed.now(), settings, event, protocol),
                     _ => false,

@@ -177,7 +177,7 @@ fn an_address_that_drains_keeps_its_mappings_and_is_used_again_afterwards() {
     // A whole pool that drains serves nobody new.
     bed.reload(with_pool(roomy(), |pool| pool.draining = true));
     bed.inside(&build::udp(local(130, 5_000), remote()).build());
-    assert_eq!(bed.count(Verdict::PortsExhausted), 1);
+    assert_eq!(bed.count(Verdict::AddressDraining), 1);
     // He is told.
     bed.only_inside();
     is_there(&mut bed, local(10, 5_000), external);

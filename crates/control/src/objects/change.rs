@@ -31,7 +31,13 @@ pub struct PoolPlan {
     pub subscribers_keep: u64,
     /// Subscribers whose next mapping is on another external address.
     pub subscribers_move: u64,
-    /// Subscribers whom no pool serves any more.
+    /// Subscribers who keep what they have and get nothing new: all external addresses that they may have drain.
+    #[serde(default)]
+    pub subscribers_drain: u64,
+    /// The same, and what they have ends at the latest after `drain_time_us` of the plan.
+    #[serde(default)]
+    pub subscribers_drain_until: u64,
+    /// Subscribers whom no pool serves any more, or whose mappings end while all else that they may have drains.
     pub subscribers_leave: u64,
     /// Mappings that nothing happens to.
     pub mappings_keep: u64,
@@ -88,6 +94,9 @@ pub struct PlanDetail {
     pub external: Option<Ipv4Addr>,
     /// What becomes of it.
     pub becomes: PlanFate,
+    /// After how long what is left of it ends, of what drains; absent: when it is not used any more.
+    #[serde(default)]
+    pub ends_in_us: Option<u64>,
 }
 
 /// Whom or what a detail is about.
@@ -104,9 +113,13 @@ pub enum PlanSubject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanFate {
+    /// Nothing.
+    Keeps,
     /// His next mapping is on another external address.
     Moves,
-    /// No pool serves him any more.
+    /// He keeps what he has and gets nothing new: all external addresses that he may have drain.
+    Drains,
+    /// No pool serves him any more, or what he has ends while all else that he may have drains.
     Leaves,
     /// It takes new mappings, and did not before.
     Added,
@@ -118,7 +131,9 @@ impl PlanFate {
     /// In a table.
     pub const fn name(self) -> &'static str {
         match self {
+            PlanFate::Keeps => "keeps",
             PlanFate::Moves => "moves",
+            PlanFate::Drains => "drains",
             PlanFate::Leaves => "leaves",
             PlanFate::Added => "added",
             PlanFate::Closed => "closed",

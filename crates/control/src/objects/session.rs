@@ -95,6 +95,9 @@ pub struct Refused {
     pub block_limit: u64,
     /// No external port was free.
     pub ports_exhausted: u64,
+    /// All external addresses that it may have drained.
+    #[serde(default)]
+    pub address_draining: u64,
     /// A mapping of it had as many sessions as one may have.
     #[serde(default)]
     pub session_limit: u64,
@@ -130,6 +133,7 @@ impl Refused {
             ("rate_limit", self.rate_limit),
             ("block_limit", self.block_limit),
             ("ports_exhausted", self.ports_exhausted),
+            ("address_draining", self.address_draining),
             ("session_limit", self.session_limit),
             ("mapping_table_full", self.mapping_table_full),
             ("session_table_full", self.session_table_full),

@@ -202,6 +202,7 @@ fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
         rate_limit: of(Verdict::SubscriberRateLimit),
         block_limit: of(Verdict::BlockLimit),
         ports_exhausted: of(Verdict::PortsExhausted),
+        address_draining: of(Verdict::AddressDraining),
         session_limit: of(Verdict::SessionLimit),
         mapping_table_full: of(Verdict::MappingTableFull),
         session_table_full: of(Verdict::SessionTableFull),

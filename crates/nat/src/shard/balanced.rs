@@ -247,7 +247,7 @@ impl Shard {
         let facts = self.shared.pools[pool.index()];
         let class = port_class(key.port, &facts);
         match self.create_subscriber(key, pool, &facts, class) {
-            Err(Verdict::PortsExhausted)
+            Err(Verdict::PortsExhausted | Verdict::AddressDraining)
                 if facts.pooling == Pooling::Paired && self.shared.pool_of(address) == pool => {}
             created => return created,
         }

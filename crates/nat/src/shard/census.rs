@@ -1,5 +1,6 @@
 //! What a change of the configuration would do to the state of one worker, counted a bounded piece at a time.
 
+use core::cmp::Reverse;
 use core::net::Ipv4Addr;
 
 use super::Shard;
@@ -9,6 +10,7 @@ use crate::displaced::Displaced;
 use crate::flow::endpoint;
 use crate::settings::Pooling;
 use crate::shared::Shared;
+use crate::slots::ends;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
@@ -26,7 +28,12 @@ pub struct PoolCensus {
     pub subscribers_keep: u64,
     /// Subscribers whose next mapping is on another external address.
     pub subscribers_move: u64,
-    /// Subscribers whom no pool serves any more: they get no further mapping.
+    /// Subscribers who keep what they have and get nothing new: all external addresses that they may have drain.
+    pub subscribers_drain: u64,
+    /// The same, and what they have ends at the latest after the drain time.
+    pub subscribers_drain_until: u64,
+    /// Subscribers who get no further mapping, as no pool serves them any more; or as what they have ends with the change and they can
+    /// have nothing else.
     pub subscribers_leave: u64,
     /// Mappings.
     pub mappings: Fates,
@@ -61,7 +68,7 @@ impl Fates {
         match fate {
             Fate::Keep => self.keep += 1,
             Fate::Drain => self.drain += 1,
-            Fate::DrainUntil => self.drain_until += 1,
+            Fate::DrainUntil(_) => self.drain_until += 1,
             Fate::End => self.end += 1,
         }
     }
@@ -77,7 +84,7 @@ impl Fates {
 enum Fate {
     Keep,
     Drain,
-    DrainUntil,
+    DrainUntil(Reverse<Instant>),
     End,
 }
 
@@ -86,7 +93,7 @@ impl Fate {
     fn until(ends: Option<Instant>, now: Instant) -> Fate {
         match ends {
             Some(ends) if ends <= now => Fate::End,
-            Some(_) => Fate::DrainUntil,
+            Some(ends) => Fate::DrainUntil(Reverse(ends)),
             None => Fate::Drain,
         }
     }
@@ -109,8 +116,21 @@ pub struct Affected {
     pub pool: PoolId,
     /// His external address now; None: any of the pool, or he has none.
     pub external: Option<Ipv4Addr>,
-    /// No pool serves him any more; false: his next mapping is on another address.
-    pub leaves: bool,
+    /// What becomes of him.
+    pub becomes: Prospect,
+}
+
+/// What becomes of a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// Nothing.
+    Keeps,
+    /// His next mapping is on another address.
+    Moves,
+    /// He gets nothing new, and keeps what he has; until then at the latest, if there is an end.
+    Drains(Option<Instant>),
+    /// He gets nothing new: no pool serves him, or what he has ends and he can have nothing else.
+    Leaves,
 }
 
 /// What a census found so far.
@@ -127,6 +147,8 @@ impl PoolCensus {
     pub fn add(&mut self, other: &PoolCensus) {
         self.subscribers_keep += other.subscribers_keep;
         self.subscribers_move += other.subscribers_move;
+        self.subscribers_drain += other.subscribers_drain;
+        self.subscribers_drain_until += other.subscribers_drain_until;
         self.subscribers_leave += other.subscribers_leave;
         self.mappings.add(&other.mappings);
         self.flows.add(&other.flows);
@@ -225,7 +247,6 @@ impl Shard {
         let (realm, address) = (subscriber.realm(), Ipv4Addr::from_bits(subscriber.address));
         let Some(here) = pool_under(&self.shared, subscriber) else { return 0 };
         let paired = AddressIndex(subscriber.paired);
-        let leaves = pool_under(candidate, subscriber).is_none();
         // Whose pool rules chose is paired with an address of that one, and is moved by what becomes of it. Whoever would be paired
         // anew under the present settings too is not moved by the change.
         let is_by_rule = !self.would_stay(&self.shared, slot) && paired != UNPAIRED;
@@ -235,16 +256,27 @@ impl Shard {
             false => self.would_stay(&self.shared, slot) && !self.would_stay(candidate, slot),
         };
         let here = if is_open { self.shared.pool_of(paired) } else { here };
+        let by_rule = is_open.then_some(paired);
+        let becomes = match pool_under(candidate, subscriber) {
+            None => Prospect::Leaves,
+            Some(own) => match self.drains_under(now, candidate, slot, own, by_rule) {
+                Some(drains) => drains,
+                None if moves => Prospect::Moves,
+                None => Prospect::Keeps,
+            },
+        };
         if let Some(count) = census.pools.get_mut(here.index()) {
-            match (leaves, moves) {
-                (true, _) => count.subscribers_leave += 1,
-                (false, true) => count.subscribers_move += 1,
-                (false, false) => count.subscribers_keep += 1,
-            }
+            *match becomes {
+                Prospect::Keeps => &mut count.subscribers_keep,
+                Prospect::Moves => &mut count.subscribers_move,
+                Prospect::Drains(None) => &mut count.subscribers_drain,
+                Prospect::Drains(Some(_)) => &mut count.subscribers_drain_until,
+                Prospect::Leaves => &mut count.subscribers_leave,
+            } += 1;
         }
-        if (leaves || moves) && census.affected.len() < census.affected.capacity() {
+        if becomes != Prospect::Keeps && census.affected.len() < census.affected.capacity() {
             let external = (paired != UNPAIRED).then(|| self.shared.address(paired));
-            census.affected.push(Affected { realm, address, pool: here, external, leaves });
+            census.affected.push(Affected { realm, address, pool: here, external, becomes });
         }
         let mut blocks = 0;
         let mut next = subscriber.latest_block();
@@ -261,6 +293,41 @@ impl Shard {
             count.blocks.count(if fate == Fate::Keep && !stays { Fate::Drain } else { fate });
         }
         blocks
+    }
+
+    /// What becomes of a subscriber of this pool who can have nothing new then, as all that he may have drains; None: he can. `by_rule`: the
+    /// address of the pool that rules send him to, if they do.
+    fn drains_under(
+        &self,
+        now: Instant,
+        candidate: &Shared,
+        slot: u32,
+        own: PoolId,
+        by_rule: Option<AddressIndex>,
+    ) -> Option<Prospect> {
+        let subscriber = self.subscribers.get(slot);
+        // A pool that is removed takes the rules that name it with it.
+        let by_rule = by_rule.map(|address| candidate.pool_of(address));
+        let pool = by_rule.filter(|pool| pool.index() < candidate.settings().pools.len()).unwrap_or(own);
+        let facts = candidate.pools.get(pool.index())?;
+        if !candidate.has_only_closed(facts, subscriber.address) {
+            return None;
+        }
+        let paired = AddressIndex(subscriber.paired);
+        let of_pool = Fate::until(ends(candidate.settings(), false, now), now);
+        let fate = match paired {
+            UNPAIRED => of_pool,
+            // Where the formula has put him elsewhere, his ports are another's by now.
+            _ => match self.fate_of_address(now, candidate, paired) {
+                Fate::Keep if facts.slice_ports != 0 => of_pool,
+                fate => fate,
+            },
+        };
+        Some(match fate {
+            Fate::Keep | Fate::Drain => Prospect::Drains(None),
+            Fate::DrainUntil(Reverse(ends)) => Prospect::Drains(Some(ends)),
+            Fate::End => Prospect::Leaves,
+        })
     }
 
     /// Whether the next mapping of a subscriber would be where he is paired now.

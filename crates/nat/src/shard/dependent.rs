@@ -199,6 +199,9 @@ impl Shard {
             return Err(Verdict::PortsExhausted);
         }
         let facts = self.shared.pools[pool.index()];
+        if self.shared.has_only_closed(&facts, key.address) {
+            return Err(Verdict::AddressDraining);
+        }
         let class = port_class(key.port, &facts);
         let subscriber = match known {
             Some(slot) => slot,

@@ -563,6 +563,9 @@ impl Shard {
         if dormant.is_some() && !self.events.would_allocate() {
             return Some(Verdict::LogFull);
         }
+        if dormant.is_none() && self.shared.has_only_closed(facts, source) {
+            return Some(Verdict::AddressDraining);
+        }
         let known = self.subscribers.find(account.realm, source);
         if known.is_none() {
             if let Err(verdict) = self.would_get_address(key, pool, facts) {

@@ -70,7 +70,8 @@ impl Shard {
     /// The address a subscriber is to be paired with: that of his slice, or one with room.
     ///
     /// # Errors
-    /// [`Verdict::PortsExhausted`] when the pool has no room, [`Verdict::SourceNotSubscriber`] when it has no slice for him.
+    /// [`Verdict::PortsExhausted`] when the pool has no room, [`Verdict::AddressDraining`] when all of it drains,
+    /// [`Verdict::SourceNotSubscriber`] when it has no slice for him.
     pub(super) fn address_for(
         &mut self,
         key: &InternalKey,
@@ -92,9 +93,16 @@ impl Shard {
                 let suits = home.filter(|home| facts.one_to_one || self.has_room(facts, *home, key, class));
                 let chosen = suits.or_else(|| self.choose_address(key, facts, class));
                 // Static mappings need no room.
-                chosen.or(home).ok_or(Verdict::PortsExhausted)
+                chosen.or(home).ok_or_else(|| self.why_no_address(facts, key))
             }
         }
+    }
+
+    /// Why a pool has no address for whoever comes new.
+    #[cold]
+    pub(super) fn why_no_address(&self, facts: &PoolFacts, key: &InternalKey) -> Verdict {
+        let drains = self.shared.has_only_closed(facts, key.address);
+        if drains { Verdict::AddressDraining } else { Verdict::PortsExhausted }
     }
 
     /// Removes a subscriber that was entered for a mapping that could not be made.

@@ -169,9 +169,9 @@ impl Shard {
             return None;
         }
         let paired = AddressIndex(subscriber.paired);
-        let mut refused = self.subscribers.account(slot).refused;
-        let before = self.turned_away.refused(now, subscriber.realm(), subscriber.address);
-        for (sum, more) in refused.iter_mut().zip(before) {
+        // What was refused to it before it was a subscriber, among others.
+        let mut refused = self.turned_away.refused(now, subscriber.realm(), subscriber.address);
+        for (sum, more) in refused.iter_mut().zip(self.subscribers.account(slot).refused) {
             *sum = sum.saturating_add(more);
         }
         let own_pool = self.pool_of_subscriber(slot).unwrap_or(PoolId(subscriber.pool));

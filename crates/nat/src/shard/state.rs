@@ -282,6 +282,8 @@ impl Shard {
         }
         if dormant.is_some() {
             self.admit_record()?;
+        } else if self.shared.has_only_closed(&facts, key.address) {
+            return Err(Verdict::AddressDraining);
         }
         let (subscriber, is_new) = match known {
             Some(slot) => (slot, false),

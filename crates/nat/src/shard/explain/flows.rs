@@ -101,6 +101,9 @@ impl Shard {
         if self.shared.formula(pool).is_some() {
             return Err(Verdict::PortsExhausted);
         }
+        if self.shared.has_only_closed(&self.shared.pools[pool.index()], key.address) {
+            return Err(Verdict::AddressDraining);
+        }
         let room = self.room_for_flow(now, key, pool, far)?;
         if let Some(address) = room.paired {
             account.steps.push(Step::PairedWith(self.shared.address(address)));

@@ -119,7 +119,8 @@ impl Shard {
         if let Err(verdict) = self.would_get_address(key, pool, &facts) {
             let address = self.shared.address_index(external.into());
             let is_there = address.is_some_and(|address| self.shared.pool_of(address) == pool);
-            if verdict != Verdict::PortsExhausted || facts.pooling != Pooling::Paired || !is_there {
+            let has_no_room = matches!(verdict, Verdict::PortsExhausted | Verdict::AddressDraining);
+            if !has_no_room || facts.pooling != Pooling::Paired || !is_there {
                 return Err(verdict);
             }
         }
@@ -137,6 +138,6 @@ impl Shard {
             || self.static_home(key, pool).is_some()
             || open.any(|address| self.has_room(facts, *address, key, class))
             || (facts.is_guarded() && self.address_with_part_of_guarantee(facts, key).is_some());
-        if has_address { Ok(()) } else { Err(Verdict::PortsExhausted) }
+        if has_address { Ok(()) } else { Err(self.why_no_address(facts, key)) }
     }
 }

@@ -1,0 +1,258 @@
+//! Who can have nothing but what drains: the plan says it before, and what is refused is refused for that and nothing else.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use nat::Duration;
+use nat::Fates;
+use nat::PoolCensus;
+use nat::Settings;
+use nat::Verdict;
+use nat::blocks::BlockSize;
+use nat::event::Cause;
+use nat::event::EventKind;
+use nat::redirection::Redirection;
+use nat::redirection::RedirectionId;
+use nat::redirection::Target;
+use nat::rules::Match;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
+use nat::settings::MappingKind;
+use nat::settings::Pool;
+use nat::settings::Pooling;
+use nat::settings::Removed;
+use nat::settings::RuleAction;
+use nat::types::Facing;
+use nat::types::PoolId;
+use nat::types::RealmId;
+use nat::view::SubscriberView;
+use testkit::*;
+use wire::build;
+
+fn blocks(ports: u32, per_subscriber_max: u16) -> Blocks {
+    let size = BlockSize::of_ports(ports).expect("a block size");
+    Blocks { size, per_subscriber_max, idle: Duration::from_secs(60) }
+}
+
+/// 14 subscribers by a formula on two addresses, with one block of 64 beside their slices.
+fn formula() -> Settings {
+    let mut settings = settings().addresses(&POOL[..2]);
+    settings.limits.external_addresses_max = 8;
+    settings.pools[0].subscribers = vec![topology::prefix([100, 64, 1, 0], 28)];
+    settings.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 2, overflow: blocks(64, 1) };
+    settings.pools[0].reuse_delay = Duration::ZERO;
+    settings
+}
+
+/// The same with the address of subscriber 1 draining.
+fn drained() -> Settings {
+    let mut next = formula();
+    next.pools[0].draining_addresses = vec![home(1)];
+    next
+}
+
+fn host(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(100, 64, 1, number)
+}
+
+fn local(number: u8, port: u16) -> SocketAddrV4 {
+    at(host(number), port)
+}
+
+/// The address that the formula gives a subscriber.
+fn home(number: u8) -> Ipv4Addr {
+    let bed = Bed::new(formula());
+    let formula = bed.shared().formula(PoolId(0)).expect("it is deterministic");
+    POOL[formula.slice_of(host(number).to_bits()).expect("it has a slice").address as usize]
+}
+
+/// Subscribers 1 to 14 whose address is that of subscriber 1; and the others.
+fn halves() -> (Vec<u8>, Vec<u8>) {
+    let first = home(1);
+    (1..=14).partition(|number| home(*number) == first)
+}
+
+fn wants(bed: &mut Bed, from: SocketAddrV4) -> Verdict {
+    let packet = build::udp(from, at(E1, 80)).build();
+    let shard = bed.shards().find(|shard| shard.worker_to_ask(nat::types::Side::Inside, &packet) == shard.worker());
+    let foreseen = shard.expect("one is to be asked").explain(bed.now(), Facing::inside(RealmId(0)), &packet).verdict;
+    let before = bed.counters();
+    bed.inside(&packet);
+    let after = bed.counters();
+    let ends = Verdict::ALL.iter().copied().find(|verdict| after.of(*verdict) > before.of(*verdict));
+    bed.take_inside();
+    bed.take_outside();
+    assert_eq!(ends, Some(foreseen), "what becomes of a packet is what was explained");
+    foreseen
+}
+
+/// What was refused to a subscriber, by name.
+fn refused(found: &[SubscriberView], number: u8) -> Vec<(&'static str, u32)> {
+    let view = found.iter().find(|view| view.address == host(number)).expect("it is listed");
+    let causes = SubscriberView::CAUSES.iter().map(|cause| cause.name()).zip(view.refused);
+    causes.filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn the_plan_says_that_subscribers_of_a_formula_drain_with_their_address() {
+    let mut bed = Bed::new(formula()).workers(2);
+    let (go, stay) = halves();
+    assert!(!stay.is_empty(), "the formula uses both addresses");
+    for number in 1..=14 {
+        bed.open_udp(local(number, 5_000), at(E1, 80));
+    }
+    let (gone, left) = (go.len() as u64, stay.len() as u64);
+    let expected = PoolCensus {
+        subscribers_keep: left,
+        subscribers_drain: gone,
+        mappings: Fates { keep: left, drain: gone, ..Fates::default() },
+        ..PoolCensus::default()
+    };
+    assert_eq!(bed.census(drained()), [expected]);
+    let mut with_end = drained();
+    with_end.reload.drain_time = Some(Duration::from_secs(60));
+    let until = PoolCensus {
+        subscribers_drain: 0,
+        subscribers_drain_until: gone,
+        mappings: Fates { keep: left, drain_until: gone, ..Fates::default() },
+        ..expected
+    };
+    assert_eq!(bed.census(with_end), [until]);
+    // While it drains it goes on to say so, and that another change ends it.
+    bed.reload(drained());
+    assert_eq!(bed.census(drained()), [expected]);
+    assert_eq!(bed.census(formula())[0].subscribers_keep, 14);
+    bed.reload(formula());
+    bed.run_out();
+}
+
+#[test]
+fn the_plan_says_that_the_subscribers_of_a_whole_pool_drain_with_it_in_any_mode() {
+    let modes: [fn(&mut Pool); 4] = [
+        |pool| pool.pooling = Pooling::Paired,
+        |pool| pool.pooling = Pooling::Arbitrary,
+        |pool| pool.allocation = Allocation::Blocks(blocks(64, 4)),
+        |pool| pool.allocation = Allocation::Deterministic { dynamic_slices: 2, overflow: blocks(64, 1) },
+    ];
+    for (mode, change) in modes.into_iter().enumerate() {
+        let mut settings = formula();
+        settings.pools[0].allocation = Allocation::Ports;
+        change(&mut settings.pools[0]);
+        let mut bed = Bed::new(settings.clone());
+        for number in 1..=5 {
+            bed.open_udp(local(number, 5_000), at(E1, 80));
+        }
+        let mut next = settings.clone();
+        next.pools[0].draining = true;
+        let counted = bed.census(next.clone())[0];
+        let of = [counted.subscribers_keep, counted.subscribers_move, counted.subscribers_leave];
+        assert_eq!((of, counted.subscribers_drain, counted.mappings.drain), ([0; 3], 5, 5), "mode {mode}");
+        bed.reload(next);
+        for number in [1, 9] {
+            assert_eq!(wants(&mut bed, local(number, 6_000)), Verdict::AddressDraining, "mode {mode}");
+        }
+        assert_eq!(wants(&mut bed, local(1, 5_000)), Verdict::Outbound, "mode {mode}: what is there stays");
+        bed.reload(settings);
+        assert_eq!(wants(&mut bed, local(9, 6_000)), Verdict::Outbound, "mode {mode}");
+        bed.run_out();
+    }
+}
+
+#[test]
+fn who_has_nothing_left_but_what_ends_at_once_leaves() {
+    let mut bed = Bed::new(formula());
+    bed.open_udp(local(1, 5_000), at(E1, 80));
+    // Its address goes at once, and where the formula puts it then drains.
+    let mut next = formula();
+    next.pools[0].addresses = vec![Ipv4Addr::new(203, 0, 113, 150)];
+    next.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 0, overflow: blocks(64, 1) };
+    next.pools[0].draining = true;
+    next.reload.removed = Removed::End;
+    let counted = bed.census(next)[0];
+    assert_eq!((counted.subscribers_leave, counted.mappings.end), (1, 1));
+    bed.run_out();
+}
+
+#[test]
+fn what_a_subscriber_whose_address_drains_wants_is_refused_for_that() {
+    let mut bed = Bed::new(formula()).record_events(20_000);
+    let (go, stay) = halves();
+    let (one, new) = (go[0], go[1]);
+    // One has its slice and all blocks it may have in use: those are not why it gets nothing more.
+    let slice = bed.shared().formula(PoolId(0)).map_or(0, |formula| formula.slice_ports() as u16);
+    for port in 0..slice + 1 {
+        bed.open_udp(local(one, 2_000 + port), at(E1, 80));
+    }
+    bed.reload(drained());
+    bed.take_events(0, usize::MAX);
+    for port in 60_000..60_003 {
+        assert_eq!(wants(&mut bed, local(one, port)), Verdict::AddressDraining);
+        assert_eq!(wants(&mut bed, local(new, port)), Verdict::AddressDraining);
+    }
+    assert_eq!(wants(&mut bed, local(one, 2_000)), Verdict::Outbound, "what it has goes on");
+    assert_eq!(
+        wants(&mut bed, local(stay[0], 60_000)),
+        Verdict::Outbound,
+        "who is on the other address notices nothing"
+    );
+    assert_eq!(refused(&bed.subscribers(), one), [("address_draining", 3)]);
+    assert_eq!(refused(&bed.turned_away(), new), [("address_draining", 3)]);
+    bed.finish_events();
+    let events = bed.take_events(0, usize::MAX);
+    let told: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Refused).collect();
+    assert!(told.iter().all(|event| event.cause == Cause::Verdict(Verdict::AddressDraining)), "{told:?}");
+    assert!(
+        told.iter().any(|event| event.subscriber == host(one))
+            && told.iter().any(|event| event.subscriber == host(new))
+    );
+    assert!(events.iter().all(|event| event.kind != EventKind::PoolExhausted), "no pool has run out");
+    // It is over when the address is open again.
+    bed.advance_secs(600);
+    bed.reload(formula());
+    assert_eq!(wants(&mut bed, local(one, 60_003)), Verdict::Outbound);
+    assert_eq!(wants(&mut bed, local(new, 60_003)), Verdict::Outbound);
+    bed.run_out();
+}
+
+#[test]
+fn who_has_no_slice_is_refused_for_that_also_while_all_drains() {
+    let mut next = formula();
+    next.pools[0].draining = true;
+    let mut bed = Bed::new(next);
+    assert_eq!(wants(&mut bed, local(0, 5_000)), Verdict::SourceNotSubscriber);
+    bed.run_out();
+}
+
+#[test]
+fn flows_into_a_pool_that_drains_are_refused_for_that() {
+    let mut settings = formula();
+    settings.pools[0].allocation = Allocation::Ports;
+    settings.limits.flows_max = 100;
+    let target = Target { address: E2.to_bits(), port: Some(8_080), weight: 1 };
+    settings.redirections = vec![Redirection::Targets(vec![target])];
+    let to_target = RuleAction::Redirect(RedirectionId(0));
+    let matches = Match { protocol: Some(17), ..Match::ALL };
+    settings = settings.rule(matches, to_target);
+    let mut bed = Bed::new(settings.clone());
+    assert_eq!(wants(&mut bed, local(1, 5_000)), Verdict::Outbound);
+    let mut next = settings.clone();
+    next.pools[0].draining = true;
+    bed.reload(next);
+    for number in [1, 2] {
+        assert_eq!(wants(&mut bed, local(number, 6_000)), Verdict::AddressDraining);
+    }
+    // And by a rule that shares ports but keeps the destination.
+    let mut shares = settings;
+    shares.redirections.clear();
+    shares.rules.clear();
+    let shares = shares.rule(matches, RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent });
+    let mut drains = shares.clone();
+    drains.pools[0].draining = true;
+    bed.reload(drains);
+    assert_eq!(wants(&mut bed, local(1, 6_001)), Verdict::AddressDraining);
+    bed.reload(shares);
+    assert_eq!(wants(&mut bed, local(1, 6_002)), Verdict::Outbound);
+    bed.run_out();
+}
