@@ -368,9 +368,12 @@ pub enum ClientCommand {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub struct PlanArguments {
-    /// Name so many affected subscribers and external addresses at most, of each
+    /// Name so many affected subscribers, external addresses, mappings, flows and port blocks at most, of each (10000 at most)
     #[arg(long, value_name = "N", default_value_t = 0, num_args = 0..=1, default_missing_value = "20")]
     pub details: u32,
+    /// Name also so many mappings, flows and port blocks that nothing happens to
+    #[arg(long, requires = "details")]
+    pub kept: bool,
     /// What to go over to.
     #[command(flatten)]
     pub target: NewConfig,

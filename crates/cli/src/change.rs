@@ -11,11 +11,11 @@ use control::ClientError;
 use control::Fault;
 use control::Plan;
 use control::PlanDetail;
-use control::PlanSubject;
 use control::PoolPlan;
 use control::Reloaded;
 use control::Reply;
 use control::Request;
+use control::Unnamed;
 
 use crate::arguments::NewConfig;
 use crate::arguments::PlanArguments;
@@ -32,6 +32,8 @@ use crate::table::Table;
 
 /// A plan looks through all tables, a piece at a time; a reload compiles a whole configuration.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
+/// What a daemon names at most of each kind.
+const DETAILS_MAX: u32 = 10_000;
 
 impl Row for Change {
     const COLUMNS: &'static [(&'static str, Align)] =
@@ -88,16 +90,20 @@ impl Row for PlanDetail {
         &[("WHAT", Left), ("VRF", Left), ("ADDRESS", Left), ("POOL", Left), ("EXTERNAL", Left), ("", Left)];
 
     fn cells(&self) -> Vec<String> {
-        let what = match self.what {
-            PlanSubject::Subscriber => "subscriber",
-            PlanSubject::Address => "address",
+        let what = self.what.name();
+        let ports = match (self.first_port, self.last_port) {
+            (Some(first), Some(last)) if first != last => format!(":{first}-{last}"),
+            (Some(port), _) => format!(":{port}"),
+            _ => String::new(),
         };
+        let external = self.external.map(|address| format!("{address}{ports}"));
+        let remote = self.remote.map(|remote| format!(" to {remote}")).unwrap_or_default();
         vec![
-            what.to_owned(),
+            self.protocol.map_or(what.to_owned(), |protocol| format!("{what} {protocol}")),
             human::or_dash(self.vrf.as_ref()),
-            self.address.to_string(),
+            self.internal_port.map_or(self.address.to_string(), |port| format!("{}:{port}", self.address)),
             self.pool.clone(),
-            human::or_dash(self.external.as_ref()),
+            human::or_dash(external) + &remote,
             becomes(self),
         ]
     }
@@ -124,6 +130,20 @@ impl PlanRow {
 fn becomes(detail: &PlanDetail) -> String {
     let name = detail.becomes.name();
     detail.ends_in_us.map_or(name.to_owned(), |time| format!("{name}, {} at most", human::duration(time)))
+}
+
+/// What a plan does not name, if there is more.
+fn unnamed(more: &Unnamed) -> Option<String> {
+    let kinds = [
+        (more.subscribers, "subscribers"),
+        (more.addresses, "addresses"),
+        (more.blocks, "blocks"),
+        (more.mappings, "mappings"),
+        (more.flows, "flows"),
+    ];
+    let there = kinds.into_iter().filter(|(count, _)| *count > 0);
+    let told: Vec<String> = there.map(|(count, what)| format!("{what} {count}")).collect();
+    (!told.is_empty()).then(|| format!("not named: {}; --details N names up to {DETAILS_MAX} of each", told.join(", ")))
 }
 
 /// What came in answer to a plan or a reload.
@@ -154,7 +174,7 @@ impl Answer {
 /// Asks, and gathers what comes. Faults of the file go to `notes` one by one, before the error that follows them.
 fn ask(
     arguments: &NewConfig,
-    details: u32,
+    (details, kept): (u32, bool),
     request: fn(control::NewConfig) -> Request,
     notes: &mut dyn Write,
 ) -> Result<Answer, CliError> {
@@ -165,7 +185,7 @@ fn ask(
     };
     let mut client = connect(&arguments.output.socket)?;
     client.set_read_timeout(Some(CHANGE_TIMEOUT))?;
-    client.send(&request(control::NewConfig { config, rollback: arguments.rollback, details }))?;
+    client.send(&request(control::NewConfig { config, rollback: arguments.rollback, details, kept }))?;
     gather(&mut client, notes)
 }
 
@@ -204,7 +224,7 @@ fn reload_command(is_rollback: bool, config: &str) -> String {
 
 /// Runs `plan`.
 pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let answer = ask(&arguments.target, arguments.details, Request::Plan, notes)?;
+    let answer = ask(&arguments.target, (arguments.details, arguments.kept), Request::Plan, notes)?;
     answer.tell_refused(arguments.target.output.json, out)?;
     if arguments.target.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
@@ -222,6 +242,9 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
     if !answer.details.is_empty() {
         writeln!(out)?;
         print_all(&answer.details, false, out)?;
+    }
+    if let Some(more) = unnamed(&plan.unnamed) {
+        writeln!(out, "{more}")?;
     }
     writeln!(out, "\nexternal addresses: {} added, {} closed", plan.addresses_added, plan.addresses_closed)?;
     for pool in answer.pools.iter().filter(|pool| pool.guarantee_missing.total() > 0) {
@@ -256,7 +279,7 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
 
 /// Runs `reload`.
 pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let answer = ask(arguments, 0, Request::Reload, notes)?;
+    let answer = ask(arguments, (0, false), Request::Reload, notes)?;
     answer.tell_refused(arguments.output.json, out)?;
     if arguments.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;

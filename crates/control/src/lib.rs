@@ -67,6 +67,7 @@ pub use objects::Step;
 pub use objects::Subscriber;
 pub use objects::TimeoutsInForce;
 pub use objects::TraceRecord;
+pub use objects::Unnamed;
 pub use objects::WhyAnswer;
 pub use objects::Worker;
 pub use objects::WorkerPackets;

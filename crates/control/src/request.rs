@@ -68,13 +68,20 @@ pub struct NewConfig {
     pub config: Option<String>,
     /// Back to what was in force before the last reload.
     pub rollback: bool,
-    /// Of a plan: subscribers and external addresses it tells by name at most, of each.
+    /// Of a plan: subscribers, external addresses, mappings, flows and port blocks it tells by name at most, of each.
     #[serde(skip_serializing_if = "is_zero")]
     pub details: u32,
+    /// Of a plan: also so many mappings, flows and port blocks that nothing happens to.
+    #[serde(skip_serializing_if = "is_false")]
+    pub kept: bool,
 }
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// A page of a list.

@@ -22,9 +22,13 @@ use control::PlanSubject;
 use control::PoolPlan;
 use control::Reloaded;
 use control::Reply;
+use control::Unnamed;
 use nat::Affected;
 use nat::BuildError;
 use nat::Census;
+use nat::Fates;
+use nat::Held;
+use nat::Named;
 use nat::PoolCensus;
 use nat::Prospect;
 use nat::Shared;
@@ -186,7 +190,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let candidate = candidate(instance, &live, &config, &path);
     let candidate = candidate.map_err(|refused| refused.after(replies()))?;
     let details = asked.details.min(DETAILS_MAX) as usize;
-    let census = census(instance, &shared, &candidate, details)?;
+    let census = census(instance, &shared, &candidate, details, asked.kept)?;
     let named = shared.pools().zip(&census.pools).map(|((_, pool), count)| pool_plan(pool.name.clone(), count));
     let mut pools: Vec<PoolPlan> = named.collect();
     let mut sum = PoolCensus::default();
@@ -196,6 +200,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         guarantee(&candidate, &plan, &mut pools, &mut total);
     }
     let (added, closed) = (opened(&candidate, &shared), opened(&shared, &candidate));
+    let addresses = (added.len() + closed.len()) as u64;
     let plan = Plan {
         config: path,
         applies: restart == 0,
@@ -204,6 +209,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         addresses_added: added.len() as u64,
         addresses_closed: closed.len() as u64,
         drain_time_us: config.nat.reload.drain_time.map(nat::Duration::as_micros),
+        unnamed: if details == 0 { Unnamed::default() } else { unnamed(&census, &sum, addresses, details) },
         total,
         took_us: micros(began),
     };
@@ -214,12 +220,37 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         let detail = move |slot: Slot| address_detail(snapshot, slot, becomes);
         slots.into_iter().map(detail)
     });
-    let details = subscribers.chain(addresses.take(details)).map(Reply::from);
+    let named = [&census.concerned, &census.kept].into_iter();
+    let held = named.flat_map(|named| {
+        let blocks = named.blocks.iter().map(|held| (PlanSubject::Block, held));
+        let mappings = named.mappings.iter().map(|held| (PlanSubject::Mapping, held));
+        blocks.chain(mappings).chain(named.flows.iter().map(|held| (PlanSubject::Flow, held)))
+    });
+    let held = held.map(|(what, held)| held_detail(&shared, what, held, now));
+    let details = subscribers.chain(addresses.take(details)).chain(held).map(Reply::from);
     Ok(replies().chain(pools.into_iter().map(Reply::from)).chain(details).chain([plan.into()]).collect())
 }
 
-/// Subscribers and addresses a plan names at most, of each.
+/// Subscribers, addresses, mappings, flows and blocks a plan names at most, of each.
 const DETAILS_MAX: u32 = 10_000;
+
+/// How many there are beside those named.
+fn unnamed(census: &Census, sum: &PoolCensus, addresses: u64, details: usize) -> Unnamed {
+    let noticing = sum.subscribers_move + sum.subscribers_drain + sum.subscribers_drain_until + sum.subscribers_leave;
+    let is_kept_named = census.kept.mappings.capacity() > 0;
+    let others = |all: &Fates, concerned: &[Held], kept: &[Held]| {
+        let all = if is_kept_named { all.total() } else { all.total() - all.keep };
+        all.saturating_sub((concerned.len() + kept.len()) as u64)
+    };
+    let (concerned, kept) = (&census.concerned, &census.kept);
+    Unnamed {
+        subscribers: noticing.saturating_sub(census.affected.len() as u64),
+        addresses: addresses.saturating_sub(details as u64),
+        mappings: others(&sum.mappings, &concerned.mappings, &kept.mappings),
+        flows: others(&sum.flows, &concerned.flows, &kept.flows),
+        blocks: others(&sum.blocks, &concerned.blocks, &kept.blocks),
+    }
+}
 
 /// The addresses that are open under `one` and not under `other`.
 fn opened(one: &Shared, other: &Shared) -> Vec<Slot> {
@@ -230,20 +261,49 @@ fn opened(one: &Shared, other: &Shared) -> Vec<Slot> {
 
 fn subscriber_detail(shared: &Shared, affected: &Affected, now: nat::Instant) -> PlanDetail {
     let pool = shared.pool(affected.pool).map(|pool| pool.name.clone());
-    let (becomes, ends) = match affected.becomes {
-        Prospect::Keeps => (PlanFate::Keeps, None),
-        Prospect::Moves => (PlanFate::Moves, None),
-        Prospect::Drains(ends) => (PlanFate::Drains, ends),
-        Prospect::Leaves => (PlanFate::Leaves, None),
-    };
+    let (becomes, ends_in_us) = fate(affected.becomes, now);
     PlanDetail {
         what: PlanSubject::Subscriber,
         vrf: shared.settings().realm_names.get(affected.realm.index()).cloned(),
         address: affected.address,
+        protocol: None,
+        internal_port: None,
         pool: pool.unwrap_or_default(),
         external: affected.external,
+        first_port: None,
+        last_port: None,
+        remote: None,
         becomes,
-        ends_in_us: ends.map(|ends| ends.saturating_since(now).as_micros()),
+        ends_in_us,
+    }
+}
+
+/// In the words of the protocol; and after how many microseconds what drains ends.
+fn fate(prospect: Prospect, now: nat::Instant) -> (PlanFate, Option<u64>) {
+    match prospect {
+        Prospect::Keeps => (PlanFate::Keeps, None),
+        Prospect::Moves => (PlanFate::Moves, None),
+        Prospect::Drains(ends) => (PlanFate::Drains, ends.map(|ends| ends.saturating_since(now).as_micros())),
+        Prospect::Leaves => (PlanFate::Leaves, None),
+        Prospect::Ends => (PlanFate::Ends, None),
+    }
+}
+
+fn held_detail(shared: &Shared, what: PlanSubject, held: &Held, now: nat::Instant) -> PlanDetail {
+    let (becomes, ends_in_us) = fate(held.becomes, now);
+    PlanDetail {
+        what,
+        vrf: shared.settings().realm_names.get(held.realm.index()).cloned(),
+        address: held.internal.address,
+        protocol: held.protocol.map(convert::protocol),
+        internal_port: held.protocol.map(|_| held.internal.port),
+        pool: convert::pool_name(shared, held.pool),
+        external: Some(held.external),
+        first_port: Some(held.ports.0),
+        last_port: Some(held.ports.1),
+        remote: held.remote.map(convert::socket),
+        becomes,
+        ends_in_us,
     }
 }
 
@@ -253,8 +313,13 @@ fn address_detail(shared: &Shared, slot: Slot, becomes: PlanFate) -> PlanDetail 
         what: PlanSubject::Address,
         vrf: None,
         address: slot.address,
+        protocol: None,
+        internal_port: None,
         pool,
         external: None,
+        first_port: None,
+        last_port: None,
+        remote: None,
         becomes,
         ends_in_us: None,
     }
@@ -308,10 +373,22 @@ fn not_reloadable() -> Fault {
     Fault::new("instance", "has no configuration file to change", "start it with natrix run -c FILE")
 }
 
-/// Counts what `candidate` would do, a bounded piece of every worker's tables at a time. Names so many subscribers who notice it.
-fn census(instance: &Instance, shared: &Shared, candidate: &Arc<Shared>, details: usize) -> Result<Census, Fault> {
+/// Counts what `candidate` would do, a bounded piece of every worker's tables at a time. Names so many subscribers who notice it, and so
+/// many of what does not stay as it is; `kept`: and of what does.
+fn census(
+    instance: &Instance,
+    shared: &Shared,
+    candidate: &Arc<Shared>,
+    details: usize,
+    kept: bool,
+) -> Result<Census, Fault> {
     let pools = vec![PoolCensus::default(); shared.pools().count()];
-    let mut census = Census { pools, affected: Vec::with_capacity(details) };
+    let mut census = Census {
+        pools,
+        affected: Vec::with_capacity(details),
+        concerned: Named::with_room(details),
+        kept: Named::with_room(if kept { details } else { 0 }),
+    };
     for worker in 0..instance.worker_count() {
         let mut cursor = Some(0);
         while cursor.is_some() {

@@ -18,8 +18,11 @@ use std::time::Instant;
 use config::LogLevel;
 use control::Client;
 use control::NewConfig;
+use control::PlanFate;
+use control::PlanSubject;
 use control::Reply;
 use control::Request;
+use control::Unnamed;
 use daemon::log::Log;
 use daemon::running::Running;
 use daemon::running::Start;
@@ -151,6 +154,42 @@ fn a_plan_tells_what_of_a_guarantee_is_not_there_at_once() {
     let told = one.reload(asked);
     let done = told.iter().find_map(|reply| if let Reply::Reloaded(done) = reply { Some(done) } else { None });
     assert_eq!(done.expect("it is made").addresses_changed, 0, "it offers what it did");
+    one.stop();
+}
+
+#[test]
+fn a_plan_names_so_many_mappings_and_says_how_many_more_there_are() {
+    let mut one = Instance::start("names", "");
+    one.traffic(5_000..5_030);
+    let drains = one.text.replace("[\"203.0.113.0/28\"]", "[\"203.0.113.0/28\"]\ndraining = true");
+    let asked = one.write("next.toml", &drains);
+    let plan_of = |told: &[Reply]| {
+        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan.clone()) } else { None });
+        plan.expect("a plan")
+    };
+    let named = |told: &[Reply]| -> Vec<_> {
+        let details =
+            told.iter().filter_map(|reply| if let Reply::PlanDetail(detail) = reply { Some(detail) } else { None });
+        details.filter(|detail| detail.what == PlanSubject::Mapping).cloned().collect()
+    };
+    let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 10, ..asked.clone() }));
+    let (plan, mappings) = (plan_of(&told), named(&told));
+    assert_eq!((plan.total.mappings_drain, mappings.len(), plan.unnamed.mappings), (30, 10, 20));
+    for mapping in &mappings {
+        assert_eq!((mapping.becomes, mapping.ends_in_us), (PlanFate::Drains, None));
+        assert!(mapping.internal_port.is_some_and(|port| (5_000..5_030).contains(&port)), "{mapping:?}");
+        assert!(mapping.external.is_some() && mapping.first_port.is_some(), "{mapping:?}");
+    }
+    // What keeps is named where that is asked for, and nothing where nothing is.
+    let text = one.text.clone();
+    let same = one.write("same.toml", &text);
+    let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 100, ..same.clone() }));
+    assert_eq!((named(&told).len(), plan_of(&told).unnamed), (0, Unnamed::default()));
+    let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 12, kept: true, ..same }));
+    assert!(named(&told).iter().all(|mapping| mapping.becomes == PlanFate::Keeps));
+    assert_eq!((named(&told).len(), plan_of(&told).unnamed.mappings), (12, 18));
+    let told = ask(&mut one.client, &Request::Plan(asked));
+    assert_eq!((named(&told).len(), plan_of(&told).unnamed), (0, Unnamed::default()));
     one.stop();
 }
 

@@ -64,6 +64,8 @@ pub use settings::Settings;
 pub use shard::Affected;
 pub use shard::Census;
 pub use shard::Fates;
+pub use shard::Held;
+pub use shard::Named;
 pub use shard::PoolCensus;
 pub use shard::Prospect;
 pub use shard::Shard;

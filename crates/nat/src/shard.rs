@@ -97,6 +97,8 @@ pub use adopt::Successor;
 pub use census::Affected;
 pub use census::Census;
 pub use census::Fates;
+pub use census::Held;
+pub use census::Named;
 pub use census::PoolCensus;
 pub use census::Prospect;
 

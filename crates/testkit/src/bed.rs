@@ -15,6 +15,7 @@ use nat::Census;
 use nat::Counters;
 use nat::Duration;
 use nat::Instant;
+use nat::Named;
 use nat::PoolCensus;
 use nat::Protocol;
 use nat::Settings;
@@ -288,16 +289,25 @@ impl Bed {
     /// # Panics
     /// When the settings can not follow the present ones.
     pub fn census(&self, settings: Settings) -> Vec<PoolCensus> {
+        self.census_with_names(settings, 0).pools
+    }
+
+    /// The same with so many of each kind by name.
+    ///
+    /// # Panics
+    /// When the settings can not follow the present ones.
+    pub fn census_with_names(&self, settings: Settings, each: usize) -> Census {
         let candidate = self.machine.successor(settings, self.now).expect("the settings can follow those before");
         let pools = vec![PoolCensus::default(); self.shared().pools().count()];
-        let mut census = Census { pools, affected: Vec::new() };
+        let affected = Vec::with_capacity(each);
+        let mut census = Census { pools, affected, concerned: Named::with_room(each), kept: Named::with_room(each) };
         for shard in self.shards() {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
                 cursor = shard.census_page(self.now, &candidate, from, 7, &mut census);
             }
         }
-        census.pools
+        census
     }
 
     /// A packet from a subscriber (or a router inside) arrives and is dealt with.

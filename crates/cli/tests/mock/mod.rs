@@ -14,6 +14,7 @@ use control::Fault;
 use control::List;
 use control::Reply;
 use control::Request;
+use control::Unnamed;
 use control::line::LineError;
 use control::server::Connection;
 
@@ -167,6 +168,13 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
                 matches!(reply, Reply::Change(_) | Reply::PoolPlan(_) | Reply::PlanDetail(_) | Reply::Plan(_))
             });
             replies.retain(|reply| asked.details > 0 || !matches!(reply, Reply::PlanDetail(_)));
+            for reply in &mut replies {
+                if let Reply::Plan(plan) = reply
+                    && asked.details == 0
+                {
+                    plan.unnamed = Unnamed::default();
+                }
+            }
             page(replies, &all)
         }
         Request::Reload(_) => page(

@@ -1,11 +1,13 @@
 //! What a change of the configuration does, and did.
 
 use std::net::Ipv4Addr;
+use std::net::SocketAddrV4;
 
 use serde::Deserialize;
 use serde::Serialize;
 
 use crate::objects::pool::PerProtocol;
+use crate::values::Protocol;
 
 /// One difference between the running configuration and another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,19 +81,34 @@ pub struct PoolPlan {
     pub guarantee_missing: PerProtocol,
 }
 
-/// What a change does to one subscriber or external address: some of them, as many as were asked for.
+/// What a change does to one subscriber, external address, mapping, flow or port block: some of them, as many as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanDetail {
     /// Whom or what it is about.
     pub what: PlanSubject,
-    /// VRF of a subscriber.
+    /// VRF of the subscriber.
     pub vrf: Option<String>,
-    /// The internal address of a subscriber, or the external one.
+    /// The internal address of the subscriber; of an external address that one.
     pub address: Ipv4Addr,
+    /// Transport of a mapping or flow.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
+    /// Internal port of a mapping or flow.
+    #[serde(default)]
+    pub internal_port: Option<u16>,
     /// The pool, by its name now; of an address that is added, by its name then.
     pub pool: String,
-    /// A subscriber's external address now; absent when any of the pool serves.
+    /// The external address now; absent when any of the pool serves a subscriber.
     pub external: Option<Ipv4Addr>,
+    /// The external port of a mapping or flow, or the first one of a block.
+    #[serde(default)]
+    pub first_port: Option<u16>,
+    /// The last one; of a mapping or flow the same.
+    #[serde(default)]
+    pub last_port: Option<u16>,
+    /// Whom a flow is with: others may have the same external port.
+    #[serde(default)]
+    pub remote: Option<SocketAddrV4>,
     /// What becomes of it.
     pub becomes: PlanFate,
     /// After how long what is left of it ends, of what drains; absent: when it is not used any more.
@@ -107,9 +124,43 @@ pub enum PlanSubject {
     Subscriber,
     /// An external address.
     Address,
+    /// A mapping.
+    Mapping,
+    /// A flow, which shares its external port.
+    Flow,
+    /// A port block.
+    Block,
 }
 
-/// What becomes of a subscriber or an external address.
+impl PlanSubject {
+    /// In a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PlanSubject::Subscriber => "subscriber",
+            PlanSubject::Address => "address",
+            PlanSubject::Mapping => "mapping",
+            PlanSubject::Flow => "flow",
+            PlanSubject::Block => "block",
+        }
+    }
+}
+
+/// How many there are of each kind beside those a plan names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unnamed {
+    /// Subscribers who move, drain or leave.
+    pub subscribers: u64,
+    /// External addresses that are added or closed.
+    pub addresses: u64,
+    /// Mappings that drain or end, and if asked for those that keep.
+    pub mappings: u64,
+    /// Flows, likewise.
+    pub flows: u64,
+    /// Port blocks, likewise.
+    pub blocks: u64,
+}
+
+/// What becomes of whom or what a detail is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanFate {
@@ -117,7 +168,7 @@ pub enum PlanFate {
     Keeps,
     /// His next mapping is on another external address.
     Moves,
-    /// He keeps what he has and gets nothing new: all external addresses that he may have drain.
+    /// He keeps what he has and gets nothing new: all external addresses that he may have drain. It stays as long as it is used.
     Drains,
     /// No pool serves him any more, or what he has ends while all else that he may have drains.
     Leaves,
@@ -125,6 +176,8 @@ pub enum PlanFate {
     Added,
     /// It takes no new mappings any more.
     Closed,
+    /// It ends with the change.
+    Ends,
 }
 
 impl PlanFate {
@@ -137,6 +190,7 @@ impl PlanFate {
             PlanFate::Leaves => "leaves",
             PlanFate::Added => "added",
             PlanFate::Closed => "closed",
+            PlanFate::Ends => "ends",
         }
     }
 }
@@ -160,6 +214,9 @@ pub struct Plan {
     pub drain_time_us: Option<u64>,
     /// All pools together.
     pub total: PoolPlan,
+    /// How many more there are of what details name; nothing where none were asked for.
+    #[serde(default)]
+    pub unnamed: Unnamed,
     /// How long counting took.
     pub took_us: u64,
 }

@@ -19,6 +19,7 @@ pub use change::PlanFate;
 pub use change::PlanSubject;
 pub use change::PoolPlan;
 pub use change::Reloaded;
+pub use change::Unnamed;
 pub use counter::Counter;
 pub use counter::CounterKind;
 pub use counter::DropReason;

@@ -13,7 +13,9 @@ use crate::shared::Shared;
 use crate::slots::ends;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::Endpoint;
 use crate::types::PoolId;
+use crate::types::Protocol;
 use crate::types::RealmId;
 
 /// Cursors from here on walk the flows.
@@ -98,6 +100,16 @@ impl Fate {
         }
     }
 
+    /// What becomes of what has it.
+    fn prospect(self) -> Prospect {
+        match self {
+            Fate::Keep => Prospect::Keeps,
+            Fate::Drain => Prospect::Drains(None),
+            Fate::DrainUntil(Reverse(ends)) => Prospect::Drains(Some(ends)),
+            Fate::End => Prospect::Ends,
+        }
+    }
+
     /// This is said by its address; something else may be said of it alone. Whatever ends it first holds.
     fn or(self, displaced: Option<Displaced>, now: Instant) -> Fate {
         let other = displaced.map_or(Fate::Keep, |found| Fate::until(found.ends, now));
@@ -120,17 +132,65 @@ pub struct Affected {
     pub becomes: Prospect,
 }
 
-/// What becomes of a subscriber.
+/// A mapping, a flow or a port block that a change does something to; or nothing, where that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Inside realm of its subscriber.
+    pub realm: RealmId,
+    /// Internal endpoint; of a block the subscriber's address and port 0.
+    pub internal: Endpoint,
+    /// Transport; None: a block has all of them.
+    pub protocol: Option<Protocol>,
+    /// The pool of its external address now.
+    pub pool: PoolId,
+    /// Its external address.
+    pub external: Ipv4Addr,
+    /// Its external ports, the first and the last.
+    pub ports: (u16, u16),
+    /// Whom a flow is with, as its subscriber knows it: others may have the same external port.
+    pub remote: Option<Endpoint>,
+    /// What becomes of it.
+    pub becomes: Prospect,
+}
+
+/// Some of each kind by name: as many as there is room for, so that nothing is allocated.
+#[derive(Clone, Debug, Default)]
+pub struct Named {
+    /// Mappings.
+    pub mappings: Vec<Held>,
+    /// Flows.
+    pub flows: Vec<Held>,
+    /// Port blocks.
+    pub blocks: Vec<Held>,
+}
+
+impl Named {
+    /// With room for so many of each kind.
+    pub fn with_room(each: usize) -> Named {
+        Named { mappings: Vec::with_capacity(each), flows: Vec::with_capacity(each), blocks: Vec::with_capacity(each) }
+    }
+}
+
+/// Names one more if there is room.
+fn name(list: &mut Vec<Held>, held: impl FnOnce() -> Held) {
+    if list.len() < list.capacity() {
+        list.push(held());
+    }
+}
+
+/// What becomes of a subscriber, or of what one has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
     /// Nothing.
     Keeps,
     /// His next mapping is on another address.
     Moves,
-    /// He gets nothing new, and keeps what he has; until then at the latest, if there is an end.
+    /// He gets nothing new, and keeps what he has; it stays as long as it is used. Until then at the latest, if there is an end.
     Drains(Option<Instant>),
     /// He gets nothing new: no pool serves him, or what he has ends and he can have nothing else.
     Leaves,
+    /// It ends with the change.
+    Ends,
 }
 
 /// What a census found so far.
@@ -140,6 +200,17 @@ pub struct Census {
     pub pools: Vec<PoolCensus>,
     /// Some of the subscribers who notice it: as many as there is room for, so that nothing is allocated.
     pub affected: Vec<Affected>,
+    /// Some of what does not stay as it is.
+    pub concerned: Named,
+    /// Some of what stays as it is.
+    pub kept: Named,
+}
+
+impl Census {
+    /// Where to name what this becomes of.
+    fn named(&mut self, becomes: Prospect) -> &mut Named {
+        if becomes == Prospect::Keeps { &mut self.kept } else { &mut self.concerned }
+    }
 }
 
 impl PoolCensus {
@@ -204,7 +275,19 @@ impl Shard {
             true => Fate::Keep,
             false => self.fate_of_address(now, candidate, address),
         };
-        count.mappings.count(fate.or(displaced, now));
+        let fate = fate.or(displaced, now);
+        count.mappings.count(fate);
+        let becomes = fate.prospect();
+        name(&mut census.named(becomes).mappings, || Held {
+            realm: mapping.realm(),
+            internal: mapping.internal(),
+            protocol: Some(mapping.protocol()),
+            pool: self.shared.pool_of(address),
+            external: external.address,
+            ports: (external.port, external.port),
+            remote: None,
+            becomes,
+        });
     }
 
     fn count_flow_under(&self, now: Instant, candidate: &Shared, index: u32, census: &mut Census) {
@@ -219,7 +302,19 @@ impl Shard {
             true => Fate::Keep,
             false => self.fate_of_address(now, candidate, address),
         };
-        count.flows.count(fate.or(displaced, now));
+        let fate = fate.or(displaced, now);
+        count.flows.count(fate);
+        let becomes = fate.prospect();
+        name(&mut census.named(becomes).flows, || Held {
+            realm: flow.realm(),
+            internal: endpoint(flow.internal()),
+            protocol: Some(flow.protocol()),
+            pool: self.shared.pool_of(address),
+            external: external.address,
+            ports: (external.port, external.port),
+            remote: Some(endpoint(flow.near())),
+            becomes,
+        });
     }
 
     /// The place of an external address, and the count of its pool.
@@ -267,11 +362,12 @@ impl Shard {
         };
         if let Some(count) = census.pools.get_mut(here.index()) {
             *match becomes {
+                // A subscriber without anything leaves.
+                Prospect::Leaves | Prospect::Ends => &mut count.subscribers_leave,
                 Prospect::Keeps => &mut count.subscribers_keep,
                 Prospect::Moves => &mut count.subscribers_move,
                 Prospect::Drains(None) => &mut count.subscribers_drain,
                 Prospect::Drains(Some(_)) => &mut count.subscribers_drain_until,
-                Prospect::Leaves => &mut count.subscribers_leave,
             } += 1;
         }
         if becomes != Prospect::Keeps && census.affected.len() < census.affected.capacity() {
@@ -290,7 +386,19 @@ impl Shard {
                 && candidate.facts(block.address()).blocks.is_some_and(|facts| {
                     facts.size == block.size() && facts.first <= block.first_port() && facts.last >= block.last_port()
                 });
-            count.blocks.count(if fate == Fate::Keep && !stays { Fate::Drain } else { fate });
+            let fate = if fate == Fate::Keep && !stays { Fate::Drain } else { fate };
+            count.blocks.count(fate);
+            let becomes = fate.prospect();
+            name(&mut census.named(becomes).blocks, || Held {
+                realm,
+                internal: Endpoint::new(address, 0),
+                protocol: None,
+                pool,
+                external: self.shared.address(block.address()),
+                ports: (block.first_port(), block.last_port()),
+                remote: None,
+                becomes,
+            });
         }
         blocks
     }
@@ -323,10 +431,10 @@ impl Shard {
                 fate => fate,
             },
         };
-        Some(match fate {
-            Fate::Keep | Fate::Drain => Prospect::Drains(None),
-            Fate::DrainUntil(Reverse(ends)) => Prospect::Drains(Some(ends)),
-            Fate::End => Prospect::Leaves,
+        Some(match fate.prospect() {
+            Prospect::Keeps => Prospect::Drains(None),
+            Prospect::Ends => Prospect::Leaves,
+            drains => drains,
         })
     }
 
