@@ -383,12 +383,12 @@ fn census(
     kept: bool,
 ) -> Result<Census, Fault> {
     let pools = vec![PoolCensus::default(); shared.pools().count()];
-    let mut census = Census {
+    let mut census = Box::new(Census {
         pools,
         affected: Vec::with_capacity(details),
         concerned: Named::with_room(details),
         kept: Named::with_room(if kept { details } else { 0 }),
-    };
+    });
     for worker in 0..instance.worker_count() {
         let mut cursor = Some(0);
         while cursor.is_some() {
@@ -399,7 +399,7 @@ fn census(
             (cursor, census) = (next, so_far);
         }
     }
-    Ok(census)
+    Ok(*census)
 }
 
 /// Makes a change.

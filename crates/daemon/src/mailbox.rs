@@ -118,7 +118,7 @@ pub enum Question {
         /// Where to go on; 0 at first. Out: None at the end.
         cursor: Option<u32>,
         /// What was counted so far.
-        census: Census,
+        census: Box<Census>,
     },
     /// Start a trace. The tap comes back when there are too many.
     TraceStart(Option<Tap>),

@@ -159,7 +159,12 @@ fn a_list_that_is_gone_is_remembered_while_it_has_sessions() {
     third.leave(era);
     assert!(!third.concerns(EXTERNAL.to_bits()));
     let fourth = third.successor(&settings(&[]), at(30)).expect("room");
-    assert!(fourth.is_empty(), "nothing is left");
+    let (ports, rest) = (group(&fourth, 443), Duration::from_secs(5));
+    assert!(!ports.free(at(31), rest), "no session is left, and the ports rest");
+    assert!(ports.free(at(36), rest));
+    assert!(fourth.find(EXTERNAL.to_bits(), Protocol::Tcp, 443).is_none());
+    let fifth = fourth.successor(&settings(&[]), at(40)).expect("room");
+    assert!(fifth.is_empty(), "nothing is left");
 }
 
 #[test]
