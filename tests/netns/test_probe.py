@@ -45,6 +45,8 @@ BOTH = {
     "fragments.out.out_of_order": "passed",
     "fragments.in.in_order": "passed",
     "fragments.in.out_of_order": "passed",
+    "fragments.out.full_size": "passed",
+    "fragments.in.full_size": "passed",
     "ttl.out": "less by 1",
     "ttl.in": "less by 1",
     "ttl.out.expired": "ICMP 11/0 in the sender's terms",

@@ -347,8 +347,8 @@ pub struct LabProbe {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,…")]
     pub only: Vec<LabProbePart>,
-    /// How tester and device are connected
-    #[arg(long, value_enum, default_value_t = LabTransport::AfPacket)]
+    /// How tester and device are connected; the sockets of af-packet join fragments before anybody sees them
+    #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
     pub transport: LabTransport,
     /// Timers are looked for up to this time, seconds; each takes it once, all at the same time
     #[arg(long, value_name = "S", default_value_t = 300.0, value_parser = seconds)]

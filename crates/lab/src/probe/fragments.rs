@@ -12,32 +12,57 @@ use super::seen::Protocol;
 use super::seen::Seen;
 use super::world::Side;
 
-/// Bytes of a datagram: three fragments at the MTU every link has room for (RFC 791).
-const BYTES: usize = 1_400;
-const MTU: usize = 576;
-/// Orders of three fragments: as they are, and those in which something comes before the first, or too early.
+/// A datagram in three fragments, and the orders in which they are sent.
+struct Question {
+    name: &'static str,
+    asks: &'static str,
+    bytes: usize,
+    mtu: usize,
+    orders: &'static [[usize; 3]],
+}
+
+/// Three fragments as they are, and those orders in which something comes before the first, or too early.
 const IN_ORDER: &[[usize; 3]] = &[[0, 1, 2]];
 const OUT_OF_ORDER: &[[usize; 3]] = &[[2, 1, 0], [1, 0, 2], [0, 2, 1], [2, 0, 1], [1, 2, 0]];
+const ANY_ORDER: &[[usize; 3]] = &[[0, 1, 2], [2, 1, 0], [1, 0, 2]];
+/// The MTU every link has room for (RFC 791), and that of an Ethernet link. Of the latter two fragments are as long as a frame can be.
+const QUESTIONS: [Question; 3] = [
+    Question { name: "in_order", asks: "fragments in order", bytes: 1_400, mtu: 576, orders: IN_ORDER },
+    Question { name: "out_of_order", asks: "fragments out of order", bytes: 1_400, mtu: 576, orders: OUT_OF_ORDER },
+    Question { name: "full_size", asks: "fragments in any order", bytes: 4_000, mtu: 1_500, orders: ANY_ORDER },
+];
 
-/// Four findings: two directions, in order and not.
+/// Where the tester's ports join fragments, a datagram of no more data surely fits what they hold.
+const WHOLE_MAX: usize = 1_472;
+
+/// Six findings: two directions, in order and not, and as large as they get. With `arrive_whole` the tester's ports hand over datagrams in place of
+/// their fragments.
 ///
 /// # Errors
 /// When packets can not be sent.
-pub fn find(prober: &mut Prober<'_>) -> Result<Vec<Finding>, ProbeError> {
+pub fn find(prober: &mut Prober<'_>, arrive_whole: bool) -> Result<Vec<Finding>, ProbeError> {
     let mut findings = Vec::new();
     for (side, direction) in [(Side::Inside, "out"), (Side::Outside, "in")] {
-        for (orders, name) in [(IN_ORDER, "in_order"), (OUT_OF_ORDER, "out_of_order")] {
+        for question in &QUESTIONS {
+            let Question { name, asks, mtu, orders, bytes } = *question;
+            if arrive_whole && bytes > WHOLE_MAX {
+                let finding =
+                    Finding::new(format!("fragments.{direction}.{name}"), "not to be seen over packet sockets");
+                let why = format!("the tester's ports join fragments, and cut datagrams longer than {WHOLE_MAX} bytes");
+                findings.push(finding.seen(why).judged("RFC 4787 REQ-14", asks, Verdict::Undecided));
+                continue;
+            }
             let mut passed = 0;
             let mut evidence = Vec::new();
             for order in orders {
-                let mut words = one(prober, side, *order)?;
+                let mut words = one(prober, side, question, *order)?;
                 if words.is_err() {
                     // A link may lose one piece.
-                    words = one(prober, side, *order)?;
+                    words = one(prober, side, question, *order)?;
                 }
                 passed += usize::from(words.is_ok());
                 let words = words.unwrap_or_else(|words| words);
-                evidence.push(format!("fragments {order:?}: {words}"));
+                evidence.push(format!("fragments {order:?} of {mtu} bytes and less: {words}"));
             }
             let value = match passed {
                 0 => "lost".to_owned(),
@@ -46,7 +71,7 @@ pub fn find(prober: &mut Prober<'_>) -> Result<Vec<Finding>, ProbeError> {
             };
             findings.push(Finding::new(format!("fragments.{direction}.{name}"), value).seen_all(evidence).judged(
                 "RFC 4787 REQ-14",
-                if name == "in_order" { "fragments in order" } else { "fragments out of order" },
+                asks,
                 Verdict::of(passed == orders.len()),
             ));
         }
@@ -55,7 +80,12 @@ pub fn find(prober: &mut Prober<'_>) -> Result<Vec<Finding>, ProbeError> {
 }
 
 /// Sends one datagram in pieces; what became of it, in words.
-fn one(prober: &mut Prober<'_>, side: Side, order: [usize; 3]) -> Result<Result<String, String>, ProbeError> {
+fn one(
+    prober: &mut Prober<'_>,
+    side: Side,
+    question: &Question,
+    order: [usize; 3],
+) -> Result<Result<String, String>, ProbeError> {
     let (internal, server) = (prober.fresh(), prober.remote(0, 1000));
     let Some(external) = prober.open(Protocol::Udp, internal, server)? else {
         return Ok(Err("nothing gets out".to_owned()));
@@ -65,11 +95,11 @@ fn one(prober: &mut Prober<'_>, side: Side, order: [usize; 3]) -> Result<Result<
         Side::Outside => (server, external),
     };
     let mark = prober.payload();
-    let mut payload: Vec<u8> = (0..BYTES).map(|index| (index % 251) as u8).collect();
+    let mut payload: Vec<u8> = (0..question.bytes).map(|index| (index % 251) as u8).collect();
     payload[..mark.len()].copy_from_slice(&mark);
     let identification = prober.random() as u16 | 1;
     let packet = build::udp(from, to).payload(&payload).identification(identification).build();
-    let pieces = build::fragment(&packet, MTU);
+    let pieces = build::fragment(&packet, question.mtu);
     for index in order {
         prober.send(side, &pieces[index])?;
     }

@@ -95,7 +95,9 @@ impl Part {
         let patience = options.patience.as_secs_f64();
         match self {
             Part::Mapping | Part::Filtering => 6.0 * patience,
-            Part::Hairpinning | Part::Fragments | Part::Ttl => 4.0 * patience,
+            Part::Hairpinning | Part::Ttl => 4.0 * patience,
+            // Each datagram is waited for to the end: pieces may follow.
+            Part::Fragments => 20.0 * patience,
             Part::Ports => 10.0 * patience,
             Part::Icmp => 12.0 * patience,
             // It waits two times for what is to come after six seconds.
@@ -124,6 +126,8 @@ pub struct ProbeOptions {
     pub exhaust_max: u32,
     /// Decides ports and sequence numbers.
     pub seed: u64,
+    /// Whether the tester's ports hand over datagrams in place of their fragments, as the kernel's packet sockets do when they are asked to.
+    pub arrive_whole: bool,
 }
 
 /// All that was found.
@@ -228,7 +232,7 @@ fn find(
         Part::Ports => findings = assignment::find(prober)?,
         Part::Hairpinning => findings = hairpin::find(prober)?,
         Part::Fragments => {
-            findings = fragments::find(prober)?;
+            findings = fragments::find(prober, options.arrive_whole)?;
             findings.extend(fragment_burst::find(prober)?);
         }
         Part::Ttl => findings = ttl::find(prober)?,

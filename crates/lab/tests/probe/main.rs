@@ -25,6 +25,7 @@ fn options(timer_max_seconds: u64) -> ProbeOptions {
         parts: probe::Part::ALL.to_vec(),
         exhaust_max: 3_000,
         seed: 7,
+        arrive_whole: false,
     }
 }
 

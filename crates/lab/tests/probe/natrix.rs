@@ -23,7 +23,7 @@ use super::probed;
 use super::simulated::Simulated;
 
 /// What it does whatever its ports are given by.
-const ALWAYS: [(&str, &str); 19] = [
+const ALWAYS: [(&str, &str); 21] = [
     ("ports.overloading", "none"),
     ("hairpinning.udp", "yes, with the external source"),
     ("hairpinning.tcp", "yes, with the external source"),
@@ -32,6 +32,8 @@ const ALWAYS: [(&str, &str); 19] = [
     ("fragments.out.out_of_order", "passed"),
     ("fragments.in.in_order", "passed"),
     ("fragments.in.out_of_order", "passed"),
+    ("fragments.out.full_size", "passed"),
+    ("fragments.in.full_size", "passed"),
     ("fragments.burst", "none of 2000 lost out, none of 2000 lost back"),
     ("ttl.out", "less by 1"),
     ("ttl.out.expired", "ICMP 11/0 in the sender's terms"),

@@ -66,6 +66,8 @@ pub(crate) struct Ways {
     pub(crate) hairpinning: Hairpinning,
     pub(crate) passes_fragments: bool,
     pub(crate) needs_fragments_in_order: bool,
+    /// Fragments of more bytes are lost.
+    pub(crate) fragment_bytes_max: usize,
     /// Every n-th fragment is lost.
     pub(crate) loses_fragment_in: Option<usize>,
     pub(crate) decrements_ttl: bool,
@@ -100,6 +102,7 @@ impl Default for Ways {
             hairpinning: Hairpinning::External,
             passes_fragments: true,
             needs_fragments_in_order: false,
+            fragment_bytes_max: usize::MAX,
             loses_fragment_in: None,
             decrements_ttl: true,
             answers_ttl: true,
@@ -444,7 +447,7 @@ impl Toy {
     fn fragment(&mut self, side: Side, packet: &[u8]) {
         self.pieces_seen += 1;
         let is_nth = self.ways.loses_fragment_in.is_some_and(|nth| self.pieces_seen.is_multiple_of(nth));
-        if !self.ways.passes_fragments || is_nth {
+        if !self.ways.passes_fragments || is_nth || packet.len() > self.ways.fragment_bytes_max {
             return;
         }
         // Pieces of another datagram have lost their others.

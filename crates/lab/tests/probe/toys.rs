@@ -56,6 +56,8 @@ fn one_that_is_right_is_found_right() {
         ("hairpinning.icmp_error", "yes, quoting what was sent"),
         ("fragments.out.in_order", "passed"),
         ("fragments.in.out_of_order", "passed"),
+        ("fragments.out.full_size", "passed"),
+        ("fragments.in.full_size", "passed"),
         ("fragments.burst", "none of 2000 lost out, none of 2000 lost back"),
         ("fragments.burst.whole", "none of 2000 lost out, none of 2000 lost back"),
         ("ttl.out", "less by 1"),
@@ -153,6 +155,25 @@ fn fragments_are_lost_or_only_taken_in_order() {
     let report = with(Part::Fragments, |ways| ways.needs_fragments_in_order = true);
     expect(&report, "fragments.out.in_order", "passed");
     expect(&report, "fragments.out.out_of_order", "lost");
+    expect(&report, "fragments.out.full_size", "passed in 1 of 3 orders");
+}
+
+#[test]
+fn fragments_as_large_as_a_frame_are_told_from_small_ones() {
+    for (fragment_bytes_max, value, verdict) in [(1_500, "passed", Verdict::Met), (1_499, "lost", Verdict::NotMet)] {
+        let report = with(Part::Fragments, |ways| ways.fragment_bytes_max = fragment_bytes_max);
+        for direction in ["out", "in"] {
+            expect(&report, &format!("fragments.{direction}.out_of_order"), "passed");
+            expect(&report, &format!("fragments.{direction}.full_size"), value);
+            expect_verdict(&report, &format!("fragments.{direction}.full_size"), "RFC 4787 REQ-14", verdict);
+        }
+    }
+    // Ports that join fragments, and cut what is long then, are no fault of the NAT.
+    let options = ProbeOptions { parts: vec![Part::Fragments], arrive_whole: true, ..options(60) };
+    let report = probed(&mut Toy::new(Ways::default()), Toy::site(), &options);
+    expect(&report, "fragments.in.out_of_order", "passed");
+    expect(&report, "fragments.in.full_size", "not to be seen over packet sockets");
+    expect_verdict(&report, "fragments.in.full_size", "RFC 4787 REQ-14", Verdict::Undecided);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use cli::Align;
 use cli::LabProbe;
 use cli::LabProbePart;
 use cli::LabProbed;
+use cli::LabTransport;
 use cli::Table;
 use indicatif::ProgressBar;
 use indicatif::ProgressState;
@@ -139,6 +140,8 @@ fn probe_options(options: &LabProbe) -> ProbeOptions {
         timers: TimerLimits { max: Duration::from_secs_f64(max), resolution: Duration::from_secs_f64(resolution) },
         exhaust_max,
         seed: options.seed,
+        // The driver's sockets are a fan-out group that joins fragments, so that all of a datagram goes to the same.
+        arrive_whole: options.transport == LabTransport::AfPacket,
     }
 }
 

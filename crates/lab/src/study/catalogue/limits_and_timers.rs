@@ -94,7 +94,7 @@ pub(super) fn fragments(options: &Options) -> Plan {
         question: "Do fragments get through?",
         method: "The probe sends datagrams in pieces, in order and out of order, both ways, and looks at what comes out. Then the paper's burst: 2 000 datagrams of \
                  1 443 bytes at once, each of a session of its own and in two fragments, and their answers; and the same in whole frames, to tell what is lost of those.",
-        limits: "At once is as fast as the tester writes, whatever comes out being taken meanwhile. The fragments are of 1 000 bytes and less.",
+        limits: "At once is as fast as the tester writes, whatever comes out being taken meanwhile. The fragments of the burst are of 1 000 bytes and less.",
         title: "In the paper: lost of 2 000 datagrams of 1 443 bytes, sent at once, and their answers",
         columns: &["device", "lost"],
         said: &[["UltraSPARC, ipchains", "32.32 %"], ["OpenBlocks, iptables", "57.83 %"], ["no NAT", "32.28 %"]],
