@@ -98,6 +98,9 @@ def with_tcp_the_device_itself_says_that_the_connections_are_established(n):
         expect_equal(child.returncode, 0, "status")
         record = json.loads(out)
         expect_equal(record["parameters"]["protocol"], "tcp", "protocol")
+        if dut == "netfilter":
+            values = [record["device"][f"nf_conntrack_tcp_{key}"] for key in ("loose", "be_liberal")]
+            expect_equal(values, ["0", "0"], "what the kernel's tracking makes of segments of no connection, and out of windows")
         preparation, phase2 = record["trials"]
         expect_equal((preparation["sent"], preparation["answers"], preparation["lost"]), (200, 400, 0), "segments of handshakes")
         expect_equal((phase2["sent"], phase2["answers"], phase2["faults"]), (1500, 0, 0), "segments with data")

@@ -23,6 +23,27 @@ const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// Buckets of the one table of all namespaces.
 const BUCKETS: &str = "/proc/sys/net/netfilter/nf_conntrack_buckets";
 
+/// What its connection tracking makes of TCP. Each value is set, whatever the kernel comes with, and told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tracking {
+    /// A connection begins with its SYN, as with Natrix: what is on its way while the table is emptied opens none, so that every entry of a trial is
+    /// one that a handshake of this trial made.
+    Strict,
+    /// Any segment may be the middle of a connection, as the kernel comes.
+    Loose,
+}
+
+impl Tracking {
+    /// By the end of the kernel's names. Windows are looked at in either case: whoever is liberal with them has less work.
+    const fn values(self) -> [(&'static str, &'static str); 2] {
+        let loose = match self {
+            Tracking::Strict => "0",
+            Tracking::Loose => "1",
+        };
+        [("tcp_loose", loose), ("tcp_be_liberal", "0")]
+    }
+}
+
 /// As much of a ruleset goes into a result, bytes; it is ASCII.
 const RULESET_TOLD: usize = 2000;
 
@@ -36,6 +57,7 @@ pub struct Netfilter {
     before: Vec<(&'static str, String)>,
     /// Seconds, by the end of their names.
     timeouts: Vec<(&'static str, u32)>,
+    tracking: Tracking,
 }
 
 impl Netfilter {
@@ -51,7 +73,15 @@ impl Netfilter {
         let udp = needs.udp_timeout_seconds;
         let timeouts = vec![("udp_timeout", udp), ("udp_timeout_stream", udp)];
         let folder = folder.to_owned();
-        Ok(Netfilter { topology_device: topology.device(), folder, needs, before: Vec::new(), timeouts })
+        let (before, tracking) = (Vec::new(), Tracking::Strict);
+        Ok(Netfilter { topology_device: topology.device(), folder, needs, before, timeouts, tracking })
+    }
+
+    /// As the kernel comes, where it is not measured but asked how it behaves. To be called before it is started.
+    #[must_use]
+    pub fn with_loose_tracking(mut self) -> Netfilter {
+        self.tracking = Tracking::Loose;
+        self
     }
 
     /// With these timers; None for those it has when nobody says anything. To be called before it is started.
@@ -84,6 +114,12 @@ impl Netfilter {
 
     fn shell(&self, script: &str) -> Result<String, DeviceError> {
         Ok(run(&["ip", "netns", "exec", &self.topology_device, "sh", "-c", script])?)
+    }
+
+    /// A value of its connection tracking, as its namespace has it.
+    fn told(&self, key: &str) -> String {
+        let text = self.shell(&format!("cat /proc/sys/net/netfilter/nf_conntrack_{key}"));
+        text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
     }
 
     fn external(&self) -> String {
@@ -191,6 +227,9 @@ impl Device for Netfilter {
         for (key, seconds) in &self.timeouts {
             self.shell(&format!("echo {seconds} > /proc/sys/net/netfilter/nf_conntrack_{key}"))?;
         }
+        for (key, value) in self.tracking.values() {
+            self.shell(&format!("echo {value} > /proc/sys/net/netfilter/nf_conntrack_{key}"))?;
+        }
         self.make_room()?;
         self.empty()
     }
@@ -222,6 +261,8 @@ impl Device for Netfilter {
             ("nf_conntrack_max", read(MAX)),
             ("nf_conntrack_buckets", read(BUCKETS)),
             ("timeouts", timeouts.collect::<Vec<_>>().join(", ")),
+            ("nf_conntrack_tcp_loose", self.told("tcp_loose")),
+            ("nf_conntrack_tcp_be_liberal", self.told("tcp_be_liberal")),
         ];
         all.extend(self.needs.settings());
         Settings(all)

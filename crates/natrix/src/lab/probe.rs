@@ -192,7 +192,8 @@ fn device_of(
             Some(Box::new(natrix.with_timers(timers)))
         }
         LabProbed::Netfilter => {
-            Some(Box::new(Netfilter::new(topology, &folder.0, needs).map_err(lab_error)?.with_timers(timers)))
+            let netfilter = Netfilter::new(topology, &folder.0, needs).map_err(lab_error)?;
+            Some(Box::new(netfilter.with_timers(timers).with_loose_tracking()))
         }
         LabProbed::External => None,
     })
