@@ -132,6 +132,36 @@ def new_connections_of_tcp_are_measured_open_and_closed(n):
 
 
 @test()
+def the_testers_own_ceiling_stands_beside_a_result_over_each_transport(n):
+    few = [word for word in FEW if word != "--no-ceiling"]
+    for transport, loopback in [("af-packet", "one virtual Ethernet pair"), ("memif", "net_memif to net_memif"), ("vhost-user", "net_vhost to net_virtio_user")]:
+        record = until_kept(n, "latency", "--transport", transport, "--rate", "500", *few, *SHORT)
+        ceiling = record["ceiling"]
+        expect(ceiling["loopback"].startswith(loopback), f"{transport}: {ceiling['loopback']}")
+        expect(ceiling["frames_per_second"] > 500, f"{transport}: {ceiling['frames_per_second']} frames/s")
+        expect_equal((ceiling["connections_per_second"], ceiling["share"]), (None, None), f"{transport}: handshakes, share")
+
+
+@test()
+def what_opens_connections_by_handshakes_has_a_ceiling_of_handshakes_beside_it(n):
+    few = [word for word in FEW if word != "--no-ceiling"]
+    for first, segments in ([], None), (["--first-packet"], 3):
+        record = until_kept(n, "latency", "--protocol", "tcp", "--dut", "netfilter", "--transport", "af-packet", "--rate", "500", *first, *few, *SHORT)
+        ceiling = record["ceiling"]
+        expect(ceiling["frames_per_second"] > 500, f"{first}: {ceiling['frames_per_second']} frames/s")
+        connections = ceiling["connections_per_second"]
+        expect_equal(connections and round(ceiling["frames_per_second"] / connections, 6), segments, f"{first}: frames of a handshake")
+    found = until_kept(
+        n, "ceiling", "--protocol", "tcp", "--handshakes", "--tcp-close", "--transport", "memif", "--sessions", "20000", "--rate-max", "2000", *SHORT,
+    )
+    expect_equal((found["unit"], found["result"]["frames_per_connection"]), ("connections/s", 7), "unit, frames of a short connection")
+    kept = [trial for trial in found["trials"] if not trial["void"]]
+    expect(kept and all(trial["answers"] == 6 * trial["sent"] and trial["lost"] == 0 for trial in kept), str(found["trials"]))
+    told = lab(n, "ceiling", "--handshakes", *SHORT, ok=False)
+    expect("--handshakes: datagrams have none (--protocol udp); add --protocol tcp" in told, told)
+
+
+@test()
 def a_device_faster_than_what_was_asked_for_is_no_result(n):
     told = lab(n, "throughput", "--dut", "netfilter", "--rate-max", "1000", "--rate-min", "500", *FEW, *SHORT, ok=False)
     expect("rate: passes at the highest asked for (1000 frames/s); raise --rate-max" in told or "tester: slower" in told, told)

@@ -29,7 +29,10 @@ pub enum LabCommand {
     /// How the device behaves, found from outside: mapping, filtering, ports, timers and more
     Probe(LabProbe),
     /// What the tester can do with nothing between its two ports
-    Ceiling(LabTest),
+    Ceiling(LabCeiling),
+    /// Pass frames between two ports as they come, until standard input ends: the far end of the tester's loopback over vhost-user
+    #[command(hide = true)]
+    Join(LabJoin),
     /// Repeat a published experiment, with the paper's own figures beside ours
     Study(LabStudy),
     /// Write results as one HTML file
@@ -263,6 +266,28 @@ pub struct LabCps {
     /// Of --protocol tcp: both ends close each connection as soon as it is established, seven segments in all; there is no validation then
     #[arg(long)]
     pub tcp_close: bool,
+}
+
+/// `natrix lab ceiling`.
+#[derive(Debug, Args)]
+pub struct LabCeiling {
+    /// Parameters of every test.
+    #[command(flatten)]
+    pub test: LabTest,
+    /// Of --protocol tcp: handshakes in place of data, both ends of which are the tester's
+    #[arg(long)]
+    pub handshakes: bool,
+    /// Of --handshakes: both ends close each connection as soon as it is established
+    #[arg(long, requires = "handshakes")]
+    pub tcp_close: bool,
+}
+
+/// `natrix lab join`.
+#[derive(Debug, Args)]
+pub struct LabJoin {
+    /// Both ports, as DPDK devices with their arguments
+    #[arg(num_args = 2, value_name = "PORT", required = true)]
+    pub ports: Vec<String>,
 }
 
 /// `natrix lab latency`.

@@ -11,6 +11,8 @@
 //!
 //! A trial that says something about the tester and not about the device is no result, but an error.
 
+mod ceiling;
+
 use core::time::Duration;
 use std::time::Instant;
 
@@ -775,28 +777,6 @@ impl<'a, I: Io> Experiment<'a, I> {
             }
         };
         Ok(Latency { rate, lost, delays: delays.into_iter().collect() })
-    }
-
-    /// What the tester itself keeps over a wire, frames a second, both ways together.
-    ///
-    /// # Errors
-    /// When not even the lowest rate passes.
-    pub fn ceiling(&mut self) -> Result<Samples, ExperimentError> {
-        let table = StateTable::straight(self.space, self.parameters.n, self.parameters.protocol);
-        self.repeated(|this| {
-            let found = this.search(this.parameters.rate_max, |this, rate| {
-                let (done, _) = this.phase2(&table, rate, None)?;
-                Ok((done.lost, done.faults))
-            });
-            match found {
-                Ok(found) => Ok(found.best),
-                // Here it is the tester that is asked.
-                Err(ExperimentError::Ceiling { passed, .. }) if passed > 0.0 => Ok(passed),
-                Err(ExperimentError::RangeTooLow { rate }) => Ok(rate),
-                Err(other) => Err(other),
-            }
-        })
-        .map(Samples::of)
     }
 
     /// Connections the table holds.

@@ -11,6 +11,7 @@
 //! | [`topology`] | the test hosts: network namespaces and what connects them |
 //! | [`device`] | devices under test: Natrix, Netfilter |
 //! | [`experiment`] | the tests of RFC 9693 |
+//! | [`join`] | two ports joined as by a wire |
 //! | [`priority`] | tester and device before ordinary programs |
 //! | [`watch`] | whether the machine took a CPU of the device away |
 //! | [`probe`] | how a NAT behaves, found from outside |
@@ -21,6 +22,7 @@
 pub mod device;
 pub mod experiment;
 pub mod frame;
+pub mod join;
 pub mod ledger;
 pub mod priority;
 pub mod probe;

@@ -78,6 +78,9 @@ pub struct Ceiling {
     pub loopback: String,
     /// The highest rate without loss, frames a second, both ways together.
     pub frames_per_second: f64,
+    /// Where these are the segments of handshakes, as those of the test are: its connections a second. None where they are data.
+    #[serde(default)]
+    pub connections_per_second: Option<f64>,
     /// Seconds since 1970 when it was measured: before the test, or by a command before this one.
     pub measured_unix: u64,
     /// The result's rate in frames a second, as a share of it; None where the result is no rate.

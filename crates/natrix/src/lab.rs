@@ -3,6 +3,8 @@
 #[cfg(feature = "dpdk")]
 mod ceiling;
 #[cfg(feature = "dpdk")]
+mod join;
+#[cfg(feature = "dpdk")]
 mod measure;
 #[cfg(feature = "dpdk")]
 mod probe;
@@ -29,6 +31,8 @@ pub(crate) fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failu
         }
         #[cfg(feature = "dpdk")]
         LabCommand::Probe(options) => probe::run(options, out),
+        #[cfg(feature = "dpdk")]
+        LabCommand::Join(options) => join::run(options, out),
         command => test(command, out),
     }
 }

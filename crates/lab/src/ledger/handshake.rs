@@ -86,6 +86,8 @@ pub struct Handshake<'a> {
     /// By the way they go.
     answers: [VecDeque<Answer>; 2],
     times: Option<Times>,
+    /// Whether there is only a wire between the ends, so that nothing is translated or routed.
+    is_straight: bool,
 }
 
 impl<'a> Handshake<'a> {
@@ -103,7 +105,17 @@ impl<'a> Handshake<'a> {
             progress: vec![0; connections as usize],
             answers: [VecDeque::new(), VecDeque::new()],
             times: None,
+            is_straight: false,
         }
+    }
+
+    /// Over a wire, where each inside endpoint is the external one, too.
+    #[must_use]
+    pub fn straight(mut self) -> Handshake<'a> {
+        let inside = |number: usize| self.space.at(number as u64).inside;
+        self.table.external = (0..self.table.external.len()).map(inside).collect();
+        self.is_straight = true;
+        self
     }
 
     /// Once more for the connections of a table that were not established: for preparations, in which nothing is measured. Under the key of the
@@ -142,6 +154,12 @@ impl<'a> Handshake<'a> {
     /// Whether a segment came to its own end of its own connection; notes it when not.
     #[inline]
     fn is_in_place(&mut self, way: Way, opening: &Opening, seen: &Seen) -> bool {
+        if self.is_straight {
+            let (source, destination) = self.ends(opening.kind, opening.tuple);
+            let is_own = seen.source == source && seen.destination == destination;
+            self.faults.swapped += u64::from(!is_own);
+            return is_own;
+        }
         if way == Way::Outbound {
             return match self.table.note(self.space, seen, &mut self.faults) {
                 Some(Noted::New | Noted::Known) => true,

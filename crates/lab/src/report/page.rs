@@ -204,6 +204,15 @@ fn figure(record: &Value) -> String {
         .unwrap_or_else(|| "see the file".to_owned())
 }
 
+/// The tester alone, in the unit of what it was measured by.
+fn ceiling(record: &Value) -> Markup {
+    let rate = |key: &str| record.pointer(&format!("/ceiling/{key}")).and_then(Value::as_f64);
+    html! {
+        @if let Some(connections) = rate("connections_per_second") { (short(connections)) " handshakes/s" }
+        @else if let Some(frames) = rate("frames_per_second") { (short(frames)) " frames/s" }
+    }
+}
+
 fn single(results: &[(String, Value)]) -> Markup {
     html! {
         @if !results.is_empty() {
@@ -218,7 +227,7 @@ fn single(results: &[(String, Value)]) -> Markup {
                                 td { (text(record, "/dut")) }
                                 td { (text(record, "/transport")) }
                                 td { (figure(record)) }
-                                td.number { @if let Some(ceiling) = record.pointer("/ceiling/frames_per_second").and_then(Value::as_f64) { (short(ceiling)) " frames/s" } }
+                                td.number { (ceiling(record)) }
                                 td { code { (text(record, "/command")) } }
                                 td { code { (file) } }
                             }

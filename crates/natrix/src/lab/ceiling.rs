@@ -1,14 +1,22 @@
 //! What the tester can do with nothing between its two ports: the limit beside every result.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::io;
+use std::io::BufRead as _;
+use std::io::BufReader;
 use std::io::Write;
+use std::path::Path;
+use std::process::Child;
+use std::process::ChildStdin;
 use std::process::Command;
 use std::process::Stdio;
+use std::thread;
 use std::time::Instant;
 
+use cli::LabCeiling;
 use cli::LabCommand;
 use cli::LabDevice;
 use cli::LabDirection;
@@ -26,9 +34,13 @@ use lab::result::unix_now;
 use lab::tester::Tester;
 use lab::topology;
 use lab::topology::Topology;
+use packet_io::Io as _;
+use packet_io::PortIndex;
+use packet_io::dpdk::DpdkIo;
 use serde_json::Value;
 use serde_json::json;
 
+use super::join;
 use super::lab_error;
 use super::measure;
 use super::measure::Folder;
@@ -42,6 +54,10 @@ const TRIAL_SECONDS: f64 = 0.5;
 const ERROR_SHARE: f64 = 1.0 / 128.0;
 /// Connections whose frames go round: the tester's work for each frame hardly depends on it.
 const CONNECTIONS: u64 = 10_000;
+/// Connections of a trial of handshakes at most: as many as fit its length.
+const HANDSHAKES: u64 = 1_000_000;
+/// How long the far end of the loopback may take to start, and to be connected.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A ceiling in a file counts for so long: neighbours on the machine come and go.
 const FRESH_SECONDS: u64 = 3600;
@@ -52,9 +68,7 @@ pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option
         command,
         LabCommand::Cps(_) | LabCommand::Throughput(_) | LabCommand::Loss(_) | LabCommand::Latency(_)
     );
-    // A port of vhost and one of virtio can't be joined in one process: one waits for the other to begin.
-    let has_loopback = options.dut != LabDevice::External && options.transport != LabTransport::VhostUser;
-    if !has_rate || options.no_ceiling || !has_loopback {
+    if !has_rate || options.no_ceiling || options.dut == LabDevice::External {
         return Ok(None);
     }
     let arguments = arguments(command, options);
@@ -91,13 +105,14 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
         LabProtocol::Udp => "udp",
         LabProtocol::Tcp => "tcp",
     };
-    // New connections come from one side; the frames of a handshake go both ways.
+    // New connections come from one side.
     let direction = match (command, options.direction) {
-        (LabCommand::Cps(_), _) if options.protocol == LabProtocol::Tcp => "both",
         (LabCommand::Cps(_), _) | (_, LabDirection::Outbound) => "outbound",
         (_, LabDirection::Inbound) => "inbound",
         (_, LabDirection::Both) => "both",
     };
+    let handshakes = handshakes_of(command);
+    let connections = if handshakes.is_empty() { CONNECTIONS } else { HANDSHAKES };
     let cpus: Vec<String> = options.device_cpus.iter().map(u8::to_string).collect();
     let pairs = [
         ("--transport", transport.to_owned()),
@@ -106,12 +121,31 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
         ("--direction", direction.to_owned()),
         ("--tester-cpu", options.tester_cpu.to_string()),
         ("--seed", options.seed.to_string()),
-        ("--sessions", CONNECTIONS.to_string()),
+        ("--sessions", connections.to_string()),
         ("--device-cpus", cpus.join(",")),
     ];
-    let given = options.tester_arguments.iter().map(|arguments| ("--tester-arguments", arguments.clone()));
-    let all = pairs.into_iter().chain(given);
-    all.flat_map(|(option, value)| [option.to_owned(), value]).collect()
+    let of_tester = options.tester_arguments.iter().map(|arguments| ("--tester-arguments", arguments.clone()));
+    // Where the far end of the loopback has the device's ports.
+    let is_joined = options.transport == LabTransport::VhostUser;
+    let of_device = options.device_arguments.iter().filter(|_| is_joined);
+    let of_device = of_device.map(|arguments| ("--device-arguments", arguments.clone()));
+    let given = pairs.into_iter().chain(of_tester).chain(of_device);
+    let given = given.flat_map(|(option, value)| [option.to_owned(), value]);
+    given.chain(handshakes.iter().map(|option| (*option).to_owned())).collect()
+}
+
+/// Options by which the ceiling is one of handshakes: where the test's frames are those of handshakes.
+fn handshakes_of(command: &LabCommand) -> &'static [&'static str] {
+    let (test, tcp_close) = match command {
+        LabCommand::Cps(cps) => (&cps.test, cps.tcp_close),
+        LabCommand::Latency(latency) if latency.first_packet => (&latency.test, false),
+        _ => return &[],
+    };
+    match (test.protocol, tcp_close) {
+        (LabProtocol::Udp, _) => &[],
+        (LabProtocol::Tcp, false) => &["--handshakes"],
+        (LabProtocol::Tcp, true) => &["--handshakes", "--tcp-close"],
+    }
 }
 
 /// By the same program with the same options.
@@ -131,26 +165,33 @@ fn measure(arguments: &[String]) -> Result<Ceiling, Failure> {
         let error = told.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("no message").to_owned();
         return Err(fault(format!("{error} (while the tester itself was measured)")));
     };
+    let result = &found["result"];
+    let median = result["samples"]["median"].as_f64().unwrap_or_default();
+    let frames_per_connection = result["frames_per_connection"].as_f64();
     Ok(Ceiling {
-        loopback: found["result"]["loopback"].as_str().unwrap_or_default().to_owned(),
-        frames_per_second: found["result"]["samples"]["median"].as_f64().unwrap_or_default(),
+        loopback: result["loopback"].as_str().unwrap_or_default().to_owned(),
+        frames_per_second: median * frames_per_connection.unwrap_or(1.0),
+        connections_per_second: frames_per_connection.map(|_| median),
         measured_unix,
         share: None,
     })
 }
 
 /// `natrix lab ceiling`.
-pub(super) fn run(options: &LabTest, out: &mut dyn Write) -> Result<(), Failure> {
+pub(super) fn run(ceiling: &LabCeiling, out: &mut dyn Write) -> Result<(), Failure> {
     let (started_unix, started) = (unix_now(), Instant::now());
-    if options.transport == LabTransport::VhostUser {
-        return Err(fault(
-            "--transport: vhost-user has no loopback in one process (one side waits for the other); use memif"
-                .to_owned(),
-        ));
+    let options = &ceiling.test;
+    if ceiling.handshakes && options.protocol == LabProtocol::Udp {
+        return Err(fault("--handshakes: datagrams have none (--protocol udp); add --protocol tcp".to_owned()));
     }
     let space = measure::tuple_space(options, options.sessions)?;
     let mut parameters = measure::parameters_of(options, options.sessions);
     parameters.trial_seconds = options.trial_seconds.unwrap_or(TRIAL_SECONDS);
+    parameters.tcp_close = ceiling.tcp_close;
+    if let (true, None) = (ceiling.handshakes, options.rate_max) {
+        // The rate is one of connections.
+        parameters.rate_max /= f64::from(parameters.frames_per_connection());
+    }
     parameters.error = options.error.unwrap_or(parameters.rate_max * ERROR_SHARE);
     parameters.repetitions = options.repetitions.unwrap_or(1);
     let stop = measure::stopper()?;
@@ -170,14 +211,23 @@ pub(super) fn run(options: &LabTest, out: &mut dyn Write) -> Result<(), Failure>
         topology.enter_tester().map_err(lab_error)?;
     }
     measure::pin(options.tester_cpu)?;
-    let mut tester = Tester::new(transport::loopback(options, &folder.0)?, measure::ends());
+    let io = transport::loopback(options, &folder.0)?;
+    let _joined = match options.transport {
+        LabTransport::VhostUser => Some(Joined::start(options, &folder.0, &io)?),
+        LabTransport::AfXdp | LabTransport::AfPacket | LabTransport::Memif => None,
+    };
+    let mut tester = Tester::new(io, measure::ends());
     tester.stop_on(stop);
     tester.face_itself();
     let mut device = Wire;
     let mut experiment = Experiment::new(&mut tester, &mut device, &space, &parameters);
     let told = Told::new("ceiling", parameters.repetitions);
     experiment.on_trial = Box::new(move |progress| told.trial(progress));
-    let samples = experiment.ceiling().map_err(lab_error)?;
+    let samples = match ceiling.handshakes {
+        true => experiment.ceiling_of_handshakes(),
+        false => experiment.ceiling(),
+    };
+    let samples = samples.map_err(lab_error)?;
     let (trials, interrupted) = (experiment.trials().to_vec(), experiment.was_interrupted());
     drop(experiment);
     let loopback = match options.transport {
@@ -185,7 +235,19 @@ pub(super) fn run(options: &LabTest, out: &mut dyn Write) -> Result<(), Failure>
             format!("one virtual Ethernet pair, {} and {}", topology::INSIDE, topology::OUTSIDE)
         }
         LabTransport::Memif => "net_memif to net_memif in the tester".to_owned(),
-        LabTransport::VhostUser => String::new(),
+        LabTransport::VhostUser => {
+            let cpu = far_cpu(options);
+            format!(
+                "net_vhost to net_virtio_user and back, joined by a process on CPU {cpu} that passes frames as they are"
+            )
+        }
+    };
+    let (unit, result) = match ceiling.handshakes {
+        true => {
+            let frames = parameters.frames_per_connection();
+            ("connections/s", json!({ "samples": samples, "loopback": loopback, "frames_per_connection": frames }))
+        }
+        false => ("frames/s", json!({ "samples": samples, "loopback": loopback })),
     };
     let record = Record {
         schema: lab::result::SCHEMA,
@@ -193,8 +255,8 @@ pub(super) fn run(options: &LabTest, out: &mut dyn Write) -> Result<(), Failure>
         dut: device.name(),
         transport: transport::driver(options.transport).to_owned(),
         parameters: json!(parameters),
-        unit: "frames/s",
-        result: json!({ "samples": samples, "loopback": loopback }),
+        unit,
+        result,
         trials,
         interrupted,
         ceiling: None,
@@ -210,4 +272,61 @@ pub(super) fn run(options: &LabTest, out: &mut dyn Write) -> Result<(), Failure>
     };
     measure::give(&record, options, out)?;
     Ok(())
+}
+
+/// CPU of the far end of the loopback: the device's first.
+fn far_cpu(options: &LabTest) -> u8 {
+    options.device_cpus.first().copied().unwrap_or(options.tester_cpu)
+}
+
+/// The far end of a loopback between two processes: one with the device's ports, that only passes frames on. A port of vhost and one of virtio can't be
+/// had by one process: either waits for the other to begin.
+struct Joined {
+    child: Child,
+    /// It ends with its standard input, so that it does when this process is gone, too.
+    input: Option<ChildStdin>,
+}
+
+impl Joined {
+    /// Starts it for the tester's ports of `io`. Sockets are in `folder`.
+    fn start(options: &LabTest, folder: &Path, io: &DpdkIo) -> Result<Joined, Failure> {
+        let failed = |told: String| {
+            fault(format!("tester: the far end of its loopback does not start ({told}); use --no-ceiling"))
+        };
+        let binary = env::current_exe().map_err(|error| failed(error.to_string()))?;
+        let mut child = Command::new("taskset")
+            .args(["-c", &far_cpu(options).to_string()])
+            .arg(binary)
+            .args(["lab", "join"])
+            .args(transport::of_device(options, folder))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| failed(format!("taskset: {error}")))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let joined = Joined { child, input };
+        let mut line = String::new();
+        if let Some(output) = output {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        if line.trim() != join::READY {
+            return Err(failed("its message above says why".to_owned()));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while !(0..2).all(|port| io.link_up(PortIndex(port))) {
+            if Instant::now() > deadline {
+                return Err(failed("its ports are not connected after a minute".to_owned()));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(joined)
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // Where it has gone already there is nobody to wait for.
+        let _ = self.child.wait();
+    }
 }

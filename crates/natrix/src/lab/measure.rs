@@ -92,16 +92,21 @@ fn options_of(command: &LabCommand) -> Option<(&'static str, &LabTest)> {
         LabCommand::Teardown(test) => Some(("teardown", test)),
         LabCommand::Latency(latency) => Some(("latency", &latency.test)),
         LabCommand::Capacity(capacity) => Some(("capacity", &capacity.test)),
-        LabCommand::Ceiling(test) => Some(("ceiling", test)),
-        LabCommand::Up | LabCommand::Down | LabCommand::Probe(_) | LabCommand::Study(_) | LabCommand::Report(_) => None,
+        LabCommand::Ceiling(ceiling) => Some(("ceiling", &ceiling.test)),
+        LabCommand::Up
+        | LabCommand::Down
+        | LabCommand::Join(_)
+        | LabCommand::Probe(_)
+        | LabCommand::Study(_)
+        | LabCommand::Report(_) => None,
     }
 }
 
 /// Runs one test.
 pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failure> {
     let Some((name, options)) = options_of(command) else { return Ok(()) };
-    if let LabCommand::Ceiling(_) = command {
-        return ceiling::run(options, out);
+    if let LabCommand::Ceiling(ceiling) = command {
+        return ceiling::run(ceiling, out);
     }
     let (started_unix, started) = (unix_now(), Instant::now());
     let priority = lab::priority::raise();
@@ -122,7 +127,11 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     let mut ceiling = ceiling::measured(command, options)?;
     if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
         // Nothing above can be kept: trials there would only take time.
-        let most = (ceiling.frames_per_second * ABOVE_CEILING).max(2.0 * parameters.rate_min);
+        let rate = match command {
+            LabCommand::Cps(_) => ceiling.frames_per_second / f64::from(parameters.frames_per_connection()),
+            _ => ceiling.frames_per_second,
+        };
+        let most = (rate * ABOVE_CEILING).max(2.0 * parameters.rate_min);
         parameters.rate_max = parameters.rate_max.min(most);
     }
     let topology = topology_of(options)?;
@@ -344,6 +353,7 @@ fn measure(
             ("connections", json!({ "samples": Samples::of(stored), "repetitions": all }))
         }
         LabCommand::Ceiling(_)
+        | LabCommand::Join(_)
         | LabCommand::Up
         | LabCommand::Down
         | LabCommand::Probe(_)

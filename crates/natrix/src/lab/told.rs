@@ -75,7 +75,9 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
     )?;
     if record["parameters"]["protocol"] == "tcp" {
         let what = if record["parameters"]["tcp_close"] == true { "opened and closed" } else { "opened" };
-        match record["parameters"]["frames_per_connection"].as_u64() {
+        // That of a ceiling stands in its result: only one of handshakes has it.
+        let frames = &record["parameters"]["frames_per_connection"];
+        match frames.as_u64().or_else(|| record["result"]["frames_per_connection"].as_u64()) {
             Some(frames) => writeln!(out, "  over TCP: each connection is {what} by {frames} frames")?,
             None => writeln!(out, "  over TCP: data on connections that exist")?,
         }
@@ -132,10 +134,14 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
             Some(share) if share >= NEAR_CEILING => ", so the device may do more",
             _ => "",
         };
+        let frames = format!("{:.0} frames/s", ceiling["frames_per_second"].as_f64().unwrap_or_default());
+        let rate = match ceiling["connections_per_second"].as_f64() {
+            Some(connections) => format!("{connections:.0} connections/s by handshakes ({frames})"),
+            None => frames,
+        };
         writeln!(
             out,
-            "  the tester alone: {:.0} frames/s over {}{of_it}{warning}",
-            ceiling["frames_per_second"].as_f64().unwrap_or_default(),
+            "  the tester alone: {rate} over {}{of_it}{warning}",
             ceiling["loopback"].as_str().unwrap_or_default()
         )?;
     }

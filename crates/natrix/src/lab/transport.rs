@@ -139,8 +139,8 @@ pub(super) fn loopback(options: &LabTest, folder: &Path) -> Result<DpdkIo, Failu
     start(devices)
 }
 
-/// Starts two ports of the tester with nothing between them but what these device strings say.
-fn start(devices: [String; 2]) -> Result<DpdkIo, Failure> {
+/// Starts two ports with nothing between them but what these device strings say.
+pub(super) fn start(devices: [String; 2]) -> Result<DpdkIo, Failure> {
     let port = |device: String| DpdkPort {
         is_pci: !device.starts_with("net_"),
         device,
