@@ -81,6 +81,8 @@ pub enum LabRules {
     Set,
     /// One rule with a map of addresses
     Map,
+    /// One rule for all that masquerades: the address of the outside interface for all, as home routers have it
+    Masquerade,
 }
 
 /// How a device gives out ports.

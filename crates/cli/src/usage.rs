@@ -78,8 +78,11 @@ pub(crate) fn describe(error: &clap::Error) -> String {
         }
         ErrorKind::MissingRequiredArgument => (object, "is missing".to_owned(), None),
         ErrorKind::ArgumentConflict => {
-            let prior = context(ContextKind::PriorArg).unwrap_or_else(|| "another argument".to_owned());
-            (object, format!("can not be used with {prior}"), None)
+            let problem = match context(ContextKind::PriorArg) {
+                Some(prior) if prior == object => "is given more than once".to_owned(),
+                prior => format!("can not be used with {}", prior.unwrap_or_else(|| "another argument".to_owned())),
+            };
+            (object, problem, None)
         }
         _ => {
             let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
@@ -105,6 +108,7 @@ mod tests {
             ("shwo", "error: command: there is none of that name (shwo); did you mean `show`?"),
             ("show sesions", "error: command: there is none of that name (sesions); did you mean `sessions`?"),
             ("check", "error: --config <FILE>: is missing; see `natrix --help`"),
+            ("check -c a -c b", "error: --config <FILE>: is given more than once; see `natrix --help`"),
             ("check -c", "error: --config <FILE>: needs a value; see `natrix --help`"),
             ("show status --jsn", "error: --jsn: there is no such argument here; did you mean `--json`?"),
             (

@@ -14,6 +14,7 @@
 //! | [`join`] | two ports joined as by a wire |
 //! | [`priority`] | tester and device before ordinary programs |
 //! | [`watch`] | whether the machine took a CPU of the device away |
+//! | [`process`] | programs that the lab starts and can ask to end |
 //! | [`probe`] | how a NAT behaves, found from outside |
 //! | [`study`] | published experiments, repeated |
 //! | [`report`] | results as one HTML file |
@@ -26,6 +27,7 @@ pub mod join;
 pub mod ledger;
 pub mod priority;
 pub mod probe;
+pub mod process;
 pub mod report;
 pub mod result;
 pub mod search;

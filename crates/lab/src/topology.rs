@@ -211,6 +211,20 @@ impl Topology {
         Ok(true)
     }
 
+    /// Removes what runs left behind that have ended: their namespaces have the number of a process that is gone. Their names.
+    ///
+    /// # Errors
+    /// When they can not be removed.
+    pub fn remove_left() -> Result<Vec<String>, TopologyError> {
+        let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let left: Vec<String> = names.filter(|name| owner_of(name).is_some_and(is_gone)).collect();
+        for name in &left {
+            run(&["ip", "netns", "delete", name])?;
+        }
+        Ok(left)
+    }
+
     /// Name of the tester's namespace.
     pub fn tester(&self) -> String {
         format!("{}-tester", self.prefix)
@@ -306,6 +320,16 @@ fn napi_threads() -> Vec<Pid> {
     names.filter_map(|name| Pid::from_raw(name.parse().ok()?)).collect()
 }
 
+/// The process that made a namespace of this name for a run of its own.
+fn owner_of(namespace: &str) -> Option<u32> {
+    let rest = namespace.strip_prefix(Topology::STANDING)?.strip_prefix('-')?;
+    rest.strip_suffix("-tester").or(rest.strip_suffix("-device"))?.parse().ok()
+}
+
+fn is_gone(process: u32) -> bool {
+    !std::path::Path::new("/proc").join(process.to_string()).exists()
+}
+
 impl Drop for Topology {
     fn drop(&mut self) {
         if !self.stays {
@@ -314,5 +338,22 @@ impl Drop for Topology {
                 let _ = run(&["ip", "netns", "delete", &name]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_runs_are_told_from_those_that_stand_and_from_others() {
+        assert_eq!(owner_of("natrix-lab-4711-tester"), Some(4711));
+        assert_eq!(owner_of("natrix-lab-4711-device"), Some(4711));
+        for other in
+            ["natrix-lab-tester", "natrix-lab-device", "natrix-lab-4711", "natrix-lab-x-device", "blue-1-device"]
+        {
+            assert_eq!(owner_of(other), None, "{other}");
+        }
+        assert!(!is_gone(std::process::id()));
     }
 }

@@ -26,7 +26,11 @@ pub(crate) fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failu
         LabCommand::Up => up(out),
         LabCommand::Down => {
             let was_there = Topology::remove_standing().map_err(lab_error)?;
+            let left = Topology::remove_left().map_err(lab_error)?;
             writeln!(out, "{}", if was_there { "the test hosts are removed" } else { "there are no test hosts" })?;
+            if !left.is_empty() {
+                writeln!(out, "left by runs that have ended, and removed: {}", left.join(", "))?;
+            }
             Ok(())
         }
         #[cfg(feature = "dpdk")]

@@ -33,6 +33,8 @@ pub enum RulesKind {
     Set,
     /// One rule with a map from each address to its external one.
     Map,
+    /// One rule for all, and the address of the outside interface for all.
+    Masquerade,
 }
 
 /// How a device gives out external ports, where it has several ways.
@@ -111,7 +113,7 @@ impl Needs {
             ("rules", self.rules.max(1).to_string()),
             ("filters", self.filters.to_string()),
         ];
-        if self.rules > 0 {
+        if self.rules > 0 || self.rules_kind == RulesKind::Masquerade {
             all.push(("rules_kind", format!("{:?}", self.rules_kind).to_lowercase()));
         }
         all

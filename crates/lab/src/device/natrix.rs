@@ -168,6 +168,13 @@ impl Natrix {
         error.unwrap_or("no message").to_owned()
     }
 
+    /// Its log where it stays when its folder goes.
+    fn kept_log(&self) -> PathBuf {
+        let kept = std::env::temp_dir().join(format!("natrix-lab-{}.log", std::process::id()));
+        // Where it can not be kept it is read where it is, as long as that is there.
+        fs::copy(self.log(), &kept).map_or_else(|_| self.log(), |_| kept)
+    }
+
     fn asked(&self, words: &[&str]) -> Option<serde_json::Value> {
         let socket = self.socket();
         let output = Command::new(&self.binary)
@@ -247,7 +254,7 @@ impl Device for Natrix {
             std::thread::sleep(Duration::from_millis(20));
         }
         self.stop();
-        Err(DeviceError::Start { device: NAME, told: self.last_words(), log: self.log() })
+        Err(DeviceError::Start { device: NAME, told: self.last_words(), log: self.kept_log() })
     }
 
     fn empty(&mut self) -> Result<(), DeviceError> {
@@ -274,6 +281,7 @@ impl Device for Natrix {
             ("allocation", format!("{:?}", self.needs.allocation).to_lowercase()),
             ("timeouts", self.timeouts.trim().replace('\n', ", ")),
             ("reuse_delay", "0 s".to_owned()),
+            ("emptied_by", "a new start".to_owned()),
         ];
         all.extend(self.needs.settings());
         Settings(all)

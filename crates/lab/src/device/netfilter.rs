@@ -70,6 +70,10 @@ impl Netfilter {
             let (what, remedy) = ("port blocks", "leave --allocation out, or measure --dut natrix");
             return Err(DeviceError::Refused { device: NAME, what, remedy });
         }
+        if needs.rules_kind == RulesKind::Masquerade && needs.rules > 0 {
+            let (what, remedy) = ("several rules that masquerade", "leave --rules out, or choose another --rules-kind");
+            return Err(DeviceError::Refused { device: NAME, what, remedy });
+        }
         let udp = needs.udp_timeout_seconds;
         let timeouts = vec![("udp_timeout", udp), ("udp_timeout_stream", udp)];
         let folder = folder.to_owned();
@@ -140,6 +144,9 @@ impl Netfilter {
         };
         // Writing to a String does not fail.
         let _ = match (rules, rules_kind) {
+            (_, RulesKind::Masquerade) => {
+                writeln!(translate, "{all} masquerade to :{}-{} fully-random", ports.start(), ports.end())
+            }
             (0, _) => writeln!(translate, "{all} snat to {external} fully-random"),
             (count, RulesKind::List) => (0..*count).try_for_each(|rule| {
                 writeln!(translate, "ip saddr {} {all} snat to {external} fully-random", Needs::inside_of_rule(rule))
@@ -173,9 +180,13 @@ impl Netfilter {
                 writeln!(forward, "ip daddr @filtered drop\nip saddr @filtered drop")
             }
         };
+        let icmp = match rules_kind {
+            RulesKind::Masquerade => "masquerade".to_owned(),
+            _ => format!("snat to {first}-{last}"),
+        };
         format!(
             "table ip lab {{\n{sets}chain post {{ type nat hook postrouting priority srcnat;\n{translate}\
-             oifname \"{out}\" meta l4proto icmp snat to {first}-{last}\n}}\n\
+             oifname \"{out}\" meta l4proto icmp {icmp}\n}}\n\
              chain forward {{ type filter hook forward priority filter;\n{forward}}}\n}}\n"
         )
     }

@@ -8,16 +8,12 @@ use std::io;
 use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
-use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
 use std::thread;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::kill_process;
 use serde_json::Value;
 use serde_json::json;
 
@@ -29,6 +25,7 @@ use super::plan::Run;
 use super::record::RunRecord;
 use super::record::SCHEMA;
 use super::record::StudyRecord;
+use crate::process::ask_to_end;
 use crate::result::Machine;
 use crate::result::unix_now;
 
@@ -272,7 +269,7 @@ fn start(program: &Path, run: &Run, stop: &AtomicBool, mut on_tick: impl FnMut(u
         let elapsed = begun.elapsed().as_secs();
         if !was_asked && (stop.load(Ordering::Relaxed) || elapsed > deadline) {
             was_asked = true;
-            ask_to_end(&child);
+            ask_to_end(child.id());
         }
         on_tick(elapsed);
         thread::sleep(TICK);
@@ -310,14 +307,6 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
         let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })
-}
-
-/// It removes what it built and prints what it has.
-fn ask_to_end(child: &Child) {
-    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended a moment ago.
-        let _ = kill_process(pid, Signal::TERM);
-    }
 }
 
 #[cfg(test)]

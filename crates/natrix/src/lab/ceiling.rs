@@ -1,5 +1,7 @@
 //! What the tester can do with nothing between its two ports: the limit beside every result.
 
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::env;
@@ -27,11 +29,13 @@ use cli::LabTransport;
 use lab::device::Device as _;
 use lab::device::Wire;
 use lab::experiment::Experiment;
+use lab::experiment::ExperimentError;
 use lab::result::Ceiling;
 use lab::result::Machine;
 use lab::result::Record;
 use lab::result::unix_now;
 use lab::tester::Tester;
+use lab::tester::TesterError;
 use lab::topology;
 use lab::topology::Topology;
 use packet_io::Io as _;
@@ -45,6 +49,7 @@ use super::lab_error;
 use super::measure;
 use super::measure::Folder;
 use super::measure::fault;
+use super::told;
 use super::told::Told;
 use super::transport;
 use crate::failure::Failure;
@@ -63,7 +68,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FRESH_SECONDS: u64 = 3600;
 
 /// The tester's ceiling for this test; None where the test has no rate, or it is not wanted.
-pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option<Ceiling>, Failure> {
+pub(super) fn measured(command: &LabCommand, options: &LabTest, stop: &AtomicBool) -> Result<Option<Ceiling>, Failure> {
     let has_rate = matches!(
         command,
         LabCommand::Cps(_) | LabCommand::Throughput(_) | LabCommand::Loss(_) | LabCommand::Latency(_)
@@ -72,7 +77,7 @@ pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option
         return Ok(None);
     }
     let arguments = arguments(command, options);
-    let Some(path) = &options.ceiling_file else { return measure(&arguments).map(Some) };
+    let Some(path) = &options.ceiling_file else { return measure(&arguments, stop).map(Some) };
     // What it was measured with says what it counts for.
     let key = arguments.join(" ");
     let mut known: BTreeMap<String, Ceiling> =
@@ -81,7 +86,7 @@ pub(super) fn measured(command: &LabCommand, options: &LabTest) -> Result<Option
     if let Some(ceiling) = known.get(&key).filter(|ceiling| ceiling.measured_unix >= fresh_from) {
         return Ok(Some(ceiling.clone()));
     }
-    let ceiling = measure(&arguments)?;
+    let ceiling = measure(&arguments, stop)?;
     known.insert(key, ceiling.clone());
     let text = serde_json::to_string_pretty(&known).map_err(io::Error::from)?;
     fs::write(path, text + "\n")
@@ -149,16 +154,17 @@ fn handshakes_of(command: &LabCommand) -> &'static [&'static str] {
 }
 
 /// By the same program with the same options.
-fn measure(arguments: &[String]) -> Result<Ceiling, Failure> {
+fn measure(arguments: &[String], stop: &AtomicBool) -> Result<Ceiling, Failure> {
     let binary = env::current_exe()
         .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
     let measured_unix = unix_now();
-    let output = Command::new(binary)
-        .args(["lab", "ceiling", "--json"])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
+    let busy = told::busy("the tester itself is measured first (--no-ceiling leaves that out)");
+    let output = lab::process::output_of(Command::new(binary).args(["lab", "ceiling", "--json"]).args(arguments), stop)
         .map_err(|error| fault(format!("tester: its ceiling can not be measured ({error}); use --no-ceiling")))?;
+    drop(busy);
+    if stop.load(Ordering::Relaxed) {
+        return Err(lab_error(ExperimentError::from(TesterError::Interrupted)));
+    }
     let found: Option<Value> = output.status.success().then(|| serde_json::from_slice(&output.stdout).ok()).flatten();
     let Some(found) = found else {
         let told = String::from_utf8_lossy(&output.stderr);

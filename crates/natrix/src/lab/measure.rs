@@ -124,7 +124,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         parameters.tcp_close = cps.tcp_close;
     }
     let stop = stopper()?;
-    let mut ceiling = ceiling::measured(command, options)?;
+    let mut ceiling = ceiling::measured(command, options, &stop)?;
     if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
         // Nothing above can be kept: trials there would only take time.
         let rate = match command {
@@ -150,6 +150,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
             LabRules::List => RulesKind::List,
             LabRules::Set => RulesKind::Set,
             LabRules::Map => RulesKind::Map,
+            LabRules::Masquerade => RulesKind::Masquerade,
         },
         filters: options.filters,
         allocation: match options.allocation {

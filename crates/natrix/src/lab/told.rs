@@ -1,5 +1,6 @@
 //! What the lab tells people: how far it is, and what came of it.
 
+use core::time::Duration;
 use std::io;
 use std::io::IsTerminal;
 use std::io::Write;
@@ -12,6 +13,9 @@ use serde_json::Value;
 
 /// A result of this share of the tester's ceiling says little of the device.
 const NEAR_CEILING: f64 = 0.9;
+
+/// How often the sign of being at work changes.
+const BUSY_TICK: Duration = Duration::from_millis(200);
 
 /// Progress on standard error: a bar with the time left on a terminal, elsewhere a line for each trial.
 pub(super) struct Told {
@@ -47,6 +51,29 @@ impl Told {
         bar.set_length(u64::from(self.repetitions.max(1)) * expected);
         bar.set_position(u64::from(progress.repetitions) * expected + made);
         bar.set_message(progress.line.clone());
+    }
+}
+
+/// Something that takes a few seconds and says nothing itself: on a terminal a sign that it is at work, until it is dropped; elsewhere a line.
+pub(super) struct Busy(Option<ProgressBar>);
+
+/// Shows that this is being done.
+pub(super) fn busy(what: &'static str) -> Busy {
+    if !io::stderr().is_terminal() {
+        // Where it can not be written nobody reads it.
+        let _ = writeln!(io::stderr(), "{:>6.1} s  {what}", 0.0);
+        return Busy(None);
+    }
+    let bar = ProgressBar::new_spinner().with_message(what);
+    bar.enable_steady_tick(BUSY_TICK);
+    Busy(Some(bar))
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
     }
 }
 
