@@ -275,6 +275,8 @@ const HITCH_SHARE: f64 = 0.9;
 const HITCHES: u32 = 3;
 /// The same where delays are measured: any hitch is among the longest of a thousand, and it is one short trial.
 const HITCHES_OF_DELAYS: u32 = 12;
+/// No trial is made again after this long, however many may be: long ones are seldom without a hitch on a shared machine.
+const HITCH_PATIENCE: Duration = Duration::from_secs(8);
 /// So long may nobody be kept from his CPU in a trial that is to say what the device loses: a pair holds 256 frames, and at 850 000 frames/s that is as long.
 const HITCH_SECONDS: f64 = 0.0003;
 /// Frames of each way whose delay is taken. RFC 8219 §7.2 wants 500 at least; a percentile of 99.9 is better with more.
@@ -604,7 +606,11 @@ impl<'a, I: Io> Experiment<'a, I> {
         mut trial: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
         may_come_of_it: impl Fn(&T) -> bool,
     ) -> Result<T, ExperimentError> {
+        let begin = Instant::now();
         for _ in 0..hitches {
+            if begin.elapsed() > HITCH_PATIENCE {
+                break;
+            }
             self.hitch_seconds = 0.0;
             match trial(self) {
                 Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) if reached >= rate * HITCH_SHARE => {
