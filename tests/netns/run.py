@@ -3,6 +3,7 @@
 
 import argparse
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -98,7 +99,7 @@ def run_setup(options, name, functions, tap):
                         failure = "the NAT has ended"
                 except kit.Failure as error:
                     failure = str(error)
-                except (OSError, ValueError, LookupError, process.CommandFailed):
+                except (OSError, ValueError, LookupError, subprocess.TimeoutExpired, process.CommandFailed):
                     failure = traceback.format_exc()
                 tap.result(name, function, failure, time.monotonic() - begun)
                 functions = functions[1:]

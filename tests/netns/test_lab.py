@@ -54,7 +54,9 @@ def the_lab_measures_either_device_and_says_on_what(n):
         expect(all(0 < one["min_us"] <= one["typical_us"] <= one["max_us"] for one in repetition["delays"]), "delays")
         expect_equal((latency["dut"], latency["schema"], latency["interrupted"]), (dut, 1, False), "record")
         expect_equal(latency["parameters"]["N"], 200, "N")
-        expect_equal([one["phase"] for one in latency["trials"]], ["preparation", "phase2"], "trials")
+        # On a busy machine a trial may be made again; those before it are void.
+        kept = [one["phase"] for one in latency["trials"] if not one["void"]]
+        expect_equal(kept, ["preparation", "phase2"], "trials that count")
         expect("version" in latency["device"] and "dpdk" in latency["versions"], "versions")
         capacity = until_kept(
             n, "capacity", "--dut", dut, "--room", "200", "--c0", "200", "--capacity-error", "200",
@@ -101,7 +103,7 @@ def with_tcp_the_device_itself_says_that_the_connections_are_established(n):
         if dut == "netfilter":
             values = [record["device"][f"nf_conntrack_tcp_{key}"] for key in ("loose", "be_liberal")]
             expect_equal(values, ["0", "0"], "what the kernel's tracking makes of segments of no connection, and out of windows")
-        preparation, phase2 = record["trials"]
+        preparation, phase2 = [trial for trial in record["trials"] if not trial["void"]]
         expect_equal((preparation["sent"], preparation["answers"], preparation["lost"]), (200, 400, 0), "segments of handshakes")
         expect_equal((phase2["sent"], phase2["answers"], phase2["faults"]), (1500, 0, 0), "segments with data")
 
