@@ -26,6 +26,7 @@ use control::Unnamed;
 use nat::Affected;
 use nat::BuildError;
 use nat::Census;
+use nat::Entitled;
 use nat::Fates;
 use nat::Held;
 use nat::Named;
@@ -196,7 +197,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let mut sum = PoolCensus::default();
     census.pools.iter().for_each(|count| sum.add(count));
     let mut total = pool_plan(String::new(), &sum);
-    for plan in candidate.guarantee_plan() {
+    for plan in candidate.guarantee_plan(&census.entitled) {
         guarantee(&candidate, &plan, &mut pools, &mut total);
     }
     let (added, closed) = (opened(&candidate, &shared), opened(&shared, &candidate));
@@ -388,8 +389,10 @@ fn census(
         affected: Vec::with_capacity(details),
         concerned: Named::with_room(details),
         kept: Named::with_room(if kept { details } else { 0 }),
+        entitled: Entitled::under(candidate),
     });
     for worker in 0..instance.worker_count() {
+        census.entitled.begin_worker();
         let mut cursor = Some(0);
         while cursor.is_some() {
             let question = Question::Census { candidate: Arc::clone(candidate), cursor, census };
@@ -400,6 +403,22 @@ fn census(
         }
     }
     Ok(*census)
+}
+
+/// Writes to the log what is missing of what these settings, now in force, guarantee.
+fn tell_missing(instance: &Instance, shared: &Arc<Shared>, log: Log) {
+    let is_missing = |plan: &GuaranteePlan| plan.missing.iter().any(|ports| *ports > 0);
+    // Mostly nothing is, even with what subscribers have themselves.
+    if !shared.guarantee_plan(&Entitled::default()).iter().any(is_missing) {
+        return;
+    }
+    let Ok(census) = census(instance, shared, shared, 0, false) else { return };
+    for plan in shared.guarantee_plan(&census.entitled).iter().filter(|plan| is_missing(plan)) {
+        let (name, missing) = (shared.pool(plan.pool).map_or("", |pool| &pool.name), plan.missing.iter().sum::<u64>());
+        log.warn(&format_args!(
+            "pool \"{name}\": {missing} guaranteed ports are still others', and are set aside as they come free"
+        ));
+    }
 }
 
 /// Makes a change.
@@ -443,15 +462,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     if let (Some(log), Some(view)) = (log, instance.event_log()) {
         view.change(log);
     }
-    for plan in after.guarantee_plan() {
-        let missing: u64 = plan.missing.iter().sum();
-        if missing > 0 {
-            let name = after.pool(plan.pool).map_or("", |pool| &pool.name);
-            live.log.warn(&format_args!(
-                "pool \"{name}\": {missing} guaranteed ports are still others', and are set aside as they come free"
-            ));
-        }
-    }
+    tell_missing(instance, &after, live.log);
     live.previous =
         Some((std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone())));
     let reloaded = Reloaded {

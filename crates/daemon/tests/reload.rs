@@ -140,14 +140,19 @@ fn a_plan_tells_what_of_a_guarantee_is_not_there_at_once() {
     let small = |text: &str| text.replace("[\"203.0.113.0/28\"]", "[\"203.0.113.1\"]\nports = \"1024-1063\"");
     let mut one = Instance::start_with("guarantee", "", small);
     one.traffic(5_000..5_030);
-    let class = "[[class]]\nname = \"business\"\nsubscribers = [\"10.0.0.32/28\"]\nreserved_ports = 1\n";
+    let class =
+        "[[class]]\nname = \"business\"\nsubscribers = [\"10.0.0.32/28\", \"10.0.0.10/31\"]\nreserved_ports = 1\n";
     let asked = one.write("next.toml", &format!("{}{class}", one.text));
     for request in [Request::Plan(asked.clone()), Request::Plan(asked.clone())] {
         let told = ask(&mut one.client, &request);
         let pool = told.iter().find_map(|reply| if let Reply::PoolPlan(pool) = reply { Some(pool) } else { None });
         let pool = pool.expect("the only pool");
-        assert_eq!((pool.pool.as_str(), pool.guaranteed.udp, pool.guaranteed.tcp), ("a", 16, 16));
-        assert_eq!((pool.guarantee_missing.udp, pool.guarantee_missing.tcp), (6, 0), "ten of forty are free");
+        assert_eq!((pool.pool.as_str(), pool.guaranteed.udp, pool.guaranteed.tcp), ("a", 18, 18));
+        assert_eq!(
+            (pool.guarantee_missing.udp, pool.guarantee_missing.tcp),
+            (6, 0),
+            "ten of forty are free, and two of the 18 have theirs"
+        );
         let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
         assert_eq!(plan.expect("a plan").total.guarantee_missing.udp, 6);
     }

@@ -18,6 +18,7 @@
 
 use std::sync::Arc;
 
+use crate::entitled::Entitled;
 use crate::ports::Mask;
 use crate::ports::never_offered;
 use crate::shared::Shared;
@@ -52,7 +53,7 @@ pub struct GuaranteePlan {
     pub pool: PoolId,
     /// Ports to be set aside over all its addresses, by [`Protocol::index`].
     pub set_aside: [u64; Protocol::COUNT],
-    /// Those of them that others have.
+    /// Those of them that others have than who is to be guaranteed them.
     pub missing: [u64; Protocol::COUNT],
 }
 
@@ -114,8 +115,9 @@ impl Shared {
         self.slot(address).is_some() && self.facts(address).is_guarded()
     }
 
-    /// By pool that guarantees ports, how many of those are others' at this moment, were this in force. Reads the port table: for people.
-    pub fn guarantee_plan(&self) -> Vec<GuaranteePlan> {
+    /// By pool that guarantees ports, how many of those are others' at this moment, were this in force. `entitled`: what a census under
+    /// this found that subscribers have themselves. Reads the port table: for people.
+    pub fn guarantee_plan(&self, entitled: &Entitled) -> Vec<GuaranteePlan> {
         let mut found: Vec<GuaranteePlan> = Vec::new();
         for (place, spec) in (0..).map(AddressIndex).zip(self.specs()) {
             if !self.sets_ports_aside(place) || self.closed(place).is_some() {
@@ -128,6 +130,7 @@ impl Shared {
                 let mask = never_offered(&spec, protocol);
                 let offered: u32 = mask.iter().map(|word| word.count_zeros()).sum();
                 let taken = self.ports.taken_of_the_rest(place, protocol, &mask);
+                let taken = taken.saturating_sub(entitled.at(place, protocol));
                 let there = facts.set_aside[p].min(offered.saturating_sub(taken));
                 set_aside[p] = u64::from(facts.set_aside[p]);
                 missing[p] = u64::from(facts.set_aside[p] - there);

@@ -12,6 +12,7 @@ pub mod change;
 pub mod class;
 pub mod deterministic;
 mod displaced;
+mod entitled;
 pub mod event;
 mod fifo_map;
 mod flow;
@@ -58,6 +59,7 @@ pub mod unsolicited_syn;
 pub mod verdict;
 pub mod view;
 
+pub use entitled::Entitled;
 pub use packet::Outcome;
 pub use packet::Packet;
 pub use settings::Settings;

@@ -46,6 +46,7 @@ mod within;
 pub(crate) use guard::Guard;
 pub(crate) use guard::PerProtocol;
 pub(crate) use guard::Share;
+pub(crate) use guard::Stock;
 pub use withheld::Mask;
 pub use within::PortRange;
 

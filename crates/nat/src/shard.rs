@@ -67,6 +67,7 @@ mod block_sweep;
 pub(crate) mod census;
 mod dependent;
 mod dormant;
+mod entitled;
 mod errors;
 mod explain;
 mod flow_steady;
@@ -137,6 +138,7 @@ pub struct Shard {
     offenders: penalty::Offenders,
     /// Where the walk over what subscribers are guaranteed is.
     guarantee_hand: u32,
+    entitled_walk: entitled::EntitledWalk,
     /// Where the walk over ports of forwards that are gone is.
     leftovers_hand: usize,
     /// The idle times in force.
@@ -243,6 +245,7 @@ impl Shard {
             block_sweep: block_sweep::BlockSweep::default(),
             offenders: penalty::Offenders::default(),
             guarantee_hand: 1,
+            entitled_walk: entitled::EntitledWalk::default(),
             leftovers_hand: 0,
             lifetimes: Timers::new(shared.settings()),
             former: shorten::Former::new(Timers::new(shared.settings())),

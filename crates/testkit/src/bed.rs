@@ -7,13 +7,14 @@ use core::hash::Hash;
 use core::hash::Hasher;
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
-
 use std::hash::DefaultHasher;
+use std::sync::Arc;
 
 use nat::BuildError;
 use nat::Census;
 use nat::Counters;
 use nat::Duration;
+use nat::Entitled;
 use nat::Instant;
 use nat::Named;
 use nat::PoolCensus;
@@ -22,6 +23,7 @@ use nat::Settings;
 use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
+use nat::change::GuaranteePlan;
 use nat::event::Event;
 use nat::types::AddressIndex;
 use nat::types::InterfaceId;
@@ -297,14 +299,33 @@ impl Bed {
     /// # Panics
     /// When the settings can not follow the present ones.
     pub fn census_with_names(&self, settings: Settings, each: usize) -> Census {
-        let candidate = self.machine.successor(settings, self.now).expect("the settings can follow those before");
+        self.census_under(&self.candidate(settings), each)
+    }
+
+    /// Of what these settings guarantee in each pool, what others have.
+    ///
+    /// # Panics
+    /// When the settings can not follow the present ones.
+    pub fn guarantee_plan(&self, settings: Settings) -> Vec<GuaranteePlan> {
+        let candidate = self.candidate(settings);
+        candidate.guarantee_plan(&self.census_under(&candidate, 0).entitled)
+    }
+
+    fn candidate(&self, settings: Settings) -> Arc<Shared> {
+        self.machine.successor(settings, self.now).expect("the settings can follow those before")
+    }
+
+    fn census_under(&self, candidate: &Shared, each: usize) -> Census {
         let pools = vec![PoolCensus::default(); self.shared().pools().count()];
         let affected = Vec::with_capacity(each);
-        let mut census = Census { pools, affected, concerned: Named::with_room(each), kept: Named::with_room(each) };
+        let named = || Named::with_room(each);
+        let entitled = Entitled::under(candidate);
+        let mut census = Census { pools, affected, concerned: named(), kept: named(), entitled };
         for shard in self.shards() {
+            census.entitled.begin_worker();
             let mut cursor = Some(0);
             while let Some(from) = cursor {
-                cursor = shard.census_page(self.now, &candidate, from, 7, &mut census);
+                cursor = shard.census_page(self.now, candidate, from, 7, &mut census);
             }
         }
         census

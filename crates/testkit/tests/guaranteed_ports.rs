@@ -147,8 +147,15 @@ fn explained(bed: &Bed, subscriber: Ipv4Addr) -> (Option<u64>, Option<(u32, u32)
 
 /// Keeps the first so many mappings of a subscriber alive for so long, while all others run out and rest.
 fn outlive(bed: &mut Bed, subscriber: Ipv4Addr, kept: u16, seconds: u64) {
+    outlive_several(bed, &[(subscriber, kept)], seconds);
+}
+
+/// The same of several.
+fn outlive_several(bed: &mut Bed, kept: &[(Ipv4Addr, u16)], seconds: u64) {
     for _ in 0..seconds / 5 {
-        opened(bed, subscriber, kept);
+        for (subscriber, kept) in kept {
+            opened(bed, *subscriber, *kept);
+        }
         bed.advance_secs(5);
     }
     bed.sweep();
@@ -163,21 +170,20 @@ fn a_guarantee_that_comes_late_counts_what_others_have_and_grows_as_that_comes_f
         assert_eq!(opened(&mut bed, business(1), 1), 1);
         bed.reload(guaranteed(1).short_timers());
         bed.sweep();
-        // 18 are free, and 40 to be set aside: nobody else gets any, and no more is promised than there is.
+        // 18 are free, and 40 to be set aside, of which two have their owners: nobody else gets any, and no more is promised than
+        // there is.
         assert_eq!(opened(&mut bed, I1, 100), 80, "{workers} workers");
         assert_eq!(opened(&mut bed, I2, 5), 0);
         assert_eq!(explained(&bed, I2), (None, None));
         let (first, second) = (told(&bed, business(0)), told(&bed, business(1)));
-        assert_eq!((first.0 + second.0, first.1 + second.1), (18, 2), "{first:?} {second:?}");
+        assert_eq!((first, second), ((10, 0), (10, 0)), "what each has itself is none of the others'");
         for n in [0, 1] {
-            let (set_aside, missing) = told(&bed, business(n));
-            assert_eq!(explained(&bed, business(n)), (Some(u64::from(set_aside)), Some((set_aside, missing))));
+            assert_eq!(explained(&bed, business(n)), (Some(9), Some((10, 0))));
         }
         // Who comes now is told that there is nothing yet, and gets nothing.
         assert_eq!(explained(&bed, business(2)), (None, Some((0, 10))));
         assert_eq!(opened(&mut bed, business(2), 5), 0);
-        let before = told(&bed, business(0)).0;
-        assert_eq!(opened(&mut bed, business(0), 30), 1 + before as usize, "all that is set aside, beside what it had");
+        assert_eq!(opened(&mut bed, business(0), 30), 10, "all that is set aside, with what it had");
         // What runs out of the others' goes to who lacks something, before anybody else has any of it.
         outlive(&mut bed, I1, 70, 300);
         assert_eq!(opened(&mut bed, I2, 5), 0);
@@ -186,6 +192,41 @@ fn a_guarantee_that_comes_late_counts_what_others_have_and_grows_as_that_comes_f
         assert_eq!(opened(&mut bed, business(3), 15), 10);
         assert_eq!(opened(&mut bed, business(0), 15), 10);
         assert_eq!(opened(&mut bed, I2, 5), 0);
+        bed.run_out();
+        assert_eq!(opened(&mut bed, I1, 100), 60, "as if nothing had been");
+        bed.check_books();
+    }
+}
+
+/// Of the UDP ports that these settings guarantee, how many a plan says are others'.
+fn planned(bed: &Bed, settings: Settings) -> u64 {
+    bed.guarantee_plan(settings).iter().map(|plan| plan.missing[0]).sum()
+}
+
+#[test]
+fn what_a_subscriber_has_already_counts_towards_its_guarantee() {
+    for workers in [1, 3] {
+        let mut bed = Bed::new(without(1).short_timers()).workers(workers);
+        assert_eq!(opened(&mut bed, business(0), 15), 15);
+        assert_eq!(opened(&mut bed, business(1), 4), 4);
+        assert_eq!(opened(&mut bed, I1, 81), 81);
+        // Nothing is free. Of forty to be set aside ten and four have their owners.
+        let after = guaranteed(1).short_timers();
+        assert_eq!(planned(&bed, after.clone()), 26, "{workers} workers");
+        bed.reload(after.clone());
+        assert_eq!(planned(&bed, after.clone()), 26, "whatever was made of it so far");
+        bed.sweep();
+        bed.sweep();
+        assert_eq!(planned(&bed, after.clone()), 26);
+        assert_eq!((told(&bed, business(0)), told(&bed, business(1))), ((10, 0), (4, 6)));
+        assert_eq!(explained(&bed, business(0)), (None, Some((10, 0))));
+        assert_eq!(explained(&bed, business(1)), (None, Some((4, 6))));
+        // What comes free of the first one's goes to the second one.
+        outlive_several(&mut bed, &[(I1, 81), (business(0), 9), (business(1), 4)], 300);
+        assert_eq!((told(&bed, business(0)), told(&bed, business(1))), ((10, 0), (9, 1)));
+        assert_eq!(planned(&bed, after.clone()), 21, "six are free, and one of them is the first one's");
+        assert_eq!((opened(&mut bed, business(1), 15), opened(&mut bed, business(0), 15)), (9, 10));
+        assert_eq!((opened(&mut bed, I1, 90), opened(&mut bed, I2, 1)), (81, 0));
         bed.run_out();
         assert_eq!(opened(&mut bed, I1, 100), 60, "as if nothing had been");
         bed.check_books();
@@ -273,13 +314,42 @@ fn what_others_hold_at_rest_or_share_counts_too() {
     bed.run_out();
 }
 
+/// Nothing is missing of what a subscriber has itself at its address, of which each sets aside what two are guaranteed. How many had
+/// something.
+fn check_own_ports(bed: &Bed, reserved: u32) -> usize {
+    let mappings = bed.mappings();
+    let known = bed.subscribers().into_iter().filter(|view| (0..4).any(|n| view.address == business(n)));
+    let with_own = known.map(|view| {
+        let own = mappings.iter().filter(|mapping| {
+            let is_here = Some(mapping.external.address) == view.external_address;
+            mapping.internal.address == view.address && mapping.protocol == Protocol::Udp && is_here
+        });
+        let own = u32::try_from(own.count()).expect("few");
+        (view, own)
+    });
+    let all: Vec<_> = with_own.collect();
+    let mut checked = 0;
+    for (view, own) in &all {
+        let others = all
+            .iter()
+            .filter(|(other, _)| other.address != view.address && other.external_address == view.external_address);
+        let others: u32 = others.map(|(other, own)| other.guarantee.ports[0].max(*own)).sum();
+        // While nothing is guaranteed, more than two may come to one address.
+        if *own > 0 && reserved > 0 && others + reserved.min(*own) <= 2 * reserved {
+            assert!(view.guarantee.ports[0] >= reserved.min(*own), "{own} of {reserved}: {view:?}");
+            checked += 1;
+        }
+    }
+    checked
+}
+
 #[test]
 fn what_is_told_to_be_set_aside_is_there_whenever_guarantees_come_and_go() {
     for (workers, seed) in [(1, 1), (3, 2), (4, 3)] {
         let mut random = SmallRng::seed_from_u64(seed);
         let order: Vec<usize> = (0..workers).collect();
         let mut bed = Bed::new(without(2).short_timers()).workers(workers).seed(seed).steering(Steering::Random);
-        let mut kept = 0;
+        let (mut kept, mut own) = (0, 0);
         for _ in 0..60 {
             let mut settings = without(2).short_timers();
             let reserved = [0, 5, 10, 15][random.random_range(0..4)];
@@ -295,6 +365,12 @@ fn what_is_told_to_be_set_aside_is_there_whenever_guarantees_come_and_go() {
                 bed.take_outside();
             };
             bed.reload_while(settings, &order, meanwhile).expect("it fits");
+            if random.random_bool(0.3) {
+                // Nothing runs out meanwhile.
+                bed.sweep();
+                bed.sweep();
+                own += check_own_ports(&bed, reserved);
+            }
             for _ in 0..random.random_range(1..20) {
                 bed.advance(Duration::from_millis(random.random_range(1..9_000)));
                 let n = random.random_range(0..4);
@@ -309,7 +385,7 @@ fn what_is_told_to_be_set_aside_is_there_whenever_guarantees_come_and_go() {
             }
             bed.check_books();
         }
-        assert!(kept > 50, "{kept} times");
+        assert!(kept > 50 && own > 10, "{kept} and {own} times");
         bed.reload(guaranteed(2).short_timers());
         bed.run_out();
         assert_eq!((opened(&mut bed, I1, 100), opened(&mut bed, I2, 100)), (80, 80), "nothing was lost");

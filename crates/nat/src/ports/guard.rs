@@ -13,9 +13,9 @@
 //!
 //! Where ports are set aside only since a change of the settings, others may have more than the rest already. Those ports were
 //! marked by nobody: [`PortTable::recount`] finds them while workers take and give back, and counts them as the rest's. Until enough of
-//! them came free the rest has none for anybody, and less is pledged ([`Guard::can_be_pledged`]), so that a pledge is always kept.
+//! them came free the rest has none for anybody, and less is pledged ([`Guard::stock`]), so that a pledge is always kept. Those of them
+//! that a subscriber has to whom something is to be pledged become part of its pledge one after the other ([`Guard::turn`]).
 
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 
@@ -40,10 +40,33 @@ pub(crate) type PerProtocol = [u32; Protocol::COUNT];
 pub(crate) struct Guard {
     within: Arena<AtomicU64>,
     beyond: Arena<AtomicU64>,
-    /// By address and protocol: ports taken from the rest, resting ones among them.
-    beyond_count: Box<[AtomicU32]>,
-    /// By address and protocol: what is pledged to its subscribers.
-    pledged: Box<[AtomicU32]>,
+    /// By address and protocol, in one word because a port that turns changes both at one instant: the lower half counts ports taken
+    /// from the rest, resting ones among them; the upper half what is pledged to subscribers.
+    books: Box<[AtomicU64]>,
+}
+
+/// One port in the upper half of a word of the books.
+const PLEDGED_ONE: u64 = 1 << 32;
+
+/// Ports taken from the rest, and pledged.
+fn halves(book: u64) -> (u32, u32) {
+    (book as u32, (book >> 32) as u32)
+}
+
+/// What there is of the ports an address has set aside, at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stock {
+    /// How many can be pledged in all: less than all that is set aside while others have more than the rest.
+    pub(crate) can_be: u32,
+    /// How many are pledged.
+    pub(crate) pledged: u32,
+}
+
+impl Stock {
+    /// How many more can be pledged.
+    pub(crate) fn room(self) -> u32 {
+        self.can_be.saturating_sub(self.pledged)
+    }
 }
 
 /// What a port was taken from.
@@ -55,21 +78,13 @@ pub(crate) enum Share {
     Beyond,
 }
 
-/// Adds to a count that must not go above `limit`; whether it could.
-fn add_within(count: &AtomicU32, more: u32, limit: u32) -> bool {
-    let sum = |now: u32| now.checked_add(more).filter(|sum| *sum <= limit || more == 0);
-    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum).is_ok()
-}
-
 impl Guard {
     fn new(addresses: usize) -> Result<Guard, ArenaError> {
         let spaces = (addresses * Protocol::COUNT).max(1);
-        let counts = || (0..spaces).map(|_| AtomicU32::new(0)).collect();
         Ok(Guard {
             within: Arena::zeroed(spaces * WORDS)?,
             beyond: Arena::zeroed(spaces * WORDS)?,
-            beyond_count: counts(),
-            pledged: counts(),
+            books: (0..spaces).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
@@ -84,52 +99,47 @@ impl Guard {
         }
     }
 
+    fn book(&self, address: AddressIndex, protocol: Protocol) -> &AtomicU64 {
+        &self.books[space(address, protocol)]
+    }
+
     /// One port more from the rest of an address that has so many; whether there was one.
     pub(crate) fn take(&self, address: AddressIndex, protocol: Protocol, limit: u32) -> bool {
-        add_within(&self.beyond_count[space(address, protocol)], 1, limit)
+        let more = |book: u64| Some(book + 1).filter(|more| halves(*more).0 <= limit);
+        self.book(address, protocol).fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
     }
 
     /// One port less from the rest.
     pub(crate) fn give_back(&self, address: AddressIndex, protocol: Protocol) {
-        let before = self.beyond_count[space(address, protocol)].fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "each port of the rest was counted");
+        let before = self.book(address, protocol).fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(halves(before).0 > 0, "each port of the rest was counted");
     }
 
     /// Ports of the rest that are taken.
     pub(crate) fn taken(&self, address: AddressIndex, protocol: Protocol) -> u32 {
-        self.beyond_count[space(address, protocol)].load(Ordering::SeqCst)
+        halves(self.book(address, protocol).load(Ordering::SeqCst)).0
     }
 
     /// What is pledged to subscribers of an address.
+    #[cfg(test)]
     pub(crate) fn pledged(&self, address: AddressIndex, protocol: Protocol) -> u32 {
-        self.pledged[space(address, protocol)].load(Ordering::SeqCst)
+        halves(self.book(address, protocol).load(Ordering::SeqCst)).1
     }
 
-    /// Of so many ports that are to be set aside of those an address offers, how many can be pledged now: less than all while others have
-    /// more than the rest. That only becomes more, as others get none meanwhile.
-    pub(crate) fn can_be_pledged(
-        &self,
-        address: AddressIndex,
-        protocol: Protocol,
-        offered: u32,
-        set_aside: u32,
-    ) -> u32 {
-        set_aside.min(offered.saturating_sub(self.taken(address, protocol)))
-    }
-
-    /// How many more can be pledged, where so many can be in all.
-    pub(crate) fn room(&self, address: AddressIndex, can_be: PerProtocol) -> PerProtocol {
-        Protocol::ALL.map(|protocol| can_be[protocol.index()].saturating_sub(self.pledged(address, protocol)))
+    /// Of so many ports that are to be set aside of those an address offers, how many can be pledged now, and are. How many can be only
+    /// becomes more while others have more than the rest, as they get none meanwhile.
+    pub(crate) fn stock(&self, address: AddressIndex, protocol: Protocol, offered: u32, set_aside: u32) -> Stock {
+        let (taken, pledged) = halves(self.book(address, protocol).load(Ordering::SeqCst));
+        Stock { can_be: set_aside.min(offered.saturating_sub(taken)), pledged }
     }
 
     /// Pledges as much of what is wanted as there is room for, where so many can be pledged in all; how much that was.
     pub(crate) fn pledge(&self, address: AddressIndex, wanted: PerProtocol, can_be: PerProtocol) -> PerProtocol {
         Protocol::ALL.map(|protocol| {
             let p = protocol.index();
-            let some = |pledged: u32| wanted[p].min(can_be[p].saturating_sub(pledged));
-            let count = &self.pledged[space(address, protocol)];
-            let more = |pledged: u32| Some(pledged + some(pledged)).filter(|sum| *sum != pledged);
-            count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).map_or(0, some)
+            let some = |book: u64| wanted[p].min(can_be[p].saturating_sub(halves(book).1));
+            let more = |book: u64| Some(book + u64::from(some(book)) * PLEDGED_ONE).filter(|sum| *sum != book);
+            self.book(address, protocol).fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).map_or(0, some)
         })
     }
 
@@ -137,9 +147,32 @@ impl Guard {
     pub(crate) fn unpledge(&self, address: AddressIndex, amounts: PerProtocol) {
         for protocol in Protocol::ALL {
             let amount = amounts[protocol.index()];
-            let before = self.pledged[space(address, protocol)].fetch_sub(amount, Ordering::SeqCst);
-            debug_assert!(before >= amount, "each pledge was counted");
+            let before = self.book(address, protocol).fetch_sub(u64::from(amount) * PLEDGED_ONE, Ordering::SeqCst);
+            debug_assert!(halves(before).1 >= amount, "each pledge was counted");
         }
+    }
+
+    /// Makes a port of the rest, which its owner has, part of its owner's pledge: of what is pledged to it and not used, or, if
+    /// that is to be `raised`, of a pledge that is one port larger. Whether it was one of the rest, and no more than is to be set aside is
+    /// pledged then. Both counts change at one instant: never is more pledged by it than the rest leaves, and nobody can be pledged
+    /// in between what the owner's larger pledge needs.
+    pub(crate) fn turn(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        port: u16,
+        raised: bool,
+        set_aside: u32,
+    ) -> bool {
+        // Whoever takes the mark away takes it off the count.
+        if !self.unmark(address, protocol, port, Share::Beyond) {
+            return false;
+        }
+        let more = if raised { PLEDGED_ONE } else { 0 };
+        let turned = |book: u64| (!raised || halves(book).1 < set_aside).then(|| book - 1 + more);
+        let has_turned = self.book(address, protocol).fetch_update(Ordering::SeqCst, Ordering::SeqCst, turned).is_ok();
+        self.mark(address, protocol, port, if has_turned { Share::Within } else { Share::Beyond });
+        has_turned
     }
 
     /// Takes notice of what a taken port was taken from. One of the rest is counted before.
@@ -162,6 +195,12 @@ impl Guard {
             self.give_back(address, protocol);
         }
         was_beyond
+    }
+
+    /// Whether the port is marked as one of the rest.
+    pub(crate) fn is_beyond(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let word = space(address, protocol) * WORDS + usize::from(port / 64);
+        self.beyond[word].load(Ordering::SeqCst) >> (port % 64) & 1 != 0
     }
 
     /// Forgets that the port was taken from there; whether it was.
@@ -229,7 +268,7 @@ impl PortTable {
                 return;
             }
             if is_wanted {
-                guard.beyond_count[space(address, protocol)].fetch_add(1, Ordering::SeqCst);
+                guard.book(address, protocol).fetch_add(1, Ordering::SeqCst);
                 guard.mark(address, protocol, port, Share::Beyond);
             } else {
                 guard.forget_beyond(address, protocol, port);
@@ -240,8 +279,7 @@ impl PortTable {
     /// After a port was given back, or taken as part of a pledge: a recount may have taken it for one of the rest at that moment.
     #[inline]
     pub(crate) fn settle_mark(&self, guard: &Guard, address: AddressIndex, protocol: Protocol, port: u16) {
-        let at = space(address, protocol) * WORDS + usize::from(port / 64);
-        if guard.beyond[at].load(Ordering::SeqCst) >> (port % 64) & 1 != 0 {
+        if guard.is_beyond(address, protocol, port) {
             self.recount_port(address, protocol, port);
         }
     }
@@ -249,13 +287,25 @@ impl PortTable {
     /// Ports that would be none of those set aside if the address offered all but those of `mask`: somebody has them, and not as part of a
     /// pledge. As [`PortTable::used`], for people.
     pub(crate) fn taken_of_the_rest(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) -> u32 {
-        let words = space(address, protocol) * WORDS..(space(address, protocol) + 1) * WORDS;
-        let taken = words.zip(mask.iter()).map(|(at, mask)| {
-            let kept = self.kept[at].load(Ordering::Relaxed);
-            let within = self.guard().map_or(0, |guard| guard.within[at].load(Ordering::Relaxed));
-            (self.used[at].load(Ordering::Relaxed) & !kept & !mask & !within).count_ones()
-        });
-        taken.sum()
+        (0..WORDS).map(|word| self.word_of_the_rest(address, protocol, word, mask).count_ones()).sum()
+    }
+
+    /// Whether this port is one of [`PortTable::taken_of_the_rest`].
+    pub(crate) fn is_taken_of_the_rest(
+        &self,
+        address: AddressIndex,
+        protocol: Protocol,
+        port: u16,
+        mask: &Mask,
+    ) -> bool {
+        self.word_of_the_rest(address, protocol, usize::from(port / 64), mask) >> (port % 64) & 1 != 0
+    }
+
+    fn word_of_the_rest(&self, address: AddressIndex, protocol: Protocol, word: usize, mask: &Mask) -> u64 {
+        let at = space(address, protocol) * WORDS + word;
+        let kept = self.kept[at].load(Ordering::Relaxed);
+        let within = self.guard().map_or(0, |guard| guard.within[at].load(Ordering::Relaxed));
+        self.used[at].load(Ordering::Relaxed) & !kept & !mask[word] & !within
     }
 
     /// The books of ports that are set aside; None while no pool has ever done so.

@@ -7,6 +7,7 @@ use super::Shard;
 use super::penalty::pool_under;
 use super::port_choice::UNPAIRED;
 use crate::displaced::Displaced;
+use crate::entitled::Entitled;
 use crate::flow::endpoint;
 use crate::settings::Pooling;
 use crate::shared::Shared;
@@ -204,6 +205,8 @@ pub struct Census {
     pub concerned: Named,
     /// Some of what stays as it is.
     pub kept: Named,
+    /// What subscribers have of the ports that are to be guaranteed to them.
+    pub entitled: Entitled,
 }
 
 impl Census {
@@ -270,6 +273,7 @@ impl Shard {
         }
         let external = mapping.external();
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
+        let (slot, protocol) = (mapping.subscriber, mapping.protocol());
         let displaced = candidate.displaced(&mapping.key(), external, mapping.created_s());
         let fate = match candidate.is_at_home(&mapping.key(), external) {
             true => Fate::Keep,
@@ -278,6 +282,12 @@ impl Shard {
         let fate = fate.or(displaced, now);
         count.mappings.count(fate);
         let becomes = fate.prospect();
+        if self.subscribers.get(slot).paired == address.0
+            && let Some(mask) = census.entitled.mask(address, protocol)
+            && self.shared.ports.is_taken_of_the_rest(address, protocol, external.port, mask)
+        {
+            census.entitled.count(slot, protocol);
+        }
         name(&mut census.named(becomes).mappings, || Held {
             realm: mapping.realm(),
             internal: mapping.internal(),
@@ -342,6 +352,9 @@ impl Shard {
         let (realm, address) = (subscriber.realm(), Ipv4Addr::from_bits(subscriber.address));
         let Some(here) = pool_under(&self.shared, subscriber) else { return 0 };
         let paired = AddressIndex(subscriber.paired);
+        if census.entitled.has_counted(slot) {
+            census.entitled.settle(slot, paired, self.covered_under(candidate, slot));
+        }
         // Whose pool rules chose is paired with an address of that one, and is moved by what becomes of it. Whoever would be paired
         // anew under the present settings too is not moved by the change.
         let is_by_rule = !self.would_stay(&self.shared, slot) && paired != UNPAIRED;
@@ -401,6 +414,23 @@ impl Shard {
             });
         }
         blocks
+    }
+
+    /// How many ports beside those of its pledge a subscriber would be guaranteed at its address.
+    fn covered_under(&self, candidate: &Shared, slot: u32) -> [u32; Protocol::COUNT] {
+        let (subscriber, account) = (self.subscribers.get(slot), self.subscribers.account(slot));
+        let (realm, paired) = (subscriber.realm(), AddressIndex(subscriber.paired));
+        if paired == UNPAIRED {
+            // Since its mappings were counted.
+            return [0; Protocol::COUNT];
+        }
+        let own = candidate.pool_for(realm, subscriber.address.into());
+        if own != Some(candidate.facts(paired).id) || account.has_pledge() && !account.is_pledged(paired) {
+            return [0; Protocol::COUNT];
+        }
+        let reserved = candidate.classes.facts(candidate.classes.of(realm, subscriber.address)).reserved;
+        let within = account.within();
+        [0, 1, 2].map(|p| reserved[p].saturating_sub(within[p]))
     }
 
     /// What becomes of a subscriber of this pool who can have nothing new then, as all that he may have drains; None: he can. `by_rule`: the

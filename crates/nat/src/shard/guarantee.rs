@@ -6,7 +6,8 @@
 //! what is set aside goes over to the rest to rest there, and does not rest where nothing of it is left.
 //!
 //! Where a change of the settings guarantees more than others have left, a subscriber is pledged what can be set aside now. Others get none
-//! meanwhile, and a walk over the subscribers pledges what comes free to those who lack some.
+//! meanwhile, and a walk over the subscribers pledges what comes free to those who lack some. What a subscriber has there itself is none of
+//! the others': `shard/entitled.rs` makes it part of its pledge.
 
 use super::Shard;
 use super::port_choice::UNPAIRED;
@@ -17,9 +18,11 @@ use crate::ports::Parity;
 use crate::ports::PerProtocol;
 use crate::ports::PortClass;
 use crate::ports::Share;
+use crate::ports::Stock;
 use crate::shared::PoolFacts;
 use crate::subscriber::Account;
 use crate::time::Duration;
+use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -27,18 +30,17 @@ use crate::verdict::Verdict;
 use crate::view::Guarantee;
 
 /// No ports of any protocol.
-const NOTHING: PerProtocol = [0; Protocol::COUNT];
+pub(super) const NOTHING: PerProtocol = [0; Protocol::COUNT];
 
-/// What of a subscriber's pledge at an address is there, where so many ports can be pledged in all: less than all of it where the address
+/// What of a subscriber's pledge at an address is there, of what there is to pledge: less than all of it where the address
 /// offers fewer ports by now, or others took some while nothing was set aside.
-fn backed(guard: &Guard, address: AddressIndex, can_be: PerProtocol, account: &Account) -> PerProtocol {
+fn backed(stock: [Stock; Protocol::COUNT], address: AddressIndex, account: &Account) -> PerProtocol {
     if !account.is_pledged(address) {
         return NOTHING;
     }
     let (pledge, within) = (account.pledge(), account.within());
-    Protocol::ALL.map(|protocol| {
-        let p = protocol.index();
-        let too_many = guard.pledged(address, protocol).saturating_sub(can_be[p]);
+    [0, 1, 2].map(|p| {
+        let too_many = stock[p].pledged.saturating_sub(stock[p].can_be);
         pledge[p].saturating_sub(too_many).max(within[p])
     })
 }
@@ -51,7 +53,7 @@ fn guarantee(reserved: PerProtocol, there: PerProtocol) -> Guarantee {
 
 impl Shard {
     /// Ports of an address of a pool that nobody is guaranteed.
-    fn rest_of_address(&self, facts: &PoolFacts, address: AddressIndex, protocol: Protocol) -> u32 {
+    pub(super) fn rest_of_address(&self, facts: &PoolFacts, address: AddressIndex, protocol: Protocol) -> u32 {
         self.shared.ports.available(address, protocol).saturating_sub(facts.set_aside[protocol.index()])
     }
 
@@ -66,7 +68,7 @@ impl Shard {
         if own == Some(facts.id) { reserved } else { NOTHING }
     }
 
-    fn reserved_for(&self, facts: &PoolFacts, slot: u32) -> PerProtocol {
+    pub(super) fn reserved_for(&self, facts: &PoolFacts, slot: u32) -> PerProtocol {
         let subscriber = self.subscribers.get(slot);
         self.reserved_in(facts, self.class_now(slot), subscriber.realm(), subscriber.address)
     }
@@ -75,11 +77,11 @@ impl Shard {
         self.reserved_in(facts, self.shared.classes.of(key.realm, key.address), key.realm, key.address)
     }
 
-    /// What can be pledged to all subscribers of an address together.
-    fn can_be_pledged(&self, guard: &Guard, facts: &PoolFacts, address: AddressIndex) -> PerProtocol {
+    /// What can be pledged to all subscribers of an address together, and is.
+    fn stock(&self, guard: &Guard, facts: &PoolFacts, address: AddressIndex) -> [Stock; Protocol::COUNT] {
         Protocol::ALL.map(|protocol| {
             let offered = self.shared.ports.available(address, protocol);
-            guard.can_be_pledged(address, protocol, offered, facts.set_aside[protocol.index()])
+            guard.stock(address, protocol, offered, facts.set_aside[protocol.index()])
         })
     }
 
@@ -100,16 +102,15 @@ impl Shard {
         if known.is_some_and(|account| account.is_pledged(address)) {
             return true;
         }
-        let room = guard.room(address, self.can_be_pledged(guard, facts, address));
-        room.into_iter().zip(reserved).all(|(room, wanted)| room >= wanted)
+        let stock = self.stock(guard, facts, address);
+        stock.into_iter().zip(reserved).all(|(stock, wanted)| stock.room() >= wanted)
     }
 
     /// Where no address has room for all that a subscriber is guaranteed: one where it gets a port all the same, rather of what is set aside.
     pub(super) fn address_with_part_of_guarantee(&self, facts: &PoolFacts, key: &InternalKey) -> Option<AddressIndex> {
         let guard = self.shared.ports.guard().filter(|_| self.reserved_for_key(facts, key) != NOTHING)?;
         let (p, protocol) = (key.protocol.index(), key.protocol);
-        let some_set_aside =
-            |address: &&AddressIndex| guard.room(**address, self.can_be_pledged(guard, facts, **address))[p] > 0;
+        let some_set_aside = |address: &&AddressIndex| self.stock(guard, facts, **address)[p].room() > 0;
         let some_rest = |address: &&AddressIndex| {
             guard.taken(**address, protocol) < self.rest_of_address(facts, **address, protocol)
         };
@@ -125,9 +126,9 @@ impl Shard {
             return true;
         }
         let Some(guard) = self.shared.ports.guard() else { return false };
-        let can_be = self.can_be_pledged(guard, facts, address);
+        let stock = self.stock(guard, facts, address);
         let account = self.subscribers.account_mut(slot);
-        let backed = backed(guard, address, can_be, account);
+        let backed = backed(stock, address, account);
         if account.pledge() == reserved && backed == reserved && account.is_pledged(address) {
             return true;
         }
@@ -143,7 +144,8 @@ impl Shard {
         let each = |number: &dyn Fn(usize) -> u32| -> PerProtocol { [number(0), number(1), number(2)] };
         let keeps = each(&|p| if has[p] == 0 { 0 } else { backed[p].min(reserved[p]).max(uses[p]) });
         guard.unpledge(address, each(&|p| has[p].saturating_sub(keeps[p])));
-        let more = guard.pledge(address, each(&|p| reserved[p].saturating_sub(keeps[p])), can_be);
+        let more =
+            guard.pledge(address, each(&|p| reserved[p].saturating_sub(keeps[p])), stock.map(|stock| stock.can_be));
         let pledged = each(&|p| keeps[p] + more[p]);
         account.set_pledge(address, pledged);
         pledged.into_iter().zip(reserved).all(|(pledged, wanted)| pledged >= wanted)
@@ -152,9 +154,10 @@ impl Shard {
     /// Has subscribers pledged what they are guaranteed since the settings changed, and those who lack some what has come free, a few a
     /// call. Without books of ports set aside nothing is walked.
     #[inline]
-    pub(super) fn sweep_guarantees(&mut self, elapsed: u64) {
+    pub(super) fn sweep_guarantees(&mut self, now: Instant, elapsed: u64) {
         if self.shared.ports.guard().is_some() {
             self.walk_guarantees(elapsed);
+            self.sweep_entitled(now, elapsed);
         }
     }
 
@@ -175,6 +178,7 @@ impl Shard {
             // On an address that is closed nothing new is made; it is paired anew with its next mapping.
             if !facts.is_closed {
                 self.pledge(slot, &facts, address);
+                self.note_entitled(slot);
             }
         }
     }
@@ -188,7 +192,7 @@ impl Shard {
         };
         let facts = self.shared.facts(address);
         let reserved = self.reserved_for(facts, slot);
-        let has = backed(guard, address, self.can_be_pledged(guard, facts, address), account);
+        let has = backed(self.stock(guard, facts, address), address, account);
         guarantee(reserved, has)
     }
 
@@ -204,11 +208,10 @@ impl Shard {
         let reserved = self.reserved_for_key(facts, key);
         let guard = self.shared.ports.guard().filter(|_| reserved != NOTHING)?;
         let at = |address: AddressIndex| {
-            let can_be = self.can_be_pledged(guard, facts, address);
+            let stock = self.stock(guard, facts, address);
             let account = subscriber.map(|slot| self.subscribers.account(slot));
-            let has = account.map_or(NOTHING, |account| backed(guard, address, can_be, account));
-            let room = guard.room(address, can_be);
-            guarantee(reserved, [0, 1, 2].map(|p| has[p] + room[p]))
+            let has = account.map_or(NOTHING, |account| backed(stock, address, account));
+            guarantee(reserved, [0, 1, 2].map(|p| has[p] + stock[p].room()))
         };
         match address {
             Some(address) => Some(at(address)),

@@ -48,6 +48,17 @@ impl Worker<'_> {
         }
     }
 
+    /// Makes one of its ports part of a pledge.
+    fn turn(&mut self) {
+        if !self.has.is_empty() {
+            let at = self.random.below(self.has.len() as u32) as usize;
+            let (port, share) = &mut self.has[at];
+            if self.table.guard().unwrap().turn(ADDRESS, Protocol::Udp, *port, true, u32::MAX) {
+                *share = Some(Share::Within);
+            }
+        }
+    }
+
     fn give_back(&mut self) {
         if self.has.is_empty() {
             return;
@@ -73,17 +84,47 @@ fn what_was_taken_before_counts_as_the_rests_from_the_recount_on() {
     assert_eq!(guard.taken(ADDRESS, Protocol::Udp), 0);
     table.recount(ADDRESS, Protocol::Udp);
     assert_eq!(guard.taken(ADDRESS, Protocol::Udp), 80);
-    assert_eq!(guard.can_be_pledged(ADDRESS, Protocol::Udp, 100, 40), 20);
-    assert_eq!(guard.can_be_pledged(ADDRESS, Protocol::Udp, 100, 10), 10);
+    assert_eq!(guard.stock(ADDRESS, Protocol::Udp, 100, 40), Stock { can_be: 20, pledged: 0 });
+    assert_eq!(guard.stock(ADDRESS, Protocol::Udp, 100, 10), Stock { can_be: 10, pledged: 0 });
     // As much as there is of what is wanted, and never more in all.
     assert_eq!(guard.pledge(ADDRESS, [15, 0, 0], [20, 0, 0]), [15, 0, 0]);
     assert_eq!(guard.pledge(ADDRESS, [15, 0, 0], [20, 0, 0]), [5, 0, 0]);
     assert_eq!(guard.pledge(ADDRESS, [15, 0, 0], [20, 0, 0]), [0, 0, 0]);
-    assert_eq!((guard.pledged(ADDRESS, Protocol::Udp), guard.room(ADDRESS, [20, 9, 0])), (20, [0, 9, 0]));
+    assert_eq!(guard.stock(ADDRESS, Protocol::Udp, 100, 40).room(), 0);
+    assert_eq!(guard.stock(ADDRESS, Protocol::Tcp, 100, 9).room(), 9);
     assert!(!guard.take(ADDRESS, Protocol::Udp, 60), "the rest has none");
     (0..20).for_each(|_| worker.take(Some(Share::Within), 0));
     table.recount(ADDRESS, Protocol::Udp);
     assert_eq!(guard.taken(ADDRESS, Protocol::Udp), 80, "what is part of a pledge is none of the rest");
+    while !worker.has.is_empty() {
+        worker.give_back();
+    }
+    assert_eq!(guard.taken(ADDRESS, Protocol::Udp), 0);
+}
+
+#[test]
+fn a_port_of_the_rest_that_turns_is_part_of_a_pledge_and_of_nothing_else() {
+    let table = table(100);
+    let mut worker = Worker { table: &table, random: Random::new([3, 2, 3, 4]), number: 0, has: Vec::new() };
+    (0..100).for_each(|_| worker.take(None, 0));
+    table.recount(ADDRESS, Protocol::Udp);
+    let guard = table.guard().unwrap();
+    let books = || (guard.taken(ADDRESS, Protocol::Udp), guard.stock(ADDRESS, Protocol::Udp, 100, 2));
+    let mut turn = |at: usize, raised| {
+        let turned = guard.turn(ADDRESS, Protocol::Udp, worker.has[at].0, raised, 2);
+        worker.has[at].1 = Some(Share::Within);
+        turned
+    };
+    assert!(turn(0, true));
+    assert_eq!(books(), (99, Stock { can_be: 1, pledged: 1 }));
+    assert!(!turn(0, true), "it is none of the rest any more");
+    assert!(turn(1, true));
+    assert!(!turn(2, true), "no more than two are set aside");
+    assert_eq!(books(), (98, Stock { can_be: 2, pledged: 2 }));
+    assert!(turn(2, false), "of what is pledged already");
+    assert_eq!(books(), (97, Stock { can_be: 2, pledged: 2 }));
+    table.recount(ADDRESS, Protocol::Udp);
+    assert_eq!(guard.taken(ADDRESS, Protocol::Udp), 97);
     while !worker.has.is_empty() {
         worker.give_back();
     }
@@ -122,8 +163,9 @@ fn recounts_while_workers_take_and_give_back_leave_each_port_counted_once() {
                             // First nobody takes notice, then everybody.
                             let shares = [Some(Share::Within), Some(Share::Beyond)];
                             let share = if round < 1_000 { None } else { shares[worker.random.below(2) as usize] };
-                            match worker.random.below(2) {
+                            match worker.random.below(3) {
                                 0 => worker.take(share, 120),
+                                1 => worker.turn(),
                                 _ => worker.give_back(),
                             }
                         }
