@@ -19,6 +19,7 @@ mod runner;
 
 pub use catalogue::Options;
 pub use catalogue::StudyName;
+pub use plan::Load;
 pub use plan::Plan;
 pub use plan::Run;
 pub use prices::Price;

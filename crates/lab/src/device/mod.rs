@@ -3,6 +3,7 @@
 mod external;
 mod natrix;
 mod netfilter;
+mod slabs;
 mod timers;
 mod wire;
 
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 pub use external::External;
 pub use natrix::Natrix;
+pub use natrix::TableBytes;
 pub use netfilter::Netfilter;
 pub use timers::DeviceTimers;
 pub use wire::Wire;
@@ -217,6 +219,14 @@ pub trait Device {
     /// # Errors
     /// When it can not be asked.
     fn sessions(&mut self) -> Result<Option<u64>, DeviceError>;
+
+    /// Holds no more sessions than it was set up for, where it would.
+    ///
+    /// # Errors
+    /// When it can not be limited.
+    fn limit(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Version, and every setting that matters (RFC 9693 §5: they have to be reported), by name.
     fn settings(&self) -> Settings;

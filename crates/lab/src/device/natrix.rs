@@ -37,7 +37,13 @@ pub struct Natrix {
     drivers: [String; 2],
     running: Option<Child>,
     timeouts: String,
+    /// Sessions beyond the first of their mapping.
+    extra_sessions: u64,
+    table_bytes: Option<TableBytes>,
 }
+
+/// Bytes that the tables of a configuration take: those there are room for, and those of the ports of its pools.
+pub type TableBytes = fn(configuration: &str) -> Option<[u64; 2]>;
 
 impl Natrix {
     /// This binary with ports of these driver strings, inside first, in the device's namespace of `topology` where there is one; its files go
@@ -51,6 +57,8 @@ impl Natrix {
     ) -> Natrix {
         Natrix {
             timeouts: format!("udp = \"{} s\"\n", needs.udp_timeout_seconds),
+            extra_sessions: needs.sessions,
+            table_bytes: None,
             binary: binary.to_owned(),
             namespace: topology.map(Topology::device),
             folder: folder.to_owned(),
@@ -58,6 +66,30 @@ impl Natrix {
             drivers,
             running: None,
         }
+    }
+
+    /// For connections of which each has a mapping of its own. To be called before it is started.
+    #[must_use]
+    pub fn with_mappings_only(mut self) -> Natrix {
+        self.extra_sessions = 1;
+        self
+    }
+
+    /// Tells what a connection takes, by what this says of a configuration.
+    #[must_use]
+    pub fn with_table_bytes(mut self, table_bytes: TableBytes) -> Natrix {
+        self.table_bytes = Some(table_bytes);
+        self
+    }
+
+    /// What each connection there is room for takes: its part of what the tables have more than those for one, and of its pool one port.
+    fn bytes_per_connection(&self) -> Option<f64> {
+        let table_bytes = self.table_bytes?;
+        let Needs { sessions, external_addresses, ports, .. } = &self.needs;
+        let [all, pool] = table_bytes(&self.configuration(*sessions, self.extra_sessions))?;
+        let [one, _] = table_bytes(&self.configuration(1, 1))?;
+        let places = u64::from(*external_addresses) * ports.clone().count() as u64;
+        Some(all.saturating_sub(one) as f64 / (*sessions).max(1) as f64 + pool as f64 / places.max(1) as f64)
     }
 
     /// With these timers; None for those it has when nobody says anything. To be called before it is started.
@@ -82,8 +114,8 @@ impl Natrix {
     }
 
     /// The configuration it is measured with.
-    fn configuration(&self) -> String {
-        let Needs { sessions, cpus, rules, filters, allocation, ports, .. } = &self.needs;
+    fn configuration(&self, mappings: u64, extra_sessions: u64) -> String {
+        let Needs { cpus, rules, filters, allocation, ports, .. } = &self.needs;
         let length = topology::LINK_PREFIX_LENGTH;
         let mut text = String::new();
         let sides = [
@@ -117,7 +149,7 @@ impl Natrix {
             text,
             "[[pool]]\nname = \"lab\"\naddresses = [\"{}-{}\"]\nports = \"{}-{}\"\nsubscribers = [\"{}\"]\nreuse_delay = \"0 s\"\n{blocks}\n\
              [timeouts]\n{}\n\
-             [tables]\nmappings = {sessions}\nextra_sessions = {sessions}\nsubscribers = 65536\n\n\
+             [tables]\nmappings = {mappings}\nextra_sessions = {extra_sessions}\nsubscribers = 65536\n\n\
              [workers]\ncount = {}\ncpus = [{}]\n\n\
              [control]\nsocket = \"{}\"\n",
             topology::FIRST_EXTERNAL,
@@ -157,7 +189,7 @@ impl Natrix {
         }
         write(&self.filters(), &filters)?;
         let configuration = self.folder.join("natrix.toml");
-        write(&configuration, &self.configuration())?;
+        write(&configuration, &self.configuration(self.needs.sessions, self.extra_sessions))?;
         Ok(configuration)
     }
 
@@ -282,7 +314,9 @@ impl Device for Natrix {
             ("timeouts", self.timeouts.trim().replace('\n', ", ")),
             ("reuse_delay", "0 s".to_owned()),
             ("emptied_by", "a new start".to_owned()),
+            ("extra_sessions_max", self.extra_sessions.to_string()),
         ];
+        all.extend(self.bytes_per_connection().map(|bytes| ("bytes_per_connection", format!("{bytes:.1}"))));
         all.extend(self.needs.settings());
         Settings(all)
     }

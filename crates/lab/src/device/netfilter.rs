@@ -3,6 +3,8 @@
 use core::fmt::Write as _;
 use core::net::Ipv4Addr;
 use std::fs;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -12,6 +14,7 @@ use super::DeviceError;
 use super::DeviceTimers;
 use super::Needs;
 use super::RulesKind;
+use super::slabs::Slabs;
 use crate::result::Settings;
 use crate::topology;
 use crate::topology::Topology;
@@ -53,8 +56,14 @@ pub struct Netfilter {
     topology_device: String,
     folder: PathBuf,
     needs: Needs,
+    /// The kernel's limits for all namespaces, open: only who is in the first one can open them for writing, and the tester leaves it.
+    limits: Vec<(&'static str, File)>,
     /// What was there before, to be put back.
-    before: Vec<(&'static str, String)>,
+    before: Vec<(&'static str, u64)>,
+    /// The kernel's memory without connections.
+    empty_slabs: Option<Slabs>,
+    /// Connections when there were most of them, and the bytes each took.
+    weighed: Option<(u64, f64)>,
     /// Seconds, by the end of their names.
     timeouts: Vec<(&'static str, u32)>,
     tracking: Tracking,
@@ -77,8 +86,17 @@ impl Netfilter {
         let udp = needs.udp_timeout_seconds;
         let timeouts = vec![("udp_timeout", udp), ("udp_timeout_stream", udp)];
         let folder = folder.to_owned();
-        let (before, tracking) = (Vec::new(), Tracking::Strict);
-        Ok(Netfilter { topology_device: topology.device(), folder, needs, before, timeouts, tracking })
+        Ok(Netfilter {
+            topology_device: topology.device(),
+            folder,
+            needs,
+            limits: Vec::new(),
+            before: Vec::new(),
+            empty_slabs: None,
+            weighed: None,
+            timeouts,
+            tracking: Tracking::Strict,
+        })
     }
 
     /// As the kernel comes, where it is not measured but asked how it behaves. To be called before it is started.
@@ -195,17 +213,11 @@ impl Netfilter {
     fn make_room(&mut self) -> Result<(), DeviceError> {
         let wanted = self.needs.sessions + self.needs.sessions / 8 + 1024;
         for (path, wanted) in [(MAX, wanted), (BUCKETS, self.needs.sessions.next_power_of_two().max(65_536))] {
-            let read = || fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-            let Some(now) = read() else { continue };
+            let Some(now) = number(path) else { continue };
             if now >= wanted {
                 continue;
             }
-            // Whether it worked is seen below.
-            let _ = fs::write(path, wanted.to_string());
-            if read().is_some_and(|then| then != now) {
-                self.before.push((path, now.to_string()));
-            }
-            let room = read().unwrap_or(now);
+            let room = self.set(path, wanted).unwrap_or(now);
             if path == MAX && room < self.needs.sessions {
                 let remedy = "run as root of the first namespace, or ask for fewer sessions";
                 return Err(DeviceError::TooSmall { device: NAME, room, needed: self.needs.sessions, remedy });
@@ -213,6 +225,25 @@ impl Netfilter {
         }
         Ok(())
     }
+
+    /// Sets a limit of all namespaces, and remembers what it was. What it is then; None where the kernel does not say.
+    fn set(&mut self, path: &'static str, value: u64) -> Option<u64> {
+        let before = number(path)?;
+        if let Some((_, file)) = self.limits.iter().find(|(other, _)| *other == path) {
+            // Whether it worked is seen below.
+            let _ = file.write_at(value.to_string().as_bytes(), 0);
+        }
+        let then = number(path)?;
+        if then != before && !self.before.iter().any(|(other, _)| *other == path) {
+            self.before.push((path, before));
+        }
+        Some(then)
+    }
+}
+
+/// A value of the kernel.
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 impl Device for Netfilter {
@@ -221,6 +252,10 @@ impl Device for Netfilter {
     }
 
     fn start(&mut self) -> Result<(), DeviceError> {
+        if self.limits.is_empty() {
+            let open = |path| Some((path, File::options().write(true).open(path).ok()?));
+            self.limits = [MAX, BUCKETS].into_iter().filter_map(open).collect();
+        }
         let length = topology::LINK_PREFIX_LENGTH;
         self.ip(&["addr", "replace", &format!("{}/{length}", topology::DEVICE_INSIDE), "dev", topology::INSIDE])?;
         self.ip(&["addr", "replace", &format!("{}/{length}", topology::DEVICE_OUTSIDE), "dev", topology::OUTSIDE])?;
@@ -246,10 +281,30 @@ impl Device for Netfilter {
     }
 
     fn empty(&mut self) -> Result<(), DeviceError> {
+        let connections = self.sessions()?.unwrap_or(0);
+        if connections > self.weighed.map_or(0, |(most, _)| most)
+            && let (Some(now), Some(before)) = (Slabs::now(), &self.empty_slabs)
+            && let Some(bytes) = now.bytes_each(before, connections)
+        {
+            self.weighed = Some((connections, bytes));
+        }
         self.shell("conntrack -F 2>/dev/null")?;
         match self.sessions()? {
             Some(left) if left > 0 => Err(DeviceError::NotEmptied { device: NAME, left }),
-            _ => Ok(()),
+            _ => {
+                self.empty_slabs = Slabs::now();
+                Ok(())
+            }
+        }
+    }
+
+    fn limit(&mut self) -> Result<(), DeviceError> {
+        match self.set(MAX, self.needs.sessions) {
+            Some(limit) if limit == self.needs.sessions => Ok(()),
+            _ => {
+                let (what, remedy) = ("limit that can be set from here", "run as root of the first namespace");
+                Err(DeviceError::Refused { device: NAME, what, remedy })
+            }
         }
     }
 
@@ -275,6 +330,10 @@ impl Device for Netfilter {
             ("nf_conntrack_tcp_loose", self.told("tcp_loose")),
             ("nf_conntrack_tcp_be_liberal", self.told("tcp_be_liberal")),
         ];
+        if let Some((connections, bytes)) = self.weighed {
+            all.push(("bytes_per_connection", format!("{bytes:.1}")));
+            all.push(("bytes_weighed", format!("slabs with {connections} connections, less those without")));
+        }
         all.extend(self.needs.settings());
         Settings(all)
     }
@@ -282,9 +341,9 @@ impl Device for Netfilter {
 
 impl Drop for Netfilter {
     fn drop(&mut self) {
-        for (path, value) in self.before.drain(..).rev() {
+        for (path, value) in core::mem::take(&mut self.before).into_iter().rev() {
             // The machine is left as it was, as far as it lets us.
-            let _ = fs::write(path, value);
+            self.set(path, value);
         }
         let _ = self.shell("nft delete table ip lab 2>/dev/null || true");
     }

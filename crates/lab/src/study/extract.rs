@@ -31,16 +31,22 @@ pub(super) fn delay(made: &Made<'_>, key: &str) -> Option<Point> {
     spread(made.run.x, repetitions.iter().filter_map(worst).collect())
 }
 
-/// Per cent lost, of each repetition of a delay measurement.
+/// Per cent of the frames sent that were lost, of each repetition of a delay measurement: the delay of a part of them only is taken.
 pub(super) fn lost(made: &Made<'_>) -> Option<Point> {
-    let repetitions = made.result.pointer("/result/repetitions")?.as_array()?;
-    let share = |repetition: &Value| {
-        let frames = |way: &Value| way.get("frames")?.as_f64();
-        let received: f64 = repetition.get("delays")?.as_array()?.iter().filter_map(frames).sum();
-        let lost = repetition.get("lost")?.as_f64()?;
-        Some(100.0 * lost / (received + lost).max(1.0))
+    let repetitions = made.result.pointer("/result/repetitions")?.as_array()?.len() as u64;
+    let trials = made.result.get("trials")?.as_array()?;
+    let share = |repetition: u64| {
+        // Those before it in the same repetition were made again, and say so.
+        let counts = |trial: &&Value| {
+            let is_measured = matches!(trial.get("phase").and_then(Value::as_str), Some("phase1" | "phase2"));
+            let is_void = trial.get("void").and_then(Value::as_bool).unwrap_or(false);
+            is_measured && !is_void && trial.get("repetition").and_then(Value::as_u64) == Some(repetition)
+        };
+        let trial = trials.iter().rfind(counts)?;
+        let sent = trial.get("sent")?.as_f64().filter(|sent| *sent > 0.0)?;
+        Some(100.0 * trial.get("lost")?.as_f64()? / sent)
     };
-    spread(made.run.x, repetitions.iter().filter_map(share).collect())
+    spread(made.run.x, (0..repetitions).filter_map(share).collect())
 }
 
 fn spread(x: f64, mut values: Vec<f64>) -> Option<Point> {
@@ -74,14 +80,14 @@ impl Rate {
         format!("{}{:.2}", self.sign(), self.value * 1e-6)
     }
 
-    /// How many times another rate this is: `2.5`, `≥ 2.5`, `≤ 2.5`; nothing where that can not be said.
+    /// How many times another rate this is: `2.5`, `≥ 2.5`, `≤ 2.5`; nothing where one is missing, and why not where both are bounds.
     pub(super) fn times(this: Option<Rate>, other: Option<Rate>) -> String {
         let (Some(this), Some(other)) = (this, other) else { return String::new() };
         let sign = match (this.is_least, other.is_least) {
             (false, false) => "",
             (true, false) => "≥ ",
             (false, true) => "≤ ",
-            (true, true) => return String::new(),
+            (true, true) => return "not known: both are bounds".to_owned(),
         };
         match other.value > 0.0 {
             true => format!("{sign}{:.2}", this.value / other.value),
@@ -97,6 +103,20 @@ pub(super) fn rate(made: &Made<'_>) -> Option<Rate> {
         let value = made.result.pointer("/result/at_least")?.as_f64()?;
         Some(Rate { value, is_least: true })
     })
+}
+
+/// Connections a table holds, of all repetitions the median: a bound where the tester had no more of them in one of these.
+pub(super) fn capacity(made: &Made<'_>) -> Option<Rate> {
+    let value = samples(made, 1.0)?.y;
+    let ended = |repetition: &Value| repetition.get("failed").is_none_or(Value::is_null);
+    let is_least = made.result.pointer("/result/repetitions")?.as_array()?.iter().any(ended);
+    Some(Rate { value, is_least })
+}
+
+/// Bytes of memory that a connection takes in the device of this result.
+pub(super) fn bytes_per_connection(result: &Value) -> Option<f64> {
+    let bytes: f64 = result.pointer("/device/bytes_per_connection")?.as_str()?.parse().ok()?;
+    (bytes > 0.0).then_some(bytes)
 }
 
 /// Rates on the line of the run, multiplied; those of which only a bound is known on one of its own.
@@ -149,17 +169,43 @@ mod tests {
         let point = samples(&Made { run: &run, result: &result }, 1e-6).unwrap();
         assert_eq!((point.x, point.y, point.low, point.high), (64.0, 2.0, 1.0, 3.0));
         let delays = json!({"result": {"repetitions": [
-            {"lost": 10, "delays": [{"frames": 45, "typical_us": 5.0}, {"frames": 45, "typical_us": 7.0}]},
-            {"lost": 0, "delays": [{"frames": 50, "typical_us": 4.0}]},
-            {"lost": 0, "delays": [{"frames": 50, "typical_us": 9.0}]},
+            {"delays": [{"typical_us": 5.0}, {"typical_us": 7.0}]},
+            {"delays": [{"typical_us": 4.0}]},
+            {"delays": [{"typical_us": 9.0}]},
         ]}});
         let made = Made { run: &run, result: &delays };
         let point = delay(&made, "typical_us").unwrap();
         assert_eq!((point.y, point.low, point.high), (7.0, 4.0, 9.0), "the worse way of each");
-        let point = lost(&made).unwrap();
-        assert_eq!((point.y, point.high), (0.0, 10.0));
+        assert_eq!(lost(&made), None, "nobody knows of how many");
         assert_eq!(number(&Made { run: &run, result: &json!({"ns": 3.0}) }, "/ns", 2.0).unwrap().y, 6.0);
         assert_eq!(samples(&Made { run: &run, result: &json!({}) }, 1.0), None);
+    }
+
+    #[test]
+    fn what_is_lost_is_a_share_of_all_that_was_sent_in_the_trial_that_counts() {
+        let trial = |repetition: u32, phase: &str, sent: u32, lost: u32, void: bool| json!({"repetition": repetition, "phase": phase, "sent": sent, "lost": lost, "void": void});
+        // Of 240 000 frames the delay of 100 000 each way is taken.
+        let once = json!({"lost": 2400, "delays": [{"frames": 59_000}, {"frames": 59_000}]});
+        let result = json!({
+            "result": {"repetitions": [once, {"lost": 0, "delays": []}, {"lost": 5, "delays": []}]},
+            "trials": [
+                trial(0, "preparation", 1000, 100, false), trial(0, "phase2", 240_000, 90_000, true), trial(0, "phase2", 240_000, 2400, false),
+                trial(1, "phase2", 1000, 0, false), trial(2, "phase1", 1000, 5, false),
+            ],
+        });
+        let run = run();
+        let point = lost(&Made { run: &run, result: &result }).unwrap();
+        assert_eq!((point.low, point.y, point.high), (0.0, 0.5, 1.0));
+    }
+
+    #[test]
+    fn a_table_that_the_tester_could_not_fill_is_a_bound() {
+        let run = run();
+        let found = |failed: Value| {
+            let result = json!({"result": {"samples": {"median": 21_398.0}, "repetitions": [{"stored": 21_398, "failed": failed}]}});
+            Rate::shown(capacity(&Made { run: &run, result: &result }), "")
+        };
+        assert_eq!([found(Value::Null), found(json!(22_000))], ["≥ 21.4 k", "21.4 k"]);
     }
 
     #[test]
@@ -173,7 +219,8 @@ mod tests {
         assert_eq!(Rate::times(bound_rate, exact_rate), "≥ 2.50");
         assert_eq!(Rate::times(exact_rate, bound_rate), "≤ 0.40");
         assert_eq!(Rate::times(exact_rate, exact_rate), "1.00");
-        assert_eq!([Rate::times(bound_rate, bound_rate), Rate::times(None, exact_rate)], ["", ""]);
+        assert_eq!(Rate::times(bound_rate, bound_rate), "not known: both are bounds");
+        assert_eq!(Rate::times(None, exact_rate), "");
         let placed = |result| rates(&Made { run: &run, result }, 1e-6);
         let [(line, point)] = &placed(&exact)[..] else { panic!("one point") };
         assert!(line == "natrix" && (point.y - 0.2).abs() < 1e-9);

@@ -41,8 +41,27 @@ pub struct Run {
     pub arguments: Vec<String>,
     /// How long it will take about, seconds.
     pub seconds: u32,
-    /// The run whose median, times this share, is this one's `--rate`.
-    pub load: Option<(usize, f64)>,
+    /// What of it comes from an earlier run. Where that has no result, this one is not made.
+    pub load: Option<Load>,
+}
+
+/// What an earlier run of a study, by its place, says for a later one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// Its median, times this share, is the `--rate`.
+    Rate {
+        /// Which run.
+        run: usize,
+        /// The share.
+        share: f64,
+    },
+    /// So many bytes, by those a connection took in it, are the `--room`.
+    Room {
+        /// Which run.
+        run: usize,
+        /// The memory.
+        bytes: u64,
+    },
 }
 
 /// A run and what it printed: one JSON object, or an array of those of its lines.
@@ -50,6 +69,16 @@ pub struct Run {
 pub(super) struct Made<'a> {
     pub(super) run: &'a Run,
     pub(super) result: &'a Value,
+}
+
+/// Key of what stands for the result of a run that was not made: why.
+pub(super) const NOT_MADE: &str = "not_made";
+
+impl Made<'_> {
+    /// Why it was not made.
+    pub(super) fn not_made(&self) -> Option<&str> {
+        self.result.get(NOT_MADE)?.as_str()
+    }
 }
 
 /// A place on a chart: line and point.

@@ -19,7 +19,10 @@ use serde_json::json;
 
 use super::catalogue::Options;
 use super::catalogue::StudyName;
+use super::extract::bytes_per_connection;
+use super::plan::Load;
 use super::plan::Made;
+use super::plan::NOT_MADE;
 use super::plan::Plan;
 use super::plan::Run;
 use super::record::RunRecord;
@@ -94,17 +97,35 @@ pub fn perform(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let mut run = loaded(&plan, number, &made);
+        let file = format!("{name}-{:02}-{}-{}.json", number + 1, word(&plan.runs[number].series), plan.runs[number].x);
+        let seconds_left = plan.runs[number..].iter().map(|run| u64::from(run.seconds)).sum();
+        let progress = Progress { done: number, runs: plan.runs.len(), seconds_left, running: None, failure: None };
+        let mut run = match loaded(&plan, number, &made) {
+            Ok(run) => run,
+            Err(NotMade { command, why }) => {
+                on_progress(&Progress { done: number + 1, failure: Some(&why), ..progress });
+                made.push((number, json!({ (NOT_MADE): why })));
+                runs.push(RunRecord {
+                    series: plan.runs[number].series.clone(),
+                    command,
+                    file,
+                    took_seconds: 0.0,
+                    failure: Some(why),
+                    ceiling: None,
+                    cores: Vec::new(),
+                });
+                let record = record(name, options, &plan, &made, runs.clone(), (started_unix, started));
+                write(&record, folder)?;
+                continue;
+            }
+        };
         if has_ceiling(&run) {
             // The tester is the same for many runs: it is measured once an hour for all of them.
             run.arguments.extend(["--ceiling-file".to_owned(), folder.join(CEILINGS).display().to_string()]);
         }
         let run = &run;
-        let file = format!("{name}-{:02}-{}-{}.json", number + 1, word(&run.series), run.x);
         let path = folder.join(&file);
         let command = format!("natrix {} --json", run.arguments.join(" "));
-        let seconds_left = plan.runs[number..].iter().map(|run| u64::from(run.seconds)).sum();
-        let progress = Progress { done: number, runs: plan.runs.len(), seconds_left, running: None, failure: None };
         let begun = Instant::now();
         let kept = if again { None } else { kept(&path, &command) };
         let (Output { value, failure }, took_seconds) = match kept {
@@ -166,21 +187,51 @@ fn has_ceiling(run: &Run) -> bool {
     first == "lab" && matches!(test.as_str(), "cps" | "throughput" | "loss" | "latency")
 }
 
-/// A run with the rate that an earlier one found for it.
-fn loaded(plan: &Plan, number: usize, made: &[(usize, Value)]) -> Run {
+/// A run that was not made: nobody knows at what rate, or with what room.
+#[derive(Debug)]
+struct NotMade {
+    /// What it would have been, a letter for what is not known.
+    command: String,
+    /// In one sentence.
+    why: String,
+}
+
+/// A run with what an earlier one found for it.
+fn loaded(plan: &Plan, number: usize, made: &[(usize, Value)]) -> Result<Run, NotMade> {
     let mut run = plan.runs[number].clone();
-    if let Some((other, share)) = run.load {
-        let found = made.iter().find(|(number, _)| *number == other);
-        let passed = |result: &Value| {
-            let at = |pointer| result.pointer(pointer)?.as_f64();
-            at("/result/samples/median").or_else(|| at("/result/at_least"))
-        };
-        let median = found.and_then(|(_, result)| passed(result));
-        // Without it the run is made at the rate it has by itself.
-        run.arguments
-            .extend(median.into_iter().flat_map(|median| ["--rate".to_owned(), format!("{:.0}", median * share)]));
-    }
-    run
+    let found = |other: usize| made.iter().find(|(number, _)| *number == other).map(|(_, result)| result);
+    let (more, missing) = match run.load {
+        None => return Ok(run),
+        Some(Load::Rate { run: other, share }) => {
+            let passed = |result: &Value| {
+                let at = |pointer| result.pointer(pointer)?.as_f64();
+                at("/result/samples/median").or_else(|| at("/result/at_least"))
+            };
+            let rate = found(other).and_then(passed).map(|median| median * share);
+            let what = format!("its rate is to be {:.0} % of what run {} finds", share * 100.0, other + 1);
+            (rate.map(|rate| vec![("--rate", format!("{rate:.0}"))]), ("--rate R", what))
+        }
+        Some(Load::Room { run: other, bytes }) => {
+            let room = found(other).and_then(bytes_per_connection).map(|each| (bytes as f64 / each) as u64);
+            let options = |room: u64| {
+                // From a quarter of it on, and within a twentieth.
+                let (c0, error) = ((room / 4).max(1), (room / 20).max(1));
+                vec![("--room", room.to_string()), ("--c0", c0.to_string()), ("--capacity-error", error.to_string())]
+            };
+            let what =
+                format!("its room is to be {} MiB by the bytes a connection takes in run {}", bytes >> 20, other + 1);
+            (room.filter(|room| *room > 0).map(options), ("--room N", what))
+        }
+    };
+    let Some(more) = more else {
+        let (option, what) = missing;
+        return Err(NotMade {
+            command: format!("natrix {} {option} --json", run.arguments.join(" ")),
+            why: format!("not made: {what}, and that has no result"),
+        });
+    };
+    run.arguments.extend(more.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+    Ok(run)
 }
 
 /// What the tester does alone, where a result says so.
@@ -348,20 +399,31 @@ mod tests {
         let value = value.unwrap();
         assert_eq!((&value["result"]["at_least"], failure.as_deref()), (&json!(5000), Some("tester: slower")));
         assert_eq!(output("echo '{\"result\": {}}'; exit 1").value, None, "no other failure has a value");
-        let half = Run { load: Some((0, 0.5)), ..shell("") };
+        let half = Run { load: Some(Load::Rate { run: 0, share: 0.5 }), ..shell("") };
+        let room = Run { load: Some(Load::Room { run: 0, bytes: 4 << 20 }), ..shell("") };
         let plan = Plan {
             question: "",
             paper: super::super::record::Paper { name: String::new(), machine: String::new() },
             method: String::new(),
             limits: String::new(),
-            runs: vec![shell(""), half],
+            runs: vec![shell(""), half, room],
             charts: vec![],
             tables: vec![],
         };
-        let rate = |made: &[(usize, Value)]| loaded(&plan, 1, made).arguments[2..].to_vec();
+        let rate = |made: &[(usize, Value)]| loaded(&plan, 1, made).unwrap().arguments[2..].to_vec();
         assert_eq!(rate(&[(0, value)]), ["--rate", "2500"]);
         assert_eq!(rate(&[(0, json!({"result": {"samples": {"median": 800}}}))]), ["--rate", "400"]);
-        assert!(rate(&[]).is_empty());
+        // Never at the rate it has by itself.
+        for made in [&[][..], &[(0, json!({"result": {"samples": null}}))]] {
+            let NotMade { command, why } = loaded(&plan, 1, made).unwrap_err();
+            assert!(command.ends_with("--rate R --json"), "{command}");
+            let told = loaded(&plan, 2, made).unwrap_err().why;
+            assert!(told.contains("room is to be 4 MiB by the bytes a connection takes in run 1"), "{told}");
+            assert_eq!(why, "not made: its rate is to be 50 % of what run 1 finds, and that has no result");
+        }
+        let measured = [(0, json!({"device": {"bytes_per_connection": "419.4"}}))];
+        let arguments = loaded(&plan, 2, &measured).unwrap().arguments;
+        assert_eq!(arguments[2..], ["--room", "10000", "--c0", "2500", "--capacity-error", "500"]);
     }
 
     #[test]

@@ -191,6 +191,10 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     if waits_for_tester {
         device.start().map_err(lab_error)?;
     }
+    if matches!(command, LabCommand::Capacity(_)) {
+        // What is searched for is where it ends.
+        device.limit().map_err(lab_error)?;
+    }
     tester.stop_on(stop);
     tester.meet().map_err(|error| lab_error(lab::experiment::ExperimentError::from(error)))?;
     let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
@@ -363,6 +367,12 @@ fn measure(
     })
 }
 
+/// What the tables of a configuration take, and the ports of its pools.
+fn table_bytes(configuration: &str) -> Option<[u64; 2]> {
+    let needed = config::parse(configuration, "natrix.toml").ok()?.memory_needed();
+    Some([needed.tables_bytes, needed.pools_bytes])
+}
+
 fn device_of(
     options: &LabTest,
     topology: Option<&Topology>,
@@ -374,7 +384,9 @@ fn device_of(
             let binary = env::current_exe()
                 .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
             let drivers = transport::of_device(options, folder);
-            Ok(Box::new(Natrix::new(&binary, topology, drivers, folder, needs)))
+            let natrix = Natrix::new(&binary, topology, drivers, folder, needs).with_table_bytes(table_bytes);
+            // With one remote endpoint no inside endpoint has two connections.
+            Ok(Box::new(if options.remotes == 1 { natrix.with_mappings_only() } else { natrix }))
         }
         (LabDevice::Netfilter, Some(topology)) => {
             Ok(Box::new(Netfilter::new(topology, folder, needs).map_err(lab_error)?))

@@ -5,11 +5,14 @@ use super::SHARED_CORES;
 use super::axis;
 use super::paper;
 use crate::study::extract::Rate;
+use crate::study::extract::bytes_per_connection;
+use crate::study::extract::capacity;
 use crate::study::extract::delay;
 use crate::study::extract::lost;
 use crate::study::extract::rate;
 use crate::study::extract::rates;
 use crate::study::plan::ChartPlan;
+use crate::study::plan::Load;
 use crate::study::plan::Made;
 use crate::study::plan::Plan;
 use crate::study::plan::Run;
@@ -19,10 +22,8 @@ use chart::Point;
 /// Memory of the session table that both devices get, and with `--quick`: a trial makes all connections it holds.
 const MEMORY_MIB: u64 = 32;
 const MEMORY_MIB_QUICK: u64 = 4;
-/// Bytes a connection takes in Netfilter: its object (256 on today's kernels), its extensions (128) and its place in the hash table.
-const NETFILTER_BYTES: u64 = 256 + 128 + 8;
-/// And in Natrix: mapping, session and their places (docs/performance.md).
-const NATRIX_BYTES: u64 = 84;
+/// Connections by which it is found what each takes.
+const WEIGHED: u32 = 10_000;
 
 /// What a run asks; the x of the throughput chart is its sessions.
 #[derive(Clone, Copy, PartialEq)]
@@ -32,6 +33,8 @@ enum Asks {
     Cps,
     /// By real handshakes of TCP.
     TcpCps,
+    /// Bytes each of them takes.
+    Bytes,
     Capacity,
     HalfLoad,
     /// Natrix at half of Netfilter's highest rate.
@@ -40,13 +43,14 @@ enum Asks {
 }
 
 /// A row of the table: what, and the target.
-const ROWS: [(Asks, &str, &str); 10] = [
+const ROWS: [(Asks, &str, &str); 11] = [
     (Asks::Throughput(1), "throughput, 64 bytes, 1 session", ""),
     (Asks::Throughput(1_000), "throughput, 64 bytes, 1 000 sessions", "2.5 times"),
     (Asks::Throughput(1_000_000), "throughput, 64 bytes, 1 M sessions", ""),
     (Asks::SharedMemory, "throughput, 64 bytes, 1 000 sessions, Natrix over shared memory", "10 times"),
     (Asks::Cps, "new connections a second", "5 times"),
     (Asks::TcpCps, "new connections a second, by handshakes of TCP", ""),
+    (Asks::Bytes, "memory a connection takes, bytes", ""),
     (Asks::Capacity, "connections held in equal memory", ""),
     (Asks::HalfLoad, "delay at half of its own highest rate, 99.9th percentile, µs", ""),
     (Asks::SameLoad, "delay at half of Netfilter's highest rate, 99.9th percentile, µs", ""),
@@ -61,7 +65,9 @@ fn place(asks: Asks) -> f64 {
 fn read(asks: Asks, made: &Made<'_>) -> Option<Rate> {
     let exact = |point: Option<Point>| point.map(|point| Rate { value: point.y, is_least: false });
     match asks {
-        Asks::Throughput(_) | Asks::SharedMemory | Asks::Cps | Asks::TcpCps | Asks::Capacity => rate(made),
+        Asks::Throughput(_) | Asks::SharedMemory | Asks::Cps | Asks::TcpCps => rate(made),
+        Asks::Capacity => capacity(made),
+        Asks::Bytes => bytes_per_connection(made.result).map(|value| Rate { value, is_least: false }),
         Asks::HalfLoad | Asks::SameLoad => exact(delay(made, "worst_case_us")),
         Asks::NinetyPercent => exact(lost(made)),
     }
@@ -86,11 +92,11 @@ pub(super) fn plan(options: &Options) -> Plan {
             more.extend((sessions > 20_000).then(|| ("--preparation-rate", "100000".to_owned())));
             let highest = push(device, Asks::Throughput(sessions), "throughput", &more, seconds, None);
             if sessions == 1_000 {
-                push(device, Asks::HalfLoad, "latency", &more, 2, Some((highest, 0.5)));
-                push(device, Asks::NinetyPercent, "latency", &more, 2, Some((highest, 0.9)));
+                push(device, Asks::HalfLoad, "latency", &more, 2, Some(Load::Rate { run: highest, share: 0.5 }));
+                push(device, Asks::NinetyPercent, "latency", &more, 2, Some(Load::Rate { run: highest, share: 0.9 }));
                 let beside = options.devices.iter().filter(|other| device == "netfilter" && *other == "natrix");
                 for other in beside {
-                    push(other, Asks::SameLoad, "latency", &more, 2, Some((highest, 0.5)));
+                    push(other, Asks::SameLoad, "latency", &more, 2, Some(Load::Rate { run: highest, share: 0.5 }));
                 }
             }
         }
@@ -112,23 +118,19 @@ pub(super) fn plan(options: &Options) -> Plan {
             10,
             None,
         );
-        let bytes = if device == "natrix" { NATRIX_BYTES } else { NETFILTER_BYTES };
-        let room = (memory_mib << 20) / bytes;
-        let more = [
-            least(),
-            ("--room", room.to_string()),
-            ("--c0", (room / 4).to_string()),
-            ("--capacity-error", (room / 20).to_string()),
-        ];
-        push(device, Asks::Capacity, "capacity", &more, 20, None);
+        let weighed = [("--sessions", WEIGHED.to_string())];
+        let run = push(device, Asks::Bytes, "teardown", &weighed, 3, None);
+        push(device, Asks::Capacity, "capacity", &[least()], 20, Some(Load::Room { run, bytes: memory_mib << 20 }));
     }
     Plan {
         question: "Where does Natrix stand beside Linux Netfilter, on the same transport and core?",
         paper: paper("RFC 9693; both devices on this machine in one run", "this one"),
         method: format!(
-            "Each row is one test of RFC 9693, made on both devices one after the other. Equal memory: {memory_mib} MiB for the table, {NATRIX_BYTES} bytes a connection \
-             in Natrix, {NETFILTER_BYTES} in Netfilter, tables made for as many as that is. Where the tester ends before the device there is no result; what had passed \
-             until then is given as a bound (≥)."
+            "Each row is one test of RFC 9693, made on both devices one after the other. Equal memory: {memory_mib} MiB, by the bytes a connection takes in this run. In \
+             Netfilter: what the kernel's slabs (/proc/slabinfo: nf_conntrack, and those kmalloc sizes that grow with it) have more with {WEIGHED} connections than \
+             without, for each; its hash buckets, made at boot, are not counted. In Natrix: what its configuration reserves for so many mappings more than for \
+             one, for each, and a port of its pool. Each table is limited to as many as fit. Where the tester ends before the device there is no result; what had passed until then is \
+             given as a bound (≥)."
         ),
         limits: SHARED_CORES.to_owned(),
         runs,
@@ -152,31 +154,58 @@ pub(super) fn plan(options: &Options) -> Plan {
             rows: Box::new(|made| {
                 let row = |(asks, what, target): &(Asks, &str, &str)| {
                     let of = |device: &str| {
-                        let of_device = made.iter().filter(|made| made.run.series == device);
                         // Over shared memory only Natrix can be had; it stands beside Netfilter over virtual Ethernet.
                         let asks = match asks {
                             Asks::SharedMemory if device != "natrix" => Asks::Throughput(1_000),
                             Asks::SameLoad if device != "natrix" => Asks::HalfLoad,
                             _ => *asks,
                         };
-                        of_device.filter(|made| made.run.x == place(asks)).find_map(|made| read(asks, made))
+                        let is_it = |made: &&Made<'_>| made.run.series == device && made.run.x == place(asks);
+                        let result = made.iter().filter(is_it).find_map(|made| read(asks, made));
+                        let why = made.iter().filter(is_it).find_map(Made::not_made);
+                        let shown = match (result, why) {
+                            (None, Some(why)) => format!("no result ({why})"),
+                            _ => Rate::shown(result, ""),
+                        };
+                        (result, shown)
                     };
-                    let (natrix, netfilter) = (of("natrix"), of("netfilter"));
+                    let ((natrix, natrix_shown), (netfilter, netfilter_shown)) = (of("natrix"), of("netfilter"));
                     let ratio = match asks {
                         // What is lost may be nothing; and two delays at two rates have no ratio.
                         Asks::NinetyPercent | Asks::HalfLoad => String::new(),
                         _ => Rate::times(natrix, netfilter),
                     };
-                    vec![
-                        (*what).to_owned(),
-                        Rate::shown(natrix, ""),
-                        Rate::shown(netfilter, ""),
-                        ratio,
-                        (*target).to_owned(),
-                    ]
+                    vec![(*what).to_owned(), natrix_shown, netfilter_shown, ratio, (*target).to_owned()]
                 };
                 ROWS.iter().map(row).collect()
             }),
         }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use serde_json::json;
+
+    use super::super::test_options;
+    use super::*;
+    use crate::study::plan::NOT_MADE;
+
+    /// The row of the table for this question, where each run has the result that `result` gives it.
+    fn row(asks: Asks, result: impl Fn(&Run) -> Value) -> Vec<String> {
+        let plan = plan(&test_options(true));
+        let results: Vec<Value> = plan.runs.iter().map(result).collect();
+        let made: Vec<Made<'_>> = plan.runs.iter().zip(&results).map(|(run, result)| Made { run, result }).collect();
+        (plan.tables[0].rows)(&made).swap_remove(place(asks) as usize)
+    }
+
+    #[test]
+    fn a_run_that_was_not_made_has_no_figure_and_its_row_says_why() {
+        let cells = row(Asks::NinetyPercent, |run| match run.load {
+            Some(_) => json!({ (NOT_MADE): "run 3 has no result" }),
+            None => json!({"result": {"samples": {"median": 1e5}}}),
+        });
+        assert_eq!(cells[1..4], ["no result (run 3 has no result)", "no result (run 3 has no result)", ""]);
     }
 }
