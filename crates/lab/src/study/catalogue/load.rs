@@ -10,7 +10,6 @@ use crate::study::extract::lost;
 use crate::study::extract::on_its_line;
 use crate::study::extract::shown;
 use crate::study::plan::ChartPlan;
-use crate::study::plan::Made;
 use crate::study::plan::Plan;
 use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
@@ -108,6 +107,7 @@ pub(super) fn sizes(options: &Options) -> Plan {
             [("--rate", RATE.to_string()), ("--sessions", SESSIONS.to_string()), ("--frame-bytes", size.to_string())];
         options.lab("latency", device, &more)
     };
+    let (devices, largest) = (options.devices.clone(), options.sizes().iter().copied().max().unwrap_or_default());
     Plan {
         question: "Do large packets cost packets or time?",
         paper: hayashi(),
@@ -116,12 +116,15 @@ pub(super) fn sizes(options: &Options) -> Plan {
         runs: options.each(options.sizes(), 3, arguments).collect(),
         charts: charts(&axis("frame, bytes", false)),
         tables: vec![TablePlan {
-            title: "Beside the paper: lost of large packets (there 1 000 bytes, 2 000 sessions; here the largest)",
+            title: "Beside the paper: lost of large packets",
             columns: &["device", "lost"],
-            rows: Box::new(|made| {
-                let most = made.iter().map(|made| made.run.x).fold(0.0, f64::max);
+            rows: Box::new(move |made| {
                 let mut rows = said_of([("0.01 %", "29.28 %")]);
-                rows.extend(measured(made, most));
+                // The largest there is to be, whether it has a result or not.
+                rows.extend(devices.iter().map(|device| {
+                    let lost = at(made, device, f64::from(largest), lost);
+                    vec![format!("{device}, {SESSIONS} sessions, {largest} bytes"), shown(lost, "%")]
+                }));
                 rows
             }),
         }],
@@ -132,12 +135,10 @@ pub(super) fn sizes(options: &Options) -> Plan {
 fn said_of(values: [(&str, &str); 1]) -> Vec<Vec<String>> {
     let row = |device: &str, value: &str| vec![device.to_owned(), value.to_owned()];
     let [(sparc, blocks)] = values;
-    vec![row("paper: UltraSPARC, ipchains", sparc), row("paper: OpenBlocks, iptables", blocks)]
-}
-
-fn measured(made: &[Made<'_>], x: f64) -> Vec<Vec<String>> {
-    let here = made.iter().filter(|made| made.run.x == x);
-    here.map(|made| vec![made.run.series.clone(), shown(lost(made).map(|point| point.y), "%")]).collect()
+    vec![
+        row("paper: UltraSPARC, ipchains, 2 000 sessions, 1 000 bytes", sparc),
+        row("paper: OpenBlocks, iptables, 2 000 sessions, 1 000 bytes", blocks),
+    ]
 }
 
 pub(super) fn filters(options: &Options) -> Plan {
@@ -192,5 +193,28 @@ pub(super) fn filters(options: &Options) -> Plan {
                 rows
             }),
         }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::test_options;
+    use super::*;
+    use crate::study::plan::Made;
+
+    #[test]
+    fn what_large_packets_lost_is_said_of_these_and_never_of_smaller_ones() {
+        let plan = sizes(&test_options(true));
+        let result = json!({
+            "result": {"repetitions": [{"lost": 10}]}, "trials": [{"repetition": 0, "phase": "phase2", "sent": 1000, "lost": 10, "void": false}],
+        });
+        // Of Natrix all sizes but the largest, of Netfilter all.
+        let is_made = |run: &&Run| run.series == "netfilter" || run.x < 1518.0;
+        let made: Vec<Made<'_>> = plan.runs.iter().filter(is_made).map(|run| Made { run, result: &result }).collect();
+        let rows = (plan.tables[0].rows)(&made);
+        assert_eq!(rows[2], ["natrix, 2000 sessions, 1518 bytes", "no result"]);
+        assert_eq!(rows[3], ["netfilter, 2000 sessions, 1518 bytes", "1 %"]);
     }
 }
