@@ -66,8 +66,10 @@ mod tests {
     #[test]
     fn the_papers_list_is_whole() {
         let prices = Price::of_the_paper();
-        assert_eq!(prices.len(), 19);
-        assert_eq!(prices.iter().filter(|price| price.mpps.is_none()).count(), 1);
+        assert_eq!(prices.iter().filter(|price| price.mpps.is_some()).count(), 19, "its routers");
+        assert_eq!(prices.iter().filter(|price| price.mpps.is_none()).count(), 1, "this Natrix");
+        let last = prices.iter().find(|price| price.model == "SRX650").unwrap();
+        assert_eq!((last.mpps, last.price_usd), (Some(0.85), 13_000.0));
         // Roughly 15 000 USD for each Mpps, as the paper reads its figure: between the cheapest and the dearest line.
         let per_mpps: Vec<f64> = prices.iter().filter_map(|price| Some(price.price_usd / price.mpps?)).collect();
         assert!(per_mpps.iter().any(|usd| *usd < 15_000.0) && per_mpps.iter().any(|usd| *usd > 15_000.0));
