@@ -439,6 +439,16 @@ pub fn findings(timers: &[Timer]) -> Vec<Finding> {
     findings
 }
 
+/// Says of these findings that the lab had set the timers: what the RFCs ask of their length is not judged by them.
+pub fn tell_that_the_lab_set_them(findings: &mut [Finding]) {
+    for finding in findings.iter_mut().filter(|finding| finding.name.starts_with("timer.")) {
+        finding.value.push_str(" (as the lab set it)");
+        for judgement in &mut finding.judgements {
+            judgement.verdict = Verdict::NotApplicable;
+        }
+    }
+}
+
 fn refresh_finding(timer: &Timer) -> Finding {
     let by = |refresher| timer.refreshed_by.get(&refresher).copied();
     let refreshers: Vec<&str> = timer
@@ -484,5 +494,21 @@ fn bounds(state: FlowState) -> &'static [(&'static str, &'static str, f64)] {
         FlowState::TcpClosed => &[("RFC 5382 REQ-5", "at least 240 s", 240.0)],
         FlowState::TcpClientReset | FlowState::TcpServerReset => &[("RFC 7857 §2.2", "kept for 240 s", 240.0)],
         FlowState::IcmpQuery => &[("RFC 5508 REQ-2", "at least 60 s", 60.0)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_that_the_lab_set_is_not_judged_and_what_renews_it_is() {
+        let finding =
+            |name: &str| Finding::new(name, "5 s").judged("RFC 4787 REQ-5", "at least 120 s", Verdict::NotMet);
+        let mut findings = [finding("timer.udp-answered"), finding("refresh.udp-answered")];
+        tell_that_the_lab_set_them(&mut findings);
+        assert_eq!(findings[0].value, "5 s (as the lab set it)");
+        assert_eq!(findings[0].verdict(), Verdict::NotApplicable);
+        assert_eq!((findings[1].value.as_str(), findings[1].verdict()), ("5 s", Verdict::NotMet));
     }
 }

@@ -92,9 +92,18 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
     let mut world = PortsWorld::new(tester.into_io(), ends(), stations);
     world.stop_on(stop);
     let mut told = Waiting::new(started);
-    let report =
+    let mut report =
         lab::probe::probe(&mut world, site(), &probe_options, &mut |what| told.tell(what)).map_err(lab_error)?;
     drop(told);
+    let set_by_lab = options.quick && device.is_some();
+    if set_by_lab {
+        lab::probe::timers::tell_that_the_lab_set_them(&mut report.findings);
+    }
+    let timer = |timer: &lab::probe::timers::Timer| {
+        let mut record = timer.record();
+        record["set_by_lab"] = json!(set_by_lab);
+        record
+    };
     let name = device.as_ref().map_or("external", |device| device.name());
     let object = json!({
         "schema": lab::result::SCHEMA,
@@ -105,7 +114,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "site": site(),
         "findings": report.findings.iter().map(lab::probe::Finding::record).collect::<Vec<_>>(),
         "interrupted": report.interrupted,
-        "timers": report.timers.iter().map(lab::probe::timers::Timer::record).collect::<Vec<_>>(),
+        "timers": report.timers.iter().map(timer).collect::<Vec<_>>(),
         "device": device.as_ref().map(|device| device.settings()),
         "machine": Machine::this(),
         "versions": lab::result::versions(env!("CARGO_PKG_VERSION"), Some(&dpdk::version())),

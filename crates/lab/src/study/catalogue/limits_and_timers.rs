@@ -125,7 +125,7 @@ pub(super) fn timers(options: &Options) -> Plan {
         paper: hayashi(),
         method: "Many sessions are brought into a state at once and each is tried once, at its own time: the last that is alive and the first that is not enclose the timer."
             .to_owned(),
-        limits: "A timer longer than what was waited for is given as `more than`. The devices run with the timers the lab set, where the row says so.".to_owned(),
+        limits: "A timer longer than what was waited for is given as `more than`. With `--quick` the lab sets the devices' timers, which the rows say.".to_owned(),
         runs: probes(options, "timers", if options.quick { 40 } else { 400 }, &more),
         charts: Vec::new(),
         tables: vec![
@@ -139,10 +139,12 @@ pub(super) fn timers(options: &Options) -> Plan {
                         for timer in timers.and_then(Value::as_array).into_iter().flatten() {
                             let cell = |key: &str| text(timer.get(key));
                             let is_beyond = timer.get("beyond").and_then(Value::as_bool).unwrap_or(false);
+                            let is_set = timer.get("set_by_lab").and_then(Value::as_bool).unwrap_or(false);
+                            let whose = if is_set { " (as the lab set it)" } else { "" };
                             let seconds = if is_beyond {
-                                format!("more than {}", cell("seconds_low"))
+                                format!("more than {}{whose}", cell("seconds_low"))
                             } else {
-                                format!("{} to {}", cell("seconds_low"), cell("seconds_high"))
+                                format!("{} to {}{whose}", cell("seconds_low"), cell("seconds_high"))
                             };
                             rows.push(vec![made.run.series.clone(), cell("protocol"), cell("state"), seconds, cell("refresh")]);
                         }
@@ -159,11 +161,31 @@ pub(super) fn timers(options: &Options) -> Plan {
                         row(["ipchains", "UDP", "the only one", "30", "both"]),
                         row(["iptables", "UDP", "not answered (T1)", "30", "both"]),
                         row(["iptables", "UDP", "answered, then both ways (T2)", "30, then longer", "both"]),
+                        row(["ipchains", "ICMP", "query", "60", ""]),
                         row(["ipchains", "TCP", "established", "3600", ""]),
                         row(["ipchains", "TCP", "after FIN", "120", ""]),
                     ]
                 }),
             },
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::test_options;
+    use super::*;
+
+    #[test]
+    fn a_timer_that_the_lab_set_is_told_from_the_devices_own_and_the_paper_has_its_timer_of_icmp() {
+        let plan = timers(&test_options(true));
+        let timer = |is_set: bool| json!({"protocol": "udp", "state": "answered", "seconds_low": 5, "seconds_high": 6, "set_by_lab": is_set});
+        let result = json!({"timers": [timer(true), timer(false)]});
+        let made = [Made { run: &plan.runs[0], result: &result }];
+        let seconds: Vec<String> = (plan.tables[0].rows)(&made).into_iter().map(|mut row| row.swap_remove(3)).collect();
+        assert_eq!(seconds, ["5 to 6 (as the lab set it)", "5 to 6"]);
+        assert!((plan.tables[1].rows)(&[]).iter().any(|row| row[1] == "ICMP" && row[3] == "60"));
     }
 }
