@@ -11,6 +11,8 @@ const CONNECTIONS: &str = "nf_conntrack";
 const BY_SIZE: &str = "kmalloc-";
 /// Sizes that connections do not take: charged to a group, or given back under pressure.
 const OTHERS: [&str; 2] = ["kmalloc-cg-", "kmalloc-rcl-"];
+/// Of fewer connections nothing is to be said: slabs have more or less by others, too.
+const LEAST: u64 = 1000;
 /// A size counts as theirs that has so many more objects a connection.
 const THEIRS: f64 = 0.5;
 
@@ -41,11 +43,15 @@ impl Slabs {
         all.contains_key(CONNECTIONS).then_some(Slabs(all))
     }
 
-    /// Bytes that each of so many connections takes, which there were none of `before`. None where their objects are not so many more.
+    /// Bytes that each of so many connections takes, which there were none of `before`. None where they are too few, or their objects not so many
+    /// more.
     pub(super) fn bytes_each(&self, before: &Slabs, connections: u64) -> Option<f64> {
+        if connections < LEAST {
+            return None;
+        }
         let (mut has_objects, mut bytes_each) = (false, 0.0);
         for (name, (used, bytes)) in &self.0 {
-            let each = (used - before.0.get(name).map_or(0.0, |slab| slab.0)) / connections.max(1) as f64;
+            let each = (used - before.0.get(name).map_or(0.0, |slab| slab.0)) / connections as f64;
             if each >= THEIRS {
                 has_objects |= name == CONNECTIONS;
                 bytes_each += each * bytes;
@@ -72,7 +78,7 @@ mod tests {
         let with = with.replace("-192 500", "-192 900").replace("cg-128 10", "cg-128 9010");
         let (none, with) = (Slabs::read(NONE).unwrap(), Slabs::read(&with).unwrap());
         assert_eq!(with.bytes_each(&none, 8000), Some(256.0 + 128.0));
-        assert_eq!(none.bytes_each(&none, 8000), None);
+        assert_eq!([none.bytes_each(&none, 8000), with.bytes_each(&none, 100)], [None, None]);
         assert_eq!(Slabs::read("kmalloc-128 1 1 128 32 1 : tunables"), None, "no connections: nothing is known");
     }
 }
