@@ -12,12 +12,16 @@
 //! A trial that says something about the tester and not about the device is no result, but an error.
 
 mod ceiling;
+mod numbers;
 
 use core::time::Duration;
 use std::time::Instant;
 
 use packet_io::Io;
 use serde::Serialize;
+
+pub use numbers::NumberError;
+pub use numbers::Numbers;
 
 use crate::device::Device;
 use crate::device::DeviceError;
@@ -156,6 +160,48 @@ pub enum ExperimentError {
     Silent {
         /// Frames sent.
         sent: u64,
+    },
+    /// What it passes it has not translated, or not routed.
+    #[error(
+        "device: made none of {sent} connections, though frames came out of it (faults {faults:?}); see that it translates what comes from \
+         10.0.0.0/8, and routes it"
+    )]
+    NoConnection {
+        /// Frames sent.
+        sent: u64,
+        /// Faults of those that arrived.
+        faults: Faults,
+    },
+    /// It made connections, and then nothing more came out.
+    #[error(
+        "device: passes nothing {way} (0 of {sent} frames arrived), though it made the connections; see that it runs still and keeps them"
+    )]
+    OneWay {
+        /// `outbound` or `inbound`.
+        way: &'static str,
+        /// Frames sent.
+        sent: u64,
+    },
+    /// There is nobody at the other end of a link.
+    #[error("device: its {side} link is down; see that it runs and that both links are up, and start the test again")]
+    LinkDown {
+        /// `inside` or `outside`.
+        side: &'static str,
+    },
+    /// It does not even hold what a search begins with.
+    #[error(
+        "device: does not hold the connections that the search begins with ({lost} of {c0} are missing at {rate:.0} frames/s, faults \
+         {faults:?}); lower --c0, or --rate-min"
+    )]
+    BelowC0 {
+        /// C0.
+        c0: u64,
+        /// Connections missing.
+        lost: u64,
+        /// The lowest rate.
+        rate: f64,
+        /// Faults of frames that arrived.
+        faults: Faults,
     },
     /// Phase 1 did not make all connections.
     #[error(
@@ -299,6 +345,8 @@ pub struct Experiment<'a, I: Io> {
     hitch_seconds: f64,
     /// The longest time since it was asked last that a CPU of the device was taken from it, seconds. Nobody looks, where nothing else is set.
     pub away: Box<dyn FnMut() -> f64 + 'a>,
+    /// The side on which the tester's link to the device is down, as far as somebody can tell who is not the tester's driver.
+    pub link_down: Box<dyn FnMut() -> Option<&'static str> + 'a>,
     /// Told after each trial, for progress.
     pub on_trial: Box<dyn FnMut(&Progress) + 'a>,
 }
@@ -342,6 +390,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             at_least: None,
             hitch_seconds: 0.0,
             away: Box::new(|| 0.0),
+            link_down: Box::new(|| None),
             on_trial: Box::new(|_| {}),
         }
     }
@@ -433,18 +482,32 @@ impl<'a, I: Io> Experiment<'a, I> {
                 self.hitch_seconds = self.hitch_seconds.max(away_seconds).max(sent.latest_seconds);
                 let what = if faults.sum() > 0 { format!(", {} faults", faults.sum()) } else { String::new() };
                 self.tell(format!("{phase} at {rate:.0}/s: {lost} of {} lost{what}", trial.sent));
+                let down = if lost > 0 { self.side_down() } else { None };
+                trial.void = down.is_some();
                 self.log.push(trial);
-                Ok((sent, lost, faults))
+                match down {
+                    Some(side) => Err(ExperimentError::LinkDown { side }),
+                    None => Ok((sent, lost, faults)),
+                }
             }
             Err(error) => {
                 if let TesterError::TooSlow { reached, .. } = error {
                     (trial.reached, trial.void) = (reached, true);
                     self.log.push(trial);
+                    // Where nobody takes frames the tester comes late, too.
+                    if let Some(side) = self.side_down() {
+                        return Err(ExperimentError::LinkDown { side });
+                    }
                     self.tell(format!("{phase} at {rate:.0}/s: the tester itself is too slow ({reached:.0}/s)"));
                 }
                 Err(error.into())
             }
         }
+    }
+
+    /// The side on which the link to the device is down.
+    fn side_down(&mut self) -> Option<&'static str> {
+        self.tester.side_down().or_else(|| (self.link_down)())
     }
 
     fn tell(&mut self, line: String) {
@@ -515,7 +578,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         let (wanted, mut rate) = (self.parameters.n, self.parameters.preparation_rate);
         let (mut table, mut faults) = self.establish("preparation", wanted, rate)?;
         if table.is_empty() {
-            return Err(ExperimentError::Silent { sent: wanted });
+            return Err(made_none(wanted, faults));
         }
         for _ in 0..PREPARATION_ROUNDS {
             if table.len() == wanted || faults.sum() > 0 {
@@ -592,6 +655,13 @@ impl<'a, I: Io> Experiment<'a, I> {
             (out + back - traffic.arrived.iter().sum::<u64>(), faults)
         };
         let (sent, lost, faults) = self.trial("phase2", Some(table), streams, &mut traffic, missing)?;
+        for way in Way::BOTH {
+            let sent = [out, back][way.index()];
+            // No frame at all, not even one that is not as it should be.
+            if timed.is_some() && sent > 0 && traffic.arrived[way.index()] + traffic.faults[way.index()].sum() == 0 {
+                return Err(ExperimentError::OneWay { way: way.name(), sent });
+            }
+        }
         let ticks = self.tester.ticks_a_second();
         let delays = Way::BOTH.iter().filter_map(|way| delays_of(*way, traffic.delays(*way), ticks)).collect();
         Ok((Phase2 { lost, faults, sent }, delays))
@@ -671,7 +741,9 @@ impl<'a, I: Io> Experiment<'a, I> {
             }
             (Found { best: 0.0, .. }, _) => {
                 let (lost, faults) = worst;
-                Err(ExperimentError::NothingPasses { rate: rate_min, lost, sent: self.parameters.n, faults })
+                // The last was made at the lowest rate.
+                let sent = self.log.last().map_or(0, |trial| trial.sent);
+                Err(ExperimentError::NothingPasses { rate: rate_min, lost, sent, faults })
             }
             _ => Ok(found),
         }
@@ -768,20 +840,23 @@ impl<'a, I: Io> Experiment<'a, I> {
         let connections = self.parameters.n;
         let ticks = self.tester.ticks_a_second();
         let stream = self.opening(connections, rate);
-        let (lost, delays) = match self.parameters.protocol {
+        let (made, lost, faults, delays) = match self.parameters.protocol {
             Protocol::Udp => {
                 let mut traffic = Establish::new(self.space, connections).timed(TIMED);
                 let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
-                let (_, lost, _) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
-                (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
+                let (_, lost, faults) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
+                (traffic.table.len(), lost, faults, delays_of(Way::Outbound, traffic.delays(), ticks))
             }
             Protocol::Tcp => {
                 let mut traffic = Handshake::new(self.space, connections, Ending::Open).timed(TIMED);
                 let missing = |traffic: &Handshake<'_>| (connections - traffic.table.len(), traffic.faults);
-                let (_, lost, _) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
-                (lost, delays_of(Way::Outbound, traffic.delays(), ticks))
+                let (_, lost, faults) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
+                (traffic.table.len(), lost, faults, delays_of(Way::Outbound, traffic.delays(), ticks))
             }
         };
+        if made == 0 {
+            return Err(made_none(connections, faults));
+        }
         Ok(Latency { rate, lost, delays: delays.into_iter().collect() })
     }
 
@@ -798,6 +873,13 @@ impl<'a, I: Io> Experiment<'a, I> {
             let found = self.search(bound, |this, rate| this.trial_of_connections(connections, rate));
             match found {
                 Ok(found) => Ok(Some(found.best)),
+                // What the search begins with can surely be stored: a device that does not is no device that holds none.
+                Err(ExperimentError::NothingPasses { rate, lost, faults, .. }) if connections <= limits.c0 => {
+                    match lost == connections {
+                        true => Err(made_none(connections, faults)),
+                        false => Err(ExperimentError::BelowC0 { c0: connections, lost, rate, faults }),
+                    }
+                }
                 Err(ExperimentError::NothingPasses { .. }) => Ok(None),
                 // Here the rate only has to be enough.
                 Err(ExperimentError::RangeTooLow { rate }) => Ok(Some(rate)),
@@ -847,6 +929,14 @@ impl<'a, I: Io> Experiment<'a, I> {
     }
 }
 
+/// What a device is that made no connection at all: one that passes nothing, or one that does not translate.
+fn made_none(sent: u64, faults: Faults) -> ExperimentError {
+    match faults.sum() {
+        0 => ExperimentError::Silent { sent },
+        _ => ExperimentError::NoConnection { sent, faults },
+    }
+}
+
 fn delays_of(way: Way, ticks: &[u64], ticks_a_second: f64) -> Option<Delays> {
     if ticks.is_empty() {
         return None;
@@ -858,7 +948,7 @@ fn delays_of(way: Way, ticks: &[u64], ticks_a_second: f64) -> Option<Delays> {
     differences.sort_by(f64::total_cmp);
     let (min, worst) = (sorted[0], percentile(&sorted, 0.999));
     Some(Delays {
-        way: if way == Way::Outbound { "outbound" } else { "inbound" },
+        way: way.name(),
         frames: ticks.len() as u64,
         min_us: min,
         typical_us: percentile(&sorted, 0.5),
@@ -915,7 +1005,7 @@ mod tests {
         }
     }
 
-    fn parameters() -> Parameters {
+    pub(super) fn parameters() -> Parameters {
         Parameters {
             n: 500,
             preparation_rate: 1e4,
@@ -971,6 +1061,55 @@ mod tests {
         let leak = Mischief { lose_one_in: Some(2), ..Mischief::default() };
         let told_of = told(leak, EMPTY, &parameters(), |this| this.throughput());
         assert!(told_of.contains("made 484 of 500 connections"), "{told_of}");
+    }
+
+    #[test]
+    fn a_device_that_makes_no_connection_is_no_result_of_any_test_and_it_is_said_why() {
+        let hole = Mischief { lose_all: true, ..Mischief::default() };
+        let router = Mischief { only_route: true, ..Mischief::default() };
+        let limits = CapacityLimits { c0: 100, beta: 0.1, gamma: 0.5, error: 10, max: 500 };
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            let parameters = Parameters { protocol, ..parameters() };
+            let all = |mischief: Mischief| {
+                [
+                    told(mischief, EMPTY, &parameters, |this| this.first_packet_latency(1000.0)),
+                    told(mischief, EMPTY, &parameters, |this| this.capacity(&limits)),
+                    told(mischief, EMPTY, &parameters, |this| this.latency(1000.0)),
+                    told(mischief, EMPTY, &parameters, |this| this.loss()),
+                ]
+            };
+            for told in all(hole) {
+                assert!(told.contains("passes nothing (0 of "), "{told}");
+            }
+            for told in all(router) {
+                assert!(told.contains("made none of ") && told.contains("see that it translates"), "{told}");
+            }
+        }
+        let leak = Mischief { lose_one_in: Some(2), ..Mischief::default() };
+        let told_of = told(leak, EMPTY, &parameters(), |this| this.capacity(&limits));
+        assert!(
+            told_of.contains("50 of 100 are missing at 1000 frames/s") && told_of.contains("lower --c0"),
+            "{told_of}"
+        );
+    }
+
+    #[test]
+    fn a_device_that_stops_or_whose_link_goes_down_in_a_trial_is_named_and_not_the_tester() {
+        // After the 500 frames of the preparation, and some of the trial.
+        let stops = Mischief { lose_from: Some(501), ..Mischief::default() };
+        let told_of = told(stops, EMPTY, &parameters(), |this| this.latency(1000.0));
+        assert!(told_of.contains("passes nothing outbound (0 of 25 frames arrived)"), "{told_of}");
+        for unplugged in [500, 510] {
+            let unplugged = Mischief { unplug_from: Some(unplugged), ..Mischief::default() };
+            let told_of = told(unplugged, EMPTY, &parameters(), |this| this.latency(1000.0));
+            assert!(told_of.contains("its outside link is down; see that it runs"), "{told_of}");
+        }
+        // Somebody else can see more than the driver.
+        let told_of = told(stops, EMPTY, &parameters(), |this| {
+            this.link_down = Box::new(|| Some("inside"));
+            this.latency(1000.0)
+        });
+        assert!(told_of.contains("its inside link is down"), "{told_of}");
     }
 
     #[test]

@@ -101,6 +101,14 @@ impl Way {
     /// Both.
     pub const BOTH: [Way; 2] = [Way::Outbound, Way::Inbound];
 
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Way::Outbound => "outbound",
+            Way::Inbound => "inbound",
+        }
+    }
+
     /// Index into arrays of two.
     pub const fn index(self) -> usize {
         self as usize

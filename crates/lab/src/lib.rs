@@ -13,6 +13,7 @@
 //! | [`experiment`] | the tests of RFC 9693 |
 //! | [`join`] | two ports joined as by a wire |
 //! | [`priority`] | tester and device before ordinary programs |
+//! | [`link`] | whether the tester's interfaces have a link |
 //! | [`watch`] | whether the machine took a CPU of the device away |
 //! | [`process`] | programs that the lab starts and can ask to end |
 //! | [`probe`] | how a NAT behaves, found from outside |
@@ -25,6 +26,7 @@ pub mod experiment;
 pub mod frame;
 pub mod join;
 pub mod ledger;
+pub mod link;
 pub mod priority;
 pub mod probe;
 pub mod process;

@@ -225,6 +225,11 @@ const fn start_of(way: Way) -> usize {
     way as usize
 }
 
+/// What a side is called.
+const fn name_of(side: usize) -> &'static str {
+    if side == 0 { "inside" } else { "outside" }
+}
+
 /// The way that ends at a port.
 const fn end_of(side: usize) -> Way {
     if side == 0 { Way::Inbound } else { Way::Outbound }
@@ -257,6 +262,11 @@ impl<I: Io> Tester<I> {
     /// Ethernet addresses at both ends of each link, inside first. The device's are known after [`Tester::meet`].
     pub fn stations(&self) -> [Stations; 2] {
         self.stations
+    }
+
+    /// The side on which a port has no link, as far as its driver tells.
+    pub fn side_down(&self) -> Option<&'static str> {
+        (0..2).find(|side| !self.io.link_up(self.ends[*side].port)).map(name_of)
     }
 
     /// Gives the ports back.
@@ -298,8 +308,7 @@ impl<I: Io> Tester<I> {
                 std::thread::yield_now();
             }
         }
-        let side = if side == 0 { "inside" } else { "outside" };
-        Err(TesterError::Silent { side, address: end.device.into() })
+        Err(TesterError::Silent { side: name_of(side), address: end.device.into() })
     }
 
     /// Pings the device from both links, so that it asks for the tester's Ethernet addresses now and not with the first frames of a trial, of
@@ -449,6 +458,10 @@ impl<I: Io> Tester<I> {
                         // The last that left was due then.
                         let due_at = begin + ((gone - 1) as f64 * ticks_a_frame[side]) as u64;
                         latest_ticks = latest_ticks.max(ended.saturating_sub(due_at));
+                    } else if ticks_a_frame[side] > 0.0 {
+                        // Nobody takes them: the first that waits is late, though it does not leave.
+                        let due_at = begin + (gone as f64 * ticks_a_frame[side]) as u64;
+                        latest_ticks = latest_ticks.max(now.saturating_sub(due_at));
                     }
                 }
             }

@@ -57,6 +57,10 @@ pub(crate) enum LabFailure {
     /// The test.
     #[error(transparent)]
     Experiment(#[from] lab::experiment::ExperimentError),
+    /// A number on the command line.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Number(#[from] lab::experiment::NumberError),
     /// The probe.
     #[error(transparent)]
     Probe(#[from] lab::probe::ProbeError),

@@ -36,6 +36,12 @@ pub(crate) struct Mischief {
     pub(crate) deaf: bool,
     /// ARP is answered, nothing passes.
     pub(crate) lose_all: bool,
+    /// It does not translate: it only routes.
+    pub(crate) only_route: bool,
+    /// All from this frame on are lost.
+    pub(crate) lose_from: Option<u64>,
+    /// From this frame on its outside link is down.
+    pub(crate) unplug_from: Option<u64>,
     pub(crate) lose: Option<u64>,
     /// Every n-th frame is lost.
     pub(crate) lose_one_in: Option<u64>,
@@ -136,7 +142,13 @@ impl Toy {
         }
         self.passed += 1;
         let is_nth = self.mischief.lose_one_in.is_some_and(|nth| self.passed.is_multiple_of(nth));
-        let is_lost = self.mischief.lose_all || is_nth || self.mischief.lose == Some(self.passed);
+        let is_after = |from: Option<u64>| from.is_some_and(|from| self.passed >= from);
+        let is_unplugged = is_after(self.mischief.unplug_from);
+        let is_lost = self.mischief.lose_all
+            || is_after(self.mischief.lose_from)
+            || is_unplugged
+            || is_nth
+            || self.mischief.lose == Some(self.passed);
         let mut frame = frame.to_vec();
         let long = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
         let word = |at: usize| u16::from_be_bytes(frame[at..at + 2].try_into().unwrap());
@@ -147,6 +159,7 @@ impl Toy {
                 address: 0xc612_0001 + (self.external.len() / 50_000) as u32,
                 port: (1024 + self.external.len() % 50_000) as u16,
             };
+            let fresh = if self.mischief.only_route { source } else { fresh };
             let external = *self.external.entry((source, destination)).or_insert(fresh);
             self.inside.insert((external, destination), source);
             (external, destination, source)
@@ -219,6 +232,10 @@ impl Io for Toy {
     }
 
     fn transmit(&mut self, port: PortIndex, burst: &mut Burst<MemoryBuffer>) {
+        if !self.link_up(port) {
+            // Nobody takes them.
+            return;
+        }
         for buffer in burst.drain() {
             self.forward(port, buffer.bytes());
         }
@@ -240,9 +257,10 @@ impl Io for Toy {
         true
     }
 
-    fn link_up(&self, _: PortIndex) -> bool {
+    fn link_up(&self, port: PortIndex) -> bool {
         let _ = &self.bed;
-        true
+        let is_unplugged = self.mischief.unplug_from.is_some_and(|from| self.passed >= from);
+        port != OUTSIDE || !is_unplugged
     }
 
     fn statistics(&self, _: PortIndex) -> PortStatistics {

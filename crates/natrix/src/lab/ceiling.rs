@@ -30,6 +30,7 @@ use lab::device::Device as _;
 use lab::device::Wire;
 use lab::experiment::Experiment;
 use lab::experiment::ExperimentError;
+use lab::experiment::Numbers;
 use lab::result::Ceiling;
 use lab::result::Machine;
 use lab::result::Record;
@@ -200,6 +201,8 @@ pub(super) fn run(ceiling: &LabCeiling, out: &mut dyn Write) -> Result<(), Failu
     }
     parameters.error = options.error.unwrap_or(parameters.rate_max * ERROR_SHARE);
     parameters.repetitions = options.repetitions.unwrap_or(1);
+    let timed_rate = Some(("--rate-max", parameters.rate_max));
+    parameters.check(&Numbers { is_search: true, timed_rate, ..Numbers::default() }).map_err(lab_error)?;
     let stop = measure::stopper()?;
     let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
     fs::create_dir_all(&folder)

@@ -28,10 +28,12 @@ use lab::device::Netfilter;
 use lab::device::RulesKind;
 use lab::experiment::Direction;
 use lab::experiment::Experiment;
+use lab::experiment::Numbers;
 use lab::experiment::Parameters;
 use lab::experiment::Samples;
 use lab::frame::FrameSizes;
 use lab::frame::Protocol;
+use lab::link;
 use lab::result::Core;
 use lab::result::Machine;
 use lab::result::Record;
@@ -123,6 +125,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         }
         parameters.tcp_close = cps.tcp_close;
     }
+    parameters.check(&numbers_of(command, &parameters)).map_err(lab_error)?;
     let stop = stopper()?;
     let mut ceiling = ceiling::measured(command, options, &stop)?;
     if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
@@ -200,6 +203,8 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
     let told = Told::new(name, parameters.repetitions);
     experiment.on_trial = Box::new(move |progress| told.trial(progress));
+    let links = links_of(options);
+    experiment.link_down = Box::new(move || links.iter().find(|(link, _)| link::is_down(link)).map(|(_, side)| *side));
     if let Some(watch) = watch {
         experiment.away = Box::new(move || watch.longest_seconds());
     }
@@ -254,6 +259,43 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         )));
     }
     Ok(())
+}
+
+/// The numbers that a test has of its own.
+fn numbers_of(command: &LabCommand, parameters: &Parameters) -> Numbers {
+    let highest = Some(("--rate-max", parameters.rate_max));
+    match command {
+        LabCommand::Cps(_) => Numbers { is_search: true, ..Numbers::default() },
+        LabCommand::Throughput(_) => Numbers { is_search: true, timed_rate: highest, ..Numbers::default() },
+        LabCommand::Loss(_) => Numbers { timed_rate: highest, ..Numbers::default() },
+        LabCommand::Latency(latency) => {
+            let rate = ("--rate", latency.rate);
+            let timed_rate = (!latency.first_packet).then_some(rate);
+            Numbers { rates: vec![rate], timed_rate, ..Numbers::default() }
+        }
+        LabCommand::Capacity(capacity) => {
+            let shares = vec![("--beta", capacity.beta), ("--gamma", capacity.gamma)];
+            Numbers { is_search: true, shares, ..Numbers::default() }
+        }
+        LabCommand::Teardown(_)
+        | LabCommand::Ceiling(_)
+        | LabCommand::Up
+        | LabCommand::Down
+        | LabCommand::Join(_)
+        | LabCommand::Probe(_)
+        | LabCommand::Study(_)
+        | LabCommand::Report(_) => Numbers::default(),
+    }
+}
+
+/// The tester's interfaces, with the side each is on, where these are the kernel's: it knows more of their links than a driver of sockets.
+fn links_of(options: &LabTest) -> Vec<(String, &'static str)> {
+    if transport::is_shared_memory(options.transport) {
+        return Vec::new();
+    }
+    let sides = [(&options.inside, topology::INSIDE), (&options.outside, topology::OUTSIDE)];
+    let named = sides.map(|(given, side)| (given.clone().unwrap_or_else(|| side.to_owned()), side));
+    named.into_iter().filter(|(link, _)| transport::is_kernel_interface(link)).collect()
 }
 
 /// Prints the record, and writes it where it was asked for.

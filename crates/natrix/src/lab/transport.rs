@@ -77,7 +77,7 @@ fn of_tester(options: &LabTest, folder: &Path) -> Result<[String; 2], Failure> {
             ));
         };
         let whole = |number: usize, port: &str| {
-            if port.contains(':') || port.starts_with("net_") {
+            if !is_kernel_interface(port) {
                 return port.to_owned();
             }
             let kernel = if options.transport == LabTransport::AfPacket { "net_af_packet" } else { "net_af_xdp" };
@@ -100,6 +100,11 @@ fn of_tester(options: &LabTest, folder: &Path) -> Result<[String; 2], Failure> {
         };
         with_arguments(device, options.tester_arguments.as_ref())
     }))
+}
+
+/// Whether a port is named by an interface of the kernel, and not by a PCI address or a DPDK device.
+pub(super) fn is_kernel_interface(port: &str) -> bool {
+    !port.contains(':') && !port.starts_with("net_")
 }
 
 /// Starts the tester's ports.

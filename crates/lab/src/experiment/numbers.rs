@@ -1,0 +1,168 @@
+//! Whether the numbers that somebody gave can be those of a test. Every check of them is here.
+
+use super::Parameters;
+
+/// Frames of a trial at most: their numbers have 32 bits.
+pub const TRIAL_FRAMES_MAX: f64 = u32::MAX as f64;
+
+/// A number that no test can be made with.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum NumberError {
+    /// Zero, below, without bound, or none at all.
+    #[error("{option}: is not a number above 0 ({seen}); give one that is, such as {example}")]
+    NotPositive {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        seen: f64,
+        /// What would do.
+        example: &'static str,
+    },
+    /// More than the whole.
+    #[error("{option}: is more than 1 ({seen}), and it is a share; give one such as {example}")]
+    NoShare {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        seen: f64,
+        /// What would do.
+        example: &'static str,
+    },
+    /// There is nothing to search.
+    #[error("--rate-min: is not below --rate-max ({rate_min} and {rate_max} frames/s); lower it, or raise --rate-max")]
+    NoRange {
+        /// The lowest rate.
+        rate_min: f64,
+        /// The highest.
+        rate_max: f64,
+    },
+    /// A trial would be too long.
+    #[error(
+        "{option}: makes a trial of too many frames ({rate} frames/s for {seconds} s, of {TRIAL_FRAMES_MAX} frames at most); lower it, or --trial-seconds"
+    )]
+    TooManyFrames {
+        /// The option.
+        option: &'static str,
+        /// Frames a second.
+        rate: f64,
+        /// How long.
+        seconds: f64,
+    },
+}
+
+/// What one test has besides its parameters, each with its option.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Numbers {
+    /// Whether a rate is searched between the lowest and the highest.
+    pub is_search: bool,
+    /// The highest rate at which frames are sent for the time of a trial.
+    pub timed_rate: Option<(&'static str, f64)>,
+    /// Rates that have to be above 0.
+    pub rates: Vec<(&'static str, f64)>,
+    /// Shares of something.
+    pub shares: Vec<(&'static str, f64)>,
+}
+
+impl Parameters {
+    /// Whether a test can be made with these, and with what it has of its own.
+    ///
+    /// # Errors
+    /// The first number that can not be.
+    pub fn check(&self, own: &Numbers) -> Result<(), NumberError> {
+        let common = [
+            ("--preparation-rate", self.preparation_rate, "20000"),
+            ("--alpha", self.alpha, "0.8"),
+            ("--trial-seconds", self.trial_seconds, "2"),
+            ("--rate-min", self.rate_min, "1000"),
+            ("--rate-max", self.rate_max, "2000000"),
+            ("--error", self.error, "2000"),
+        ];
+        let rates = own.rates.iter().map(|(option, rate)| (*option, *rate, "20000"));
+        let shares = own.shares.iter().map(|(option, share)| (*option, *share, "0.5"));
+        let positive = common.into_iter().chain(rates).chain(shares.clone());
+        for (option, seen, example) in positive {
+            // Not a number is not above 0 either.
+            if !(seen > 0.0 && seen.is_finite()) {
+                return Err(NumberError::NotPositive { option, seen, example });
+            }
+        }
+        for (option, seen, example) in shares {
+            if seen > 1.0 {
+                return Err(NumberError::NoShare { option, seen, example });
+            }
+        }
+        let Parameters { rate_min, rate_max, trial_seconds: seconds, .. } = *self;
+        if own.is_search && rate_min >= rate_max {
+            return Err(NumberError::NoRange { rate_min, rate_max });
+        }
+        match own.timed_rate {
+            Some((option, rate)) if rate * seconds > TRIAL_FRAMES_MAX => {
+                Err(NumberError::TooManyFrames { option, rate, seconds })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::parameters;
+    use super::*;
+
+    fn told(parameters: &Parameters, own: &Numbers) -> String {
+        parameters.check(own).map_or_else(|error| error.to_string(), |()| "fine".to_owned())
+    }
+
+    #[test]
+    fn every_number_is_finite_and_above_0_or_its_option_is_named_with_what_was_seen() {
+        let plain = parameters();
+        assert_eq!(told(&plain, &Numbers::default()), "fine");
+        for bad in [0.0, -5.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let of = |option: &str| format!("{option}: is not a number above 0 ({bad}); give one that is");
+            let cases = [
+                ("--preparation-rate", Parameters { preparation_rate: bad, ..plain.clone() }),
+                ("--alpha", Parameters { alpha: bad, ..plain.clone() }),
+                ("--trial-seconds", Parameters { trial_seconds: bad, ..plain.clone() }),
+                ("--rate-min", Parameters { rate_min: bad, ..plain.clone() }),
+                ("--rate-max", Parameters { rate_max: bad, ..plain.clone() }),
+                ("--error", Parameters { error: bad, ..plain.clone() }),
+            ];
+            for (option, parameters) in cases {
+                let told = told(&parameters, &Numbers::default());
+                assert!(told.starts_with(&of(option)), "{told}");
+            }
+            let own = Numbers { rates: vec![("--rate", bad)], ..Numbers::default() };
+            assert!(told(&plain, &own).starts_with(&of("--rate")));
+            let own = Numbers { shares: vec![("--beta", bad)], ..Numbers::default() };
+            assert!(told(&plain, &own).starts_with(&of("--beta")));
+        }
+    }
+
+    #[test]
+    fn a_share_is_no_more_than_the_whole() {
+        let own = Numbers { shares: vec![("--beta", 0.1), ("--gamma", 1.5)], ..Numbers::default() };
+        assert!(told(&parameters(), &own).starts_with("--gamma: is more than 1 (1.5)"));
+    }
+
+    #[test]
+    fn what_is_searched_lies_between_two_rates_and_what_is_not_may_have_any() {
+        let narrow = Parameters { rate_min: 5000.0, rate_max: 3000.0, ..parameters() };
+        let search = Numbers { is_search: true, ..Numbers::default() };
+        let refused = "--rate-min: is not below --rate-max (5000 and 3000 frames/s); lower it, or raise --rate-max";
+        assert_eq!([told(&narrow, &search), told(&narrow, &Numbers::default())], [refused, "fine"]);
+        let equal = Parameters { rate_min: 3000.0, ..narrow };
+        assert!(told(&equal, &search).starts_with("--rate-min: is not below"));
+    }
+
+    #[test]
+    fn a_trial_has_no_more_frames_than_can_be_numbered() {
+        let minute = Parameters { trial_seconds: 60.0, ..parameters() };
+        let with = |rate| Numbers { timed_rate: Some(("--rate-max", rate)), ..Numbers::default() };
+        assert_eq!(told(&minute, &with(20e6)), "fine");
+        let told = told(&minute, &with(1e9));
+        assert!(
+            told.starts_with("--rate-max: makes a trial of too many frames (1000000000 frames/s for 60 s"),
+            "{told}"
+        );
+    }
+}
