@@ -362,6 +362,15 @@ pub struct Progress {
     pub trials: [u32; 2],
 }
 
+/// What phase 1 did.
+struct Opened {
+    table: StateTable,
+    faults: Faults,
+    delays: Option<Delays>,
+    /// Why it is no result, where it is none.
+    done: Result<(), ExperimentError>,
+}
+
 /// What one trial of phase 2 did.
 struct Phase2 {
     lost: u64,
@@ -525,6 +534,11 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// Empties the device, and makes sure of it: by its own count, or where it has none by frames to endpoints it had before.
     fn begin_empty(&mut self) -> Result<(), ExperimentError> {
         self.device.empty()?;
+        self.see_empty()
+    }
+
+    /// Makes sure that the device was emptied.
+    fn see_empty(&mut self) -> Result<(), ExperimentError> {
         self.tester.meet()?;
         self.tester.be_known()?;
         if self.before.is_empty() || self.device.sessions()?.is_some() {
@@ -544,39 +558,50 @@ impl<'a, I: Io> Experiment<'a, I> {
         }
     }
 
-    /// Phase 1 on an empty table. The state table, and the faults.
-    fn establish(
+    /// Phase 1 on an empty table; with `timed`, the delay of this many frames is taken. An error: it did not begin.
+    fn open(
         &mut self,
         phase: &'static str,
         connections: u64,
         rate: f64,
-    ) -> Result<(StateTable, Faults), ExperimentError> {
+        timed: Option<u64>,
+    ) -> Result<Opened, ExperimentError> {
         self.begin_empty()?;
         let stream = self.opening(connections, rate);
-        let (done, table, faults) = match self.parameters.protocol {
+        let ticks = self.tester.ticks_a_second();
+        let opened = match self.parameters.protocol {
             Protocol::Udp => {
                 let mut traffic = Establish::new(self.space, connections);
+                if let Some(timed) = timed {
+                    traffic = traffic.timed(timed);
+                }
                 let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
-                let done = self.trial(phase, None, [Some(stream), None], &mut traffic, missing);
-                (done, traffic.table, traffic.faults)
+                let done = self.trial(phase, None, [Some(stream), None], &mut traffic, missing).map(drop);
+                let delays = delays_of(Way::Outbound, traffic.delays(), ticks);
+                Opened { faults: traffic.faults, table: traffic.table, delays, done }
             }
             Protocol::Tcp => {
                 let mut traffic = Handshake::new(self.space, connections, self.parameters.ending());
+                if let Some(timed) = timed {
+                    traffic = traffic.timed(timed);
+                }
                 let missing = |traffic: &Handshake<'_>| (connections - traffic.table.len(), traffic.faults);
-                let done = self.trial(phase, None, [Some(stream), None], &mut traffic, missing);
-                (done, traffic.table, traffic.faults)
+                let done = self.trial(phase, None, [Some(stream), None], &mut traffic, missing).map(drop);
+                let delays = delays_of(Way::Outbound, traffic.delays(), ticks);
+                Opened { faults: traffic.faults, table: traffic.table, delays, done }
             }
         };
-        self.before = table.first(LEFTOVERS);
-        done?;
-        Ok((table, faults))
+        // Whatever came of it, these have to be gone after the next emptying.
+        self.before = opened.table.first(LEFTOVERS);
+        Ok(opened)
     }
 
     /// Phase 1 to prepare phase 2: all connections, or an error. What was lost on the way is sent again, each time at half the rate: this measures
     /// nothing, it makes connections.
     fn prepare(&mut self) -> Result<StateTable, ExperimentError> {
         let (wanted, mut rate) = (self.parameters.n, self.parameters.preparation_rate);
-        let (mut table, mut faults) = self.establish("preparation", wanted, rate)?;
+        let Opened { mut table, mut faults, done, .. } = self.open("preparation", wanted, rate, None)?;
+        done?;
         if table.is_empty() {
             return Err(made_none(wanted, faults));
         }
@@ -617,7 +642,8 @@ impl<'a, I: Io> Experiment<'a, I> {
 
     /// Phase 1 at a rate, and validation at α times the rate. Frames missing and faults of both.
     fn trial_of_connections(&mut self, connections: u64, rate: f64) -> Result<(u64, Faults), ExperimentError> {
-        let (table, faults) = self.establish("phase1", connections, rate)?;
+        let Opened { table, faults, done, .. } = self.open("phase1", connections, rate, None)?;
+        done?;
         if table.len() < connections || faults.sum() > 0 {
             return Ok((connections - table.len(), faults));
         }
@@ -836,28 +862,13 @@ impl<'a, I: Io> Experiment<'a, I> {
     }
 
     fn first_packet_latency_once(&mut self, rate: f64) -> Result<Latency, ExperimentError> {
-        self.begin_empty()?;
         let connections = self.parameters.n;
-        let ticks = self.tester.ticks_a_second();
-        let stream = self.opening(connections, rate);
-        let (made, lost, faults, delays) = match self.parameters.protocol {
-            Protocol::Udp => {
-                let mut traffic = Establish::new(self.space, connections).timed(TIMED);
-                let missing = |traffic: &Establish<'_>| (connections - traffic.table.len(), traffic.faults);
-                let (_, lost, faults) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
-                (traffic.table.len(), lost, faults, delays_of(Way::Outbound, traffic.delays(), ticks))
-            }
-            Protocol::Tcp => {
-                let mut traffic = Handshake::new(self.space, connections, Ending::Open).timed(TIMED);
-                let missing = |traffic: &Handshake<'_>| (connections - traffic.table.len(), traffic.faults);
-                let (_, lost, faults) = self.trial("phase1", None, [Some(stream), None], &mut traffic, missing)?;
-                (traffic.table.len(), lost, faults, delays_of(Way::Outbound, traffic.delays(), ticks))
-            }
-        };
-        if made == 0 {
+        let Opened { table, faults, delays, done } = self.open("phase1", connections, rate, Some(TIMED))?;
+        done?;
+        if table.is_empty() {
             return Err(made_none(connections, faults));
         }
-        Ok(Latency { rate, lost, delays: delays.into_iter().collect() })
+        Ok(Latency { rate, lost: connections - table.len(), delays: delays.into_iter().collect() })
     }
 
     /// Connections the table holds.
@@ -904,6 +915,8 @@ impl<'a, I: Io> Experiment<'a, I> {
             let begin = Instant::now();
             this.device.empty()?;
             let seconds = begin.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
+            // The last one, too: after it no trial would find what is left.
+            this.see_empty()?;
             Ok(Teardown { connections: table.len(), seconds })
         })
     }
@@ -1145,12 +1158,17 @@ mod tests {
         let full = Fake { sessions: Some(0), empties: Err(17) };
         let told_of = told(Mischief::default(), full, &parameters(), |this| this.throughput());
         assert!(told_of.contains("its table was not emptied (17 entries left)"), "{told_of}");
-        // The toy keeps its table whatever is done: a second trial finds the entries of the first by their frames.
+        // The toy keeps its table whatever is done: the next trial finds the entries of the one before by their frames.
         let twice = Parameters { repetitions: 2, ..parameters() };
         for protocol in [Protocol::Udp, Protocol::Tcp] {
             let mute = Fake { sessions: None, empties: Ok(()) };
             let twice = Parameters { protocol, ..twice.clone() };
-            let told_of = told(Mischief::default(), mute, &twice, |this| this.teardown());
+            let told_of = told(Mischief::default(), mute, &twice, |this| this.first_packet_latency(1000.0));
+            assert!(told_of.contains("its table was not emptied ("), "{told_of}");
+            // After what is measured there is no next trial: that it emptied anything is seen at once.
+            let mute = Fake { sessions: None, empties: Ok(()) };
+            let once = Parameters { repetitions: 1, ..twice };
+            let told_of = told(Mischief::default(), mute, &once, |this| this.teardown());
             assert!(told_of.contains("its table was not emptied ("), "{told_of}");
         }
     }
