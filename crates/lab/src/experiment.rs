@@ -323,6 +323,8 @@ const HITCHES: u32 = 3;
 const HITCHES_OF_DELAYS: u32 = 12;
 /// No trial is made again after this long, however many may be: long ones are seldom without a hitch on a shared machine.
 const HITCH_PATIENCE: Duration = Duration::from_secs(8);
+/// The same where connections are only made: each trial goes on where the one before ended.
+const HITCHES_OF_PREPARATION: u32 = 12;
 /// So long may nobody be kept from his CPU in a trial that is to say what the device loses: a pair holds 256 frames, and at 850 000 frames/s that is as long.
 const HITCH_SECONDS: f64 = 0.0003;
 /// Frames of each way whose delay is taken. RFC 8219 §7.2 wants 500 at least; a percentile of 99.9 is better with more.
@@ -596,21 +598,43 @@ impl<'a, I: Io> Experiment<'a, I> {
         Ok(opened)
     }
 
-    /// Phase 1 to prepare phase 2: all connections, or an error. What was lost on the way is sent again, each time at half the rate: this measures
-    /// nothing, it makes connections.
+    /// Phase 1 to prepare phase 2: all connections, or an error. This measures nothing, it makes connections: what was lost on the way is sent again, each
+    /// time at half the rate, and so is what a tester did not send that was kept from its CPU, or was too slow for the rate.
     fn prepare(&mut self) -> Result<StateTable, ExperimentError> {
         let (wanted, mut rate) = (self.parameters.n, self.parameters.preparation_rate);
-        let Opened { mut table, mut faults, done, .. } = self.open("preparation", wanted, rate, None)?;
-        done?;
-        if table.is_empty() {
-            return Err(made_none(wanted, faults));
-        }
-        for _ in 0..PREPARATION_ROUNDS {
-            if table.len() == wanted || faults.sum() > 0 {
+        let Opened { mut table, mut faults, mut done, .. } = self.open("preparation", wanted, rate, None)?;
+        let (mut rounds, mut hitches) = (0, 0);
+        loop {
+            let late = match &done {
+                Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. }))
+                    if hitches < HITCHES_OF_PREPARATION =>
+                {
+                    Some(*reached)
+                }
+                _ => None,
+            };
+            if late.is_none() {
+                done?;
+            }
+            // A tester that was late may have sent nothing.
+            if table.is_empty() && (late.is_none() || faults.sum() > 0) {
+                return Err(made_none(wanted, faults));
+            }
+            if table.len() == wanted || faults.sum() > 0 || rounds == PREPARATION_ROUNDS {
                 break;
             }
-            rate /= 2.0;
-            (table, faults) = self.remaining(table, rate)?;
+            match late {
+                Some(reached) => {
+                    hitches += 1;
+                    // After a mere hitch the rate is one that it can keep.
+                    rate /= if reached < rate * HITCH_SHARE { 2.0 } else { 1.0 };
+                }
+                None => {
+                    rounds += 1;
+                    rate /= 2.0;
+                }
+            }
+            (table, faults, done) = self.remaining(table, rate);
         }
         if table.len() < wanted || faults.sum() > 0 {
             return Err(ExperimentError::NotPrepared { made: table.len(), wanted, rate, faults });
@@ -618,15 +642,15 @@ impl<'a, I: Io> Experiment<'a, I> {
         Ok(table)
     }
 
-    /// What is missing in a table, once more.
-    fn remaining(&mut self, table: StateTable, rate: f64) -> Result<(StateTable, Faults), ExperimentError> {
+    /// What is missing in a table, once more. The table then, faults, and why it is not valid where it is not.
+    fn remaining(&mut self, table: StateTable, rate: f64) -> (StateTable, Faults, Result<(), ExperimentError>) {
         match self.parameters.protocol {
             Protocol::Udp => {
                 let mut rest = Remaining::new(self.space, table);
                 let stream = self.stream(rest.frames(), rate);
                 let missing = |rest: &Remaining<'_>| (rest.left(), rest.faults);
-                self.trial("preparation", None, [Some(stream), None], &mut rest, missing)?;
-                Ok((rest.table, rest.faults))
+                let done = self.trial("preparation", None, [Some(stream), None], &mut rest, missing).map(drop);
+                (rest.table, rest.faults, done)
             }
             Protocol::Tcp => {
                 let mut rest = Handshake::resume(self.space, table);
@@ -634,8 +658,8 @@ impl<'a, I: Io> Experiment<'a, I> {
                 let missing = |rest: &Handshake<'_>| (rest.table.room() - rest.table.len(), rest.faults);
                 // The same key, as it is sent again and not anew.
                 self.trials -= 1;
-                self.trial("preparation", None, [Some(stream), None], &mut rest, missing)?;
-                Ok((rest.table, rest.faults))
+                let done = self.trial("preparation", None, [Some(stream), None], &mut rest, missing).map(drop);
+                (rest.table, rest.faults, done)
             }
         }
     }
@@ -1140,17 +1164,51 @@ mod tests {
             let mut tester = Tester::new(Toy::new(once), tests_of_tester::ENDS);
             let mut device = EMPTY;
             let mut this = Experiment::new(&mut tester, &mut device, &space, parameters);
-            match this.prepare() {
+            let prepared = this.prepare();
+            if this.trials().iter().any(|trial| trial.void) {
                 // A busy machine: that says nothing here.
-                Err(ExperimentError::Tester(TesterError::TooSlow { .. })) => continue,
-                prepared => assert_eq!(prepared.unwrap().len(), parameters.n),
+                continue;
             }
+            assert_eq!(prepared.unwrap().len(), parameters.n);
             let rounds: Vec<(u64, u64)> = this.trials().iter().map(|trial| (trial.sent, trial.lost)).collect();
             assert_eq!(rounds, [(500, 1), (1, 0)]);
             assert_eq!(this.trials()[1].rate, parameters.preparation_rate / 2.0);
             return;
         }
         panic!("the tester is always too slow");
+    }
+
+    #[test]
+    fn a_tester_that_was_late_in_a_preparation_makes_what_is_missing_and_goes_on() {
+        let space = tests_of_tester::space();
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            let parameters = Parameters { protocol, ..parameters() };
+            // Longer than any frame may wait, in the middle of the preparation.
+            let stalls = Mischief { stall: Some((200, Duration::from_millis(80))), ..Mischief::default() };
+            let mut tester = Tester::new(Toy::new(stalls), tests_of_tester::ENDS);
+            let mut device = EMPTY;
+            let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+            assert_eq!(this.prepare().unwrap().len(), parameters.n, "{protocol:?}");
+            let all = this.trials();
+            assert!(all.len() >= 2 && all[0].void && !all[all.len() - 1].void, "{all:?}");
+            assert!(all.iter().all(|trial| trial.phase == "preparation"), "{all:?}");
+            // It had sent a part, which is not sent again.
+            assert!(all[all.len() - 1].sent < parameters.n, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_tester_too_slow_for_the_rate_of_a_preparation_makes_it_at_a_lower_one() {
+        let space = tests_of_tester::space();
+        let fast = Parameters { n: 20_000, preparation_rate: 1e8, ..parameters() };
+        // Late for sure, and far from the rate.
+        let stalls = Mischief { stall: Some((200, Duration::from_millis(80))), ..Mischief::default() };
+        let mut tester = Tester::new(Toy::new(stalls), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &fast);
+        assert_eq!(this.prepare().unwrap().len(), fast.n);
+        let rates: Vec<f64> = this.trials().iter().map(|trial| trial.rate).collect();
+        assert!(rates.len() >= 2 && rates[0] == 1e8 && rates.is_sorted_by(|one, next| one >= next), "{rates:?}");
     }
 
     #[test]

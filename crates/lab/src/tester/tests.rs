@@ -42,6 +42,8 @@ pub(crate) struct Mischief {
     pub(crate) lose_from: Option<u64>,
     /// From this frame on its outside link is down.
     pub(crate) unplug_from: Option<u64>,
+    /// It takes nothing for so long, after this frame.
+    pub(crate) stall: Option<(u64, Duration)>,
     pub(crate) lose: Option<u64>,
     /// Every n-th frame is lost.
     pub(crate) lose_one_in: Option<u64>,
@@ -141,6 +143,9 @@ impl Toy {
             return;
         }
         self.passed += 1;
+        if let Some((_, time)) = self.mischief.stall.filter(|(frame, _)| *frame == self.passed) {
+            std::thread::sleep(time);
+        }
         let is_nth = self.mischief.lose_one_in.is_some_and(|nth| self.passed.is_multiple_of(nth));
         let is_after = |from: Option<u64>| from.is_some_and(|from| self.passed >= from);
         let is_unplugged = is_after(self.mischief.unplug_from);
