@@ -477,6 +477,9 @@ impl<'a, I: Io> Experiment<'a, I> {
             answers: 0,
             lost: 0,
             faults: 0,
+            forged: 0,
+            damaged: 0,
+            returned: 0,
             seconds: 0.0,
             late_ms: 0.0,
             away_ms: away_seconds * 1e3,
@@ -491,7 +494,18 @@ impl<'a, I: Io> Experiment<'a, I> {
                 trial.reached = trial.sent as f64 / sent.seconds.max(f64::MIN_POSITIVE);
                 trial.late_ms = sent.latest_seconds * 1e3;
                 self.hitch_seconds = self.hitch_seconds.max(away_seconds).max(sent.latest_seconds);
-                let what = if faults.sum() > 0 { format!(", {} faults", faults.sum()) } else { String::new() };
+                (trial.forged, trial.damaged, trial.returned) = (sent.forged, sent.damaged, sent.returned);
+                let kinds = [
+                    (faults.sum(), "faults"),
+                    (sent.forged, "forged"),
+                    (sent.damaged, "damaged"),
+                    (sent.returned, "returned"),
+                ];
+                let what: String = kinds
+                    .iter()
+                    .filter(|(count, _)| *count > 0)
+                    .map(|(count, kind)| format!(", {count} {kind}"))
+                    .collect();
                 self.tell(format!("{phase} at {rate:.0}/s: {lost} of {} lost{what}", trial.sent));
                 let down = if lost > 0 { self.side_down() } else { None };
                 trial.void = down.is_some();
@@ -1325,6 +1339,36 @@ mod tests {
         };
         let (short, long) = (HITCH_SECONDS / 2.0, HITCH_SECONDS * 2.0);
         assert_eq!([tries(long, 7), tries(long, 0), tries(short, 7)], [HITCHES + 1, 1, 1]);
+    }
+
+    #[test]
+    fn frames_that_are_forged_damaged_or_come_back_are_in_their_trial_and_in_what_is_told() {
+        let space = tests_of_tester::space();
+        // Three frames of the first step of a loss curve, after the 500 of the preparation.
+        let mischief = Mischief { forge: Some(510), damage: Some(520), send_back: Some(530), ..Mischief::default() };
+        for _ in 0..100 {
+            let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
+            let (mut device, parameters) = (EMPTY, parameters());
+            let lines = core::cell::RefCell::new(Vec::new());
+            let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+            this.on_trial = Box::new(|progress| lines.borrow_mut().push(progress.line.clone()));
+            let steps = this.loss();
+            let trials = this.trials().to_vec();
+            drop(this);
+            if trials.iter().any(|trial| trial.void) {
+                // A busy machine: that says nothing here.
+                continue;
+            }
+            let of = |trial: &Trial| [trial.lost, trial.faults, trial.forged, trial.damaged, trial.returned];
+            assert_eq!(of(&trials[0]), [0; 5], "of the preparation");
+            assert_eq!(of(&trials[1]), [3, 0, 1, 1, 1]);
+            assert!(trials[2..].iter().all(|trial| of(trial) == [0; 5]), "{trials:?}");
+            assert_eq!(steps.unwrap()[0].lost, 3);
+            let told = &lines.borrow()[1];
+            assert_eq!(told, "phase2 at 2000/s: 3 of 100 lost, 1 forged, 1 damaged, 1 returned");
+            return;
+        }
+        panic!("the tester is always too slow");
     }
 
     #[test]

@@ -149,6 +149,12 @@ pub struct Trial {
     pub lost: u64,
     /// Frames that arrived and should not have, or not so.
     pub faults: u64,
+    /// Frames without the tag of this trial: touched on their way, or of a trial before.
+    pub forged: u64,
+    /// Frames with the right tag and a wrong checksum.
+    pub damaged: u64,
+    /// Frames that came out of the end they were sent into.
+    pub returned: u64,
     /// Seconds from the first frame to the last.
     pub seconds: f64,
     /// The longest that a frame left late, milliseconds: the tester was kept from its CPU so long.

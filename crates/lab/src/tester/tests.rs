@@ -50,6 +50,10 @@ pub(crate) struct Mischief {
     pub(crate) forge: Option<u64>,
     /// This inbound frame goes to the endpoint of the one before.
     pub(crate) swap: Option<u64>,
+    /// The checksum of this frame is wrong.
+    pub(crate) damage: Option<u64>,
+    /// This frame comes out where it went in.
+    pub(crate) send_back: Option<u64>,
     /// The acknowledgement number of this segment is changed, and its checksum corrected.
     pub(crate) misnumber: Option<u64>,
     /// This frame passes twice.
@@ -208,6 +212,13 @@ impl Toy {
         let sum = pseudo.add_bytes(&frame[34..end]);
         let sum = if protocol == PROTOCOL_TCP { sum.checksum() } else { sum.udp_checksum() };
         frame[place..place + 2].copy_from_slice(&sum.to_be_bytes());
+        if self.mischief.damage == Some(self.passed) {
+            frame[place] ^= 1;
+        }
+        if self.mischief.send_back == Some(self.passed) {
+            self.late[from.index()].push_back((tsc::read(), frame));
+            return;
+        }
         let is_twice = self.mischief.repeat == Some(self.passed);
         for _ in 0..1 + usize::from(is_twice) {
             self.late[1 - from.index()].push_back((tsc::read() + self.mischief.delay_ticks, frame.clone()));
@@ -321,8 +332,9 @@ fn one_forged_one_missing_and_one_swapped_frame_in_a_million_are_found() {
     };
     let key = TrialKey::new(1, 2);
     let mut validate = Validate::new(&space, &establish.table, 9);
-    run(&mut tester, &key, [None, Some(one_way(FRAMES))], &mut validate);
+    let sent = run(&mut tester, &key, [None, Some(one_way(FRAMES))], &mut validate);
     assert_eq!(validate.arrived, FRAMES - 3);
+    assert_eq!((sent.forged, sent.damaged, sent.returned), (1, 0, 0));
     assert_eq!(validate.faults.swapped, 1);
     assert_eq!(validate.faults.sum(), 1);
 }
