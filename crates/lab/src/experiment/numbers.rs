@@ -3,7 +3,7 @@
 use super::Parameters;
 
 /// Frames of a trial at most: their numbers have 32 bits.
-pub const TRIAL_FRAMES_MAX: f64 = u32::MAX as f64;
+pub(super) const TRIAL_FRAMES_MAX: f64 = u32::MAX as f64;
 
 /// A number that no test can be made with.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -29,6 +29,7 @@ use lab::device::RulesKind;
 use lab::experiment::Direction;
 use lab::experiment::Experiment;
 use lab::experiment::Numbers;
+use lab::experiment::OverRepetitions;
 use lab::experiment::Parameters;
 use lab::experiment::Samples;
 use lab::frame::FrameSizes;
@@ -380,7 +381,8 @@ fn measure(
                 true => experiment.first_packet_latency(latency.rate),
                 false => experiment.latency(latency.rate),
             };
-            ("us", json!({ "repetitions": all.map_err(lab_error)? }))
+            let all = all.map_err(lab_error)?;
+            ("us", json!({ "over_repetitions": OverRepetitions::of(&all), "repetitions": all }))
         }
         LabCommand::Teardown(_) => {
             let all = experiment.teardown().map_err(lab_error)?;

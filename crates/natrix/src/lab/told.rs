@@ -129,7 +129,16 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
     for step in result["steps"].as_array().into_iter().flatten() {
         let number = |key: &str| step[key].as_f64().unwrap_or_default();
         let share = 100.0 * number("lost") / number("sent").max(1.0);
-        writeln!(out, "  {:>10.0} frames/s: {share:.4} % lost ({} of {})", number("rate"), step["lost"], step["sent"])?;
+        write!(out, "  {:>10.0} frames/s: {share:.4} % lost ({} of {})", number("rate"), step["lost"], step["sent"])?;
+        let repeated = &step["lost_share"];
+        match repeated["values"].as_array().map_or(0, Vec::len) {
+            count @ 2.. => {
+                let percent = |key: &str| 100.0 * repeated[key].as_f64().unwrap_or_default();
+                let (median, p1, p99) = (percent("median"), percent("p1"), percent("p99"));
+                writeln!(out, ", median {median:.4} %, 1st percentile {p1:.4}, 99th {p99:.4}, of {count}")?;
+            }
+            _ => writeln!(out)?,
+        }
     }
     for repetition in result["repetitions"].as_array().into_iter().flatten() {
         for delays in repetition["delays"].as_array().into_iter().flatten() {
@@ -146,6 +155,22 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
                 delays["frames"],
                 repetition["lost"]
             )?;
+        }
+    }
+    for delays in result["over_repetitions"]["delays"].as_array().into_iter().flatten() {
+        for (key, name) in [("typical_us", "typical"), ("worst_case_us", "worst case")] {
+            let number = |figure: &str| delays[key][figure].as_f64().unwrap_or_default();
+            let count = delays[key]["values"].as_array().map_or(0, Vec::len);
+            if count > 1 {
+                writeln!(
+                    out,
+                    "  {:<8} {name}: median {:.1} us, 1st percentile {:.1}, 99th {:.1}, of {count}",
+                    delays["way"].as_str().unwrap_or_default(),
+                    number("median"),
+                    number("p1"),
+                    number("p99")
+                )?;
+            }
         }
     }
     for capacity in result["repetitions"].as_array().into_iter().flatten().filter(|one| one.get("stored").is_some()) {
@@ -194,6 +219,24 @@ mod tests {
         let mut out = Vec::new();
         print(&json!({ "unit": "frames/s", "result": result }), &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn loss_and_delays_are_told_over_the_repetitions_where_there_are_several() {
+        let step = |values: &[f64]| {
+            let share = json!({ "values": values, "median": 0.02, "p1": 0.01, "p99": 0.03 });
+            printed(&json!({ "steps": [{ "rate": 500.0, "sent": 300, "lost": 6, "lost_share": share }] }))
+        };
+        let told = step(&[0.01, 0.02, 0.03]);
+        let whole =
+            "500 frames/s: 2.0000 % lost (6 of 300), median 2.0000 %, 1st percentile 1.0000, 99th 3.0000, of 3\n";
+        assert!(told.contains(whole), "{told}");
+        assert!(step(&[0.02]).contains("500 frames/s: 2.0000 % lost (6 of 300)\n"));
+        let figure = json!({ "values": [4.0, 6.0], "median": 5.0, "p1": 4.02, "p99": 5.98 });
+        let delays = json!([{ "way": "inbound", "typical_us": figure, "worst_case_us": figure }]);
+        let told = printed(&json!({ "repetitions": [], "over_repetitions": { "delays": delays } }));
+        assert!(told.contains("  inbound  typical: median 5.0 us, 1st percentile 4.0, 99th 6.0, of 2\n"), "{told}");
+        assert!(told.contains("  inbound  worst case: median 5.0 us"), "{told}");
     }
 
     #[test]
