@@ -242,11 +242,81 @@ def a_known_rate_is_reported_within_the_error_and_the_loss_beyond_it(n):
             if median >= BOTTLENECK - error:
                 break
         expect(median >= BOTTLENECK - error, f"{median} frames/s are reported of a device that passes {BOTTLENECK}")
-        steps = until_kept(n, "loss", "--rate-max", str(2 * BOTTLENECK), *words)["result"]["steps"]
-        twice = max(steps, key=lambda step: step["rate"])
-        share = twice["lost"] / twice["sent"]
-        lowest = 1 - highest / twice["rate"]
-        expect(lowest - 0.001 <= share < 0.75, f"{share:.3f} is lost at {twice['rate']} frames/s, {lowest:.3f} at least should be")
+        for attempt in range(5):
+            steps = until_kept(n, "loss", "--rate-max", str(2 * BOTTLENECK), *words)["result"]["steps"]
+            twice = max(steps, key=lambda step: step["rate"])
+            share = twice["lost"] / twice["sent"]
+            expect_equal(twice["lost_share"]["values"], [share], "share lost in each repetition")
+            lowest, most = 1 - highest / twice["rate"], 1 - BOTTLENECK / twice["rate"] + SHARE_ERROR
+            expect(lowest - 0.001 <= share, f"{share:.3f} is lost at {twice['rate']} frames/s, {lowest:.3f} at least should be")
+            # As above: a busy machine may lose more.
+            if share <= most:
+                break
+        expect(share <= most, f"{share:.3f} is lost at {twice['rate']} frames/s, {most:.3f} at most should be")
+
+
+# Delay of the slow link, what of it is lost, and the error within which both are reported.
+SLOW_US, SLOW_LOSS = 20_000, 0.10
+SLOW_ERROR_US, SHARE_ERROR = 2_000, 0.05
+
+
+@contextlib.contextmanager
+def slow_link(n):
+    """Standing test hosts whose device sends to the outside late, and not all of it. The share that is lost at twice the bottleneck's rate.
+
+    By netem where the kernel has it. Else a full queue before a bottleneck is as late: its length by its rate.
+    """
+    subprocess.run([str(n.dut.binary), "lab", "up"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        add = ["ip", "netns", "exec", "natrix-lab-device", "tc", "qdisc", "add", "dev", "outside", "root"]
+        netem = ["netem", "delay", f"{SLOW_US}us", "loss", f"{100 * SLOW_LOSS}%", "limit", "10000"]
+        if subprocess.run([*add, *netem], capture_output=True, check=False).returncode == 0:
+            yield SLOW_LOSS
+        else:
+            queue = BOTTLENECK * SLOW_US // 1_000_000 * FRAME
+            bucket = BUCKET_FRAMES // 2 * FRAME
+            subprocess.run([*add, "tbf", "rate", f"{BOTTLENECK * FRAME * 8}bit", "burst", str(bucket), "limit", str(queue)], check=True)
+            yield 0.5
+    finally:
+        subprocess.run([str(n.dut.binary), "lab", "down"], check=True, stdout=subprocess.DEVNULL)
+
+
+@test()
+def a_known_delay_and_a_known_loss_are_reported_within_the_error(n):
+    words = ["--dut", "netfilter", "--direction", "outbound", *FEW, "--trial-seconds", str(TRIAL_SECONDS)]
+    frames = 2 * BOTTLENECK * TRIAL_SECONDS
+    with slow_link(n) as known_share:
+        for attempt in range(10):
+            record = until_kept(n, "latency", "--rate", str(2 * BOTTLENECK), *words)
+            (repetition,) = record["result"]["repetitions"]
+            (delays,) = repetition["delays"]
+            share = repetition["lost"] / frames
+            typical_us = delays["typical_us"]
+            expect_equal(sum(count for _, count in delays["histogram_ns"]), delays["frames"], "delays in the histogram")
+            (over,) = record["result"]["over_repetitions"]["delays"]
+            expect_equal((over["way"], over["typical_us"]["values"]), ("outbound", [typical_us]), "over the repetitions")
+            # A busy machine may be late itself, and lose: then it is asked again.
+            if abs(typical_us - SLOW_US) <= SLOW_ERROR_US and abs(share - known_share) <= SHARE_ERROR:
+                return
+        raise Failure(f"{typical_us} us and a loss of {share:.3f} are reported of a link of {SLOW_US} us that loses {known_share}")
+
+
+@test()
+def numbers_that_no_test_can_have_are_refused_before_anything_is_built(n):
+    for words, told in [
+        (["latency", "--rate=-5"], "--rate: is not a number above 0 (-5)"),
+        (["latency", "--rate", "nan"], "--rate: is not a number above 0 (NaN)"),
+        (["latency", "--trial-seconds", "nan"], "--trial-seconds: is not a number above 0 (NaN)"),
+        (["loss", "--rate-max", "inf"], "--rate-max: is not a number above 0 (inf)"),
+        (["loss", "--rate-max", "1e18"], "--rate-max: makes a trial of too many frames"),
+        (["cps", "--alpha", "0"], "--alpha: is not a number above 0 (0)"),
+        (["cps", "--preparation-rate", "0"], "--preparation-rate: is not a number above 0 (0)"),
+        (["cps", "--rate-min", "5000", "--rate-max", "3000"], "--rate-min: is not below --rate-max (5000 and 3000 frames/s)"),
+        (["capacity", "--gamma", "2"], "--gamma: is more than 1 (2)"),
+        (["ceiling", "--rate-max", "0"], "--rate-max: is not a number above 0 (0)"),
+    ]:
+        seen = lab(n, *words, ok=False)
+        expect(told in seen, f"{words}: {seen}")
 
 
 # The kernel's NAT as somebody might have set it up who has never heard of the lab.
@@ -276,6 +346,71 @@ def somebody_elses_device(n):
         yield
     finally:
         subprocess.run([str(n.dut.binary), "lab", "down"], check=True, stdout=subprocess.DEVNULL)
+
+
+IN_DEVICE = ["ip", "netns", "exec", "natrix-lab-device"]
+
+
+def of_somebody(n, test, *words, few=FEW):
+    """The command of a test of somebody else's device."""
+    return [
+        "ip", "netns", "exec", "natrix-lab-tester", str(n.dut.binary), "lab", test, "--dut", "external", "--transport", "af-packet",
+        "--inside", "inside", "--outside", "outside", "--empty-command", "ip netns exec natrix-lab-device conntrack -F", *few, *words,
+    ]
+
+
+def error_of_somebody(n, expected, test, *words):
+    """What such a test ends with; again where the machine was too busy for it."""
+    for _ in range(20):
+        done = subprocess.run(of_somebody(n, test, *words), capture_output=True, text=True, timeout=60, check=False)
+        if "error: tester: slower" not in done.stderr:
+            break
+    expect_equal((done.returncode, expected in done.stderr), (1, True), f"status, and the reason ({done.stderr[-300:]})")
+
+
+@test()
+def a_device_that_passes_nothing_or_only_routes_or_loses_its_link_is_no_result(n):
+    tests = [
+        ["latency", "--first-packet", "--rate", "500"],
+        ["capacity", "--room", "200", "--c0", "100", "--rate-min", "500", "--rate-max", "1000", "--error", "1000"],
+    ]
+    with somebody_elses_device(n):
+        for _ in range(20):
+            command = of_somebody(n, "latency", "--rate", "500", "--trial-seconds", "5")
+            child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+            for line in child.stderr:
+                if "preparation at" in line:
+                    break
+            subprocess.run([*IN_DEVICE, "ip", "link", "set", "outside", "down"], check=True)
+            told = child.communicate(timeout=60)[1]
+            subprocess.run([*IN_DEVICE, "ip", "link", "set", "outside", "up"], check=True)
+            subprocess.run([*IN_DEVICE, "ip", "route", "replace", "198.19.0.0/16", "via", "172.16.255.2"], check=True)
+            if "error: tester: slower" not in told:
+                break
+        expect_equal(child.returncode, 1, "status")
+        expect("error: device: its outside link is down; see that it runs" in told, told[-300:])
+        subprocess.run([*IN_DEVICE, "sysctl", "-qw", "net.ipv4.ip_forward=0"], check=True)
+        for words in tests:
+            error_of_somebody(n, "passes nothing (0 of ", *words)
+        subprocess.run([*IN_DEVICE, "sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True)
+        subprocess.run([*IN_DEVICE, "nft", "flush", "ruleset"], check=True)
+        for words in tests:
+            error_of_somebody(n, "see that it translates what comes from", *words)
+
+
+@test()
+def a_command_that_empties_nothing_is_found_out_by_each_test(n):
+    with somebody_elses_device(n):
+        few = FEW.copy()
+        few[few.index("--repetitions") + 1] = "2"
+        for words in (["teardown"], ["latency", "--first-packet", "--rate", "500"]):
+            command = [word.replace("conntrack -F", "true") for word in of_somebody(n, *words, few=few)]
+            for _ in range(20):
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+                if "error: tester: slower" not in done.stderr:
+                    break
+            expect_equal(done.returncode, 1, f"status of {words}")
+            expect("its table was not emptied (" in done.stderr, done.stderr[-300:])
 
 
 @test()
