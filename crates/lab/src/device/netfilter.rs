@@ -21,7 +21,9 @@ use crate::topology::Topology;
 use crate::topology::run;
 
 const NAME: &str = "netfilter";
-/// Connections that all namespaces together may have. Only the first namespace may change it.
+/// Entries that the tester's pings make, one on either side, before a trial: they are none of its connections.
+const TESTERS_OWN: u64 = 2;
+/// Connections that a namespace may have, the same for all. Only the first namespace may change it.
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// Buckets of the one table of all namespaces.
 const BUCKETS: &str = "/proc/sys/net/netfilter/nf_conntrack_buckets";
@@ -299,8 +301,9 @@ impl Device for Netfilter {
     }
 
     fn limit(&mut self) -> Result<(), DeviceError> {
-        match self.set(MAX, self.needs.sessions) {
-            Some(limit) if limit == self.needs.sessions => Ok(()),
+        let wanted = self.needs.sessions + TESTERS_OWN;
+        match self.set(MAX, wanted) {
+            Some(limit) if limit == wanted => Ok(()),
             _ => {
                 let (what, remedy) = ("limit that can be set from here", "run as root of the first namespace");
                 Err(DeviceError::Refused { device: NAME, what, remedy })
