@@ -244,6 +244,8 @@ impl ClassFacts {
         } else if subscriber.sessions() > self.sessions_max {
             // It takes no more room than the one before it had, but who is above a limit that was lowered gets nothing new.
             return Err(Verdict::SubscriberSessionQuota);
+        } else if subscriber.memory() > self.memory_max {
+            return Err(Verdict::SubscriberMemoryQuota);
         }
         if !self.new_sessions.has_token(account.session_bucket, now) {
             return Err(Verdict::SubscriberRateLimit);

@@ -189,6 +189,9 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
         memory(used + EXTRA_SESSION_BYTES - 1).admits_session((&subscriber, &Account::default()), true, now),
         full
     );
+    // In place of one that is over it takes no more, but who is above a limit that was lowered gets nothing new.
+    let in_place = |most| memory(most).admits_session((&subscriber, &Account::default()), false, now);
+    assert_eq!((in_place(used), in_place(used - 1)), (Ok(()), Err(Verdict::SubscriberMemoryQuota)));
 }
 
 #[test]
