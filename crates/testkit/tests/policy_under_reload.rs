@@ -755,6 +755,10 @@ impl World {
         self.account.passed_out(now, key, ends);
         let talk = self.account.talks.get_mut(&key).expect("it was entered");
         talk.is_flow = is_flow;
+        if let Some(before) = one.talk.filter(|_| one.resets) {
+            // One that was idle for long, or reset before, has no more time by this (RFC 7857 §7.1).
+            talk.sure_until = talk.sure_until.min(before.sure_until);
+        }
         talk.stage = match talk.stage {
             _ if one.resets => Stage::Reset,
             Stage::Opened if !one.opens => Stage::Established,
