@@ -323,6 +323,9 @@ const HITCH_PATIENCE: Duration = Duration::from_secs(8);
 const HITCHES_OF_PREPARATION: u32 = 12;
 /// So long may nobody be kept from his CPU in a trial that is to say what the device loses: a pair holds 256 frames, and at 850 000 frames/s that is as long.
 const HITCH_SECONDS: f64 = 0.0003;
+/// So many hitches as long as the longest may there have been in each second of a trial. What loses more than all frames of that time is no hitch: a full
+/// table, or a rate far beyond what passes, need not be seen four times.
+const HITCHES_A_SECOND: f64 = 4.0;
 /// Frames of each way whose delay is taken. RFC 8219 §7.2 wants 500 at least; a percentile of 99.9 is better with more.
 const TIMED: u64 = 100_000;
 
@@ -728,13 +731,13 @@ impl<'a, I: Io> Experiment<'a, I> {
     }
 
     /// Makes a trial at a rate; again, a few times, when the machine took a CPU away and the trial came out as it would then: the tester did not keep the
-    /// rate, or what happened `may_come_of_it`. The last one counts in any case.
+    /// rate, or what happened `may_come_of_it`, given how many frames can be lost by it at most. The last one counts in any case.
     fn without_hitch<T>(
         &mut self,
         rate: f64,
         hitches: u32,
         mut trial: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
-        may_come_of_it: impl Fn(&T) -> bool,
+        may_come_of_it: impl Fn(&T, u64) -> bool,
     ) -> Result<T, ExperimentError> {
         let begin = Instant::now();
         for _ in 0..hitches {
@@ -742,10 +745,17 @@ impl<'a, I: Io> Experiment<'a, I> {
                 break;
             }
             self.hitch_seconds = 0.0;
-            match trial(self) {
+            let trial_began = Instant::now();
+            let outcome = trial(self);
+            // The longest hitch is known, and not how many there were.
+            let hitches_seconds = self.hitch_seconds * trial_began.elapsed().as_secs_f64().max(1.0) * HITCHES_A_SECOND;
+            match outcome {
                 Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) if reached >= rate * HITCH_SHARE => {
                 }
-                Ok(outcome) if self.hitch_seconds > HITCH_SECONDS && may_come_of_it(&outcome) => {
+                Ok(outcome)
+                    if self.hitch_seconds > HITCH_SECONDS
+                        && may_come_of_it(&outcome, (rate * hitches_seconds) as u64) =>
+                {
                     if let Some(last) = self.log.last_mut() {
                         last.void = true;
                     }
@@ -758,23 +768,23 @@ impl<'a, I: Io> Experiment<'a, I> {
         trial(self)
     }
 
-    /// The highest rate that passes. What only the tester can't do is no result.
+    /// The highest rate of a range that passes. What only the tester can't do is no result.
     fn search(
         &mut self,
-        high: f64,
+        [low, high]: [f64; 2],
         mut trial: impl FnMut(&mut Self, f64) -> Result<(u64, Faults), ExperimentError>,
     ) -> Result<Found, ExperimentError> {
-        let Parameters { rate_min, error, .. } = *self.parameters;
+        let error = self.parameters.error;
         // The lowest rate that the tester itself could not keep.
         let mut ceiling: Option<(f64, f64)> = None;
         let mut worst = (0, Faults::default());
         self.at_least = None;
-        let found = search::highest(rate_min, high, error, |rate| {
+        let found = search::highest(low, high, error, |rate| {
             match self.without_hitch(
                 rate,
                 HITCHES,
                 |this| trial(this, rate),
-                |(lost, faults)| *lost > 0 && faults.sum() == 0,
+                |(lost, faults), most| (1..=most).contains(lost) && faults.sum() == 0,
             ) {
                 Ok((0, faults)) if faults.sum() == 0 => Ok(true),
                 Ok(seen) => {
@@ -803,7 +813,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                 let (lost, faults) = worst;
                 // The last was made at the lowest rate.
                 let sent = self.log.last().map_or(0, |trial| trial.sent);
-                Err(ExperimentError::NothingPasses { rate: rate_min, lost, sent, faults })
+                Err(ExperimentError::NothingPasses { rate: low, lost, sent, faults })
             }
             _ => Ok(found),
         }
@@ -816,7 +826,8 @@ impl<'a, I: Io> Experiment<'a, I> {
     pub fn cps(&mut self) -> Result<Samples, ExperimentError> {
         self.repeated(|this| {
             let n = this.parameters.n;
-            let found = this.search(this.parameters.rate_max, |this, rate| this.trial_of_connections(n, rate))?;
+            let range = [this.parameters.rate_min, this.parameters.rate_max];
+            let found = this.search(range, |this, rate| this.trial_of_connections(n, rate))?;
             Ok(found.best)
         })
         .map(Samples::of)
@@ -829,7 +840,8 @@ impl<'a, I: Io> Experiment<'a, I> {
     pub fn throughput(&mut self) -> Result<Samples, ExperimentError> {
         self.repeated(|this| {
             let table = this.prepare()?;
-            let found = this.search(this.parameters.rate_max, |this, rate| {
+            let range = [this.parameters.rate_min, this.parameters.rate_max];
+            let found = this.search(range, |this, rate| {
                 let (done, _) = this.phase2(&table, rate, None)?;
                 Ok((done.lost, done.faults))
             })?;
@@ -853,7 +865,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             let table = this.prepare()?;
             for (tenth, made) in made.iter_mut().enumerate().rev() {
                 let rate = rate_of(tenth);
-                let may_be_hitch = |(done, _): &(Phase2, _)| done.lost > 0;
+                let may_be_hitch = |(done, _): &(Phase2, _), most| (1..=most).contains(&done.lost);
                 match this.without_hitch(rate, HITCHES, |this| this.phase2(&table, rate, None), may_be_hitch) {
                     Ok((done, _)) => made.push([done.sent.frames.iter().sum(), done.lost]),
                     Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => slowest = (rate, reached),
@@ -879,8 +891,12 @@ impl<'a, I: Io> Experiment<'a, I> {
         self.repeated(|this| {
             let table = this.prepare()?;
             // A frame that waited for a CPU to come back says nothing about the device either.
-            let (done, delays) =
-                this.without_hitch(rate, HITCHES_OF_DELAYS, |this| this.phase2(&table, rate, Some(TIMED)), |_| true)?;
+            let (done, delays) = this.without_hitch(
+                rate,
+                HITCHES_OF_DELAYS,
+                |this| this.phase2(&table, rate, Some(TIMED)),
+                |_, _| true,
+            )?;
             Ok(Latency { rate, lost: done.lost, delays })
         })
     }
@@ -892,7 +908,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     pub fn first_packet_latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
         // As in [`Self::latency`].
         self.repeated(|this| {
-            this.without_hitch(rate, HITCHES_OF_DELAYS, |this| this.first_packet_latency_once(rate), |_| true)
+            this.without_hitch(rate, HITCHES_OF_DELAYS, |this| this.first_packet_latency_once(rate), |_, _| true)
         })
     }
 
@@ -915,8 +931,10 @@ impl<'a, I: Io> Experiment<'a, I> {
     }
 
     fn capacity_once(&mut self, limits: &CapacityLimits) -> Result<search::Capacity, ExperimentError> {
-        search::capacity(limits, self.parameters.rate_max, |connections, bound| {
-            let found = self.search(bound, |this, rate| this.trial_of_connections(connections, rate));
+        let lowest = self.parameters.rate_min;
+        search::capacity(limits, self.parameters.rate_max, |connections, [floor, bound]| {
+            let low = floor.clamp(lowest, bound.max(lowest));
+            let found = self.search([low, bound], |this, rate| this.trial_of_connections(connections, rate));
             match found {
                 Ok(found) => Ok(Some(found.best)),
                 // What the search begins with can surely be stored: a device that does not is no device that holds none.
@@ -1303,17 +1321,22 @@ mod tests {
         let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
         let (mut device, parameters) = (EMPTY, parameters());
         let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        let rate = 1e5;
         let mut tries = |away_seconds: f64, lost: u64| {
             let mut made = 0;
             let trial = |this: &mut Experiment<'_, Toy>| {
                 (made, this.hitch_seconds) = (made + 1, away_seconds);
                 Ok(lost)
             };
-            assert_eq!(this.without_hitch(1e3, HITCHES, trial, |lost| *lost > 0).unwrap(), lost);
+            let may_come_of_it = |lost: &u64, most| (1..=most).contains(lost);
+            assert_eq!(this.without_hitch(rate, HITCHES, trial, may_come_of_it).unwrap(), lost);
             made
         };
         let (short, long) = (HITCH_SECONDS / 2.0, HITCH_SECONDS * 2.0);
         assert_eq!([tries(long, 7), tries(long, 0), tries(short, 7)], [HITCHES + 1, 1, 1]);
+        // More than were sent in all that time: that was the device.
+        let most = (rate * long * HITCHES_A_SECOND) as u64;
+        assert_eq!([tries(long, most), tries(long, most + 1)], [HITCHES + 1, 1]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Found {
 
 /// Binary search for the highest value in `low..=high` that passes, down to an interval of `error` (RFC 9693 §4.4).
 ///
-/// `high` is tried first, as nothing has to be searched where it passes. `low` is taken to pass without a trial if anything above it does.
+/// `high` is tried first, as nothing has to be searched where it passes, then `low`, for the same reason where it does not; a `low` of 0 passes.
 ///
 /// # Errors
 /// Those of a trial.
@@ -24,22 +24,20 @@ pub fn highest<E>(low: f64, high: f64, error: f64, mut passes: impl FnMut(f64) -
     if passes(high)? {
         return Ok(Found { best: high, failed: None, trials });
     }
-    let (mut best, mut failed) = (0.0, high);
-    let mut floor = low;
-    while failed - floor > error {
-        let middle = floor.midpoint(failed);
+    if low > 0.0 {
+        trials += 1;
+        if !passes(low)? {
+            return Ok(Found { best: 0.0, failed: Some(low), trials });
+        }
+    }
+    let (mut best, mut failed) = (low, high);
+    while failed - best > error {
+        let middle = best.midpoint(failed);
         trials += 1;
         if passes(middle)? {
             best = middle;
-            floor = middle;
         } else {
             failed = middle;
-        }
-    }
-    if best == 0.0 && low > 0.0 {
-        trials += 1;
-        if passes(low)? {
-            best = low;
         }
     }
     Ok(Found { best, failed: Some(failed), trials })
@@ -73,22 +71,23 @@ pub struct Capacity {
 
 /// The capacity search of RFC 9693 §4.9: doubles until the device collapses, then halves the interval.
 ///
-/// `rate` finds the highest establishment rate with validation for so many connections below a bound; None: it collapsed.
+/// `rate` finds the highest establishment rate with validation for so many connections between two bounds, of which the lower is what it must reach to count
+/// as stored; None: it collapsed.
 ///
 /// # Errors
 /// Those of a trial.
 pub fn capacity<E>(
     limits: &CapacityLimits,
     line_rate: f64,
-    mut rate: impl FnMut(u64, f64) -> Result<Option<f64>, E>,
+    mut rate: impl FnMut(u64, [f64; 2]) -> Result<Option<f64>, E>,
 ) -> Result<Capacity, E> {
     let mut steps = Vec::new();
-    let mut try_one = |connections: u64, bound: f64, steps: &mut Vec<(u64, f64)>| -> Result<Option<f64>, E> {
-        let found = rate(connections, bound)?;
+    let mut try_one = |connections: u64, bounds: [f64; 2], steps: &mut Vec<(u64, f64)>| -> Result<Option<f64>, E> {
+        let found = rate(connections, bounds)?;
         steps.push((connections, found.unwrap_or(0.0)));
         Ok(found)
     };
-    let Some(mut stored_rate) = try_one(limits.c0, line_rate, &mut steps)? else {
+    let Some(mut stored_rate) = try_one(limits.c0, [0.0, line_rate], &mut steps)? else {
         return Ok(Capacity { stored: 0, failed: Some(limits.c0), steps });
     };
     let mut stored = limits.c0;
@@ -97,15 +96,17 @@ pub fn capacity<E>(
             return Ok(Capacity { stored, failed: None, steps });
         }
         let next = (stored * 2).min(limits.max);
-        match try_one(next, stored_rate, &mut steps)? {
-            Some(found) if found >= stored_rate * limits.beta => (stored, stored_rate) = (next, found),
+        let least = stored_rate * limits.beta;
+        match try_one(next, [least, stored_rate], &mut steps)? {
+            Some(found) if found >= least => (stored, stored_rate) = (next, found),
             _ => break next,
         }
     };
     while failed - stored > limits.error.max(1) {
         let middle = stored.midpoint(failed);
-        match try_one(middle, stored_rate, &mut steps)? {
-            Some(found) if found >= stored_rate * limits.gamma => (stored, stored_rate) = (middle, found),
+        let least = stored_rate * limits.gamma;
+        match try_one(middle, [least, stored_rate], &mut steps)? {
+            Some(found) if found >= least => (stored, stored_rate) = (middle, found),
             _ => failed = middle,
         }
     }
@@ -146,7 +147,8 @@ mod tests {
     fn capacity_is_found_within_its_error_for_a_device_that_slows_down() {
         let limits = CapacityLimits { c0: 1000, beta: 0.1, gamma: 0.5, error: 16, max: 1 << 22 };
         let holds = 77_777;
-        let found = capacity(&limits, 1e6, |connections, bound| {
+        let found = capacity(&limits, 1e6, |connections, [least, bound]| {
+            assert!(least < bound);
             Ok::<_, Infallible>((connections <= holds).then_some((1e9 / connections as f64).min(bound)))
         })
         .unwrap();
@@ -157,7 +159,7 @@ mod tests {
     #[test]
     fn capacity_beyond_the_tuples_of_the_tester_is_said_to_be_open() {
         let limits = CapacityLimits { c0: 1000, beta: 0.1, gamma: 0.5, error: 16, max: 5000 };
-        let found = capacity(&limits, 1e6, |_, bound| Ok::<_, Infallible>(Some(bound))).unwrap();
+        let found = capacity(&limits, 1e6, |_, [_, bound]| Ok::<_, Infallible>(Some(bound))).unwrap();
         assert_eq!((found.stored, found.failed), (5000, None));
     }
 }
