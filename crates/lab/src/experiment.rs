@@ -305,6 +305,8 @@ pub struct Teardown {
     pub connections: u64,
     /// How long it took, seconds.
     pub seconds: f64,
+    /// How long it takes when there is nothing to delete, seconds: the way to empty it, such as the start of a program. It is in `seconds`, too.
+    pub idle_seconds: f64,
 }
 
 /// So many connections of a trial are tried again after the table was emptied, at this rate.
@@ -484,16 +486,23 @@ impl<'a, I: Io> Experiment<'a, I> {
             away_ms: away_seconds * 1e3,
             void: false,
         };
+        let mut note = |sent: &Sent| {
+            let (missing, faults) = outcome(traffic);
+            trial.sent = sent.frames.iter().sum();
+            trial.answers = sent.answers.iter().sum();
+            // What was not sent is not lost.
+            let planned: u64 = streams.iter().flatten().map(|stream| stream.frames).sum();
+            let lost = missing.saturating_sub(planned.saturating_sub(trial.sent));
+            (trial.lost, trial.faults, trial.seconds) = (lost, faults.sum(), sent.seconds);
+            trial.reached = trial.sent as f64 / sent.seconds.max(f64::MIN_POSITIVE);
+            trial.late_ms = sent.latest_seconds * 1e3;
+            (trial.forged, trial.damaged, trial.returned) = (sent.forged, sent.damaged, sent.returned);
+            (lost, faults)
+        };
         match done {
             Ok(sent) => {
-                let (lost, faults) = outcome(traffic);
-                trial.sent = sent.frames.iter().sum();
-                trial.answers = sent.answers.iter().sum();
-                (trial.lost, trial.faults, trial.seconds) = (lost, faults.sum(), sent.seconds);
-                trial.reached = trial.sent as f64 / sent.seconds.max(f64::MIN_POSITIVE);
-                trial.late_ms = sent.latest_seconds * 1e3;
+                let (lost, faults) = note(&sent);
                 self.hitch_seconds = self.hitch_seconds.max(away_seconds).max(sent.latest_seconds);
-                (trial.forged, trial.damaged, trial.returned) = (sent.forged, sent.damaged, sent.returned);
                 let kinds = [
                     (faults.sum(), "faults"),
                     (sent.forged, "forged"),
@@ -515,8 +524,10 @@ impl<'a, I: Io> Experiment<'a, I> {
                 }
             }
             Err(error) => {
-                if let TesterError::TooSlow { reached, .. } = error {
-                    (trial.reached, trial.void) = (reached, true);
+                if let TesterError::TooSlow { sent, reached, .. } = &error {
+                    note(sent);
+                    let reached = *reached;
+                    trial.void = true;
                     self.log.push(trial);
                     // Where nobody takes frames the tester comes late, too.
                     if let Some(side) = self.side_down() {
@@ -548,6 +559,13 @@ impl<'a, I: Io> Experiment<'a, I> {
 
     /// Empties the device, and makes sure of it: by its own count, or where it has none by frames to endpoints it had before.
     fn begin_empty(&mut self) -> Result<(), ExperimentError> {
+        // The first time there is nothing of before, and yet there may be what a run before this one left: it is seen whether anything goes.
+        if self.trials == 0 && self.device.sessions()?.is_none() {
+            self.tester.meet()?;
+            self.tester.be_known()?;
+            let few = (LEFTOVERS as u64).min(self.parameters.n);
+            self.make("emptying", few, LEFTOVER_RATE, None)?;
+        }
         self.device.empty()?;
         self.see_empty()
     }
@@ -582,6 +600,17 @@ impl<'a, I: Io> Experiment<'a, I> {
         timed: Option<u64>,
     ) -> Result<Opened, ExperimentError> {
         self.begin_empty()?;
+        self.make(phase, connections, rate, timed)
+    }
+
+    /// Phase 1 on the table as it is.
+    fn make(
+        &mut self,
+        phase: &'static str,
+        connections: u64,
+        rate: f64,
+        timed: Option<u64>,
+    ) -> Result<Opened, ExperimentError> {
         let stream = self.opening(connections, rate);
         let ticks = self.tester.ticks_a_second();
         let opened = match self.parameters.protocol {
@@ -750,8 +779,9 @@ impl<'a, I: Io> Experiment<'a, I> {
             // The longest hitch is known, and not how many there were.
             let hitches_seconds = self.hitch_seconds * trial_began.elapsed().as_secs_f64().max(1.0) * HITCHES_A_SECOND;
             match outcome {
-                Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) if reached >= rate * HITCH_SHARE => {
-                }
+                // Of what was asked for in the trial that it did not keep: validation is slower than what it validates.
+                Err(ExperimentError::Tester(TesterError::TooSlow { asked, reached, .. }))
+                    if reached >= asked * HITCH_SHARE => {}
                 Ok(outcome)
                     if self.hitch_seconds > HITCH_SECONDS
                         && may_come_of_it(&outcome, (rate * hitches_seconds) as u64) =>
@@ -775,8 +805,8 @@ impl<'a, I: Io> Experiment<'a, I> {
         mut trial: impl FnMut(&mut Self, f64) -> Result<(u64, Faults), ExperimentError>,
     ) -> Result<Found, ExperimentError> {
         let error = self.parameters.error;
-        // The lowest rate that the tester itself could not keep.
-        let mut ceiling: Option<(f64, f64)> = None;
+        // The lowest rate that the tester itself could not keep; what it was asked for then, and what it sent.
+        let mut ceiling: Option<(f64, [f64; 2])> = None;
         let mut worst = (0, Faults::default());
         self.at_least = None;
         let found = search::highest(low, high, error, |rate| {
@@ -791,9 +821,9 @@ impl<'a, I: Io> Experiment<'a, I> {
                     worst = seen;
                     Ok(false)
                 }
-                Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
-                    if ceiling.is_none_or(|(asked, _)| rate < asked) {
-                        ceiling = Some((rate, reached));
+                Err(ExperimentError::Tester(TesterError::TooSlow { asked, reached, .. })) => {
+                    if ceiling.is_none_or(|(lowest, _)| rate < lowest) {
+                        ceiling = Some((rate, [asked, reached]));
                     }
                     Ok(false)
                 }
@@ -801,7 +831,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             }
         })?;
         match (found, ceiling) {
-            (Found { failed: Some(failed), best, .. }, Some((asked, reached))) if asked <= failed => {
+            (Found { failed: Some(failed), best, .. }, Some((lowest, [asked, reached]))) if lowest <= failed => {
                 self.at_least = (best > 0.0).then_some(best);
                 Err(ExperimentError::Ceiling { passed: best, asked, reached })
             }
@@ -965,12 +995,11 @@ impl<'a, I: Io> Experiment<'a, I> {
             {
                 return Err(ExperimentError::Miscounted { made: table.len(), told });
             }
-            let begin = Instant::now();
-            this.device.empty()?;
-            let seconds = begin.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
+            let seconds = this.device.empty()?.max(Duration::from_nanos(1)).as_secs_f64();
             // The last one, too: after it no trial would find what is left.
             this.see_empty()?;
-            Ok(Teardown { connections: table.len(), seconds })
+            let idle_seconds = this.device.empty()?.as_secs_f64();
+            Ok(Teardown { connections: table.len(), seconds, idle_seconds })
         })
     }
 
@@ -1036,8 +1065,9 @@ mod tests {
             Ok(())
         }
 
-        fn empty(&mut self) -> Result<(), DeviceError> {
-            self.empties.map_err(|left| DeviceError::NotEmptied { device: "fake", left })
+        fn empty(&mut self) -> Result<Duration, DeviceError> {
+            let emptied = self.empties.map(|()| Duration::from_millis(1));
+            emptied.map_err(|left| DeviceError::NotEmptied { device: "fake", left })
         }
 
         fn sessions(&mut self) -> Result<Option<u64>, DeviceError> {
@@ -1223,18 +1253,15 @@ mod tests {
         let full = Fake { sessions: Some(0), empties: Err(17) };
         let told_of = told(Mischief::default(), full, &parameters(), |this| this.throughput());
         assert!(told_of.contains("its table was not emptied (17 entries left)"), "{told_of}");
-        // The toy keeps its table whatever is done: the next trial finds the entries of the one before by their frames.
-        let twice = Parameters { repetitions: 2, ..parameters() };
+        // The toy keeps its table whatever is done: before the first trial, too, entries are found by their frames, as a run before may have left some.
         for protocol in [Protocol::Udp, Protocol::Tcp] {
-            let mute = Fake { sessions: None, empties: Ok(()) };
-            let twice = Parameters { protocol, ..twice.clone() };
-            let told_of = told(Mischief::default(), mute, &twice, |this| this.first_packet_latency(1000.0));
-            assert!(told_of.contains("its table was not emptied ("), "{told_of}");
-            // After what is measured there is no next trial: that it emptied anything is seen at once.
-            let mute = Fake { sessions: None, empties: Ok(()) };
-            let once = Parameters { repetitions: 1, ..twice };
-            let told_of = told(Mischief::default(), mute, &once, |this| this.teardown());
-            assert!(told_of.contains("its table was not emptied ("), "{told_of}");
+            let once = Parameters { protocol, repetitions: 1, ..parameters() };
+            let mute = || Fake { sessions: None, empties: Ok(()) };
+            let first = told(Mischief::default(), mute(), &once, |this| this.first_packet_latency(1000.0));
+            let teardown = told(Mischief::default(), mute(), &once, |this| this.teardown());
+            for told_of in [first, teardown] {
+                assert!(told_of.contains("its table was not emptied (64 entries left)"), "{told_of}");
+            }
         }
     }
 
@@ -1400,6 +1427,49 @@ mod tests {
             return;
         }
         panic!("the tester is always too slow");
+    }
+
+    #[test]
+    fn a_trial_the_tester_did_not_keep_says_what_it_sent_until_then() {
+        let space = tests_of_tester::space();
+        let leak = Mischief { lose_one_in: Some(20), ..Mischief::default() };
+        let parameters = Parameters { rate_max: 1e12, ..parameters() };
+        for _ in 0..100 {
+            let mut tester = Tester::new(Toy::new(leak), tests_of_tester::ENDS);
+            let mut device = EMPTY;
+            let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+            // More than any tester can.
+            let Ok(_) = this.prepare().and_then(|table| this.phase2(&table, 1e9, None).map(drop).or(Ok(()))) else {
+                continue;
+            };
+            let Some(trial) = this.trials().last().filter(|trial| trial.phase == "phase2") else { continue };
+            assert!(trial.void && trial.sent > 1_000 && trial.seconds > 0.0, "{trial:?}");
+            assert!((trial.reached - trial.sent as f64 / trial.seconds).abs() < 1.0, "{trial:?}");
+            let share = trial.lost as f64 / trial.sent as f64;
+            assert!((0.04..0.06).contains(&share), "what was never sent is not lost: {trial:?}");
+            return;
+        }
+        panic!("no preparation came to its end");
+    }
+
+    #[test]
+    fn a_validation_that_was_a_little_late_is_made_again_though_it_is_slower_than_what_it_validates() {
+        let space = tests_of_tester::space();
+        let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+        let (mut device, parameters) = (EMPTY, parameters());
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        let mut tries = |asked: f64, reached: f64| {
+            let mut made = 0;
+            let trial = |_: &mut Experiment<'_, Toy>| -> Result<(), _> {
+                made += 1;
+                let sent = Box::default();
+                Err(TesterError::TooSlow { asked, reached, late_ms: 3.0, sent }.into())
+            };
+            assert!(this.without_hitch(1000.0, HITCHES, trial, |(), _| false).is_err());
+            made
+        };
+        // At α = 0.8; a tenth less than asked for is no hitch any more.
+        assert_eq!([tries(800.0, 760.0), tries(800.0, 719.0)], [HITCHES + 1, 1]);
     }
 
     #[test]

@@ -118,8 +118,8 @@ pub struct Record {
     pub versions: Settings,
     /// Seed of all pseudorandom orders.
     pub seed: u64,
-    /// CPU of the tester, and of the device.
-    pub cpus: [usize; 2],
+    /// CPU of the tester, then those of the device where they are known.
+    pub cpus: Vec<usize>,
     /// What each CPU was shared by.
     pub cores: Vec<Core>,
     /// Seconds since 1970 when it began.

@@ -42,8 +42,9 @@ use crate::tuples::Endpoint;
 
 /// Sending may take this share longer than asked for, and [`SLOWER_SECONDS`]: no rate is said to be kept that was not.
 pub const SLOWER_MAX: f64 = 0.01;
-/// What a hitch at the end of a short trial may take.
+/// What a hitch at the end of a short trial may take, and no more than this share of it.
 const SLOWER_SECONDS: f64 = 0.002;
+const SLOWER_SHORT_MAX: f64 = 0.04;
 /// A trial whose frames wait longer than this for the tester is void, unless nothing of it depends on when a frame leaves.
 pub const LATE_MAX_SECONDS: f64 = 0.05;
 /// Frames sent in one turn of the loop at most, on each port.
@@ -202,6 +203,8 @@ pub enum TesterError {
         reached: f64,
         /// How late a frame left, milliseconds.
         late_ms: f64,
+        /// What it did until then.
+        sent: Box<Sent>,
     },
     /// A signal ended it.
     #[error("lab: interrupted before anything was measured; start it again")]
@@ -591,13 +594,14 @@ impl<I: Io> Tester<I> {
             return Ok(());
         }
         if is_void
-            || report.seconds > planned * (1.0 + SLOWER_MAX) + SLOWER_SECONDS
+            || report.seconds > planned * (1.0 + SLOWER_MAX) + SLOWER_SECONDS.min(planned * SLOWER_SHORT_MAX)
             || report.latest_seconds > LATE_MAX_SECONDS
         {
             return Err(TesterError::TooSlow {
                 asked,
                 reached: frames as f64 / report.seconds.max(f64::MIN_POSITIVE),
                 late_ms: report.latest_seconds * 1e3,
+                sent: Box::new(report.clone()),
             });
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! A device that somebody else has started: the tester speaks to it, and a command the user gives empties its table.
 
+use core::time::Duration;
 use std::process::Command;
 use std::process::Stdio;
+use std::time::Instant;
 
 use super::Device;
 use super::DeviceError;
@@ -27,13 +29,14 @@ impl Device for External {
     }
 
     fn start(&mut self) -> Result<(), DeviceError> {
-        self.empty()
+        self.empty().map(drop)
     }
 
-    fn empty(&mut self) -> Result<(), DeviceError> {
+    fn empty(&mut self) -> Result<Duration, DeviceError> {
+        let begin = Instant::now();
         let output = Command::new("sh").args(["-c", &self.empty_command]).stdin(Stdio::null()).output();
         let told = match output {
-            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) if output.status.success() => return Ok(begin.elapsed()),
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr);
                 format!("{}; {}", output.status, text.lines().next().unwrap_or("no message").trim())

@@ -9,6 +9,7 @@ mod wire;
 
 use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
+use core::time::Duration;
 use std::io;
 use std::path::PathBuf;
 
@@ -208,11 +209,11 @@ pub trait Device {
     /// When it does not start.
     fn start(&mut self) -> Result<(), DeviceError>;
 
-    /// Empties its table, by whatever way it has, and makes sure of it.
+    /// Empties its table, by whatever way it has, and makes sure of it. How long the emptying alone took: what is looked at before and after does not count.
     ///
     /// # Errors
     /// When entries are left.
-    fn empty(&mut self) -> Result<(), DeviceError>;
+    fn empty(&mut self) -> Result<Duration, DeviceError>;
 
     /// Entries of its table now; None where it does not tell.
     ///

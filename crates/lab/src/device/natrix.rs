@@ -36,6 +36,8 @@ pub struct Natrix {
     needs: Needs,
     drivers: [String; 2],
     running: Option<Child>,
+    /// How long its start took, with an empty table.
+    start_took: Duration,
     timeouts: String,
     /// Sessions beyond the first of their mapping.
     extra_sessions: u64,
@@ -65,6 +67,7 @@ impl Natrix {
             needs,
             drivers,
             running: None,
+            start_took: Duration::ZERO,
         }
     }
 
@@ -246,6 +249,7 @@ impl Device for Natrix {
 
     fn start(&mut self) -> Result<(), DeviceError> {
         self.stop();
+        let begin = Instant::now();
         let file_error = |path: &Path| {
             let path = path.to_owned();
             move |source| DeviceError::File { device: NAME, path, source }
@@ -274,13 +278,13 @@ impl Device for Natrix {
             .spawn()
             .map_err(file_error(&self.binary))?;
         self.running = Some(child);
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
+        while begin.elapsed() < PATIENCE {
             let has_ended = self.running.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             if has_ended {
                 break;
             }
             if self.sessions()?.is_some() {
+                self.start_took = begin.elapsed();
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -289,15 +293,17 @@ impl Device for Natrix {
         Err(DeviceError::Start { device: NAME, told: self.last_words(), log: self.kept_log() })
     }
 
-    fn empty(&mut self) -> Result<(), DeviceError> {
+    fn empty(&mut self) -> Result<Duration, DeviceError> {
         if self.running.is_some() && self.sessions()? == Some(0) {
-            return Ok(());
+            return Ok(self.start_took);
         }
         // Its table goes with it.
+        let begin = Instant::now();
         self.start()?;
+        let took = begin.elapsed();
         match self.sessions()? {
             Some(left) if left > 0 => Err(DeviceError::NotEmptied { device: NAME, left }),
-            _ => Ok(()),
+            _ => Ok(took),
         }
     }
 

@@ -2,11 +2,13 @@
 
 use core::fmt::Write as _;
 use core::net::Ipv4Addr;
+use core::time::Duration;
 use std::fs;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use super::Allocation;
 use super::Device;
@@ -279,10 +281,10 @@ impl Device for Netfilter {
             self.shell(&format!("echo {value} > /proc/sys/net/netfilter/nf_conntrack_{key}"))?;
         }
         self.make_room()?;
-        self.empty()
+        self.empty().map(drop)
     }
 
-    fn empty(&mut self) -> Result<(), DeviceError> {
+    fn empty(&mut self) -> Result<Duration, DeviceError> {
         let connections = self.sessions()?.unwrap_or(0);
         if connections > self.weighed.map_or(0, |(most, _)| most)
             && let (Some(now), Some(before)) = (Slabs::now(), &self.empty_slabs)
@@ -290,12 +292,14 @@ impl Device for Netfilter {
         {
             self.weighed = Some((connections, bytes));
         }
+        let begin = Instant::now();
         self.shell("conntrack -F 2>/dev/null")?;
+        let took = begin.elapsed();
         match self.sessions()? {
             Some(left) if left > 0 => Err(DeviceError::NotEmptied { device: NAME, left }),
             _ => {
                 self.empty_slabs = Slabs::now();
-                Ok(())
+                Ok(took)
             }
         }
     }

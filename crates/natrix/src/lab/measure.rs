@@ -112,7 +112,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         return ceiling::run(ceiling, out);
     }
     let (started_unix, started) = (unix_now(), Instant::now());
-    let priority = lab::priority::raise();
+    let priority = lab::priority::Raised::new();
     let (n, room) = match command {
         // As many tuples as twice what the device is set up for: the search has to get beyond it.
         LabCommand::Capacity(capacity) => (capacity.room.saturating_mul(2), capacity.room),
@@ -230,8 +230,8 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         schema: lab::result::SCHEMA,
         test: name,
         dut: device.name(),
-        transport: transport::driver(options.transport).to_owned(),
-        parameters: parameters_with(command, &parameters, &space, &priority, watched),
+        transport: transport::named(options),
+        parameters: parameters_with(command, &parameters, &space, &priority.told, watched),
         unit,
         result,
         trials,
@@ -241,7 +241,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         machine: Machine::this(),
         versions: lab::result::versions(env!("CARGO_PKG_VERSION"), Some(&dpdk::version())),
         seed: options.seed,
-        cpus: [usize::from(options.tester_cpu), options.device_cpus.first().map_or(0, |cpu| usize::from(*cpu))],
+        cpus: cpus(options),
         cores: cores(options),
         started_unix,
         took_seconds: started.elapsed().as_secs_f64(),
@@ -345,6 +345,15 @@ fn parameters_with(
         _ => {}
     }
     all
+}
+
+/// The tester's CPU, and those of the device where they are known.
+pub(super) fn cpus(options: &LabTest) -> Vec<usize> {
+    let of_device = match options.dut {
+        LabDevice::Natrix | LabDevice::Netfilter => &options.device_cpus[..],
+        LabDevice::External => &[],
+    };
+    [&[options.tester_cpu], of_device].concat().into_iter().map(usize::from).collect()
 }
 
 /// Who works where, as the lab has set it up.

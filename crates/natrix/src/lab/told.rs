@@ -173,6 +173,13 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
             }
         }
     }
+    for teardown in
+        result["repetitions"].as_array().into_iter().flatten().filter(|one| one.get("idle_seconds").is_some())
+    {
+        let ms = |key: &str| 1e3 * teardown[key].as_f64().unwrap_or_default();
+        let (took, idle) = (ms("seconds"), ms("idle_seconds"));
+        writeln!(out, "  {} connections in {took:.1} ms; an empty table takes {idle:.1} ms", teardown["connections"])?;
+    }
     for capacity in result["repetitions"].as_array().into_iter().flatten().filter(|one| one.get("stored").is_some()) {
         match capacity["failed"].as_u64() {
             Some(failed) => writeln!(out, "  {} connections held, {failed} not", capacity["stored"])?,
@@ -200,13 +207,23 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
     let machine = &record["machine"];
     writeln!(
         out,
-        "  on {}, {} CPUs, Linux {}; tester on CPU {}, device on CPU {}",
+        "  on {}, {} CPUs, Linux {}; {}",
         machine["cpu"].as_str().unwrap_or_default(),
         machine["cpus"],
         machine["kernel"].as_str().unwrap_or_default(),
-        record["cpus"][0],
-        record["cpus"][1]
+        cpus_told(&record["cpus"])
     )
+}
+
+/// `tester on CPU 0, device on CPU 1`.
+fn cpus_told(cpus: &Value) -> String {
+    let cpus: Vec<String> = cpus.as_array().into_iter().flatten().map(Value::to_string).collect();
+    match &cpus[..] {
+        [] => String::new(),
+        [tester] => format!("tester on CPU {tester}"),
+        [tester, device] => format!("tester on CPU {tester}, device on CPU {device}"),
+        [tester, device @ ..] => format!("tester on CPU {tester}, device on CPUs {}", device.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -237,6 +254,15 @@ mod tests {
         let told = printed(&json!({ "repetitions": [], "over_repetitions": { "delays": delays } }));
         assert!(told.contains("  inbound  typical: median 5.0 us, 1st percentile 4.0, 99th 6.0, of 2\n"), "{told}");
         assert!(told.contains("  inbound  worst case: median 5.0 us"), "{told}");
+    }
+
+    #[test]
+    fn what_an_empty_table_takes_stands_beside_a_teardown_and_the_cpus_are_those_that_are_known() {
+        let told = printed(&json!({ "repetitions": [{ "connections": 500, "seconds": 0.025, "idle_seconds": 0.02 }] }));
+        assert!(told.contains("  500 connections in 25.0 ms; an empty table takes 20.0 ms\n"), "{told}");
+        let told = [json!([0]), json!([0, 1]), json!([3, 4, 5])].map(|cpus| cpus_told(&cpus));
+        let all = ["tester on CPU 0", "tester on CPU 0, device on CPU 1", "tester on CPU 3, device on CPUs 4, 5"];
+        assert_eq!(told, all);
     }
 
     #[test]

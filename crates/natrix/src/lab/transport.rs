@@ -33,6 +33,30 @@ pub(super) fn driver(transport: LabTransport) -> &'static str {
     }
 }
 
+/// Driver of the tester's ports, as these are named: `pci` where that depends on what is in the slot.
+pub(super) fn named(options: &LabTest) -> String {
+    let given = [&options.inside, &options.outside].map(|port| port.as_deref());
+    match given[0].or(given[1]) {
+        None => driver(options.transport).to_owned(),
+        Some(port) if is_kernel_interface(port) => of_kernel(options.transport).to_owned(),
+        Some(port) => driver_in(port).to_owned(),
+    }
+}
+
+/// The driver that the name of a DPDK device begins with, before its number.
+fn driver_in(port: &str) -> &str {
+    let end = port.find([',', '@']).unwrap_or(port.len());
+    match port.starts_with("net_") {
+        true => port[..end].trim_end_matches(|letter: char| letter.is_ascii_digit()),
+        false => "pci",
+    }
+}
+
+/// Driver of the tester on an interface of the kernel.
+fn of_kernel(transport: LabTransport) -> &'static str {
+    if transport == LabTransport::AfPacket { "net_af_packet" } else { "net_af_xdp" }
+}
+
 /// Whether tester and device share memory, and need no network namespaces.
 pub(super) fn is_shared_memory(transport: LabTransport) -> bool {
     matches!(transport, LabTransport::Memif | LabTransport::VhostUser)
@@ -80,8 +104,7 @@ fn of_tester(options: &LabTest, folder: &Path) -> Result<[String; 2], Failure> {
             if !is_kernel_interface(port) {
                 return port.to_owned();
             }
-            let kernel = if options.transport == LabTransport::AfPacket { "net_af_packet" } else { "net_af_xdp" };
-            format!("{kernel}{number},iface={port}")
+            format!("{}{number},iface={port}", of_kernel(options.transport))
         };
         return Ok([whole(0, inside), whole(1, outside)]);
     }
@@ -162,4 +185,15 @@ pub(super) fn start(devices: [String; 2]) -> Result<DpdkIo, Failure> {
     };
     let mut views = dpdk::start(&settings).map_err(|error| lab_error(LabFailure::Ports(error)))?;
     views.pop().ok_or_else(|| fault("tester: no view of its ports; report this".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_is_read_from_what_a_port_is_named() {
+        let named = ["net_memif0,role=client,id=0", "net_vhost1,iface=/tmp/2", "net_af_xdp0", "0000:03:00.1"];
+        assert_eq!(named.map(driver_in), ["net_memif", "net_vhost", "net_af_xdp", "pci"]);
+    }
 }

@@ -25,6 +25,9 @@ const MEMORY_MIB_QUICK: u64 = 4;
 /// Connections by which it is found what each takes.
 const WEIGHED: u32 = 10_000;
 
+/// Sessions with which delay and loss are measured, at a share of the rate found with as many.
+const LOADED_SESSIONS: u32 = 1_000;
+
 /// What a run asks; the x of the throughput chart is its sessions.
 #[derive(Clone, Copy, PartialEq)]
 enum Asks {
@@ -91,7 +94,7 @@ pub(super) fn plan(options: &Options) -> Plan {
             let mut more = vec![("--sessions", sessions.to_string())];
             more.extend((sessions > 20_000).then(|| ("--preparation-rate", "100000".to_owned())));
             let highest = push(device, Asks::Throughput(sessions), "throughput", &more, seconds, None);
-            if sessions == 1_000 {
+            if sessions == LOADED_SESSIONS {
                 push(device, Asks::HalfLoad, "latency", &more, 2, Some(Load::Rate { run: highest, share: 0.5 }));
                 push(device, Asks::NinetyPercent, "latency", &more, 2, Some(Load::Rate { run: highest, share: 0.9 }));
                 let beside = options.devices.iter().filter(|other| device == "netfilter" && *other == "natrix");
@@ -130,7 +133,7 @@ pub(super) fn plan(options: &Options) -> Plan {
              Netfilter: what the kernel's slabs (/proc/slabinfo: nf_conntrack, and those kmalloc sizes that grow with it) have more with {WEIGHED} connections than \
              without, for each; its hash buckets, made at boot, are not counted. In Natrix: what its configuration reserves for so many mappings more than for \
              one, for each, and a port of its pool. Each table is limited to as many as fit. Where the tester ends before the device there is no result; what had passed until then is \
-             given as a bound (≥)."
+             given as a bound (≥); where a share of it was the load of another row, that row says of what."
         ),
         limits: SHARED_CORES.to_owned(),
         runs,
@@ -163,9 +166,20 @@ pub(super) fn plan(options: &Options) -> Plan {
                         let is_it = |made: &&Made<'_>| made.run.series == device && made.run.x == place(asks);
                         let result = made.iter().filter(is_it).find_map(|made| read(asks, made));
                         let why = made.iter().filter(is_it).find_map(Made::not_made);
+                        // A rate that was found for another row, or a bound of it.
+                        let load = match asks {
+                            Asks::HalfLoad | Asks::NinetyPercent => made.iter().find(|made| {
+                                made.run.series == device && made.run.x == place(Asks::Throughput(LOADED_SESSIONS))
+                            }),
+                            _ => None,
+                        };
+                        let of = match load.and_then(rate).filter(|load| load.is_least) {
+                            Some(load) if result.is_some() => format!(" (of {})", Rate::shown(Some(load), "")),
+                            _ => String::new(),
+                        };
                         let shown = match (result, why) {
                             (None, Some(why)) => format!("no result ({why})"),
-                            _ => Rate::shown(result, ""),
+                            _ => Rate::shown(result, "") + &of,
                         };
                         (result, shown)
                     };
@@ -206,6 +220,15 @@ mod tests {
             Some(_) => json!({ (NOT_MADE): "run 3 has no result" }),
             None => json!({"result": {"samples": {"median": 1e5}}}),
         });
+        let bound = row(Asks::NinetyPercent, |run| match run.load {
+            Some(_) => json!({
+                "result": {"repetitions": [{}]},
+                "trials": [{"repetition": 0, "phase": "phase2", "sent": 100, "lost": 3, "void": false}],
+            }),
+            None if run.series == "natrix" => json!({"result": {"samples": null, "at_least": 9e5}}),
+            None => json!({"result": {"samples": {"median": 1e5}}}),
+        });
+        assert_eq!(bound[1..4], ["3 (of ≥ 900 k)", "3", ""]);
         assert_eq!(cells[1..4], ["no result (run 3 has no result)", "no result (run 3 has no result)", ""]);
     }
 }
