@@ -368,9 +368,15 @@ pub enum LabProbePart {
 /// `natrix lab probe`.
 #[derive(Debug, Args)]
 pub struct LabProbe {
-    /// The device; `external` is whatever was started between the hosts of `natrix lab up`
+    /// The device; `external` is whatever was started between the hosts of `natrix lab up`, or is connected to --inside and --outside
     #[arg(long, value_enum)]
     pub dut: LabProbed,
+    /// The tester's port to the inside of an external device: a kernel interface, a PCI address or a DPDK device
+    #[arg(long, value_name = "PORT")]
+    pub inside: Option<String>,
+    /// The tester's port to its outside
+    #[arg(long, value_name = "PORT")]
+    pub outside: Option<String>,
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,…")]
     pub only: Vec<LabProbePart>,

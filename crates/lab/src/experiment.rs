@@ -128,10 +128,12 @@ pub enum ExperimentError {
     Device(#[from] DeviceError),
     /// The device is faster than the tester.
     #[error(
-        "tester: slower than the device ({passed:.0} frames/s pass; of {asked:.0} asked for the tester sent {reached:.0}); give the tester a \
+        "tester: slower than the device ({passed:.0} {what}/s pass; of {asked:.0} asked for the tester sent {reached:.0}); give the tester a \
          core of its own, another transport or larger frames"
     )]
     Ceiling {
+        /// `frames` or `connections`.
+        what: &'static str,
         /// The highest rate that passed.
         passed: f64,
         /// The lowest rate that the tester did not keep.
@@ -515,13 +517,20 @@ impl<'a, I: Io> Experiment<'a, I> {
                     .map(|(count, kind)| format!(", {count} {kind}"))
                     .collect();
                 self.tell(format!("{phase} at {rate:.0}/s: {lost} of {} lost{what}", trial.sent));
-                let down = if lost > 0 { self.side_down() } else { None };
-                trial.void = down.is_some();
+                let (down, alive) = if lost > 0 { (self.side_down(), self.device.alive()) } else { (None, Ok(())) };
+                trial.void = down.is_some() || alive.is_err();
+                let is_all_lost = lost > 0 && lost == trial.sent;
                 self.log.push(trial);
-                match down {
-                    Some(side) => Err(ExperimentError::LinkDown { side }),
-                    None => Ok((sent, lost, faults)),
+                // A device that ended may have taken its end of the link with it.
+                alive?;
+                if let Some(side) = down {
+                    return Err(ExperimentError::LinkDown { side });
                 }
+                if is_all_lost {
+                    // Nobody there loses nothing.
+                    self.tester.meet()?;
+                }
+                Ok((sent, lost, faults))
             }
             Err(error) => {
                 if let TesterError::TooSlow { sent, reached, .. } = &error {
@@ -530,6 +539,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                     trial.void = true;
                     self.log.push(trial);
                     // Where nobody takes frames the tester comes late, too.
+                    self.device.alive()?;
                     if let Some(side) = self.side_down() {
                         return Err(ExperimentError::LinkDown { side });
                     }
@@ -798,9 +808,10 @@ impl<'a, I: Io> Experiment<'a, I> {
         trial(self)
     }
 
-    /// The highest rate of a range that passes. What only the tester can't do is no result.
+    /// The highest rate of a range that passes, in `what` a second. What only the tester can't do is no result.
     fn search(
         &mut self,
+        what: &'static str,
         [low, high]: [f64; 2],
         mut trial: impl FnMut(&mut Self, f64) -> Result<(u64, Faults), ExperimentError>,
     ) -> Result<Found, ExperimentError> {
@@ -833,7 +844,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         match (found, ceiling) {
             (Found { failed: Some(failed), best, .. }, Some((lowest, [asked, reached]))) if lowest <= failed => {
                 self.at_least = (best > 0.0).then_some(best);
-                Err(ExperimentError::Ceiling { passed: best, asked, reached })
+                Err(ExperimentError::Ceiling { what, passed: best, asked, reached })
             }
             (Found { failed: None, best, .. }, _) if high >= self.parameters.rate_max => {
                 self.at_least = Some(best);
@@ -857,7 +868,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         self.repeated(|this| {
             let n = this.parameters.n;
             let range = [this.parameters.rate_min, this.parameters.rate_max];
-            let found = this.search(range, |this, rate| this.trial_of_connections(n, rate))?;
+            let found = this.search("connections", range, |this, rate| this.trial_of_connections(n, rate))?;
             Ok(found.best)
         })
         .map(Samples::of)
@@ -871,7 +882,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         self.repeated(|this| {
             let table = this.prepare()?;
             let range = [this.parameters.rate_min, this.parameters.rate_max];
-            let found = this.search(range, |this, rate| {
+            let found = this.search("frames", range, |this, rate| {
                 let (done, _) = this.phase2(&table, rate, None)?;
                 Ok((done.lost, done.faults))
             })?;
@@ -908,7 +919,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         let steps: Vec<LossStep> = steps.map(|(tenth, made)| LossStep::of(rate_of(tenth), made)).collect();
         if steps.is_empty() && !self.was_interrupted {
             let (asked, reached) = slowest;
-            return Err(ExperimentError::Ceiling { passed: 0.0, asked, reached });
+            return Err(ExperimentError::Ceiling { what: "frames", passed: 0.0, asked, reached });
         }
         Ok(steps)
     }
@@ -964,7 +975,8 @@ impl<'a, I: Io> Experiment<'a, I> {
         let lowest = self.parameters.rate_min;
         search::capacity(limits, self.parameters.rate_max, |connections, [floor, bound]| {
             let low = floor.clamp(lowest, bound.max(lowest));
-            let found = self.search([low, bound], |this, rate| this.trial_of_connections(connections, rate));
+            let found =
+                self.search("connections", [low, bound], |this, rate| this.trial_of_connections(connections, rate));
             match found {
                 Ok(found) => Ok(Some(found.best)),
                 // What the search begins with can surely be stored: a device that does not is no device that holds none.
@@ -1054,6 +1066,8 @@ mod tests {
     struct Fake {
         sessions: Option<u64>,
         empties: Result<(), u64>,
+        /// So often it is still there when it is asked.
+        lives: u32,
     }
 
     impl Device for Fake {
@@ -1072,6 +1086,13 @@ mod tests {
 
         fn sessions(&mut self) -> Result<Option<u64>, DeviceError> {
             Ok(self.sessions)
+        }
+
+        fn alive(&mut self) -> Result<(), DeviceError> {
+            let lives = self.lives;
+            self.lives = lives.saturating_sub(1);
+            let (told, log) = ("killed".to_owned(), "natrix.log".into());
+            if lives > 0 { Ok(()) } else { Err(DeviceError::Ended { device: "fake", told, log }) }
         }
 
         fn settings(&self) -> Settings {
@@ -1117,7 +1138,7 @@ mod tests {
         panic!("the tester is always too slow");
     }
 
-    const EMPTY: Fake = Fake { sessions: Some(0), empties: Ok(()) };
+    const EMPTY: Fake = Fake { sessions: Some(0), empties: Ok(()), lives: u32::MAX };
 
     #[test]
     fn a_device_that_does_not_answer_is_named_with_a_remedy() {
@@ -1165,6 +1186,25 @@ mod tests {
             told_of.contains("50 of 100 are missing at 1000 frames/s") && told_of.contains("lower --c0"),
             "{told_of}"
         );
+    }
+
+    #[test]
+    fn a_device_that_ended_is_no_device_that_loses_all() {
+        let stops = Mischief { lose_from: Some(501), ..Mischief::default() };
+        let ended = || Fake { lives: 0, ..EMPTY };
+        for told in [
+            told(stops, ended(), &parameters(), |this| this.loss()),
+            told(stops, ended(), &parameters(), |this| this.throughput()),
+        ] {
+            assert!(
+                told.contains("device fake: ended while it was measured (killed), so there is no result"),
+                "{told}"
+            );
+        }
+        // One that somebody else started, and that does not answer any more.
+        let deaf = Mischief { deaf_from: Some(501), ..stops };
+        let told_of = told(deaf, EMPTY, &parameters(), |this| this.loss());
+        assert!(told_of.contains("does not answer ARP for 10.255.0.1"), "{told_of}");
     }
 
     #[test]
@@ -1250,13 +1290,13 @@ mod tests {
 
     #[test]
     fn a_table_that_was_not_emptied_is_no_result_whether_the_device_counts_or_not() {
-        let full = Fake { sessions: Some(0), empties: Err(17) };
+        let full = Fake { empties: Err(17), ..EMPTY };
         let told_of = told(Mischief::default(), full, &parameters(), |this| this.throughput());
         assert!(told_of.contains("its table was not emptied (17 entries left)"), "{told_of}");
         // The toy keeps its table whatever is done: before the first trial, too, entries are found by their frames, as a run before may have left some.
         for protocol in [Protocol::Udp, Protocol::Tcp] {
             let once = Parameters { protocol, repetitions: 1, ..parameters() };
-            let mute = || Fake { sessions: None, empties: Ok(()) };
+            let mute = || Fake { sessions: None, ..EMPTY };
             let first = told(Mischief::default(), mute(), &once, |this| this.first_packet_latency(1000.0));
             let teardown = told(Mischief::default(), mute(), &once, |this| this.teardown());
             for told_of in [first, teardown] {

@@ -16,6 +16,7 @@ mod plan;
 mod prices;
 mod record;
 mod runner;
+mod summary;
 
 pub use catalogue::Options;
 pub use catalogue::StudyName;
@@ -32,3 +33,5 @@ pub(crate) use runner::CEILINGS;
 pub use runner::Progress;
 pub use runner::StudyError;
 pub use runner::perform;
+pub use summary::Summary;
+pub(crate) use summary::found;

@@ -14,6 +14,7 @@ use std::fs;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
@@ -108,7 +109,8 @@ pub fn run(words: &[&str]) -> Result<String, TopologyError> {
 fn output_of(words: &[&str]) -> Result<Output, TopologyError> {
     let (program, arguments) = words.split_first().unwrap_or((&"", &[]));
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
+    // A signal for the lab is the lab's: what it has begun is brought to its end.
+    command.args(arguments).stdin(Stdio::null()).process_group(0);
     command.output().map_err(|source| TopologyError::Program { program: (*program).to_owned(), source })
 }
 

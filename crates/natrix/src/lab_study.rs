@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use cli::LabDevice;
 use cli::LabReport;
 use cli::LabStudies;
 use cli::LabStudy;
@@ -47,6 +48,16 @@ pub(crate) enum StudyFailure {
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// It does not measure this device.
+    #[error("study {name}: measures no such device (--dut {device}); {remedy}", device = word(*.device))]
+    Device {
+        /// Which study.
+        name: StudyName,
+        /// Which device.
+        device: LabDevice,
+        /// What helps.
+        remedy: &'static str,
     },
     /// Nothing was measured.
     #[error("study {name}: none of its runs has a result ({runs} runs); the first says: {reason}")]
@@ -142,6 +153,17 @@ fn make(name: StudyName, options: &Options, studies: &LabStudies, stop: &AtomicB
 /// Makes a study and prints its tables.
 pub(crate) fn study(arguments: &LabStudy, out: &mut dyn Write) -> Result<(), Failure> {
     let name = study_named(arguments.name);
+    if arguments.dut.contains(&LabDevice::External) {
+        return Err(failure(StudyFailure::Device {
+            name,
+            device: LabDevice::External,
+            remedy: "measure it with `natrix lab TEST --dut external` and the command that empties its table",
+        }));
+    }
+    if !name.has_devices() && !arguments.dut.contains(&LabDevice::Natrix) {
+        let remedy = "it is about what only natrix has; leave --dut out";
+        return Err(failure(StudyFailure::Device { name, device: arguments.dut[0], remedy }));
+    }
     let options = options(&arguments.studies, arguments.dut.iter().map(|device| word(*device)).collect())?;
     let stop = stop_flag()?;
     let record = make(name, &options, &arguments.studies, &stop)?;

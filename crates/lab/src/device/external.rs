@@ -1,6 +1,7 @@
 //! A device that somebody else has started: the tester speaks to it, and a command the user gives empties its table.
 
 use core::time::Duration;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::process::Stdio;
 use std::time::Instant;
@@ -34,7 +35,8 @@ impl Device for External {
 
     fn empty(&mut self) -> Result<Duration, DeviceError> {
         let begin = Instant::now();
-        let output = Command::new("sh").args(["-c", &self.empty_command]).stdin(Stdio::null()).output();
+        let output =
+            Command::new("sh").args(["-c", &self.empty_command]).stdin(Stdio::null()).process_group(0).output();
         let told = match output {
             Ok(output) if output.status.success() => return Ok(begin.elapsed()),
             Ok(output) => {

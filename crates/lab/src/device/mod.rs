@@ -144,6 +144,16 @@ pub enum DeviceError {
         /// All of them.
         log: PathBuf,
     },
+    /// It ended while it was measured.
+    #[error("device {device}: ended while it was measured ({told}), so there is no result; see {log}", log = .log.display())]
+    Ended {
+        /// Which.
+        device: &'static str,
+        /// Its last words.
+        told: String,
+        /// All of them.
+        log: PathBuf,
+    },
     /// A file for it can not be written.
     #[error("device {device}: {path}: {source}; choose a folder that can be written", path = .path.display())]
     File {
@@ -226,6 +236,14 @@ pub trait Device {
     /// # Errors
     /// When it can not be limited.
     fn limit(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Whether it still runs, where that can be known.
+    ///
+    /// # Errors
+    /// When it ended.
+    fn alive(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 

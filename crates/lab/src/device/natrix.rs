@@ -219,6 +219,7 @@ impl Natrix {
             .arg("--json")
             .stdin(Stdio::null())
             .stderr(Stdio::null())
+            .process_group(0)
             .output()
             .ok()?;
         serde_json::from_slice(&output.stdout).ok()
@@ -309,6 +310,17 @@ impl Device for Natrix {
 
     fn sessions(&mut self) -> Result<Option<u64>, DeviceError> {
         Ok(self.asked(&["show", "status"]).and_then(|status| status["sessions"].as_u64()))
+    }
+
+    fn alive(&mut self) -> Result<(), DeviceError> {
+        match self.running.as_mut().map(Child::try_wait) {
+            None | Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(status))) => {
+                let told = format!("{status}; {}", self.last_words());
+                Err(DeviceError::Ended { device: NAME, told, log: self.kept_log() })
+            }
+            Some(Err(error)) => Err(DeviceError::Ended { device: NAME, told: error.to_string(), log: self.kept_log() }),
+        }
     }
 
     fn settings(&self) -> Settings {

@@ -42,12 +42,14 @@ impl<I: Io> Experiment<'_, I> {
         &mut self,
         mut trial: impl FnMut(&mut Self, f64) -> Result<(u64, Faults), ExperimentError>,
     ) -> Result<Samples, ExperimentError> {
-        self.repeated(|this| match this.search([this.parameters.rate_min, this.parameters.rate_max], &mut trial) {
-            Ok(found) => Ok(found.best),
-            // Here it is the tester that is asked.
-            Err(ExperimentError::Ceiling { passed, .. }) if passed > 0.0 => Ok(passed),
-            Err(ExperimentError::RangeTooLow { rate }) => Ok(rate),
-            Err(other) => Err(other),
+        self.repeated(|this| {
+            match this.search("frames", [this.parameters.rate_min, this.parameters.rate_max], &mut trial) {
+                Ok(found) => Ok(found.best),
+                // Here it is the tester that is asked.
+                Err(ExperimentError::Ceiling { passed, .. }) if passed > 0.0 => Ok(passed),
+                Err(ExperimentError::RangeTooLow { rate }) => Ok(rate),
+                Err(other) => Err(other),
+            }
         })
         .map(Samples::of)
     }

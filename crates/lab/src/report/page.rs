@@ -12,8 +12,10 @@ use serde_json::Value;
 use super::Results;
 use super::Utc;
 use crate::result::Machine;
+use crate::study::RunRecord;
 use crate::study::StudyRecord;
 use crate::study::TableRecord;
+use crate::study::found;
 
 /// Titles and names of lines are the page's.
 const LOOK: Look = Look { size: (860, 400), is_titled: false, legend: None, mark: None };
@@ -89,6 +91,7 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
             p.question { (study.question) }
             p { "After " (study.paper.name) ". There: " (study.paper.machine) "." }
             @for table in &study.tables { (table_of(table)) }
+            (every_test(study))
             @for (chart, svg) in &charts {
                 figure {
                     figcaption { (chart.title) }
@@ -110,7 +113,7 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
                 dt { "Method" } dd { (study.method) }
                 dt { "Limits" } dd { (study.limits) }
                 dt { "Taken" }
-                dd { (Utc(study.started_unix)) ", " (format!("{:.0}", study.took_seconds)) " s, Natrix " (study.version) ", " (machine_line(&study.machine)) }
+                dd { (Utc(study.started_unix)) ", " (format!("{:.0}", study.took_seconds)) " s, Natrix " (study.version) ", " (machine_line(&study.machine)) @if let Some(kept) = kept(study) { (kept) } }
             }
             @if !shared.is_empty() {
                 p { "Who shared a CPU:" }
@@ -120,14 +123,14 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
                 summary { "How to repeat each number (" (study.runs.len()) " runs)" }
                 p { "All of it: " code { (study.command) } }
                 table {
-                    thead { tr { th { "line" } th { "command" } th { "result" } th { "tester's own ceiling, frames/s" } th { "s" } } }
+                    thead { tr { th { "line" } th { "command" } th { "result" } th { "settings of the device" } th { "s" } } }
                     tbody {
                         @for run in &study.runs {
                             tr {
                                 td { (run.series) }
                                 td { code { (run.command) } }
                                 td { @if run.failure.is_some() { "none" } @else { code { (run.file) } } }
-                                td.number { @if let Some(ceiling) = run.ceiling { (short(ceiling)) } }
+                                td { (settings(run)) }
                                 td.number { (format!("{:.0}", run.took_seconds)) }
                             }
                         }
@@ -177,31 +180,56 @@ fn machines(results: &Results) -> Markup {
     }
 }
 
-fn text<'a>(record: &'a Value, pointer: &str) -> &'a str {
-    record.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+/// `name = value`, one after the other.
+fn settings(run: &RunRecord) -> String {
+    let all = run.summary.iter().flat_map(|summary| &summary.device);
+    all.map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join("; ")
 }
 
-/// What came of a single result, in a few words.
-fn figure(record: &Value) -> String {
-    let number = |pointer: &str| record.pointer(pointer).and_then(Value::as_f64);
-    if let Some(median) = number("/result/samples/median") {
-        let ends = number("/result/samples/p1").zip(number("/result/samples/p99"));
-        let ends = ends.map(|(low, high)| format!(" ({} to {})", short(low), short(high))).unwrap_or_default();
-        return format!("{} {}{ends}", short(median), text(record, "/unit"));
+/// Every test of a study with its figure and what RFC 9693 §5 wants beside it.
+fn every_test(study: &StudyRecord) -> Markup {
+    let told: Vec<_> = study.runs.iter().filter_map(|run| Some((run, run.summary.as_ref()?))).collect();
+    html! {
+        @if !told.is_empty() {
+            h3 { "Every test" }
+            table {
+                thead {
+                    tr {
+                        th { "line" } th { "test" } th { "found: median (1st to 99th percentile)" } th { "tester's own ceiling, frames/s" } th { "experiments" }
+                        th { "error of the search" } th { "connections" } th { "source ports" } th { "destination ports" } th { "frame, bytes" }
+                    }
+                }
+                tbody {
+                    @for (run, told) in &told {
+                        tr {
+                            td { (run.series) }
+                            td { (told.test) }
+                            td { (told.found) }
+                            td.number { @if let Some(ceiling) = run.ceiling { (short(ceiling)) } @else { "none" } }
+                            td.number { (told.experiments) }
+                            td.number { @if let Some(error) = told.error { (short(error)) } @else { "no search" } }
+                            td.number { (told.sessions) }
+                            td { (told.source_ports) }
+                            td { (told.destination_ports) }
+                            td.number { (told.frames) }
+                        }
+                    }
+                }
+            }
+        }
     }
-    if let Some(steps) = record.pointer("/result/steps").and_then(Value::as_array) {
-        let share = |step: &Value| Some(100.0 * step.get("lost")?.as_f64()? / step.get("sent")?.as_f64()?.max(1.0));
-        let shares: Vec<String> = steps.iter().filter_map(share).map(|share| format!("{share:.3}")).collect();
-        return format!("{} % lost", shares.join(", "));
-    }
-    let delays = record.pointer("/result/repetitions/0/delays").and_then(Value::as_array);
-    let delay = |way: &Value| {
-        let of = |key: &str| way.get(key).and_then(Value::as_f64).unwrap_or_default();
-        format!("{} {:.1} us, worst {:.1}", text(way, "/way"), of("typical_us"), of("worst_case_us"))
-    };
-    delays
-        .map(|delays| delays.iter().map(delay).collect::<Vec<_>>().join("; "))
-        .unwrap_or_else(|| "see the file".to_owned())
+}
+
+/// Results that were there already, in a sentence; nothing where there were none.
+fn kept(study: &StudyRecord) -> Option<String> {
+    let times: Vec<u64> = study.runs.iter().filter_map(|run| run.kept_unix).collect();
+    let (first, last) = (times.iter().min()?, times.iter().max()?);
+    let (count, all) = (times.len(), study.runs.len());
+    Some(format!("; {count} of {all} results were there already, measured from {} to {}", Utc(*first), Utc(*last)))
+}
+
+fn text<'a>(record: &'a Value, pointer: &str) -> &'a str {
+    record.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The tester alone, in the unit of what it was measured by.
@@ -226,7 +254,7 @@ fn single(results: &[(String, Value)]) -> Markup {
                                 td { (text(record, "/test")) @if record.get("interrupted") == Some(&Value::Bool(true)) { " " span.badge.warn { "interrupted" } } }
                                 td { (text(record, "/dut")) }
                                 td { (text(record, "/transport")) }
-                                td { (figure(record)) }
+                                td { (found(record)) }
                                 td.number { (ceiling(record)) }
                                 td { code { (text(record, "/command")) } }
                                 td { code { (file) } }

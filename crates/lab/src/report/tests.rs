@@ -6,6 +6,7 @@ use super::*;
 use crate::result::Machine;
 use crate::study::Paper;
 use crate::study::RunRecord;
+use crate::study::Summary;
 use crate::study::TableRecord;
 use chart::Axis;
 use chart::Chart;
@@ -42,6 +43,18 @@ fn study(name: &str) -> StudyRecord {
         failure: failure.map(str::to_owned),
         ceiling: Some(1_234_000.0),
         cores: vec!["CPU 0: tester".to_owned()],
+        kept_unix: failure.is_none().then_some(1_794_000_000),
+        summary: failure.is_none().then(|| Summary {
+            test: "throughput".to_owned(),
+            found: "200 k frames/s (100 k to 300 k)".to_owned(),
+            experiments: 10,
+            sessions: 4711,
+            source_ports: "1024-65535 of 16 addresses".to_owned(),
+            destination_ports: "80-80 of 1 address".to_owned(),
+            frames: "64".to_owned(),
+            error: Some(1000.0),
+            device: vec![("nf_conntrack_max".to_owned(), "65536".to_owned())],
+        }),
     };
     StudyRecord {
         schema: 1,
@@ -104,6 +117,11 @@ fn the_page_has_all_that_the_folder_has() {
         "the limits",
         "CPU 0: tester",
         "1.23 M",
+        "200 k frames/s (100 k to 300 k)",
+        "4711",
+        "1024-65535 of 16 addresses",
+        "nf_conntrack_max = 65536",
+        "1 of 2 results were there already, measured from 2026-11-06 21:20 UTC to",
         "broken.json",
         "other.json",
         "natrix lab throughput --dut natrix --json",

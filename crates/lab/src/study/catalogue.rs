@@ -106,6 +106,11 @@ impl StudyName {
         }
     }
 
+    /// Whether it measures devices to choose from. Else it is about what only Natrix has: its search for rules, its tables, its drivers.
+    pub const fn has_devices(self) -> bool {
+        !matches!(self, StudyName::QuicknatRules | StudyName::Drivers | StudyName::Tables | StudyName::Cost)
+    }
+
     /// What it is going to do.
     pub fn plan(self, options: &Options) -> Plan {
         match self {
@@ -156,7 +161,13 @@ impl Options {
                 pairs.push(("--error", if self.quick { "20000" } else { "2000" }.to_owned()));
             }
             pairs.push(("--seed", self.seed.to_string()));
-            pairs.push(("--tester-cpu", self.tester_cpu.to_string()));
+        }
+        pairs.push(("--tester-cpu", self.tester_cpu.to_string()));
+        // The first but the tester's, where it is not about their number.
+        let (option, given) =
+            (if test == "probe" { "--device-cpu" } else { "--device-cpus" }, self.device_cpus.first());
+        if let (Some(cpu), false) = (given, more.iter().any(|(other, _)| *other == option)) {
+            pairs.push((option, cpu.to_string()));
         }
         let mut arguments = vec!["lab".to_owned(), test.to_owned()];
         for (option, value) in pairs.iter().map(|(option, value)| (*option, value.as_str())) {

@@ -82,7 +82,7 @@ impl Rate {
 
     /// How many times another rate this is: `2.5`, `≥ 2.5`, `≤ 2.5`; nothing where one is missing, and why not where both are bounds.
     pub(super) fn times(this: Option<Rate>, other: Option<Rate>) -> String {
-        let (Some(this), Some(other)) = (this, other) else { return String::new() };
+        let (Some(this), Some(other)) = (this, other) else { return "no result of both".to_owned() };
         let sign = match (this.is_least, other.is_least) {
             (false, false) => "",
             (true, false) => "≥ ",
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(Rate::times(exact_rate, bound_rate), "≤ 0.40");
         assert_eq!(Rate::times(exact_rate, exact_rate), "1.00");
         assert_eq!(Rate::times(bound_rate, bound_rate), "not known: both are bounds");
-        assert_eq!(Rate::times(None, exact_rate), "");
+        assert_eq!(Rate::times(None, exact_rate), "no result of both");
         let placed = |result| rates(&Made { run: &run, result }, 1e-6);
         let [(line, point)] = &placed(&exact)[..] else { panic!("one point") };
         assert!(line == "natrix" && (point.y - 0.2).abs() < 1e-9);

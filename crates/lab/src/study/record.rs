@@ -4,6 +4,7 @@ use chart::Chart;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::summary::Summary;
 use crate::result::Machine;
 
 /// Number of the form of [`StudyRecord`]; it grows when a key changes its meaning or goes.
@@ -74,6 +75,12 @@ pub struct RunRecord {
     /// What shared a CPU with what, as the result says.
     #[serde(default)]
     pub cores: Vec<String>,
+    /// When its result was there already, of an earlier run on the same machine and release: when that began, seconds since 1970.
+    #[serde(default)]
+    pub kept_unix: Option<u64>,
+    /// What it found, and with what.
+    #[serde(default)]
+    pub summary: Option<Summary>,
 }
 
 /// A table.

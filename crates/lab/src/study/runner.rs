@@ -28,6 +28,7 @@ use super::plan::Run;
 use super::record::RunRecord;
 use super::record::SCHEMA;
 use super::record::StudyRecord;
+use super::summary::summary;
 use crate::process::ask_to_end;
 use crate::result::Machine;
 use crate::result::unix_now;
@@ -113,6 +114,8 @@ pub fn perform(
                     failure: Some(why),
                     ceiling: None,
                     cores: Vec::new(),
+                    kept_unix: None,
+                    summary: None,
                 });
                 let record = record(name, options, &plan, &made, runs.clone(), (started_unix, started));
                 write(&record, folder)?;
@@ -128,8 +131,8 @@ pub fn perform(
         let command = format!("natrix {} --json", run.arguments.join(" "));
         let begun = Instant::now();
         let kept = if again { None } else { kept(&path, &command) };
-        let (Output { value, failure }, took_seconds) = match kept {
-            Some(output) => (output, 0.0),
+        let (Output { value, failure }, took_seconds, kept_unix) = match kept {
+            Some((output, began)) => (output, 0.0, Some(began)),
             None => {
                 let output = start(&program, run, stop, |elapsed| {
                     let seconds_left = seconds_left.saturating_sub(elapsed.min(u64::from(run.seconds)));
@@ -148,15 +151,17 @@ pub fn perform(
                     });
                     fs::write(&path, format!("{whole}\n")).map_err(at(&path))?;
                 }
-                (output, begun.elapsed().as_secs_f64())
+                (output, begun.elapsed().as_secs_f64(), None)
             }
         };
         let (ceiling, cores) = value.as_ref().map(|value| (ceiling(value), cores(value))).unwrap_or_default();
+        let summary = value.as_ref().and_then(summary);
         if let Some(value) = value {
             made.push((number, value));
         }
         on_progress(&Progress { done: number + 1, failure: failure.as_deref(), ..progress });
-        runs.push(RunRecord { series: run.series.clone(), command, file, took_seconds, failure, ceiling, cores });
+        let series = run.series.clone();
+        runs.push(RunRecord { series, command, file, took_seconds, failure, ceiling, cores, kept_unix, summary });
         let record = record(name, options, &plan, &made, runs.clone(), (started_unix, started));
         write(&record, folder)?;
     }
@@ -290,13 +295,19 @@ fn record(
     }
 }
 
-/// What an earlier run of the same command printed.
-fn kept(path: &Path, command: &str) -> Option<Output> {
+/// What an earlier run of the same command printed, on this machine with this release, and when it began.
+fn kept(path: &Path, command: &str) -> Option<(Output, u64)> {
     let mut whole: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    let here = (json!(Machine::this()), json!(env!("CARGO_PKG_VERSION")));
+    if (whole.get("machine")?, whole.get("version")?) != (&here.0, &here.1) {
+        return None;
+    }
+    let began = whole.get("started_unix")?.as_u64()?;
     let output = whole.get_mut("output")?.take();
     let was_interrupted = output.get("interrupted").and_then(Value::as_bool).unwrap_or(false);
     let failure = whole.get("failure").and_then(Value::as_str).map(str::to_owned);
-    (whole.get("command")?.as_str()? == command && !was_interrupted).then_some(Output { value: Some(output), failure })
+    let is_it = whole.get("command")?.as_str()? == command && !was_interrupted;
+    is_it.then_some((Output { value: Some(output), failure }, began))
 }
 
 /// Runs one command to its end: what it printed, or the sentence in which it says why it printed nothing.
@@ -335,6 +346,9 @@ fn start(program: &Path, run: &Run, stop: &AtomicBool, mut on_tick: impl FnMut(u
     let was_interrupted = |line: &Value| line.get("interrupted").and_then(Value::as_bool).unwrap_or(false);
     let is_bound = |line: &Value| line.pointer("/result/at_least").is_some_and(Value::is_number);
     if !status.success() && !lines.as_ref().is_ok_and(|lines| lines.iter().any(was_interrupted)) {
+        if was_asked && lines.as_ref().is_ok_and(Vec::is_empty) {
+            return Ok(Output::failed("it was ended before it had a result"));
+        }
         let last = errors.lines().rfind(|line| line.starts_with("error: ")).or(errors.lines().last());
         let last = last.map_or_else(|| format!("it ended with {status} and said nothing"), str::to_owned);
         let value = lines.ok().and_then(|lines| lines.into_iter().find(is_bound));
@@ -433,6 +447,9 @@ mod tests {
         // The signal may come before the trap is set.
         let result = start(Path::new("/bin/sh"), &shell(script), &stop, |_| ()).unwrap();
         assert!(result.value == Some(json!({"interrupted": true})) || result.failure.is_some(), "{result:?}");
+        // A remark is no reason.
+        let result = start(Path::new("/bin/sh"), &shell("echo 'note: fewer' >&2; exec sleep 100"), &stop, |_| ());
+        assert_eq!(result.unwrap(), Output::failed("it was ended before it had a result"));
     }
 
     #[test]
@@ -448,14 +465,25 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("natrix-study-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("a.json");
-        fs::write(&path, r#"{"command": "natrix x --json", "output": {"n": 1}}"#).unwrap();
+        let written = |more: Value| {
+            let mut file = json!({
+                "command": "natrix x --json", "output": {"n": 1}, "started_unix": 17,
+                "machine": Machine::this(), "version": env!("CARGO_PKG_VERSION"),
+            });
+            file.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            fs::write(&path, file.to_string()).unwrap();
+        };
+        written(json!({}));
         let whole = Output { value: Some(json!({"n": 1})), failure: None };
-        assert_eq!(kept(&path, "natrix x --json"), Some(whole.clone()));
-        fs::write(&path, r#"{"command": "natrix x --json", "output": {"n": 1}, "failure": "slow"}"#).unwrap();
-        assert_eq!(kept(&path, "natrix x --json"), Some(Output { failure: Some("slow".to_owned()), ..whole }));
+        assert_eq!(kept(&path, "natrix x --json"), Some((whole.clone(), 17)));
         assert_eq!(kept(&path, "natrix y --json"), None);
-        fs::write(&path, r#"{"command": "natrix x --json", "output": {"interrupted": true}}"#).unwrap();
-        assert_eq!(kept(&path, "natrix x --json"), None);
+        written(json!({"failure": "slow"}));
+        assert_eq!(kept(&path, "natrix x --json"), Some((Output { failure: Some("slow".to_owned()), ..whole }, 17)));
+        let machine = Machine { cpu: "another".to_owned(), ..Machine::this() };
+        for other in [json!({"output": {"interrupted": true}}), json!({"version": "0"}), json!({"machine": machine})] {
+            written(other);
+            assert_eq!(kept(&path, "natrix x --json"), None);
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -34,6 +34,8 @@ const OUTSIDE: PortIndex = PortIndex(1);
 pub(crate) struct Mischief {
     /// Nothing is answered, nothing passes.
     pub(crate) deaf: bool,
+    /// The same from this frame on.
+    pub(crate) deaf_from: Option<u64>,
     /// ARP is answered, nothing passes.
     pub(crate) lose_all: bool,
     /// It does not translate: it only routes.
@@ -125,7 +127,7 @@ impl Toy {
     }
 
     fn forward(&mut self, from: PortIndex, frame: &[u8]) {
-        if self.mischief.deaf {
+        if self.mischief.deaf || self.mischief.deaf_from.is_some_and(|from| self.passed >= from) {
             return;
         }
         let header = LinkHeader::parse(frame).unwrap();

@@ -191,6 +191,9 @@ pub(super) fn run(ceiling: &LabCeiling, out: &mut dyn Write) -> Result<(), Failu
     if ceiling.handshakes && options.protocol == LabProtocol::Udp {
         return Err(fault("--handshakes: datagrams have none (--protocol udp); add --protocol tcp".to_owned()));
     }
+    if let Some(path) = &options.output {
+        measure::can_be_written(path)?;
+    }
     let space = measure::tuple_space(options, options.sessions)?;
     let mut parameters = measure::parameters_of(options, options.sessions);
     parameters.trial_seconds = options.trial_seconds.unwrap_or(TRIAL_SECONDS);
@@ -262,7 +265,7 @@ pub(super) fn run(ceiling: &LabCeiling, out: &mut dyn Write) -> Result<(), Failu
         schema: lab::result::SCHEMA,
         test: "ceiling",
         dut: device.name(),
-        transport: transport::named(options),
+        transport: transport::named(options.transport, [&options.inside, &options.outside]),
         parameters: json!(parameters),
         unit,
         result,

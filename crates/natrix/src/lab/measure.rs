@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::fs::OpenOptions;
 use std::io;
 use std::io::Write;
 use std::path::Path;
@@ -127,6 +128,9 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         parameters.tcp_close = cps.tcp_close;
     }
     parameters.check(&numbers_of(command, &parameters)).map_err(lab_error)?;
+    if let Some(path) = &options.output {
+        can_be_written(path)?;
+    }
     let stop = stopper()?;
     let mut ceiling = ceiling::measured(command, options, &stop)?;
     if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
@@ -216,7 +220,9 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     // Where the tester ended the search there is no result, and it fails; what did pass is for whoever compares devices.
     let (failure, (unit, result)) = match (measured, at_least) {
         (Ok(measured), _) => (None, measured),
-        (Err(failure), Some(at_least)) => (Some(failure), ("", json!({ "samples": null, "at_least": at_least }))),
+        (Err(failure), Some(at_least)) => {
+            (Some(failure), (unit_of(command), json!({ "samples": null, "at_least": at_least })))
+        }
         (Err(failure), None) => return Err(failure),
     };
     if let (Some(ceiling), Some(median)) = (&mut ceiling, result["samples"]["median"].as_f64()) {
@@ -230,7 +236,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         schema: lab::result::SCHEMA,
         test: name,
         dut: device.name(),
-        transport: transport::named(options),
+        transport: transport::named(options.transport, [&options.inside, &options.outside]),
         parameters: parameters_with(command, &parameters, &space, &priority.told, watched),
         unit,
         result,
@@ -297,6 +303,21 @@ fn links_of(options: &LabTest) -> Vec<(String, &'static str)> {
     let sides = [(&options.inside, topology::INSIDE), (&options.outside, topology::OUTSIDE)];
     let named = sides.map(|(given, side)| (given.clone().unwrap_or_else(|| side.to_owned()), side));
     named.into_iter().filter(|(link, _)| transport::is_kernel_interface(link)).collect()
+}
+
+/// Said before anything is measured.
+pub(super) fn can_be_written(path: &Path) -> Result<(), Failure> {
+    let was_there = path.exists();
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
+    if !was_there {
+        // It is made anew with the result; where it can't be removed it stays empty until then.
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 /// Prints the record, and writes it where it was asked for.
@@ -375,6 +396,11 @@ fn cores(options: &LabTest) -> Vec<Core> {
     all
 }
 
+/// Unit of what is searched.
+fn unit_of(command: &LabCommand) -> &'static str {
+    if matches!(command, LabCommand::Cps(_) | LabCommand::Capacity(_)) { "connections/s" } else { "frames/s" }
+}
+
 /// Unit and figures.
 fn measure(
     command: &LabCommand,
@@ -382,8 +408,10 @@ fn measure(
     space: &TupleSpace,
 ) -> Result<(&'static str, Value), Failure> {
     Ok(match command {
-        LabCommand::Cps(_) => ("connections/s", json!({ "samples": experiment.cps().map_err(lab_error)? })),
-        LabCommand::Throughput(_) => ("frames/s", json!({ "samples": experiment.throughput().map_err(lab_error)? })),
+        LabCommand::Cps(_) => (unit_of(command), json!({ "samples": experiment.cps().map_err(lab_error)? })),
+        LabCommand::Throughput(_) => {
+            (unit_of(command), json!({ "samples": experiment.throughput().map_err(lab_error)? }))
+        }
         LabCommand::Loss(_) => ("frames", json!({ "steps": experiment.loss().map_err(lab_error)? })),
         LabCommand::Latency(latency) => {
             let all = match latency.first_packet {

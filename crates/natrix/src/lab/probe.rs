@@ -44,6 +44,7 @@ use serde_json::json;
 
 use super::lab_error;
 use super::measure::Folder;
+use super::measure::can_be_written;
 use super::measure::ends;
 use super::measure::fault;
 use super::measure::pin;
@@ -66,27 +67,43 @@ const REMOTES: u32 = 64;
 pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
     let (started_unix, started) = (unix_now(), Instant::now());
     let probe_options = probe_options(options);
+    if let Some(path) = &options.output {
+        can_be_written(path)?;
+    }
+    let given = given_ports(options)?;
     let stop = super::measure::stopper()?;
-    let topology = match Topology::standing() {
-        Some(topology) => topology,
-        None if options.dut == LabProbed::External => {
+    let topology = match (&given, Topology::standing()) {
+        (Some(_), _) => None,
+        (None, Some(topology)) => Some(topology),
+        (None, None) if options.dut == LabProbed::External => {
             return Err(fault(
-                "--dut external: there are no test hosts; build them with `natrix lab up` and start the device between them".to_owned(),
+                "--dut external: there are no test hosts; build them with `natrix lab up` and start the device between them, or name the tester's own ports \
+                 with --inside and --outside"
+                    .to_owned(),
             ));
         }
-        None => Topology::build(&format!("natrix-lab-{}", std::process::id()), false).map_err(lab_error)?,
+        (None, None) => Some(Topology::build(&format!("natrix-lab-{}", std::process::id()), false).map_err(lab_error)?),
     };
     let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
     fs::create_dir_all(&folder)
         .map_err(|error| fault(format!("folder {}: {error}; set TMPDIR to another", folder.display())))?;
     let folder = Folder(folder);
-    let mut device = device_of(options, &topology, &folder, &probe_options)?;
+    let mut device = match &topology {
+        Some(topology) => device_of(options, topology, &folder, &probe_options)?,
+        None => None,
+    };
     if let Some(device) = &mut device {
         device.start().map_err(lab_error)?;
     }
-    topology.enter_tester().map_err(lab_error)?;
+    if let Some(topology) = &topology {
+        topology.enter_tester().map_err(lab_error)?;
+    }
     pin(options.tester_cpu)?;
-    let mut tester = Tester::new(transport::pairs(options.transport)?, ends());
+    let ports = match given {
+        Some(given) => transport::start(given)?,
+        None => transport::pairs(options.transport)?,
+    };
+    let mut tester = Tester::new(ports, ends());
     tester.meet().map_err(|error| lab_error(lab::experiment::ExperimentError::from(error)))?;
     let stations = tester.stations();
     let mut world = PortsWorld::new(tester.into_io(), ends(), stations);
@@ -109,7 +126,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "schema": lab::result::SCHEMA,
         "test": "probe",
         "dut": name,
-        "transport": transport::driver(options.transport),
+        "transport": transport::named(options.transport, [&options.inside, &options.outside]),
         "parameters": probe_options,
         "site": site(),
         "findings": report.findings.iter().map(lab::probe::Finding::record).collect::<Vec<_>>(),
@@ -129,6 +146,20 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         return Err(fault(format!("lab: interrupted ({found} findings); what was found until then is in the result")));
     }
     Ok(())
+}
+
+/// The tester's ports to a device of somebody else's, where they are named.
+fn given_ports(options: &LabProbe) -> Result<Option<[String; 2]>, Failure> {
+    match (&options.inside, &options.outside) {
+        (None, None) => Ok(None),
+        (Some(inside), Some(outside)) if options.dut == LabProbed::External => {
+            Ok(Some(transport::of_names(options.transport, [inside, outside])))
+        }
+        (Some(_), Some(_)) => {
+            Err(fault("--inside, --outside: are for a device that is not the lab's own; add --dut external".to_owned()))
+        }
+        _ => Err(fault("--inside, --outside: only one of them is given; name both ends".to_owned())),
+    }
 }
 
 fn probe_options(options: &LabProbe) -> ProbeOptions {

@@ -115,7 +115,7 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
         let count = samples["values"].as_array().map_or(0, Vec::len);
         let unit = record["unit"].as_str().unwrap_or_default();
         match (count, result["at_least"].as_f64()) {
-            (0, Some(passed)) => writeln!(out, "  no result: {passed:.0} frames/s passed, then the tester ended")?,
+            (0, Some(passed)) => writeln!(out, "  no result: {passed:.0} {unit} passed, then the tester ended")?,
             (0, None) => writeln!(out, "  no result: no repetition came to its end")?,
             (1.., _) => writeln!(
                 out,

@@ -34,11 +34,11 @@ pub(super) fn driver(transport: LabTransport) -> &'static str {
 }
 
 /// Driver of the tester's ports, as these are named: `pci` where that depends on what is in the slot.
-pub(super) fn named(options: &LabTest) -> String {
-    let given = [&options.inside, &options.outside].map(|port| port.as_deref());
+pub(super) fn named(transport: LabTransport, given: [&Option<String>; 2]) -> String {
+    let given = given.map(|port| port.as_deref());
     match given[0].or(given[1]) {
-        None => driver(options.transport).to_owned(),
-        Some(port) if is_kernel_interface(port) => of_kernel(options.transport).to_owned(),
+        None => driver(transport).to_owned(),
+        Some(port) if is_kernel_interface(port) => of_kernel(transport).to_owned(),
         Some(port) => driver_in(port).to_owned(),
     }
 }
@@ -100,13 +100,7 @@ fn of_tester(options: &LabTest, folder: &Path) -> Result<[String; 2], Failure> {
                     .to_owned(),
             ));
         };
-        let whole = |number: usize, port: &str| {
-            if !is_kernel_interface(port) {
-                return port.to_owned();
-            }
-            format!("{}{number},iface={port}", of_kernel(options.transport))
-        };
-        return Ok([whole(0, inside), whole(1, outside)]);
+        return Ok(of_names(options.transport, [inside, outside]));
     }
     let sides = [(0, topology::INSIDE), (1, topology::OUTSIDE)];
     Ok(sides.map(|(number, side)| {
@@ -123,6 +117,14 @@ fn of_tester(options: &LabTest, folder: &Path) -> Result<[String; 2], Failure> {
         };
         with_arguments(device, options.tester_arguments.as_ref())
     }))
+}
+
+/// Device strings of ports that are named by kernel interfaces, PCI addresses or DPDK devices, inside first.
+pub(super) fn of_names(transport: LabTransport, [inside, outside]: [&String; 2]) -> [String; 2] {
+    [(0, inside), (1, outside)].map(|(number, port)| match is_kernel_interface(port) {
+        true => format!("{}{number},iface={port}", of_kernel(transport)),
+        false => port.clone(),
+    })
 }
 
 /// Whether a port is named by an interface of the kernel, and not by a PCI address or a DPDK device.

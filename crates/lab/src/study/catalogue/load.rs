@@ -144,6 +144,7 @@ fn said_of(values: [(&str, &str); 1]) -> Vec<Vec<String>> {
 pub(super) fn filters(options: &Options) -> Plan {
     let counts: &[u32] = if options.quick { &[0, 10_000] } else { &[0, 1, 10, 100, 1_000, 10_000] };
     // Netfilter twice: rules one after the other, as the paper's, and as a set.
+    let all: Vec<f64> = counts.iter().map(|count| f64::from(*count)).collect();
     let ways = |device: &str| -> &[&str] { if device == "netfilter" { &["list", "set"] } else { &[""] } };
     let runs = options.each(counts, 3, |_, _| Vec::new()).flat_map(|run| {
         let each = ways(&run.series).iter().map(|way| {
@@ -168,7 +169,7 @@ pub(super) fn filters(options: &Options) -> Plan {
         tables: vec![TablePlan {
             title: "Beside the paper: how many filters can be had without loss",
             columns: &["device", "filters"],
-            rows: Box::new(|made| {
+            rows: Box::new(move |made| {
                 let row = |device: &str, filters: String| vec![device.to_owned(), filters];
                 let mut rows = vec![
                     row("paper: UltraSPARC, ipchains", "1 024".to_owned()),
@@ -179,21 +180,30 @@ pub(super) fn filters(options: &Options) -> Plan {
                 lines.sort_unstable();
                 lines.dedup();
                 for line in lines {
-                    let clean = made.iter().filter(|made| made.run.series == line);
-                    let clean =
-                        clean.filter(|made| lost(made).is_some_and(|point| point.y == 0.0)).map(|made| made.run.x);
-                    let most = clean.reduce(f64::max);
-                    rows.push(row(
-                        line,
-                        most.map_or("lost without any".to_owned(), |most| {
-                            format!("{most} (as many as were tried, or fewer)")
-                        }),
-                    ));
+                    let of_line = made.iter().filter(|made| made.run.series == line);
+                    let tried: Vec<(f64, Option<f64>)> =
+                        of_line.map(|made| (made.run.x, lost(made).map(|point| point.y))).collect();
+                    rows.push(row(line, without_loss(&tried, &all)));
                 }
                 rows
             }),
         }],
     }
+}
+
+/// How many filters there were without loss: of each number that was tried, or was to be, what was lost where that is known.
+fn without_loss(tried: &[(f64, Option<f64>)], all: &[f64]) -> String {
+    let at = |count: f64| tried.iter().find(|(other, _)| *other == count).and_then(|(_, lost)| *lost);
+    let mut clean = None;
+    for count in all {
+        let upto = clean.map_or_else(|| "none".to_owned(), |most: f64| most.to_string());
+        match at(*count) {
+            Some(0.0) => clean = Some(*count),
+            Some(lost) => return format!("{upto} (with {count} {lost:.3} % were lost)"),
+            None => return format!("{upto} at least (no result with {count})"),
+        }
+    }
+    clean.map_or_else(|| "no result".to_owned(), |most| format!("{most} (more were not tried)"))
 }
 
 #[cfg(test)]
@@ -203,6 +213,17 @@ mod tests {
     use super::super::test_options;
     use super::*;
     use crate::study::plan::Made;
+
+    #[test]
+    fn filters_without_a_result_are_not_taken_for_filters_that_cost_frames() {
+        let all = [0.0, 100.0, 10_000.0];
+        let told = |tried: &[(f64, Option<f64>)]| without_loss(tried, &all);
+        assert_eq!(told(&[(0.0, Some(0.0)), (100.0, Some(0.0)), (10_000.0, Some(0.0))]), "10000 (more were not tried)");
+        assert_eq!(told(&[(0.0, Some(0.0)), (100.0, Some(1.5))]), "0 (with 100 1.500 % were lost)");
+        assert_eq!(told(&[(0.0, Some(0.0)), (100.0, None)]), "0 at least (no result with 100)");
+        assert_eq!(told(&[(0.0, Some(2.0))]), "none (with 0 2.000 % were lost)");
+        assert_eq!(told(&[]), "none at least (no result with 0)");
+    }
 
     #[test]
     fn what_large_packets_lost_is_said_of_these_and_never_of_smaller_ones() {

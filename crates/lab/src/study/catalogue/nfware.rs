@@ -100,12 +100,16 @@ const ROWS: [Row; 7] = [
     },
 ];
 
+/// Whether a device has what the row is about: the kernel has no port blocks.
+fn has(device: &str, row: &Row) -> bool {
+    device != "netfilter" || !row.options.contains(&("--allocation", "blocks"))
+}
+
 pub(super) fn plan(options: &Options) -> Plan {
     let mut runs = Vec::new();
     for (position, row) in ROWS.iter().enumerate() {
         for device in &options.devices {
-            // The kernel has no port blocks.
-            if device == "netfilter" && row.options.contains(&("--allocation", "blocks")) {
+            if !has(device, row) {
                 continue;
             }
             let given = if options.quick && row.test == "capacity" { CAPACITY_QUICK } else { row.options };
@@ -138,9 +142,11 @@ pub(super) fn plan(options: &Options) -> Plan {
             rows: Box::new(|made| {
                 let row = |(position, row): (usize, &Row)| {
                     let here = |device: &str| {
-                        let mut of_row =
-                            made.iter().filter(|made| made.run.series == device && made.run.x == position as f64);
-                        of_row.next().map_or_else(String::new, |made| Rate::shown((row.read)(made), row.unit))
+                        if !has(device, row) {
+                            return "has none".to_owned();
+                        }
+                        let is_it = |made: &&Made<'_>| made.run.series == device && made.run.x == position as f64;
+                        Rate::shown(made.iter().find(is_it).and_then(|made| (row.read)(made)), row.unit)
                     };
                     vec![
                         row.what.to_owned(),
@@ -152,5 +158,21 @@ pub(super) fn plan(options: &Options) -> Plan {
                 ROWS.iter().enumerate().map(row).collect()
             }),
         }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_options;
+    use super::*;
+
+    #[test]
+    fn a_row_without_a_result_says_so_and_one_that_a_device_can_not_have_too() {
+        let plan = plan(&test_options(true));
+        let rows = (plan.tables[0].rows)(&[]);
+        assert!(rows.iter().all(|row| row[2] == "no result"), "{rows:?}");
+        let of_netfilter: Vec<&str> = rows.iter().map(|row| &*row[3]).collect();
+        assert_eq!(of_netfilter.iter().filter(|cell| **cell == "has none").count(), 1);
+        assert_eq!(of_netfilter.iter().filter(|cell| **cell == "no result").count(), ROWS.len() - 1);
     }
 }

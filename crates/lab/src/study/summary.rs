@@ -1,0 +1,144 @@
+//! What a run says of itself, for the report: what was found, how often, with what (RFC 9693 §5 asks for it beside each figure).
+
+use chart::short;
+use serde::Deserialize;
+use serde::Serialize;
+use serde_json::Value;
+
+/// A test of RFC 9693 in a few words.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Its name.
+    pub test: String,
+    /// What was found: the median, with the 1st and 99th percentile.
+    pub found: String,
+    /// Experiments that the median is of.
+    pub experiments: u64,
+    /// Connections.
+    pub sessions: u64,
+    /// `1024-65535 of 16 addresses`.
+    pub source_ports: String,
+    /// The same of the other end.
+    pub destination_ports: String,
+    /// Frames: bytes, or `imix`.
+    pub frames: String,
+    /// Error of a binary search, in what is searched; None where there is no search.
+    pub error: Option<f64>,
+    /// Settings of the device, by name.
+    pub device: Vec<(String, String)>,
+}
+
+/// Of a result of the lab; None of anything else.
+pub(super) fn summary(result: &Value) -> Option<Summary> {
+    let parameters = result.get("parameters")?;
+    let test = result.get("test")?.as_str()?;
+    let count = |key: &str| parameters.get(key).and_then(Value::as_u64);
+    let error = match test {
+        "capacity" => count("E").map(|error| error as f64),
+        "cps" | "throughput" => parameters.get("error").and_then(Value::as_f64),
+        _ => None,
+    };
+    let settings = result.get("device").and_then(Value::as_object).into_iter().flatten();
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Some(Summary {
+        test: test.to_owned(),
+        found: found(result),
+        experiments: experiments(result)?,
+        sessions: count("N")?,
+        source_ports: ports(parameters.get("inside")?)?,
+        destination_ports: ports(parameters.get("remote")?)?,
+        frames: parameters.get("frame_bytes").map(word).unwrap_or_default(),
+        error,
+        device: settings.map(|(name, value)| (name.clone(), word(value))).collect(),
+    })
+}
+
+/// Repetitions that came to an end.
+fn experiments(result: &Value) -> Option<u64> {
+    let length = |pointer: &str| Some(result.pointer(pointer)?.as_array()?.len());
+    let of_steps = || length("/result/steps/0/lost_share/values");
+    let count = length("/result/samples/values").or_else(|| length("/result/repetitions")).or_else(of_steps);
+    // A bound is of the search that the tester ended.
+    let count = count.or_else(|| result.pointer("/result/at_least")?.as_f64().map(|_| 1));
+    count.map(|count| count as u64)
+}
+
+fn ports(range: &Value) -> Option<String> {
+    let port = |end: &str| range.pointer(&format!("/ports/{end}"))?.as_u64();
+    let addresses = range.get("addresses")?.as_u64()?;
+    let noun = if addresses == 1 { "address" } else { "addresses" };
+    Some(format!("{}-{} of {addresses} {noun}", port("start")?, port("end")?))
+}
+
+/// What came of a result, in a few words.
+pub(crate) fn found(record: &Value) -> String {
+    let number = |pointer: &str| record.pointer(pointer).and_then(Value::as_f64);
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    if let Some(median) = number("/result/samples/median") {
+        let ends = number("/result/samples/p1").zip(number("/result/samples/p99"));
+        let ends = ends.map(|(low, high)| format!(" ({} to {})", short(low), short(high))).unwrap_or_default();
+        return format!("{} {}{ends}", short(median), text(record, "unit"));
+    }
+    if let Some(passed) = number("/result/at_least") {
+        return format!("≥ {} {} (the tester ended)", short(passed), text(record, "unit"));
+    }
+    if let Some(steps) = record.pointer("/result/steps").and_then(Value::as_array) {
+        let share = |step: &Value| Some(100.0 * step.get("lost")?.as_f64()? / step.get("sent")?.as_f64()?.max(1.0));
+        let shares: Vec<String> = steps.iter().filter_map(share).map(|share| format!("{share:.3}")).collect();
+        return format!("{} % lost", shares.join(", "));
+    }
+    let over = record.pointer("/result/over_repetitions/delays").and_then(Value::as_array);
+    let one = record.pointer("/result/repetitions/0/delays").and_then(Value::as_array);
+    let delay = |way: &Value| {
+        let of = |key: &str| {
+            let value = way.get(key);
+            let at = |figure: &str| value.and_then(|value| value.get(figure)).and_then(Value::as_f64);
+            match (value.and_then(Value::as_f64), at("median"), at("p1"), at("p99")) {
+                (Some(one), ..) => format!("{one:.1}"),
+                (None, Some(median), Some(low), Some(high)) => format!("{median:.1} ({low:.1} to {high:.1})"),
+                _ => "unknown".to_owned(),
+            }
+        };
+        format!("{} {} us, worst {}", text(way, "way"), of("typical_us"), of("worst_case_us"))
+    };
+    over.or(one)
+        .map(|delays| delays.iter().map(delay).collect::<Vec<_>>().join("; "))
+        .unwrap_or_else(|| "see the file".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_run_says_what_the_rfc_asks_for_beside_its_figure() {
+        let result = json!({
+            "test": "throughput", "unit": "frames/s", "device": {"nf_conntrack_max": "65536"},
+            "parameters": {
+                "N": 1000, "error": 2000.0, "frame_bytes": 64,
+                "inside": {"addresses": 16, "ports": {"start": 1024, "end": 65535}},
+                "remote": {"addresses": 1, "ports": {"start": 80, "end": 80}},
+            },
+            "result": {"samples": {"values": [1e5, 2e5, 3e5], "median": 2e5, "p1": 1e5, "p99": 3e5}},
+        });
+        let told = summary(&result).unwrap();
+        assert_eq!((told.experiments, told.sessions, told.error), (3, 1000, Some(2000.0)));
+        assert_eq!((&*told.found, &*told.frames), ("200 k frames/s (100 k to 300 k)", "64"));
+        assert_eq!(told.source_ports, "1024-65535 of 16 addresses");
+        assert_eq!(told.destination_ports, "80-80 of 1 address");
+        assert_eq!(told.device, [("nf_conntrack_max".to_owned(), "65536".to_owned())]);
+        assert_eq!(summary(&json!({"ns_per_lookup": 9.0})), None);
+    }
+
+    #[test]
+    fn delays_are_told_over_the_repetitions_and_bounds_as_bounds() {
+        let samples = json!({"median": 5.0, "p1": 4.0, "p99": 6.0});
+        let way = json!({"way": "inbound", "typical_us": samples, "worst_case_us": samples});
+        let told = found(&json!({"result": {"over_repetitions": {"delays": [way]}, "repetitions": []}}));
+        assert_eq!(told, "inbound 5.0 (4.0 to 6.0) us, worst 5.0 (4.0 to 6.0)");
+        let told = found(&json!({"unit": "frames/s", "result": {"samples": null, "at_least": 9e5}}));
+        assert_eq!(told, "≥ 900 k frames/s (the tester ended)");
+    }
+}
