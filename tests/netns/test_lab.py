@@ -426,6 +426,13 @@ def a_device_that_somebody_else_started_is_measured_and_probed(n):
         values = {finding["name"]: finding["value"] for finding in found["findings"]}
         expect_equal((found["dut"], values["mapping.udp"]), ("external", "address-and-port-dependent"), "device, mapping")
         expect_equal(values["pooling"], "one external address", "pooling")
+        # The same by the ports themselves, as a device with cables would be.
+        through = ["probe", "--dut", "external", "--transport", "af-packet", "--inside", "inside", "--outside", "outside", "--only", "mapping", "--patience", "600", "--json"]
+        done = subprocess.run([*in_tester, *through], capture_output=True, text=True, timeout=60, check=False)
+        expect_equal(done.returncode, 0, f"status ({done.stderr[-300:]})")
+        found = json.loads(done.stdout)
+        values = {finding["name"]: finding["value"] for finding in found["findings"]}
+        expect_equal((found["transport"], values["mapping.udp"]), ("net_af_packet", "address-and-port-dependent"), "through named ports")
         words = [
             "latency", "--dut", "external", "--transport", "af-packet", "--inside", "inside", "--outside", "outside", "--rate", "500",
             "--described", "a kernel that masquerades", "--sessions", "200", "--preparation-rate", "2000", *SHORT, "--json",
@@ -449,3 +456,35 @@ def a_device_that_somebody_else_started_is_measured_and_probed(n):
         done = measured("true", 2)
         expect_equal(done.returncode, 1, "status where the table is not emptied")
         expect("its table was not emptied (" in done.stderr, done.stderr[-300:])
+
+
+@test()
+def a_device_that_is_killed_is_an_error_and_not_one_that_loses_all(n):
+    for _ in range(20):
+        command = [str(n.dut.binary), "lab", "loss", "--dut", "natrix", *FEW, "--rate-max", "1000", "--trial-seconds", "1"]
+        child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for line in child.stderr:
+            if "phase2 at" in line:
+                break
+        configuration = f"/tmp/natrix-lab-{child.pid}/natrix.toml"
+        of_child = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and configuration in cmdline(entry)
+        ]
+        expect(of_child, "the device that was started for it runs")
+        for pid in of_child:
+            os.kill(pid, signal.SIGKILL)
+        out, told = child.communicate(timeout=60)
+        if "error: tester: slower" not in told:
+            break
+    expect_equal((child.returncode, out), (1, ""), "status and result")
+    expect("error: device natrix: ended while it was measured (signal: 9" in told, told[-300:])
+
+
+def cmdline(process):
+    """The words a process was started with; none where it has ended meanwhile."""
+    try:
+        return (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []

@@ -210,7 +210,7 @@ fn paper(name: &str, machine: &str) -> Paper {
     Paper { name: name.to_owned(), machine: machine.to_owned() }
 }
 
-const SHARED_CORES: &str = "Tester and device have a CPU each, on which each also does the kernel's work of taking its frames in; each result names under `cores` what ran where.";
+const SHARED_CORES: &str = "Tester and device have a CPU each, on which each also does the kernel's work of taking its frames in; each result names under `cores` what ran where. The tester's own ceiling is over one pair; between two, with a device, it ends earlier: then what passed is a bound.";
 
 #[cfg(test)]
 pub(crate) fn test_options(quick: bool) -> Options {
