@@ -348,6 +348,8 @@ pub struct Experiment<'a, I: Io> {
     at_least: Option<f64>,
     /// The longest that tester or device were kept from their CPUs since a search began its step.
     hitch_seconds: f64,
+    /// About how many trials a repetition will be.
+    expected: u32,
     /// The longest time since it was asked last that a CPU of the device was taken from it, seconds. Nobody looks, where nothing else is set.
     pub away: Box<dyn FnMut() -> f64 + 'a>,
     /// The side on which the tester's link to the device is down, as far as somebody can tell who is not the tester's driver.
@@ -403,6 +405,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             was_interrupted: false,
             at_least: None,
             hitch_seconds: 0.0,
+            expected: 1,
             away: Box::new(|| 0.0),
             link_down: Box::new(|| None),
             on_trial: Box::new(|_| {}),
@@ -557,12 +560,12 @@ impl<'a, I: Io> Experiment<'a, I> {
 
     fn tell(&mut self, line: String) {
         let made = self.log.iter().rev().take_while(|trial| trial.repetition == self.repetition).count() as u32;
-        let progress = Progress { line, repetitions: self.repetition, trials: [made, self.trials_expected()] };
+        let progress = Progress { line, repetitions: self.repetition, trials: [made, self.expected] };
         (self.on_trial)(&progress);
     }
 
-    /// About how many trials a repetition with a search takes.
-    fn trials_expected(&self) -> u32 {
+    /// About how many trials a search of a rate takes.
+    fn trials_of_search(&self) -> u32 {
         let Parameters { rate_min, rate_max, error, .. } = *self.parameters;
         ((rate_max - rate_min) / error.max(1.0)).max(2.0).log2().ceil() as u32 + 2
     }
@@ -865,6 +868,8 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result.
     pub fn cps(&mut self) -> Result<Samples, ExperimentError> {
+        // About half of them pass, and are validated.
+        self.expected = self.trials_of_search() * 3 / 2;
         self.repeated(|this| {
             let n = this.parameters.n;
             let range = [this.parameters.rate_min, this.parameters.rate_max];
@@ -879,6 +884,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result.
     pub fn throughput(&mut self) -> Result<Samples, ExperimentError> {
+        self.expected = 1 + self.trials_of_search();
         self.repeated(|this| {
             let table = this.prepare()?;
             let range = [this.parameters.rate_min, this.parameters.rate_max];
@@ -896,6 +902,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result. Steps that the tester can't keep are left out.
     pub fn loss(&mut self) -> Result<Vec<LossStep>, ExperimentError> {
+        self.expected = 11;
         // By tenth of the highest rate: frames sent and lost in each repetition.
         let mut made: [Vec<[u64; 2]>; 10] = Default::default();
         // A rate that the tester did not keep, and what it sent instead.
@@ -929,6 +936,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result.
     pub fn latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
+        self.expected = 2;
         self.repeated(|this| {
             let table = this.prepare()?;
             // A frame that waited for a CPU to come back says nothing about the device either.
@@ -968,6 +976,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result.
     pub fn capacity(&mut self, limits: &CapacityLimits) -> Result<Vec<search::Capacity>, ExperimentError> {
+        self.expected = search::steps_expected(limits) * self.trials_of_search();
         self.repeated(|this| this.capacity_once(limits))
     }
 

@@ -69,6 +69,13 @@ pub struct Capacity {
     pub steps: Vec<(u64, f64)>,
 }
 
+/// About how many numbers of connections such a search tries: it doubles to the largest, and halves what is between the last two.
+pub fn steps_expected(limits: &CapacityLimits) -> u32 {
+    let doublings = (limits.max as f64 / limits.c0.max(1) as f64).max(1.0).log2().ceil();
+    let halvings = (limits.max as f64 / 2.0 / limits.error.max(1) as f64).max(1.0).log2().ceil();
+    (1.0 + doublings + halvings) as u32
+}
+
 /// The capacity search of RFC 9693 §4.9: doubles until the device collapses, then halves the interval.
 ///
 /// `rate` finds the highest establishment rate with validation for so many connections between two bounds, of which the lower is what it must reach to count
@@ -154,6 +161,7 @@ mod tests {
         .unwrap();
         assert!(found.stored <= holds && holds < found.failed.unwrap());
         assert!(found.failed.unwrap() - found.stored <= 16, "{found:?}");
+        assert!(found.steps.len() <= steps_expected(&limits) as usize, "{found:?}");
     }
 
     #[test]

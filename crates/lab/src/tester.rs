@@ -44,7 +44,7 @@ use crate::tuples::Endpoint;
 pub const SLOWER_MAX: f64 = 0.01;
 /// What a hitch at the end of a short trial may take, and no more than this share of it.
 const SLOWER_SECONDS: f64 = 0.002;
-const SLOWER_SHORT_MAX: f64 = 0.04;
+const SLOWER_SHORT_MAX: f64 = 0.01;
 /// A trial whose frames wait longer than this for the tester is void, unless nothing of it depends on when a frame leaves.
 pub const LATE_MAX_SECONDS: f64 = 0.05;
 /// Frames sent in one turn of the loop at most, on each port.

@@ -65,7 +65,9 @@ pub enum TopologyError {
         told: String,
     },
     /// Not root.
-    #[error("lab: network namespaces need root (user {user} asks); run it with sudo, or use --transport memif")]
+    #[error(
+        "lab: network namespaces need root (user {user} asks); run it with sudo (tests of natrix over --transport memif need none)"
+    )]
     NotRoot {
         /// Who it is.
         user: u32,
@@ -328,7 +330,8 @@ fn owner_of(namespace: &str) -> Option<u32> {
     rest.strip_suffix("-tester").or(rest.strip_suffix("-device"))?.parse().ok()
 }
 
-fn is_gone(process: u32) -> bool {
+/// Whether there is no such process.
+pub(crate) fn is_gone(process: u32) -> bool {
     !std::path::Path::new("/proc").join(process.to_string()).exists()
 }
 

@@ -16,6 +16,7 @@ mod transport;
 use std::io::Write;
 
 use cli::LabCommand;
+use lab::device::Limits;
 use lab::topology::Topology;
 
 use crate::failure::Failure;
@@ -28,6 +29,9 @@ pub(crate) fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failu
             let was_there = Topology::remove_standing().map_err(lab_error)?;
             let left = Topology::remove_left().map_err(lab_error)?;
             writeln!(out, "{}", if was_there { "the test hosts are removed" } else { "there are no test hosts" })?;
+            for (path, value) in Limits::of_this_machine().put_back_left() {
+                writeln!(out, "raised by a run that has ended, and put back: {path} to {value}")?;
+            }
             if !left.is_empty() {
                 writeln!(out, "left by runs that have ended, and removed: {}", left.join(", "))?;
             }

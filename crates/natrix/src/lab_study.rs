@@ -219,6 +219,9 @@ fn print(record: &StudyRecord, out: &mut dyn Write) -> io::Result<()> {
 /// With `--quick` makes all studies; then writes what the folder has into one file.
 pub(crate) fn report(arguments: &LabReport, out: &mut dyn Write) -> Result<(), Failure> {
     let mut whole = 0;
+    let at = |source| failure(StudyFailure::File { path: arguments.output.clone(), source });
+    // Said before ten minutes are spent, and not after.
+    drop(fs::OpenOptions::new().append(true).create(true).open(&arguments.output).map_err(at)?);
     let stop = stop_flag()?;
     if arguments.studies.quick {
         let options = options(&arguments.studies, ["natrix", "netfilter"].map(str::to_owned).to_vec())?;
@@ -232,8 +235,7 @@ pub(crate) fn report(arguments: &LabReport, out: &mut dyn Write) -> Result<(), F
     }
     let results = Results::read(&arguments.studies.results).map_err(failure)?;
     let html = results.html().map_err(failure)?;
-    fs::write(&arguments.output, html)
-        .map_err(|source| failure(StudyFailure::File { path: arguments.output.clone(), source }))?;
+    fs::write(&arguments.output, html).map_err(at)?;
     writeln!(
         out,
         "{}: {} studies and {} single results of {}",

@@ -1,6 +1,7 @@
 //! Devices under test: started with an empty table, emptied between trials, described in every result.
 
 mod external;
+mod limits;
 mod natrix;
 mod netfilter;
 mod slabs;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 pub use external::External;
+pub use limits::Limits;
 pub use natrix::Natrix;
 pub use natrix::TableBytes;
 pub use netfilter::Netfilter;
@@ -112,10 +114,13 @@ impl Needs {
             ("sessions_max", self.sessions.to_string()),
             ("external_addresses", self.external_addresses.to_string()),
             ("external_ports", format!("{}-{}", self.ports.start(), self.ports.end())),
-            ("udp_timeout_seconds", self.udp_timeout_seconds.to_string()),
             ("rules", self.rules.max(1).to_string()),
             ("filters", self.filters.to_string()),
         ];
+        if self.udp_timeout_seconds > 0 {
+            // Where it is one for all; else the timers are told one by one.
+            all.push(("udp_timeout_seconds", self.udp_timeout_seconds.to_string()));
+        }
         if self.rules > 0 || self.rules_kind == RulesKind::Masquerade {
             all.push(("rules_kind", format!("{:?}", self.rules_kind).to_lowercase()));
         }

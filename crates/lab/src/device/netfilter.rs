@@ -16,6 +16,9 @@ use super::DeviceError;
 use super::DeviceTimers;
 use super::Needs;
 use super::RulesKind;
+use super::limits::BUCKETS;
+use super::limits::Limits;
+use super::limits::MAX;
 use super::slabs::Slabs;
 use crate::result::Settings;
 use crate::topology;
@@ -25,10 +28,6 @@ use crate::topology::run;
 const NAME: &str = "netfilter";
 /// Entries that the tester's pings make, one on either side, before a trial: they are none of its connections.
 const TESTERS_OWN: u64 = 2;
-/// Connections that a namespace may have, the same for all. Only the first namespace may change it.
-const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// Buckets of the one table of all namespaces.
-const BUCKETS: &str = "/proc/sys/net/netfilter/nf_conntrack_buckets";
 
 /// What its connection tracking makes of TCP. Each value is set, whatever the kernel comes with, and told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,6 +239,7 @@ impl Netfilter {
         let then = number(path)?;
         if then != before && !self.before.iter().any(|(other, _)| *other == path) {
             self.before.push((path, before));
+            Limits::of_this_machine().remember(&self.before);
         }
         Some(then)
     }
@@ -257,6 +257,7 @@ impl Device for Netfilter {
 
     fn start(&mut self) -> Result<(), DeviceError> {
         if self.limits.is_empty() {
+            Limits::of_this_machine().put_back_left();
             let open = |path| Some((path, File::options().write(true).open(path).ok()?));
             self.limits = [MAX, BUCKETS].into_iter().filter_map(open).collect();
         }
@@ -352,6 +353,7 @@ impl Drop for Netfilter {
             // The machine is left as it was, as far as it lets us.
             self.set(path, value);
         }
+        Limits::of_this_machine().forget();
         let _ = self.shell("nft delete table ip lab 2>/dev/null || true");
     }
 }

@@ -5,6 +5,9 @@ use super::Parameters;
 /// Frames of a trial at most: their numbers have 32 bits.
 pub(super) const TRIAL_FRAMES_MAX: f64 = u32::MAX as f64;
 
+/// Frames of a trial of delays at least, both ways together. RFC 8219 §7.2 wants 500: whoever has fewer is told so.
+const FRAMES_MIN: f64 = 100.0;
+
 /// A number that no test can be made with.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NumberError {
@@ -48,6 +51,16 @@ pub enum NumberError {
         /// How long.
         seconds: f64,
     },
+    /// So few that no percentile can be told.
+    #[error(
+        "--rate: makes a trial of too few frames for a delay ({frames:.0}, {FRAMES_MIN} at least); raise it, or {option}"
+    )]
+    TooFewFrames {
+        /// Frames of a trial.
+        frames: f64,
+        /// What makes them more besides.
+        option: &'static str,
+    },
 }
 
 /// What one test has besides its parameters, each with its option.
@@ -57,6 +70,8 @@ pub struct Numbers {
     pub is_search: bool,
     /// The highest rate at which frames are sent for the time of a trial.
     pub timed_rate: Option<(&'static str, f64)>,
+    /// Frames whose delay is taken, and the option that makes them more.
+    pub delays: Option<(&'static str, f64)>,
     /// Rates that have to be above 0.
     pub rates: Vec<(&'static str, f64)>,
     /// Shares of something.
@@ -94,6 +109,9 @@ impl Parameters {
         let Parameters { rate_min, rate_max, trial_seconds: seconds, .. } = *self;
         if own.is_search && rate_min >= rate_max {
             return Err(NumberError::NoRange { rate_min, rate_max });
+        }
+        if let Some((option, frames)) = own.delays.filter(|(_, frames)| *frames < FRAMES_MIN) {
+            return Err(NumberError::TooFewFrames { frames, option });
         }
         match own.timed_rate {
             Some((option, rate)) if rate * seconds > TRIAL_FRAMES_MAX => {
@@ -152,6 +170,17 @@ mod tests {
         assert_eq!([told(&narrow, &search), told(&narrow, &Numbers::default())], [refused, "fine"]);
         let equal = Parameters { rate_min: 3000.0, ..narrow };
         assert!(told(&equal, &search).starts_with("--rate-min: is not below"));
+    }
+
+    #[test]
+    fn a_delay_is_not_told_of_one_frame() {
+        let with = |frames| Numbers { delays: Some(("--trial-seconds", frames)), ..Numbers::default() };
+        assert_eq!(told(&parameters(), &with(100.0)), "fine");
+        let told = told(&parameters(), &with(1.0));
+        assert_eq!(
+            told,
+            "--rate: makes a trial of too few frames for a delay (1, 100 at least); raise it, or --trial-seconds"
+        );
     }
 
     #[test]

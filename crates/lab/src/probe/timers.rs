@@ -442,7 +442,7 @@ pub fn findings(timers: &[Timer]) -> Vec<Finding> {
 /// Says of these findings that the lab had set the timers: what the RFCs ask of their length is not judged by them.
 pub fn tell_that_the_lab_set_them(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.name.starts_with("timer.")) {
-        finding.value.push_str(" (as the lab set it)");
+        finding.value.push_str(" (with the timers the lab set)");
         for judgement in &mut finding.judgements {
             judgement.verdict = Verdict::NotApplicable;
         }
@@ -507,7 +507,7 @@ mod tests {
             |name: &str| Finding::new(name, "5 s").judged("RFC 4787 REQ-5", "at least 120 s", Verdict::NotMet);
         let mut findings = [finding("timer.udp-answered"), finding("refresh.udp-answered")];
         tell_that_the_lab_set_them(&mut findings);
-        assert_eq!(findings[0].value, "5 s (as the lab set it)");
+        assert_eq!(findings[0].value, "5 s (with the timers the lab set)");
         assert_eq!(findings[0].verdict(), Verdict::NotApplicable);
         assert_eq!((findings[1].value.as_str(), findings[1].verdict()), ("5 s", Verdict::NotMet));
     }

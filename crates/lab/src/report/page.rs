@@ -113,7 +113,7 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
                 dt { "Method" } dd { (study.method) }
                 dt { "Limits" } dd { (study.limits) }
                 dt { "Taken" }
-                dd { (Utc(study.started_unix)) ", " (format!("{:.0}", study.took_seconds)) " s, Natrix " (study.version) ", " (machine_line(&study.machine)) @if let Some(kept) = kept(study) { (kept) } }
+                dd { (Utc(study.started_unix)) ", " (format!("{:.0}", study.took_seconds)) " s, Natrix " (study.version) ", " (machine_line(&study.machine)) (releases(study)) "; seed " (study.seed) @if let Some(kept) = kept(study) { (kept) } }
             }
             @if !shared.is_empty() {
                 p { "Who shared a CPU:" }
@@ -178,6 +178,12 @@ fn machines(results: &Results) -> Markup {
             p { "Rates, sizes and delays hold for these machines as they were, with whatever else ran on them." }
         }
     }
+}
+
+/// What took part besides, and which release.
+fn releases(study: &StudyRecord) -> String {
+    let others = study.versions.iter().filter(|(name, _)| !["natrix", "linux"].contains(&name.as_str()));
+    others.map(|(_, text)| format!(", {text}")).collect()
 }
 
 /// `name = value`, one after the other.

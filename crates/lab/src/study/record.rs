@@ -48,6 +48,12 @@ pub struct StudyRecord {
     pub machine: Machine,
     /// Release of Natrix.
     pub version: String,
+    /// Releases of Natrix, the kernel, and the tools that set devices up.
+    #[serde(default)]
+    pub versions: Vec<(String, String)>,
+    /// Seed of all pseudorandom orders of its tests.
+    #[serde(default)]
+    pub seed: u64,
     /// The command.
     pub command: String,
     /// Seconds since 1970 when it began.

@@ -32,6 +32,7 @@ use super::summary::summary;
 use crate::process::ask_to_end;
 use crate::result::Machine;
 use crate::result::unix_now;
+use crate::result::versions;
 
 /// How often a run is looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -122,13 +123,14 @@ pub fn perform(
                 continue;
             }
         };
+        // As anybody can repeat it, anywhere.
+        let command = format!("natrix {} --json", run.arguments.join(" "));
         if has_ceiling(&run) {
             // The tester is the same for many runs: it is measured once an hour for all of them.
             run.arguments.extend(["--ceiling-file".to_owned(), folder.join(CEILINGS).display().to_string()]);
         }
         let run = &run;
         let path = folder.join(&file);
-        let command = format!("natrix {} --json", run.arguments.join(" "));
         let begun = Instant::now();
         let kept = if again { None } else { kept(&path, &command) };
         let (Output { value, failure }, took_seconds, kept_unix) = match kept {
@@ -144,6 +146,8 @@ pub fn perform(
                         "command": command,
                         "machine": Machine::this(),
                         "version": env!("CARGO_PKG_VERSION"),
+                        "versions": versions(env!("CARGO_PKG_VERSION"), None),
+                        "seed": options.seed,
                         "started_unix": unix_now(),
                         "took_seconds": begun.elapsed().as_secs_f64(),
                         "output": value,
@@ -289,6 +293,12 @@ fn record(
         tables: plan.tabulate(&made),
         machine: Machine::this(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        versions: versions(env!("CARGO_PKG_VERSION"), None)
+            .0
+            .into_iter()
+            .map(|(name, text)| (name.to_owned(), text))
+            .collect(),
+        seed: options.seed,
         command: std::env::args().collect::<Vec<_>>().join(" "),
         started_unix,
         took_seconds: started.elapsed().as_secs_f64(),

@@ -278,7 +278,11 @@ fn numbers_of(command: &LabCommand, parameters: &Parameters) -> Numbers {
         LabCommand::Latency(latency) => {
             let rate = ("--rate", latency.rate);
             let timed_rate = (!latency.first_packet).then_some(rate);
-            Numbers { rates: vec![rate], timed_rate, ..Numbers::default() }
+            let delays = match latency.first_packet {
+                true => ("--sessions", parameters.n as f64),
+                false => ("--trial-seconds", latency.rate * parameters.trial_seconds),
+            };
+            Numbers { rates: vec![rate], timed_rate, delays: Some(delays), ..Numbers::default() }
         }
         LabCommand::Capacity(capacity) => {
             let shares = vec![("--beta", capacity.beta), ("--gamma", capacity.gamma)];

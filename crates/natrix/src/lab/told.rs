@@ -14,6 +14,9 @@ use serde_json::Value;
 /// A result of this share of the tester's ceiling says little of the device.
 const NEAR_CEILING: f64 = 0.9;
 
+/// Frames whose delay is taken at least (RFC 8219 §7.2).
+const FRAMES_OF_RFC: u64 = 500;
+
 /// How often the sign of being at work changes.
 const BUSY_TICK: Duration = Duration::from_millis(200);
 
@@ -155,6 +158,9 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
                 delays["frames"],
                 repetition["lost"]
             )?;
+            if delays["frames"].as_u64().is_some_and(|frames| frames < FRAMES_OF_RFC) {
+                writeln!(out, "  {:<8} of fewer frames than the {FRAMES_OF_RFC} that RFC 8219 §7.2 wants", "")?;
+            }
         }
     }
     for delays in result["over_repetitions"]["delays"].as_array().into_iter().flatten() {

@@ -140,7 +140,7 @@ pub(super) fn timers(options: &Options) -> Plan {
                             let cell = |key: &str| text(timer.get(key));
                             let is_beyond = timer.get("beyond").and_then(Value::as_bool).unwrap_or(false);
                             let is_set = timer.get("set_by_lab").and_then(Value::as_bool).unwrap_or(false);
-                            let whose = if is_set { " (as the lab set it)" } else { "" };
+                            let whose = if is_set { " (with the timers the lab set)" } else { "" };
                             let seconds = if is_beyond {
                                 format!("more than {}{whose}", cell("seconds_low"))
                             } else {
@@ -185,7 +185,7 @@ mod tests {
         let result = json!({"timers": [timer(true), timer(false)]});
         let made = [Made { run: &plan.runs[0], result: &result }];
         let seconds: Vec<String> = (plan.tables[0].rows)(&made).into_iter().map(|mut row| row.swap_remove(3)).collect();
-        assert_eq!(seconds, ["5 to 6 (as the lab set it)", "5 to 6"]);
+        assert_eq!(seconds, ["5 to 6 (with the timers the lab set)", "5 to 6"]);
         assert!((plan.tables[1].rows)(&[]).iter().any(|row| row[1] == "ICMP" && row[3] == "60"));
     }
 }
