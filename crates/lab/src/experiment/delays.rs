@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::Latency;
 use super::Samples;
-use super::percentile;
+use super::samples::percentile;
 use crate::frame::Way;
 
 /// Significant digits of a histogram. A bucket is no wider than a 128th of what it counts, and is told by its middle: within [`RESOLUTION`].

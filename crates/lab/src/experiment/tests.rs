@@ -1,0 +1,464 @@
+//! Whole tests of RFC 9693 on devices in memory that do one thing wrong.
+
+use super::*;
+use crate::result::Settings;
+use crate::tester::tests as tests_of_tester;
+use crate::tester::tests::Mischief;
+use crate::tester::tests::Toy;
+
+/// A device that only passes on what it is asked about.
+struct Fake {
+    sessions: Option<u64>,
+    empties: Result<(), u64>,
+    /// So often it is still there when it is asked.
+    lives: u32,
+}
+
+impl Device for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn start(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Result<Duration, DeviceError> {
+        let emptied = self.empties.map(|()| Duration::from_millis(1));
+        emptied.map_err(|left| DeviceError::NotEmptied { device: "fake", left })
+    }
+
+    fn sessions(&mut self) -> Result<Option<u64>, DeviceError> {
+        Ok(self.sessions)
+    }
+
+    fn alive(&mut self) -> Result<(), DeviceError> {
+        let lives = self.lives;
+        self.lives = lives.saturating_sub(1);
+        let (told, log) = ("killed".to_owned(), "natrix.log".into());
+        if lives > 0 { Ok(()) } else { Err(DeviceError::Ended { device: "fake", told, log }) }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings::default()
+    }
+}
+
+pub(super) fn parameters() -> Parameters {
+    Parameters {
+        n: 500,
+        preparation_rate: 1e4,
+        alpha: 0.8,
+        protocol: Protocol::Udp,
+        tcp_close: false,
+        frame_bytes: FrameSizes::Fixed(64),
+        trial_seconds: 0.05,
+        rate_min: 1000.0,
+        rate_max: 2000.0,
+        error: 500.0,
+        repetitions: 1,
+        direction: Direction::Both,
+        seed: 3,
+    }
+}
+
+/// What an experiment with a toy of this mischief and a device says.
+fn told<T: core::fmt::Debug>(
+    mischief: Mischief,
+    mut device: Fake,
+    parameters: &Parameters,
+    experiment: impl Fn(&mut Experiment<'_, Toy>) -> Result<T, ExperimentError>,
+) -> String {
+    let space = tests_of_tester::space();
+    // A busy machine can make the tester itself too slow: that says nothing here, and is tried again, the mischief too.
+    for _ in 0..100 {
+        let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
+        let mut this = Experiment::new(&mut tester, &mut device, &space, parameters);
+        match experiment(&mut this) {
+            Err(ExperimentError::Tester(TesterError::TooSlow { .. }) | ExperimentError::Ceiling { .. }) => {}
+            other => return other.map_or_else(|error| error.to_string(), |value| format!("{value:?}")),
+        }
+    }
+    panic!("the tester is always too slow");
+}
+
+const EMPTY: Fake = Fake { sessions: Some(0), empties: Ok(()), lives: u32::MAX };
+
+#[test]
+fn a_device_that_does_not_answer_is_named_with_a_remedy() {
+    let deaf = Mischief { deaf: true, ..Mischief::default() };
+    let told = told(deaf, EMPTY, &parameters(), |this| this.throughput());
+    assert!(told.contains("does not answer ARP for 10.255.0.1 (inside); see that it runs"), "{told}");
+}
+
+#[test]
+fn a_device_that_answers_and_passes_nothing_is_told_from_one_that_loses_some() {
+    let hole = Mischief { lose_all: true, ..Mischief::default() };
+    let told_of = told(hole, EMPTY, &parameters(), |this| this.throughput());
+    assert!(told_of.contains("passes nothing (0 of 500 frames arrived)"), "{told_of}");
+    // Half of what is sent, five times.
+    let leak = Mischief { lose_one_in: Some(2), ..Mischief::default() };
+    let told_of = told(leak, EMPTY, &parameters(), |this| this.throughput());
+    assert!(told_of.contains("device: made 4") && told_of.contains(" of 500 connections at"), "{told_of}");
+}
+
+#[test]
+fn a_device_that_makes_no_connection_is_no_result_of_any_test_and_it_is_said_why() {
+    let hole = Mischief { lose_all: true, ..Mischief::default() };
+    let router = Mischief { only_route: true, ..Mischief::default() };
+    let limits = CapacityLimits { c0: 100, beta: 0.1, gamma: 0.5, error: 10, max: 500 };
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let parameters = Parameters { protocol, ..parameters() };
+        let all = |mischief: Mischief| {
+            [
+                told(mischief, EMPTY, &parameters, |this| this.first_packet_latency(1000.0)),
+                told(mischief, EMPTY, &parameters, |this| this.capacity(&limits)),
+                told(mischief, EMPTY, &parameters, |this| this.latency(1000.0)),
+                told(mischief, EMPTY, &parameters, |this| this.loss()),
+            ]
+        };
+        for told in all(hole) {
+            assert!(told.contains("passes nothing (0 of "), "{told}");
+        }
+        for told in all(router) {
+            assert!(told.contains("made none of ") && told.contains("see that it translates"), "{told}");
+        }
+    }
+    let leak = Mischief { lose_one_in: Some(2), ..Mischief::default() };
+    let told_of = told(leak, EMPTY, &parameters(), |this| this.capacity(&limits));
+    assert!(told_of.contains("50 of 100 are missing at 1000 frames/s") && told_of.contains("lower --c0"), "{told_of}");
+}
+
+#[test]
+fn a_device_that_ended_is_no_device_that_loses_all() {
+    let stops = Mischief { lose_from: Some(501), ..Mischief::default() };
+    let ended = || Fake { lives: 0, ..EMPTY };
+    for told in [
+        told(stops, ended(), &parameters(), |this| this.loss()),
+        told(stops, ended(), &parameters(), |this| this.throughput()),
+    ] {
+        assert!(told.contains("device fake: ended while it was measured (killed), so there is no result"), "{told}");
+    }
+    // One that somebody else started, and that does not answer any more.
+    let deaf = Mischief { deaf_from: Some(501), ..stops };
+    let told_of = told(deaf, EMPTY, &parameters(), |this| this.loss());
+    assert!(told_of.contains("does not answer ARP for 10.255.0.1"), "{told_of}");
+}
+
+#[test]
+fn a_device_that_stops_or_whose_link_goes_down_in_a_trial_is_named_and_not_the_tester() {
+    // After the 500 frames of the preparation, and some of the trial.
+    let stops = Mischief { lose_from: Some(501), ..Mischief::default() };
+    let told_of = told(stops, EMPTY, &parameters(), |this| this.latency(1000.0));
+    assert!(told_of.contains("passes nothing outbound (0 of 25 frames arrived)"), "{told_of}");
+    for unplugged in [500, 510] {
+        let unplugged = Mischief { unplug_from: Some(unplugged), ..Mischief::default() };
+        let told_of = told(unplugged, EMPTY, &parameters(), |this| this.latency(1000.0));
+        assert!(told_of.contains("its outside link is down; see that it runs"), "{told_of}");
+    }
+    // Somebody else can see more than the driver.
+    let told_of = told(stops, EMPTY, &parameters(), |this| {
+        this.link_down = Box::new(|| Some("inside"));
+        this.latency(1000.0)
+    });
+    assert!(told_of.contains("its inside link is down"), "{told_of}");
+}
+
+#[test]
+fn what_a_preparation_lost_is_sent_again_and_the_trials_say_so() {
+    // Of UDP the seventh datagram; of TCP the seventh SYN, the last acknowledgement, and one of what is between.
+    for (protocol, lost) in [(Protocol::Udp, 7), (Protocol::Tcp, 7), (Protocol::Tcp, 700), (Protocol::Tcp, 1500)] {
+        prepared_again(&Parameters { protocol, ..parameters() }, lost);
+    }
+}
+
+fn prepared_again(parameters: &Parameters, lost: u64) {
+    let space = tests_of_tester::space();
+    let once = Mischief { lose: Some(lost), ..Mischief::default() };
+    for _ in 0..100 {
+        let mut tester = Tester::new(Toy::new(once), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, parameters);
+        let prepared = this.prepare();
+        if this.trials().iter().any(|trial| trial.void) {
+            // A busy machine: that says nothing here.
+            continue;
+        }
+        assert_eq!(prepared.unwrap().len(), parameters.n);
+        let rounds: Vec<(u64, u64)> = this.trials().iter().map(|trial| (trial.sent, trial.lost)).collect();
+        assert_eq!(rounds, [(500, 1), (1, 0)]);
+        assert_eq!(this.trials()[1].rate, parameters.preparation_rate / 2.0);
+        return;
+    }
+    panic!("the tester is always too slow");
+}
+
+#[test]
+fn a_tester_that_was_late_in_a_preparation_makes_what_is_missing_and_goes_on() {
+    let space = tests_of_tester::space();
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let parameters = Parameters { protocol, ..parameters() };
+        // Longer than any frame may wait, in the middle of the preparation.
+        let stalls = Mischief { stall: Some((200, Duration::from_millis(80))), ..Mischief::default() };
+        let mut tester = Tester::new(Toy::new(stalls), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        assert_eq!(this.prepare().unwrap().len(), parameters.n, "{protocol:?}");
+        let all = this.trials();
+        assert!(all.len() >= 2 && all[0].void, "{all:?}");
+        assert!(all.iter().all(|trial| trial.phase == "preparation"), "{all:?}");
+        // It had sent a part, which is not sent again.
+        assert!(all.iter().all(|trial| trial.sent < parameters.n), "{all:?}");
+    }
+}
+
+#[test]
+fn a_tester_too_slow_for_the_rate_of_a_preparation_makes_it_at_a_lower_one() {
+    let space = tests_of_tester::space();
+    let fast = Parameters { n: 20_000, preparation_rate: 1e8, ..parameters() };
+    // Late for sure, and far from the rate.
+    let stalls = Mischief { stall: Some((200, Duration::from_millis(80))), ..Mischief::default() };
+    let mut tester = Tester::new(Toy::new(stalls), tests_of_tester::ENDS);
+    let mut device = EMPTY;
+    let mut this = Experiment::new(&mut tester, &mut device, &space, &fast);
+    assert_eq!(this.prepare().unwrap().len(), fast.n);
+    let rates: Vec<f64> = this.trials().iter().map(|trial| trial.rate).collect();
+    assert!(rates.len() >= 2 && rates[0] == 1e8 && rates.is_sorted_by(|one, next| one >= next), "{rates:?}");
+}
+
+#[test]
+fn a_table_that_was_not_emptied_is_no_result_whether_the_device_counts_or_not() {
+    let full = Fake { empties: Err(17), ..EMPTY };
+    let told_of = told(Mischief::default(), full, &parameters(), |this| this.throughput());
+    assert!(told_of.contains("its table was not emptied (17 entries left)"), "{told_of}");
+    // The toy keeps its table whatever is done: before the first trial, too, entries are found by their frames, as a run before may have left some.
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let once = Parameters { protocol, repetitions: 1, ..parameters() };
+        let mute = || Fake { sessions: None, ..EMPTY };
+        let first = told(Mischief::default(), mute(), &once, |this| this.first_packet_latency(1000.0));
+        let teardown = told(Mischief::default(), mute(), &once, |this| this.teardown());
+        for told_of in [first, teardown] {
+            assert!(told_of.contains("its table was not emptied (64 entries left)"), "{told_of}");
+        }
+    }
+}
+
+#[test]
+fn every_test_of_tcp_opens_its_connections_by_handshakes_and_sends_data_over_them() {
+    let space = tests_of_tester::space();
+    for tcp_close in [false, true] {
+        let parameters = Parameters { protocol: Protocol::Tcp, tcp_close, ..parameters() };
+        let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        let rate = 1e4;
+        let outcome = loop {
+            match this.trial_of_connections(500, rate) {
+                Err(ExperimentError::Tester(TesterError::TooSlow { .. })) => {}
+                other => break other.unwrap(),
+            }
+        };
+        assert_eq!(outcome, (0, Faults::default()));
+        let kept: Vec<_> = this.trials().iter().filter(|trial| !trial.void).collect();
+        let opening = kept.iter().rfind(|trial| trial.phase == "phase1").unwrap();
+        assert_eq!(opening.sent, 500);
+        assert_eq!(opening.answers, 500 * (u64::from(parameters.frames_per_connection()) - 1));
+        assert_eq!(kept.iter().any(|trial| trial.phase == "validation"), !tcp_close);
+    }
+    let parameters = Parameters { protocol: Protocol::Tcp, ..parameters() };
+    let delays = told(Mischief::default(), EMPTY, &parameters, |this| this.latency(1000.0));
+    assert!(delays.contains("lost: 0") && delays.contains("outbound") && delays.contains("inbound"), "{delays}");
+    let delays = told(Mischief::default(), EMPTY, &parameters, |this| this.first_packet_latency(1000.0));
+    assert!(delays.contains("lost: 0") && delays.contains("frames: 500"), "{delays}");
+    let leak = Mischief { misnumber: Some(1400), ..Mischief::default() };
+    let told_of = told(leak, EMPTY, &parameters, |this| this.throughput());
+    assert!(told_of.contains(" of 500 connections at") && told_of.contains("misnumbered: 1"), "{told_of}");
+}
+
+#[test]
+fn a_tester_slower_than_the_device_is_an_error_and_no_result() {
+    let fast = Parameters { rate_max: 1e12, error: 1e11, ..parameters() };
+    let space = tests_of_tester::space();
+    let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+    let mut device = EMPTY;
+    let mut this = Experiment::new(&mut tester, &mut device, &space, &fast);
+    let ended = loop {
+        match this.throughput() {
+            // Not even the preparation was kept, on a busy machine.
+            Err(ExperimentError::Tester(TesterError::TooSlow { .. })) => {}
+            other => break other,
+        }
+    };
+    let told = ended.unwrap_err().to_string();
+    assert!(told.contains("tester: slower than the device") && told.contains("give the tester a core"), "{told}");
+    assert!(this.trials().iter().any(|trial| trial.void), "void trials are kept as what they are");
+    // The first step of the search is beyond any tester: nothing passed, or what did is said.
+    let passed = this.trials().iter().filter(|trial| trial.phase == "phase2" && !trial.void && trial.lost == 0);
+    assert_eq!(this.at_least(), passed.map(|trial| trial.rate).reduce(f64::max));
+}
+
+#[test]
+fn what_is_lost_while_a_cpu_was_away_is_tried_again_a_few_times_and_then_counts() {
+    let space = tests_of_tester::space();
+    let with_cpus_away = |mischief: Mischief| {
+        for _ in 0..100 {
+            let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
+            let mut device = EMPTY;
+            let parameters = parameters();
+            let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+            this.away = Box::new(|| 2.0 * HITCH_SECONDS);
+            // A busy machine: that says nothing here.
+            let Ok(steps) = this.loss() else { continue };
+            if steps.len() == 10 {
+                return (steps, this.trials().to_vec());
+            }
+        }
+        panic!("the tester is always too slow");
+    };
+    // One frame of the first step, after 500 of the preparation.
+    let once = Mischief { lose: Some(520), ..Mischief::default() };
+    let (steps, trials) = with_cpus_away(once);
+    assert!(steps.iter().all(|step| step.lost == 0), "{steps:?}");
+    let void: Vec<_> = trials.iter().filter(|trial| trial.void && trial.lost > 0).collect();
+    assert_eq!(void.len(), 1, "{trials:?}");
+    assert!(void[0].away_ms > HITCH_SECONDS * 1e3, "{void:?}");
+    // A device that loses all the time is not let off, and one that is clean is not tried twice.
+    let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+    let (mut device, parameters) = (EMPTY, parameters());
+    let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+    let rate = 1e5;
+    let mut tries = |away_seconds: f64, lost: u64| {
+        let mut made = 0;
+        let trial = |this: &mut Experiment<'_, Toy>| {
+            (made, this.hitch_seconds) = (made + 1, away_seconds);
+            Ok(lost)
+        };
+        let may_come_of_it = |lost: &u64, most| (1..=most).contains(lost);
+        assert_eq!(this.without_hitch(rate, HITCHES, trial, may_come_of_it).unwrap(), lost);
+        made
+    };
+    let (short, long) = (HITCH_SECONDS / 2.0, HITCH_SECONDS * 2.0);
+    assert_eq!([tries(long, 7), tries(long, 0), tries(short, 7)], [HITCHES + 1, 1, 1]);
+    // More than were sent in all that time: that was the device.
+    let most = (rate * long * HITCHES_A_SECOND) as u64;
+    assert_eq!([tries(long, most), tries(long, most + 1)], [HITCHES + 1, 1]);
+}
+
+#[test]
+fn frames_that_are_forged_damaged_or_come_back_are_in_their_trial_and_in_what_is_told() {
+    let space = tests_of_tester::space();
+    // Three frames of the first step of a loss curve, after the 500 of the preparation.
+    let mischief = Mischief { forge: Some(510), damage: Some(520), send_back: Some(530), ..Mischief::default() };
+    for _ in 0..100 {
+        let mut tester = Tester::new(Toy::new(mischief), tests_of_tester::ENDS);
+        let (mut device, parameters) = (EMPTY, parameters());
+        let lines = core::cell::RefCell::new(Vec::new());
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        this.on_trial = Box::new(|progress| lines.borrow_mut().push(progress.line.clone()));
+        let steps = this.loss();
+        let trials = this.trials().to_vec();
+        drop(this);
+        if trials.iter().any(|trial| trial.void) {
+            // A busy machine: that says nothing here.
+            continue;
+        }
+        let of = |trial: &Trial| [trial.lost, trial.faults, trial.forged, trial.damaged, trial.returned];
+        assert_eq!(of(&trials[0]), [0; 5], "of the preparation");
+        assert_eq!(of(&trials[1]), [3, 0, 1, 1, 1]);
+        assert!(trials[2..].iter().all(|trial| of(trial) == [0; 5]), "{trials:?}");
+        assert_eq!(steps.unwrap()[0].lost, 3);
+        let told = &lines.borrow()[1];
+        assert_eq!(told, "phase2 at 2000/s: 3 of 100 lost, 1 forged, 1 damaged, 1 returned");
+        return;
+    }
+    panic!("the tester is always too slow");
+}
+
+#[test]
+fn a_known_loss_is_reported_to_the_frame_in_every_repetition_with_median_and_percentiles() {
+    let space = tests_of_tester::space();
+    let parameters = Parameters { repetitions: 3, ..parameters() };
+    let leak = Mischief { lose_one_in: Some(20), ..Mischief::default() };
+    for _ in 0..100 {
+        let mut tester = Tester::new(Toy::new(leak), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        // A busy machine keeps not every rate: that says nothing here.
+        let Ok(steps) = this.loss() else { continue };
+        if steps.len() < 10 {
+            continue;
+        }
+        let of = |repetition| this.trials().iter().filter(move |trial| trial.repetition == repetition);
+        assert!((0..3).all(|repetition| of(repetition).any(|trial| trial.phase == "phase2")));
+        for (step, tenth) in steps.iter().zip((1..=10_u32).rev()) {
+            let kept = step.lost_share.values.len() as u64;
+            let sent = u64::from(tenth) * 10;
+            assert_eq!((step.rate, step.sent), (f64::from(tenth) * 200.0, sent * kept));
+            let (known, frame) = (1.0 / 20.0, 1.0 / sent as f64);
+            let seen = step.lost_share.values.iter();
+            assert!(seen.clone().all(|share| (share - known).abs() < frame), "{step:?}");
+            let lost = seen.map(|share| share / frame).sum::<f64>();
+            assert!((lost - step.lost as f64).abs() < 1e-6, "{step:?}");
+            let Samples { median, p1, p99, .. } = step.lost_share;
+            assert!(p1 <= median && median <= p99, "{step:?}");
+        }
+        return;
+    }
+    panic!("the tester is always too slow");
+}
+
+#[test]
+fn a_trial_the_tester_did_not_keep_says_what_it_sent_until_then() {
+    let space = tests_of_tester::space();
+    let leak = Mischief { lose_one_in: Some(20), ..Mischief::default() };
+    let parameters = Parameters { rate_max: 1e12, ..parameters() };
+    for _ in 0..100 {
+        let mut tester = Tester::new(Toy::new(leak), tests_of_tester::ENDS);
+        let mut device = EMPTY;
+        let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+        // More than any tester can.
+        let Ok(_) = this.prepare().and_then(|table| this.phase2(&table, 1e9, None).map(drop).or(Ok(()))) else {
+            continue;
+        };
+        let Some(trial) = this.trials().last().filter(|trial| trial.phase == "phase2") else { continue };
+        assert!(trial.void && trial.sent > 1_000 && trial.seconds > 0.0, "{trial:?}");
+        assert!((trial.reached - trial.sent as f64 / trial.seconds).abs() < 1.0, "{trial:?}");
+        let share = trial.lost as f64 / trial.sent as f64;
+        assert!((0.04..0.06).contains(&share), "what was never sent is not lost: {trial:?}");
+        return;
+    }
+    panic!("no preparation came to its end");
+}
+
+#[test]
+fn a_validation_that_was_a_little_late_is_made_again_though_it_is_slower_than_what_it_validates() {
+    let space = tests_of_tester::space();
+    let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+    let (mut device, parameters) = (EMPTY, parameters());
+    let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+    let mut tries = |asked: f64, reached: f64| {
+        let mut made = 0;
+        let trial = |_: &mut Experiment<'_, Toy>| -> Result<(), _> {
+            made += 1;
+            let sent = Box::default();
+            Err(TesterError::TooSlow { asked, reached, late_ms: 3.0, sent }.into())
+        };
+        assert!(this.without_hitch(1000.0, HITCHES, trial, |(), _| false).is_err());
+        made
+    };
+    // At α = 0.8; a tenth less than asked for is no hitch any more.
+    assert_eq!([tries(800.0, 760.0), tries(800.0, 719.0)], [HITCHES + 1, 1]);
+}
+
+#[test]
+fn every_trial_is_kept_with_its_repetition() {
+    let space = tests_of_tester::space();
+    let twice = Parameters { repetitions: 2, rate_max: 1000.0, ..parameters() };
+    let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+    let mut device = EMPTY;
+    let mut this = Experiment::new(&mut tester, &mut device, &space, &twice);
+    let _ = this.latency(1000.0);
+    let of = |repetition| this.trials().iter().filter(|trial| trial.repetition == repetition).count();
+    assert!(of(0) >= 1 && this.trials()[0].phase == "preparation");
+    assert!(!this.was_interrupted());
+}
