@@ -25,6 +25,7 @@ use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
 use nat::settings::Timeouts;
 
+use crate::check::machine::share;
 use crate::check::machine::usual_places;
 use crate::model::Config;
 use crate::model::EventLog;
@@ -59,6 +60,18 @@ impl Changes {
     fn value<T: PartialEq>(&mut self, object: &str, before: &T, after: &T, text: impl Fn(&T) -> String) {
         if before != after {
             self.note(object, Some(text(before)), Some(text(after)));
+        }
+    }
+
+    /// A rate that is shared out to the workers. What follows from their number, which is told already, is no difference; what all have
+    /// together may be rounded up.
+    fn shared_rate(&mut self, object: &str, before: (&Config, u32), after: (&Config, u32)) {
+        let (was, is) = (before.0.workers.count as u64, after.0.workers.count as u64);
+        let (old, new) = (u64::from(before.1) * was, u64::from(after.1) * is);
+        let rounding = if was == is { 1 } else { was.max(is) };
+        if old.abs_diff(new) >= rounding {
+            let text = |rate: u64| Some(format!("{rate}/s for all workers"));
+            self.note(object, text(old), text(new));
         }
     }
 
@@ -175,11 +188,11 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
             ("held_ports", limits.held_ports_max),
         ]
     };
-    // The share of each worker follows from their number, which is told already; what all have together may be rounded up.
-    let (was, is) = (before.workers.count as u64, after.workers.count as u64);
+    // The share of each worker follows from their number, which is told already.
+    let (was, is) = (before.workers.count, after.workers.count);
     for ((name, old), (_, new)) in limits(before).into_iter().zip(limits(after)) {
-        let (old, new) = (u64::from(old) * was, u64::from(new) * is);
-        if old.abs_diff(new) >= was.max(is) || same_workers {
+        if same_workers || !is_one_total((old, was), (new, is)) {
+            let (old, new) = (u64::from(old) * was as u64, u64::from(new) * is as u64);
             changes.fixed(&format!("tables.{name}"), &old, &new, |number| format!("{number} for all workers"), TABLES);
         }
     }
@@ -217,6 +230,25 @@ fn fixed(before: &Config, after: &Config, changes: &mut Changes) {
         }
         (None, None) => {}
     }
+}
+
+/// Whether what each of so many workers has, before and after, can be its share of the same number.
+fn is_one_total((old, was): (u32, usize), (new, is): (u32, usize)) -> bool {
+    // Shares grow with the number, so that those with one share follow each other.
+    let first_with = |wanted: u64| {
+        let (mut low, mut high) = (0_u64, 1 << 32);
+        while low < high {
+            let middle = (low + high) / 2;
+            if share(middle as u32, was) < wanted {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    };
+    let (first, past) = (first_with(u64::from(old)), first_with(u64::from(old) + 1));
+    first < past && (share(first as u32, is)..=share((past - 1) as u32, is)).contains(&u64::from(new))
 }
 
 /// An interface and the port it is on, as the file says it.
@@ -277,7 +309,7 @@ fn events(before: &Config, after: &Config, changes: &mut Changes) {
     changes.value("log.block_mappings", &old.block_mappings, &new.block_mappings, shown);
     let time = |time: &nat::Duration| duration_text(time.as_micros());
     let rate = |events: nat::event::EventSettings| events.filter_events_per_second;
-    changes.value("log.filter_rate", &rate(old), &rate(new), |rate| format!("{rate}/s"));
+    changes.shared_rate("log.filter_rate", (before, rate(old)), (after, rate(new)));
     changes.value("log.refusal_interval", &old.refusal_interval, &new.refusal_interval, time);
     let (Some(old), Some(new)) = (&before.event_log, &after.event_log) else { return };
     changes.value("log.events", &destination(old), &destination(new), String::clone);
@@ -297,11 +329,8 @@ fn icmp(before: &Config, after: &Config, changes: &mut Changes) {
     let (old, new) = (before.nat.icmp, after.nat.icmp);
     changes.value("icmp.errors_to_inside", &old.errors_to_inside, &new.errors_to_inside, shown);
     changes.value("icmp.errors_to_outside", &old.errors_to_outside, &new.errors_to_outside, shown);
-    let (count, wanted) = (before.workers.count as u32, after.workers.count as u32);
-    if count == wanted {
-        let (old, new) = (old.errors_per_second_max, new.errors_per_second_max);
-        changes.value("icmp.error_rate", &old, &new, |rate| format!("{rate}/s for each worker"));
-    }
+    let (old_rate, new_rate) = (old.errors_per_second_max, new.errors_per_second_max);
+    changes.shared_rate("icmp.error_rate", (before, old_rate), (after, new_rate));
     let each = |policy: &nat::settings::IcmpPolicy| policy.errors_per_second_per_destination_max;
     changes.value("icmp.error_rate_per_destination", &each(&old), &each(&new), |rate| format!("{rate}/s"));
     let code = |code: &Option<u8>| code.map_or("none".to_owned(), |code| code.to_string());

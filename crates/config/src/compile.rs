@@ -128,7 +128,10 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         control: singles.control.clone(),
         log: singles.log,
         event_log: singles.event_log.clone(),
-        warnings: check::pools::drained(&draft, &report).into_iter().chain(rules.warnings).collect(),
+        warnings: {
+            let drained = check::pools::drained(&draft, &report).into_iter();
+            drained.chain(rules.warnings).chain(check::log::untold(&draft, &report)).collect()
+        },
     };
     let unheld = check::reserve::check(&config.nat, &draft.classes, &draft.singles.limits, &mut report);
     config.warnings.extend(unheld);

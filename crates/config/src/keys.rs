@@ -144,7 +144,8 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         repeats: true,
         about: "What is done with packets from inside that open a mapping or a session. The first rule that matches counts, in the \
                 order of the file; without one the pool that serves the subscriber translates. How many rules there are costs \
-                nothing. Other protocols than TCP, UDP and ICMP are dropped unless a rule with `action = \"pass\"` lets them through \
+                nothing as long as few of them fit the same packet: those that differ only in port ranges that overlap are looked at \
+                one after the other. Other protocols than TCP, UDP and ICMP are dropped unless a rule with `action = \"pass\"` lets them through \
                 untranslated, between these prefixes and in both directions.",
         keys: rules::RULE,
     },

@@ -421,6 +421,35 @@ fn tell_missing(instance: &Instance, shared: &Arc<Shared>, log: Log) {
     }
 }
 
+/// Differences a refusal names; the others are told before it.
+const NAMED_MAX: usize = 10;
+
+/// Why a running instance can not go over, with all differences that hinder it.
+fn needs_restart(path: &str, changes: &[Change]) -> Option<Fault> {
+    let fixed: Vec<&Change> = changes.iter().filter(|change| !change.live).collect();
+    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+    let step = |change: &Change| format!("{} to {}", text(&change.before), text(&change.after));
+    let named = fixed.iter().take(NAMED_MAX);
+    let more = fixed.len().saturating_sub(NAMED_MAX);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let objects: Vec<&str> = named.clone().map(|change| change.object.as_str()).collect();
+    let mut reasons: Vec<&str> = Vec::new();
+    for reason in named.clone().filter_map(|change| change.reason.as_deref()) {
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    let seen = match &fixed[..] {
+        [] => return None,
+        [one] => step(one),
+        _ => named.map(|change| format!("{} {}", change.object, step(change))).collect::<Vec<_>>().join(", "),
+    };
+    let it = if fixed.len() == 1 { "it as it is" } else { "them as they are" };
+    let object = format!("configuration {path}: {}{more}", objects.join(", "));
+    let problem = format!("can not change while it runs: {}", reasons.join(", and "));
+    Some(Fault::new(object, problem, format!("restart the instance, or leave {it}; {UNCHANGED}")).seen(seen))
+}
+
 /// Makes a change.
 pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>, Refused> {
     let began = SystemInstant::now();
@@ -429,13 +458,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     let live = guard.as_mut().ok_or_else(not_reloadable)?;
     let (config, path) = wanted(live, asked)?;
     let changes = changes(&live.config, &config);
-    if let Some(change) = changes.iter().find(|change| !change.live) {
-        let object = format!("configuration {path}: {}", change.object);
-        let remedy = format!("restart the instance, or leave it as it is; {UNCHANGED}");
-        let reason = change.reason.clone().unwrap_or_default();
-        let fault = Fault::new(object, format!("can not change while it runs: {reason}"), remedy);
-        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
-        let fault = fault.seen(format!("{} to {}", text(&change.before), text(&change.after)));
+    if let Some(fault) = needs_restart(&path, &changes) {
         return Err(Refused { replies: changes.into_iter().map(Reply::from).collect(), fault });
     }
     let before = instance.shared();

@@ -61,6 +61,23 @@ fn each_difference_is_told_with_both_values_and_whether_it_needs_a_restart() {
 }
 
 #[test]
+fn what_follows_from_the_number_of_workers_is_no_difference_of_its_own() {
+    for (one, other) in [(1, 2), (2, 1), (2, 3), (3, 8), (7, 2)] {
+        let with = |count: u32, more: &str| config(&format!("{BEFORE}[workers]\ncount = {count}\n{more}"));
+        let objects = |more: &str| {
+            let found = changes(&with(one, ""), &with(other, more));
+            found.into_iter().map(|change| change.object).collect::<Vec<_>>()
+        };
+        assert_eq!(objects(""), ["workers.count"], "{one} to {other}");
+        let others = "[tables]\nmappings = 5000\n[icmp]\nerror_rate = \"77/s\"\n[log]\nfilter_rate = \"2000/s\"\n";
+        let told = objects(others);
+        for expected in ["tables.mappings", "icmp.error_rate", "log.filter_rate"] {
+            assert!(told.iter().any(|object| object == expected), "{one} to {other}: {told:?}");
+        }
+    }
+}
+
+#[test]
 fn pools_come_and_go_and_interfaces_need_a_restart() {
     let after = BEFORE.replace("name = \"a\"", "name = \"b\"").replace("mtu", "").replace("10.0.0.1/24", "10.0.0.2/24");
     let found = found(&after);

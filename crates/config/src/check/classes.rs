@@ -160,10 +160,28 @@ fn has_limit(class: &ClassDraft, draft: &Draft) -> bool {
 fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
     let Some(penalty) = &class.penalty else { return };
     let Placed { value: name, place, .. } = &penalty.pool;
+    // Of all pools with a prefix that has this one the longest serves it.
+    let serving = |wanted: &Prefix| {
+        let prefixes =
+            draft.pools.iter().filter(|it| it.vrfs.is_empty() || class.vrfs.is_empty() || serves_one(it, class));
+        let prefixes = prefixes.flat_map(|it| it.subscribers.iter().map(move |prefix| (it, prefix.value)));
+        let around = prefixes.filter(|(_, prefix)| prefix.length() <= wanted.length() && prefix.overlaps(*wanted));
+        around.max_by_key(|(_, prefix)| prefix.length()).map(|(it, _)| it.label())
+    };
+    let serves_anyway = |name: &str| {
+        let mut prefixes = class.subscribers.iter().map(|prefix| &prefix.value);
+        !class.subscribers.is_empty() && prefixes.all(|prefix| serving(prefix) == Some(name))
+    };
     let Some(pool) = draft.pools.iter().find(|pool| pool.label() == name) else {
-        let known = draft.pools.iter().map(PoolDraft::label);
+        // Others would be the next fault.
+        let gives = |pool: &&PoolDraft| {
+            let is_by_formula = matches!(pool.allocation.value, Some(Allocation::Deterministic { .. }));
+            pool.one_to_one.is_none() && !is_by_formula && !pool.drains() && !serves_anyway(pool.label())
+        };
+        let known = draft.pools.iter().filter(gives).map(PoolDraft::label);
         let remedy = match nearest(name, known.clone()) {
             Some(meant) => format!("did you mean \"{meant}\"?"),
+            None if known.clone().next().is_none() => "write a pool for offenders, with subscribers = []".to_owned(),
             None => format!("write {}", one_of(known)),
         };
         return report.fault(place, "is not the name of a pool", quoted(name), remedy);
@@ -192,16 +210,7 @@ fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
         let problem = format!("does not serve VRF \"{vrf}\", whose subscribers the class is about");
         unfit(problem, "write a pool that serves the VRFs of the class, or name its VRFs in the class");
     }
-    // Of all pools with a prefix that has this one the longest serves it.
-    let serving = |wanted: &Prefix| {
-        let prefixes =
-            draft.pools.iter().filter(|it| it.vrfs.is_empty() || class.vrfs.is_empty() || serves_one(it, class));
-        let prefixes = prefixes.flat_map(|it| it.subscribers.iter().map(move |prefix| (it, prefix.value)));
-        let around = prefixes.filter(|(_, prefix)| prefix.length() <= wanted.length() && prefix.overlaps(*wanted));
-        around.max_by_key(|(_, prefix)| prefix.length()).map(|(it, _)| it.label())
-    };
-    let mut prefixes = class.subscribers.iter().map(|prefix| &prefix.value);
-    if !class.subscribers.is_empty() && prefixes.all(|prefix| serving(prefix) == Some(name.as_str())) {
+    if serves_anyway(name) {
         let remedy = "write another pool for offenders, with subscribers = []";
         unfit("serves these subscribers anyway".to_owned(), remedy);
     }

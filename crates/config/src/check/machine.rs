@@ -63,7 +63,7 @@ pub(crate) fn workers(draft: &Draft, machine: &Machine, report: &mut Report) -> 
 }
 
 /// The part of one worker of what all have together, with an eighth more where there are several.
-fn share(total: u32, workers: usize) -> u64 {
+pub(crate) fn share(total: u32, workers: usize) -> u64 {
     let total = u64::from(total);
     if workers < 2 { total } else { (total * 9).div_ceil(8 * workers as u64) }
 }

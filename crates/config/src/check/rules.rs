@@ -119,6 +119,7 @@ pub(crate) fn check(
     );
     let mut warnings = served::check(&rules, &sources, draft, report);
     warnings.extend(unsettled.into_iter().chain(unsettled_filter));
+    warnings.extend(unheard(&filters, &filter_sources, draft, report));
     if report.is_clean() {
         warnings.extend(overlaps::of_rules(&rules, &sources, report));
         warnings.extend(overlaps::of_filters(&filters, &filter_sources, report));
@@ -133,6 +134,18 @@ pub(crate) fn check(
     files.extend(filter_files);
     let origins = Origins { files, rules: rule_origins, pass_rules: pass_origins, filters: filter_origins };
     Checked { pass_rules: passes, rules, redirections, filters, filter_names, origins, warnings }
+}
+
+/// The first filter that is to be told of in an event log that there is none of, and how many others there are.
+fn unheard(filters: &[FilterRule], sources: &Sources<'_>, draft: &Draft, report: &Report) -> Option<Warning> {
+    if draft.singles.event_log.is_some() {
+        return None;
+    }
+    let first = filters.iter().position(|filter| filter.log)?;
+    let others = filters.iter().filter(|filter| filter.log).count() - 1;
+    let more = if others == 0 { String::new() } else { format!(" (and {others} more)") };
+    let problem = format!("has log = true{more}, and there is no event log: nobody hears of it");
+    sources.warning(first, problem, crate::check::log::REMEDY, report)
 }
 
 /// Hands over the lines of a file.

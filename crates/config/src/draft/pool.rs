@@ -45,6 +45,8 @@ pub(crate) struct PoolDraft {
     pub(crate) parity: bool,
     pub(crate) threshold: Option<Threshold>,
     /// Where the file says so.
+    pub(crate) threshold_place: Place,
+    /// Where the file says so.
     pub(crate) one_to_one: Option<Place>,
     pub(crate) reuse_delay: nat::Duration,
     pub(crate) reuse_at_once: ReuseAtOnce,
@@ -75,6 +77,7 @@ impl PoolDraft {
             filtering: filtering(section, report),
             parity: section.boolean("parity", report).unwrap_or_default(),
             threshold: threshold(section, report),
+            threshold_place: section.place_of("threshold", report),
             one_to_one: section
                 .boolean("one_to_one", report)
                 .unwrap_or_default()

@@ -58,6 +58,8 @@ pub(crate) struct Singles {
     pub(crate) log: Log,
     pub(crate) events: EventSettings,
     pub(crate) event_log: Option<EventLog>,
+    /// Where the file says how events are recorded, if it does not say where to.
+    pub(crate) event_keys: Vec<Place>,
 }
 
 /// `[workers]`.
@@ -134,6 +136,7 @@ impl Singles {
             },
             events: event_settings(&log, report),
             event_log: event_log(&log, report),
+            event_keys: event_keys(&log, report),
         }
     }
 }
@@ -228,6 +231,26 @@ fn cpus(section: &Section, report: &mut Report) -> Vec<Placed<u16>> {
         cpus.push(Placed { value: cpu, place: element.place, given: element.given });
     }
     cpus
+}
+
+/// Keys of `[log]` that say something of events only.
+const OF_EVENTS: [&str; 10] = [
+    "back_pressure",
+    "queue",
+    "block_mappings",
+    "refusal_interval",
+    "filter_rate",
+    "rotate_size",
+    "rotate_interval",
+    "keep_files",
+    "sync",
+    "sync_interval",
+];
+
+/// Those that the file has. Who writes that there is no event log does not wait for one.
+fn event_keys(section: &Section, report: &Report) -> Vec<Place> {
+    let keys = OF_EVENTS.iter().filter(|key| section.has(key) && !section.has("events"));
+    keys.map(|key| section.place_of(key, report)).collect()
 }
 
 fn event_settings(section: &Section, report: &mut Report) -> EventSettings {
