@@ -79,7 +79,8 @@ impl Taker {
                 let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Never };
                 let medium = Files::new(PathBuf::from("/dev/null"), 0);
                 let (rings, names) = (vec![consumer], Names::default());
-                let outputs = Outputs { medium, options, rings, names, version: String::new() };
+                let (version, destination, opened) = (String::new(), String::new(), Arc::default());
+                let outputs = Outputs { medium, options, rings, names, version, destination, opened };
                 // The exporter's thread has the CPU of whoever starts it.
                 let start = move || {
                     pin();

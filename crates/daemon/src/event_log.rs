@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::Mutex;
 
 use config::Config;
@@ -23,6 +24,7 @@ use mem::ring;
 use mem::ring::Producer;
 use nat::Settings;
 use nat::event::Event;
+use nat::event::LogsOpened;
 
 use crate::clock::Clock;
 use crate::instance::lock;
@@ -95,15 +97,17 @@ pub(crate) fn prepare(wanted: &EventLog) -> Result<Prepared, EventLogError> {
     let options = options_of(wanted);
     match &wanted.target {
         EventTarget::StandardOutput => {
-            let output = Some(Output { medium: Box::new(Stdout), options });
-            Ok(Prepared { output, destination: "-".to_owned(), made: None })
+            let destination = "-".to_owned();
+            let output = Some(Output { medium: Box::new(Stdout), options, destination: destination.clone() });
+            Ok(Prepared { output, destination, made: None })
         }
         EventTarget::File(path) => {
             let made = (!path.exists()).then(|| path.clone());
             let mut medium = Files::new(path.clone(), wanted.keep_files);
             medium.open().map_err(|source| EventLogError::File { path: path.clone(), source })?;
-            let output = Some(Output { medium: Box::new(medium), options });
-            Ok(Prepared { output, destination: path.display().to_string(), made })
+            let destination = path.display().to_string();
+            let output = Some(Output { medium: Box::new(medium), options, destination: destination.clone() });
+            Ok(Prepared { output, destination, made })
         }
     }
 }
@@ -130,6 +134,8 @@ pub struct Started {
     pub view: EventLogView,
     /// The rings, for the workers, in order.
     pub rings: Vec<Producer<Event>>,
+    /// Where workers see that records go into another log.
+    pub opened: Arc<LogsOpened>,
 }
 
 /// Starts the log that `config` asks for; None when it asks for none. The rings are for the workers, in order.
@@ -141,23 +147,28 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     let (producers, rings) = (0..workers).map(|_| ring::channel(wanted.queue as usize)).unzip();
     let options = options_of(wanted);
     let names = names_of(&config.nat, 0);
-    let version = version.to_owned();
+    let (version, opened) = (version.to_owned(), Arc::new(LogsOpened::default()));
+    let seen = Arc::clone(&opened);
     let clocks = move || clock.both();
     let (exporter, destination) = match &wanted.target {
         EventTarget::StandardOutput => {
-            let outputs = Outputs { medium: Stdout, options, rings, names, version };
-            (Exporter::start(outputs, clocks), "-".to_owned())
+            let destination = "-".to_owned();
+            let (medium, name) = (Stdout, destination.clone());
+            let outputs = Outputs { medium, options, rings, names, version, destination: name, opened };
+            (Exporter::start(outputs, clocks), destination)
         }
         EventTarget::File(path) => {
             let mut medium = Files::new(path.clone(), wanted.keep_files);
             medium.open().map_err(|source| EventLogError::File { path: path.clone(), source })?;
-            let outputs = Outputs { medium, options, rings, names, version };
-            (Exporter::start(outputs, clocks), path.display().to_string())
+            let destination = path.display().to_string();
+            let name = destination.clone();
+            let outputs = Outputs { medium, options, rings, names, version, destination: name, opened };
+            (Exporter::start(outputs, clocks), destination)
         }
     };
     let exporter = exporter.map_err(EventLogError::Thread)?;
     let view = EventLogView { destination: Mutex::new(destination), handle: exporter.handle() };
-    Ok(Some(Started { exporter, view, rings: producers }))
+    Ok(Some(Started { exporter, view, rings: producers, opened: seen }))
 }
 
 /// The names that events know by number, under the settings with this number.

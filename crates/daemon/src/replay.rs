@@ -219,7 +219,8 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
     let journal = match &config.event_log {
         Some(wanted) => {
             let (producer, ring) = ring::channel(wanted.queue as usize);
-            worker.set_events(producer);
+            // It has one log only.
+            worker.set_events(producer, Arc::default());
             let first_us = worker.io().now_ns() / 1_000;
             Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat, 0), first_us)?)
         }

@@ -130,12 +130,12 @@ impl Running {
         let secret = random_secret().map_err(system("random numbers"))?;
         let mut workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), secret, clock.now())?;
         let event_log = event_log::start(config, workers.len(), clock, version)?;
-        let (exporter, event_log, rings) = match event_log {
-            Some(Started { exporter, view, rings }) => (Some(exporter), Some(view), rings),
-            None => (None, None, Vec::new()),
+        let (exporter, event_log, rings, opened) = match event_log {
+            Some(Started { exporter, view, rings, opened }) => (Some(exporter), Some(view), rings, opened),
+            None => (None, None, Vec::new(), Arc::default()),
         };
         for (worker, ring) in workers.iter_mut().zip(rings) {
-            worker.set_events(ring);
+            worker.set_events(ring, Arc::clone(&opened));
         }
         let mut askers = Vec::new();
         for worker in &mut workers {

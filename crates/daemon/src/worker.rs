@@ -26,6 +26,7 @@ use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
 use nat::event::Event;
+use nat::event::LogsOpened;
 use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
@@ -224,9 +225,10 @@ impl<I: Io> Worker<I> {
         self.mailbox = Some(mailbox);
     }
 
-    /// Where its shard leaves records of what happens.
-    pub fn set_events(&mut self, ring: Producer<Event>) {
+    /// Where its shard leaves records of what happens, and where it sees that they go into another log.
+    pub fn set_events(&mut self, ring: Producer<Event>, opened: Arc<LogsOpened>) {
         self.shard.set_events(ring);
+        self.shard.follow_logs(opened);
     }
 
     /// Records what is held back, as no packet follows.

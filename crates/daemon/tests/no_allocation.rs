@@ -23,6 +23,8 @@ use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
 use nat::event::Event;
+use nat::event::EventKind;
+use nat::event::LogsOpened;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
@@ -112,6 +114,7 @@ struct Bed {
     calls: u64,
     /// What the workers record; here nobody writes it.
     events: Vec<Consumer<Event>>,
+    logs_opened: Arc<LogsOpened>,
 }
 
 impl Bed {
@@ -123,13 +126,13 @@ impl Bed {
         let ios = (0..2).map(|worker| ports.io(worker)).collect();
         let workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), [1, 2, 3, 4], now);
         let mut workers = workers.expect("there is memory");
-        let mut events = Vec::new();
+        let (mut events, logs_opened) = (Vec::new(), Arc::new(LogsOpened::default()));
         for worker in &mut workers {
             let (producer, consumer) = ring::channel(1 << 14);
-            worker.set_events(producer);
+            worker.set_events(producer, Arc::clone(&logs_opened));
             events.push(consumer);
         }
-        Bed { ports, workers, now, calls: 0, events }
+        Bed { ports, workers, now, calls: 0, events, logs_opened }
     }
 
     /// Polls with the allocator counting.
@@ -218,6 +221,9 @@ fn the_packet_path_allocates_nothing() {
         bed.push(0, OUTSIDE, &build::icmp_error(*SERVER.ip(), POOL, 3, 3, first).build());
         bed.push(0, OUTSIDE, &[0x45; 30]);
         bed.settle(INSIDE);
+        if round == 20 {
+            bed.logs_opened.count_one();
+        }
         // Timers of all kinds run.
         bed.now = bed.now + Duration::from_secs(u64::from(round) % 7);
     }
@@ -229,5 +235,10 @@ fn the_packet_path_allocates_nothing() {
     assert!(handed_off > 0, "packets crossed between workers");
     let recorded: usize = bed.events.iter().map(Consumer::len).sum();
     assert!(recorded > 400, "events were recorded: {recorded}");
+    let mut told = 0;
+    for ring in &mut bed.events {
+        ring.pop_burst(usize::MAX, |event| told += usize::from(event.kind == EventKind::AllTold));
+    }
+    assert_eq!(told, 2, "each worker told another log what lived");
     assert_eq!(bed.calls, 0, "calls of the allocator inside Worker::poll");
 }

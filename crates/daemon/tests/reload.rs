@@ -125,6 +125,15 @@ fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
         assert!(!error(&told).is_empty(), "{name} is refused");
         assert_eq!(one.state(), before, "{name} changes nothing");
     }
+    // Of several that need a restart all are named at once, and what follows from them is not.
+    let both = text.replace("count = 2", "count = 1").replace("events = ", "# events = ");
+    let asked = one.write("next.toml", &both);
+    let told = error(&one.reload(asked));
+    for named in ["workers.count 2 to 1", "log.events ", "workers are started with the instance, and who has a mapping"]
+    {
+        assert!(told.contains(named), "{told}");
+    }
+    assert!(!told.contains("filter_rate") && !told.contains("tables."), "{told}");
     let missing = NewConfig { config: Some(format!("{place}/nowhere.toml")), ..NewConfig::default() };
     let before = one.state();
     assert!(error(&one.reload(missing)).contains("can not be read"));
@@ -422,7 +431,8 @@ fn the_log_goes_elsewhere_while_it_is_written_and_loses_nothing() {
     for name in ["events.json", "elsewhere.json"] {
         for line in fs::read_to_string(directory.join(name)).expect("both are there").lines() {
             let line: Value = serde_json::from_str(line).expect("whole lines");
-            created += u32::from(line["event"] == "mapping_created");
+            // Who lived when a file was opened is told in it once more.
+            created += u32::from(line["event"] == "mapping_created" && line["cause"] == "outbound");
             if let (Some(worker), Some(sequence)) = (line["worker"].as_u64(), line["sequence"].as_u64()) {
                 sequences.entry(worker).or_default().push(sequence);
             }
@@ -435,4 +445,48 @@ fn the_log_goes_elsewhere_while_it_is_written_and_loses_nothing() {
         assert_eq!(numbers, expected, "worker {worker}: each number once, over both files");
     }
     fs::remove_dir_all(&directory).expect("only our own files");
+}
+
+#[test]
+fn a_log_that_goes_elsewhere_says_there_by_itself_whose_everything_is() {
+    let log = "[log]\nevents = \"HERE/events.json\"\n";
+    let mut one = Instance::start("moves-with-all", log);
+    one.traffic(5_000..5_100);
+    let elsewhere = one.text.replace("events.json", "elsewhere.json");
+    let asked = one.write("next.toml", &elsewhere);
+    assert_eq!(error(&one.reload(asked)), "");
+    let (old, new) = (one.directory.join("events.json"), one.directory.join("elsewhere.json"));
+    // Both workers tell it all, without another packet.
+    let begin = Instant::now();
+    let lines = loop {
+        let text = fs::read_to_string(&new).expect("it is there");
+        let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if lines.iter().filter(|line| line["event"] == "all_told").count() == 2 {
+            break lines;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{text}");
+        thread::sleep(Duration::from_millis(5));
+    };
+    let opened = lines.iter().find(|line| line["event"] == "opened").expect("where it begins");
+    let name = |path: &std::path::Path| Value::from(path.display().to_string());
+    assert_eq!((&opened["earlier"], &opened["file"], &opened["workers"]), (&name(&old), &name(&new), &Value::from(2)));
+    let lived = lines.iter().filter(|line| line["cause"] == "log_opened" && line["event"] == "mapping_created");
+    let mut holders: Vec<(String, u64)> = Vec::new();
+    for line in lived {
+        holders.push((line["external_address"].to_string(), line["external_port"].as_u64().expect("a port")));
+        let query = export::history::Query {
+            address: serde_json::from_value(line["external_address"].clone()).expect("an address"),
+            port: Some(line["external_port"].as_u64().expect("a port") as u16),
+            protocol: Some(nat::Protocol::Udp),
+            at_us: export::parse_utc(opened["time"].as_str().expect("a time")).expect("a time"),
+            formulas: None,
+        };
+        let found = export::history::look_up(std::slice::from_ref(&new), &query).expect("it can be read");
+        assert_eq!((found.holdings.len(), found.untold), (1, None));
+        assert_eq!(Value::from(found.holdings[0].subscriber.to_string()), line["subscriber"]);
+    }
+    holders.sort();
+    holders.dedup();
+    assert_eq!(holders.len(), 100);
+    one.stop();
 }

@@ -13,12 +13,14 @@ use std::thread::JoinHandle;
 use mem::ring::Consumer;
 use nat::Instant;
 use nat::event::Event;
+use nat::event::LogsOpened;
 use nat::types::WorkerId;
 
 use crate::figures::Figures;
 use crate::figures::FiguresView;
 use crate::line;
 use crate::line::Names;
+use crate::line::Own;
 use crate::medium::Medium;
 use crate::utc::UtcText;
 use crate::writer::LogWriter;
@@ -50,6 +52,8 @@ pub struct Output {
     pub medium: Box<dyn Medium>,
     /// When it is rotated and synced.
     pub options: WriterOptions,
+    /// What it is called. Another name than before is another log, which has to be told what lives.
+    pub destination: String,
 }
 
 /// What an exporter is started with.
@@ -64,6 +68,10 @@ pub struct Outputs<M> {
     pub names: Names,
     /// Release, for the line that tells of the start.
     pub version: String,
+    /// What the medium is called.
+    pub destination: String,
+    /// Where it is counted that records go into another log.
+    pub opened: Arc<LogsOpened>,
 }
 
 /// The running thread. Stops when dropped, after a last attempt to write what is left.
@@ -129,7 +137,7 @@ impl Exporter {
         outputs: Outputs<M>,
         clocks: impl Fn() -> Clocks + Send + 'static,
     ) -> io::Result<Exporter> {
-        let Outputs { medium, options, rings, names, version } = outputs;
+        let Outputs { medium, options, rings, names, version, destination, opened } = outputs;
         let (stop, figures) = (Arc::new(AtomicBool::new(false)), Arc::new(Figures::default()));
         let names = Arc::new(Mutex::new(Arc::new(names)));
         let next = Arc::new(Mutex::new(None));
@@ -142,10 +150,13 @@ impl Exporter {
             figures: Arc::clone(&figures),
             utc: UtcText::default(),
             oldest_us: u64::MAX,
+            version,
+            destination,
+            opened,
         };
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("event log".to_owned());
-        let thread = thread.spawn(move || run.run(&version, &stopped, &clocks))?;
+        let thread = thread.spawn(move || run.run(&stopped, &clocks))?;
         Ok(Exporter { stop, handle: Handle { figures, names, next }, thread: Some(thread) })
     }
 
@@ -190,19 +201,25 @@ struct Run {
     utc: UtcText,
     /// Time of the oldest event in the writer's buffer; the greatest of all when there is none.
     oldest_us: u64,
+    version: String,
+    destination: String,
+    opened: Arc<LogsOpened>,
 }
 
 impl Run {
-    fn run(&mut self, version: &str, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
+    fn run(&mut self, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
         let unix_us = clocks().unix_us;
-        let names = Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner));
-        let formulas = names.formulas.last_key_value().map(|(_, checksum)| *checksum);
-        self.writer.line(|out| line::write_own(out, unix_us, "started", version, formulas));
+        let file = Some(self.destination.clone());
+        self.tell(
+            unix_us,
+            &Own { event: "started", formulas: self.formulas(), file: file.as_deref(), ..Own::default() },
+        );
         let mut stopping: Option<std::time::Instant> = None;
         loop {
             let moment = clocks();
-            if let Some(output) = self.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                self.writer.change(output.medium, output.options, moment.now.as_micros(), moment.unix_us);
+            let next = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(output) = next {
+                self.change(output, moment);
             }
             let taken = self.take(moment);
             let is_small = self.writer.waiting() < PIECE_BYTES;
@@ -221,9 +238,34 @@ impl Run {
             }
         }
         let moment = clocks();
-        self.writer.line(|out| line::write_own(out, moment.unix_us, "stopped", version, None));
+        self.tell(moment.unix_us, &Own { event: "stopped", ..Own::default() });
         self.writer.finish(moment.now.as_micros(), moment.unix_us);
         self.report(moment);
+    }
+
+    fn tell(&mut self, unix_us: u64, own: &Own<'_>) {
+        let own = Own { version: &self.version, ..*own };
+        self.writer.line(|out| line::write_own(out, unix_us, &own));
+    }
+
+    /// The checksum of the formulas in force.
+    fn formulas(&self) -> Option<u32> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.formulas.last_key_value().map(|(_, checksum)| *checksum)
+    }
+
+    /// Goes on elsewhere. Another log is told where it follows on, and then by the workers what lives.
+    fn change(&mut self, output: Output, moment: Clocks) {
+        self.writer.change(output.medium, output.options, moment.now.as_micros(), moment.unix_us);
+        if output.destination == self.destination {
+            return;
+        }
+        let earlier = core::mem::replace(&mut self.destination, output.destination);
+        let (file, formulas) = (self.destination.clone(), self.formulas());
+        let (file, earlier, workers) = (Some(file.as_str()), Some(earlier.as_str()), Some(self.rings.len()));
+        self.tell(moment.unix_us, &Own { event: "opened", formulas, file, earlier, workers, ..Own::default() });
+        // Only now: whatever they tell is taken from the rings later than this.
+        self.opened.count_one();
     }
 
     /// Makes lines of what is in the rings, as far as there is room for them.

@@ -5,6 +5,7 @@
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::io::BufRead;
@@ -13,6 +14,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use nat::Protocol;
+use nat::event::Cause;
 use serde::Deserialize;
 
 use crate::line::NO_FORMULAS;
@@ -68,6 +70,8 @@ pub enum Until {
     Ended(u64),
     /// The instance was started anew at this time and knew nothing of it; it ended before.
     Restart(u64),
+    /// Still had it at this time, when records began to go elsewhere; when they came back it was over.
+    Elsewhere(u64),
 }
 
 /// Somebody who had the endpoint, or had it from what was asked about, at the time.
@@ -106,6 +110,15 @@ pub struct Adoption {
     pub formulas: Option<u32>,
 }
 
+/// A log that was opened while the instance ran: workers tell it what lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// When, µs since 1970.
+    pub at_us: u64,
+    /// Where the records of before are.
+    pub earlier: String,
+}
+
 /// The answer, and how far it can be relied upon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
@@ -124,6 +137,12 @@ pub struct History {
     pub in_force: Option<Adoption>,
     /// The first change of configuration after it.
     pub next_change: Option<Adoption>,
+    /// How the files begin, if they do so with a log that was opened while the instance ran.
+    pub opened: Option<Opened>,
+    /// The log that was opened last before the time asked about, if some worker has not told it all that lived then.
+    pub untold: Option<Opened>,
+    /// Records of the time asked about are in another log: that which `earlier` says, until this one was opened again.
+    pub away: Option<Opened>,
     /// When the formulas asked about were adopted, if that was after the time asked about.
     pub adopted_later_us: Option<u64>,
 }
@@ -158,6 +177,7 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, HistoryError> {
 pub fn look_up(files: &[PathBuf], query: &Query) -> Result<History, HistoryError> {
     let mut search = Search::new(*query);
     for path in files {
+        search.is_file_new = true;
         let error = |source| HistoryError { path: path.clone(), source };
         let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(error)?);
         let mut line = Vec::new();
@@ -190,6 +210,12 @@ struct Line<'a> {
     held_s: Option<u64>,
     lost: Option<u64>,
     formulas: Option<&'a str>,
+    cause: Option<&'a str>,
+    worker: Option<u16>,
+    workers: Option<u16>,
+    // Paths may have escapes, which can not be borrowed.
+    file: Option<String>,
+    earlier: Option<String>,
 }
 
 /// Tells holdings apart that are open at the same time.
@@ -203,6 +229,15 @@ struct Search {
     history: History,
     /// The start of the last line before the time asked about, if it has one.
     lost_since_start: u64,
+    /// Where the lines read last were written to, as far as they say so.
+    written_to: Option<String>,
+    /// No line of the present file was read yet.
+    is_file_new: bool,
+    /// What was held when records began to go elsewhere, and when that was.
+    left: HashMap<Key, Holding>,
+    left_us: u64,
+    /// The log opened last, and which workers have told it all.
+    telling: Option<(Opened, u16, HashSet<u16>)>,
 }
 
 impl Search {
@@ -213,6 +248,11 @@ impl Search {
             open: HashMap::new(),
             history: History::default(),
             lost_since_start: 0,
+            written_to: None,
+            is_file_new: true,
+            left: HashMap::new(),
+            left_us: 0,
+            telling: None,
         }
     }
 
@@ -224,15 +264,34 @@ impl Search {
             self.history.unreadable += 1;
             return;
         };
+        let (is_file_new, is_first) = (core::mem::take(&mut self.is_file_new), self.history.first_us.is_none());
+        let before_us = self.history.last_us.unwrap_or(time_us);
         self.history.first_us = Some(self.history.first_us.map_or(time_us, |first| first.min(time_us)));
         self.history.last_us = Some(self.history.last_us.map_or(time_us, |last| last.max(time_us)));
         let is_about = contains(line, &self.needle);
-        let tells: [&[u8]; 3] =
-            [b"\"event\":\"started\"", b"\"event\":\"gap\"", b"\"event\":\"configuration_adopted\""];
+        let tells: [&[u8]; 5] = [
+            b"\"event\":\"started\"",
+            b"\"event\":\"opened\"",
+            b"\"event\":\"gap\"",
+            b"\"event\":\"all_told\"",
+            b"\"event\":\"configuration_adopted\"",
+        ];
         if !is_about && !tells.iter().any(|event| contains(line, event)) {
             return;
         }
         match serde_json::from_slice::<Line<'_>>(line) {
+            Ok(line) if line.event == "opened" => {
+                let follows = match &self.written_to {
+                    Some(known) => line.earlier.as_ref() == Some(known),
+                    // Those before it said nothing: they are its own, unless it begins a file.
+                    None => is_file_new && !is_first,
+                };
+                // Of before it says nothing.
+                if time_us <= self.query.at_us {
+                    self.adopted(&line, time_us);
+                }
+                self.log_opened(line, time_us, before_us, follows, is_first);
+            }
             Ok(line) => self.record(&line, time_us),
             Err(_) => self.history.unreadable += 1,
         }
@@ -256,7 +315,14 @@ impl Search {
             }
             "started" => {
                 self.adopted(line, time_us);
+                self.written_to.clone_from(&line.file);
                 return self.restart(time_us);
+            }
+            "all_told" => {
+                if let (Some((_, _, told)), Some(worker)) = (&mut self.telling, line.worker) {
+                    told.insert(worker);
+                }
+                return;
             }
             "configuration_adopted" => return self.adopted(line, time_us),
             _ => return,
@@ -279,18 +345,61 @@ impl Search {
             holding.first_port,
             holding.remote,
         );
+        // To the second, as records of what lives know it.
+        let told_since_us = line.held_s.and_then(|held_s| time_us.checked_sub((held_s + 1) * 1_000_000));
+        // What is told again, or ends, began elsewhere or is known since it began.
+        let is_known = |known: &Holding| told_since_us.is_none_or(|told| told <= known.since_us);
+        if let Some(known) = self.left.remove(&key) {
+            if !is_begin && is_known(&known) || line.cause == Some(LOG_OPENED) && is_known(&known) {
+                self.open.insert(key.clone(), known);
+            } else {
+                self.close(Holding { until: Until::Elsewhere(self.left_us), ..known });
+            }
+        }
+        if is_begin && line.cause == Some(LOG_OPENED) {
+            let since_us = told_since_us.unwrap_or(time_us);
+            if self.open.get(&key).is_some_and(is_known) {
+                return;
+            }
+            // Its end is in no record: another time he had the same.
+            if let Some(known) = self.open.insert(key, Holding { since_us, ..holding }) {
+                self.close(Holding { until: Until::Ended(since_us), ..known });
+            }
+            return;
+        }
         if is_begin {
             self.open.insert(key, holding);
             return;
         }
         // Where the beginning is in no file, the end says how long it was.
-        let begun = self.open.remove(&key).or_else(|| {
-            let since_us = time_us.checked_sub((line.held_s? + 1) * 1_000_000)?;
-            Some(Holding { since_us, ..holding })
-        });
+        let begun = self.open.remove(&key).or_else(|| Some(Holding { since_us: told_since_us?, ..holding }));
         if let Some(holding) = begun {
             self.close(Holding { until: Until::Ended(time_us), ..holding });
         }
+    }
+
+    /// Records go into this log from here on. It may be in the file for the second time: then what was held meanwhile began and ended
+    /// elsewhere.
+    fn log_opened(&mut self, line: Line<'_>, time_us: u64, before_us: u64, follows: bool, is_first: bool) {
+        let opened = Opened { at_us: time_us, earlier: line.earlier.unwrap_or_default() };
+        self.written_to = line.file;
+        if is_first {
+            self.history.opened = Some(opened.clone());
+        } else if !follows {
+            if (before_us..time_us).contains(&self.query.at_us) {
+                self.history.away = Some(opened.clone());
+            }
+            for holding in core::mem::take(&mut self.left).into_values() {
+                self.close(Holding { until: Until::Elsewhere(self.left_us), ..holding });
+            }
+            (self.left, self.left_us) = (core::mem::take(&mut self.open), before_us);
+        }
+        let has_all = follows && !is_first;
+        self.telling = (!has_all && time_us <= self.query.at_us).then(|| {
+            // What is lost before does not matter where all is told anew.
+            self.lost_since_start = 0;
+            (opened, line.workers.unwrap_or(0), HashSet::new())
+        });
     }
 
     /// A configuration came into force; workers say so one after the other.
@@ -323,6 +432,12 @@ impl Search {
         for holding in core::mem::take(&mut self.open).into_values() {
             self.close(Holding { until: Until::Restart(time_us), ..holding });
         }
+        for holding in core::mem::take(&mut self.left).into_values() {
+            self.close(Holding { until: Until::Elsewhere(self.left_us), ..holding });
+        }
+        if time_us <= self.query.at_us {
+            self.telling = None;
+        }
         if time_us <= self.query.at_us {
             self.lost_since_start = 0;
         }
@@ -333,6 +448,7 @@ impl Search {
         let is_over = match holding.until {
             Until::Open => false,
             Until::Ended(until) | Until::Restart(until) => until <= at_us,
+            Until::Elsewhere(left) => left < at_us,
         };
         if holding.since_us <= at_us && !is_over {
             self.history.holdings.push(holding);
@@ -356,6 +472,13 @@ impl Search {
         for holding in core::mem::take(&mut self.open).into_values() {
             self.close(holding);
         }
+        for holding in core::mem::take(&mut self.left).into_values() {
+            self.close(Holding { until: Until::Elsewhere(self.left_us), ..holding });
+        }
+        self.history.untold = self
+            .telling
+            .take()
+            .and_then(|(opened, workers, told)| (told.len() < usize::from(workers)).then_some(opened));
         self.history.lost = self.lost_since_start;
         self.history.holdings.sort_by_key(|holding| {
             (holding.since_us, holding.subscriber, holding.external, holding.first_port, holding.internal_port)
@@ -363,6 +486,9 @@ impl Search {
         self.history
     }
 }
+
+/// The cause of a record of what lived when the log was opened.
+const LOG_OPENED: &str = Cause::LogOpened.name();
 
 /// What a line says somebody got or lost.
 fn holding(what: What, line: &Line<'_>, time_us: u64) -> Option<Holding> {

@@ -109,6 +109,7 @@ pub(crate) fn write_with(
             filter_place(out, event.amount, names);
             name_field(out, b",\"filter_name\":\"", names.filters.get(&event.amount).map(String::as_str));
         }
+        EventKind::AllTold => number_field(out, b",\"records\":", u64::from(event.amount)),
         EventKind::FilterUntold => number_field(out, b",\"packets\":", u64::from(event.amount)),
         EventKind::Gap => number_field(out, b",\"lost\":", u64::from(event.amount)),
     }
@@ -118,13 +119,34 @@ pub(crate) fn write_with(
     out.extend_from_slice(b"}\n");
 }
 
-/// A line about the log itself: `started`, with the checksum of the formulas in force, or `stopped`.
-pub(crate) fn write_own(out: &mut Vec<u8>, unix_us: u64, event: &str, version: &str, checksum: Option<u32>) {
+/// A line about the log itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Own<'a> {
+    /// `started`, `opened` or `stopped`.
+    pub(crate) event: &'a str,
+    pub(crate) version: &'a str,
+    /// Checksum of the formulas in force from here on.
+    pub(crate) formulas: Option<u32>,
+    /// Where this log is.
+    pub(crate) file: Option<&'a str>,
+    /// Where the records were until now.
+    pub(crate) earlier: Option<&'a str>,
+    /// How many workers tell what lives.
+    pub(crate) workers: Option<usize>,
+}
+
+/// Appends such a line.
+pub(crate) fn write_own(out: &mut Vec<u8>, unix_us: u64, own: &Own<'_>) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(UtcText::default().of(unix_us));
-    name_field(out, b"\",\"event\":\"", Some(event));
-    name_field(out, b",\"version\":\"", Some(version));
-    formulas(out, checksum);
+    name_field(out, b"\",\"event\":\"", Some(own.event));
+    name_field(out, b",\"version\":\"", Some(own.version));
+    formulas(out, own.formulas);
+    name_field(out, b",\"file\":\"", own.file);
+    name_field(out, b",\"earlier\":\"", own.earlier);
+    if let Some(workers) = own.workers {
+        number_field(out, b",\"workers\":", workers as u64);
+    }
     out.extend_from_slice(b"}\n");
 }
 
@@ -146,7 +168,7 @@ fn mapping(out: &mut Vec<u8>, event: &Event, names: &Names) {
     number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
     address_field(out, b",\"external_address\":\"", event.external);
     number_field(out, b",\"external_port\":", u64::from(event.first_port));
-    if matches!(event.kind, EventKind::MappingEnded | EventKind::FlowEnded) {
+    if matches!(event.kind, EventKind::MappingEnded | EventKind::FlowEnded) || event.cause == Cause::LogOpened {
         number_field(out, b",\"held_s\":", u64::from(event.amount));
     }
 }
@@ -160,7 +182,7 @@ fn range(out: &mut Vec<u8>, event: &Event, names: &Names) {
     address_field(out, b",\"external_address\":\"", event.external);
     number_field(out, b",\"first_port\":", u64::from(event.first_port));
     number_field(out, b",\"last_port\":", u64::from(event.last_port));
-    if matches!(event.kind, EventKind::BlockReturned | EventKind::StaticEnded) {
+    if matches!(event.kind, EventKind::BlockReturned | EventKind::StaticEnded) || event.cause == Cause::LogOpened {
         number_field(out, b",\"held_s\":", u64::from(event.amount));
     }
 }

@@ -80,8 +80,15 @@ impl Medium for Memory {
 fn start(memory: &Memory, workers: usize, queue: usize) -> (Exporter, Vec<Producer<Event>>) {
     let (producers, rings) = (0..workers).map(|_| ring::channel(queue)).unzip();
     let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Always };
-    let outputs =
-        Outputs { medium: memory.clone(), options, rings, names: Names::default(), version: "0.1.0".to_owned() };
+    let outputs = Outputs {
+        medium: memory.clone(),
+        options,
+        rings,
+        names: Names::default(),
+        version: "0.1.0".to_owned(),
+        destination: "/log/events.json".to_owned(),
+        opened: Arc::default(),
+    };
     let begin = Started::now();
     // The engine's clock began two seconds after 1970.
     let clocks = move || {

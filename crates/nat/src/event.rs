@@ -18,11 +18,13 @@ use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 mod filter_limit;
+mod opened;
 mod recorder;
 mod refusals;
 #[cfg(test)]
 mod tests;
 
+pub use opened::LogsOpened;
 pub use recorder::BackPressure;
 pub use recorder::EventCounters;
 pub use recorder::EventSettings;
@@ -66,6 +68,9 @@ pub enum EventKind {
     PenaltyEnded,
     /// This worker goes by a new configuration, number `amount`.
     ConfigurationAdopted,
+    /// This worker has told the log that was opened all that lived then, in `amount` records with the cause
+    /// [`Cause::LogOpened`].
+    AllTold,
     /// A filter that logs let something be opened; `amount` is its position in the settings.
     FilterPermitted,
     /// A filter that logs denied a packet; `amount` is its position in the settings.
@@ -79,7 +84,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 19] = [
+    pub const ALL: [EventKind; 20] = [
         EventKind::MappingCreated,
         EventKind::MappingEnded,
         EventKind::BlockLeased,
@@ -95,6 +100,7 @@ impl EventKind {
         EventKind::PenaltyBegun,
         EventKind::PenaltyEnded,
         EventKind::ConfigurationAdopted,
+        EventKind::AllTold,
         EventKind::FilterPermitted,
         EventKind::FilterDenied,
         EventKind::FilterUntold,
@@ -119,6 +125,7 @@ impl EventKind {
             EventKind::PenaltyBegun => "penalty_begun",
             EventKind::PenaltyEnded => "penalty_ended",
             EventKind::ConfigurationAdopted => "configuration_adopted",
+            EventKind::AllTold => "all_told",
             EventKind::FilterPermitted => "filter_permitted",
             EventKind::FilterDenied => "filter_denied",
             EventKind::FilterUntold => "filter_untold",
@@ -161,6 +168,8 @@ pub enum Cause {
     Drained,
     /// Its subscriber has another external address by now, and nothing of this one is in use any more.
     Moved,
+    /// It lived when the log was opened; `amount` is how many seconds it existed by now.
+    LogOpened,
     /// Ports in use of a pool.
     PoolPorts,
     /// Ports in use of a subscriber.
@@ -183,6 +192,7 @@ impl Cause {
             Cause::Drained => "drained",
             Cause::Closed => "closed",
             Cause::Moved => "moved",
+            Cause::LogOpened => "log_opened",
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
@@ -204,6 +214,7 @@ impl Cause {
             Cause::SubscriberSessions => 8,
             Cause::Closed => 9,
             Cause::Moved => 10,
+            Cause::LogOpened => 11,
             Cause::Verdict(verdict) => 16 + verdict.index() as u64,
         }
     }
@@ -223,8 +234,8 @@ pub struct Event {
     pub external: Ipv4Addr,
     /// Remote address, of flows and filters only.
     pub remote: Ipv4Addr,
-    /// A number; see [`EventKind`]. Of mappings that ended, or that are told of late as the configuration changed: how many
-    /// seconds they existed.
+    /// A number; see [`EventKind`]. Of what ended, or is told of late, as the configuration changed or another log was opened: how
+    /// many seconds it existed.
     pub amount: u32,
     /// Port (or query identifier) of the internal endpoint.
     pub internal_port: u16,

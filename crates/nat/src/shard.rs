@@ -17,6 +17,7 @@ use crate::addresses::LocalAddresses;
 use crate::event::Event;
 use crate::event::EventCounters;
 use crate::event::EventLog;
+use crate::event::LogsOpened;
 use crate::flow::FlowStore;
 use crate::fragments::FragmentTracker;
 use crate::held_ports::HeldPorts;
@@ -83,6 +84,7 @@ mod own_ports;
 mod penalty;
 mod port_choice;
 mod port_rest;
+mod retell;
 mod rules;
 mod shorten;
 mod show;
@@ -154,6 +156,8 @@ pub struct Shard {
     settled_hand: u32,
     /// Mappings that are still to be looked at since the settings changed: see `notes`.
     unrecorded: u32,
+    /// What is still to be told to a log that was opened: see `retell`.
+    retelling: retell::Retelling,
     /// Never take the short way.
     #[cfg(test)]
     long_way_only: bool,
@@ -254,6 +258,7 @@ impl Shard {
             stamps: stamps::Stamps::new(shared.filters.stamp()),
             settled_hand: 1,
             unrecorded: 0,
+            retelling: retell::Retelling::default(),
             timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
             #[cfg(test)]
             long_way_only: false,
@@ -290,6 +295,11 @@ impl Shard {
     /// Leaves records of what happens in `ring` from now on.
     pub fn set_events(&mut self, ring: Producer<Event>) {
         self.events.set_ring(ring);
+    }
+
+    /// Tells each further log that is counted there all that lives.
+    pub fn follow_logs(&mut self, opened: Arc<LogsOpened>) {
+        self.events.follow(opened);
     }
 
     /// What became of the events so far.

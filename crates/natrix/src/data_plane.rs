@@ -96,8 +96,13 @@ pub(crate) fn find_in(arguments: &Find, file: &Path) -> Result<Vec<FindAnswer>, 
 }
 
 /// What a configuration says to the engine.
-pub(crate) fn settings_of(file: &Path) -> Result<Settings, Failure> {
-    Ok(load(file, &Machine::default()).map_err(Failure::Configuration)?.nat)
+fn settings_of(file: &Path) -> Result<Settings, Failure> {
+    Ok(config_of(file)?.nat)
+}
+
+/// A configuration, which may be another machine's.
+pub(crate) fn config_of(file: &Path) -> Result<Config, Failure> {
+    load(file, &Machine::default()).map_err(Failure::Configuration)
 }
 
 /// `natrix run`: the data plane, until a signal ends it.

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use cli::CliError;
 use cli::Find;
+use config::Config;
+use config::EventTarget;
 use control::Client;
 use control::Fault;
 use control::Request;
@@ -18,6 +20,7 @@ use daemon::offline::OfflineError;
 use export::history;
 use export::history::History;
 use export::history::Holding;
+use export::history::Opened;
 use export::history::Query;
 use export::history::Until;
 use export::parse_utc;
@@ -31,7 +34,8 @@ use crate::failure::Failure;
 /// How long the daemon may take to say where its log is.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answers from the files named, or from the log of the running instance; what limits the answer goes to `notes`.
+/// Answers from the files named, from the log that the configuration named says, or from that of the running instance; what limits the
+/// answer goes to `notes`.
 pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failure> {
     let at = arguments.at.as_deref().unwrap_or_default();
     let at_us = parse_utc(at).map_err(|_| {
@@ -39,14 +43,9 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             Fault::new("--at", "is no time", "write it as 2026-11-21T19:30:00Z, or with an offset such as +01:00");
         CliError::from(fault.seen(at.to_owned()))
     })?;
-    let by_formula = arguments.config.as_deref().map(|file| formula_answers(arguments, file)).transpose()?;
+    let config = arguments.config.as_deref().map(crate::data_plane::config_of).transpose()?;
+    let by_formula = config.as_ref().map(|config| formula_answers(arguments, config)).transpose()?;
     let (by_formula, formulas) = by_formula.map_or((None, None), |(slices, sum)| (Some(slices), Some(sum)));
-    let files = match arguments.log.as_slice() {
-        [] if by_formula.is_some() => Vec::new(),
-        [] => history::files_of(&log_of_instance(&arguments.output.socket.socket)?)?,
-        [one] => history::files_of(one)?,
-        several => several.to_vec(),
-    };
     let query = Query {
         address: arguments.endpoint.address,
         port: arguments.endpoint.port,
@@ -58,7 +57,20 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
         at_us,
         formulas,
     };
-    let found = history::look_up(&files, &query)?;
+    let (found, unread) = match (arguments.log.as_slice(), &config) {
+        ([], Some(config)) => match look_up_own(config, &query) {
+            Ok(found) => (Some(found), None),
+            Err(why) => (None, Some(why)),
+        },
+        ([], None) => {
+            let files = history::files_of(&log_of_instance(&arguments.output.socket.socket)?)?;
+            (Some(history::look_up(&files, &query)?), None)
+        }
+        ([one], _) => (Some(history::look_up(&history::files_of(one)?, &query)?), None),
+        (several, _) => (Some(history::look_up(several, &query)?), None),
+    };
+    let was_read = found.is_some();
+    let found = found.unwrap_or_default();
     for holding in &found.holdings {
         if arguments.output.json {
             writeln!(out, "{}", object(holding))?;
@@ -70,25 +82,27 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
     // What a formula says that was not in force is no answer.
     let counts = !matches!(standing, Some(Standing::Others { .. }));
     let slices = by_formula.as_deref().filter(|_| counts).unwrap_or_default();
+    let is_alone = !matches!(standing, Some(Standing::InForce));
     for slice in slices {
         if arguments.output.json {
-            writeln!(out, "{}", slice.object())?;
+            writeln!(out, "{}", slice.object(is_alone))?;
         } else {
-            writeln!(out, "{}", slice.sentence())?;
+            writeln!(out, "{}", slice.sentence(is_alone))?;
         }
     }
     if found.holdings.is_empty() && slices.is_empty() && !arguments.output.json {
         let port = query.port.map(|port| format!(":{port}")).unwrap_or_default();
-        writeln!(out, "no record of {}{port} at {}, as far as the log says", query.address, utc_text(at_us))?;
+        let source = if was_read { "the log" } else { "the formulas of that configuration" };
+        writeln!(out, "no record of {}{port} at {}, as far as {source} says", query.address, utc_text(at_us))?;
     }
     if by_formula.is_none() {
         if found.holdings.is_empty() {
             let without = "ports of deterministic pools have no records";
             writeln!(notes, "note: {without}; name the configuration of that time, too: --config FILE")?;
         }
-    } else if arguments.log.is_empty() {
+    } else if let Some(why) = unread {
         let missing = "what the formula does not tell, and whether that configuration was in force then";
-        writeln!(notes, "note: no log was read; name it for {missing}: --log FILE")?;
+        writeln!(notes, "note: {why}, so that no log was read; name one for {missing}: --log FILE")?;
     } else if let (Some(standing), Some(file)) = (&standing, &arguments.config) {
         standing.print(&file.display().to_string(), at_us, notes)?;
         let differs = |slice: &Slice| found.holdings.iter().any(|holding| holding.subscriber != slice.subscriber);
@@ -96,7 +110,7 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             writeln!(notes, "note: the log counts: who had a mapping before a change keeps its port until it ends")?;
         }
     }
-    if !files.is_empty() {
+    if was_read {
         print_limits(&found, at_us, notes)?;
     }
     Ok(())
@@ -160,16 +174,18 @@ struct Slice {
 }
 
 impl Slice {
-    fn sentence(&self) -> String {
+    /// `is_alone`: no log says that the formula was in force.
+    fn sentence(&self, is_alone: bool) -> String {
         let Slice { realm, subscriber, external, first_port, last_port } = self;
-        format!(
-            "subscriber {subscriber} of realm {realm} has {external}:{first_port}-{last_port} (by the formula) as long as that \
-             configuration is in force"
-        )
+        let (by, whether) = match is_alone {
+            false => ("by the formula", "as long as that configuration is in force"),
+            true => ("by the formula alone", "if that configuration was in force then, which no log says"),
+        };
+        format!("subscriber {subscriber} of realm {realm} has {external}:{first_port}-{last_port} ({by}) {whether}")
     }
 
     /// With the fields of [`object`].
-    fn object(&self) -> Value {
+    fn object(&self, is_alone: bool) -> Value {
         json!({
             "what": "slice",
             "realm": self.realm,
@@ -184,14 +200,15 @@ impl Slice {
             "since": null,
             "until": null,
             "ended_by_restart": false,
+            "by_formula_alone": is_alone,
         })
     }
 }
 
 /// What the formulas of a configuration say about the endpoint, nothing where its pool has none; and their checksum.
-fn formula_answers(arguments: &Find, file: &Path) -> Result<(Vec<Slice>, u32), Failure> {
-    let settings = crate::data_plane::settings_of(file)?;
-    let answers = match daemon::offline::find(&settings, arguments.endpoint.address, arguments.endpoint.port) {
+fn formula_answers(arguments: &Find, config: &Config) -> Result<(Vec<Slice>, u32), Failure> {
+    let settings = &config.nat;
+    let answers = match daemon::offline::find(settings, arguments.endpoint.address, arguments.endpoint.port) {
         Ok(answers) => answers,
         // Of other pools the log knows.
         Err(OfflineError::NotDeterministic { .. }) => Vec::new(),
@@ -209,7 +226,21 @@ fn formula_answers(arguments: &Find, file: &Path) -> Result<(Vec<Slice>, u32), F
             })
         })
     });
-    Ok((slices.collect(), nat::deterministic::checksum(&settings)))
+    Ok((slices.collect(), nat::deterministic::checksum(settings)))
+}
+
+/// What the log says that a configuration names.
+///
+/// # Errors
+/// Why it was not read, in words.
+fn look_up_own(config: &Config, query: &Query) -> Result<History, String> {
+    let path = match config.event_log.as_ref().map(|log| &log.target) {
+        Some(EventTarget::File(path)) => path,
+        Some(EventTarget::StandardOutput) => return Err("[log] events of that configuration is no file".to_owned()),
+        None => return Err("that configuration has no [log] events".to_owned()),
+    };
+    let found = history::files_of(path).and_then(|files| history::look_up(&files, query));
+    found.map_err(|error| format!("log {}, which that configuration names: {}", error.path.display(), error.source))
 }
 
 /// Where the running instance writes its records.
@@ -231,6 +262,7 @@ fn sentence(holding: &Holding) -> String {
     let until = match holding.until {
         Until::Open => "and still at the end of the log".to_owned(),
         Until::Ended(until) => format!("until {}", utc_text(until)),
+        Until::Elsewhere(left) => format!("at least until {}, when records began to go elsewhere", utc_text(left)),
         Until::Restart(restart) => format!("at most until the restart at {}", utc_text(restart)),
     };
     let since = utc_text(holding.since_us);
@@ -242,7 +274,7 @@ fn sentence(holding: &Holding) -> String {
 
 fn object(holding: &Holding) -> Value {
     let (until, ended_by_restart) = match holding.until {
-        Until::Open => (None, false),
+        Until::Open | Until::Elsewhere(_) => (None, false),
         Until::Ended(until) => (Some(utc_text(until)), false),
         Until::Restart(until) => (Some(utc_text(until)), true),
     };
@@ -260,6 +292,7 @@ fn object(holding: &Holding) -> Value {
         "since": utc_text(holding.since_us),
         "until": until,
         "ended_by_restart": ended_by_restart,
+        "by_formula_alone": false,
     })
 }
 
@@ -268,10 +301,22 @@ fn print_limits(found: &History, at_us: u64, notes: &mut dyn Write) -> io::Resul
     match (found.first_us, found.last_us) {
         (None, _) | (_, None) => writeln!(notes, "note: there is no record in the log")?,
         (Some(first), _) if at_us < first => {
-            writeln!(notes, "note: the log starts at {}, after that time; name older files", utc_text(first))?;
+            let earlier = found.opened.as_ref().map(|opened| format!(" of {}", opened.earlier));
+            let older = format!("older files{}", earlier.unwrap_or_default());
+            writeln!(notes, "note: the log starts at {}, after that time; name {older}", utc_text(first))?;
         }
         (_, Some(last)) if at_us > last => writeln!(notes, "note: the last record is of {}", utc_text(last))?,
         _ => {}
+    }
+    if let Some(Opened { at_us: opened, earlier }) = &found.untold {
+        let opened = utc_text(*opened);
+        writeln!(
+            notes,
+            "note: the log was opened at {opened} and not told yet all that lived then; name {earlier} before it, too"
+        )?;
+    }
+    if let Some(Opened { at_us: back, earlier }) = &found.away {
+        writeln!(notes, "note: until {} records went to {earlier}; name that file instead", utc_text(*back))?;
     }
     if found.lost > 0 {
         writeln!(notes, "note: {} records were lost before that time; the answer may be incomplete", found.lost)?;

@@ -84,7 +84,8 @@ fn ports_of_a_formula_have_no_record_and_are_found_with_the_configuration_of_tha
     // 64512 ports for 14 subscribers and two dynamic slices are 4032 each.
     assert_eq!(
         text(&both.stdout),
-        "subscriber 10.0.0.1 of realm default has 203.0.113.9:1024-5055 (by the formula) as long as that configuration is in force\n"
+        "subscriber 10.0.0.1 of realm default has 203.0.113.9:1024-5055 (by the formula alone) if that configuration was in force then, \
+         which no log says\n"
     );
     let other = log.find("203.0.113.1:15007", at, &["--config", config.to_str().unwrap(), "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&other.stdout).unwrap();
@@ -205,10 +206,91 @@ fn a_formula_counts_only_for_the_time_in_which_it_was_in_force() {
     assert!(notes.contains("old.toml is not the configuration of that time"), "{notes}");
     // Before the log begins nobody knows.
     let (said, notes) = find("2026-11-21T18:00:00Z", "new.toml");
-    assert!(said.contains("by the formula"), "{said}");
+    assert!(said.contains("(by the formula alone)"), "{said}");
     assert!(notes.contains("does not tell which configuration was in force"), "{notes}");
     // Nor without a log.
     let file = log.0.join("new.toml");
     let output = natrix(&["find", "203.0.113.9:5000", "--at", early, "--config", file.to_str().unwrap()]);
     assert!(text(&output.stderr).contains("whether that configuration was in force then"), "{output:?}");
+}
+
+#[test]
+fn a_configuration_says_which_log_is_read_with_it() {
+    let log = Log::new("own");
+    let formulas = formula(1_024);
+    let config = log.0.join("natrix.toml");
+    let name = |events: &str| fs::write(&config, format!("{formulas}\n[log]\nevents = \"{events}\"\n")).unwrap();
+    let at = "2026-11-21T19:05:00Z";
+    let find = |endpoint: &str| natrix(&["find", endpoint, "--at", at, "--config", config.to_str().unwrap(), "--json"]);
+    let object = |output: &Output| serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+    // Its log, and what was put aside of it: who had a mapping, and from when on the formulas were in force.
+    let started = format!(r#""event":"started","version":"0.1.0","formulas":"{}""#, checksum(&formulas));
+    let older = OLDER.replace(r#""event":"started","version":"0.1.0""#, &started);
+    fs::write(log.0.join("events-20261121T190500.000000Z.json"), older).unwrap();
+    name(log.0.join("events.json").to_str().unwrap());
+    let output = find("203.0.113.1:15007");
+    assert_eq!((&object(&output)["subscriber"], text_of(&output)), (&"100.64.0.10".into(), ""));
+    assert_eq!(object(&output)["by_formula_alone"], false);
+    let slice = object(&find("203.0.113.9:5000"));
+    assert_eq!((&slice["subscriber"], &slice["by_formula_alone"]), (&"10.0.0.1".into(), &false.into()));
+    // Another formula was in force then: nobody is named.
+    fs::write(&config, fs::read_to_string(&config).unwrap().replace("1024-", "5000-")).unwrap();
+    let output = find("203.0.113.9:5000");
+    assert_eq!(text(&output.stdout), "");
+    assert!(text_of(&output).contains("is not the configuration of that time"), "{output:?}");
+    // Without a log that can be read the answer says that it rests on the formula alone, and why.
+    for (events, why) in [
+        (
+            "/nonexistent/events.json",
+            "note: log /nonexistent/events.json, which that configuration names: No such file",
+        ),
+        ("-", "note: [log] events of that configuration is no file, so that no log was read"),
+        ("", "note: that configuration has no [log] events, so that no log was read"),
+    ] {
+        name(events);
+        let output = find("203.0.113.9:5000");
+        let slice = object(&output);
+        assert_eq!((&slice["subscriber"], &slice["by_formula_alone"]), (&"10.0.0.1".into(), &true.into()), "{events}");
+        assert!(text_of(&output).starts_with(why), "{output:?}");
+        let words = natrix(&["find", "203.0.113.9:5000", "--at", at, "--config", config.to_str().unwrap()]);
+        assert!(text(&words.stdout).contains("(by the formula alone)"), "{words:?}");
+    }
+}
+
+/// What limits the answer.
+fn text_of(output: &Output) -> &str {
+    text(&output.stderr)
+}
+
+#[test]
+fn a_log_that_began_meanwhile_says_where_the_records_before_it_are() {
+    let log = Log::new("opened");
+    let line = |time: &str, rest: &str| format!(r#"{{"time":"2026-11-21T{time}.000000Z",{rest}}}"#);
+    let lives = r#""worker":0,"sequence":9,"event":"mapping_created","realm":"default","subscriber":"100.64.0.10","protocol":"udp","internal_port":5000,"external_address":"203.0.113.1","external_port":15007,"held_s":300,"cause":"log_opened""#;
+    let lines = [
+        line(
+            "19:20:00",
+            r#""event":"opened","version":"0.1.0","file":"/log/new.json","earlier":"/log/old.json","workers":1"#,
+        ),
+        line("19:20:01", lives),
+    ];
+    let file = log.0.join("new.json");
+    fs::write(&file, format!("{}\n", lines.join("\n"))).unwrap();
+    let find = |at: &str| natrix(&["find", "203.0.113.1:15007", "--at", at, "--log", file.to_str().unwrap()]);
+    let after = find("2026-11-21T19:20:00Z");
+    assert!(
+        text(&after.stdout).starts_with("subscriber 100.64.0.10 of realm default had udp 203.0.113.1:15007"),
+        "{after:?}"
+    );
+    let untold = "note: the log was opened at 2026-11-21T19:20:00.000000Z and not told yet all that lived then; \
+                  name /log/old.json before it, too\n";
+    assert_eq!(text_of(&after), untold);
+    let all = line("19:20:02", r#""worker":0,"sequence":10,"event":"all_told","records":1,"cause":"log_opened""#);
+    fs::write(&file, format!("{}\n{all}\n", lines.join("\n"))).unwrap();
+    assert_eq!(text_of(&find("2026-11-21T19:20:00Z")), "");
+    let before = find("2026-11-21T19:10:00Z");
+    assert!(text(&before.stdout).starts_with("no record of 203.0.113.1:15007"), "{before:?}");
+    let starts =
+        "note: the log starts at 2026-11-21T19:20:00.000000Z, after that time; name older files of /log/old.json\n";
+    assert!(text_of(&before).ends_with(starts), "{before:?}");
 }

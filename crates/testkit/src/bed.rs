@@ -207,6 +207,11 @@ impl Bed {
         self
     }
 
+    /// From now on events go into a log that knows nothing of those before: workers tell it what lives.
+    pub fn open_event_log(&self) {
+        self.machine.open_event_log();
+    }
+
     /// Takes at most so many events of one worker.
     pub fn take_events(&mut self, worker: usize, max: usize) -> Vec<Event> {
         self.machine.take_events(worker, max)

@@ -68,9 +68,26 @@ pub struct Ledger {
     pub packets_refused: u64,
     /// Numbers that gaps stand for.
     pub lost: u64,
+    /// Begun with a log that was opened while much lived already; and the workers that told it all of that.
+    opened: Option<HashSet<usize>>,
 }
 
 impl Ledger {
+    /// The books of a log that was opened while the instance ran.
+    pub fn opened() -> Ledger {
+        Ledger { opened: Some(HashSet::new()), ..Ledger::default() }
+    }
+
+    /// Whether this many workers have told all that lived when the log was opened.
+    pub fn is_all_told(&self, workers: usize) -> bool {
+        self.opened.as_ref().is_none_or(|told| told.len() == workers)
+    }
+
+    /// Whether something may end here whose beginning is in no record.
+    fn is_excused(&self, worker: usize) -> bool {
+        self.lost > 0 || self.opened.as_ref().is_some_and(|told| !told.contains(&worker))
+    }
+
     /// Reads the events of one worker, in their order.
     ///
     /// # Panics
@@ -78,7 +95,8 @@ impl Ledger {
     /// another one than who has it. Only a gap excuses the last.
     pub fn read(&mut self, worker: usize, events: &[Event]) {
         for event in events {
-            let next = self.next.entry(worker).or_insert(1);
+            let first = if self.opened.is_some() { event.sequence } else { 1 };
+            let next = self.next.entry(worker).or_insert(first);
             assert_eq!(event.sequence, *next, "the numbers of worker {worker} are without holes: {event:?}");
             *next += if event.kind == EventKind::Gap { u64::from(event.amount) } else { 1 };
             *self.kinds.entry(event.kind).or_default() += 1;
@@ -99,17 +117,28 @@ impl Ledger {
                     begin(stretches, holder, event, self.lost > 0);
                 }
                 EventKind::FlowEnded => {
+                    let is_excused = self.is_excused(worker);
                     let (endpoint, holder) = parties(worker, event);
                     let stretches = self.flows.entry((endpoint, (event.remote, event.remote_port))).or_default();
-                    end(stretches, holder, event, self.lost > 0);
+                    end(stretches, holder, event, is_excused);
                 }
                 EventKind::BlockLeased => {
-                    let before = self.blocks.insert(block_of(event), holder_of(worker, event));
-                    assert!(before.is_none(), "a block has two holders: {before:?} and {event:?}");
+                    let holder = holder_of(worker, event);
+                    let before = self.blocks.insert(block_of(event), holder);
+                    let is_told_again = event.cause == Cause::LogOpened && before == Some(holder);
+                    assert!(before.is_none() || is_told_again, "a block has two holders: {before:?} and {event:?}");
                 }
                 EventKind::BlockReturned => {
                     let holder = self.blocks.remove(&block_of(event));
-                    assert_eq!(holder, Some(holder_of(worker, event)), "who returns a block had it: {event:?}");
+                    let is_known = holder.is_some() || !self.is_excused(worker);
+                    assert!(
+                        !is_known || holder == Some(holder_of(worker, event)),
+                        "who returns a block had it: {event:?}"
+                    );
+                }
+                EventKind::AllTold => {
+                    let is_first = self.opened.as_mut().is_none_or(|told| told.insert(worker));
+                    assert!(is_first, "a worker tells once that all is told: {event:?}");
                 }
                 EventKind::Refused => self.packets_refused += u64::from(event.amount),
                 EventKind::Gap => self.lost += u64::from(event.amount),
@@ -125,7 +154,18 @@ impl Ledger {
 
     fn end(&mut self, worker: usize, event: &Event) {
         let (endpoint, holder) = parties(worker, event);
-        end(self.stretches.entry(endpoint).or_default(), holder, event, self.lost > 0);
+        let is_excused = self.is_excused(worker);
+        end(self.stretches.entry(endpoint).or_default(), holder, event, is_excused);
+    }
+
+    /// Whether these books say the same of this time as others, and of the blocks that are leased now.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn assert_says_as(&self, other: &Ledger, at: Instant) {
+        assert_eq!(self.at(at), other.at(at), "mappings at {at:?}");
+        assert_eq!(self.flows_at(at), other.flows_at(at), "flows at {at:?}");
+        assert_eq!(self.blocks, other.blocks, "blocks");
     }
 
     /// Blocks that are leased now.
@@ -194,10 +234,14 @@ fn begin(stretches: &mut Vec<Stretch>, holder: Holder, event: &Event, is_excused
     // Workers are read one after the other, so what came before may be read later: times decide.
     let is_open = |one: &&Stretch| one.until.is_none() && one.since <= event.at && one.holder.worker == holder.worker;
     let open = stretches.iter().find(is_open);
+    if event.cause == Cause::LogOpened && open.is_some_and(|open| open.holder == holder) {
+        return;
+    }
     assert!(open.is_none() || is_excused, "two holders: {open:?} and {event:?}");
     // Who is told of late existed before, which is known to the second.
     let second = event.at.as_micros() / 1_000_000;
     let since = match event.cause {
+        Cause::LogOpened => Instant::from_micros((second - u64::from(event.amount)) * 1_000_000),
         Cause::Configuration if event.kind == EventKind::MappingCreated => {
             Instant::from_micros((second - u64::from(event.amount)) * 1_000_000)
         }
@@ -206,7 +250,7 @@ fn begin(stretches: &mut Vec<Stretch>, holder: Holder, event: &Event, is_excused
     stretches.push(Stretch { holder, since, until: None });
 }
 
-fn end(stretches: &mut [Stretch], holder: Holder, event: &Event, is_excused: bool) {
+fn end(stretches: &mut Vec<Stretch>, holder: Holder, event: &Event, is_excused: bool) {
     let open = stretches.iter_mut().find(|one| one.until.is_none() && one.holder == holder);
     match open {
         Some(stretch) => {
@@ -214,7 +258,12 @@ fn end(stretches: &mut [Stretch], holder: Holder, event: &Event, is_excused: boo
             assert_eq!(u64::from(event.amount), held_s, "the record says how long it was: {event:?}");
             stretch.until = Some(event.at);
         }
-        None => assert!(is_excused, "an end without a begin: {event:?}"),
+        None => {
+            assert!(is_excused, "an end without a begin: {event:?}");
+            let since_s = event.at.as_micros() / 1_000_000 - u64::from(event.amount);
+            let since = Instant::from_micros(since_s * 1_000_000);
+            stretches.push(Stretch { holder, since, until: Some(event.at) });
+        }
     }
 }
 

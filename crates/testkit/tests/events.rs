@@ -21,6 +21,7 @@ use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Forward;
 use nat::types::AddressIndex;
+use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
 use nat::view::Filter;
@@ -156,6 +157,85 @@ fn every_mapping_at_any_instant_can_be_rebuilt_from_the_events_of_many_workers()
         let created: u64 = bed.counters().mappings_created.iter().sum();
         assert_eq!(ledger.kinds[&EventKind::MappingCreated], created);
     });
+}
+
+#[test]
+fn a_log_that_is_opened_later_says_by_itself_whose_everything_is_from_then_on() {
+    covers!("6888-4");
+    for_each_seed(8, |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let workers = [1, 2, 8][seed as usize % 3];
+        let mut settings = with_policy([BackPressure::Refuse, BackPressure::Drop][seed as usize % 2]);
+        if seed % 4 == 3 {
+            let size = BlockSize::of_ports(64).expect("a power of two");
+            settings.pools[0].allocation =
+                Allocation::Blocks(Blocks { size, per_subscriber_max: 4, idle: Duration::from_secs(5) });
+        }
+        if seed % 4 > 1 {
+            settings = settings.endpoint_dependent(Prefix::ALL, (443, 443));
+        }
+        let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random).record_events(1 << 14);
+        let mut whole = Ledger::default();
+        for _ in 0..10 {
+            churn(&mut bed, &mut random, 120);
+            read_all(&mut bed, &mut whole, workers);
+            bed.advance(Duration::from_millis(random.random_range(1..3_000)));
+        }
+        // What is still in the queues is of before, or of what is told twice.
+        churn(&mut bed, &mut random, 120);
+        bed.open_event_log();
+        let mut later = Ledger::opened();
+        let lived = whole.at(bed.now()).len() + whole.flows_at(bed.now()).len() + whole.blocks();
+        assert!(lived > 50, "{lived}");
+        let mut times = Vec::new();
+        for _ in 0..20 {
+            churn(&mut bed, &mut random, 10);
+            for worker in 0..workers {
+                let events = bed.take_events(worker, usize::MAX);
+                whole.read(worker, &events);
+                later.read(worker, &events);
+            }
+            times.push(bed.now());
+            bed.advance(Duration::from_millis(random.random_range(1..200)));
+        }
+        assert!(later.is_all_told(workers), "each worker has told all");
+        assert_eq!((whole.lost, later.lost), (0, 0));
+        // Of any time since, also of one at which all was not told yet.
+        for at in times {
+            later.assert_says_as(&whole, at);
+        }
+    });
+}
+
+#[test]
+fn telling_what_lives_leaves_room_for_what_begins_and_ends() {
+    for policy in [BackPressure::Refuse, BackPressure::Drop] {
+        let mut bed = Bed::new(with_policy(policy)).record_events(64);
+        let mut whole = Ledger::default();
+        for port in 5_000..5_300 {
+            bed.open_udp(at(I1, port), at(E1, 443));
+            read_all(&mut bed, &mut whole, 1);
+        }
+        bed.open_event_log();
+        // Nobody reads for a while.
+        for _ in 0..50 {
+            bed.advance(Duration::from_millis(1));
+        }
+        for port in 6_000..6_010 {
+            bed.open_udp(at(I1, port), at(E1, 443));
+        }
+        let mut later = Ledger::opened();
+        let begun = bed.now();
+        for _ in 0..200 {
+            let events = bed.take_events(0, 8);
+            whole.read(0, &events);
+            later.read(0, &events);
+            bed.advance(Duration::from_millis(1));
+        }
+        assert!(later.is_all_told(1));
+        later.assert_says_as(&whole, begun);
+        assert_eq!((bed.count(Verdict::LogFull), whole.at(begun).len(), whole.lost), (0, 310, 0));
+    }
 }
 
 #[test]

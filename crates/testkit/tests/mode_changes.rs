@@ -195,11 +195,35 @@ impl Talk {
     }
 }
 
-/// No endpoint has two owners, and the log says whose it is if it says anything at all of its kind.
-fn check_owners(bed: &mut Bed, ledger: &mut Ledger, round: u32) {
-    for worker in 0..WORKERS {
-        ledger.read(worker, &bed.take_events(worker, usize::MAX));
+/// What the log says from its begin, and what the last one says that was opened since.
+#[derive(Default)]
+struct Books {
+    whole: Ledger,
+    later: Option<Ledger>,
+    /// How often the later one had been told all, and said the same.
+    compared: u32,
+}
+
+impl Books {
+    fn read(&mut self, bed: &mut Bed) {
+        for worker in 0..WORKERS {
+            let events = bed.take_events(worker, usize::MAX);
+            self.whole.read(worker, &events);
+            if let Some(later) = &mut self.later {
+                later.read(worker, &events);
+            }
+        }
+        if let Some(later) = self.later.as_ref().filter(|later| later.is_all_told(WORKERS)) {
+            self.compared += 1;
+            later.assert_says_as(&self.whole, bed.now());
+        }
     }
+}
+
+/// No endpoint has two owners, and the log says whose it is if it says anything at all of its kind.
+fn check_owners(bed: &mut Bed, books: &mut Books, round: u32) {
+    books.read(bed);
+    let ledger = &books.whole;
     let mappings = bed.mappings();
     let externals: HashSet<_> =
         mappings.iter().map(|mapping| (mapping.external.address, mapping.protocol, mapping.external.port)).collect();
@@ -270,7 +294,7 @@ fn run(seed: u64, rounds: u32) {
         }
     };
     let mut bed = Bed::new(first).workers(WORKERS).seed(seed).steering(Steering::Random).record_events(1 << 14);
-    let mut ledger = Ledger::default();
+    let mut books = Books::default();
     let mut talks: Vec<Talk> = Vec::new();
     let mut changes: HashMap<(Mode, Mode), u32> = HashMap::new();
     let (mut refused, mut asked, mut shared) = (0, 0_u64, 0_u64);
@@ -308,7 +332,7 @@ fn run(seed: u64, rounds: u32) {
         for talk in &talks {
             talk.goes_on(&mut bed, &format!("seed {seed}, after round {round}"));
         }
-        check_owners(&mut bed, &mut ledger, round);
+        check_owners(&mut bed, &mut books, round);
         assert_eq!(
             foretold(&bed, bed.settings()),
             bed.mappings().len() as u64 + shared_sessions(&bed),
@@ -337,7 +361,11 @@ fn run(seed: u64, rounds: u32) {
             talks.push(talk);
         }
         shared += shared_sessions(&bed);
-        check_owners(&mut bed, &mut ledger, round);
+        check_owners(&mut bed, &mut books, round);
+        if random.random_ratio(1, 6) {
+            bed.open_event_log();
+            books.later = Some(Ledger::opened());
+        }
         bed.advance(Duration::from_millis(random.random_range(100..5_000)));
     }
     assert!(asked > u64::from(rounds) * 10 && refused > 0 && shared > 0, "{asked} asked, {refused} refused, {shared}");
@@ -345,9 +373,9 @@ fn run(seed: u64, rounds: u32) {
     bed.run_out();
     // Idle blocks go back, and shared ports.
     bed.advance_secs(300);
-    for worker in 0..WORKERS {
-        ledger.read(worker, &bed.take_events(worker, usize::MAX));
-    }
+    books.read(&mut bed);
+    assert!(books.compared > rounds / 4, "{} times", books.compared);
+    let ledger = &books.whole;
     assert!(ledger.at(bed.now()).is_empty() && ledger.flows_at(bed.now()).is_empty() && ledger.lost == 0);
     assert_eq!(ledger.blocks(), 0, "all blocks are back");
     bed.reload(roomy());

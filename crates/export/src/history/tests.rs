@@ -8,6 +8,7 @@ use nat::types::WorkerId;
 
 use super::*;
 use crate::line::Names;
+use crate::line::Own;
 use crate::line::write_line;
 use crate::line::write_own;
 
@@ -33,8 +34,34 @@ impl Log {
     }
 
     fn started(&mut self, at_s: u64) -> &mut Log {
-        write_own(&mut self.0, T0 + at_s * SECOND, "started", "0.1.0", None);
+        self.started_in(at_s, None)
+    }
+
+    fn started_in(&mut self, at_s: u64, file: Option<&str>) -> &mut Log {
+        let own = Own { event: "started", version: "0.1.0", file, ..Own::default() };
+        write_own(&mut self.0, T0 + at_s * SECOND, &own);
         self
+    }
+
+    /// With one worker.
+    fn opened(&mut self, at_s: u64, file: &str, earlier: &str) -> &mut Log {
+        let (file, earlier, workers) = (Some(file), Some(earlier), Some(1));
+        let own = Own { event: "opened", version: "0.1.0", file, earlier, workers, formulas: None };
+        write_own(&mut self.0, T0 + at_s * SECOND, &own);
+        self
+    }
+
+    /// A mapping that lived when the log was opened, as [`Log::mapping`] otherwise.
+    fn lives(&mut self, at_s: u64, host: u8, internal: u16, external: u16, held_s: u32) -> &mut Log {
+        let internal = Endpoint::new([100, 64, 0, host].into(), internal);
+        let external = Endpoint::new([203, 0, 113, 1].into(), external);
+        let kind = EventKind::MappingCreated;
+        let event = Event::of_mapping(kind, Instant::ORIGIN, RealmId(0), Protocol::Udp, internal, external);
+        self.event(at_s, &Event { amount: held_s, ..event.because(Cause::LogOpened) })
+    }
+
+    fn all_told(&mut self, at_s: u64) -> &mut Log {
+        self.event(at_s, &Event::new(EventKind::AllTold, Instant::ORIGIN).because(Cause::LogOpened))
     }
 
     fn ask(&self, at_s: u64, address: [u8; 4], port: Option<u16>) -> History {
@@ -146,4 +173,64 @@ fn only_the_transport_that_was_asked_about_counts() {
     let mut search = Search::new(query);
     log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
     assert_eq!(search.end().holdings, []);
+}
+
+#[test]
+fn a_log_that_was_opened_meanwhile_says_since_when_each_lived_and_where_it_begins() {
+    let mut log = Log::default();
+    log.opened(100, "/b.json", "/a.json");
+    log.mapping(101, EventKind::MappingEnded, 11, 5_000, 4_445, 51);
+    log.lives(102, 10, 5_000, 4_444, 62);
+    // Made since, and so told twice.
+    log.mapping(103, EventKind::MappingCreated, 12, 5_000, 4_446, 0).lives(104, 12, 5_000, 4_446, 1);
+    log.all_told(105).mapping(120, EventKind::MappingEnded, 10, 5_000, 4_444, 80);
+    for (at_s, expected) in [(100, vec![10]), (102, vec![10]), (110, vec![10]), (120, vec![])] {
+        assert_eq!(log.holders(at_s, P, Some(4_444)), expected, "at {at_s}");
+    }
+    assert_eq!(log.holders(100, P, Some(4_445)), [11], "who ended before it was told is in its end");
+    assert_eq!((log.holders(102, P, Some(4_446)), log.holders(103, P, Some(4_446))), (vec![], vec![12]));
+    // Of before it knows what lived then, and no other.
+    let before = log.ask(60, P, Some(4_444));
+    assert_eq!(before.holdings.len(), 1);
+    let opened = Opened { at_us: T0 + 100 * SECOND, earlier: "/a.json".to_owned() };
+    assert_eq!((before.opened.as_ref(), before.untold), (Some(&opened), None));
+    assert_eq!(log.ask(110, P, Some(4_444)).untold, None);
+}
+
+#[test]
+fn who_asks_before_all_is_told_is_told_so() {
+    let mut log = Log::default();
+    log.opened(100, "/b.json", "/a.json").lives(102, 10, 5_000, 4_444, 62);
+    let opened = Opened { at_us: T0 + 100 * SECOND, earlier: "/a.json".to_owned() };
+    assert_eq!(log.ask(110, P, Some(4_445)).untold, Some(opened));
+    // Unless the log before was read.
+    let mut both = Log::default();
+    both.started_in(1, Some("/a.json")).mapping(10, EventKind::MappingCreated, 13, 5_000, 4_445, 0);
+    both.0.extend_from_slice(&log.0);
+    let found = both.ask(110, P, Some(4_445));
+    assert_eq!((found.untold, found.opened, found.holdings.len()), (None, None, 1));
+    assert_eq!(found.holdings[0].since_us, T0 + 10 * SECOND);
+}
+
+#[test]
+fn a_log_that_was_opened_again_knows_what_ended_while_records_went_elsewhere() {
+    let mut log = Log::default();
+    log.started_in(1, Some("/a.json"));
+    for (host, port) in [(10, 4_444), (11, 4_445), (12, 4_446)] {
+        log.mapping(10, EventKind::MappingCreated, host, 5_000, port, 0);
+    }
+    // From here on records were in /b.json: 10 ended, and 13 got his port.
+    log.mapping(50, EventKind::MappingCreated, 14, 5_000, 4_447, 0).opened(100, "/a.json", "/b.json");
+    log.lives(101, 13, 5_000, 4_444, 20).lives(101, 11, 5_000, 4_445, 91);
+    log.mapping(102, EventKind::MappingEnded, 12, 5_000, 4_446, 92).all_told(103);
+    assert_eq!(log.holders(110, P, Some(4_444)), [13], "and not who had it at the time before");
+    assert_eq!(log.holders(110, P, Some(4_445)), [11]);
+    assert_eq!(log.ask(110, P, Some(4_445)).holdings[0].since_us, T0 + 10 * SECOND, "as precise as it was");
+    assert_eq!(log.ask(40, P, Some(4_444)).holdings[0].until, Until::Elsewhere(T0 + 50 * SECOND));
+    assert_eq!((log.holders(100, P, Some(4_446)), log.holders(102, P, Some(4_446))), (vec![12], vec![]));
+    // Of the time between it says of whom it knows, and where the rest is.
+    let between = log.ask(70, P, Some(4_444));
+    assert_eq!(between.holdings, []);
+    assert_eq!(between.away.map(|away| away.earlier), Some("/b.json".to_owned()));
+    assert_eq!((log.ask(40, P, None).away, log.ask(110, P, None).away), (None, None));
 }

@@ -1,10 +1,13 @@
 //! A shard's end of the event ring, and what it does when the ring is full.
 
+use std::sync::Arc;
+
 use mem::ring::Producer;
 
 use super::Cause;
 use super::Event;
 use super::EventKind;
+use super::LogsOpened;
 use super::filter_limit::FilterLimit;
 use super::refusals::Refusal;
 use super::refusals::Refusals;
@@ -51,6 +54,10 @@ impl Default for EventSettings {
 /// what ends is still recorded.
 const RESERVED_ONE_IN: usize = 4;
 
+/// What lived when another log was opened is told while no more than one in so many slots is taken: what begins and ends meanwhile
+/// does not wait for it.
+const RETOLD_WITHIN_ONE_IN: usize = 2;
+
 /// Where a shard leaves its events. Without a ring, nowhere, at no cost.
 #[derive(Debug)]
 pub(crate) struct EventLog {
@@ -66,6 +73,9 @@ pub(crate) struct EventLog {
     /// Configurations adopted so far, and how many of them are told.
     adopted: u32,
     adopted_told: u32,
+    /// Logs that were opened, and how many of them were taken notice of.
+    opened: Arc<LogsOpened>,
+    opened_seen: u32,
     counters: EventCounters,
 }
 
@@ -91,6 +101,8 @@ impl EventLog {
             filters: FilterLimit::default(),
             adopted: 0,
             adopted_told: 0,
+            opened: Arc::default(),
+            opened_seen: 0,
             counters: EventCounters::default(),
         }
     }
@@ -104,6 +116,27 @@ impl EventLog {
     pub(crate) fn set_ring(&mut self, ring: Producer<Event>) {
         self.reserved = ring.capacity() / RESERVED_ONE_IN;
         self.ring = Some(ring);
+    }
+
+    /// Has other logs that are opened counted there.
+    pub(crate) fn follow(&mut self, opened: Arc<LogsOpened>) {
+        self.opened_seen = opened.count();
+        self.opened = opened;
+    }
+
+    /// Whether records go into another log since this was asked the last time.
+    #[inline]
+    pub(crate) fn is_log_new(&mut self) -> bool {
+        let count = self.opened.count();
+        core::mem::replace(&mut self.opened_seen, count) != count && self.ring.is_some()
+    }
+
+    /// Whether there is room for a record of what lived when the log was opened.
+    pub(crate) fn may_retell(&mut self) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
+        let kept = ring.capacity() - ring.capacity() / RETOLD_WITHIN_ONE_IN;
+        // One more for a gap that may have to be told first.
+        ring.room(kept + 2) > kept + 1
     }
 
     /// Whether events go anywhere.

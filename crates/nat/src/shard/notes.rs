@@ -235,9 +235,14 @@ impl Shard {
     /// A flow was made, or is about to end. Without its remote endpoint nobody could tell whose it was: other subscribers use
     /// the same external endpoint at the same time (RFC 6888 §4 REQ-12 allows it where it is needed).
     pub(super) fn note_flow(&mut self, kind: EventKind, now: Instant, index: u32) {
-        if !self.events.is_on() {
-            return;
+        if self.events.is_on() {
+            let event = self.event_of_flow(kind, now, index);
+            self.events.record(event);
         }
+    }
+
+    /// A flow that begins, or ends now.
+    pub(super) fn event_of_flow(&self, kind: EventKind, now: Instant, index: u32) -> Event {
         let flow = self.flows.get(index);
         let (internal, external) = (endpoint(flow.internal()), endpoint(flow.external()));
         let remote = endpoint(flow.far());
@@ -245,16 +250,16 @@ impl Shard {
         let has_ended = kind == EventKind::FlowEnded;
         let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(flow.created_s());
         let event = Event::of_mapping(kind, now, flow.realm(), flow.protocol(), internal, external);
-        self.events.record(Event {
+        Event {
             remote: remote.address,
             remote_port: remote.port,
             amount: if has_ended { held_s } else { 0 },
             ..event.because(if has_ended { self.why_flow_ends(now, index) } else { opened })
-        });
+        }
     }
 
     #[inline]
-    fn event_of(&self, kind: EventKind, now: Instant, index: u32) -> Event {
+    pub(super) fn event_of(&self, kind: EventKind, now: Instant, index: u32) -> Event {
         let mapping = self.mappings.get(index);
         let key = mapping.key();
         Event::of_mapping(kind, now, key.realm, key.protocol, mapping.internal(), mapping.external())
@@ -322,12 +327,18 @@ impl Shard {
 
     fn event_of_block(&self, kind: EventKind, now: Instant, subscriber: u32, block: Block) -> Event {
         let record = self.subscribers.get(subscriber);
+        self.event_of_lease(kind, now, (record.realm(), record.address), block)
+    }
+
+    /// About a block of who has this address in this realm.
+    pub(super) fn event_of_lease(&self, kind: EventKind, now: Instant, holder: (RealmId, u32), block: Block) -> Event {
+        let (realm, subscriber) = holder;
         Event {
-            subscriber: Ipv4Addr::from_bits(record.address),
+            subscriber: Ipv4Addr::from_bits(subscriber),
             external: self.shared.address(block.address()),
             first_port: block.first_port(),
             last_port: block.last_port(),
-            realm: RealmId(record.realm),
+            realm,
             pool: self.shared.pool_of(block.address()),
             ..Event::new(kind, now)
         }

@@ -97,6 +97,7 @@ impl Shard {
         }
         self.sweep_stamps();
         self.watch(now);
+        self.retell(now, elapsed);
         let counters = &mut self.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);

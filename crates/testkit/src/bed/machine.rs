@@ -19,6 +19,7 @@ use nat::Settings;
 use nat::Shard;
 use nat::Shared;
 use nat::event::Event;
+use nat::event::LogsOpened;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -48,6 +49,7 @@ pub(super) struct Machine {
     watch: fn(bool),
     /// By worker; empty unless somebody asked for events.
     events: Vec<Consumer<Event>>,
+    logs_opened: Arc<LogsOpened>,
     /// ARP requests of Natrix that were answered.
     pub(super) arp_answers: u64,
 }
@@ -81,7 +83,16 @@ impl Machine {
         let secret = SmallRng::seed_from_u64(seed).random();
         let options = WorkerOptions { ring_packets, ..WorkerOptions::default() };
         let workers = build_workers(&shared, &links, ios, &options, secret, now).expect("there is memory for a test");
-        Machine { shared, workers, memory, sent: VecDeque::new(), watch: |_| {}, events: Vec::new(), arp_answers: 0 }
+        Machine {
+            shared,
+            workers,
+            memory,
+            sent: VecDeque::new(),
+            watch: |_| {},
+            events: Vec::new(),
+            logs_opened: Arc::default(),
+            arp_answers: 0,
+        }
     }
 
     /// Gives each worker a ring for so many events.
@@ -89,9 +100,14 @@ impl Machine {
         self.events = Vec::new();
         for worker in &mut self.workers {
             let (producer, consumer) = ring::channel(capacity);
-            worker.set_events(producer);
+            worker.set_events(producer, Arc::clone(&self.logs_opened));
             self.events.push(consumer);
         }
+    }
+
+    /// Another log is opened.
+    pub(super) fn open_event_log(&self) {
+        self.logs_opened.count_one();
     }
 
     /// Takes the events of one worker, at most so many.
