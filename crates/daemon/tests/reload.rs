@@ -310,6 +310,70 @@ fn a_pool_of_blocks_has_as_many_identifiers_as_ports() {
 }
 
 #[test]
+fn blocks_that_flows_share_ports_of_are_shown_and_found() {
+    const BLOCKS: &str = "addresses = [\"203.0.113.1\"]\nsubscribers = [\"10.0.0.0/24\"]\nports = \"1024-1279\"\n\
+                          allocation = \"blocks\"\nblock_size = 64\nshared_ports = 1\n";
+    let rule =
+        "[[rule]]\naction = \"translate\"\nprotocol = \"udp\"\noutside_ports = 53\nmapping = \"endpoint-dependent\"\n";
+    let mut one = Instance::start_with("torn-blocks", rule, |text| {
+        let text = text.replace("addresses = [\"203.0.113.0/28\"]\n", BLOCKS);
+        text.replace("mappings = 1000\n", "mappings = 1000\nflows = 1000\n")
+    });
+    // Towards one server each flow has a port of its own: one more than a block has.
+    for port in 4_000..4_065 {
+        one.push(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 10), port));
+    }
+    let begin = Instant::now();
+    let listed = |one: &mut Instance, request| {
+        let mut listed = ask(&mut one.client, &request).into_iter();
+        listed.next().expect("one pool, of one address")
+    };
+    let pool = loop {
+        let Reply::Pool(pool) = listed(&mut one, Request::Pools) else { panic!("a pool") };
+        if pool.ports_used.udp == 65 {
+            break pool;
+        }
+        assert!(begin.elapsed() < PATIENCE, "each flow gets a port: {pool:?}");
+        thread::sleep(Duration::from_millis(2));
+    };
+    assert_eq!((pool.ports_leased, pool.ports_unleasable, pool.utilisation_ratio), (0, 128, 0.5));
+    let Reply::PoolAddress(address) = listed(&mut one, Request::PoolAddresses(control::List::default())) else {
+        panic!("an address of a pool")
+    };
+    assert_eq!((address.ports_leased, address.ports_unleasable, address.utilisation_ratio), (0, 128, 0.5));
+    let sessions = ask(&mut one.client, &Request::Sessions(control::List { limit: Some(100), ..Default::default() }));
+    let used: Vec<u16> = sessions
+        .iter()
+        .filter_map(|reply| if let Reply::Session(session) = reply { Some(session.external.port()) } else { None })
+        .collect();
+    let mut find = |port: u16| {
+        let find = control::Find {
+            address: Ipv4Addr::new(203, 0, 113, 1),
+            port: Some(port),
+            protocol: None,
+            vrf: None,
+            limit: None,
+            cursor: None,
+        };
+        format!("{:?}", ask(&mut one.client, &Request::Find(find)))
+    };
+    // The block of which one port alone is used.
+    let alone = used.iter().copied().find(|port| used.iter().filter(|other| *other / 64 == port / 64).count() == 1);
+    let alone = alone.expect("64 in one block, one in another");
+    let (block, free) = (alone / 64 * 64, alone ^ 1);
+    let told = format!(
+        "no subscriber has the block {block}-{} of 203.0.113.1, which is kept for flows that share ports, 1 of them now; nobody uses port {free}",
+        block + 63
+    );
+    assert!(find(free).contains(&told), "{}", find(free));
+    assert!(find(alone).contains("and shares it"), "{}", find(alone));
+    let nobodys =
+        (1_024..1_280).find(|port| used.iter().all(|used| used / 64 != port / 64)).expect("two blocks are free");
+    assert!(find(nobodys).contains("nobody holds"), "{}", find(nobodys));
+    one.stop();
+}
+
+#[test]
 fn find_and_why_say_who_waits_for_a_port() {
     let mut one = Instance::start("waits", "");
     one.traffic(5_000..5_001);

@@ -79,6 +79,14 @@ impl BlockSize {
         u64::MAX / self.bits()
     }
 
+    /// Of grains `64 × index` and the 63 after it, those at which a block of this size begins that lies between these ports.
+    pub(crate) fn starts_between(self, first: u16, last: u16, index: usize) -> u64 {
+        let from = usize::from(first).div_ceil(usize::from(GRAIN_PORTS));
+        // The last block ends at `last` or before.
+        let end = ((usize::from(last) + 1) / usize::from(GRAIN_PORTS) + 1).saturating_sub(self.grains() as usize);
+        self.starts() & below(end, index) & !below(from, index)
+    }
+
     /// Of the 64 grains of a word, those at which a block of this size begins that has none of the grains `leased`.
     const fn free_starts(self, leased: u64) -> u64 {
         let mut free = !leased;
@@ -128,6 +136,12 @@ impl Block {
     /// The external address.
     pub const fn address(self) -> AddressIndex {
         AddressIndex(self.place() as u32 / GRAINS as u32)
+    }
+
+    /// The block of this size that a port of an address is in.
+    pub(crate) const fn around(address: AddressIndex, port: u16, size: BlockSize) -> Block {
+        let grain = (port / GRAIN_PORTS) as u32;
+        Block::new(address, grain & !(size.grains() - 1), size)
     }
 
     /// How many ports it has.
@@ -259,14 +273,15 @@ impl BlockTable {
 
     /// Where a block of this size that lies between these ports begins, if nobody holds it now: one bit for each such grain.
     pub(crate) fn free(&self, address: usize, size: BlockSize, first: u16, last: u16) -> [u64; LEASED_WORDS] {
-        let grains = size.grains() as usize;
-        let from = usize::from(first).div_ceil(usize::from(GRAIN_PORTS));
-        // The last block ends at `last` or before.
-        let end = ((usize::from(last) + 1) / usize::from(GRAIN_PORTS) + 1).saturating_sub(grains);
         core::array::from_fn(|index| {
-            let free = size.free_starts(self.leased(address, index));
-            free & below(end, index) & !below(from, index)
+            size.free_starts(self.leased(address, index)) & size.starts_between(first, last, index)
         })
+    }
+
+    /// How many of a block's grains are leased.
+    pub(crate) fn leased_of(&self, block: Block) -> u32 {
+        let (word, bits) = self.bits_of(block);
+        (word.load(Ordering::SeqCst) & bits).count_ones()
     }
 
     /// Takes the grains of a block; whether all were free.

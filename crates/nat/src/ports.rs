@@ -49,6 +49,7 @@ pub(crate) use guard::Share;
 pub(crate) use guard::Stock;
 pub use withheld::Mask;
 pub use within::PortRange;
+pub(crate) use within::UNLEASABLE_PIECES;
 
 /// Words of `used` for one address and protocol.
 const WORDS: usize = 1_024;

@@ -64,6 +64,8 @@ use crate::slots::Slot;
 use crate::slots::Slots;
 use crate::statics::Static;
 use crate::statics::Statics;
+use crate::statics::carry_hits;
+use crate::statics::hits_after;
 use crate::statics::static_at;
 use crate::statics::static_count;
 use crate::time::Duration;
@@ -82,6 +84,7 @@ use crate::types::WorkerId;
 use crate::view::BalancedView;
 use crate::view::OwnPorts;
 use crate::view::StaticView;
+use crate::view::TornBlock;
 
 /// Why an engine could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -221,7 +224,7 @@ pub struct Shared {
     /// All workers go by this.
     is_settled: AtomicBool,
     /// By static, how many mappings it made.
-    pub(crate) static_hits: Hits,
+    pub(crate) static_hits: Arc<Hits>,
     pub(crate) pools: Vec<PoolFacts>,
     /// By pool, how many times an address was chosen in turn.
     pub(crate) turns: Box<[AtomicU32]>,
@@ -398,7 +401,7 @@ impl Shared {
             leftovers: Leftovers::default(),
             // There was nobody before who could go by anything else.
             is_settled: AtomicBool::new(before.is_none()),
-            static_hits: Hits::new(workers, static_count(&settings)),
+            static_hits: hits_after(&settings, workers, before.map(|before| (&before.settings, &before.static_hits))),
             members,
             pools,
             facts_of,
@@ -724,6 +727,25 @@ impl Shared {
         self.ports.ports_leased(index)
     }
 
+    /// Ports of one address in blocks that nobody can lease though nobody has leased them, as ports of theirs are taken singly: shared by
+    /// flows, or from other settings.
+    pub fn ports_unleasable(&self, index: AddressIndex) -> u32 {
+        let Some((range, size)) = self.range_of_blocks(index) else { return 0 };
+        self.ports.ports_unleasable(&range, size)
+    }
+
+    /// The block that a port would be in, if nobody can lease it because of ports that are taken singly.
+    pub fn torn_block(&self, index: AddressIndex, port: u16) -> Option<TornBlock> {
+        let (range, size) = self.range_of_blocks(index)?;
+        self.ports.torn_block(&range, size, port)
+    }
+
+    /// Where on an address there are blocks, and how large they are.
+    fn range_of_blocks(&self, index: AddressIndex) -> Option<(PortRange, BlockSize)> {
+        let blocks = self.facts(index).blocks?;
+        Some((PortRange { address: index, first: blocks.first, last: blocks.last }, blocks.size))
+    }
+
     /// The subscriber whose slice an external port is in, if its pool is deterministic.
     pub fn slice_owner(&self, index: AddressIndex, port: u16) -> Option<Owner> {
         let facts = self.facts(index);
@@ -861,12 +883,13 @@ impl Shared {
         Some((static_at(&self.settings, place)?, self.static_hits.of(RuleId(place as u32))))
     }
 
-    /// No worker goes by `before` any more: what its rules and filters decided while workers went over counts here, too. Looks at every
-    /// rule, so not for a worker to do.
+    /// No worker goes by `before` any more: what its rules and filters decided and its static mappings counted while workers went over
+    /// counts here, too. Looks at every rule, so not for a worker to do.
     pub fn settle_hits(&self, before: &Shared) {
         self.rules.settle_hits(&before.rules);
         self.passes.settle_hits(&before.passes);
         self.filters.settle_hits(&before.filters);
+        carry_hits((&self.settings, &self.static_hits), (&before.settings, &before.static_hits));
     }
 
     /// A session was opened to a target of this group. Of a forward to one inside endpoint that counts as a mapping it made.

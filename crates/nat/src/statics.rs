@@ -15,8 +15,12 @@
 //! is asked for each new mapping, and a bitmap that stays in the cache says no.
 
 use core::net::Ipv4Addr;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::mapping::InternalKey;
+use crate::rules::Hits;
+use crate::rules::RuleId;
 use crate::settings::Admission;
 use crate::settings::Forward;
 use crate::settings::Pool;
@@ -333,6 +337,51 @@ pub(crate) fn static_at(settings: &Settings, place: usize) -> Option<Static<'_>>
             pools.nth(place - settings.forwards.len()).map(Static::OneToOne)
         }
     }
+}
+
+/// What of a forward or pool makes it the same one under other settings, whoever may send to it.
+#[derive(PartialEq, Eq, Hash)]
+enum Identity<'s> {
+    Forward { realm: RealmId, protocol: Protocol, external: Ipv4Addr, ports: (u16, u16), inside: (Ipv4Addr, u16) },
+    Pool(&'s str),
+}
+
+/// The statics in the order of [`static_at`].
+fn identities(settings: &Settings) -> impl Iterator<Item = Identity<'_>> {
+    let forwards = settings.forwards.iter().map(|forward| Identity::Forward {
+        realm: forward.realm,
+        protocol: forward.protocol,
+        external: forward.external,
+        ports: forward.ports,
+        inside: (forward.inside, forward.inside_port),
+    });
+    let pools = settings.pools.iter().filter(|pool| pool.one_to_one);
+    forwards.chain(pools.map(|pool| Identity::Pool(&pool.name)))
+}
+
+/// The counters of the statics of these settings. While they are the same ones they go on counting where they did, so that nothing is
+/// lost while workers change over.
+pub(crate) fn hits_after(settings: &Settings, workers: usize, before: Option<(&Settings, &Arc<Hits>)>) -> Arc<Hits> {
+    match before {
+        Some((known, hits)) if identities(settings).eq(identities(known)) => Arc::clone(hits),
+        _ => {
+            let hits = Arc::new(Hits::new(workers, static_count(settings)));
+            if let Some(before) = before {
+                carry_hits((settings, &hits), before);
+            }
+            hits
+        }
+    }
+}
+
+/// Takes over what those had that were there before; once more when no worker goes by the settings before any longer.
+pub(crate) fn carry_hits(now: (&Settings, &Arc<Hits>), before: (&Settings, &Arc<Hits>)) {
+    if Arc::ptr_eq(now.1, before.1) {
+        return;
+    }
+    let known: HashMap<Identity<'_>, RuleId> = identities(before.0).zip((0..).map(RuleId)).collect();
+    let numbered = identities(now.0).zip((0..).map(RuleId));
+    now.1.carry(before.1, numbered.filter_map(|(identity, now)| Some((*known.get(&identity)?, now))));
 }
 
 /// How many there are.

@@ -133,6 +133,19 @@ pub struct OwnPorts {
     pub leased_s: Option<u32>,
 }
 
+/// A block that nobody has leased, and nobody can: some of its ports are taken singly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TornBlock {
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port.
+    pub last: u16,
+    /// Of its ports, over all protocols, those that flows share, or are kept for the next ones that do.
+    pub shared: u32,
+    /// Those of mappings from other settings, or at rest.
+    pub others: u32,
+}
+
 /// An internal and an external endpoint that the configuration gives to each other, awake or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticView {

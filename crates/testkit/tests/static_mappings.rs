@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
+use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
@@ -389,10 +390,57 @@ fn each_forward_and_one_to_one_pool_counts_its_mappings() {
         // From inside too; and a mapping that is there is not counted again.
         bed.inside(&build::tcp(at(WHOLE, 443), at(E1, 80), Flags::SYN).build());
         assert_eq!(source(&bed.only_outside()), at(WHOLE_OUTSIDE, 443));
-        let shared = bed.shared();
-        let hits: Vec<u64> =
-            (0..shared.static_count()).filter_map(|at| shared.static_at(at)).map(|(_, hits)| hits).collect();
-        assert_eq!(hits, [0, 1, 1]);
+        assert_eq!(hits(&bed), [0, 1, 1]);
+    }
+}
+
+/// By forward and one-to-one pool, how many mappings it made.
+fn hits(bed: &Bed) -> Vec<u64> {
+    let shared = bed.shared();
+    (0..shared.static_count()).filter_map(|at| shared.static_at(at)).map(|(_, hits)| hits).collect()
+}
+
+#[test]
+fn hits_of_statics_outlive_reloads_as_long_as_they_lead_where_they_did() {
+    let mut settings = with_one_to_one();
+    settings.forwards = with_forwards().forwards;
+    for mut bed in beds(&settings) {
+        let call = |bed: &mut Bed, port: u16| {
+            bed.outside(&build::udp(at(E1, port), at(POOL[1], 53)).build());
+            bed.take_inside().len()
+        };
+        assert_eq!(call(&mut bed, 9_000), 1);
+        bed.inside(&build::tcp(at(WHOLE, 443), at(E1, 80), Flags::SYN).build());
+        assert_eq!(hits(&bed), [0, 1, 1]);
+        // Something else changes.
+        let mut next = settings.clone();
+        next.timeouts.udp = Duration::from_secs(200);
+        bed.reload(next.clone());
+        assert_eq!(hits(&bed), [0, 1, 1]);
+        // One comes before them; others may send to it; the pool takes another place. Meanwhile they are used.
+        next.forwards.insert(0, Forward { ports: (7_000, 7_000), inside_port: 7_000, ..next.forwards[0] });
+        next.forwards[2].admission = Admission::AsPool;
+        next.pools.insert(0, Pool { name: "other".into(), subscribers: Vec::new(), ..Pool::default() });
+        let order: Vec<usize> = (0..bed.shards().count()).collect();
+        let first = 2_000;
+        let mut host = first;
+        bed.reload_while(next.clone(), &order, |bed| {
+            bed.inside(&build::tcp(at(WHOLE, host), at(E1, 80), Flags::SYN).build());
+            host += 1;
+        })
+        .expect("the settings can follow");
+        let made = 1 + u64::from(host - first);
+        assert_eq!(hits(&bed), [0, 0, 1, made], "none is lost while workers go over");
+        bed.inside(&build::tcp(at(WHOLE, host), at(E1, 80), Flags::SYN).build());
+        assert_eq!(hits(&bed), [0, 0, 1, made + 1]);
+        // What leads elsewhere from now on is another one; what is away for a while begins anew.
+        next.forwards[2].inside_port += 1;
+        let pool = next.pools.pop().expect("the one-to-one pool is the last");
+        bed.reload(next.clone());
+        assert_eq!(hits(&bed), [0, 0, 0]);
+        next.pools.push(pool);
+        bed.reload(next);
+        assert_eq!(hits(&bed), [0, 0, 0, 0]);
     }
 }
 

@@ -52,12 +52,12 @@ impl Row for Interface {
 }
 
 /// `used of total` of the transport that has the least left.
-fn fullest(used: &PerProtocol, total: &PerProtocol, leased: u64) -> String {
-    let fullest_of_blocks = control::ratio(leased, total.icmp);
-    if leased > 0
+fn fullest(used: &PerProtocol, total: &PerProtocol, in_blocks: u64) -> String {
+    let fullest_of_blocks = control::ratio(in_blocks, total.icmp);
+    if in_blocks > 0
         && control::Protocol::ALL.iter().all(|one| control::ratio(used.of(*one), total.of(*one)) <= fullest_of_blocks)
     {
-        return format!("{} of {} in blocks", human::count(leased), human::count(total.icmp));
+        return format!("{} of {} in blocks", human::count(in_blocks), human::count(total.icmp));
     }
     let fullest = control::Protocol::ALL
         .iter()
@@ -103,7 +103,7 @@ impl Row for Pool {
             kinds.join("/"),
             human::count(self.subscribers),
             human::percent(self.utilisation_ratio),
-            fullest(&self.ports_used, &self.ports_total, self.ports_leased),
+            fullest(&self.ports_used, &self.ports_total, self.ports_leased + self.ports_unleasable),
             if self.draining { "draining" } else { "active" }.to_owned(),
             prefixes.join(","),
         ]

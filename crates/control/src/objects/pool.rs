@@ -79,6 +79,10 @@ pub struct Pool {
     /// External ports leased in blocks over all addresses, whether in use or not.
     #[serde(default)]
     pub ports_leased: u64,
+    /// External ports in blocks that nobody has leased and nobody can, as ports of theirs are taken singly: shared by flows, or from other
+    /// settings.
+    #[serde(default)]
+    pub ports_unleasable: u64,
     /// External ports that forwards have, whether in use or not; nobody else is given them.
     #[serde(default)]
     pub ports_forwarded: PerProtocol,
@@ -98,7 +102,7 @@ pub struct Pool {
     /// External ports there are over all addresses. Of ICMP query identifiers: with single ports 65,535 on each, whatever the range of
     /// ports; those of the range where they come out of blocks or slices.
     pub ports_total: PerProtocol,
-    /// Part of the ports of the fullest transport that is in use, at rest or leased in blocks: what nobody else can have.
+    /// Part of the ports of the fullest transport that is in use, at rest, or in blocks that are leased or not to be leased: what nobody else can have.
     pub utilisation_ratio: f64,
 }
 
@@ -114,6 +118,9 @@ pub struct PoolAddress {
     /// External ports leased in blocks, whether in use or not.
     #[serde(default)]
     pub ports_leased: u64,
+    /// External ports in blocks that nobody has leased and nobody can; as with [`Pool::ports_unleasable`].
+    #[serde(default)]
+    pub ports_unleasable: u64,
     /// External ports in use or at rest.
     pub ports_used: PerProtocol,
     /// Of these, those that only rest: the mapping is over, and nobody else is given the port yet.
@@ -121,6 +128,6 @@ pub struct PoolAddress {
     pub ports_resting: PerProtocol,
     /// External ports there are; of ICMP as with [`Pool::ports_total`].
     pub ports_total: PerProtocol,
-    /// Part of the ports of the fullest transport that is in use or leased in blocks: what nobody else can have.
+    /// Part of the ports of the fullest transport that is in use, at rest, or in blocks that are leased or not to be leased: what nobody else can have.
     pub utilisation_ratio: f64,
 }

@@ -69,6 +69,11 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         {
             answered.replies.extend(holder_of_range(instance, index, port, &empty).map(Into::into));
         }
+        if answered.replies.is_empty()
+            && let Some(port) = find.port
+        {
+            answered.replies.extend(torn_block(instance, index, port, &empty).map(Into::into));
+        }
         if answered.replies.is_empty() {
             let mut nobody = empty(Place::External, format!("nobody holds {queried}, of pool \"{pool}\", now"));
             nobody.pool = Some(pool);
@@ -332,6 +337,31 @@ fn holder_of_range(
     answer.external_address = Some(*external_address);
     answer.pool = Some(convert::pool_name(&instance.shared(), instance.shared().pool_of(index)));
     answer.own_ports = vec![range];
+    Some(answer)
+}
+
+/// What an external port is kept for that nobody has, where it is in a block that nobody can lease.
+fn torn_block(
+    instance: &Instance,
+    index: AddressIndex,
+    port: u16,
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> Option<FindAnswer> {
+    let shared = &instance.shared();
+    let block = shared.torn_block(index, port)?;
+    let (first, last, address) = (block.first, block.last, shared.address(index));
+    let why = match (block.shared, block.others) {
+        (count, 0) => format!("is kept for flows that share ports, {count} of them now"),
+        (0, count) => format!("can not be leased while {count} of its ports are in use singly or at rest"),
+        (count, others) => {
+            format!("is kept for flows that share ports, {count} of them now, beside {others} in use singly or at rest")
+        }
+    };
+    let detail =
+        format!("no subscriber has the block {first}-{last} of {address}, which {why}; nobody uses port {port}");
+    let mut answer = empty(Place::External, detail);
+    answer.external_address = Some(address);
+    answer.pool = Some(convert::pool_name(shared, shared.pool_of(index)));
     Some(answer)
 }
 

@@ -165,22 +165,24 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
     let total = numbers(&|protocol| shared.ports_obtainable(index, protocol));
     let paired = shared.pool(pool).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
     let ports_leased = u64::from(shared.ports_leased(index));
+    let ports_unleasable = u64::from(shared.ports_unleasable(index));
     PoolAddress {
         pool: convert::pool_name(shared, pool),
         address: shared.address(index),
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
         ports_leased,
+        ports_unleasable,
         ports_used: convert::per_protocol(used),
         ports_resting: convert::per_protocol(numbers(&|protocol| shared.ports_resting(index, protocol))),
         ports_total: convert::per_protocol(total),
-        utilisation_ratio: fullest(used, total, ports_leased),
+        utilisation_ratio: fullest(used, total, ports_leased + ports_unleasable),
     }
 }
 
-/// Part of the ports of the fullest transport that nobody else can have: in use, or leased in blocks.
-pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT], leased: u64) -> f64 {
+/// Part of the ports of the fullest transport that nobody else can have: in use, or in blocks that are not to be had.
+pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT], in_blocks: u64) -> f64 {
     // Blocks hold as many identifiers as ports, of which some may be reserved.
-    let of_blocks = ratio(leased, total[Protocol::Icmp.index()]);
+    let of_blocks = ratio(in_blocks, total[Protocol::Icmp.index()]);
     Protocol::ALL
         .map(|protocol| ratio(used[protocol.index()], total[protocol.index()]))
         .into_iter()

@@ -203,7 +203,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         let indices = shared.addresses().map(|(index, _)| index);
         let mut used = [0; Protocol::COUNT];
         let mut total = [0; Protocol::COUNT];
-        let mut leased = 0;
+        let (mut leased, mut unleasable) = (0, 0);
         // With arbitrary pooling no address knows who uses it.
         let mut subscribers = match pool.pooling {
             Pooling::Paired => 0,
@@ -212,6 +212,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         for index in indices.filter(|index| shared.pool_of(*index) == id) {
             subscribers += u64::from(shared.paired_subscribers(index));
             leased += u64::from(shared.ports_leased(index));
+            unleasable += u64::from(shared.ports_unleasable(index));
             for ((used, total), protocol) in used.iter_mut().zip(&mut total).zip(Protocol::ALL) {
                 *used += u64::from(shared.ports_used(index, protocol));
                 *total += u64::from(shared.ports_obtainable(index, protocol));
@@ -241,6 +242,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
                 }
             },
             ports_leased: leased,
+            ports_unleasable: unleasable,
             ports_forwarded: convert::per_protocol(forwarded(shared.settings(), pool)),
             reuse_delay_us: pool.reuse_delay.as_micros(),
             port_min: pool.port_min,
@@ -249,7 +251,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             subscribers,
             ports_used: convert::per_protocol(used),
             ports_total: convert::per_protocol(total),
-            utilisation_ratio: fullest(used, total, leased),
+            utilisation_ratio: fullest(used, total, leased + unleasable),
         });
     }
     Ok(objects)

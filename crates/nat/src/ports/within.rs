@@ -20,11 +20,14 @@ use crate::blocks::Block;
 use crate::blocks::BlockSize;
 use crate::blocks::BlockTable;
 use crate::blocks::Holder;
+use crate::blocks::LEASED_WORDS;
 use crate::blocks::Lease;
 use crate::random::Random;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::MappingIndex;
 use crate::types::Protocol;
+use crate::view::TornBlock;
 
 /// Ports of one external address, from a first to a last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,9 @@ impl PortRange {
         ((self.first / 64) as usize, (self.last / 64) as usize + 1)
     }
 }
+
+/// Pieces in which an address is searched for blocks that nobody can lease.
+pub(crate) const UNLEASABLE_PIECES: usize = 4;
 
 /// What is in a block that somebody wants to lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -377,6 +383,50 @@ impl PortTable {
     /// Ports of one address that are leased in blocks. For people.
     pub fn ports_leased(&self, address: AddressIndex) -> u32 {
         self.blocks.leased_grains(address.index()) * BlockSize::MIN.ports()
+    }
+
+    /// Ports of blocks of this size within the range that nobody can lease though nobody has leased them: others of the same block are
+    /// taken singly, to be shared by flows, or were leased in another size. [`PortTable::ports_unleasable_in`] of all pieces: for people.
+    pub fn ports_unleasable(&self, range: &PortRange, size: BlockSize) -> u32 {
+        (0..UNLEASABLE_PIECES).map(|piece| self.ports_unleasable_in(range, size, piece)).sum()
+    }
+
+    /// [`PortTable::ports_unleasable`] of one of [`UNLEASABLE_PIECES`] of the address. Reads 12 KiB at most.
+    pub(crate) fn ports_unleasable_in(&self, range: &PortRange, size: BlockSize, piece: usize) -> u32 {
+        const PIECE_WORDS: usize = LEASED_WORDS / UNLEASABLE_PIECES;
+        let words = piece * PIECE_WORDS..(piece + 1) * PIECE_WORDS;
+        let grains = words.flat_map(|index| {
+            let starts = size.starts_between(range.first, range.last, index);
+            (0..64).filter(move |grain| starts >> grain & 1 != 0).map(move |grain| index as u32 * 64 + grain)
+        });
+        grains.map(|grain| self.unleasable_of(Block::new(range.address, grain, size))).sum()
+    }
+
+    /// How many ports of a block nobody has leased, if nobody can lease it.
+    fn unleasable_of(&self, block: Block) -> u32 {
+        let ports = block.size().ports();
+        match self.blocks.leased_of(block) * BlockSize::MIN.ports() {
+            0 if self.content(block) != Content::Taken => 0,
+            leased => ports - leased,
+        }
+    }
+
+    /// What is taken singly in the block of this size around a port, if that is within the range and some of it keeps it from being
+    /// leased. For people.
+    pub fn torn_block(&self, range: &PortRange, size: BlockSize, port: u16) -> Option<TornBlock> {
+        let block = Block::around(range.address, port, size);
+        let (first, last) = (block.first_port(), block.last_port());
+        if first < range.first || last > range.last || self.blocks.leased_of(block) > 0 {
+            return None;
+        }
+        let inside = PortRange::of_block(block);
+        let taken: u32 = Protocol::ALL.iter().map(|protocol| self.used_within(&inside, *protocol)).sum();
+        let is_shared = |protocol, port| {
+            self.lookup(range.address, protocol, port).is_some_and(|(_, mapping)| mapping == MappingIndex::SHARED)
+        };
+        let shared = |protocol| (first..=last).filter(|port| is_shared(protocol, *port)).count() as u32;
+        let shared = Protocol::ALL.iter().map(|protocol| shared(*protocol)).sum();
+        (taken > 0).then_some(TornBlock { first, last, shared, others: taken.saturating_sub(shared) })
     }
 
     /// Whether a block of this size seems to be free within the range. False is for sure but for one that comes back now.

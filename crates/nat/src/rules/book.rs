@@ -54,7 +54,7 @@ impl Hits {
 
     /// Takes over what rules had before, by their numbers before and now. Once more when no worker counts there any longer, and what
     /// was counted while they went over is there too.
-    fn carry(&self, before: &Hits, same: impl Iterator<Item = (RuleId, RuleId)>) {
+    pub(crate) fn carry(&self, before: &Hits, same: impl Iterator<Item = (RuleId, RuleId)>) {
         for (old, new) in same {
             if let Some(counter) = self.carried.get(new.index()) {
                 counter.store(before.of(old), Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! How full things are: pools, for thresholds and for timers that adapt; subscribers, for thresholds.
 //!
-//! Counting the ports in use of one address reads 8 KiB, so that a pool is looked at an address and protocol at a time, one a
-//! call, by the first worker alone; the others read what it found. Subscribers are looked at when something of theirs begins
+//! Counting the ports in use of one address reads 16 KiB, so that a pool is looked at an address and protocol at a time, one a
+//! call, by the first worker alone; the others read what it found. Where ports come in blocks it looks for those that nobody can
+//! lease, in as many calls more as that has pieces. Subscribers are looked at when something of theirs begins
 //! or ends, in the record that is at hand then.
 
 use super::Shard;
@@ -11,6 +12,8 @@ use crate::class::Marks;
 use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
+use crate::ports::PortRange;
+use crate::ports::UNLEASABLE_PIECES;
 use crate::settings::Settings;
 use crate::shared::BlockFacts;
 use crate::time::Duration;
@@ -32,10 +35,16 @@ pub(super) struct Watch {
     is_needed: bool,
     begins: Instant,
     pool: usize,
-    protocol: Protocol,
     address: u32,
-    used: u64,
-    total: u64,
+    /// Of that address: a protocol by its number, and then the pieces of its blocks.
+    step: usize,
+    /// Ports in use of that address.
+    here: [u32; Protocol::COUNT],
+    /// Ports of that address in blocks that nobody can lease any more.
+    unleasable: u32,
+    /// Of the addresses before it: what nobody else can have.
+    used: [u64; Protocol::COUNT],
+    total: [u64; Protocol::COUNT],
     fullest: [u8; Protocol::COUNT],
     /// By pool and protocol: its threshold has been crossed.
     is_above: Box<[[bool; Protocol::COUNT]]>,
@@ -48,10 +57,12 @@ impl Watch {
             is_needed: has_threshold || settings.timeouts.adapt_above_percent.is_some(),
             begins: Instant::ORIGIN,
             pool: 0,
-            protocol: Protocol::Udp,
             address: 0,
-            used: 0,
-            total: 0,
+            step: 0,
+            here: [0; Protocol::COUNT],
+            unleasable: 0,
+            used: [0; Protocol::COUNT],
+            total: [0; Protocol::COUNT],
             fullest: [0; Protocol::COUNT],
             is_above: vec![[false; Protocol::COUNT]; settings.pools.len()].into_boxed_slice(),
         }
@@ -89,8 +100,7 @@ impl Shard {
 
     fn watch_an_address(&mut self, now: Instant) {
         let watch = &mut self.watch;
-        let is_start = watch.pool == 0 && watch.protocol == Protocol::Udp && watch.address == 0;
-        if is_start {
+        if watch.pool == 0 && watch.address == 0 && watch.step == 0 {
             if now < watch.begins {
                 return;
             }
@@ -99,27 +109,53 @@ impl Shard {
         let Some(facts) = self.shared.pools.get(watch.pool) else { return };
         // Of addresses that give nothing out any more it does not matter how full they are.
         if let Some(&address) = self.shared.choices(facts).get(watch.address as usize) {
+            let ports = &self.shared.ports;
+            match Protocol::from_index(watch.step) {
+                Some(protocol) => {
+                    watch.here[watch.step] = ports.used(address, protocol);
+                    let offered = ports.available(address, protocol);
+                    // Query identifiers are not bound to the pool's range, but to blocks where there are any.
+                    let in_blocks = |blocks: BlockFacts| u32::from(blocks.last - blocks.first) + 1;
+                    let blocks = facts.blocks.filter(|_| facts.slice_ports == 0);
+                    watch.total[watch.step] +=
+                        u64::from(blocks.map_or(offered, |blocks| offered.min(in_blocks(blocks))));
+                }
+                None => {
+                    watch.unleasable += facts.blocks.map_or(0, |blocks| {
+                        let range = PortRange { address, first: blocks.first, last: blocks.last };
+                        ports.ports_unleasable_in(&range, blocks.size, watch.step - Protocol::COUNT)
+                    });
+                }
+            }
+            watch.step += 1;
+            let steps = Protocol::COUNT + if facts.blocks.is_some() { UNLEASABLE_PIECES } else { 0 };
+            if watch.step < steps {
+                return;
+            }
             // What is leased is nobody else's, used or not.
-            let leased = if facts.blocks.is_some() { self.shared.ports.ports_leased(address) } else { 0 };
-            watch.used += u64::from(self.shared.ports.used(address, watch.protocol).max(leased));
-            let offered = self.shared.ports.available(address, watch.protocol);
-            // Query identifiers are not bound to the pool's range, but to blocks where there are any.
-            let in_blocks = |blocks: BlockFacts| u32::from(blocks.last - blocks.first) + 1;
-            let blocks = facts.blocks.filter(|_| facts.slice_ports == 0);
-            watch.total += u64::from(blocks.map_or(offered, |blocks| offered.min(in_blocks(blocks))));
-            watch.address += 1;
+            let leased = if facts.blocks.is_some() { ports.ports_leased(address) } else { 0 };
+            for (used, here) in watch.used.iter_mut().zip(watch.here) {
+                *used += u64::from(here.max(leased + watch.unleasable));
+            }
+            (watch.address, watch.step, watch.unleasable) = (watch.address + 1, 0, 0);
         }
         if watch.address >= facts.count {
-            self.pool_was_watched(now);
+            Protocol::ALL.iter().for_each(|protocol| self.pool_was_watched(now, *protocol));
+            let watch = &mut self.watch;
+            (watch.address, watch.used, watch.total) = (0, [0; Protocol::COUNT], [0; Protocol::COUNT]);
+            watch.pool += 1;
+            if watch.pool >= self.shared.pools.len() {
+                watch.pool = 0;
+                self.shared.pressure.set(core::mem::take(&mut watch.fullest));
+            }
         }
     }
 
-    /// All addresses of a pool were looked at for one protocol.
-    fn pool_was_watched(&mut self, now: Instant) {
-        let Watch { pool, protocol, used, total, .. } = self.watch;
+    /// All addresses of a pool were looked at: what that says of one protocol.
+    fn pool_was_watched(&mut self, now: Instant, protocol: Protocol) {
+        let (pool, index) = (self.watch.pool, protocol.index());
         // Rounded down: 100 is said only when no port is left.
-        let percent = (used * 100).checked_div(total).unwrap_or(0) as u8;
-        let index = protocol.index();
+        let percent = (self.watch.used[index] * 100).checked_div(self.watch.total[index]).unwrap_or(0) as u8;
         self.watch.fullest[index] = self.watch.fullest[index].max(percent);
         let threshold = self.shared.settings().pools.get(pool).and_then(|pool| pool.threshold);
         if let (Some(threshold), Some(is_above)) = (threshold, self.watch.is_above.get_mut(pool)) {
@@ -131,17 +167,6 @@ impl Shard {
                     Event { pool: PoolId(pool as u16), ..crossing(!was_above, now, Cause::PoolPorts, percent) };
                 self.events.record_minor(Event { protocol: Some(protocol), ..crossing });
             }
-        }
-        let watch = &mut self.watch;
-        (watch.address, watch.used, watch.total) = (0, 0, 0);
-        match protocol {
-            Protocol::Udp => watch.protocol = Protocol::Tcp,
-            Protocol::Tcp => watch.protocol = Protocol::Icmp,
-            Protocol::Icmp => (watch.protocol, watch.pool) = (Protocol::Udp, pool + 1),
-        }
-        if watch.pool >= self.shared.pools.len() {
-            watch.pool = 0;
-            self.shared.pressure.set(core::mem::take(&mut watch.fullest));
         }
     }
 
