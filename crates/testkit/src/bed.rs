@@ -79,7 +79,7 @@ pub struct Bed {
     records_peak: u64,
     /// The longest timer of all settings so far.
     longest: Duration,
-    taken: [Vec<Vec<u8>>; 2],
+    taken: [Vec<(InterfaceId, Vec<u8>)>; 2],
 }
 
 /// Longest time between two rounds of housekeeping while the clock advances.
@@ -494,20 +494,26 @@ impl Bed {
     }
 
     fn collect(&mut self) {
-        while let Some((side, packet)) = self.machine.next_sent() {
+        while let Some((interface, packet)) = self.machine.next_sent() {
+            let side = self.machine.shared().settings().interfaces[interface.index()].side;
             self.audit.comes_out(side, &packet);
-            self.taken[side.index()].push(packet);
+            self.taken[side.index()].push((interface, packet));
         }
     }
 
     /// What left inside since the last call, in order.
     pub fn take_inside(&mut self) -> Vec<Vec<u8>> {
-        self.taken[Side::Inside.index()].split_off(0)
+        self.take_inside_by().into_iter().map(|(_, packet)| packet).collect()
+    }
+
+    /// As [`Bed::take_inside`], each with the interface it left by.
+    pub fn take_inside_by(&mut self) -> Vec<(InterfaceId, Vec<u8>)> {
+        std::mem::take(&mut self.taken[Side::Inside.index()])
     }
 
     /// What left outside since the last call, in order.
     pub fn take_outside(&mut self) -> Vec<Vec<u8>> {
-        self.taken[Side::Outside.index()].split_off(0)
+        self.taken[Side::Outside.index()].drain(..).map(|(_, packet)| packet).collect()
     }
 
     /// The one packet that left inside.

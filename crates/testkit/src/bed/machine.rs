@@ -45,7 +45,7 @@ pub(super) struct Machine {
     shared: Arc<Shared>,
     workers: Vec<Worker<MemoryIo>>,
     memory: MemoryBed,
-    sent: VecDeque<(Side, Vec<u8>)>,
+    sent: VecDeque<(InterfaceId, Vec<u8>)>,
     watch: fn(bool),
     /// By worker; empty unless somebody asked for events.
     events: Vec<Consumer<Event>>,
@@ -225,8 +225,7 @@ impl Machine {
         let Some(&[a, b, c, d]) = payload.get(16..20) else { panic!("a frame without packet left: {frame:02x?}") };
         let next_hop = self.next_hop(interface, Ipv4Addr::new(a, b, c, d));
         assert_eq!(header.destination, station(next_hop), "the frame goes to the next hop {next_hop}");
-        let side = self.shared.settings().interfaces[interface.index()].side;
-        self.sent.push_back((side, payload.to_vec()));
+        self.sent.push_back((interface, payload.to_vec()));
     }
 
     /// Everybody answers ARP at once, to the first worker, as cards that spread flows do.
@@ -260,8 +259,8 @@ impl Machine {
         next_hop
     }
 
-    /// The oldest packet that left.
-    pub(super) fn next_sent(&mut self) -> Option<(Side, Vec<u8>)> {
+    /// The oldest packet that left, and by which interface.
+    pub(super) fn next_sent(&mut self) -> Option<(InterfaceId, Vec<u8>)> {
         self.sent.pop_front()
     }
 }
