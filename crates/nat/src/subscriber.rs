@@ -37,7 +37,7 @@ pub(crate) struct Subscriber {
     pub(crate) pool: u16,
     /// [`IN_USE`] and what else is true of it.
     flags: u8,
-    _spare: u8,
+    elsewhere_high: u8,
     /// Its class; see [`crate::class::Classes::of`].
     pub(crate) class: u16,
     /// Mappings by protocol index. Each has its first session with it.
@@ -57,7 +57,7 @@ pub(crate) struct Subscriber {
     pub(crate) generation: u16,
     /// Of the settings that `class` was found in.
     pub(crate) class_epoch: u16,
-    _reserved: u16,
+    elsewhere_low: u16,
 }
 
 const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache line");
@@ -300,6 +300,31 @@ impl Subscriber {
 
     pub(crate) fn set_above(&mut self, mark: usize, is_above: bool) {
         self.flags = if is_above { self.flags | ABOVE[mark] } else { self.flags & !ABOVE[mark] };
+    }
+
+    /// The other external address than the one it is paired with on which it got something last, as a rule said, or before it was
+    /// paired anew. It may have nothing there by now.
+    pub(crate) fn elsewhere(&self) -> Option<AddressIndex> {
+        let number = u32::from(self.elsewhere_high) << 16 | u32::from(self.elsewhere_low);
+        number.checked_sub(1).map(AddressIndex)
+    }
+
+    fn set_elsewhere(&mut self, address: Option<AddressIndex>) {
+        // As many addresses as have no room here have none in the memory of any machine.
+        let number = address.map_or(0, |address| address.0.saturating_add(1));
+        let number = if number < 1 << 24 { number } else { 0 };
+        (self.elsewhere_high, self.elsewhere_low) = ((number >> 16) as u8, number as u16);
+    }
+
+    /// It gets a mapping or flow on this address, of this pool.
+    pub(crate) fn note_place(&mut self, address: AddressIndex, pool: PoolId) {
+        if self.mappings_total() == 0 && self.flows == 0 {
+            self.set_elsewhere(None);
+        }
+        // With arbitrary pooling all addresses of its pool are alike.
+        if address.0 != self.paired && pool.0 != self.pool {
+            self.set_elsewhere(Some(address));
+        }
     }
 
     /// Mappings of all protocols.

@@ -86,6 +86,10 @@ pub struct SubscriberView {
     pub own_pool: PoolId,
     /// Paired external address; None with arbitrary pooling.
     pub external_address: Option<Ipv4Addr>,
+    /// The external address of another pool on which it got something last, as a rule said; it may have nothing there by now.
+    pub elsewhere: Option<Ipv4Addr>,
+    /// That pool.
+    pub pool_elsewhere: Option<PoolId>,
     /// Owner.
     pub worker: WorkerId,
     /// Mappings by [`Protocol::index`].

@@ -164,6 +164,37 @@ fn the_first_rule_in_order_counts_and_drop_drops() {
 }
 
 #[test]
+fn a_subscriber_is_shown_with_the_pool_that_a_rule_gave_it_beside_its_own() {
+    let web = Match { protocol: Some(6), destination_ports: PortRange::one(80), ..Match::ALL };
+    let rules = two_pools().rule(web, by_pool(1));
+    for workers in [1, 3] {
+        let mut bed = Bed::new(rules.clone()).workers(workers).steering(Steering::Random);
+        let shown = |bed: &Bed, subscriber: Ipv4Addr| {
+            let view = bed.subscribers().into_iter().find(|view| view.address == subscriber).expect("a subscriber");
+            (view.pool, view.external_address, view.pool_elsewhere, view.elsewhere)
+        };
+        let own = *bed.open_udp(at(I1, 1_000), at(E1, 53)).ip();
+        assert_eq!(shown(&bed, I1), (PoolId(0), Some(own), None, None));
+        let other = *bed.open_tcp(at(I1, 1_000), at(E1, 80)).ip();
+        assert!(OTHER.contains(&other));
+        assert_eq!(shown(&bed, I1), (PoolId(0), Some(own), Some(PoolId(1)), Some(other)));
+        // What it gets on its own address later changes nothing, nor do other settings, where pools have other numbers.
+        bed.open_udp(at(I1, 1_001), at(E1, 53));
+        let mut next = rules.clone();
+        next.pools.insert(0, Pool { name: "first".into(), subscribers: Vec::new(), ..Pool::default() });
+        next.rules[0].action = by_pool(2);
+        bed.reload(next);
+        assert_eq!(shown(&bed, I1), (PoolId(1), Some(own), Some(PoolId(2)), Some(other)));
+        // Whoever begins with the rule's pool is paired there, and has its own pool beside it.
+        let other = *bed.open_tcp(at(I2, 1_000), at(E1, 80)).ip();
+        assert_eq!(shown(&bed, I2), (PoolId(2), Some(other), None, None));
+        let own = *bed.open_udp(at(I2, 1_000), at(E1, 53)).ip();
+        assert_eq!(shown(&bed, I2), (PoolId(2), Some(other), Some(PoolId(1)), Some(own)));
+        bed.run_out();
+    }
+}
+
+#[test]
 fn a_filter_decides_by_direction_and_whoever_is_first() {
     let tcp = Match { protocol: Some(6), ..Match::ALL };
     let mut rules = settings()

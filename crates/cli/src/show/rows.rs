@@ -157,7 +157,11 @@ impl Row for Subscriber {
         vec![
             human::in_vrf(&self.vrf, self.address),
             human::or_dash(self.external_address),
-            if self.offender { format!("{} (penalty)", self.pool) } else { self.pool.clone() },
+            match &self.other_pool {
+                _ if self.offender => format!("{} (penalty)", self.pool),
+                Some(other) => format!("{}, {other}", self.pool),
+                None => self.pool.clone(),
+            },
             human::count(self.mappings.udp),
             human::count(self.mappings.tcp),
             human::count(self.mappings.icmp),

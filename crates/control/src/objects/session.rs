@@ -49,6 +49,12 @@ pub struct Subscriber {
     pub pool: String,
     /// External address it is paired with; null with arbitrary pooling.
     pub external_address: Option<Ipv4Addr>,
+    /// Another pool from which a rule gave it a mapping or flow, the latest one; it may have nothing there by now. Null: none.
+    #[serde(default)]
+    pub other_pool: Option<String>,
+    /// The external address it got there.
+    #[serde(default)]
+    pub other_external_address: Option<Ipv4Addr>,
     /// Owner.
     pub worker: u8,
     /// Mappings.

@@ -220,6 +220,8 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         vrf: vrf_name(shared.settings(), view.realm),
         pool: pool_name(shared, view.pool),
         external_address: view.external_address,
+        other_pool: view.pool_elsewhere.map(|pool| pool_name(shared, pool)),
+        other_external_address: view.elsewhere,
         worker: view.worker.0,
         mappings: per_protocol(view.mappings.map(u64::from)),
         own_ports: own.iter().map(own_ports).collect(),

@@ -221,7 +221,8 @@ impl Shard {
             self.uncount_flow(subscriber);
             return Err(Verdict::PortsExhausted);
         };
-        let external = (self.shared.address(shared.group().address()).to_bits(), shared.port());
+        let address = shared.group().address();
+        let external = (self.shared.address(address).to_bits(), shared.port());
         let first = self.lifetimes.first(key.protocol, near.1, Side::Inside);
         let (state, expires) = (first.state, now + first.lifetime);
         let is_hairpin = false;
@@ -231,6 +232,7 @@ impl Shard {
             return Err(Verdict::FlowTableFull);
         };
         self.charge_flow(now, subscriber);
+        self.subscribers.get_mut(subscriber).note_place(address, self.shared.pool_of(address));
         self.shared_ports.take(port);
         self.note_flow(EventKind::FlowCreated, now, index);
         self.counters.flows_created += 1;

@@ -178,11 +178,17 @@ impl Shard {
         // What he has is where he is paired, which a rule may have chosen.
         let has_any = subscriber.mappings_total() > 0 || subscriber.flows > 0;
         let is_there = has_any && paired != UNPAIRED && !subscriber.is_offender();
+        let pool = if is_there { self.shared.pool_of(paired) } else { own_pool };
+        // Places are the same under all settings; what is at one of them may have become another pool's.
+        let elsewhere = subscriber.elsewhere().filter(|address| has_any && self.shared.slot(*address).is_some());
+        let elsewhere = elsewhere.filter(|address| self.shared.pool_of(*address) != pool);
         Some(SubscriberView {
             address: Ipv4Addr::from_bits(subscriber.address),
             realm: subscriber.realm(),
-            pool: if is_there { self.shared.pool_of(paired) } else { own_pool },
+            pool,
             own_pool,
+            elsewhere: elsewhere.map(|address| self.shared.address(address)),
+            pool_elsewhere: elsewhere.map(|address| self.shared.pool_of(address)),
             external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
             worker: self.worker,
             mappings: subscriber.mappings,
@@ -210,6 +216,8 @@ impl Shard {
             pool,
             own_pool: pool,
             external_address: None,
+            elsewhere: None,
+            pool_elsewhere: None,
             worker: self.worker,
             mappings: [0; Protocol::COUNT],
             class: self.shared.classes.of(entry.realm, entry.address),

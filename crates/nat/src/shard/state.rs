@@ -324,6 +324,7 @@ impl Shard {
             self.forget_subscriber_if_new(subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         }
+        self.subscribers.get_mut(subscriber).note_place(address, self.shared.pool_of(address));
         self.count_mapping(now, subscriber, key.protocol);
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, key.protocol, port, self.worker, index);
