@@ -111,7 +111,7 @@ fn a_forwarded_udp_port_answers_and_wakes_again_after_its_mapping_ended() {
         }
         // Not swept yet, but over: it wakes all the same.
         assert!(bed.udp_reaches(at(E1, 9), at(POOL[1], 53), at(SERVER, 5_353)));
-        bed.jump(nat::Duration::from_secs(301));
+        bed.jump(Duration::from_secs(301));
         assert!(bed.udp_reaches(at(E2, 9), at(POOL[1], 53), at(SERVER, 5_353)));
         assert_eq!(bed.mappings().len(), 1);
         bed.run_out();
@@ -136,7 +136,7 @@ fn the_server_itself_always_leaves_from_its_forwarded_port() {
 fn forwarded_ports_are_never_given_to_anybody_else() {
     // Exactly the ten forwarded ports and six others.
     let mut wanted = with_forwards().addresses(&POOL[1..2]).ports(8_000, 8_015);
-    wanted.pools[0].reuse_delay = nat::Duration::ZERO;
+    wanted.pools[0].reuse_delay = Duration::ZERO;
     let mut bed = Bed::new(wanted);
     for _ in 0..3 {
         let mut seen = Vec::new();
