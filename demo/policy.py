@@ -13,8 +13,11 @@ from result import Result
 IN_BLOCKS = "100.64.0.12"
 WITH_QUOTA = "100.64.0.13"
 QUOTA = 50
-IP_RECVERR = 11
 RAISED_QUOTA = 80
+# So many more than the quota are tried.
+TOO_MANY = 10
+IN_ONE_BLOCK = 40
+IP_RECVERR = 11
 
 
 def _exchange(host, source, ports):
@@ -56,6 +59,35 @@ def _exchange(host, source, ports):
     return answered, refused
 
 
+class _Conversation:
+    """One UDP socket of this address that asks the server's echo again and again, as a call or a game does."""
+
+    def __init__(self, host, source):
+        with host.entered():
+            self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.settimeout(2)
+        self.sock.bind((source, 0))
+        self.sock.connect((topology.SRV1, 53))
+
+    def ask(self, times):
+        """How many of so many questions, one after the other, were answered."""
+        answered = 0
+        for _ in range(times):
+            with contextlib.suppress(OSError):
+                self.sock.send(b"\x12\x34\x01\x00\x00\x01" + bytes(7) + b"\x00\x02\x00\x01")
+                self.sock.recv(2048)
+                answered += 1
+        return answered
+
+    def internal(self):
+        """Its internal endpoint."""
+        address, port = self.sock.getsockname()
+        return f"{address}:{port}"
+
+    def close(self):
+        self.sock.close()
+
+
 class Policy:
     """What only Natrix can be asked."""
 
@@ -72,40 +104,82 @@ class Policy:
         ]
 
     def blocks(self):
-        answered, _ = _exchange(self.network.sub2, IN_BLOCKS, 40)
-        mappings = [m for m in self.natrix.show("mappings", "--internal", IN_BLOCKS, "--protocol", "udp")]
+        answered, _ = _exchange(self.network.sub2, IN_BLOCKS, IN_ONE_BLOCK)
+        mappings = self._mappings(IN_BLOCKS)
         ports = sorted(int(m["external"].rpartition(":")[2]) for m in mappings)
         blocks = {port // 256 for port in ports}
         status, out, err = self.natrix.command("find", mappings[0]["external"] if mappings else IN_BLOCKS)
-        passed = answered == 40 and len(ports) == 40 and len(blocks) == 1 and status == 0 and IN_BLOCKS in out
+        passed = answered == len(ports) == IN_ONE_BLOCK and len(blocks) == 1 and status == 0 and IN_BLOCKS in out
         if not passed:
             return Result(False, f"{answered} answers, ports {ports}, {out or err}")
         first = blocks.pop() * 256
         return Result(True, f"{len(ports)} ports, all in {first}-{first + 255}")
 
+    def _mappings(self, internal):
+        return self.natrix.show("mappings", "--internal", internal, "--protocol", "udp")
+
     def quota(self):
-        answered, refused = _exchange(self.network.sub2, WITH_QUOTA, QUOTA + 10)
-        saw = f"{answered} of {QUOTA + 10} answered, {refused} told by ICMP that there is no way"
-        return Result(answered == QUOTA and refused > 0, saw)
+        """Each of so many sockets gets an answer, each one more is told by ICMP, and Natrix has counted the same."""
+        answered, told = _exchange(self.network.sub2, WITH_QUOTA, QUOTA + TOO_MANY)
+        seen = self.natrix.show("subscribers", "--internal", WITH_QUOTA)
+        has, refused = (seen[0]["mappings"]["udp"], seen[0]["refused"]["port_quota"]) if seen else (0, 0)
+        saw = f"{answered} of {QUOTA + TOO_MANY} answered, {told} told by ICMP that there is no way; {has} mappings"
+        return Result((answered, told, has) == (QUOTA, TOO_MANY, QUOTA) and refused >= TOO_MANY, saw)
+
+    def _changed(self):
+        """The configuration with the raised quota in which the external address of the subscriber in blocks drains, or None."""
+        text = self.natrix.configuration.read_text()
+        quota, blocks = f"ports = {QUOTA}\n", 'name = "blocks"\n'
+        drained = {m["external"].rpartition(":")[0] for m in self._mappings(IN_BLOCKS)}
+        if text.count(quota) != 1 or text.count(blocks) != 1 or len(drained) != 1:
+            return None
+        drain = f'drain = ["{drained.pop()}"]\n'
+        return text.replace(quota, f"ports = {RAISED_QUOTA}\n").replace(blocks, blocks + drain)
+
+    def _plan(self, path):
+        """By pool, what `natrix plan` says: (subscribers that keep, that move; mappings that keep, drain, end); or an error."""
+        status, out, err = self.natrix.command("plan", "-c", path, "--json")
+        if status != 0:
+            return None, err.strip()
+        pools = [line for line in map(json.loads, out.splitlines()) if "mappings_keep" in line]
+        names = ("subscribers_keep", "subscribers_move", "mappings_keep", "mappings_drain", "mappings_end", "blocks_drain")
+        return {pool["pool"]: {name: pool[name] for name in names} for pool in pools}, None
 
     def reload(self):
-        """Raises the quota while a ping and a download run; both must not notice."""
-        configuration = self.natrix.configuration
-        old = configuration.read_text()
-        wanted = f"ports = {QUOTA}\n"
-        if old.count(wanted) != 1:
-            return Result(False, "the configuration has no quota")
-        new = configuration.with_name("raised.toml")
-        new.write_text(old.replace(wanted, f"ports = {RAISED_QUOTA}\n"))
-        ping = self.network.sub1.start("ping", ["ping", "-n", "-c", "100", "-i", "0.02", "-W", "2", topology.SRV1])
-        status, plan, err = self.natrix.command("plan", "-c", new, "--json")
-        if status != 0:
-            return Result(False, f"plan: {err.strip()}")
-        status, out, err = self.natrix.command("reload", "-c", new)
-        if status != 0:
-            return Result(False, f"reload: {err.strip()}")
+        """Raises the quota and drains an address while a ping and a conversation on that address run; neither must notice."""
+        with contextlib.closing(_Conversation(self.network.sub2, IN_BLOCKS)) as conversation:
+            before = conversation.ask(5)
+            external = [m["external"] for m in self._mappings(IN_BLOCKS) if m["internal"] == conversation.internal()]
+            text = self._changed()
+            if text is None or before != 5 or len(external) != 1:
+                return Result(False, f"{before} of 5 answers by {external}, or the configuration is another")
+            new = self.natrix.configuration.with_name("raised.toml")
+            new.write_text(text)
+            plan, error = self._plan(new)
+            if plan is None:
+                return Result(False, f"plan: {error}")
+            # The subscriber in blocks moves with its next mapping; what it has drains. Everybody else keeps all.
+            blocks, public = plan["blocks"], plan["public"]
+            foretold = {
+                "subscribers_keep": 0,
+                "subscribers_move": 1,
+                "mappings_keep": 0,
+                "mappings_drain": IN_ONE_BLOCK + 1,
+                "mappings_end": 0,
+                "blocks_drain": 1,
+            }
+            nothing_else = not any(public[name] for name in ("subscribers_move", "mappings_drain", "mappings_end"))
+            if blocks != foretold or not nothing_else or public["mappings_keep"] < QUOTA:
+                return Result(False, f"plan: {plan}")
+            ping = self.network.sub1.start("ping", ["ping", "-n", "-c", "100", "-i", "0.02", "-W", "2", topology.SRV1])
+            status, _, err = self.natrix.command("reload", "-c", new)
+            if status != 0:
+                return Result(False, f"reload: {err.strip()}")
+            after = conversation.ask(100)
+            still = [m["external"] for m in self._mappings(IN_BLOCKS) if m["internal"] == conversation.internal()]
         process.wait_until(lambda: not ping.alive(), 20, 0.1)
         replies = ping.log().split(" received")[0].split()[-1]
-        answered, _ = _exchange(self.network.sub2, WITH_QUOTA, RAISED_QUOTA - QUOTA)
-        passed = replies == "100" and answered == RAISED_QUOTA - QUOTA and len(json.loads(plan.splitlines()[0])) > 0
-        return Result(passed, f"ping {replies} of 100, then {QUOTA} + {answered} ports")
+        more, told = _exchange(self.network.sub2, WITH_QUOTA, RAISED_QUOTA - QUOTA + 1)
+        passed = (replies, after, still) == ("100", 100, external) and (more, told) == (RAISED_QUOTA - QUOTA, 1)
+        saw = f"{blocks['mappings_drain']} mappings drain, as planned; ping {replies} of 100, conversation {after} of 100"
+        return Result(passed, f"{saw}, then {QUOTA} + {more} ports")

@@ -23,6 +23,7 @@ use crate::settings::Allocation;
 use crate::settings::Pool;
 use crate::settings::Settings;
 use crate::types::Prefix;
+use crate::verdict::Verdict;
 
 /// The formula of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +93,8 @@ struct Run {
     count: u64,
     /// The number of the first one.
     number: u64,
+    /// The addresses next to them, on both sides, are of their prefix, and no subscribers.
+    leaves_out_edges: bool,
 }
 
 /// Ports of a subscriber: which address of the pool, counted from 0, and which slice of it.
@@ -223,7 +226,8 @@ impl Formula {
         let mut subscribers = 0;
         for prefix in prefixes {
             let (first, count) = hosts(*prefix);
-            runs.push(Run { first, count, number: subscribers });
+            let leaves_out_edges = first != prefix.address().to_bits();
+            runs.push(Run { first, count, number: subscribers, leaves_out_edges });
             subscribers += count;
         }
         let mut by_address: Vec<u32> = (0..runs.len() as u32).collect();
@@ -302,6 +306,24 @@ impl Formula {
             first: first as u16,
             last: (first + self.slice_ports - 1) as u16,
         })
+    }
+
+    /// Why an inside address has no slice.
+    pub(crate) fn why_no_slice(&self, inside: u32) -> Verdict {
+        if self.leaves_out(inside) { Verdict::BoundaryAddress } else { Verdict::SourceNotSubscriber }
+    }
+
+    /// Whether an inside address is the first or the last one of a prefix, and left out for that.
+    pub fn leaves_out(&self, inside: u32) -> bool {
+        let run_before = |end: u64| {
+            let next = self.by_address.partition_point(|at| u64::from(self.runs[*at as usize].first) < end);
+            Some(&self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize])
+        };
+        let inside = u64::from(inside);
+        // One that begins behind it, or has ended before it.
+        let (behind, before) = (run_before(inside + 2), run_before(inside + 1));
+        behind.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) == inside + 1)
+            || before.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) + run.count == inside)
     }
 
     /// Whose a port is, of the external address with this position in the pool.

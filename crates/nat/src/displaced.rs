@@ -25,6 +25,7 @@ use crate::settings::Pool;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::slots::ends;
+use crate::statics::Kind;
 use crate::statics::Run;
 use crate::statics::Runs;
 use crate::statics::external_key;
@@ -229,21 +230,23 @@ impl Shared {
         if stays { None } else { of(false, false, Some(since)) }
     }
 
-    /// Whether the configuration says whose the external endpoint of a mapping is, and it is his: a forward, or an address of his own.
-    /// It is made on an address that drains, too, so that the deadline of that address does not end it.
+    /// Whether a mapping goes by a forward. That is made on an address that drains, too, so that the deadline of that address does not
+    /// end it.
     pub(crate) fn is_at_home(&self, key: &InternalKey, external: Endpoint) -> bool {
         let owner = self.statics.by_external(external.address.to_bits(), key.protocol, external.port);
-        owner.is_some_and(|owner| owner.key(key.protocol) == *key)
+        owner.is_some_and(|owner| owner.kind == Kind::Forward && owner.key(key.protocol) == *key)
     }
 
-    /// The same for a flow: its target is one still, or the address is all of its subscriber's.
+    /// The same for a flow: its target is one still.
     pub(crate) fn is_flow_at_home(&self, flow: &Flow) -> bool {
         let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
         if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
             return flow.era().is_some() && group.leads_to(external.port, flow.realm(), flow.internal());
         }
         let owner = self.statics.by_external(external.address.to_bits(), protocol, external.port);
-        owner.is_some_and(|owner| (owner.realm, owner.address) == (flow.realm(), flow.internal().0))
+        owner.is_some_and(|owner| {
+            owner.kind == Kind::Forward && (owner.realm, owner.address) == (flow.realm(), flow.internal().0)
+        })
     }
 
     /// As [`Shared::displaced`] for a flow, which shares its port with others: it has no place on one that is somebody's by now, or not given

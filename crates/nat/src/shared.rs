@@ -532,11 +532,15 @@ impl Shared {
     }
 
     /// Whether a pool has nothing new for an inside address because all that it might have there drains: the address that the formula
-    /// gives it, or else each address of the pool. Static mappings are made all the same.
+    /// gives it, or that is its own, or else each address of the pool. Forwards are made all the same.
     #[inline]
-    pub(crate) fn has_only_closed(&self, facts: &PoolFacts, inside: u32) -> bool {
+    pub(crate) fn has_only_closed(&self, facts: &PoolFacts, realm: RealmId, inside: u32) -> bool {
+        if facts.one_to_one {
+            let own = self.statics.own_address(realm, inside).and_then(|own| self.address_index(own.into()));
+            return own.is_some_and(|own| self.closed(own).is_some());
+        }
         if facts.slice_ports == 0 {
-            return facts.count == 0 && !facts.one_to_one && self.has_members(facts.id);
+            return facts.count == 0 && self.has_members(facts.id);
         }
         let slice = self.formula(facts.id).and_then(|formula| formula.slice_of(inside));
         slice.is_some_and(|slice| self.closed(self.member(facts, slice.address)).is_some())
@@ -648,6 +652,21 @@ impl Shared {
             Allocation::Blocks(blocks) => self.ports.available_in_blocks(&range, blocks.size, protocol),
             _ => self.ports.available_within(&range, protocol),
         }
+    }
+
+    /// External ports of one address that are there: those that somebody can get ([`Shared::ports_obtainable`]), and those in use, at
+    /// rest or leased in blocks that are not given out any more.
+    pub fn ports_there(&self, index: AddressIndex, protocol: Protocol) -> u32 {
+        let facts = self.facts(index);
+        let pool = self.pool(facts.id).filter(|_| protocol == Protocol::Icmp && !facts.gives_single_ports());
+        let left = match pool {
+            Some(pool) => {
+                let range = PortRange { address: index, first: pool.port_min, last: pool.port_max };
+                self.ports.busy_outside(&range, protocol)
+            }
+            None => self.ports.used_of_withheld(index, protocol),
+        };
+        self.ports_obtainable(index, protocol).saturating_add(left)
     }
 
     /// Subscribers paired with one address now.

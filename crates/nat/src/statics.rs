@@ -255,9 +255,17 @@ impl Statics {
         if !self.may_concern(inside_address) {
             return None;
         }
-        let key = host_key(realm, inside_address);
-        let pair = self.pairs_by_inside.find(key).map(|(first, offset)| first + offset as u32);
-        pair.or_else(|| self.homes.find(key).map(|(home, _)| *home))
+        let pair = self.own_address(realm, inside_address);
+        pair.or_else(|| self.homes.find(host_key(realm, inside_address)).map(|(home, _)| *home))
+    }
+
+    /// The external address that is a subscriber's whole, in a one-to-one pool.
+    pub(crate) fn own_address(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
+        if !self.may_concern(inside_address) {
+            return None;
+        }
+        let (first, offset) = self.pairs_by_inside.find(host_key(realm, inside_address))?;
+        Some(first + offset as u32)
     }
 
     /// The static mapping of an external endpoint, for people.

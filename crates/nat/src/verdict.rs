@@ -73,6 +73,7 @@ verdicts! {
     SourceInvalid, "source_invalid", Dropped, "Source address can never be a source (0/8, loopback, multicast, class E, broadcast).";
     SourceSpoofed, "source_spoofed", Dropped, "Source address belongs to Natrix, to a pool, or inside though it came from outside.";
     SourceNotSubscriber, "source_not_subscriber", Dropped, "Inside source address is in no pool's subscriber prefixes.";
+    BoundaryAddress, "boundary_address", Dropped, "Inside source address is the first or last of its prefix, to which a deterministic pool's formula gives no ports (RFC 7422); list it as a /32 in another pool to serve it.";
     DestinationInvalid, "destination_invalid", Dropped, "Destination can not be forwarded to (0/8, loopback, multicast, class E, broadcast).";
     DestinationNotPool, "destination_not_pool", Dropped, "Packet from outside to an address that is neither a pool's nor Natrix's own.";
     SourceRoute, "source_route", Dropped, "Packet carries a source-route option (RFC 5508 REQ-10b3).";

@@ -221,7 +221,7 @@ fn who_has_no_slice_is_refused_for_that_also_while_all_drains() {
     let mut next = formula();
     next.pools[0].draining = true;
     let mut bed = Bed::new(next);
-    assert_eq!(wants(&mut bed, local(0, 5_000)), Verdict::SourceNotSubscriber);
+    assert_eq!(wants(&mut bed, local(0, 5_000)), Verdict::BoundaryAddress);
     bed.run_out();
 }
 
@@ -254,5 +254,159 @@ fn flows_into_a_pool_that_drains_are_refused_for_that() {
     assert_eq!(wants(&mut bed, local(1, 6_001)), Verdict::AddressDraining);
     bed.reload(shares);
     assert_eq!(wants(&mut bed, local(1, 6_002)), Verdict::Outbound);
+    bed.run_out();
+}
+
+/// Four subscribers, each with an address of its own.
+fn one_to_one() -> Settings {
+    let mut settings = formula();
+    settings.pools[0] = Pool {
+        name: "servers".into(),
+        addresses: (64..68).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect(),
+        subscribers: vec![topology::prefix([100, 64, 1, 0], 30)],
+        one_to_one: true,
+        ..Pool::default()
+    };
+    settings
+}
+
+fn own(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(203, 0, 113, 64 + number)
+}
+
+/// The same while the addresses of some of them drain.
+fn one_to_one_without(numbers: &[u8]) -> Settings {
+    let mut next = one_to_one();
+    next.pools[0].draining_addresses = numbers.iter().map(|number| own(*number)).collect();
+    next
+}
+
+/// As [`wants`], of a packet from outside.
+fn comes(bed: &mut Bed, packet: &[u8]) -> Verdict {
+    let shards: Vec<_> = bed.shards().collect();
+    let foreseen = bed.shared().explain(Facing::OUTSIDE, packet, |worker, onward| -> Result<_, ()> {
+        let shard = shards[worker.index()];
+        Ok(match onward {
+            None => shard.explain(bed.now(), Facing::OUTSIDE, packet),
+            Some(onward) => shard.explain_onward(bed.now(), onward, packet),
+        })
+    });
+    let foreseen = foreseen.expect("shards always answer").1.verdict;
+    let before = bed.counters();
+    bed.outside(packet);
+    let after = bed.counters();
+    let ends = Verdict::ALL.iter().copied().find(|verdict| after.of(*verdict) > before.of(*verdict));
+    bed.take_inside();
+    bed.take_outside();
+    assert_eq!(ends, Some(foreseen), "what becomes of a packet is what was explained");
+    foreseen
+}
+
+#[test]
+fn the_plan_says_that_who_has_an_address_of_his_own_drains_with_it() {
+    let mut bed = Bed::new(one_to_one()).workers(2);
+    for number in 0..4 {
+        bed.open_udp(local(number, 5_000), at(E1, 80));
+        bed.open_tcp(local(number, 5_001), at(E1, 80));
+    }
+    let next = one_to_one_without(&[1, 2]);
+    let expected = PoolCensus {
+        subscribers_keep: 2,
+        subscribers_drain: 2,
+        mappings: Fates { keep: 4, drain: 4, ..Fates::default() },
+        ..PoolCensus::default()
+    };
+    assert_eq!(bed.census(next.clone()), [expected]);
+    let mut with_end = next.clone();
+    with_end.reload.drain_time = Some(Duration::from_secs(60));
+    let until = PoolCensus {
+        subscribers_drain: 0,
+        subscribers_drain_until: 2,
+        mappings: Fates { keep: 4, drain_until: 4, ..Fates::default() },
+        ..expected
+    };
+    assert_eq!(bed.census(with_end.clone()), [until]);
+    let mut whole = one_to_one();
+    whole.pools[0].draining = true;
+    assert_eq!(bed.census(whole)[0].subscribers_drain, 4);
+    // And what it says is what happens: they live until then, and no longer.
+    bed.reload(with_end);
+    for _ in 0..5 {
+        bed.advance_secs(10);
+        assert_eq!(wants(&mut bed, local(1, 5_000)), Verdict::Outbound);
+    }
+    bed.advance_secs(20);
+    let left: Vec<u8> = bed.mappings().iter().map(|mapping| mapping.internal.address.octets()[3]).collect();
+    assert!(left.iter().all(|number| [0, 3].contains(number)), "{left:?}");
+    bed.run_out();
+}
+
+#[test]
+fn what_is_new_on_an_address_of_ones_own_that_drains_is_refused_for_that_from_both_sides() {
+    for workers in [1, 4] {
+        let mut bed = Bed::new(one_to_one()).workers(workers).record_events(20_000);
+        let (drained, open) = (1, 3);
+        for number in [drained, open] {
+            assert_eq!(bed.open_udp(local(number, 5_000), at(E1, 80)), at(own(number), 5_000));
+        }
+        bed.reload(one_to_one_without(&[drained, 2]));
+        for worker in 0..workers {
+            bed.take_events(worker, usize::MAX);
+        }
+        let udp = |number: u8, port: u16| build::udp(at(E2, 9), at(own(number), port)).payload_length(8).build();
+        let syn = |number: u8| build::tcp(at(E2, 9), at(own(number), 80), wire::tcp::Flags::SYN).build();
+        let ping = |number: u8| build::echo_request(E2, own(number), 7).build();
+        // Out, of one who has something and of one who has not; then in.
+        for port in [6_000, 6_001] {
+            assert_eq!(wants(&mut bed, local(drained, port)), Verdict::AddressDraining);
+            assert_eq!(wants(&mut bed, local(2, port)), Verdict::AddressDraining);
+        }
+        for packet in [udp(drained, 53), syn(drained), ping(drained), udp(2, 53)] {
+            assert_eq!(comes(&mut bed, &packet), Verdict::AddressDraining);
+        }
+        // What is there stays, in both directions; and others notice nothing.
+        assert_eq!(wants(&mut bed, local(drained, 5_000)), Verdict::Outbound);
+        let back = build::udp(at(E1, 80), at(own(drained), 5_000)).payload_length(8).build();
+        assert_eq!(comes(&mut bed, &back), Verdict::Inbound);
+        assert_eq!(wants(&mut bed, local(open, 6_000)), Verdict::Outbound);
+        for packet in [udp(open, 53), syn(open), ping(open)] {
+            assert_eq!(comes(&mut bed, &packet), Verdict::Inbound);
+        }
+        assert_eq!(bed.count(Verdict::AddressDraining), 8);
+        assert_eq!(bed.count(Verdict::PortsExhausted), 0);
+        assert_eq!(refused(&bed.subscribers(), drained), [("address_draining", 5)]);
+        assert_eq!(refused(&bed.turned_away(), 2), [("address_draining", 3)]);
+        bed.finish_events();
+        let events: Vec<_> = (0..workers).flat_map(|worker| bed.take_events(worker, usize::MAX)).collect();
+        let told: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Refused).collect();
+        assert_eq!(told.iter().map(|event| event.amount).sum::<u32>(), 8);
+        assert!(told.iter().all(|event| event.cause == Cause::Verdict(Verdict::AddressDraining)), "{told:?}");
+        assert!(events.iter().all(|event| event.kind != EventKind::PoolExhausted), "no pool has run out");
+        bed.reload(one_to_one());
+        assert_eq!(wants(&mut bed, local(drained, 6_000)), Verdict::Outbound);
+        assert_eq!(comes(&mut bed, &udp(2, 53)), Verdict::Inbound);
+        bed.run_out();
+    }
+}
+
+#[test]
+fn a_forward_to_one_whose_own_address_drains_goes_on() {
+    let mut settings = one_to_one();
+    settings.pools.push(Pool { name: "others".into(), addresses: vec![POOL[0]], ..Pool::default() });
+    settings.forwards = vec![nat::settings::Forward {
+        realm: RealmId(0),
+        protocol: nat::Protocol::Udp,
+        external: POOL[0],
+        ports: (53, 53),
+        inside: host(1),
+        inside_port: 53,
+        admission: nat::settings::Admission::Anyone,
+    }];
+    let mut drains = settings.clone();
+    drains.pools[0].draining = true;
+    let mut bed = Bed::new(settings);
+    bed.reload(drains);
+    assert!(bed.udp_reaches(at(E1, 9), at(POOL[0], 53), local(1, 53)));
+    assert_eq!(wants(&mut bed, local(1, 54)), Verdict::AddressDraining);
     bed.run_out();
 }

@@ -92,10 +92,24 @@ fn mappings_flows_and_blocks_that_drain_are_named_with_their_owner_and_their_end
     let ends = Prospect::Drains(Some(bed.now() + Duration::from_secs(60)));
     let census = bed.census_with_names(next.clone(), 1_000);
     let all = [&census.concerned.mappings, &census.concerned.flows, &census.concerned.blocks];
-    assert!(all.into_iter().flatten().all(|held| held.becomes == ends), "{all:?}");
+    let [mappings, flows, blocks] = all;
+    assert!(mappings.iter().chain(flows).all(|held| held.becomes == ends), "{all:?}");
+    // A block stays leased while its ports rest, and then until it has been idle for long enough.
+    let goes_back = |ends_in_s: u64| Prospect::Drains(Some(bed.now() + Duration::from_secs(ends_in_s + 120 + 60)));
+    assert!(!blocks.is_empty() && blocks.iter().all(|held| held.becomes == goes_back(60)), "{blocks:?}");
     next.reload.removed = Removed::End;
-    let census = bed.census_with_names(next, 1_000);
+    let census = bed.census_with_names(next.clone(), 1_000);
     assert_eq!(told(&census.concerned.mappings), expected(Prospect::Ends, &goes));
+    let blocks = &census.concerned.blocks;
+    assert!(!blocks.is_empty() && blocks.iter().all(|held| held.becomes == goes_back(0)), "{blocks:?}");
+    assert_eq!(census.pools[0].blocks.drain_until, blocks.len() as u64);
+    // Where ports do not rest and blocks are not kept idle they end with the change, too.
+    next.pools[0].reuse_delay = Duration::ZERO;
+    next.pools[0].allocation = Allocation::Ports;
+    let census = bed.census_with_names(next, 1_000);
+    assert!(census.concerned.blocks.iter().any(|held| held.external == gone), "{census:?}");
+    let of_gone = census.concerned.blocks.iter().filter(|held| held.external == gone);
+    assert!(of_gone.into_iter().all(|held| held.becomes == Prospect::Ends), "{census:?}");
     bed.run_out();
 }
 
@@ -130,5 +144,113 @@ fn no_more_are_named_than_there_is_room_for_and_all_are_counted() {
     assert_eq!((census.pools[0].mappings.drain, census.pools[0].blocks.drain), (30, 30));
     let census = bed.census_with_names(in_blocks(), 0);
     assert_eq!((census.concerned.mappings.len(), census.kept.mappings.len()), (0, 0));
+    bed.run_out();
+}
+
+/// The pool of [`in_blocks`] with its upper half taken out of the range, and a time for what is left there.
+fn narrowed() -> Settings {
+    let mut next = in_blocks();
+    next.pools[0].port_max = 32_767;
+    next.reload.drain_time = Some(Duration::from_secs(100));
+    next
+}
+
+#[test]
+fn a_block_out_of_the_range_of_its_pool_stays_until_the_last_of_its_mappings_and_what_follows_it() {
+    let mut bed = Bed::new(in_blocks());
+    for host in 10..60 {
+        bed.open_udp(local(host, 5_000), at(E1, 80));
+    }
+    let census = bed.census_with_names(narrowed(), 1_000);
+    let (mappings, blocks) = (&census.concerned.mappings, &census.concerned.blocks);
+    let mapping_ends = Prospect::Drains(Some(bed.now() + Duration::from_secs(100)));
+    let block_ends = bed.now() + Duration::from_secs(100 + 120 + 60);
+    assert!(!mappings.is_empty() && mappings.len() < 50, "some are on each half");
+    assert!(mappings.iter().all(|held| held.becomes == mapping_ends), "{mappings:?}");
+    assert_eq!(blocks.len(), mappings.len());
+    assert!(blocks.iter().all(|held| held.becomes == Prospect::Drains(Some(block_ends))), "{blocks:?}");
+    assert_eq!((census.pools[0].blocks.drain, census.pools[0].blocks.drain_until), (0, blocks.len() as u64));
+    // And so it is: with mappings that are used to the last, it is there until then and no longer.
+    let gone: Vec<_> = blocks.iter().map(|held| (held.internal.address, held.ports)).collect();
+    let last = gone[0];
+    bed.reload(narrowed());
+    let is_leased = |bed: &Bed| {
+        let shared = bed.shared();
+        let addresses = shared.addresses().map(|(address, _)| address);
+        let leases: Vec<_> = addresses.filter_map(|address| shared.lease_of(address, last.1.0)).collect();
+        leases.iter().any(|lease| lease.holder.address == last.0.to_bits())
+    };
+    while bed.now() + Duration::from_secs(10) < block_ends {
+        bed.advance_secs(5);
+        assert!(is_leased(&bed), "{:?} before {block_ends:?}", bed.now());
+        if bed.mapping_of(Protocol::Udp, at(last.0, 5_000)).is_some() {
+            bed.inside(&build::udp(at(last.0, 5_000), at(E1, 80)).build());
+            bed.take_outside();
+        }
+    }
+    bed.advance_secs(20);
+    assert!(!is_leased(&bed), "at the latest then");
+    bed.run_out();
+}
+
+#[test]
+fn a_block_of_another_size_whose_holder_goes_on_with_it_has_no_end() {
+    let mut bed = Bed::new(in_blocks());
+    bed.open_udp(local(10, 5_000), at(E1, 80));
+    let mut next = in_blocks();
+    let size = BlockSize::of_ports(128).expect("a block size");
+    next.pools[0].allocation =
+        Allocation::Blocks(Blocks { size, per_subscriber_max: 4, idle: Duration::from_secs(60) });
+    next.reload.drain_time = Some(Duration::from_secs(100));
+    let census = bed.census_with_names(next, 10);
+    assert_eq!(census.pools[0].mappings.keep, 1);
+    assert_eq!(census.concerned.blocks[0].becomes, Prospect::Drains(None));
+    bed.run_out();
+}
+
+#[test]
+fn a_subscriber_who_has_but_an_idle_block_is_none_that_notices() {
+    let mut bed = Bed::new(in_blocks());
+    let gone = *bed.open_udp(local(10, 5_000), at(E1, 80)).ip();
+    // Its mapping is over; its port rests, and its block waits.
+    bed.advance_secs(310);
+    assert!(bed.mappings().is_empty());
+    let census = bed.census_with_names(without(gone), 10);
+    assert_eq!(census.affected, []);
+    let counted = census.pools[0];
+    let subscribers = [
+        counted.subscribers_keep,
+        counted.subscribers_move,
+        counted.subscribers_drain,
+        counted.subscribers_drain_until,
+        counted.subscribers_leave,
+    ];
+    assert_eq!(subscribers, [0; 5]);
+    let [block] = &census.concerned.blocks[..] else { panic!("its block is told of: {census:?}") };
+    assert!(matches!(block.becomes, Prospect::Drains(Some(_))), "{block:?}");
+    bed.run_out();
+}
+
+#[test]
+fn a_pool_that_was_narrowed_has_no_more_in_use_than_there_is() {
+    let mut bed = Bed::new(in_blocks());
+    for host in 10..60 {
+        bed.open_udp(local(host, 5_000), at(E1, 80));
+    }
+    // One block's worth is left on each address.
+    let mut next = in_blocks();
+    (next.pools[0].port_min, next.pools[0].port_max) = (32_768, 32_831);
+    bed.reload(next);
+    let shared = bed.shared();
+    for (address, _) in shared.addresses() {
+        let leased = shared.ports_leased(address);
+        assert!(leased > 64, "more than there is now");
+        for protocol in Protocol::ALL {
+            assert!(shared.ports_used(address, protocol) <= shared.ports_there(address, protocol));
+        }
+        assert_eq!(shared.ports_there(address, Protocol::Icmp), leased + 64, "what is left, and one that is free");
+        let left = shared.ports_used(address, Protocol::Udp);
+        assert_eq!(shared.ports_there(address, Protocol::Udp), 64 + left);
+    }
     bed.run_out();
 }

@@ -103,7 +103,7 @@ const PORTS: [u16; 4] = [80, 443, 8_080, 9_999];
 /// Longer than any port is kept back after its last use: sessions, reuse delays, shared ports that carry nothing.
 const LONG: Duration = Duration::from_secs(1_200);
 /// What ends packets that could not have what they wanted; each is an event.
-const REFUSALS: [Verdict; 14] = [
+const REFUSALS: [Verdict; 15] = [
     Verdict::PortsExhausted,
     Verdict::AddressDraining,
     Verdict::BlockLimit,
@@ -117,6 +117,7 @@ const REFUSALS: [Verdict; 14] = [
     Verdict::SubscriberRateLimit,
     Verdict::SubscriberTableFull,
     Verdict::SourceNotSubscriber,
+    Verdict::BoundaryAddress,
     Verdict::LogFull,
 ];
 /// Those that make offenders.
@@ -874,12 +875,13 @@ impl World {
                     }),
                     // Who has no slice: others than its subscribers, and the first and last address of a prefix.
                     Verdict::SourceNotSubscriber => settings.pools.iter().any(|pool| {
-                        let has_slice = |prefix: &Prefix| {
-                            prefix.contains(event.subscriber)
-                                && ![prefix.address(), prefix.last()].contains(&event.subscriber)
-                        };
                         matches!(pool.allocation, Allocation::Deterministic { .. })
-                            && !pool.subscribers.iter().any(has_slice)
+                            && !pool.subscribers.iter().any(|prefix| prefix.contains(event.subscriber))
+                    }),
+                    Verdict::BoundaryAddress => settings.pools.iter().any(|pool| {
+                        let is_edge = |prefix: &Prefix| [prefix.address(), prefix.last()].contains(&event.subscriber);
+                        matches!(pool.allocation, Allocation::Deterministic { .. })
+                            && pool.subscribers.iter().any(is_edge)
                     }),
                     // All of a pool drains, or what its formula gives the subscriber.
                     Verdict::AddressDraining => settings.pools.iter().any(|pool| {

@@ -285,10 +285,14 @@ fn each_subscriber_has_the_ports_that_the_formula_gives_it_and_no_other() {
         assert_eq!((own.len(), own[0].first, own[0].last), (1, first, first + 4_031));
     }
     for nobody in [0, 15] {
-        bed.inside(&build::udp(at(Ipv4Addr::new(100, 64, 1, nobody), 2_000), at(E1, 9)).build());
-        bed.assert_silent();
+        let nobody = Ipv4Addr::new(100, 64, 1, nobody);
+        bed.inside(&build::udp(at(nobody, 2_000), at(E1, 9)).build());
+        let told = bed.only_inside();
+        assert_eq!((*destination(&told).ip(), packet::icmp(&told).icmp_type()), (nobody, 3), "it is told");
+        assert!(bed.take_outside().is_empty());
     }
-    assert_eq!(bed.count(Verdict::SourceNotSubscriber), 2, "boundary addresses have no slice");
+    assert_eq!(bed.count(Verdict::BoundaryAddress), 2, "boundary addresses have no slice");
+    assert_eq!(bed.count(Verdict::SourceNotSubscriber), 0);
 }
 
 #[test]

@@ -237,6 +237,21 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         second.subscribers = vec![prefix([100, 64, 0, 12], 30)];
     }
     settings.pools.push(second);
+    // Each of four subscribers has an address of its own, of which some drain.
+    if random.random() {
+        let addresses: Vec<Ipv4Addr> = (0..4).map(|n| Ipv4Addr::new(203, 0, 113, 204 + n)).collect();
+        settings.pools.push(Pool {
+            name: "own".into(),
+            realms: vec![RealmId(0)],
+            subscribers: vec![prefix([100, 64, 0, 16], 30)],
+            one_to_one: true,
+            filtering: [filtering[random.random_range(0..filtering.len())]; Protocol::COUNT],
+            draining: random.random_bool(0.2),
+            draining_addresses: addresses.iter().copied().filter(|_| random.random_bool(0.4)).collect(),
+            addresses,
+            ..Pool::default()
+        });
+    }
     settings.reload.drain_time = None;
     settings = settings.limits(|limits| {
         // Only flows run out: of other tables the first half of a hairpin may take the last place, which the second misses then.
@@ -244,7 +259,7 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         limits.mappings_max = 512;
         limits.subscribers_max = 64;
         limits.extra_sessions_max = 512;
-        limits.external_addresses_max = 8;
+        limits.external_addresses_max = 12;
     });
     if random.random() {
         settings.subscriber.ports_max = [random.random_range(2..8); Protocol::COUNT];
@@ -279,6 +294,9 @@ fn what_is_explained_is_what_happens() {
         let workers = [1, 1, 2, 4][random.random_range(0..4)];
         let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random);
         let mut externals = vec![at(POOL[1], 80), at(POOL[1], 81), at(POOL[1], 82)];
+        if bed.settings().pools.iter().any(|pool| pool.one_to_one) {
+            externals.extend((204..208).map(|last| at(Ipv4Addr::new(203, 0, 113, last), 5_000)));
+        }
         for _ in 0..150 {
             if random.random_bool(0.02) {
                 bed.advance_secs(random.random_range(1..400));
@@ -304,8 +322,8 @@ fn what_is_explained_is_what_happens() {
             };
             bed.take_inside();
             externals.extend(bed.take_outside().iter().map(|packet| source(packet)));
-            if externals.len() > 16 {
-                externals.remove(3);
+            if externals.len() > 20 {
+                externals.remove(7);
             }
         }
         bed.jump(Duration::from_secs(1));

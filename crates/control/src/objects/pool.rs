@@ -99,8 +99,9 @@ pub struct Pool {
     pub subscribers: u64,
     /// External ports in use or at rest over all addresses.
     pub ports_used: PerProtocol,
-    /// External ports there are over all addresses. Of ICMP query identifiers: with single ports 65,535 on each, whatever the range of
-    /// ports; those of the range where they come out of blocks or slices.
+    /// External ports there are over all addresses, with those in use, at rest or leased that are not given out any more. Of ICMP query
+    /// identifiers: with single ports 65,535 on each, whatever the range of ports; those of the range where they come out of blocks or
+    /// slices.
     pub ports_total: PerProtocol,
     /// Part of the ports of the fullest transport that is in use, at rest, or in blocks that are leased or not to be leased: what nobody else can have.
     pub utilisation_ratio: f64,
@@ -126,7 +127,7 @@ pub struct PoolAddress {
     /// Of these, those that only rest: the mapping is over, and nobody else is given the port yet.
     #[serde(default)]
     pub ports_resting: PerProtocol,
-    /// External ports there are; of ICMP as with [`Pool::ports_total`].
+    /// External ports there are, counted as with [`Pool::ports_total`].
     pub ports_total: PerProtocol,
     /// Part of the ports of the fullest transport that is in use, at rest, or in blocks that are leased or not to be leased: what nobody else can have.
     pub utilisation_ratio: f64,

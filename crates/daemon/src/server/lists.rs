@@ -162,7 +162,7 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
     let pool = shared.pool_of(index);
     let numbers = |of: &dyn Fn(Protocol) -> u32| Protocol::ALL.map(|protocol| u64::from(of(protocol)));
     let used = numbers(&|protocol| shared.ports_used(index, protocol));
-    let total = numbers(&|protocol| shared.ports_obtainable(index, protocol));
+    let total = numbers(&|protocol| shared.ports_there(index, protocol));
     let paired = shared.pool(pool).is_some_and(|pool| pool.pooling == nat::settings::Pooling::Paired);
     let ports_leased = u64::from(shared.ports_leased(index));
     let ports_unleasable = u64::from(shared.ports_unleasable(index));
@@ -187,6 +187,8 @@ pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT
         .map(|protocol| ratio(used[protocol.index()], total[protocol.index()]))
         .into_iter()
         .fold(of_blocks, f64::max)
+        // Blocks from before a change may begin or end where no block of now does.
+        .min(1.0)
 }
 
 /// Rules, then filters, then what is passed, then static forwards, those to several, and one-to-one pools. Any place is reached at once: there may be a million.

@@ -215,7 +215,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             unleasable += u64::from(shared.ports_unleasable(index));
             for ((used, total), protocol) in used.iter_mut().zip(&mut total).zip(Protocol::ALL) {
                 *used += u64::from(shared.ports_used(index, protocol));
-                *total += u64::from(shared.ports_obtainable(index, protocol));
+                *total += u64::from(shared.ports_there(index, protocol));
             }
         }
         let [udp, tcp, icmp] = pool.filtering.map(filtering);

@@ -27,6 +27,21 @@ fn the_example_of_the_rfc() {
 }
 
 #[test]
+fn what_has_no_slice_is_told_as_the_edge_of_a_prefix_or_as_nobodys() {
+    let prefixes =
+        [prefix([10, 0, 0, 0], 30), prefix([10, 0, 0, 4], 31), prefix([10, 0, 0, 6], 32), prefix([10, 0, 0, 8], 29)];
+    let formula = Formula::new(&prefixes, 1, 0, 1_024, 65_535).unwrap();
+    for last in 0..=255_u32 {
+        let inside = 0x0a00_0000 + last;
+        assert_eq!(formula.leaves_out(inside), [0, 3, 8, 15].contains(&last), "10.0.0.{last}");
+        assert!(!formula.leaves_out(inside) || formula.slice_of(inside).is_none(), "10.0.0.{last}");
+    }
+    assert_eq!(formula.why_no_slice(0x0a00_0003), Verdict::BoundaryAddress);
+    assert_eq!(formula.why_no_slice(0x0a00_0007), Verdict::SourceNotSubscriber);
+    assert!(!formula.leaves_out(u32::MAX) && !formula.leaves_out(0));
+}
+
+#[test]
 fn single_hosts_and_pairs_have_no_boundaries() {
     let formula = Formula::new(&[prefix([10, 0, 0, 1], 32), prefix([10, 0, 0, 2], 31)], 1, 0, 1_024, 65_535).unwrap();
     assert_eq!((formula.subscribers(), formula.slice_ports()), (3, 21_504));

@@ -284,6 +284,43 @@ impl PortTable {
         self.content(block) != Content::Taken
     }
 
+    /// The ports of a block that somebody has, or that rest. Reads a word for each 64 ports and protocol.
+    pub fn taken_in(&self, block: Block) -> impl Iterator<Item = (Protocol, u16)> + '_ {
+        let range = PortRange::of_block(block);
+        let (first, end) = range.words();
+        let words = Protocol::ALL.into_iter().flat_map(move |protocol| (first..end).map(move |word| (protocol, word)));
+        words.flat_map(move |(protocol, word)| {
+            let used = self.used[space(range.address, protocol) * WORDS + word].load(Ordering::SeqCst);
+            let taken = used & self.offered_bits(range.address, protocol, word);
+            let bits = (0..64_u16).filter(move |bit| taken >> bit & 1 != 0);
+            bits.map(move |bit| (protocol, (word * 64) as u16 | bit))
+        })
+    }
+
+    /// Ports of one protocol in use or at rest that the address does not give out any more. For people: reads all words of the address.
+    pub fn used_of_withheld(&self, address: AddressIndex, protocol: Protocol) -> u32 {
+        let base = space(address, protocol) * WORDS;
+        let used = |word: usize| {
+            let bits = self.used[base + word].load(Ordering::Relaxed) & self.offered_bits(address, protocol, word);
+            (bits & self.withheld[base + word].load(Ordering::Relaxed)).count_ones()
+        };
+        (0..WORDS).map(used).sum()
+    }
+
+    /// Ports outside of the range that are leased in blocks, or that somebody has of this protocol. For people, as
+    /// [`PortTable::used_of_withheld`].
+    pub fn busy_outside(&self, range: &PortRange, protocol: Protocol) -> u32 {
+        let (address, (first, end)) = (range.address, range.words());
+        let base = space(address, protocol) * WORDS;
+        let busy = |word: usize| {
+            let used = self.used[base + word].load(Ordering::Relaxed) & self.offered_bits(address, protocol, word);
+            let leased = if self.blocks.is_leased(address.index(), word) { u64::MAX } else { 0 };
+            let within = if (first..end).contains(&word) { range.mask(word) } else { 0 };
+            ((used | leased) & !within).count_ones()
+        };
+        (0..WORDS).map(busy).sum()
+    }
+
     /// Asks for the lines that [`PortTable::is_unused`] reads of one word of each protocol.
     pub fn prefetch_block(&self, block: Block) {
         self.blocks.prefetch(block);

@@ -6,15 +6,18 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::penalty::pool_under;
 use super::port_choice::UNPAIRED;
+use crate::blocks::Block;
 use crate::displaced::Displaced;
 use crate::entitled::Entitled;
 use crate::flow::endpoint;
 use crate::settings::Pooling;
 use crate::shared::Shared;
 use crate::slots::ends;
+use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -274,12 +277,7 @@ impl Shard {
         let external = mapping.external();
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
         let (slot, protocol) = (mapping.subscriber, mapping.protocol());
-        let displaced = candidate.displaced(&mapping.key(), external, mapping.created_s());
-        let fate = match candidate.is_at_home(&mapping.key(), external) {
-            true => Fate::Keep,
-            false => self.fate_of_address(now, candidate, address),
-        };
-        let fate = fate.or(displaced, now);
+        let fate = self.fate_of_mapping(now, candidate, index, address);
         count.mappings.count(fate);
         let becomes = fate.prospect();
         if self.subscribers.get(slot).paired == address.0
@@ -298,6 +296,17 @@ impl Shard {
             remote: None,
             becomes,
         });
+    }
+
+    /// What becomes of a mapping, which is on this external address.
+    fn fate_of_mapping(&self, now: Instant, candidate: &Shared, index: u32, address: AddressIndex) -> Fate {
+        let mapping = self.mappings.get(index);
+        let (key, external) = (mapping.key(), mapping.external());
+        let fate = match candidate.is_at_home(&key, external) {
+            true => Fate::Keep,
+            false => self.fate_of_address(now, candidate, address),
+        };
+        fate.or(candidate.displaced(&key, external, mapping.created_s()), now)
     }
 
     fn count_flow_under(&self, now: Instant, candidate: &Shared, index: u32, census: &mut Census) {
@@ -355,6 +364,8 @@ impl Shard {
         if census.entitled.has_counted(slot) {
             census.entitled.settle(slot, paired, self.covered_under(candidate, slot));
         }
+        // Who has but a block that is not in use yet returned, or a penalty, is not served now, and notices nothing.
+        let is_served = subscriber.has_mappings() || subscriber.flows > 0;
         // Whose pool rules chose is paired with an address of that one, and is moved by what becomes of it. Whoever would be paired
         // anew under the present settings too is not moved by the change.
         let is_by_rule = !self.would_stay(&self.shared, slot) && paired != UNPAIRED;
@@ -373,7 +384,7 @@ impl Shard {
                 None => Prospect::Keeps,
             },
         };
-        if let Some(count) = census.pools.get_mut(here.index()) {
+        if let Some(count) = census.pools.get_mut(here.index()).filter(|_| is_served) {
             *match becomes {
                 // A subscriber without anything leaves.
                 Prospect::Leaves | Prospect::Ends => &mut count.subscribers_leave,
@@ -383,23 +394,20 @@ impl Shard {
                 Prospect::Drains(Some(_)) => &mut count.subscribers_drain_until,
             } += 1;
         }
-        if becomes != Prospect::Keeps && census.affected.len() < census.affected.capacity() {
+        if is_served && becomes != Prospect::Keeps && census.affected.len() < census.affected.capacity() {
             let external = (paired != UNPAIRED).then(|| self.shared.address(paired));
             census.affected.push(Affected { realm, address, pool: here, external, becomes });
         }
-        let mut blocks = 0;
+        // Blocks, and the mappings in them that were looked at.
+        let mut seen_in_all = 0;
         let mut next = subscriber.latest_block();
         while let Some(block) = next {
             next = self.shared.ports.blocks.next(block);
-            blocks += 1;
+            seen_in_all += 1;
             let pool = self.shared.pool_of(block.address());
             let Some(count) = census.pools.get_mut(pool.index()) else { continue };
-            let fate = self.fate_of_address(now, candidate, block.address());
-            let stays = candidate.slot(block.address()).is_some()
-                && candidate.facts(block.address()).blocks.is_some_and(|facts| {
-                    facts.size == block.size() && facts.first <= block.first_port() && facts.last >= block.last_port()
-                });
-            let fate = if fate == Fate::Keep && !stays { Fate::Drain } else { fate };
+            let (fate, seen) = self.fate_of_block(now, candidate, block);
+            seen_in_all += seen;
             count.blocks.count(fate);
             let becomes = fate.prospect();
             name(&mut census.named(becomes).blocks, || Held {
@@ -413,7 +421,49 @@ impl Shard {
                 becomes,
             });
         }
-        blocks
+        seen_in_all
+    }
+
+    /// What becomes of a port block, and at how many of its ports was looked for that. It stays leased while a mapping has one of its
+    /// ports or one rests, and then for as long as its pool lets it lie idle.
+    fn fate_of_block(&self, now: Instant, candidate: &Shared, block: Block) -> (Fate, usize) {
+        let address = block.address();
+        let of_address = self.fate_of_address(now, candidate, address);
+        let Some(facts) = candidate.slot(address).map(|_| candidate.facts(address)) else { return (Fate::End, 0) };
+        let is_as_leased_now = facts.blocks.is_some_and(|facts| {
+            facts.size == block.size() && facts.first <= block.first_port() && facts.last >= block.last_port()
+        });
+        if of_address == Fate::Keep && is_as_leased_now {
+            return (Fate::Keep, 0);
+        }
+        // Where some of its ports are offered still its holder goes on to get them.
+        let pool = candidate.pool(facts.id);
+        let is_offered =
+            pool.is_some_and(|pool| pool.port_min <= block.last_port() && block.first_port() <= pool.port_max);
+        if of_address == Fate::Keep && is_offered && !facts.gives_single_ports() {
+            return (Fate::Drain, 0);
+        }
+        let idle = facts.blocks.map_or(Duration::ZERO, |blocks| blocks.idle);
+        let (mut latest, mut seen) = (self.shared.ports.blocks.unused_since(block).unwrap_or(now), 0);
+        for (protocol, port) in self.shared.ports.taken_in(block) {
+            (seen, latest) = (seen + 1, latest.max(now));
+            let owner = self.shared.ports.lookup(address, protocol, port);
+            let mapping = owner.filter(|(worker, mapping)| *worker == self.worker && self.is_mapped(*mapping, now));
+            let rested = match mapping {
+                // It rests already.
+                None => now + self.shared.facts(address).reuse_delay,
+                Some((_, MappingIndex(index))) => {
+                    let ends = match self.fate_of_mapping(now, candidate, index, address) {
+                        Fate::Keep | Fate::Drain => return (Fate::Drain, seen),
+                        Fate::DrainUntil(Reverse(ends)) => ends,
+                        Fate::End => now,
+                    };
+                    ends + Shard::rest_of(self.mappings.get(index), facts)
+                }
+            };
+            latest = latest.max(rested);
+        }
+        (Fate::until(Some(latest + idle), now), seen)
     }
 
     /// How many ports beside those of its pledge a subscriber would be guaranteed at its address.
@@ -448,16 +498,16 @@ impl Shard {
         let by_rule = by_rule.map(|address| candidate.pool_of(address));
         let pool = by_rule.filter(|pool| pool.index() < candidate.settings().pools.len()).unwrap_or(own);
         let facts = candidate.pools.get(pool.index())?;
-        if !candidate.has_only_closed(facts, subscriber.address) {
+        if !candidate.has_only_closed(facts, subscriber.realm(), subscriber.address) {
             return None;
         }
         let paired = AddressIndex(subscriber.paired);
         let of_pool = Fate::until(ends(candidate.settings(), false, now), now);
         let fate = match paired {
             UNPAIRED => of_pool,
-            // Where the formula has put him elsewhere, his ports are another's by now.
+            // Where the formula, or the list of pairs, has put him elsewhere, his ports are another's by now.
             _ => match self.fate_of_address(now, candidate, paired) {
-                Fate::Keep if facts.slice_ports != 0 => of_pool,
+                Fate::Keep if facts.slice_ports != 0 || facts.one_to_one => of_pool,
                 fate => fate,
             },
         };

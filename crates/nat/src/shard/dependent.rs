@@ -199,7 +199,7 @@ impl Shard {
             return Err(Verdict::PortsExhausted);
         }
         let facts = self.shared.pools[pool.index()];
-        if self.shared.has_only_closed(&facts, key.address) {
+        if self.shared.has_only_closed(&facts, key.realm, key.address) {
             return Err(Verdict::AddressDraining);
         }
         let class = port_class(key.port, &facts);

@@ -202,6 +202,11 @@ impl Shard {
     }
 }
 
+/// Whether the external endpoint that belongs to an internal one is a forward's.
+pub(super) fn is_forward(dormant: Option<(Endpoint, Kind)>) -> bool {
+    dormant.is_some_and(|(_, kind)| kind == Kind::Forward)
+}
+
 /// Whether a packet to a static mapping may open it.
 ///
 /// # Errors

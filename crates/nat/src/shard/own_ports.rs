@@ -202,7 +202,9 @@ impl Shard {
         let mut free = 0;
         let mut paired = record.map(|record| AddressIndex(record.paired)).filter(|paired| *paired != UNPAIRED);
         if facts.slice_ports != 0 {
-            let slice = self.slice_of(facts, inside).ok_or(Verdict::SourceNotSubscriber)?;
+            let formula = self.shared.formula(facts.id);
+            let why = || formula.map_or(Verdict::SourceNotSubscriber, |formula| formula.why_no_slice(inside));
+            let slice = self.slice_of(facts, inside).ok_or_else(why)?;
             free += left(slice);
             paired = Some(slice.address);
         }

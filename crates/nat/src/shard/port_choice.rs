@@ -71,7 +71,7 @@ impl Shard {
     ///
     /// # Errors
     /// [`Verdict::PortsExhausted`] when the pool has no room, [`Verdict::AddressDraining`] when all of it drains,
-    /// [`Verdict::SourceNotSubscriber`] when it has no slice for him.
+    /// [`Verdict::BoundaryAddress`] or [`Verdict::SourceNotSubscriber`] when it has no slice for him.
     pub(super) fn address_for(
         &mut self,
         key: &InternalKey,
@@ -82,7 +82,7 @@ impl Shard {
         // Who has a slice has its address with it.
         let formula = self.shared.formula(pool);
         let slice = match formula {
-            Some(formula) => Some(formula.slice_of(key.address).ok_or(Verdict::SourceNotSubscriber)?),
+            Some(formula) => Some(formula.slice_of(key.address).ok_or_else(|| formula.why_no_slice(key.address))?),
             None => None,
         };
         match (slice, facts.pooling) {
@@ -101,7 +101,7 @@ impl Shard {
     /// Why a pool has no address for whoever comes new.
     #[cold]
     pub(super) fn why_no_address(&self, facts: &PoolFacts, key: &InternalKey) -> Verdict {
-        let drains = self.shared.has_only_closed(facts, key.address);
+        let drains = self.shared.has_only_closed(facts, key.realm, key.address);
         if drains { Verdict::AddressDraining } else { Verdict::PortsExhausted }
     }
 

@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 
 use super::Foresight;
 use super::Shard;
+use super::dormant::is_forward;
 use super::port_choice::port_class;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
@@ -282,7 +283,9 @@ impl Shard {
         }
         if dormant.is_some() {
             self.admit_record()?;
-        } else if self.shared.has_only_closed(&facts, key.address) {
+        }
+        // The port of a forward is its own, also on an address that drains.
+        if !is_forward(dormant) && self.shared.has_only_closed(&facts, key.realm, key.address) {
             return Err(Verdict::AddressDraining);
         }
         let (subscriber, is_new) = match known {

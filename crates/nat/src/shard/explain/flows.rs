@@ -101,7 +101,7 @@ impl Shard {
         if self.shared.formula(pool).is_some() {
             return Err(Verdict::PortsExhausted);
         }
-        if self.shared.has_only_closed(&self.shared.pools[pool.index()], key.address) {
+        if self.shared.has_only_closed(&self.shared.pools[pool.index()], key.realm, key.address) {
             return Err(Verdict::AddressDraining);
         }
         let room = self.room_for_flow(now, key, pool, far)?;

@@ -130,7 +130,7 @@ impl Shard {
     /// Whether who is new gets an address of this pool, as [`Shard::address_for`] finds it.
     pub(super) fn would_get_address(&self, key: &InternalKey, pool: PoolId, facts: &PoolFacts) -> Result<(), Verdict> {
         if let Some(formula) = self.shared.formula(pool) {
-            return formula.slice_of(key.address).map(|_| ()).ok_or(Verdict::SourceNotSubscriber);
+            return formula.slice_of(key.address).map(|_| ()).ok_or_else(|| formula.why_no_slice(key.address));
         }
         let class = port_class(key.port, facts);
         let mut open = self.shared.choices(facts).iter();
