@@ -390,9 +390,39 @@ fn what_is_new_on_an_address_of_ones_own_that_drains_is_refused_for_that_from_bo
 }
 
 #[test]
+fn who_has_an_own_address_that_drains_is_refused_for_that_whatever_pool_a_rule_names() {
+    let mut settings = one_to_one();
+    settings.pools.push(Pool {
+        name: "others".into(),
+        addresses: vec![POOL[0]],
+        subscribers: Vec::new(),
+        ..Pool::default()
+    });
+    let to_others = RuleAction::Translate { pool: Some(PoolId(1)), mapping: MappingKind::EndpointDependent };
+    let settings = settings.rule(Match::ALL, to_others);
+    let mut drains = settings.clone();
+    drains.pools[0].draining_addresses = vec![own(1)];
+    let mut bed = Bed::new(settings);
+    assert_eq!(bed.open_udp(local(1, 5_000), at(E1, 80)), at(own(1), 5_000));
+    let counted = bed.census(drains.clone());
+    // The mapping is of its own address, the subscriber is counted where the rule has paired him.
+    let drain = |of: fn(&PoolCensus) -> u64| counted.iter().map(of).sum::<u64>();
+    assert_eq!((drain(|pool| pool.subscribers_drain), drain(|pool| pool.mappings.drain)), (1, 1));
+    bed.reload(drains);
+    assert_eq!(wants(&mut bed, local(1, 6_000)), Verdict::AddressDraining);
+    assert_eq!(wants(&mut bed, local(1, 5_000)), Verdict::Outbound);
+    bed.run_out();
+}
+
+#[test]
 fn a_forward_to_one_whose_own_address_drains_goes_on() {
     let mut settings = one_to_one();
-    settings.pools.push(Pool { name: "others".into(), addresses: vec![POOL[0]], ..Pool::default() });
+    settings.pools.push(Pool {
+        name: "others".into(),
+        addresses: vec![POOL[0]],
+        subscribers: Vec::new(),
+        ..Pool::default()
+    });
     settings.forwards = vec![nat::settings::Forward {
         realm: RealmId(0),
         protocol: nat::Protocol::Udp,

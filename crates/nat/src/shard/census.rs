@@ -494,8 +494,9 @@ impl Shard {
         by_rule: Option<AddressIndex>,
     ) -> Option<Prospect> {
         let subscriber = self.subscribers.get(slot);
-        // A pool that is removed takes the rules that name it with it.
-        let by_rule = by_rule.map(|address| candidate.pool_of(address));
+        // Whose address is his own has that one, whatever pool rules name; and a pool that is removed takes the rules that name it with it.
+        let has_own_address = candidate.pools.get(own.index()).is_some_and(|own| own.one_to_one);
+        let by_rule = by_rule.filter(|_| !has_own_address).map(|address| candidate.pool_of(address));
         let pool = by_rule.filter(|pool| pool.index() < candidate.settings().pools.len()).unwrap_or(own);
         let facts = candidate.pools.get(pool.index())?;
         if !candidate.has_only_closed(facts, subscriber.realm(), subscriber.address) {

@@ -95,6 +95,19 @@ impl Shard {
         is_free.then_some((address, external.port))
     }
 
+    /// Whether an internal endpoint gets nothing new from a pool as what it might have drains. `dormant`: the external endpoint that belongs
+    /// to it. Whose address is his own has that one, whatever pool a rule names; a forward is made on an address that drains, too.
+    pub(super) fn drains_for(&self, key: &InternalKey, facts: &PoolFacts, dormant: Option<(Endpoint, Kind)>) -> bool {
+        match dormant {
+            Some((_, Kind::Forward)) => false,
+            Some((external, Kind::OneToOne)) => {
+                let address = self.shared.address_index(external.address);
+                address.is_some_and(|address| self.shared.closed(address).is_some())
+            }
+            None => self.shared.has_only_closed(facts, key.realm, key.address),
+        }
+    }
+
     /// A packet to a static mapping that is not awake: it is made if the packet may open it. `dead` is what is left of the last
     /// mapping with this external endpoint.
     #[cold]
@@ -200,11 +213,6 @@ impl Shard {
         self.note_refusal(now, Unmade { key, verdict, wanted: None });
         Fate::Done(verdict)
     }
-}
-
-/// Whether the external endpoint that belongs to an internal one is a forward's.
-pub(super) fn is_forward(dormant: Option<(Endpoint, Kind)>) -> bool {
-    dormant.is_some_and(|(_, kind)| kind == Kind::Forward)
 }
 
 /// Whether a packet to a static mapping may open it.

@@ -8,7 +8,6 @@ mod flows;
 mod room;
 
 use super::Shard;
-use super::dormant::is_forward;
 use super::dormant::may_open;
 use super::inbound::Via;
 use super::outbound::remote_port;
@@ -564,7 +563,7 @@ impl Shard {
         if dormant.is_some() && !self.events.would_allocate() {
             return Some(Verdict::LogFull);
         }
-        if !is_forward(dormant) && self.shared.has_only_closed(facts, key.realm, source) {
+        if self.drains_for(key, facts, dormant) {
             return Some(Verdict::AddressDraining);
         }
         let known = self.subscribers.find(account.realm, source);

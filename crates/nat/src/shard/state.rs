@@ -4,7 +4,6 @@ use core::net::Ipv4Addr;
 
 use super::Foresight;
 use super::Shard;
-use super::dormant::is_forward;
 use super::port_choice::port_class;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
@@ -284,8 +283,7 @@ impl Shard {
         if dormant.is_some() {
             self.admit_record()?;
         }
-        // The port of a forward is its own, also on an address that drains.
-        if !is_forward(dormant) && self.shared.has_only_closed(&facts, key.realm, key.address) {
+        if self.drains_for(key, &facts, dormant) {
             return Err(Verdict::AddressDraining);
         }
         let (subscriber, is_new) = match known {

@@ -155,8 +155,7 @@ impl Shard {
     fn pool_was_watched(&mut self, now: Instant, protocol: Protocol) {
         let (pool, index) = (self.watch.pool, protocol.index());
         // Rounded down: 100 is said only when no port is left.
-        let percent =
-            (self.watch.used[index] * 100).checked_div(self.watch.total[index]).unwrap_or(0).min(100) as u8;
+        let percent = (self.watch.used[index] * 100).checked_div(self.watch.total[index]).unwrap_or(0).min(100) as u8;
         self.watch.fullest[index] = self.watch.fullest[index].max(percent);
         let threshold = self.shared.settings().pools.get(pool).and_then(|pool| pool.threshold);
         if let (Some(threshold), Some(is_above)) = (threshold, self.watch.is_above.get_mut(pool)) {
