@@ -102,6 +102,8 @@ pub struct Experiment<'a, I: Io> {
     at_least: Option<f64>,
     /// The longest that tester or device were kept from their CPUs since a search began its step.
     hitch_seconds: f64,
+    /// A search goes on beyond the highest rate of the parameters, where that passes, up to this one: that of the parameters may be a guess.
+    pub rate_limit: f64,
     /// About how many trials a repetition will be.
     expected: u32,
     /// The longest time since it was asked last that a CPU of the device was taken from it, seconds. Nobody looks, where nothing else is set.
@@ -159,6 +161,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             was_interrupted: false,
             at_least: None,
             hitch_seconds: 0.0,
+            rate_limit: parameters.rate_max,
             expected: 1,
             away: Box::new(|| 0.0),
             link_down: Box::new(|| None),
@@ -572,12 +575,13 @@ impl<'a, I: Io> Experiment<'a, I> {
         [low, high]: [f64; 2],
         mut trial: impl FnMut(&mut Self, f64) -> Result<(u64, Faults), ExperimentError>,
     ) -> Result<Found, ExperimentError> {
-        let error = self.parameters.error;
+        let Parameters { rate_max, error, .. } = *self.parameters;
         // The lowest rate that the tester itself could not keep; what it was asked for then, and what it sent.
         let mut ceiling: Option<(f64, [f64; 2])> = None;
         let mut worst = (0, Faults::default());
         self.at_least = None;
-        let found = search::highest(low, high, error, |rate| {
+        let limit = if high >= rate_max { self.rate_limit.max(high) } else { high };
+        let found = search::upwards([low, high], limit, error, |rate| {
             match self.without_hitch(
                 rate,
                 HITCHES,
@@ -603,7 +607,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                 self.at_least = (best > 0.0).then_some(best);
                 Err(ExperimentError::Ceiling { what, passed: best, asked, reached })
             }
-            (Found { failed: None, best, .. }, _) if high >= self.parameters.rate_max => {
+            (Found { failed: None, best, .. }, _) if high >= rate_max => {
                 self.at_least = Some(best);
                 Err(ExperimentError::RangeTooLow { rate: best })
             }

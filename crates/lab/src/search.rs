@@ -69,6 +69,31 @@ pub struct Capacity {
     pub steps: Vec<(u64, f64)>,
 }
 
+/// [`highest`] in a range of which the upper end is a guess: where that passes, the range above it is searched, twice as far, up to a limit.
+///
+/// # Errors
+/// Those of a trial.
+pub fn upwards<E>(
+    [mut low, mut high]: [f64; 2],
+    limit: f64,
+    error: f64,
+    mut passes: impl FnMut(f64) -> Result<bool, E>,
+) -> Result<Found, E> {
+    let mut before = 0;
+    loop {
+        let mut found = highest(low, high, error, &mut passes)?;
+        found.trials += before;
+        match found {
+            // What passed is not tried once more.
+            Found { best: 0.0, .. } if before > 0 => return Ok(Found { best: low, ..found }),
+            Found { failed: None, trials, .. } if high < limit => {
+                (low, high, before) = (high, (high * 2.0).min(limit), trials);
+            }
+            _ => return Ok(found),
+        }
+    }
+}
+
 /// About how many numbers of connections such a search tries: it doubles to the largest, and halves what is between the last two.
 pub fn steps_expected(limits: &CapacityLimits) -> u32 {
     let doublings = (limits.max as f64 / limits.c0.max(1) as f64).max(1.0).log2().ceil();
@@ -143,6 +168,26 @@ mod tests {
     fn a_device_faster_than_the_range_and_one_that_passes_nothing() {
         assert_eq!(search(2e6), Found { best: 1e6, failed: None, trials: 1 });
         assert_eq!(search(-1.0).best, 0.0);
+    }
+
+    #[test]
+    fn a_range_that_is_too_low_is_left_upwards_as_far_as_it_may_be() {
+        let search = |threshold: f64, limit: f64| {
+            upwards([1.0, 1000.0], limit, 10.0, |rate| Ok::<_, Infallible>(rate <= threshold)).unwrap()
+        };
+        let found = search(5_500.0, 1e6);
+        assert!(found.best <= 5_500.0 && found.failed.unwrap() - found.best <= 10.0, "{found:?}");
+        assert_eq!((search(5_500.0, 3_000.0).best, search(5_500.0, 3_000.0).failed), (3_000.0, None));
+        assert!((490.0..=500.0).contains(&search(500.0, 1e6).best));
+        assert_eq!(search(0.5, 1e6).best, 0.0);
+        assert_eq!(search(1_000.0, 1_000.0).trials, 1);
+        // One that passed once and then no more is not lost.
+        let mut made = 0;
+        let flaky = upwards([1.0, 1000.0], 1e6, 10.0, |_| {
+            made += 1;
+            Ok::<_, Infallible>(made == 1)
+        });
+        assert_eq!(flaky.unwrap().best, 1_000.0);
     }
 
     #[test]

@@ -143,7 +143,8 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
 
 /// Whether a cell is a figure, which stands right.
 fn is_number(cell: &str) -> bool {
-    cell.starts_with(|letter: char| letter.is_ascii_digit()) && cell.split(' ').count() <= 3
+    let figure = cell.trim_start_matches("≥ ").trim_start_matches("≤ ");
+    figure.starts_with(|letter: char| letter.is_ascii_digit()) && figure.split(' ').count() <= 3
 }
 
 fn table_of(table: &TableRecord) -> Markup {
@@ -198,7 +199,7 @@ fn every_test(study: &StudyRecord) -> Markup {
     html! {
         @if !told.is_empty() {
             h3 { "Every test" }
-            table {
+            table.tests {
                 thead {
                     tr {
                         th { "line" } th { "test" } th { "found: median (1st to 99th percentile)" } th { "tester's own ceiling, frames/s" } th { "experiments" }

@@ -34,6 +34,8 @@ use crate::result::Machine;
 use crate::result::unix_now;
 use crate::result::versions;
 
+/// What another study measured within this time need not be measured again.
+const LATELY_SECONDS: u64 = 3_600;
 /// How often a run is looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// What the tester can do alone, by what it was measured with; it is no result of a device.
@@ -99,7 +101,8 @@ pub fn perform(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let file = format!("{name}-{:02}-{}-{}.json", number + 1, word(&plan.runs[number].series), plan.runs[number].x);
+        let mut file =
+            format!("{name}-{:02}-{}-{}.json", number + 1, word(&plan.runs[number].series), plan.runs[number].x);
         let seconds_left = plan.runs[number..].iter().map(|run| u64::from(run.seconds)).sum();
         let progress = Progress { done: number, runs: plan.runs.len(), seconds_left, running: None, failure: None };
         let mut run = match loaded(&plan, number, &made) {
@@ -132,7 +135,15 @@ pub fn perform(
         let run = &run;
         let path = folder.join(&file);
         let begun = Instant::now();
-        let kept = if again { None } else { kept(&path, &command) };
+        let kept = if again {
+            None
+        } else {
+            kept(&path, &command).or_else(|| {
+                let (other, output, began) = made_lately(folder, &command, unix_now())?;
+                file = other;
+                Some((output, began))
+            })
+        };
         let (Output { value, failure }, took_seconds, kept_unix) = match kept {
             Some((output, began)) => (output, 0.0, Some(began)),
             None => {
@@ -223,8 +234,8 @@ fn loaded(plan: &Plan, number: usize, made: &[(usize, Value)]) -> Result<Run, No
         Some(Load::Room { run: other, bytes }) => {
             let room = found(other).and_then(bytes_per_connection).map(|each| (bytes as f64 / each) as u64);
             let options = |room: u64| {
-                // From a quarter of it on, and within a twentieth.
-                let (c0, error) = ((room / 4).max(1), (room / 20).max(1));
+                // From half of it on, and within a twentieth.
+                let (c0, error) = ((room / 2).max(1), (room / 20).max(1));
                 vec![("--room", room.to_string()), ("--c0", c0.to_string()), ("--capacity-error", error.to_string())]
             };
             let what =
@@ -318,6 +329,18 @@ fn kept(path: &Path, command: &str) -> Option<(Output, u64)> {
     let failure = whole.get("failure").and_then(Value::as_str).map(str::to_owned);
     let is_it = whole.get("command")?.as_str()? == command && !was_interrupted;
     is_it.then_some((Output { value: Some(output), failure }, began))
+}
+
+/// The same of a run of another study in this folder, if it is of the last hour: studies have some commands in common. With its file.
+fn made_lately(folder: &Path, command: &str, now_unix: u64) -> Option<(String, Output, u64)> {
+    let mut names: Vec<String> =
+        fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    let whole = |name: String| {
+        let (output, began) = kept(&folder.join(&name), command)?;
+        (now_unix.saturating_sub(began) < LATELY_SECONDS).then_some((name, output, began))
+    };
+    names.into_iter().filter(|name| name.ends_with(".json")).find_map(whole)
 }
 
 /// Runs one command to its end: what it printed, or the sentence in which it says why it printed nothing.
@@ -447,7 +470,7 @@ mod tests {
         }
         let measured = [(0, json!({"device": {"bytes_per_connection": "419.4"}}))];
         let arguments = loaded(&plan, 2, &measured).unwrap().arguments;
-        assert_eq!(arguments[2..], ["--room", "10000", "--c0", "2500", "--capacity-error", "500"]);
+        assert_eq!(arguments[2..], ["--room", "10000", "--c0", "5000", "--capacity-error", "500"]);
     }
 
     #[test]
@@ -487,12 +510,17 @@ mod tests {
         let whole = Output { value: Some(json!({"n": 1})), failure: None };
         assert_eq!(kept(&path, "natrix x --json"), Some((whole.clone(), 17)));
         assert_eq!(kept(&path, "natrix y --json"), None);
+        // Another study may have the same command, for an hour.
+        let lately = |command, now| made_lately(&folder, command, now);
+        assert_eq!(lately("natrix x --json", 17 + 3_599), Some(("a.json".to_owned(), whole.clone(), 17)));
+        assert_eq!((lately("natrix x --json", 17 + 3_600), lately("natrix y --json", 18)), (None, None));
         written(json!({"failure": "slow"}));
         assert_eq!(kept(&path, "natrix x --json"), Some((Output { failure: Some("slow".to_owned()), ..whole }, 17)));
         let machine = Machine { cpu: "another".to_owned(), ..Machine::this() };
         for other in [json!({"output": {"interrupted": true}}), json!({"version": "0"}), json!({"machine": machine})] {
             written(other);
             assert_eq!(kept(&path, "natrix x --json"), None);
+            assert_eq!(made_lately(&folder, "natrix x --json", 18), None);
         }
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -76,6 +76,8 @@ pub(crate) fn found(record: &Value) -> String {
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     if let Some(median) = number("/result/samples/median") {
         let ends = number("/result/samples/p1").zip(number("/result/samples/p99"));
+        // Of one experiment they are the median.
+        let ends = ends.filter(|(low, high)| low < high);
         let ends = ends.map(|(low, high)| format!(" ({} to {})", short(low), short(high))).unwrap_or_default();
         return format!("{} {}{ends}", short(median), text(record, "unit"));
     }
@@ -95,7 +97,10 @@ pub(crate) fn found(record: &Value) -> String {
             let at = |figure: &str| value.and_then(|value| value.get(figure)).and_then(Value::as_f64);
             match (value.and_then(Value::as_f64), at("median"), at("p1"), at("p99")) {
                 (Some(one), ..) => format!("{one:.1}"),
-                (None, Some(median), Some(low), Some(high)) => format!("{median:.1} ({low:.1} to {high:.1})"),
+                (None, Some(median), Some(low), Some(high)) if low < high => {
+                    format!("{median:.1} ({low:.1} to {high:.1})")
+                }
+                (None, Some(median), ..) => format!("{median:.1}"),
                 _ => "unknown".to_owned(),
             }
         };
@@ -138,6 +143,9 @@ mod tests {
         let way = json!({"way": "inbound", "typical_us": samples, "worst_case_us": samples});
         let told = found(&json!({"result": {"over_repetitions": {"delays": [way]}, "repetitions": []}}));
         assert_eq!(told, "inbound 5.0 (4.0 to 6.0) us, worst 5.0 (4.0 to 6.0)");
+        let once = json!({"median": 5.0, "p1": 5.0, "p99": 5.0});
+        let way = json!({"way": "inbound", "typical_us": once, "worst_case_us": once});
+        assert_eq!(found(&json!({"result": {"over_repetitions": {"delays": [way]}}})), "inbound 5.0 us, worst 5.0");
         let told = found(&json!({"unit": "frames/s", "result": {"samples": null, "at_least": 9e5}}));
         assert_eq!(told, "≥ 900 k frames/s (the tester ended)");
     }

@@ -133,6 +133,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     }
     let stop = stopper()?;
     let mut ceiling = ceiling::measured(command, options, &stop)?;
+    let rate_limit = parameters.rate_max;
     if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
         // Nothing above can be kept: trials there would only take time.
         let rate = match command {
@@ -206,6 +207,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     tester.stop_on(stop);
     tester.meet().map_err(|error| lab_error(lab::experiment::ExperimentError::from(error)))?;
     let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
+    experiment.rate_limit = rate_limit;
     let told = Told::new(name, parameters.repetitions);
     experiment.on_trial = Box::new(move |progress| told.trial(progress));
     let links = links_of(options);

@@ -32,7 +32,7 @@ const CAPACITY: &[(&str, &str)] =
     &[("--room", "200000"), ("--c0", "50000"), ("--capacity-error", "10000"), ("--rate-min", "20000")];
 /// Each trial of this search makes all connections.
 const CAPACITY_QUICK: &[(&str, &str)] =
-    &[("--room", "20000"), ("--c0", "5000"), ("--capacity-error", "1000"), ("--rate-min", "20000")];
+    &[("--room", "20000"), ("--c0", "10000"), ("--capacity-error", "2000"), ("--rate-min", "20000")];
 
 const ROWS: [Row; 7] = [
     Row {
