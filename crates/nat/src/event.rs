@@ -168,6 +168,8 @@ pub enum Cause {
     Drained,
     /// Its subscriber has another external address by now, and nothing of this one is in use any more.
     Moved,
+    /// The packet it was made for, to another subscriber, was refused at that one's end.
+    TakenBack,
     /// It lived when the log was opened; `amount` is how many seconds it existed by now.
     LogOpened,
     /// Ports in use of a pool.
@@ -193,6 +195,7 @@ impl Cause {
             Cause::Closed => "closed",
             Cause::Moved => "moved",
             Cause::LogOpened => "log_opened",
+            Cause::TakenBack => "taken_back",
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
@@ -215,6 +218,7 @@ impl Cause {
             Cause::Closed => 9,
             Cause::Moved => 10,
             Cause::LogOpened => 11,
+            Cause::TakenBack => 12,
             Cause::Verdict(verdict) => 16 + verdict.index() as u64,
         }
     }

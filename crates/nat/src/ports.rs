@@ -650,6 +650,13 @@ impl PortTable {
         self.blocks.set_not_full(address);
     }
 
+    /// Whether a port is offered and nobody has it, nor a block with it: [`PortTable::claim`] would take it.
+    pub fn is_free(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let (base, word) = (space(address, protocol), usize::from(port / 64));
+        let used = self.used[base * WORDS + word].load(Ordering::SeqCst);
+        used >> (port % 64) & 1 == 0 && !self.blocks.is_leased(base / Protocol::COUNT, word)
+    }
+
     /// Takes one particular port; whether it was free and offered, and is in no block.
     pub fn claim(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), Taker::Anyone)

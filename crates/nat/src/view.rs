@@ -294,7 +294,7 @@ pub enum Step {
         /// Whether the packet ends alike at each.
         agree: bool,
     },
-    /// Somebody else has this external endpoint still, from before the configuration gave it away.
+    /// Somebody else has this external endpoint still, from before the configuration gave it away, or it rests after that.
     PortAwaited(Endpoint),
     /// A flow exists, whose external endpoint others share.
     FlowFound {

@@ -440,3 +440,66 @@ fn a_forward_to_one_whose_own_address_drains_goes_on() {
     assert_eq!(wants(&mut bed, local(1, 54)), Verdict::AddressDraining);
     bed.run_out();
 }
+
+/// Blocks of 64 ports, one for each subscriber, on the one address or the other.
+fn one_block(address: Ipv4Addr) -> Settings {
+    let mut settings = settings().addresses(&[address]);
+    settings.limits.external_addresses_max = 4;
+    settings.pools[0].subscribers = vec![topology::prefix([100, 64, 1, 0], 28)];
+    settings.pools[0].allocation = Allocation::Blocks(blocks(64, 1));
+    settings
+}
+
+#[test]
+fn a_block_on_an_address_that_drains_keeps_nobody_from_one_on_another() {
+    for is_idle in [true, false] {
+        let mut bed = Bed::new(one_block(POOL[0]));
+        for port in 0..64 {
+            bed.open_udp(local(1, 2_000 + port), at(E1, 80));
+        }
+        if is_idle {
+            // Its mappings are over, the block lies idle.
+            bed.advance_secs(301);
+        }
+        let mut next = one_block(POOL[1]);
+        next.pools[0].addresses.insert(0, POOL[0]);
+        next.pools[0].draining_addresses = vec![POOL[0]];
+        next.reload.drain_time = None;
+        bed.reload(next);
+        assert_eq!(wants(&mut bed, local(1, 9_000)), Verdict::Outbound, "idle: {is_idle}");
+        assert_eq!(bed.open_udp(local(1, 9_001), at(E1, 80)).ip(), &POOL[1]);
+        // One block there, and no more.
+        for port in 0..62 {
+            assert_eq!(wants(&mut bed, local(1, 9_100 + port)), Verdict::Outbound);
+        }
+        assert_eq!(wants(&mut bed, local(1, 9_200)), Verdict::BlockLimit);
+        bed.run_out();
+    }
+}
+
+#[test]
+fn what_has_only_some_time_left_is_shown_with_that() {
+    for mapping in [MappingKind::EndpointIndependent, MappingKind::EndpointDependent] {
+        let rule = RuleAction::Translate { pool: None, mapping };
+        let with = |address| {
+            let mut settings = settings().addresses(&[address]).rule(Match::ALL, rule);
+            (settings.limits.external_addresses_max, settings.limits.flows_max) = (4, 100);
+            settings
+        };
+        let mut bed = Bed::new(with(POOL[0]));
+        bed.open_udp(at(I1, 5_000), at(E1, 80));
+        let shown = |bed: &Bed| {
+            let mappings = bed.mappings().into_iter().map(|mapping| mapping.expires_in);
+            mappings.chain(bed.sessions().into_iter().map(|session| session.expires_in)).collect::<Vec<_>>()
+        };
+        let count = shown(&bed).len();
+        assert!(shown(&bed).iter().all(|left| *left > Duration::from_secs(100)), "{:?}", shown(&bed));
+        let mut next = with(POOL[1]);
+        next.reload.drain_time = Some(Duration::from_secs(8));
+        bed.reload(next);
+        assert_eq!(shown(&bed), vec![Duration::from_secs(8); count], "{mapping:?}");
+        bed.advance_secs(9);
+        assert_eq!(shown(&bed), [], "they ended then");
+        bed.run_out();
+    }
+}

@@ -7,6 +7,8 @@ use core::net::SocketAddrV4;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::event::Cause;
+use nat::event::EventKind;
 use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::FilterAction;
@@ -42,7 +44,8 @@ fn send(bed: &mut Bed, protocol: Protocol, from: SocketAddrV4, to: SocketAddrV4)
 #[test]
 fn what_was_made_for_a_packet_that_is_refused_is_taken_back() {
     for (protocol, number) in [(Protocol::Udp, 17), (Protocol::Tcp, 6)] {
-        for mut bed in beds(&guarded(number)) {
+        for bed in beds(&guarded(number)) {
+            let mut bed = bed.record_events(1_000);
             send(&mut bed, protocol, at(I2, CLOSED), at(E1, 80));
             let closed = source(&bed.only_outside());
             let used = bed.ports_used();
@@ -54,6 +57,12 @@ fn what_was_made_for_a_packet_that_is_refused_is_taken_back() {
             }
             assert_eq!(bed.count(Verdict::DeniedByFilter), 40);
             assert_eq!((bed.ports_used(), bed.subscribers().len()), (used, 1), "nor does a port rest");
+            // Nothing idled.
+            let events: Vec<_> =
+                (0..bed.shards().count()).flat_map(|worker| bed.take_events(worker, usize::MAX)).collect();
+            let ended: Vec<_> = events.iter().filter(|event| event.kind == EventKind::MappingEnded).collect();
+            assert_eq!(ended.len(), 40);
+            assert!(ended.iter().all(|event| event.cause == Cause::TakenBack), "{ended:?}");
             // Who has a mapping keeps it, without the session.
             let from = at([100, 64, 9, 1].into(), 6_000);
             send(&mut bed, protocol, from, at(E1, 80));

@@ -194,7 +194,7 @@ fn a_block_out_of_the_range_of_its_pool_stays_until_the_last_of_its_mappings_and
 }
 
 #[test]
-fn a_block_of_another_size_whose_holder_goes_on_with_it_has_no_end() {
+fn a_block_of_another_size_whose_holder_goes_on_with_it_is_kept() {
     let mut bed = Bed::new(in_blocks());
     bed.open_udp(local(10, 5_000), at(E1, 80));
     let mut next = in_blocks();
@@ -202,9 +202,12 @@ fn a_block_of_another_size_whose_holder_goes_on_with_it_has_no_end() {
     next.pools[0].allocation =
         Allocation::Blocks(Blocks { size, per_subscriber_max: 4, idle: Duration::from_secs(60) });
     next.reload.drain_time = Some(Duration::from_secs(100));
-    let census = bed.census_with_names(next, 10);
-    assert_eq!(census.pools[0].mappings.keep, 1);
-    assert_eq!(census.concerned.blocks[0].becomes, Prospect::Drains(None));
+    let census = bed.census_with_names(next.clone(), 10);
+    assert_eq!((census.pools[0].mappings.keep, census.pools[0].blocks.keep), (1, 1));
+    let block = bed.subscribers()[0].blocks[0];
+    bed.reload(next);
+    let port = bed.open_udp(local(10, 5_001), at(E1, 80)).port();
+    assert!((block.first_port..=block.last_port).contains(&port), "{port} is of {block:?}");
     bed.run_out();
 }
 

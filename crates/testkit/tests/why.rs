@@ -161,6 +161,32 @@ fn targets_in_another_vrf_are_refused_where_hairpins_stay_in_theirs() {
 }
 
 #[test]
+fn what_was_led_into_another_vrf_is_refused_once_hairpins_have_to_stay_in_theirs() {
+    let external = at(POOL[1], 443);
+    let settings = |may_hairpin| {
+        let mut settings = two_realms(may_hairpin).limits(|limits| limits.flows_max = 1_000);
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            settings.balanced_forwards.push(to_targets(1, protocol, external, &[1, 2, 3]));
+        }
+        settings
+    };
+    for mut bed in beds(&settings(true)) {
+        let packets = |n: u8| {
+            let from = at(host(0, 20 + n), 5_000);
+            [build::tcp(from, external, Flags::SYN).build(), build::udp(from, external).payload_length(8).build()]
+        };
+        for (may_hairpin, expected) in
+            [(true, Verdict::Hairpin), (false, Verdict::HairpinRefused), (true, Verdict::Hairpin)]
+        {
+            bed.reload(settings(may_hairpin));
+            for packet in (0..8).flat_map(packets) {
+                assert_eq!(check(&mut bed, INSIDE, &packet).verdict, expected);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_mapping_of_another_worker_in_another_vrf_is_refused() {
     for mut bed in beds(&two_realms(false).filtering(Filtering::EndpointIndependent)) {
         for n in 0..8 {
@@ -286,6 +312,18 @@ fn random_settings(random: &mut SmallRng) -> Settings {
     settings
 }
 
+/// After a reload: the address of a pool may drain beside another one, which who had the first is moved to.
+fn changed(mut settings: Settings, random: &mut SmallRng) -> Settings {
+    let others = [POOL[0], Ipv4Addr::new(203, 0, 113, 201)];
+    for (pool, other) in settings.pools.iter_mut().zip(others) {
+        if random.random_bool(0.4) {
+            pool.draining_addresses.clone_from(&pool.addresses);
+            pool.addresses.push(other);
+        }
+    }
+    settings
+}
+
 #[test]
 fn what_is_explained_is_what_happens() {
     for_each_seed(150, |seed| {
@@ -297,7 +335,12 @@ fn what_is_explained_is_what_happens() {
         if bed.settings().pools.iter().any(|pool| pool.one_to_one) {
             externals.extend((204..208).map(|last| at(Ipv4Addr::new(203, 0, 113, last), 5_000)));
         }
-        for _ in 0..150 {
+        for step in 0..150 {
+            if [50, 100].contains(&step) && random.random() {
+                bed.reload(changed(random_settings(&mut random), &mut random));
+                // Blocks that are not those of their pool any more go back with the next polls.
+                bed.advance_secs(2);
+            }
             if random.random_bool(0.02) {
                 bed.advance_secs(random.random_range(1..400));
             }
@@ -328,4 +371,49 @@ fn what_is_explained_is_what_happens() {
         }
         bed.jump(Duration::from_secs(1));
     });
+}
+
+#[test]
+fn a_port_that_rests_is_not_said_to_be_had() {
+    for one_to_one in [false, true] {
+        let rest = |mut settings: Settings| {
+            settings.pools[0].reuse_delay = Duration::from_secs(60);
+            settings.limits.external_addresses_max = 4;
+            settings.addresses(&POOL[..2])
+        };
+        let mut bed = Bed::new(rest(settings().ports(2_000, 2_000)));
+        // A port of either address; one rests now.
+        let external = bed.open_udp(at(host(0, 1), 5_000), at(E1, 53));
+        bed.advance_secs(301);
+        assert_eq!(bed.mappings().len(), 0);
+        let mut next = rest(settings());
+        match one_to_one {
+            true => {
+                next.pools[0].addresses.retain(|address| address != external.ip());
+                next.pools.push(Pool {
+                    name: "own".into(),
+                    addresses: vec![*external.ip()],
+                    subscribers: vec![Prefix::new(host(0, 9), 32).expect("a prefix")],
+                    one_to_one: true,
+                    filtering: [Filtering::EndpointIndependent; Protocol::COUNT],
+                    ..Pool::default()
+                });
+            }
+            false => {
+                let forward = to_one(0, Protocol::Udp, external, 9);
+                next.forwards.push(Forward { inside_port: external.port(), ..forward });
+            }
+        }
+        bed.reload(next);
+        let out = build::udp(at(host(0, 9), external.port()), at(E1, 53)).payload_length(8).build();
+        let back = build::udp(at(E1, 53), external).payload_length(8).build();
+        for packet in [(OUTSIDE, &back), (INSIDE, &out)] {
+            let foretold = check(&mut bed, packet.0, packet.1);
+            assert_eq!(foretold.verdict, Verdict::PortsExhausted, "{one_to_one} {foretold:?}");
+            assert!(foretold.steps.iter().any(|step| matches!(step, Step::PortAwaited(_))), "{foretold:?}");
+        }
+        bed.advance_secs(61);
+        assert_eq!(check(&mut bed, OUTSIDE, &back).verdict, Verdict::Inbound);
+        bed.run_out();
+    }
 }

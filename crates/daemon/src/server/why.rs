@@ -210,7 +210,8 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
         view::Step::PortAwaited(external) => (
             "static",
             format!("{external} is waited for"),
-            "somebody has it still, from before the configuration gave it away".to_owned(),
+            "somebody has it still, from before the configuration gave it away, or it rests after that (reuse_delay)"
+                .to_owned(),
         ),
         view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned()),
         view::Step::FilterAsked { filtering, allowed } => {

@@ -196,6 +196,8 @@ fn names_are_those_of_a_contract_and_none_occurs_twice() {
         Cause::SubscriberSessions,
         Cause::Closed,
         Cause::Moved,
+        Cause::LogOpened,
+        Cause::TakenBack,
     ];
     let causes: Vec<Cause> =
         causes.into_iter().chain(Verdict::ALL.iter().map(|verdict| Cause::Verdict(*verdict))).collect();

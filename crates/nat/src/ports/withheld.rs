@@ -150,6 +150,13 @@ impl PortTable {
         self.is_withheld_at(base, port) && self.unkeep(base, port)
     }
 
+    /// Whether a port is withheld and nobody has it: [`PortTable::claim_withheld`] would take it.
+    pub fn is_kept(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let base = space(address, protocol);
+        let kept = self.kept[base * WORDS + usize::from(port / 64)].load(Ordering::SeqCst);
+        self.is_withheld_at(base, port) && kept >> (port % 64) & 1 != 0
+    }
+
     /// Whether nobody has a port or a block of this address and no subscriber is paired with it.
     pub fn is_idle(&self, address: AddressIndex) -> bool {
         self.paired_subscribers(address) == 0

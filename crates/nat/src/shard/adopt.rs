@@ -162,22 +162,10 @@ impl Shard {
         class: PortClass,
     ) -> Result<AddressIndex, Verdict> {
         let penalty = self.penalty_pool(slot);
-        let shared = &self.shared;
         let old = AddressIndex(self.subscribers.get(slot).paired);
-        // A rule that sends some of his flows to another pool leaves him what he has in his own.
-        if let Some(own) = penalty.or_else(|| shared.pool_for(key.realm, key.address.into()))
-            && own != pool
-            && shared.formula(own).is_none()
-        {
-            let stays = if old == UNPAIRED {
-                shared.pools[own.index()].pooling == Pooling::Arbitrary
-            } else {
-                shared.pool_of(old) == own && !shared.facts(old).is_closed
-            };
-            if stays {
-                self.pair_with(slot, own, old);
-                return Ok(old);
-            }
+        if let Some(own) = self.stays_in(old, key, pool, penalty) {
+            self.pair_with(slot, own, old);
+            return Ok(old);
         }
         if penalty == Some(pool) && old != UNPAIRED && self.shared.pool_of(old) != pool {
             self.subscribers.account_mut(slot).set_home(Some(old));
@@ -194,6 +182,28 @@ impl Shard {
         };
         self.pair_with(slot, pool, new);
         Ok(new)
+    }
+
+    /// The pool in which a subscriber stays who is paired with `paired` and has a mapping of `pool` now: a rule that sends some of his flows to
+    /// another pool leaves him what he has in his own. None: he is of `pool` then.
+    pub(super) fn stays_in(
+        &self,
+        paired: AddressIndex,
+        key: &InternalKey,
+        pool: PoolId,
+        penalty: Option<PoolId>,
+    ) -> Option<PoolId> {
+        let shared = &self.shared;
+        let own = penalty.or_else(|| shared.pool_for(key.realm, key.address.into()))?;
+        if own == pool || shared.formula(own).is_some() {
+            return None;
+        }
+        let stays = if paired == UNPAIRED {
+            shared.pools[own.index()].pooling == Pooling::Arbitrary
+        } else {
+            shared.pool_of(paired) == own && !shared.facts(paired).is_closed
+        };
+        stays.then_some(own)
     }
 
     /// The address that one who was an offender had in this pool, and may have sessions and blocks on still: all of his have one address
@@ -237,6 +247,28 @@ impl Shard {
         self.shared.has_deadlines()
             && (self.is_address_overdue(self.mappings.get(index).external_address, now) && !self.is_at_home(index)
                 || self.displaced(index).and_then(|found| found.ends).is_some_and(|ends| ends <= now))
+    }
+
+    /// When a mapping ends whatever its timers say, as [`Shard::is_overdue`] will find; None where nothing but them ends it. For people.
+    pub(super) fn granted_until(&self, index: u32) -> Option<Instant> {
+        if !self.shared.has_deadlines() {
+            return None;
+        }
+        let of_address = self.shared.deadline(self.mappings.get(index).external_address);
+        let of_address = of_address.filter(|_| !self.is_at_home(index));
+        let of_place = self.displaced(index).and_then(|found| found.ends);
+        of_address.into_iter().chain(of_place).min()
+    }
+
+    /// The same of a flow.
+    pub(super) fn flow_granted_until(&self, index: u32) -> Option<Instant> {
+        if !self.shared.has_deadlines() {
+            return None;
+        }
+        let flow = self.flows.get(index);
+        let of_address = self.shared.deadline(flow.external().0).filter(|_| !self.shared.is_flow_at_home(flow));
+        let of_place = self.shared.displaced_flow(flow).and_then(|found| found.ends);
+        of_address.into_iter().chain(of_place).min()
     }
 
     /// The same for a flow.

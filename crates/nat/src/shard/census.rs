@@ -430,9 +430,9 @@ impl Shard {
         let address = block.address();
         let of_address = self.fate_of_address(now, candidate, address);
         let Some(facts) = candidate.slot(address).map(|_| candidate.facts(address)) else { return (Fate::End, 0) };
-        let is_as_leased_now = facts.blocks.is_some_and(|facts| {
-            facts.size == block.size() && facts.first <= block.first_port() && facts.last >= block.last_port()
-        });
+        // One of another size serves its holder as before: only the next one is of the new size.
+        let is_as_leased_now =
+            facts.blocks.is_some_and(|facts| facts.first <= block.first_port() && facts.last >= block.last_port());
         if of_address == Fate::Keep && is_as_leased_now {
             return (Fate::Keep, 0);
         }

@@ -530,6 +530,10 @@ impl Shard {
         let flow = self.flows.get(index);
         let (protocol, far) = (flow.protocol(), flow.far());
         let (realm, internal, near) = (flow.realm(), flow.internal(), flow.near());
+        // Also of one that began while it might.
+        if via == Via::Hairpin && !self.shared.may_hairpin(self.shared.realm_of(at.meta.ingress), realm) {
+            return Fate::Done(Verdict::HairpinRefused);
+        }
         let inside = InternalKey { realm, protocol, address: internal.0, port: internal.1 };
         if let Err(verdict) = self.filter_flow(now, false, index, &inside) {
             return Fate::Done(verdict);

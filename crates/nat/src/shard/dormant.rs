@@ -73,6 +73,25 @@ impl Shard {
         (self.shared.pool_of(home) == pool).then_some(home)
     }
 
+    /// The pool of whom an address of his own maps: he is of that one, whatever rules say, and needs room in no other.
+    #[inline]
+    pub(super) fn pool_of_own_address(&self, dormant: Option<(Endpoint, Kind)>) -> Option<PoolId> {
+        match dormant {
+            Some((external, Kind::OneToOne)) => {
+                self.shared.address_index(external.address).map(|own| self.shared.pool_of(own))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether [`Shard::claim_static`] would get it: nobody has it, and it does not rest.
+    pub(super) fn would_claim_static(&self, address: AddressIndex, protocol: Protocol, port: u16, kind: Kind) -> bool {
+        match kind {
+            Kind::OneToOne => self.shared.ports.is_free(address, protocol, port),
+            Kind::Forward => self.shared.ports.is_kept(address, protocol, port),
+        }
+    }
+
     /// Takes the external endpoint that belongs to a static mapping. None when somebody has it still who got it before the
     /// configuration said so.
     pub(super) fn claim_static(

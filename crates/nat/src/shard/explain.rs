@@ -11,7 +11,6 @@ use super::Shard;
 use super::dormant::may_open;
 use super::inbound::Via;
 use super::outbound::remote_port;
-use super::port_choice::UNPAIRED;
 use super::port_choice::port_class;
 use super::state::state_now;
 use crate::addresses::Local;
@@ -445,11 +444,6 @@ impl Shard {
         Verdict::Hairpin
     }
 
-    pub(super) fn paired_address(&self, realm: RealmId, subscriber: u32) -> Option<AddressIndex> {
-        let slot = self.subscribers.find(realm, subscriber)?;
-        Some(AddressIndex(self.subscribers.get(slot).paired)).filter(|paired| *paired != UNPAIRED)
-    }
-
     fn explain_mapping(&self, now: Instant, index: u32, account: &mut Account) {
         let mapping = self.mappings.get(index);
         account.steps.push(Step::MappingFound {
@@ -537,12 +531,16 @@ impl Shard {
         let (source, protocol) = (key.address, key.protocol);
         let own = || self.shared.pool_for(account.realm, source.into());
         let penalty = self.subscribers.find(account.realm, source).and_then(|slot| self.penalty_now(now, slot));
-        let Some(pool) = penalty.or(wanted).or_else(own) else { return Some(Verdict::SourceNotSubscriber) };
-        let entered = self.subscribers.find(account.realm, source).map(|slot| self.subscribers.get(slot));
-        // Who is to be settled anew will be entered with the pool that serves it.
-        let entered = entered.filter(|record| record.generation == self.shared.stamp()).map(|record| record.pool);
-        let is_own = entered.is_none_or(|entered| entered == pool.0);
-        Self::explain_pool(pool, penalty.is_some(), wanted.is_some(), account);
+        let dormant = self.shared.statics.by_internal(key);
+        let fixed = self.pool_of_own_address(dormant);
+        let Some(pool) = fixed.or(penalty).or(wanted).or_else(own) else { return Some(Verdict::SourceNotSubscriber) };
+        let is_own = match self.subscribers.find(account.realm, source) {
+            Some(slot) => self.would_be_of(slot, key, pool, penalty) == pool,
+            None => true,
+        };
+        if fixed.is_none() {
+            Self::explain_pool(pool, penalty.is_some(), wanted.is_some(), account);
+        }
         let dead = self.find_mapping(key, self.hash_of(key));
         if dead.is_some_and(|dead| self.mappings.get(dead).is_recorded()) && !self.events.would_end() {
             return Some(Verdict::LogFull);
@@ -555,7 +553,6 @@ impl Shard {
         if needs_record && !self.events.would_allocate() {
             return Some(Verdict::LogFull);
         }
-        let dormant = self.shared.statics.by_internal(key);
         if facts.one_to_one && dormant.is_none() {
             // Its addresses are those of its own subscribers, who were looked for.
             return Some(Verdict::PortsExhausted);
@@ -585,18 +582,24 @@ impl Shard {
                 return Some(verdict);
             }
             account.source_after = Some(external);
-            let taken = self
-                .shared
-                .address_index(external.address)
-                .and_then(|address| self.shared.owner(address, protocol, external.port))
-                .filter(|owner| dead.is_none_or(|dead| *owner != (self.worker, MappingIndex(dead))));
-            if taken.is_some() {
+            let is_ones_own = |owner| dead.is_some_and(|dead| owner == (self.worker, MappingIndex(dead)));
+            let is_awaited = self.shared.address_index(external.address).is_some_and(|address| {
+                let owner = self.shared.owner(address, protocol, external.port);
+                !owner.is_some_and(is_ones_own) && !self.would_claim_static(address, protocol, external.port, kind)
+            });
+            if is_awaited {
                 account.steps.push(Step::PortAwaited(external));
             }
-            return taken.is_some().then_some(Verdict::PortsExhausted);
+            return is_awaited.then_some(Verdict::PortsExhausted);
         }
         let paired = if is_own {
-            self.paired_address(account.realm, source).filter(|address| self.shared.pool_of(*address) == pool)
+            match known {
+                Some(slot) => match self.would_be_paired(slot, key, pool, facts) {
+                    Ok(paired) => paired,
+                    Err(verdict) => return Some(verdict),
+                },
+                None => None,
+            }
         } else {
             self.address_in(key, pool)
         };
@@ -619,7 +622,7 @@ impl Shard {
         }
         let ports_free = match paired {
             _ if !facts.gives_single_ports() && !is_own => 0,
-            _ if !facts.gives_single_ports() => match self.own_ports_left(known, facts, source, protocol) {
+            _ if !facts.gives_single_ports() => match self.own_ports_left(known, paired, facts, source, protocol) {
                 Ok(left) => left,
                 Err(verdict) => return Some(verdict),
             },

@@ -7,6 +7,7 @@ use super::Arrival;
 use super::Fate;
 use super::Shard;
 use super::outbound::remote_port;
+use crate::event::Cause;
 use crate::mapping::SessionRef;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
@@ -96,7 +97,7 @@ impl Shard {
                 let is_only_one = mapping.extra_count() == 0 && mapping.expires() == expires;
                 if is_only_one && self.may_end(index) {
                     // Nobody has seen its port, so that it need not rest.
-                    self.end_mapping_resting(now, index, Some(Duration::ZERO));
+                    self.end_mapping_resting(now, index, Some((Duration::ZERO, Cause::TakenBack)));
                 }
             }
             SessionRef::Extra(slot) if made & SESSION_ONLY != 0 => self.end_extra_session(now, slot),

@@ -93,9 +93,9 @@ impl Shard {
         }
     }
 
-    /// A mapping is about to end; its record still says all of it.
+    /// A mapping is about to end, for a cause that only the caller knows or for one that its record tells; the record still says all of it.
     #[inline]
-    pub(super) fn note_mapping_ended(&mut self, now: Instant, index: u32) {
+    pub(super) fn note_mapping_ended(&mut self, now: Instant, index: u32, cause: Option<Cause>) {
         // Whatever the settings are by now: what was told to begin is told to end.
         if self.events.is_on() && self.mappings.get(index).is_recorded() {
             let now_s = (now.as_micros() / 1_000_000) as u32;
@@ -105,7 +105,8 @@ impl Shard {
             } else {
                 EventKind::MappingEnded
             };
-            let event = self.event_of(kind, now, index).because(self.why_mapping_ends(now, index));
+            let event =
+                self.event_of(kind, now, index).because(cause.unwrap_or_else(|| self.why_mapping_ends(now, index)));
             self.events.record(Event { amount: held_s, ..event });
         }
     }

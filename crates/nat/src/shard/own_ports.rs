@@ -50,6 +50,13 @@ impl Shard {
         core::iter::successors(self.subscribers.get(subscriber).latest_block(), |block| blocks.next(*block))
     }
 
+    /// Whether new mappings of this pool come out of a block. One of an address that another pool has by now, or that drains, is for those it has:
+    /// it goes back by itself, and does not count meanwhile, as its holder has another address for what is new.
+    fn serves(&self, facts: &PoolFacts, block: Block) -> bool {
+        let address = block.address();
+        self.shared.pool_of(address) == facts.id && self.shared.closed(address).is_none()
+    }
+
     /// Takes a port of the subscriber's own; leases a block when there is none.
     ///
     /// # Errors
@@ -122,9 +129,7 @@ impl Shard {
                 return Some((range.address, port));
             }
         }
-        // Blocks of an address that another pool has by now serve those mappings they have.
-        let serves = |block: &Block| self.shared.pool_of(block.address()) == facts.id;
-        if let Some(block) = active.filter(serves) {
+        if let Some(block) = active.filter(|block| self.serves(facts, *block)) {
             let range = PortRange::of_block(block);
             let found = ports.allocate_within(&range, protocol, parity, Taker::Holder, &mut self.random);
             if let Some(port) = found {
@@ -133,7 +138,7 @@ impl Shard {
         }
         while let Some(block) = next {
             next = ports.blocks.next(block);
-            if active == Some(block) || !serves(&block) {
+            if active == Some(block) || !self.serves(facts, block) {
                 continue;
             }
             let range = PortRange::of_block(block);
@@ -156,9 +161,7 @@ impl Shard {
     ) -> Result<Block, Verdict> {
         let blocks = facts.blocks.ok_or(Verdict::PortsExhausted)?;
         let may_have = usize::from(blocks.per_subscriber_max);
-        // Those of another pool, from before it was moved, go back by themselves.
-        let counts = |block: &Block| self.shared.pool_of(block.address()) == facts.id;
-        if self.blocks_of(subscriber).filter(counts).take(may_have).count() >= may_have {
+        if self.blocks_of(subscriber).filter(|block| self.serves(facts, *block)).take(may_have).count() >= may_have {
             return Err(Verdict::BlockLimit);
         }
         self.admit_record()?;
@@ -185,11 +188,13 @@ impl Shard {
         Err(Verdict::PortsExhausted)
     }
 
-    /// Ports a subscriber, or somebody who would become one, could still have of this protocol; at most, as others may be faster.
+    /// Ports a subscriber, or somebody who would become one, could still have of this protocol, who is, or would be, `paired` with an address; at
+    /// most, as others may be faster.
     /// Reads the words of all ports it may have: for people.
     pub(super) fn own_ports_left(
         &self,
         subscriber: Option<u32>,
+        mut paired: Option<AddressIndex>,
         facts: &PoolFacts,
         inside: u32,
         protocol: Protocol,
@@ -198,9 +203,7 @@ impl Shard {
         let left = |range: PortRange| {
             u64::from(ports.available_within(&range, protocol) - ports.used_within(&range, protocol))
         };
-        let record = subscriber.map(|slot| self.subscribers.get(slot));
         let mut free = 0;
-        let mut paired = record.map(|record| AddressIndex(record.paired)).filter(|paired| *paired != UNPAIRED);
         if facts.slice_ports != 0 {
             let formula = self.shared.formula(facts.id);
             let why = || formula.map_or(Verdict::SourceNotSubscriber, |formula| formula.why_no_slice(inside));
@@ -210,6 +213,9 @@ impl Shard {
         }
         let mut count = 0;
         for block in subscriber.into_iter().flat_map(|slot| self.blocks_of(slot)) {
+            if !self.serves(facts, block) {
+                continue;
+            }
             free += left(PortRange::of_block(block));
             count += 1;
         }

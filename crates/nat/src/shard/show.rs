@@ -252,6 +252,7 @@ impl Shard {
         }
         let protocol = flow.protocol();
         let (state, expires) = (flow.state(), flow.expires());
+        let ends = self.flow_granted_until(index).map_or(expires, |granted| granted.min(expires));
         Some(SessionView {
             protocol,
             realm: flow.realm(),
@@ -267,7 +268,7 @@ impl Shard {
             hairpin: flow.is_hairpin(),
             age: age(flow.created_s(), now),
             idle: self.session_idle(0, SessionRef::Flow(index), state, expires, now),
-            expires_in: expires.saturating_since(now),
+            expires_in: ends.saturating_since(now),
         })
     }
 
@@ -283,7 +284,7 @@ impl Shard {
             worker: self.worker,
             age: age(mapping.created_s(), now),
             idle: self.mapping_idle(index, now),
-            expires_in: mapping.expires().saturating_since(now),
+            expires_in: self.end_of(index, mapping.expires()).saturating_since(now),
             sessions: u32::from(mapping.extra_count()) + u32::from(mapping.has_live_session(now)),
         }
     }
@@ -375,8 +376,13 @@ impl Shard {
             hairpin,
             age: age(created_s, now),
             idle: self.session_idle(index, session, state, expires, now),
-            expires_in: expires.saturating_since(now),
+            expires_in: self.end_of(index, expires).saturating_since(now),
         }
+    }
+
+    /// When something of a mapping ends: by its timer, or sooner where the time is over that is granted to the mapping.
+    fn end_of(&self, index: u32, expires: Instant) -> Instant {
+        self.granted_until(index).map_or(expires, |granted| granted.min(expires))
     }
 }
 

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use super::Foresight;
 use super::Shard;
 use super::port_choice::port_class;
+use crate::event::Cause;
 use crate::mapping::InternalKey;
 use crate::mapping::NewSession;
 use crate::mapping::SessionRef;
@@ -272,11 +273,12 @@ impl Shard {
             self.penalty_pool(slot)
         });
         let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
-        let pool = penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
+        let dormant = self.shared.statics.by_internal(key);
+        let fixed = self.pool_of_own_address(dormant);
+        let pool = fixed.or(penalty).or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         let facts = self.shared.pools[pool.index()];
         self.admit_mapping_record(&facts)?;
         let class = port_class(key.port, &facts);
-        let dormant = self.shared.statics.by_internal(key);
         if facts.one_to_one && dormant.is_none() {
             return Err(Verdict::PortsExhausted);
         }
@@ -340,15 +342,16 @@ impl Shard {
         self.end_mapping_resting(now, index, None);
     }
 
-    /// [`Shard::end_mapping`], after which its port rests for so long; None: as its pool says.
-    pub(super) fn end_mapping_resting(&mut self, now: Instant, index: u32, rest: Option<Duration>) {
-        self.note_mapping_ended(now, index);
+    /// [`Shard::end_mapping`], after which its port rests for so long, for this cause; None: as its pool and its record say.
+    pub(super) fn end_mapping_resting(&mut self, now: Instant, index: u32, special: Option<(Duration, Cause)>) {
+        self.note_mapping_ended(now, index, special.map(|(_, cause)| cause));
         let mapping = self.mappings.get_mut(index);
         let key = mapping.key();
         let external = mapping.external();
         let subscriber = mapping.subscriber;
         let retired = self.local.pool_address(external.address.to_bits());
-        let rest_of = |address| rest.unwrap_or_else(|| Shard::rest_of(mapping, self.shared.facts(address)));
+        let rest_of =
+            |address| special.map_or_else(|| Shard::rest_of(mapping, self.shared.facts(address)), |(rest, _)| rest);
         let retired = retired.map(|address| (address, rest_of(address)));
         if mapping.has_session() {
             mapping.clear_inline_session();

@@ -160,6 +160,9 @@ impl Shard {
         self.explain_flow(now, index, account);
         let flow = self.flows.get(index);
         let internal = endpoint(flow.internal());
+        if via == Via::Hairpin && !self.shared.may_hairpin(account.realm, flow.realm()) {
+            return Verdict::HairpinRefused;
+        }
         account.realm = flow.realm();
         let key = InternalKey { realm: flow.realm(), protocol, address: flow.internal().0, port: flow.internal().1 };
         if let Some(verdict) = self.explain_filter(false, &RuleKey::of_flow(&key, flow.near()), account) {

@@ -64,7 +64,7 @@ impl Shard {
         };
         let record = self.subscribers.get(slot);
         let (paired, is_settled) = (AddressIndex(record.paired), record.generation == self.shared.stamp());
-        if is_settled && record.pool != pool.0 {
+        if self.would_be_of(slot, key, pool, self.penalty_now(now, slot)) != pool {
             return match self.address_in_other_pool(key, &facts) {
                 None => Err(Verdict::PortsExhausted),
                 Some(UNPAIRED) => Ok(anywhere()),
@@ -125,6 +125,34 @@ impl Shard {
             }
         }
         if self.subscribers.is_full() { Err(Verdict::SubscriberTableFull) } else { Ok(()) }
+    }
+
+    /// The pool that a subscriber is of when it gets a mapping of `pool`.
+    pub(super) fn would_be_of(&self, slot: u32, key: &InternalKey, pool: PoolId, penalty: Option<PoolId>) -> PoolId {
+        let record = self.subscribers.get(slot);
+        if record.generation == self.shared.stamp() {
+            return PoolId(record.pool);
+        }
+        self.stays_in(AddressIndex(record.paired), key, pool, penalty).unwrap_or(pool)
+    }
+
+    /// The address a subscriber has for new mappings of his pool: that which he is paired with, if it is one for them still (as
+    /// [`Shard::settle_pairing`] finds it). None: any, as he is paired with none, or anew.
+    pub(super) fn would_be_paired(
+        &self,
+        slot: u32,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+    ) -> Result<Option<AddressIndex>, Verdict> {
+        let record = self.subscribers.get(slot);
+        let paired = AddressIndex(record.paired);
+        let is_settled = record.generation == self.shared.stamp();
+        let is_usable = || self.shared.pool_of(paired) == pool && !self.shared.facts(paired).is_closed;
+        if paired != UNPAIRED && (is_settled || facts.pooling == Pooling::Paired && is_usable()) {
+            return Ok(Some(paired));
+        }
+        self.would_get_address(key, pool, facts).map(|()| None)
     }
 
     /// Whether who is new gets an address of this pool, as [`Shard::address_for`] finds it.
