@@ -204,10 +204,12 @@ fn a_block_of_another_size_whose_holder_goes_on_with_it_is_kept() {
     next.reload.drain_time = Some(Duration::from_secs(100));
     let census = bed.census_with_names(next.clone(), 10);
     assert_eq!((census.pools[0].mappings.keep, census.pools[0].blocks.keep), (1, 1));
-    let block = bed.subscribers()[0].blocks[0];
+    let external = bed.mappings()[0].external;
+    let address = bed.shared().address_index(external.address).expect("it is of the pool");
+    let block = bed.shared().lease_of(address, external.port).expect("it is in a block").block;
     bed.reload(next);
     let port = bed.open_udp(local(10, 5_001), at(E1, 80)).port();
-    assert!((block.first_port..=block.last_port).contains(&port), "{port} is of {block:?}");
+    assert!((block.first_port()..=block.last_port()).contains(&port), "{port} is of {block:?}");
     bed.run_out();
 }
 
