@@ -549,7 +549,7 @@ const LIMITS: [Key; 9] = [
         Kind::Rate { min: 1, max: 10_000_000 },
         no_limit("\"100/s\""),
         "Mappings one subscriber can make (RFC 6888 REQ-4c): scanners and infected hosts then leave the ports and the CPU to \
-         others.",
+         others. The rate is remembered until the burst is whole again, also when all mappings have ended.",
     ),
     key(
         "new_mappings_burst",
@@ -658,7 +658,7 @@ const CLASS: &[Key] = &[
         "penalty_window",
         timeout(S, DAY, None),
         Preset::Value("\"1 min\""),
-        "The time within which they are counted, from the first one on.",
+        "The time within which they are counted, from the first one on, whatever the subscriber has meanwhile.",
     ),
     key(
         "penalty_release",
@@ -799,7 +799,9 @@ const TABLES: &[Key] = &[
         "subscribers",
         Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
         Preset::Value("100000"),
-        "Subscribers with a mapping at the same time: 169 bytes each. Those above are refused.",
+        "Subscribers with a mapping at the same time: 169 bytes each. Those above are refused. Of one whose mappings have ended \
+         the record remembers rates and offences while they count, as long as nobody else needs it: the one that has waited \
+         longest goes first.",
     ),
     key(
         "fragmented_datagrams",

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use nat::Protocol;
 use nat::settings::Allocation;
+use nat::types::Prefix;
 use nat::types::Side;
 
 use crate::check::Reach;
@@ -17,6 +18,7 @@ use crate::draft::forward::ForwardDraft;
 use crate::draft::interface::VRF_DEFAULT;
 use crate::draft::pool::PoolDraft;
 use crate::report::Place;
+use crate::report::Placed;
 use crate::report::Report;
 use crate::report::nearest;
 use crate::report::one_of;
@@ -49,7 +51,7 @@ pub(crate) fn check(
     }
     let (mut outside, mut inside): (Taken<'_>, Taken<'_>) = (HashMap::new(), HashMap::new());
     for forward in &draft.forwards {
-        external(forward, &pool_of, report);
+        external(forward, draft, &pool_of, report);
         internal(forward, draft, reaches, is_network_clean, report);
         once(forward, &mut outside, &mut inside, report);
     }
@@ -58,8 +60,9 @@ pub(crate) fn check(
 /// As many addresses as subscribers, of one VRF, and nobody else's.
 fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, report: &mut Report) {
     let subscribers: u64 = pool.subscribers.iter().map(|prefix| 1_u64 << (32 - prefix.value.length())).sum();
+    let is_told = twice(pool, report);
     // Addresses that are faulty have been told already.
-    if addresses > 0 && addresses != subscribers {
+    if addresses > 0 && addresses != subscribers && !is_told {
         let problem = format!("pairs {addresses} addresses with {subscribers} subscribers");
         let remedy = "write as many addresses as the prefixes in subscribers have";
         report.fault(place, problem, "one_to_one = true", remedy);
@@ -86,7 +89,32 @@ fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, re
     }
 }
 
-fn external(forward: &ForwardDraft, pool_of: &HashMap<Ipv4Addr, &PoolDraft>, report: &mut Report) {
+/// Tells prefixes of a one-to-one pool that overlap: who is in both would be paired twice. That one stands there twice is told elsewhere.
+fn twice(pool: &PoolDraft, report: &mut Report) -> bool {
+    let mut sorted: Vec<&Placed<Prefix>> = pool.subscribers.iter().collect();
+    // Shorter ones first, so that each one's container stands before it.
+    sorted.sort_by_key(|prefix| (prefix.value.address(), prefix.value.length()));
+    let mut is_told = false;
+    let mut outer: Option<&Placed<Prefix>> = None;
+    for prefix in sorted {
+        let Some(container) = outer.filter(|outer| outer.value.overlaps(prefix.value)) else {
+            outer = Some(prefix);
+            continue;
+        };
+        if container.value != prefix.value {
+            let problem = format!(
+                "is in {} {} already, so that subscribers would be paired twice",
+                container.value,
+                container.place.on_line()
+            );
+            report.fault(&prefix.place, problem, prefix.value.to_string(), "write each subscriber in one prefix");
+        }
+        is_told = true;
+    }
+    is_told
+}
+
+fn external(forward: &ForwardDraft, draft: &Draft, pool_of: &HashMap<Ipv4Addr, &PoolDraft>, report: &mut Report) {
     let Some(external) = &forward.external else { return };
     match pool_of.get(&external.value) {
         None if pool_of.is_empty() => {}
@@ -104,8 +132,22 @@ fn external(forward: &ForwardDraft, pool_of: &HashMap<Ipv4Addr, &PoolDraft>, rep
                 "remove the forward, or use another address",
             );
         }
-        Some(pool) => outside_blocks(forward, pool, report),
+        Some(pool) => {
+            let vrf = vrf_of(forward);
+            if !pool.serves(vrf) && vrf_names(&draft.interfaces).iter().any(|known| known == vrf) {
+                let problem = format!("is an address of pool \"{}\", which does not serve VRF \"{vrf}\"", pool.label());
+                let remedy =
+                    "write an address of a pool that serves the VRF of the forward, or add it to vrfs of the pool";
+                report.fault(&external.place, problem, external.value.to_string(), remedy);
+            }
+            outside_blocks(forward, pool, report);
+        }
     }
+}
+
+/// The VRF of what a forward leads to.
+fn vrf_of(forward: &ForwardDraft) -> &str {
+    forward.vrf.as_ref().map_or(VRF_DEFAULT, |vrf| vrf.value.as_str())
 }
 
 /// A port inside a leased block would belong to two: logs of blocks could not tell whose it was.
@@ -121,7 +163,7 @@ fn outside_blocks(forward: &ForwardDraft, pool: &PoolDraft, report: &mut Report)
 }
 
 fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
-    let vrf = forward.vrf.as_ref().map_or(VRF_DEFAULT, |vrf| vrf.value.as_str());
+    let vrf = vrf_of(forward);
     let known = vrf_names(&draft.interfaces);
     if let Some(written) = forward.vrf.as_ref().filter(|vrf| vrf.given && !known.contains(&vrf.value)) {
         let names = known.iter().map(String::as_str);
@@ -178,12 +220,9 @@ fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_cl
     }
     // As the engine finds it: the longest prefix.
     let serving = draft.pools.iter().filter(|pool| pool.serves(vrf)).flat_map(|pool| {
-        pool.subscribers
-            .iter()
-            .filter(|prefix| prefix.value.contains(address))
-            .map(move |prefix| (prefix.value.length(), pool))
+        pool.subscribers.iter().filter(|prefix| prefix.value.contains(address)).map(move |prefix| (prefix.value, pool))
     });
-    match serving.max_by_key(|(length, _)| *length) {
+    match serving.max_by_key(|(prefix, _)| prefix.length()) {
         None if draft.pools.is_empty() => {}
         None => {
             let remedy = "add its prefix to the subscribers of a pool";
@@ -192,6 +231,13 @@ fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_cl
         Some((_, pool)) if pool.one_to_one.is_some() => {
             let problem = format!("has an address of its own in the one-to-one pool \"{}\"", pool.label());
             report.fault(&end.place, problem, address.to_string(), "remove the forward");
+        }
+        Some((prefix, pool)) if is_boundary(prefix, address) && has_formula(pool) => {
+            let problem = format!(
+                "is the network or broadcast address of {prefix}, to which the deterministic pool \"{}\" gives nothing",
+                pool.label()
+            );
+            report.fault(&end.place, problem, address.to_string(), "write the address of a subscriber");
         }
         Some(_) => {
             let is_there = |reach: &Reach| reach.side == Side::Inside && reach.prefix.contains(address);
@@ -204,9 +250,18 @@ fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_cl
     }
 }
 
+/// Whether a formula leaves this address of a prefix out.
+fn is_boundary(prefix: Prefix, address: Ipv4Addr) -> bool {
+    prefix.length() < 31 && (address == prefix.address() || address == prefix.last())
+}
+
+fn has_formula(pool: &PoolDraft) -> bool {
+    matches!(pool.allocation.value, Some(Allocation::Deterministic { .. }))
+}
+
 /// No endpoint of either side twice.
 fn once<'d>(forward: &'d ForwardDraft, outside: &mut Taken<'d>, inside: &mut Taken<'d>, report: &mut Report) {
-    let vrf = forward.vrf.as_ref().map_or(VRF_DEFAULT, |vrf| vrf.value.as_str());
+    let vrf = vrf_of(forward);
     let ports = forward.ports.as_ref().map(|ports| ports.value.clone());
     let external = forward.external.as_ref().map(|external| external.value).zip(ports);
     let mut seen = HashSet::new();

@@ -229,11 +229,14 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
 
 /// Each inside interface has somebody behind it whom a pool serves or a rule passes.
 fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
-    // Faulty subscribers would leave interfaces unserved that are not meant to be.
+    // Faulty subscribers would leave interfaces unserved that are not meant to be. A pool for offenders or for rules has none.
     let vrfs = vrf_names(&draft.interfaces);
-    let is_known =
-        |pool: &PoolDraft| !pool.subscribers.is_empty() && pool.vrfs.iter().all(|vrf| vrfs.contains(&vrf.value));
-    if draft.pools.is_empty() || !draft.pools.iter().all(is_known) {
+    let is_known = |pool: &PoolDraft| {
+        let has_all = !pool.subscribers.is_empty() || pool.serves_nobody.is_some();
+        has_all && pool.vrfs.iter().all(|vrf| vrfs.contains(&vrf.value))
+    };
+    let serves_some = draft.pools.iter().any(|pool| !pool.subscribers.is_empty());
+    if !serves_some || !draft.pools.iter().all(is_known) {
         return;
     }
     for (index, interface) in draft.interfaces.iter().enumerate() {
@@ -244,13 +247,30 @@ fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
             let pools = draft.pools.iter().filter(|pool| pool.serves(&reach.vrf));
             let pools = pools.flat_map(|pool| &pool.subscribers);
             let rules = draft.rules.iter().filter_map(|rule| rule.matches.inside.as_ref());
-            pools.chain(rules).any(|served| served.value.overlaps(reach.prefix))
+            pools.chain(rules).any(|served| served.value.overlaps(reach.prefix)) || passes_all(draft, &reach.vrf)
         });
         if !is_served {
             let remedy = "add its prefix to the subscribers of a pool";
             report.fault(&interface.place, "leads to nobody any pool serves", first.to_string(), remedy);
         }
     }
+}
+
+/// Whether a rule takes in whoever there is in a VRF, so that no pool has to serve him.
+fn passes_all(draft: &Draft, vrf: &str) -> bool {
+    let serves = |name: &str| {
+        let named = |pool: &&PoolDraft| pool.name.as_ref().is_some_and(|own| own.value == name);
+        draft.pools.iter().find(named).is_none_or(|pool| pool.serves(vrf))
+    };
+    draft.rules.iter().any(|rule| {
+        let is_meant = rule.matches.inside.is_none() && rule.matches.vrf.as_ref().is_none_or(|own| own.value == vrf);
+        is_meant
+            && match rule.action {
+                Some(RuleWord::Translate) => rule.pool.as_ref().is_some_and(|pool| serves(&pool.value)),
+                Some(RuleWord::Pass | RuleWord::NoTranslation) => true,
+                _ => false,
+            }
+    })
 }
 
 /// Whether all pools together are small enough to be written out.

@@ -104,13 +104,31 @@ pub(super) struct Known<'d> {
     is_network_clean: bool,
 }
 
+/// The addresses of a pool but for those that it excludes.
+fn given_out(pool: &PoolDraft) -> Vec<(u32, u32)> {
+    let mut left: Vec<(u32, u32)> =
+        pool.addresses.iter().map(|range| (*range.value.start(), *range.value.end())).collect();
+    for excluded in &pool.exclude {
+        let (first, last) = (*excluded.value.start(), *excluded.value.end());
+        let parts = left.into_iter().flat_map(|(start, end)| {
+            if last < start || first > end {
+                return [Some((start, end)), None];
+            }
+            let before = first.checked_sub(1).filter(|before| *before >= start).map(|before| (start, before));
+            let behind = last.checked_add(1).filter(|behind| *behind <= end).map(|behind| (behind, end));
+            [before, behind]
+        });
+        left = parts.flatten().collect();
+    }
+    left
+}
+
 impl<'d> Known<'d> {
     pub(super) fn new(draft: &'d Draft, reaches: &'d [Reach], is_network_clean: bool) -> Known<'d> {
         let reached = |side: Side| {
             let there = reaches.iter().filter(|reach| reach.side == side);
             Ranges::new(there.map(|reach| (reach.prefix.address().to_bits(), reach.prefix.last().to_bits())).collect())
         };
-        let addresses = draft.pools.iter().flat_map(|pool| &pool.addresses);
         let named =
             draft.pools.iter().enumerate().filter_map(|(at, pool)| Some((pool.name.as_ref()?.value.as_str(), at)));
         let own = draft.interfaces.iter().flat_map(|interface| &interface.addresses).map(|own| own.value.address);
@@ -134,7 +152,7 @@ impl<'d> Known<'d> {
             pool_by_name: named.rev().collect(),
             inside: reached(Side::Inside),
             outside: reached(Side::Outside),
-            external: Ranges::new(addresses.map(|range| (*range.value.start(), *range.value.end())).collect()),
+            external: Ranges::new(draft.pools.iter().flat_map(given_out).collect()),
             own: Ranges::new(own.map(|own| (own.to_bits(), own.to_bits())).collect()),
             reaches,
             owners: draft.pools.iter().map(owners).collect(),
