@@ -36,6 +36,14 @@ pub enum OfflineError {
         /// How it gives ports out.
         allocation: &'static str,
     },
+    /// The configuration knows no VRF of this name.
+    #[error("find --vrf \"{vrf}\": is none of this configuration; name one of: {known}")]
+    UnknownVrf {
+        /// What was asked.
+        vrf: String,
+        /// Those it knows.
+        known: String,
+    },
     /// The formula does not work out; a configuration that was checked has none such.
     #[error("pool \"{pool}\": {source}")]
     Formula {
@@ -46,25 +54,61 @@ pub enum OfflineError {
     },
 }
 
+/// What is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// External or inside address.
+    pub address: Ipv4Addr,
+    /// Its port, or query identifier; None: all of them.
+    pub port: Option<u16>,
+    /// Of ports only those of this transport.
+    pub protocol: Option<Protocol>,
+    /// Of inside addresses only those of this VRF.
+    pub vrf: Option<&'a str>,
+}
+
+impl Asked<'_> {
+    fn queried(&self) -> String {
+        self.port.map_or_else(|| self.address.to_string(), |port| format!("{}:{port}", self.address))
+    }
+
+    fn protocols(&self) -> impl Iterator<Item = Protocol> + use<> {
+        let wanted = self.protocol;
+        Protocol::ALL.into_iter().filter(move |protocol| wanted.is_none_or(|wanted| wanted == *protocol))
+    }
+
+    /// The VRFs that are meant.
+    fn realms(&self, settings: &Settings) -> Result<Vec<RealmId>, OfflineError> {
+        let all = (0..settings.realm_names.len().max(1)).map(|realm| RealmId(realm as u16));
+        let Some(vrf) = self.vrf else { return Ok(all.collect()) };
+        let known = settings.realm_names.iter().position(|name| name == vrf);
+        let realm = known
+            .ok_or_else(|| OfflineError::UnknownVrf { vrf: vrf.to_owned(), known: settings.realm_names.join(", ") })?;
+        Ok(vec![RealmId(realm as u16)])
+    }
+}
+
 /// Whose an external port is, or what an inside address has, as far as the configuration alone tells: static mappings, and pools
 /// with a formula. Without a port all that is known of an address.
 ///
 /// # Errors
 /// When the configuration alone does not tell.
-pub fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result<Vec<FindAnswer>, OfflineError> {
-    let queried = port.map_or_else(|| address.to_string(), |port| format!("{address}:{port}"));
-    let fixed = statics(settings, address, port, &queried);
+pub fn find(settings: &Settings, asked: &Asked<'_>) -> Result<Vec<FindAnswer>, OfflineError> {
+    let queried = asked.queried();
+    let realms = asked.realms(settings)?;
+    let fixed = statics(settings, asked, &realms, &queried);
     if !fixed.is_empty() {
         return Ok(fixed);
     }
     // Beside what is his by a formula.
-    let forwards = if port.is_none() { forwards_to(settings, address, &queried) } else { Vec::new() };
+    let mut forwards = if asked.port.is_none() { forwards_to(settings, asked.address, &queried) } else { Vec::new() };
+    forwards.retain(|answer| answer.realm.is_some_and(|realm| realms.contains(&RealmId(realm))));
     if !forwards.is_empty() {
-        let others = by_address(settings, address, port, &queried).unwrap_or_default();
+        let others = by_address(settings, asked, &realms, &queried).unwrap_or_default();
         let named = others.into_iter().filter(|answer| answer.place != Place::Nowhere);
         return Ok(forwards.into_iter().chain(named).collect());
     }
-    by_address(settings, address, port, &queried)
+    by_address(settings, asked, &realms, &queried)
 }
 
 /// The forwards to an inside address, with all their ports.
@@ -110,19 +154,23 @@ fn of_forward(settings: &Settings, (realm, external): (RealmId, Ipv4Addr), queri
 /// What pools with a formula have for an address.
 fn by_address(
     settings: &Settings,
-    address: Ipv4Addr,
-    port: Option<u16>,
+    asked: &Asked<'_>,
+    realms: &[RealmId],
     queried: &str,
 ) -> Result<Vec<FindAnswer>, OfflineError> {
+    let (address, port) = (asked.address, asked.port);
     for pool in &settings.pools {
         if let Some(position) = pool.addresses.iter().position(|own| *own == address) {
+            if let Some(port) = port.filter(|port| never_gives_out(pool, asked.protocol, *port)) {
+                return Ok(vec![outside_of(pool, port, queried)]);
+            }
             let formula = formula_of(pool, queried)?;
             return Ok(external(settings, pool, &formula, position as u32, port, queried));
         }
     }
     let mut answers = Vec::new();
     let mut untold = None;
-    for realm in realms(settings) {
+    for realm in realms.iter().copied() {
         let Some(pool) = pool_for(settings, realm, address) else { continue };
         let formula = match formula_of(pool, queried) {
             Ok(formula) => formula,
@@ -146,10 +194,22 @@ fn by_address(
         _ => {}
     }
     if answers.is_empty() {
-        let detail = format!("{address} is no pool's external address and no subscriber's");
+        let of_vrf = asked.vrf.map(|vrf| format!(" of VRF \"{vrf}\"")).unwrap_or_default();
+        let detail = format!("{address} is no pool's external address and no subscriber's{of_vrf}");
         answers.push(FindAnswer { detail, ..nobody(Place::Nowhere, queried) });
     }
     Ok(answers)
+}
+
+/// Whether a port can not come from a pool without a formula, whoever asks. Query identifiers are other numbers.
+fn never_gives_out(pool: &Pool, protocol: Option<Protocol>, port: u16) -> bool {
+    let has_ports = protocol.is_some_and(|protocol| protocol != Protocol::Icmp);
+    has_ports && !pool.one_to_one && !(pool.port_min..=pool.port_max).contains(&port)
+}
+
+fn outside_of(pool: &Pool, port: u16, queried: &str) -> FindAnswer {
+    let detail = format!("pool \"{}\" never gives out port {port}", pool.name);
+    FindAnswer { pool: Some(pool.name.clone()), detail, ..nobody(Place::External, queried) }
 }
 
 /// All who have ports of an external address by the formula of its pool; nobody where there is none.
@@ -162,11 +222,13 @@ pub(crate) fn by_formula(settings: &Settings, address: Ipv4Addr) -> Option<Vec<F
 }
 
 /// Forwards and one-to-one addresses.
-fn statics(settings: &Settings, address: Ipv4Addr, port: Option<u16>, queried: &str) -> Vec<FindAnswer> {
+fn statics(settings: &Settings, asked: &Asked<'_>, realms: &[RealmId], queried: &str) -> Vec<FindAnswer> {
+    let (address, port) = (asked.address, asked.port);
     let mappings = StaticMappings::of(settings);
     let endpoint = Endpoint::new(address, port.unwrap_or(0));
     let mut answers: Vec<FindAnswer> = Vec::new();
-    for protocol in Protocol::ALL {
+    // Of a whole address the transport says nothing.
+    for protocol in asked.protocols() {
         if port.is_some() {
             let all = settings.balanced_forwards.iter().filter(|forward| forward.protocol == protocol);
             for forward in all {
@@ -174,16 +236,17 @@ fn statics(settings: &Settings, address: Ipv4Addr, port: Option<u16>, queried: &
                 if forward.external == address && (first..=last).contains(&endpoint.port) {
                     answers.push(of_several(settings, Place::External, &forward.view(endpoint.port), None, queried));
                 }
-                if let Some(external) = forward.external_of(forward.realm, endpoint) {
+                let external = forward.external_of(forward.realm, endpoint);
+                if let Some(external) = external.filter(|_| realms.contains(&forward.realm)) {
                     let view = forward.view(external.port);
                     answers.push(of_several(settings, Place::Internal, &view, Some(address), queried));
                 }
             }
         }
         let outside = mappings.of_external(endpoint, protocol).map(|found| (Place::External, found));
-        let realms = realms(settings);
+        let inside = realms.iter();
         let inside =
-            realms.filter_map(|realm| Some((Place::Internal, mappings.of_internal(realm, endpoint, protocol)?)));
+            inside.filter_map(|realm| Some((Place::Internal, mappings.of_internal(*realm, endpoint, protocol)?)));
         for (place, found) in outside.into_iter().chain(inside) {
             // One-to-one is for all transports and ports.
             if found.one_to_one && answers.iter().any(|answer| answer.realm == Some(found.realm.0)) {
@@ -246,11 +309,6 @@ fn of_static(settings: &Settings, place: Place, found: &StaticView, queried: &st
     }
 }
 
-/// All VRFs that are named.
-fn realms(settings: &Settings) -> impl Iterator<Item = RealmId> + use<> {
-    (0..settings.realm_names.len().max(1)).map(|realm| RealmId(realm as u16))
-}
-
 /// The pool of an inside address: the longest prefix wins.
 fn pool_for(settings: &Settings, realm: RealmId, inside: Ipv4Addr) -> Option<&Pool> {
     let pools = settings.pools.iter().filter(|pool| pool.serves(realm));
@@ -303,7 +361,7 @@ fn external(
                 "port {port} is one of {first}-{last}, which are leased in blocks: the log or the running instance knows to whom"
             ))
         }
-        Owner::Outside => without(format!("pool \"{}\" never gives out port {port}", pool.name)),
+        Owner::Outside => vec![outside_of(pool, port, queried)],
     }
 }
 

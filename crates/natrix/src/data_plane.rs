@@ -12,6 +12,7 @@ use config::Config;
 use config::Fault;
 use config::Machine;
 use control::FindAnswer;
+use daemon::offline::Asked;
 use daemon::replay::ReplayFiles;
 use daemon::replay::replay as replay_captures;
 use nat::Settings;
@@ -92,7 +93,25 @@ pub(crate) fn find(arguments: &Find, file: &Path, out: &mut dyn Write) -> Result
 
 /// What a configuration alone tells about an endpoint.
 pub(crate) fn find_in(arguments: &Find, file: &Path) -> Result<Vec<FindAnswer>, Failure> {
-    Ok(daemon::offline::find(&settings_of(file)?, arguments.endpoint.address, arguments.endpoint.port)?)
+    Ok(daemon::offline::find(&settings_of(file)?, &asked(arguments))?)
+}
+
+/// What `find` is to look for in a configuration.
+pub(crate) fn asked(arguments: &Find) -> Asked<'_> {
+    Asked {
+        address: arguments.endpoint.address,
+        port: arguments.endpoint.port,
+        protocol: arguments.protocol.map(engine_protocol),
+        vrf: arguments.vrf.as_deref(),
+    }
+}
+
+pub(crate) fn engine_protocol(protocol: control::Protocol) -> nat::Protocol {
+    match protocol {
+        control::Protocol::Udp => nat::Protocol::Udp,
+        control::Protocol::Tcp => nat::Protocol::Tcp,
+        control::Protocol::Icmp => nat::Protocol::Icmp,
+    }
 }
 
 /// What a configuration says to the engine.

@@ -25,7 +25,6 @@ use export::history::Query;
 use export::history::Until;
 use export::parse_utc;
 use export::utc_text;
-use nat::Protocol;
 use serde_json::Value;
 use serde_json::json;
 
@@ -49,11 +48,7 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
     let query = Query {
         address: arguments.endpoint.address,
         port: arguments.endpoint.port,
-        protocol: arguments.protocol.map(|protocol| match protocol {
-            control::Protocol::Udp => Protocol::Udp,
-            control::Protocol::Tcp => Protocol::Tcp,
-            control::Protocol::Icmp => Protocol::Icmp,
-        }),
+        protocol: arguments.protocol.map(crate::data_plane::engine_protocol),
         at_us,
         formulas,
     };
@@ -70,7 +65,11 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
         (several, _) => (Some(history::look_up(several, &query)?), None),
     };
     let was_read = found.is_some();
-    let found = found.unwrap_or_default();
+    let mut found = found.unwrap_or_default();
+    if let Some(vrf) = &arguments.vrf {
+        // Of inside addresses, which several VRFs may have.
+        found.holdings.retain(|held| held.subscriber != arguments.endpoint.address || held.realm == *vrf);
+    }
     for holding in &found.holdings {
         if arguments.output.json {
             writeln!(out, "{}", object(holding))?;
@@ -208,7 +207,7 @@ impl Slice {
 /// What the formulas of a configuration say about the endpoint, nothing where its pool has none; and their checksum.
 fn formula_answers(arguments: &Find, config: &Config) -> Result<(Vec<Slice>, u32), Failure> {
     let settings = &config.nat;
-    let answers = match daemon::offline::find(settings, arguments.endpoint.address, arguments.endpoint.port) {
+    let answers = match daemon::offline::find(settings, &crate::data_plane::asked(arguments)) {
         Ok(answers) => answers,
         // Of other pools the log knows.
         Err(OfflineError::NotDeterministic { .. }) => Vec::new(),

@@ -24,6 +24,11 @@ fn deterministic() -> Settings {
     settings(Allocation::Deterministic { dynamic_slices: 2, overflow })
 }
 
+/// Of all transports and VRFs.
+fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result<Vec<FindAnswer>, OfflineError> {
+    super::find(settings, &Asked { address, port, protocol: None, vrf: None })
+}
+
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// RFC 7422 §2, SHOULD: an operator can ask for both.
@@ -151,4 +156,59 @@ fn the_owner_of_forwards_is_told_them_by_his_address_beside_his_slice() {
         assert_eq!(answers.len(), if with_slice { 3 } else { 2 });
         assert!(answers.iter().all(|answer| answer.holder == Some(inside) && answer.place == Place::Internal));
     }
+}
+
+#[test]
+fn only_the_transport_and_the_vrf_are_answered_that_were_asked_for() {
+    let server = Ipv4Addr::new(198, 51, 100, 5);
+    let mut settings = settings(Allocation::Ports);
+    settings.realm_names = vec!["default".to_owned(), "blue".to_owned()];
+    let forward = |realm: u16, port: u16| nat::settings::Forward {
+        realm: RealmId(realm),
+        protocol: Protocol::Tcp,
+        external: OUTSIDE,
+        ports: (port, port),
+        inside: server,
+        inside_port: 80,
+        admission: nat::settings::Admission::Anyone,
+    };
+    settings.forwards = vec![forward(0, 80), forward(1, 81)];
+    settings.balanced_forwards.push(nat::settings::BalancedForward {
+        realm: RealmId(1),
+        protocol: Protocol::Udp,
+        external: OUTSIDE,
+        ports: (53, 53),
+        targets: vec![Target { address: server.to_bits(), port: None, weight: 1 }],
+        admission: nat::settings::Admission::Anyone,
+        is_sticky: false,
+    });
+    let told = |address, port, protocol, vrf| {
+        let answers = super::find(&settings, &Asked { address, port, protocol, vrf });
+        answers.map(|answers| answers.into_iter().map(|answer| (answer.vrf, answer.detail)).collect::<Vec<_>>())
+    };
+    let (tcp, udp) = (Some(Protocol::Tcp), Some(Protocol::Udp));
+    let of = |vrf: &str, detail: &str| vec![(Some(vrf.to_owned()), detail.to_owned())];
+    let first = "tcp 192.0.2.1:80 is forwarded to 198.51.100.5:80 for ever";
+    let second = "tcp 192.0.2.1:81 is forwarded to 198.51.100.5:80 for ever";
+    assert_eq!(told(OUTSIDE, Some(80), tcp, None).unwrap(), of("default", first));
+    let nobody = vec![(None, "pool \"a\" never gives out port 80".to_owned())];
+    assert_eq!(told(OUTSIDE, Some(80), udp, None).unwrap(), nobody);
+    // Of what can be given out only an instance knows; of identifiers, too.
+    for (port, protocol) in [(9_000, udp), (80, Some(Protocol::Icmp))] {
+        assert!(matches!(told(OUTSIDE, Some(port), protocol, None), Err(OfflineError::NotDeterministic { .. })));
+    }
+    // The VRF is of inside addresses.
+    assert_eq!(told(OUTSIDE, Some(80), tcp, Some("blue")).unwrap(), of("default", first));
+    assert_eq!(told(server, Some(80), None, Some("default")).unwrap(), of("default", first));
+    assert_eq!(told(server, Some(80), None, Some("blue")).unwrap(), of("blue", second));
+    assert!(told(server, Some(80), udp, Some("blue")).is_err());
+    let several = "udp 192.0.2.1:53 leads to one of 198.51.100.5:53 weight 1";
+    assert_eq!(told(server, Some(53), None, Some("blue")).unwrap(), of("blue", several));
+    assert!(told(server, Some(53), None, Some("default")).is_err());
+    assert_eq!(told(server, None, None, Some("blue")).unwrap().len(), 2, "a forward and a target");
+    assert_eq!(told(server, None, None, Some("default")).unwrap(), of("default", first));
+    let unknown = told(OUTSIDE, Some(80), None, Some("nonesuch")).unwrap_err().to_string();
+    assert_eq!(unknown, "find --vrf \"nonesuch\": is none of this configuration; name one of: default, blue");
+    let stranger = told([10, 9, 9, 9].into(), None, None, Some("blue")).unwrap();
+    assert_eq!(stranger[0].1, "10.9.9.9 is no pool's external address and no subscriber's of VRF \"blue\"");
 }

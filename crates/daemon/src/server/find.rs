@@ -35,6 +35,8 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         Some(port) => format!("{}:{port}", find.address),
         None => find.address.to_string(),
     };
+    // Whom a VRF that is none concerns is told so, whatever the address is.
+    let _all_known = realms_of(instance, find)?;
     let empty = |place, detail: String| FindAnswer {
         queried: queried.clone(),
         place,

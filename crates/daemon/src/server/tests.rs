@@ -273,6 +273,13 @@ fn find_names_the_holder_from_either_side() {
     assert_eq!(find(Ipv4Addr::new(10, 0, 0, 200), None).place, Place::Internal);
     assert_eq!(find(Ipv4Addr::new(198, 51, 100, 1), None).place, Place::Interface);
     assert_eq!(find(Ipv4Addr::new(192, 0, 2, 1), None).place, Place::Nowhere);
+    // A VRF there is none of is told, whatever the address is.
+    for address in [*external.ip(), *internal.ip(), Ipv4Addr::new(198, 51, 100, 1)] {
+        let vrf = Some("nonesuch".to_owned());
+        let asked = Find { address, port: None, protocol: None, vrf, limit: None, cursor: None };
+        let refused = running.client().request::<FindAnswer>(&Request::Find(asked)).expect_err("there is none");
+        assert!(refused.to_string().contains("nonesuch"), "{refused}");
+    }
 }
 
 #[test]
