@@ -343,6 +343,7 @@ fn external(
         let owners = firsts.map(|first| formula.owner_of(position, first as u16));
         return owners
             .filter_map(|owner| if let Owner::Subscriber(inside) = owner { Some(inside) } else { None })
+            .filter(|inside| elsewhere(settings, pool, *inside).is_none())
             .filter_map(|inside| Some((inside, formula.slice_of(inside.to_bits())?)))
             .map(|(inside, slice)| of_slice(settings, pool, slice, inside, Place::External, queried))
             .collect();
@@ -350,9 +351,12 @@ fn external(
     let without =
         |detail: String| vec![FindAnswer { pool: Some(pool.name.clone()), detail, ..nobody(Place::External, queried) }];
     match formula.owner_of(position, port) {
-        Owner::Subscriber(inside) => match formula.slice_of(inside.to_bits()) {
-            Some(slice) => vec![of_slice(settings, pool, slice, inside, Place::External, queried)],
-            None => without(format!("port {port} is nobody's")),
+        Owner::Subscriber(inside) => match (elsewhere(settings, pool, inside), formula.slice_of(inside.to_bits())) {
+            (Some(other), _) => without(format!(
+                "port {port} is in a slice that no subscriber has: {inside}, which it would be for, is served by pool \"{other}\""
+            )),
+            (None, Some(slice)) => vec![of_slice(settings, pool, slice, inside, Place::External, queried)],
+            (None, None) => without(format!("port {port} is nobody's")),
         },
         Owner::Nobody => without(format!("port {port} is in a slice that no subscriber has")),
         Owner::Dynamic => {
@@ -363,6 +367,14 @@ fn external(
         }
         Owner::Outside => vec![outside_of(pool, port, queried)],
     }
+}
+
+/// The name of the pool that serves an inside address in place of this deterministic one, by a longer prefix.
+fn elsewhere<'a>(settings: &'a Settings, pool: &Pool, inside: Ipv4Addr) -> Option<&'a str> {
+    // A deterministic pool serves one VRF.
+    let realm = pool.realms.first().copied().unwrap_or_default();
+    let serves = pool_for(settings, realm, inside).filter(|serves| serves.name != pool.name)?;
+    Some(&serves.name)
 }
 
 fn of_slice(

@@ -64,6 +64,23 @@ fn what_nobody_has_is_told_as_such() {
 }
 
 #[test]
+fn nobody_is_named_for_a_slice_whose_subscriber_another_pool_serves() {
+    let mut settings = deterministic();
+    let inside = Ipv4Addr::new(198, 51, 100, 10);
+    let port = find(&settings, inside, None).unwrap()[0].own_ports[0].first_port;
+    settings.pools.push(Pool {
+        name: "p".to_owned(),
+        addresses: vec![[192, 0, 2, 2].into()],
+        subscribers: vec![Prefix::new([198, 51, 100, 8].into(), 30).unwrap()],
+        ..Pool::default()
+    });
+    let [answer] = &find(&settings, OUTSIDE, Some(port)).unwrap()[..] else { panic!("one answer") };
+    assert_eq!(answer.holder, None);
+    assert!(answer.detail.contains("198.51.100.10, which it would be for, is served by pool \"p\""), "{answer:?}");
+    assert_eq!(find(&settings, OUTSIDE, None).unwrap().len(), 10, "four of fourteen are served elsewhere");
+}
+
+#[test]
 fn pools_without_a_formula_are_for_the_running_instance() {
     let told = find(&settings(Allocation::Ports), OUTSIDE, Some(5_000)).unwrap_err().to_string();
     let wanted = "find \"192.0.2.1:5000\": pool \"a\" gives its ports out by no formula (allocation = \"ports\"); ask the running \

@@ -316,6 +316,10 @@ fn range_of(instance: &Instance, index: AddressIndex, port: u16) -> Option<((Rea
     let shared = instance.shared();
     let realms = shared.settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
     let realm = realms.copied().unwrap_or_default();
+    // Who is served by another pool, by a longer prefix, has no slice here though the formula counts him.
+    if shared.pool_for(realm, inside) != Some(pool) {
+        return None;
+    }
     let slice = *shared.own_ports(pool, realm, inside, None).first()?;
     Some(((realm, inside), convert::own_ports(&slice)))
 }
