@@ -117,7 +117,7 @@ fn limits_are_for_all_workers_together_with_an_eighth_more() {
 #[test]
 fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
     let text = smallest() + "[workers]\ncount = 4\ncpus = [0, 1, 2, 7]\n";
-    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(64 << 30)) };
+    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(64 << 30)), ..Machine::default() };
     let faults = config::parse_for(&text, "natrix.toml", &machine).expect_err("too few CPUs");
     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -129,14 +129,37 @@ fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
         ]
     );
 
-    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(100 << 20)) };
+    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(100 << 20)), ..Machine::default() };
     let faults = config::parse_for(&smallest(), "natrix.toml", &machine).expect_err("too little memory");
     let needed = compiled(&smallest()).memory_needed();
     let [fault] = faults.as_slice() else { panic!("one fault: {faults:?}") };
     assert!(fault.problem.starts_with(&format!("needs {} bytes of memory in all", needed.total_bytes())), "{fault}");
     assert!(fault.seen == "104857600 bytes available", "{fault}");
-    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(needed.total_bytes())) };
+    let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(needed.total_bytes())), ..Machine::default() };
     assert!(config::parse_for(&smallest(), "natrix.toml", &machine).is_ok());
+}
+
+#[test]
+fn an_event_log_has_to_have_a_place_on_this_machine() {
+    let here = Machine { has_folders: true, ..Machine::default() };
+    let told = |path: &str, machine: &Machine| {
+        let text = smallest() + &format!("[log]\nevents = \"{path}\"\n");
+        let faults = config::parse_for(&text, "natrix.toml", machine).err().unwrap_or_default();
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let folder = std::env::temp_dir().display().to_string();
+    let is_folder = format!("log.events: is a folder ({folder}); name a file in it, such as \"{folder}/events.json\"");
+    assert!(told(&folder, &here)[0].ends_with(&is_folder), "{:?}", told(&folder, &here));
+    let missing = format!("{folder}/natrix-is-not-here/events.json");
+    let is_missing = format!(
+        "is in a folder that is not there ({missing}); make {folder}/natrix-is-not-here, or name a file elsewhere"
+    );
+    assert!(told(&missing, &here)[0].ends_with(&is_missing), "{:?}", told(&missing, &here));
+    for (path, machine) in
+        [(format!("{folder}/events.json"), &here), (missing, &Machine::default()), ("-".to_owned(), &here)]
+    {
+        assert_eq!(told(&path, machine), [""; 0], "{path}");
+    }
 }
 
 // covers: 7857-2.1b, 7857-2.1a, 5382-REQ-5a

@@ -7,7 +7,7 @@ use mem::Stock;
 
 /// CPUs and memory of this machine, as far as it tells.
 pub fn this_machine() -> Machine {
-    Machine { cpus: cpus(), memory: Some(Stock::of_this_machine()) }
+    Machine { cpus: cpus(), memory: Some(Stock::of_this_machine()), has_folders: true }
 }
 
 /// One more than the highest number of a CPU that is on.

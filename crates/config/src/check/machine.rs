@@ -10,6 +10,7 @@ use crate::draft::singles::DpdkDraft;
 use crate::keys::POOL_ADDRESSES_MAX;
 use crate::memory::packet_memory_bytes;
 use crate::model::Dpdk;
+use crate::model::EventTarget;
 use crate::model::Port;
 use crate::model::Workers;
 use crate::report::Place;
@@ -26,6 +27,31 @@ pub struct Machine {
     pub cpus: Option<usize>,
     /// Memory that can be taken.
     pub memory: Option<Stock>,
+    /// Whether it is this one, whose folders can be looked at.
+    pub has_folders: bool,
+}
+
+/// Where the event log goes: a start, or a reload, that finds no place for it fails.
+pub(crate) fn event_log(draft: &Draft, machine: &Machine, report: &mut Report) {
+    let singles = &draft.singles;
+    let (true, Some(log), Some(place)) = (machine.has_folders, &singles.event_log, &singles.event_log_place) else {
+        return;
+    };
+    let EventTarget::File(path) = &log.target else { return };
+    let seen = path.display().to_string();
+    let folder = path.parent().filter(|folder| !folder.is_dir());
+    if path.is_dir() {
+        let remedy = format!("name a file in it, such as \"{seen}/events.json\"");
+        report.fault(place, "is a folder", seen, remedy);
+    } else if let Some(folder) = folder {
+        let folder = folder.display();
+        report.fault(
+            place,
+            "is in a folder that is not there",
+            seen,
+            format!("make {folder}, or name a file elsewhere"),
+        );
+    }
 }
 
 /// How many workers, and where.

@@ -58,6 +58,8 @@ pub(crate) struct Singles {
     pub(crate) log: Log,
     pub(crate) events: EventSettings,
     pub(crate) event_log: Option<EventLog>,
+    /// Where the file names it.
+    pub(crate) event_log_place: Option<Place>,
     /// Where the file says how events are recorded, if it does not say where to.
     pub(crate) event_keys: Vec<Place>,
 }
@@ -91,6 +93,7 @@ impl Singles {
         let control_section = section("control", report);
         let log = section("log", report);
         let allow_below_rfc = timers.boolean("allow_below_rfc", report).unwrap_or_default();
+        let (event_log, event_log_place) = event_log(&log, report).unzip();
         Singles {
             timeouts: timeouts(&timers, allow_below_rfc, report),
             allow_below_rfc,
@@ -135,7 +138,8 @@ impl Singles {
                 },
             },
             events: event_settings(&log, report),
-            event_log: event_log(&log, report),
+            event_log,
+            event_log_place,
             event_keys: event_keys(&log, report),
         }
     }
@@ -265,7 +269,7 @@ fn event_settings(section: &Section, report: &mut Report) -> EventSettings {
     }
 }
 
-fn event_log(section: &Section, report: &mut Report) -> Option<EventLog> {
+fn event_log(section: &Section, report: &mut Report) -> Option<(EventLog, Place)> {
     let mut duration = |name: &str| section.duration(name, report).map_or(Duration::ZERO, |found| found.value);
     let (rotate_interval, sync_interval) = (duration("rotate_interval"), duration("sync_interval"));
     let queue = number(section, "queue", report);
@@ -291,7 +295,7 @@ fn event_log(section: &Section, report: &mut Report) -> Option<EventLog> {
             return None;
         }
     };
-    Some(EventLog { target, queue, rotate_bytes, rotate_interval, keep_files, sync })
+    Some((EventLog { target, queue, rotate_bytes, rotate_interval, keep_files, sync }, text.place))
 }
 
 /// A socket's path, with the terminating zero, fits in 108 bytes.
