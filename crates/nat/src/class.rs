@@ -60,6 +60,12 @@ impl Bucket {
         let full_again = if full_again & BUCKET_MASK == 0 { BUCKET_MASK } else { full_again };
         Bucket([full_again as u16, (full_again >> 16) as u16, (full_again >> 32) as u16])
     }
+
+    /// One that tests can tell from others.
+    #[cfg(test)]
+    pub(crate) fn numbered(full_again: u64) -> Bucket {
+        Bucket::at(full_again)
+    }
 }
 
 /// A token bucket's rate and size. Nothing ever has to be refilled.
@@ -95,6 +101,11 @@ impl BucketRate {
     #[inline]
     pub(crate) fn has_token(self, bucket: Bucket, now: Instant) -> bool {
         self.interval == 0 || self.ahead(bucket, now) <= self.tolerance
+    }
+
+    /// Whether the bucket is as if it had never been used.
+    fn is_full(self, bucket: Bucket, now: Instant) -> bool {
+        self.interval == 0 || self.ahead(bucket, now) == 0
     }
 
     /// The bucket after one token is taken from it.
@@ -263,6 +274,14 @@ impl ClassFacts {
             return Err(Verdict::SubscriberMemoryQuota);
         }
         Ok(())
+    }
+
+    /// Whether nothing that a subscriber did counts any more: its buckets are full, and no offence is remembered.
+    pub(crate) fn has_no_past(&self, subscriber: &Subscriber, account: &Account, now: Instant) -> bool {
+        let has_offences = || self.penalty.is_some_and(|penalty| account.has_offences(now, penalty.window));
+        self.new_mappings.is_full(subscriber.mapping_bucket, now)
+            && self.new_sessions.is_full(account.session_bucket, now)
+            && !has_offences()
     }
 
     /// The bucket of new mappings after one more.

@@ -76,6 +76,7 @@ mod fragment_path;
 mod guarantee;
 mod hairpin;
 mod inbound;
+mod lapse;
 mod local;
 mod notes;
 mod opening;

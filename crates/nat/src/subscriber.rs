@@ -1,4 +1,5 @@
-//! Subscribers with at least one mapping, and the external address each is paired with (RFC 4787 §4.1 REQ-2).
+//! Subscribers with at least one mapping, and the external address each is paired with (RFC 4787 §4.1 REQ-2); and what counts still
+//! of those that had one.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -19,6 +20,8 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
+
+mod lapsed;
 
 /// A subscriber: an internal address of one realm. One cache line: all that a new mapping asks.
 ///
@@ -69,6 +72,9 @@ const ABOVE: [u8; Protocol::COUNT + 1] = [1 << 1, 1 << 2, 1 << 3, 1 << 4];
 const ABOVE_ANY: u8 = ABOVE[0] | ABOVE[1] | ABOVE[2] | ABOVE[3];
 /// In `flags`: it is an offender, and stays while it is one, whatever it has (see `shard/penalty.rs`).
 const OFFENDER: u8 = 1 << 5;
+/// In `flags`, in place of [`IN_USE`]: it has nothing any more, and only waits until its past does not count (see
+/// `subscriber/lapsed.rs`).
+const LAPSED: u8 = 1 << 6;
 
 /// What else is known of a subscriber: beside its record, as it is seldom asked.
 #[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -223,6 +229,11 @@ impl Account {
         self.last_offence = Micros48::at(now);
     }
 
+    /// Whether there were offences that count still: another one would be added to them.
+    pub(crate) fn has_offences(&self, now: Instant, window: Duration) -> bool {
+        self.offences > 0 && self.first_offence.elapsed(now) < window
+    }
+
     /// Offences within the time that counts.
     pub(crate) fn offences(&self) -> u32 {
         self.offences
@@ -303,13 +314,13 @@ impl Subscriber {
     }
 
     /// The other external address than the one it is paired with on which it got something last, as a rule said, or before it was
-    /// paired anew. It may have nothing there by now.
+    /// paired anew. It may have nothing there by now, but is paired with it in that address's pool.
     pub(crate) fn elsewhere(&self) -> Option<AddressIndex> {
         let number = u32::from(self.elsewhere_high) << 16 | u32::from(self.elsewhere_low);
         number.checked_sub(1).map(AddressIndex)
     }
 
-    fn set_elsewhere(&mut self, address: Option<AddressIndex>) {
+    pub(crate) fn set_elsewhere(&mut self, address: Option<AddressIndex>) {
         // As many addresses as have no room here have none in the memory of any machine.
         let number = address.map_or(0, |address| address.0.saturating_add(1));
         let number = if number < 1 << 24 { number } else { 0 };
@@ -318,9 +329,6 @@ impl Subscriber {
 
     /// It gets a mapping or flow on this address, of this pool.
     pub(crate) fn note_place(&mut self, address: AddressIndex, pool: PoolId) {
-        if self.mappings_total() == 0 && self.flows == 0 {
-            self.set_elsewhere(None);
-        }
         // With arbitrary pooling all addresses of its pool are alike.
         if address.0 != self.paired && pool.0 != self.pool {
             self.set_elsewhere(Some(address));
@@ -356,6 +364,7 @@ pub(crate) struct SubscriberStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
+    lapsed: lapsed::Lapsed,
 }
 
 impl SubscriberStore {
@@ -367,6 +376,7 @@ impl SubscriberStore {
             hash,
             free: 0,
             untouched: 1,
+            lapsed: lapsed::Lapsed::default(),
         })
     }
 
@@ -379,8 +389,9 @@ impl SubscriberStore {
         ]
     }
 
+    /// Subscribers that have something.
     pub(crate) fn len(&self) -> usize {
-        self.table.len()
+        self.table.len() - self.lapsed.count() as usize
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -448,12 +459,16 @@ impl SubscriberStore {
         self.records.prefetch_write(slot as usize);
     }
 
-    /// Whether there is no room for one more.
+    /// Whether there is no room for one more. Who only waits to be forgotten makes room.
     pub(crate) fn is_full(&self) -> bool {
+        self.lapsed.count() == 0 && self.has_no_free_record()
+    }
+
+    fn has_no_free_record(&self) -> bool {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.table.is_full()
     }
 
-    /// Adds a subscriber. None when the table is full.
+    /// Adds a subscriber; one that was one before goes on with the rates and offences it had. None when the table is full.
     pub(crate) fn insert(
         &mut self,
         realm: RealmId,
@@ -462,6 +477,24 @@ impl SubscriberStore {
         paired: AddressIndex,
         generation: u16,
     ) -> Option<u32> {
+        let fresh = Subscriber {
+            address,
+            paired: paired.0,
+            realm: realm.0,
+            pool: pool.0,
+            flags: IN_USE,
+            generation,
+            ..Subscriber::new_zeroed()
+        };
+        if let Some(slot) = self.find_lapsed(realm, address) {
+            self.renew(slot, fresh);
+            return Some(slot);
+        }
+        if self.has_no_free_record()
+            && let Some(oldest) = self.lapsed.oldest()
+        {
+            self.forget_lapsed(oldest);
+        }
         let slot = if self.free != 0 {
             self.free
         } else if (self.untouched as usize) < self.records.len() {
@@ -476,15 +509,7 @@ impl SubscriberStore {
         } else {
             self.untouched += 1;
         }
-        self.records[slot as usize] = Subscriber {
-            address,
-            paired: paired.0,
-            realm: realm.0,
-            pool: pool.0,
-            flags: IN_USE,
-            generation,
-            ..Subscriber::new_zeroed()
-        };
+        self.records[slot as usize] = fresh;
         self.accounts[slot as usize] = Account::default();
         Some(slot)
     }
@@ -549,15 +574,25 @@ impl SubscriberStore {
     }
 
     fn remove(&mut self, slot: u32) -> Option<AddressIndex> {
+        let paired = AddressIndex(self.records[slot as usize].paired);
+        if self.has_past(slot) {
+            self.lapse(slot);
+        } else {
+            self.erase(slot);
+        }
+        Some(paired)
+    }
+
+    /// Frees a record.
+    fn erase(&mut self, slot: u32) {
         let free = self.free;
         let record = &mut self.records[slot as usize];
-        let (realm, address, paired) = (RealmId(record.realm), record.address, AddressIndex(record.paired));
+        let (realm, address) = (RealmId(record.realm), record.address);
         record.flags = 0;
         record.paired = free;
         self.free = slot;
         let hash = self.hash_of(realm, address);
         let was_there = self.table.remove(hash, slot);
         debug_assert!(was_there, "every subscriber is in the table");
-        Some(paired)
     }
 }

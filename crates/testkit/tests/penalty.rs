@@ -20,6 +20,8 @@ use nat::settings::Blocks;
 use nat::settings::Class;
 use nat::settings::Penalty;
 use nat::settings::Pool;
+use nat::settings::PortTimeout;
+use nat::settings::Rate;
 use nat::settings::SubscriberLimits;
 use nat::types::PoolId;
 use nat::types::Side;
@@ -162,6 +164,85 @@ fn who_goes_silent_is_remembered_for_as_long_and_then_forgotten() {
     assert_eq!(bed.subscribers().len(), 0);
     assert_eq!(penalties(&mut bed, 1).len(), 2);
     assert!(POOL.contains(&open(&mut bed, I1, 40_000).expect("a port")));
+}
+
+/// One mapping a second, of which each ends after a second.
+fn with_penalty_of_rates() -> Settings {
+    let mut settings = with_penalty();
+    settings.classes[0].limits.ports_max = [1_000; 3];
+    settings.classes[0].limits.new_mappings = Some(Rate { per_second: 1, burst: 3 });
+    let idle = Duration::from_secs(1);
+    settings.port_timeouts = vec![PortTimeout { protocol: Protocol::Udp, ports: 80..=80, idle }];
+    settings
+}
+
+#[test]
+fn offences_count_whether_a_subscriber_has_something_meanwhile_or_not() {
+    for workers in [1, 3] {
+        let mut bed = Bed::new(with_penalty_of_rates()).workers(workers);
+        // Three rounds of three refusals, with nothing left in between.
+        let mut port = 10_000;
+        for allowed in [3, 2, 2] {
+            for number in 0..allowed + 3 {
+                assert_eq!(open(&mut bed, I1, port).is_some(), number < allowed, "{number} of {allowed}");
+                port += 1;
+            }
+            bed.advance_secs(2);
+            bed.sweep();
+            assert_eq!(bed.subscribers().len(), 0);
+        }
+        assert!(open(&mut bed, I1, port).is_some_and(|address| POOL.contains(&address)), "nine are not ten");
+        assert!(open(&mut bed, I1, port + 1).is_some());
+        assert_eq!(open(&mut bed, I1, port + 2), None);
+        assert!(view(&bed, I1).is_offender, "the tenth within a minute");
+        bed.advance_secs(2);
+        assert!(open(&mut bed, I1, port + 3).is_some_and(|address| PENALTY_POOL.contains(&address)));
+        bed.check_books();
+    }
+}
+
+#[test]
+fn who_is_refused_while_it_has_nothing_offends_too() {
+    let mut settings = with_penalty_of_rates();
+    settings.classes[0].limits.new_mappings = Some(Rate { per_second: 1, burst: 30 });
+    // Ends long before the bucket has a token again.
+    settings.port_timeouts[0].idle = Duration::from_millis(10);
+    let mut bed = Bed::new(settings).record_events(1_000);
+    for port in 0..30 {
+        assert!(open(&mut bed, I1, 10_000 + port).is_some());
+    }
+    bed.advance(Duration::from_millis(20));
+    bed.sweep();
+    assert_eq!(bed.subscribers().len(), 0);
+    for port in 0..10 {
+        assert_eq!(open(&mut bed, I1, 20_000 + port), None);
+    }
+    let shown = view(&bed, I1);
+    assert!(shown.is_offender && shown.mappings == [0; 3] && shown.external_address.is_none(), "{shown:?}");
+    bed.advance_secs(1);
+    let sent = open(&mut bed, I1, 30_000).expect("a port");
+    assert!(PENALTY_POOL.contains(&sent));
+    assert_eq!(view(&bed, I1).external_address, Some(sent));
+    // And it is released as others are.
+    bed.advance_secs(1_000);
+    bed.sweep();
+    assert_eq!((bed.subscribers().len(), penalties(&mut bed, 1).len()), (0, 2));
+    assert!(POOL.contains(&open(&mut bed, I1, 30_001).expect("a port")));
+    bed.check_books();
+}
+
+#[test]
+fn offences_are_forgotten_after_their_window_whatever_it_has() {
+    let mut bed = Bed::new(with_penalty_of_rates());
+    for port in 0..12 {
+        open(&mut bed, I1, 10_000 + port);
+    }
+    bed.advance_secs(60);
+    bed.sweep();
+    for port in 0..4 {
+        assert_eq!(open(&mut bed, I1, 20_000 + port).is_some(), port < 3);
+    }
+    assert!(!view(&bed, I1).is_offender, "nine were in another minute");
 }
 
 #[test]

@@ -202,6 +202,105 @@ fn new_mappings_are_made_no_faster_than_the_rate() {
     assert_eq!(bed.count(Verdict::SubscriberRateLimit) as usize, 20_000 - made);
 }
 
+/// What would become of a packet of this subscriber now.
+fn explained(bed: &Bed, subscriber: Ipv4Addr, packet: &[u8]) -> Verdict {
+    let worker = bed.shared().worker_of_subscriber(subscriber.to_bits());
+    let shard = bed.shards().nth(worker.index()).expect("its worker");
+    shard.explain(bed.now(), Side::Inside.into(), packet).verdict
+}
+
+/// What goes to port 80 ends after a second.
+fn short_lived(limits: SubscriberLimits) -> Settings {
+    let mut settings = limited(limits);
+    let idle = Duration::from_secs(1);
+    settings.port_timeouts = vec![PortTimeout { protocol: Protocol::Udp, ports: 80..=80, idle }];
+    settings
+}
+
+#[test]
+fn a_rate_is_that_of_the_subscriber_and_not_of_its_latest_mapping() {
+    covers!("6888-REQ-4c");
+    let rate = Some(Rate { per_second: 1, burst: 30 });
+    let settings = short_lived(SubscriberLimits { new_mappings: rate, ..SubscriberLimits::default() });
+    for workers in [1, 3] {
+        for keeps_one in [true, false] {
+            let mut bed = Bed::new(settings.clone()).workers(workers);
+            if keeps_one {
+                bed.open_udp(SocketAddrV4::new(I1, 9), SocketAddrV4::new(E1, 9_000));
+            }
+            let mut made = Vec::new();
+            for round in 0..6 {
+                made.push(opened(&mut bed, Protocol::Udp, I1, 40) + usize::from(keeps_one && round == 0));
+                // What would happen is told as it happens, whether it has anything or not.
+                let packet = build::udp(SocketAddrV4::new(I1, 20_000), E1_HTTP).build();
+                assert_eq!(explained(&bed, I1, &packet), Verdict::SubscriberRateLimit);
+                bed.advance_secs(2);
+                bed.sweep();
+                assert_eq!(bed.mappings().len(), usize::from(keeps_one));
+                assert_eq!(bed.subscribers().len(), usize::from(keeps_one), "who has nothing is none");
+            }
+            assert_eq!(made, [30, 2, 2, 2, 2, 2], "keeps one: {keeps_one}");
+            // Nobody else pays, and who waits long enough has all of it again.
+            assert_eq!(opened(&mut bed, Protocol::Udp, I2, 40), 30);
+            bed.advance_secs(40);
+            bed.sweep();
+            assert_eq!(opened(&mut bed, Protocol::Udp, I1, 40), 30);
+            bed.check_books();
+        }
+    }
+}
+
+#[test]
+fn a_rate_of_sessions_outlives_the_last_mapping_too() {
+    covers!("6888-REQ-5b");
+    let rate = Some(Rate { per_second: 1, burst: 10 });
+    let mut bed = Bed::new(short_lived(SubscriberLimits { new_sessions: rate, ..SubscriberLimits::default() }));
+    let mut made = Vec::new();
+    for _ in 0..4 {
+        for host in 0..20 {
+            let remote = SocketAddrV4::new(Ipv4Addr::from_bits(0x0808_0000 + host), 80);
+            bed.inside(&build::udp(SocketAddrV4::new(I1, 5_000), remote).build());
+        }
+        // The first one comes with its mapping.
+        made.push(bed.take_outside().len() - 1);
+        bed.advance_secs(2);
+        bed.sweep();
+        assert_eq!(bed.subscribers().len(), 0);
+    }
+    assert_eq!(made, [10, 2, 2, 2]);
+}
+
+#[test]
+fn who_only_waits_for_a_rate_takes_no_room_from_others() {
+    covers!("6888-REQ-4c");
+    let rate = Some(Rate { per_second: 1, burst: 3 });
+    let mut settings = short_lived(SubscriberLimits { new_mappings: rate, ..SubscriberLimits::default() });
+    settings.limits.subscribers_max = 3;
+    let mut bed = Bed::new(settings);
+    let host = |number: u8| Ipv4Addr::new(100, 64, 0, 100 + number);
+    // The last one of them comes later, and so lapses later.
+    for number in 0..3 {
+        bed.advance(Duration::from_millis(if number == 2 { 600 } else { 0 }));
+        assert_eq!(opened(&mut bed, Protocol::Udp, host(number), 5), 3);
+    }
+    bed.inside(&build::udp(SocketAddrV4::new(host(3), 5_000), E1_HTTP).build());
+    assert_eq!((bed.take_outside().len(), bed.count(Verdict::SubscriberTableFull)), (0, 1));
+    for _ in 0..2 {
+        bed.advance(Duration::from_millis(550));
+        bed.sweep();
+    }
+    assert_eq!(bed.subscribers().len(), 0);
+    // Two more, for which the two are forgotten that have waited longest.
+    for number in [3, 4] {
+        let packet = build::udp(SocketAddrV4::new(host(number), 5_000), E1_HTTP).build();
+        assert_eq!(explained(&bed, host(number), &packet), Verdict::Outbound);
+        assert_eq!(opened(&mut bed, Protocol::Udp, host(number), 5), 3);
+    }
+    assert_eq!(opened(&mut bed, Protocol::Udp, host(2), 5), 1, "of this one it is known that it used its burst");
+    assert_eq!(bed.count(Verdict::SubscriberTableFull), 1);
+    bed.check_books();
+}
+
 #[test]
 fn one_mapping_has_no_more_sessions_than_its_owner_may_have() {
     covers!("6888-REQ-5");

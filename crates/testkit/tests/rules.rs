@@ -580,6 +580,57 @@ fn what_would_happen_in_a_second_pool_is_what_happens() {
 }
 
 #[test]
+fn whoever_is_paired_in_two_pools_stays_so_when_addresses_come_or_drain() {
+    covers!("4787-REQ-2", "6888-REQ-2");
+    let web = Match { protocol: Some(6), ..Match::ALL };
+    let mut settings = two_pools().rule(web, by_pool(1)).limits(|limits| limits.external_addresses_max = 16);
+    let spare = |number: u8| Ipv4Addr::new(198, 18, 7, number);
+    settings.pools[1].addresses = (0..4).map(spare).collect();
+    let host = |number: u8| Ipv4Addr::new(100, 64, 0, 60 + number);
+    for (workers, begins_there) in [(1, false), (3, false), (1, true), (3, true)] {
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        let mut port = 1_000;
+        // A mapping in the own pool, and one in the other: their addresses.
+        let mut both = |bed: &mut Bed, subscriber: Ipv4Addr, begins_there: bool| {
+            port += 1;
+            let own = |bed: &mut Bed| *bed.open_udp(at(subscriber, port), at(E1, 53)).ip();
+            let there = |bed: &mut Bed| *bed.open_tcp(at(subscriber, port), at(E1, 443)).ip();
+            let first = if begins_there { there(bed) } else { own(bed) };
+            if begins_there { (own(bed), first) } else { (first, there(bed)) }
+        };
+        let paired: Vec<_> = (0..24).map(|number| both(&mut bed, host(number), begins_there)).collect();
+        let mut next = settings.clone();
+        next.pools[0].addresses.push(spare(40));
+        next.pools[1].addresses.insert(0, spare(10));
+        next.pools[1].addresses.push(spare(11));
+        for round in 0..3_u8 {
+            // Addresses come at both ends; then one that is not theirs drains.
+            if round == 1 {
+                next.pools[1].draining_addresses = vec![spare(10)];
+            }
+            bed.reload(next.clone());
+            for number in 0..24 {
+                let found = both(&mut bed, host(number), (round + number) % 2 == 0);
+                assert_eq!(found, paired[usize::from(number)], "{workers} workers, round {round}, host {number}");
+            }
+        }
+        // One that is theirs drains: they move, all others stay.
+        next.pools[1].draining_addresses = vec![spare(0)];
+        bed.reload(next.clone());
+        let mut moved = 0;
+        for number in 0..24 {
+            let (own, there) = both(&mut bed, host(number), false);
+            let (own_before, there_before) = paired[usize::from(number)];
+            assert_eq!(own, own_before);
+            assert_eq!(there == there_before, there_before != spare(0));
+            moved += usize::from(there != there_before);
+            assert_eq!(both(&mut bed, host(number), true), (own, there), "and stay where they are then");
+        }
+        assert!((1..24).contains(&moved), "{moved}");
+    }
+}
+
+#[test]
 fn a_subscriber_is_shown_in_the_pool_that_a_rule_chose_for_what_he_has() {
     let mut bed = Bed::new(two_pools().rule(from(I1), by_pool(1)));
     bed.open_udp(at(I1, 1_000), at(E1, 53));

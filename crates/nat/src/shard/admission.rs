@@ -125,7 +125,8 @@ impl Shard {
         self.shared.classes.of(RealmId(record.realm), record.address)
     }
 
-    /// [`Shard::admit_mapping`] for who only asks; a subscriber that is not known yet uses nothing.
+    /// [`Shard::admit_mapping`] for who only asks; a subscriber that is not known yet uses nothing. Of one that has nothing any more
+    /// `subscriber` is what is known still.
     pub(super) fn would_admit_mapping(
         &self,
         now: Instant,
@@ -143,7 +144,10 @@ impl Shard {
         let nobody = Subscriber::new_zeroed();
         let (class, record) = match self.subscribers.find(realm, address) {
             Some(slot) => (self.class_now(slot), self.subscribers.get(slot)),
-            None => (self.shared.classes.of(realm, address), &nobody),
+            None => {
+                let before = self.subscribers.find_lapsed(realm, address);
+                (self.shared.classes.of(realm, address), before.map_or(&nobody, |slot| self.subscribers.get(slot)))
+            }
         };
         self.shared.classes.facts(class).admits_flow(record, now)
     }

@@ -172,15 +172,19 @@ impl Shard {
         }
         let shared = &self.shared;
         let fits = old != UNPAIRED && shared.pool_of(old) == pool && !shared.facts(old).is_closed;
+        let there = self.place_in(slot, pool);
         let new = match facts.pooling {
             Pooling::Paired if fits && shared.formula(pool).is_none() => old,
-            Pooling::Paired if penalty.is_none() => match self.way_home(slot, key, pool, facts, class) {
+            Pooling::Paired if penalty.is_none() => match self.way_home(slot, key, pool, facts, class).or(there) {
                 Some(home) => home,
                 None => self.address_for(key, pool, facts, class)?,
             },
             _ => self.address_for(key, pool, facts, class)?,
         };
         self.pair_with(slot, pool, new);
+        if old != UNPAIRED && new != old && penalty.is_none() {
+            self.stay_elsewhere(slot, old, pool, there == Some(new));
+        }
         Ok(new)
     }
 
@@ -204,6 +208,16 @@ impl Shard {
             shared.pool_of(paired) == own && !shared.facts(paired).is_closed
         };
         stays.then_some(own)
+    }
+
+    /// Whom a rule paired in another pool before he had something in his own stays paired there, too. `is_free`: his place elsewhere is
+    /// the one he is paired with now. That he was an offender gave him no place.
+    fn stay_elsewhere(&mut self, slot: u32, old: AddressIndex, pool: PoolId, is_free: bool) {
+        let (before, penalty) = (self.shared.pool_of(old), self.shared.classes.facts(self.class_now(slot)).penalty);
+        let is_by_rule = before != pool && penalty.is_none_or(|penalty| penalty.pool != before);
+        if is_by_rule && (is_free || self.subscribers.get(slot).elsewhere().is_none()) {
+            self.subscribers.get_mut(slot).set_elsewhere(Some(old));
+        }
     }
 
     /// The address that one who was an offender had in this pool, and may have sessions and blocks on still: all of his have one address

@@ -206,12 +206,12 @@ impl Shard {
             None => self.create_target(key, address)?,
         };
         if let Err(verdict) = self.admit_record().and_then(|()| self.admit_flow(now, subscriber)) {
-            self.forget_subscriber_if_new(subscriber, true);
+            self.forget_subscriber_if_new(now, subscriber, true);
             return Err(verdict);
         }
         let group = self.shared.balance.find(external.0, key.protocol, external.1);
         let Some(era) = group.and_then(Group::current) else {
-            self.forget_subscriber_if_new(subscriber, true);
+            self.forget_subscriber_if_new(now, subscriber, true);
             return Err(Verdict::NoMapping);
         };
         let first = self.lifetimes.first_of_target(key.protocol);
@@ -228,7 +228,7 @@ impl Shard {
         };
         self.subscribers.count_flow(subscriber);
         let Ok(index) = self.flows.insert(&new, now) else {
-            self.uncount_flow(subscriber);
+            self.uncount_flow(now, subscriber);
             return Err(Verdict::FlowTableFull);
         };
         era.enter(aim.position);

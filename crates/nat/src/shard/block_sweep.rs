@@ -93,7 +93,7 @@ impl Shard {
             }
         }
         if looked_at > 0 {
-            self.forget_idle_subscriber(slot);
+            self.forget_idle_subscriber(now, slot);
         }
         (looked_at, kept)
     }
@@ -152,9 +152,9 @@ impl Shard {
     }
 
     /// Removes a subscriber that has neither mapping nor block any more.
-    fn forget_idle_subscriber(&mut self, slot: u32) {
+    fn forget_idle_subscriber(&mut self, now: Instant, slot: u32) {
         if let Some(paired) = self.subscribers.remove_if_idle(slot) {
-            self.part_with(slot, paired);
+            self.part_with(now, slot, paired);
         }
     }
 }

@@ -208,17 +208,17 @@ impl Shard {
             None => self.create_flow_subscriber(key, pool, &facts, class)?,
         };
         if let Err(verdict) = self.admit_record().and_then(|()| self.admit_flow(now, subscriber)) {
-            self.forget_subscriber_if_new(subscriber, true);
+            self.forget_subscriber_if_new(now, subscriber, true);
             return Err(verdict);
         }
         // Counted first, so that the subscriber stays while a dead flow of its own is cleared away.
         self.subscribers.count_flow(subscriber);
         let Some(port) = self.share_port(now, key, (pool, &facts), class, subscriber, far) else {
-            self.uncount_flow(subscriber);
+            self.uncount_flow(now, subscriber);
             return Err(Verdict::PortsExhausted);
         };
         let Some(shared) = self.shared_ports.get(port) else {
-            self.uncount_flow(subscriber);
+            self.uncount_flow(now, subscriber);
             return Err(Verdict::PortsExhausted);
         };
         let address = shared.group().address();
@@ -228,7 +228,7 @@ impl Shard {
         let is_hairpin = false;
         let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber, is_hairpin };
         let Ok(index) = self.flows.insert(&new, now) else {
-            self.uncount_flow(subscriber);
+            self.uncount_flow(now, subscriber);
             return Err(Verdict::FlowTableFull);
         };
         self.charge_flow(now, subscriber);
@@ -288,7 +288,9 @@ impl Shard {
     ) -> Option<u32> {
         let protocol = key.protocol;
         let paired = match self.settle_pairing(subscriber, key, pool, facts, class) {
-            Ok(_) if self.subscribers.get(subscriber).pool != pool.0 => self.address_in_other_pool(key, facts)?,
+            Ok(_) if self.subscribers.get(subscriber).pool != pool.0 => {
+                self.address_in_other_pool(subscriber, pool, facts)?
+            }
             Ok(paired) => paired,
             Err(_) => {
                 // Where none is free some may be shared.
@@ -403,9 +405,9 @@ impl Shard {
     }
 
     /// One flow of a subscriber less; with the last of all it has, the subscriber goes.
-    pub(super) fn uncount_flow(&mut self, subscriber: u32) {
+    pub(super) fn uncount_flow(&mut self, now: Instant, subscriber: u32) {
         if let Some(paired) = self.subscribers.uncount_flow(subscriber) {
-            self.part_with(subscriber, paired);
+            self.part_with(now, subscriber, paired);
         }
     }
 
@@ -419,7 +421,7 @@ impl Shard {
             Some(era) => self.shared.balance.leave(era),
             None => self.shared_ports.give_back(port, now),
         }
-        self.uncount_flow(subscriber);
+        self.uncount_flow(now, subscriber);
         self.counters.flows_removed += 1;
         self.counters.sessions_removed += 1;
     }

@@ -574,7 +574,8 @@ impl Shard {
             }
         }
         let class = known.map_or_else(|| self.shared.classes.of(account.realm, source), |slot| self.class_now(slot));
-        let admitted = self.would_admit_mapping(now, class, known, protocol);
+        let before = known.or_else(|| self.subscribers.find_lapsed(account.realm, source));
+        let admitted = self.would_admit_mapping(now, class, before, protocol);
         if let Some((external, kind)) = dormant {
             let internal = Endpoint::new(source.into(), key.port);
             account.steps.push(Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });

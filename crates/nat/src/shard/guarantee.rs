@@ -363,8 +363,9 @@ impl Shard {
         rest
     }
 
-    /// A subscriber is one no longer: it is paired with nothing, and nothing is pledged to it.
-    pub(super) fn part_with(&mut self, slot: u32, paired: AddressIndex) {
+    /// A subscriber is one no longer: it is paired with nothing, and nothing is pledged to it. Its rates and offences are remembered
+    /// for as long as they count.
+    pub(super) fn part_with(&mut self, now: Instant, slot: u32, paired: AddressIndex) {
         if paired != UNPAIRED {
             self.shared.ports.unpair(paired);
         }
@@ -375,5 +376,6 @@ impl Shard {
             guard.unpledge(account.pledged_at(), account.pledge());
             account.set_pledge(AddressIndex(0), NOTHING);
         }
+        self.forget_if_past(now, slot);
     }
 }

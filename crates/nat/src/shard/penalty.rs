@@ -49,7 +49,9 @@ impl Shard {
         if !OFFENCES.contains(&verdict) {
             return;
         }
-        let Some(slot) = self.subscribers.find(key.realm, key.address) else { return };
+        // Who has nothing any more is still the one whose mappings just ended.
+        let known = self.subscribers.find(key.realm, key.address);
+        let Some(slot) = known.or_else(|| self.subscribers.find_lapsed(key.realm, key.address)) else { return };
         let Some(penalty) = self.shared.classes.facts(self.class_now(slot)).penalty else { return };
         let is_offender = self.subscribers.get(slot).is_offender();
         let account = self.subscribers.account_mut(slot);
@@ -59,6 +61,9 @@ impl Shard {
         }
         let amount = account.offences();
         account.begin_penalty(now);
+        if known.is_none() {
+            self.subscribers.revive(slot, self.shared.stamp());
+        }
         self.subscribers.set_offender(slot, true);
         self.offenders.count += 1;
         self.counters.penalties_begun += 1;
@@ -130,7 +135,7 @@ impl Shard {
             self.release_if_quiet(now, slot);
             // One that has nothing left stayed only because of its penalty.
             if let Some(paired) = self.subscribers.remove_if_idle(slot) {
-                self.part_with(slot, paired);
+                self.part_with(now, slot, paired);
             }
         }
     }

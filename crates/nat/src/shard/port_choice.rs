@@ -106,9 +106,9 @@ impl Shard {
     }
 
     /// Removes a subscriber that was entered for a mapping that could not be made.
-    pub(super) fn forget_subscriber_if_new(&mut self, subscriber: u32, is_new: bool) {
+    pub(super) fn forget_subscriber_if_new(&mut self, now: Instant, subscriber: u32, is_new: bool) {
         if is_new && let Some(paired) = self.subscribers.remove_if_idle(subscriber) {
-            self.part_with(subscriber, paired);
+            self.part_with(now, subscriber, paired);
         }
     }
 
@@ -176,7 +176,8 @@ impl Shard {
 
     /// The one address of a pool that mappings of this subscriber get; None where it may be any, or is not chosen yet.
     pub(super) fn address_in(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
-        let record = self.subscribers.get(self.subscribers.find(key.realm, key.address)?);
+        let slot = self.subscribers.find(key.realm, key.address)?;
+        let record = self.subscribers.get(slot);
         if record.pool == pool.0 {
             let paired = AddressIndex(record.paired);
             return (paired != UNPAIRED && self.shared.pool_of(paired) == pool).then_some(paired);
@@ -185,26 +186,28 @@ impl Shard {
         if !facts.gives_single_ports() || facts.one_to_one {
             return None;
         }
-        self.address_in_other_pool(key, facts).filter(|address| *address != UNPAIRED)
+        self.address_in_other_pool(slot, pool, facts).filter(|address| *address != UNPAIRED)
     }
 
     /// Takes a port of a pool that the subscriber is not entered with: rules send some of its flows to one pool and others to
-    /// another. Who is paired has an address there too, always the same one, by hash. Blocks are for the pool it is entered with.
+    /// another. Who is paired has an address there too, always the same one. Blocks are for the pool it is entered with.
     ///
     /// # Errors
     /// The verdict of the packet that wanted it.
     #[cold]
     pub(super) fn take_port_of(
         &mut self,
+        subscriber: u32,
         key: &InternalKey,
-        facts: &PoolFacts,
+        (pool, facts): (PoolId, &PoolFacts),
         class: PortClass,
     ) -> Result<(AddressIndex, u16), Verdict> {
         if !facts.gives_single_ports() {
             return Err(Verdict::PortsExhausted);
         }
         let parity = (facts.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port));
-        let address = match self.address_in_other_pool(key, facts).ok_or(Verdict::PortsExhausted)? {
+        let own = self.address_in_other_pool(subscriber, pool, facts);
+        let address = match own.ok_or(Verdict::PortsExhausted)? {
             UNPAIRED => self.choose_address(key, facts, class).ok_or(Verdict::PortsExhausted)?,
             own => own,
         };
@@ -225,15 +228,36 @@ impl Shard {
         taken.map(|port| (address, port)).ok_or(Verdict::PortsExhausted)
     }
 
-    /// The address a subscriber has in a pool that he is not entered with, always the same one, by hash; [`UNPAIRED`] where pooling is
-    /// arbitrary, None where no address is open.
-    pub(super) fn address_in_other_pool(&self, key: &InternalKey, facts: &PoolFacts) -> Option<AddressIndex> {
+    /// The address a subscriber has in a pool that he is not entered with: the one he had something on last, or else always the same
+    /// one, by hash. [`UNPAIRED`] where pooling is arbitrary, None where no address is open.
+    pub(super) fn address_in_other_pool(
+        &self,
+        subscriber: u32,
+        pool: PoolId,
+        facts: &PoolFacts,
+    ) -> Option<AddressIndex> {
         if facts.pooling == Pooling::Arbitrary {
             return Some(UNPAIRED);
         }
-        let hash = self.subscribers.hash_of(key.realm, key.address);
-        let open = self.shared.choices(facts);
-        open.get(usize::try_from(hash).unwrap_or(0).checked_rem(open.len())?).copied()
+        self.place_in(subscriber, pool).or_else(|| {
+            let record = self.subscribers.get(subscriber);
+            let open = self.shared.choices(facts);
+            let position = consistent(self.subscribers.hash_of(record.realm(), record.address), open.len());
+            open.get(position?).copied()
+        })
+    }
+
+    /// Where a subscriber that is entered with another pool had something last, if that is an open address of this one: it stays paired
+    /// with it, whatever becomes of the pool's other addresses (RFC 4787 §4.1 REQ-2).
+    pub(super) fn place_in(&self, subscriber: u32, pool: PoolId) -> Option<AddressIndex> {
+        let place = self.subscribers.get(subscriber).elsewhere()?;
+        if self.shared.slot(place).is_none() || self.shared.pool_of(place) != pool {
+            return None;
+        }
+        let facts = self.shared.facts(place);
+        // Whom a formula or the file gives an address has that one.
+        let is_paired = facts.pooling == Pooling::Paired && !facts.one_to_one && self.shared.formula(pool).is_none();
+        (is_paired && !facts.is_closed).then_some(place)
     }
 
     /// Gives a port back that has no owner: none was published, or that one is gone, and the port has rested.
@@ -257,9 +281,25 @@ impl Shard {
     }
 }
 
+/// One of so many positions, by hash; of one more at the end, as few move there as have to (Lamping and Veach, "A Fast, Minimal
+/// Memory, Consistent Hash Algorithm").
+fn consistent(hash: u64, positions: usize) -> Option<usize> {
+    let (mut state, mut found, mut next) = (hash, None, 0_u64);
+    while next < positions as u64 {
+        found = Some(next as usize);
+        state = state.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        // Below 2^63 at each step, as positions are addresses.
+        next = (next + 1).saturating_mul(1 << 31) / ((state >> 33) + 1);
+    }
+    found
+}
+
 /// RFC 4787 §4.2.1 REQ-3a: well-known source ports map to well-known ones and others to others, as far as the pool has both.
 #[inline]
 pub(super) fn port_class(port: u16, facts: &PoolFacts) -> PortClass {
     let is_low = port < 1024;
     if (is_low && facts.has_low_ports) || !facts.has_high_ports { PortClass::Low } else { PortClass::High }
 }
+
+#[cfg(test)]
+mod tests;

@@ -293,11 +293,11 @@ impl Shard {
             None => (self.create_subscriber(key, pool, &facts, class)?, true),
         };
         if let Err(verdict) = self.admit_mapping(now, subscriber, key.protocol) {
-            self.forget_subscriber_if_new(subscriber, is_new);
+            self.forget_subscriber_if_new(now, subscriber, is_new);
             return Err(verdict);
         }
         if let Err(verdict) = self.settle_pairing(subscriber, key, pool, &facts, class) {
-            self.forget_subscriber_if_new(subscriber, is_new);
+            self.forget_subscriber_if_new(now, subscriber, is_new);
             return Err(verdict);
         }
         let aim = foresight.aim.filter(|_| known == Some(foreseen));
@@ -306,28 +306,31 @@ impl Shard {
             None if self.subscribers.get(subscriber).pool == pool.0 => {
                 self.take_port(now, key, &facts, class, subscriber, aim)
             }
-            None => self.take_port_of(key, &facts, class),
+            None => self.take_port_of(subscriber, key, (pool, &facts), class),
         };
         let (address, port) = match taken {
             Ok(taken) => taken,
             Err(verdict) => {
-                self.forget_subscriber_if_new(subscriber, is_new);
+                self.forget_subscriber_if_new(now, subscriber, is_new);
                 return Err(verdict);
             }
         };
         let external = Endpoint::new(self.shared.address(address), port);
         let Some(index) = self.mappings.insert(key, subscriber, external, now) else {
             self.give_back_unused(subscriber, address, key.protocol, port);
-            self.forget_subscriber_if_new(subscriber, is_new);
+            self.forget_subscriber_if_new(now, subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         };
         if self.outbound.insert(foresight.hash, index.0).is_err() {
             self.mappings.remove(index.0);
             self.give_back_unused(subscriber, address, key.protocol, port);
-            self.forget_subscriber_if_new(subscriber, is_new);
+            self.forget_subscriber_if_new(now, subscriber, is_new);
             return Err(Verdict::MappingTableFull);
         }
-        self.subscribers.get_mut(subscriber).note_place(address, self.shared.pool_of(address));
+        // Where a forward leads from is the file's choice, and pairs nobody who has a place elsewhere.
+        if dormant.is_none() || self.subscribers.get(subscriber).elsewhere().is_none() {
+            self.subscribers.get_mut(subscriber).note_place(address, self.shared.pool_of(address));
+        }
         self.count_mapping(now, subscriber, key.protocol);
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, key.protocol, port, self.worker, index);
@@ -370,7 +373,7 @@ impl Shard {
             self.retire_port(now, address, key.protocol, external.port, rest);
         }
         if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol) {
-            self.part_with(subscriber, paired);
+            self.part_with(now, subscriber, paired);
         }
         self.watch_blocks(subscriber);
         self.counters.mappings_removed[key.protocol.index()] += 1;

@@ -91,6 +91,7 @@ impl Shard {
         self.sweep_flows(now, elapsed);
         self.sweep_blocks(now, elapsed);
         self.sweep_offenders(now, elapsed);
+        self.sweep_lapsed(now, elapsed);
         self.sweep_guarantees(now, elapsed);
         if self.worker == WorkerId(0) {
             self.shared.free_leftovers(now, &mut self.leftovers_hand);

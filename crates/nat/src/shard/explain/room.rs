@@ -65,14 +65,17 @@ impl Shard {
         let record = self.subscribers.get(slot);
         let (paired, is_settled) = (AddressIndex(record.paired), record.generation == self.shared.stamp());
         if self.would_be_of(slot, key, pool, self.penalty_now(now, slot)) != pool {
-            return match self.address_in_other_pool(key, &facts) {
+            return match self.address_in_other_pool(slot, pool, &facts) {
                 None => Err(Verdict::PortsExhausted),
                 Some(UNPAIRED) => Ok(anywhere()),
                 Some(address) => Ok(at(address)),
             };
         }
         let fits = paired != UNPAIRED && self.shared.pool_of(paired) == pool && !self.shared.facts(paired).is_closed;
-        Ok(if is_settled && paired != UNPAIRED || fits { at(paired) } else { anywhere() })
+        if is_settled && paired != UNPAIRED || fits {
+            return Ok(at(paired));
+        }
+        Ok(self.place_in(slot, pool).map_or_else(anywhere, at))
     }
 
     /// Whether a flow towards `far` would get a port of this address: one that is shared already, or one more.
@@ -151,6 +154,10 @@ impl Shard {
         let is_usable = || self.shared.pool_of(paired) == pool && !self.shared.facts(paired).is_closed;
         if paired != UNPAIRED && (is_settled || facts.pooling == Pooling::Paired && is_usable()) {
             return Ok(Some(paired));
+        }
+        let there = self.place_in(slot, pool).filter(|_| !is_settled && self.penalty_pool(slot).is_none());
+        if there.is_some() {
+            return Ok(there);
         }
         self.would_get_address(key, pool, facts).map(|()| None)
     }
