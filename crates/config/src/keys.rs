@@ -507,7 +507,9 @@ const POOL: &[Key] = &[
         Kind::Integer { min: 1, max: 4_096, unit: "ports" },
         Preset::Value("64"),
         "Endpoint-dependent flows of one worker spread over this many ports of an external address and protocol before two of \
-         them share one. More are harder to guess for outsiders (RFC 6056), fewer leave more to others.",
+         them share one. More are harder to guess for outsiders (RFC 6056), fewer leave more to others, and to each subscriber of \
+         its `ports`. A worker's shared ports serve its own flows only: with several workers the last ports of a full pool may \
+         carry fewer flows than with one.",
     ),
 ];
 
@@ -528,7 +530,8 @@ const LIMITS: [Key; 9] = [
         no_limit("2000"),
         "External ports, and query identifiers, one subscriber can have at once; by protocol, one number stands for each of \
          them. The next mapping is refused, what is there stays (RFC 6888 REQ-4). A mapping counts until its port is free \
-         again, at most some seconds after it has run out.",
+         again, at most some seconds after it has run out. A port that endpoint-dependent flows share counts for whoever was \
+         the first on it, as long as it has a flow there; others share it for nothing, also those who have no port left.",
     ),
     key(
         "sessions",
@@ -542,7 +545,7 @@ const LIMITS: [Key; 9] = [
         Kind::Size { min: 0, max: 1 << 40 },
         no_limit("\"256 KiB\""),
         "State of one subscriber at once (RFC 6888 REQ-5): 73 bytes for each mapping, 58 for each session beyond its first,
-         106 for each endpoint-dependent flow. `check` refuses less than 73.",
+         110 for each endpoint-dependent flow. `check` refuses less than 73.",
     ),
     key(
         "new_mappings",
@@ -792,14 +795,14 @@ const TABLES: &[Key] = &[
         "flows",
         Kind::Integer { min: 0, max: 4_000_000_000, unit: "flows" },
         Preset::Value("0"),
-        "Endpoint-dependent flows, which share external ports: 106 bytes each. Rules that make flows need some. When all are in \
+        "Endpoint-dependent flows, which share external ports: 110 bytes each. Rules that make flows need some. When all are in \
          use, further flows are refused.",
     ),
     key(
         "subscribers",
         Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
         Preset::Value("100000"),
-        "Subscribers with a mapping at the same time: 169 bytes each. Those above are refused. Of one whose mappings have ended \
+        "Subscribers with a mapping at the same time: 181 bytes each. Those above are refused. Of one whose mappings have ended \
          the record remembers rates and offences while they count, as long as nobody else needs it: the one that has waited \
          longest goes first.",
     ),

@@ -31,7 +31,7 @@ pub const MAPPING_BYTES: u64 = 73;
 /// Bytes a further session of a mapping counts for.
 pub const EXTRA_SESSION_BYTES: u64 = 58;
 /// Bytes an endpoint-dependent flow counts for.
-pub const FLOW_BYTES: u64 = 106;
+pub const FLOW_BYTES: u64 = 110;
 
 /// Buckets count time in sixteenths of a microsecond, so that the most a rate can be wrong by is small.
 const TICKS_PER_MICRO: u64 = 16;
@@ -205,7 +205,15 @@ impl ClassFacts {
         self.counts_mappings
     }
 
-    /// Whether `subscriber` may have one more mapping of `protocol`, with its first session.
+    /// Whether `subscriber` may have one more port of `protocol`, beside its mappings' and so many that count for it though flows
+    /// share them.
+    #[inline]
+    pub(crate) fn admits_port(&self, subscriber: &Subscriber, shared: u32, protocol: Protocol) -> bool {
+        subscriber.mappings[protocol.index()].saturating_add(shared) < self.ports_max[protocol.index()]
+    }
+
+    /// Whether `subscriber`, for whom so many ports count that flows share, may have one more mapping of `protocol`, with its first
+    /// session.
     ///
     /// # Errors
     /// The verdict of the packet that wanted it.
@@ -213,10 +221,11 @@ impl ClassFacts {
     pub(crate) fn admits_mapping(
         &self,
         subscriber: &Subscriber,
+        shared: u32,
         protocol: Protocol,
         now: Instant,
     ) -> Result<(), Verdict> {
-        if subscriber.mappings[protocol.index()] >= self.ports_max[protocol.index()] {
+        if !self.admits_port(subscriber, shared, protocol) {
             return Err(Verdict::SubscriberPortQuota);
         }
         self.has_room(subscriber, MAPPING_BYTES)?;
@@ -226,8 +235,8 @@ impl ClassFacts {
         Ok(())
     }
 
-    /// Whether `subscriber` may have one more endpoint-dependent flow. It takes no port of its own, but is made as fast as
-    /// mappings are.
+    /// Whether `subscriber` may have one more endpoint-dependent flow, which is made as fast as mappings are. Whether a port may be
+    /// taken for it is asked where none is there ([`ClassFacts::admits_port`]).
     ///
     /// # Errors
     /// The verdict of the packet that wanted it.

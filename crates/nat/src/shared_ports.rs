@@ -8,6 +8,9 @@
 //! A worker takes such a port from the port table like any other, for itself alone; its entry there says "ask the flows of
 //! this worker". No other worker can give it out, so that unique outside five-tuples are each worker's own affair. A port
 //! that carries nothing any more is kept for a while, as the next flow may use it, and then goes back.
+//!
+//! A port counts for one subscriber, its *opener*: whose flow was the first on a port that carried nothing, as long as it has any
+//! flow there. Others share it for nothing, also when the opener is gone.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -50,7 +53,7 @@ impl Group {
     }
 }
 
-/// One shared port. 16 bytes.
+/// One shared port. 20 bytes.
 #[derive(FromZeros)]
 #[repr(C)]
 pub(crate) struct SharedPort {
@@ -61,8 +64,13 @@ pub(crate) struct SharedPort {
     load: u32,
     /// 0 in a free record.
     port: u16,
-    _reserved: u16,
+    /// Flows of the opener.
+    opener_flows: u16,
+    /// The opener's record; 0: none.
+    opener: u32,
 }
+
+const _: () = assert!(size_of::<SharedPort>() == 20, "part of what a flow counts for (`class::FLOW_BYTES`)");
 
 impl SharedPort {
     pub(crate) fn port(&self) -> u16 {
@@ -76,6 +84,21 @@ impl SharedPort {
     /// Flows that use it.
     pub(crate) fn flows(&self) -> u32 {
         if self.load & IDLE != 0 { 0 } else { self.load }
+    }
+
+    /// Whether it would not count for this subscriber any more, if a flow of his here were over.
+    pub(crate) fn is_last_of_opener(&self, subscriber: u32) -> bool {
+        self.opener == subscriber && self.opener_flows == 1
+    }
+
+    /// Whether one more flow of this subscriber can be told from those of others.
+    fn can_count(&self, subscriber: u32) -> bool {
+        self.opener != subscriber || self.opener_flows < u16::MAX
+    }
+
+    /// Whether a flow of this subscriber may use it; where no further port may count for him, only one that carries flows.
+    pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool) -> bool {
+        self.can_count(subscriber) && (may_open || self.flows() > 0)
     }
 }
 
@@ -158,9 +181,9 @@ impl SharedPorts {
     }
 
     /// The first so many ports of a group.
-    pub(crate) fn of_group(&self, group: Group, at_most: usize) -> impl Iterator<Item = u16> + '_ {
+    pub(crate) fn of_group(&self, group: Group, at_most: usize) -> impl Iterator<Item = &SharedPort> + '_ {
         let slots = (0..self.count(group)).take(at_most).filter_map(move |ordinal| self.find(group.0, ordinal));
-        slots.filter_map(|slot| self.get(slot).map(SharedPort::port))
+        slots.filter_map(|slot| self.get(slot))
     }
 
     /// A group's port, counted from `first`, the n-th; it begins anew behind the last.
@@ -197,23 +220,42 @@ impl SharedPorts {
             self.untouched += 1;
         }
         self.records[slot as usize] =
-            SharedPort { group: group.0, ordinal, load: IDLE | second(now), port, _reserved: 0 };
+            SharedPort { group: group.0, ordinal, load: IDLE | second(now), port, opener_flows: 0, opener: 0 };
         self.counts[group.0 as usize] += 1;
         Ok(slot)
     }
 
-    /// One more flow uses the port.
-    pub(crate) fn take(&mut self, slot: u32) {
+    /// One more flow uses the port, of this subscriber. True: it counts for him from now on.
+    pub(crate) fn take(&mut self, slot: u32, subscriber: u32) -> bool {
         let record = &mut self.records[slot as usize];
-        record.load = record.flows() + 1;
+        let flows = record.flows();
+        debug_assert!(record.can_count(subscriber), "it was asked for");
+        record.load = flows + 1;
+        if flows == 0 {
+            (record.opener, record.opener_flows) = (subscriber, 0);
+        }
+        if record.opener == subscriber {
+            record.opener_flows = record.opener_flows.saturating_add(1);
+        }
+        flows == 0
     }
 
-    /// One flow less.
-    pub(crate) fn give_back(&mut self, slot: u32, now: Instant) {
+    /// One flow less, of this subscriber. True: the port does not count for him any more.
+    pub(crate) fn give_back(&mut self, slot: u32, subscriber: u32, now: Instant) -> bool {
         let record = &mut self.records[slot as usize];
         let flows = record.flows();
         debug_assert!(flows > 0, "no more flows end than began");
         record.load = if flows > 1 { flows - 1 } else { IDLE | second(now) };
+        if record.opener != subscriber {
+            return false;
+        }
+        debug_assert!(record.opener_flows > 0, "an opener has a flow");
+        record.opener_flows = record.opener_flows.saturating_sub(1);
+        let is_over = record.opener_flows == 0;
+        if is_over {
+            record.opener = 0;
+        }
+        is_over
     }
 
     /// Whether the port has carried nothing for so many seconds.

@@ -75,6 +75,8 @@ const OFFENDER: u8 = 1 << 5;
 /// In `flags`, in place of [`IN_USE`]: it has nothing any more, and only waits until its past does not count (see
 /// `subscriber/lapsed.rs`).
 const LAPSED: u8 = 1 << 6;
+/// In `flags`: ports that flows share count for it, as [`Account::shared`] says.
+const SHARES: u8 = 1 << 7;
 
 /// What else is known of a subscriber: beside its record, as it is seldom asked.
 #[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub(crate) struct Account {
     penalty_since_s: u32,
     /// Of an offender: the address it had in its own pool, by index, plus one; 0: none.
     home: u32,
+    /// Ports that flows share and that count for it, by protocol.
+    shared: [u32; Protocol::COUNT],
     /// Where ports are pledged to it, by index.
     pledged_at: u32,
     /// How many, by protocol.
@@ -272,6 +276,12 @@ impl Subscriber {
     /// Whether it has neither mapping nor flow nor block nor penalty.
     fn is_idle(&self) -> bool {
         self.flows == 0 && self.blocks == 0 && !self.is_offender() && self.mappings.iter().all(|count| *count == 0)
+    }
+
+    /// Whether ports that flows share count for it: how many says its account.
+    #[inline]
+    pub(crate) fn is_sharing(&self) -> bool {
+        self.flags & SHARES != 0
     }
 
     /// Whether its new mappings come from its class's penalty pool.
@@ -539,10 +549,36 @@ impl SubscriberStore {
         self.records[slot as usize].flows += 1;
     }
 
-    /// As [`SubscriberStore::uncount_mapping`], of a flow.
-    pub(crate) fn uncount_flow(&mut self, slot: u32) -> Option<AddressIndex> {
+    /// A flow ended. Whether the subscriber goes with it is the caller's to ask.
+    pub(crate) fn uncount_flow(&mut self, slot: u32) {
         self.records[slot as usize].flows -= 1;
-        self.remove_if_idle(slot)
+    }
+
+    /// Ports that flows share and that count for this subscriber, by protocol.
+    #[inline]
+    pub(crate) fn shared_ports(&self, slot: u32) -> [u32; Protocol::COUNT] {
+        // The account is beside the record: read only where there is something in it.
+        if self.records[slot as usize].is_sharing() {
+            self.accounts[slot as usize].shared
+        } else {
+            [0; Protocol::COUNT]
+        }
+    }
+
+    /// One more of them.
+    pub(crate) fn count_shared_port(&mut self, slot: u32, protocol: Protocol) {
+        self.accounts[slot as usize].shared[protocol.index()] += 1;
+        self.records[slot as usize].flags |= SHARES;
+    }
+
+    /// One of them less.
+    pub(crate) fn uncount_shared_port(&mut self, slot: u32, protocol: Protocol) {
+        let shared = &mut self.accounts[slot as usize].shared;
+        debug_assert!(shared[protocol.index()] > 0, "each was counted");
+        shared[protocol.index()] = shared[protocol.index()].saturating_sub(1);
+        if *shared == [0; Protocol::COUNT] {
+            self.records[slot as usize].flags &= !SHARES;
+        }
     }
 
     /// Removes a subscriber that has neither mapping nor flow nor block nor penalty; returns the address it was paired with.

@@ -94,6 +94,8 @@ pub struct SubscriberView {
     pub worker: WorkerId,
     /// Mappings by [`Protocol::index`].
     pub mappings: [u32; Protocol::COUNT],
+    /// Ports that flows share and that count for it, as it was the first on them, by [`Protocol::index`].
+    pub shared_ports: [u32; Protocol::COUNT],
     /// Its class: 0 for none of the settings, else its position there plus one.
     pub class: u16,
     /// Sessions of all mappings.
@@ -316,6 +318,10 @@ pub enum Step {
     NoSharedPort {
         /// Remote endpoint outside.
         remote: Endpoint,
+        /// The subscriber has as many ports as it may have: none was to be opened for it.
+        at_quota: bool,
+        /// There are other workers, who may have shared ports that only their own flows use.
+        others: bool,
     },
     /// No mapping exists, and none may be made by this packet.
     NoMapping,

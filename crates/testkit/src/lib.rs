@@ -22,6 +22,7 @@ pub mod conformance;
 pub mod connection;
 pub mod ledger;
 pub mod model;
+pub mod openers;
 pub mod packet;
 pub mod random_pools;
 pub mod seeds;

@@ -85,6 +85,7 @@ use testkit::connection::SYN_ACK;
 use testkit::ledger::ExternalEndpoint;
 use testkit::ledger::FlowEndpoint;
 use testkit::ledger::Holder;
+use testkit::openers::Openers;
 use testkit::random_pools::Mode;
 use testkit::random_pools::PoolShape;
 use testkit::random_pools::random_limits;
@@ -412,6 +413,9 @@ impl Between {
     }
 }
 
+/// Ports that flows share, by whom they count for.
+type SharedPortCounts = HashMap<(Ipv4Addr, Protocol), u32>;
+
 /// What a burst brought to light.
 struct Seen {
     events: Vec<Event>,
@@ -420,6 +424,10 @@ struct Seen {
     /// Packets by verdict.
     verdicts: Counters,
     offenders_before: BTreeSet<Ipv4Addr>,
+    /// Who opened a port for flows to share.
+    opened: BTreeSet<(Ipv4Addr, Protocol)>,
+    /// The most of such ports that counted for anybody meanwhile.
+    opened_at_most: SharedPortCounts,
 }
 
 impl Seen {
@@ -435,6 +443,7 @@ struct World {
     random: SmallRng,
     workers: usize,
     account: Account,
+    openers: Openers,
     ledger: Ledger,
     counted: Counters,
     /// The settings in force: two in the midst of a change.
@@ -522,10 +531,38 @@ impl World {
         }
         self.counted = counters;
         self.check_ends(&events);
+        let (opened, opened_at_most) = self.follow_shared_ports(&events);
         let (booked, flows) = (self.ledger.at(bed.now()), self.ledger.flows_at(bed.now()));
-        let seen = Seen { events, booked, flows, verdicts, offenders_before };
+        let seen = Seen { events, booked, flows, verdicts, offenders_before, opened, opened_at_most };
         self.check_counts(&seen);
         seen
+    }
+
+    /// Who opened ports for flows to share, and the most that counted for anybody meanwhile.
+    fn follow_shared_ports(&mut self, events: &[Event]) -> (BTreeSet<(Ipv4Addr, Protocol)>, SharedPortCounts) {
+        let (mut opened, mut most) = (BTreeSet::new(), SharedPortCounts::new());
+        for whose in self.openers.all() {
+            *most.entry(whose).or_default() += 1;
+        }
+        for event in events {
+            let Some(protocol) = event.protocol else { continue };
+            let external = at(event.external, event.first_port);
+            let flow = (at(event.subscriber, event.internal_port), at(event.remote, event.remote_port));
+            match (event.kind, event.cause) {
+                // What comes in by a forward shares no port of a pool.
+                (EventKind::FlowCreated, Cause::Outbound) => {
+                    if self.openers.begin(protocol, external, flow) {
+                        let whose = (event.subscriber, protocol);
+                        opened.insert(whose);
+                        let count = self.openers.of(event.subscriber, protocol);
+                        most.entry(whose).and_modify(|most| *most = count.max(*most)).or_insert(count);
+                    }
+                }
+                (EventKind::FlowEnded, _) => self.openers.end(protocol, external, flow),
+                _ => {}
+            }
+        }
+        (opened, most)
     }
 
     /// What was refused is told as often as it is counted, and nothing else befell any packet.
@@ -692,10 +729,11 @@ impl World {
         self.check_causes(bed, &seen);
         self.close(&seen);
         self.follow();
-        self.check_limits(now, &new);
+        self.check_limits(now, &new, &seen);
         self.count("passed out", passed.len() as u64);
         self.count("new mappings", new.mappings.len() as u64);
         self.count("new flows", new.flows);
+        self.count("opened shared ports", seen.opened.len() as u64);
         passed
     }
 
@@ -860,10 +898,13 @@ impl World {
             let Cause::Verdict(cause) = event.cause else { panic!("a refusal without cause: {event:?}") };
             let protocol = event.protocol.expect("it has one");
             let most = self.account.at_most(bed.now(), event.subscriber);
+            let opened = seen.opened_at_most.get(&(event.subscriber, protocol)).copied().unwrap_or_default();
             let is_right = |settings: &Settings| {
                 let limits = limits_of(settings, event.subscriber);
                 match cause {
-                    Verdict::SubscriberPortQuota => most.ports[protocol.index()] >= limits.ports_max[protocol.index()],
+                    Verdict::SubscriberPortQuota => {
+                        most.ports[protocol.index()] + opened >= limits.ports_max[protocol.index()]
+                    }
                     Verdict::SubscriberSessionQuota => most.sessions >= limits.sessions_max,
                     Verdict::SubscriberMemoryQuota => most.memory + nat::class::FLOW_BYTES > limits.memory_max,
                     Verdict::SubscriberRateLimit => limits.new_mappings.is_some() || limits.new_sessions.is_some(),
@@ -939,14 +980,16 @@ impl World {
     }
 
     /// Who got something new is within the limits in force with all of it; who was above got nothing.
-    fn check_limits(&self, now: Instant, new: &New) {
+    fn check_limits(&self, now: Instant, new: &New, seen: &Seen) {
         let most = |subscriber, of: &dyn Fn(&SubscriberLimits) -> u64| {
             self.in_force.iter().map(|settings| of(limits_of(settings, subscriber))).max().unwrap_or(0)
         };
-        for (protocol, internal) in &new.mappings {
-            let (subscriber, index) = (*internal.ip(), protocol.index());
+        let mapped = new.mappings.iter().map(|(protocol, internal)| (*internal.ip(), *protocol));
+        for (subscriber, protocol) in mapped.chain(seen.opened.iter().copied()) {
+            let index = protocol.index();
             let allowed = most(subscriber, &|limits| u64::from(limits.ports_max[index]));
-            let has = u64::from(self.account.at_least(now, subscriber).ports[index]);
+            let mappings = self.account.at_least(now, subscriber).ports[index];
+            let has = u64::from(mappings) + u64::from(self.openers.of(subscriber, protocol));
             assert!(has <= allowed, "{subscriber} has {has} ports of {protocol:?}, {allowed} are allowed");
         }
         for subscriber in &new.sessions {
@@ -1297,6 +1340,7 @@ fn run(seed: u64, workers: usize, steps: u64) {
         random,
         workers,
         account: Account::default(),
+        openers: Openers::default(),
         ledger: Ledger::default(),
         counted: bed.counters(),
         in_force: vec![first],

@@ -15,8 +15,11 @@ use nat::settings::Filtering;
 use nat::settings::Pooling;
 use nat::settings::ReuseAtOnce;
 use nat::types::AddressIndex;
+use nat::types::Endpoint;
 use nat::types::Prefix;
 use nat::types::Side;
+use nat::view::MappingView;
+use nat::view::SessionView;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -67,6 +70,9 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         settings.limits.flows_max = pick(random, &[8, 10_000]);
         settings.pools[0].shared_ports_min = pick(random, &[1, 3, 64]);
     }
+    if random.random() {
+        settings.subscriber.ports_max = Protocol::ALL.map(|_| random.random_range(2..12));
+    }
     settings
 }
 
@@ -116,6 +122,8 @@ struct Simulation {
     left: Vec<(Vec<u8>, SocketAddrV4)>,
     /// Packets on the links, with the worker they go to: reordering happens here.
     in_flight: Vec<(Side, usize, Vec<u8>)>,
+    /// Who ever had a flow on an external endpoint.
+    users: HashMap<(Protocol, Endpoint), HashSet<Ipv4Addr>>,
     /// Packets that reached whom they were meant for.
     reached: u64,
 }
@@ -135,6 +143,7 @@ impl Simulation {
             known: Vec::new(),
             left: Vec::new(),
             in_flight: Vec::new(),
+            users: HashMap::new(),
             reached: 0,
         }
     }
@@ -374,9 +383,40 @@ impl Simulation {
                 assert_eq!(*address, flow.external.address, "one subscriber, one address");
             }
         }
+        self.note_users();
+        self.check_ports(&mappings, &flows);
         let limits = self.bed.settings().limits;
         assert!(self.bed.counters().fragments_held <= u64::from(limits.fragments_held_max) * self.workers as u64);
         self.bed.check_books();
+    }
+
+    /// Takes notice of who has flows where.
+    fn note_users(&mut self) {
+        for flow in self.bed.sessions().into_iter().filter(|session| session.shared) {
+            let users = self.users.entry((flow.protocol, flow.external)).or_default();
+            users.insert(flow.internal.address);
+        }
+    }
+
+    /// Nobody has more ports than he may have, those included that he was the first on of flows; and who is alone has no others.
+    fn check_ports(&self, mappings: &[MappingView], flows: &[SessionView]) {
+        let settings = self.bed.settings();
+        for view in self.bed.subscribers() {
+            for protocol in Protocol::ALL {
+                let is_his = |of: Protocol, internal: Ipv4Addr| of == protocol && internal == view.address;
+                let mapped = mappings.iter().filter(|one| is_his(one.protocol, one.internal.address)).count();
+                let his = flows.iter().filter(|one| is_his(one.protocol, one.internal.address));
+                let ports = his.map(|one| one.external).collect::<HashSet<_>>();
+                let (mappings, shared) = (view.mappings[protocol.index()], view.shared_ports[protocol.index()]);
+                let most = settings.subscriber.ports_max[protocol.index()];
+                assert!(mappings.saturating_add(shared) <= most, "{view:?} may have {most}");
+                assert!(mapped as u32 <= mappings, "{view:?} has {mapped} mappings of {protocol}");
+                // A port that no other subscriber ever had anything on counts for him.
+                let is_his_alone = |external: &Endpoint| self.users[&(protocol, *external)].len() == 1;
+                let alone = ports.into_iter().filter(is_his_alone).count() as u32;
+                assert!(alone <= shared, "{view:?} has {alone} shared ports of {protocol} for himself");
+            }
+        }
     }
 
     fn run(mut self) -> Bed {
@@ -397,6 +437,8 @@ impl Simulation {
             }
             self.bed.settle();
             self.look();
+            // Before some of them end.
+            self.note_users();
             if self.random.random_ratio(1, 10) {
                 let seconds = pick(&mut self.random, &[1, 3, 7, 11, 45]);
                 self.bed.advance_secs(seconds);

@@ -224,6 +224,29 @@ fn a_flow_that_gets_no_port_is_foretold() {
 }
 
 #[test]
+fn a_flow_that_would_open_one_port_too_many_is_foretold() {
+    for pooling in [Pooling::Paired, Pooling::Arbitrary] {
+        let mut settings = settings().endpoint_dependent(Prefix::ALL, (443, 443)).addresses(&POOL[..1]);
+        settings = settings.pooling(pooling);
+        settings.subscriber.ports_max = [3; Protocol::COUNT];
+        for mut bed in beds(&settings) {
+            for n in 0..8 {
+                let syn = build::tcp(at(host(0, 1), 5_000 + n), at(E1, 443), Flags::SYN).build();
+                let foretold = check(&mut bed, INSIDE, &syn);
+                let is_told = |step: &Step| matches!(step, Step::NoSharedPort { at_quota: true, .. });
+                let expected = if n < 3 { Verdict::Outbound } else { Verdict::SubscriberPortQuota };
+                assert_eq!((foretold.verdict, foretold.steps.iter().any(is_told)), (expected, n >= 3));
+            }
+            // Elsewhere the same ports serve; for a mapping there is none either.
+            let syn = build::tcp(at(host(0, 1), 5_000), at(E2, 443), Flags::SYN).build();
+            assert_eq!(check(&mut bed, INSIDE, &syn).verdict, Verdict::Outbound);
+            let syn = build::tcp(at(host(0, 1), 6_000), at(E2, 80), Flags::SYN).build();
+            assert_eq!(check(&mut bed, INSIDE, &syn).verdict, Verdict::SubscriberPortQuota);
+        }
+    }
+}
+
+#[test]
 fn the_pool_of_a_rule_is_not_said_to_be_that_of_a_prefix() {
     let translate = RuleAction::Translate { pool: Some(PoolId(0)), mapping: MappingKind::EndpointIndependent };
     let by_rule = |settings: Settings| {

@@ -59,6 +59,9 @@ pub struct Subscriber {
     pub worker: u8,
     /// Mappings.
     pub mappings: PerProtocol,
+    /// Ports that flows share and that count for it, as it was the first on them: with `mappings` what its `ports` bound.
+    #[serde(default)]
+    pub shared_ports: PerProtocol,
     /// Port blocks and slice it has; empty where each mapping takes any port.
     #[serde(default)]
     pub own_ports: Vec<OwnPorts>,

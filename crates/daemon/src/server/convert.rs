@@ -224,6 +224,7 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         other_external_address: view.elsewhere,
         worker: view.worker.0,
         mappings: per_protocol(view.mappings.map(u64::from)),
+        shared_ports: per_protocol(view.shared_ports.map(u64::from)),
         own_ports: own.iter().map(own_ports).collect(),
         sessions: Some(u64::from(view.sessions)),
         class: class_name(shared.settings(), view.class),

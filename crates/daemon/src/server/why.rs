@@ -202,10 +202,17 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             }
             .to_owned(),
         ),
-        view::Step::NoSharedPort { remote } => (
+        view::Step::NoSharedPort { remote, at_quota, others } => (
             "port",
             format!("no port to share towards {remote}"),
-            "none is free, and each that is shared has a flow to there".to_owned(),
+            match (at_quota, others) {
+                (true, _) => "the subscriber has as many ports as it may, and each that is in use has a flow to there",
+                (false, false) => "none is free, and each that is shared has a flow to there",
+                (false, true) => {
+                    "none is free, and each that this worker's flows share has a flow to there; other workers' flows have theirs"
+                }
+            }
+            .to_owned(),
         ),
         view::Step::PortAwaited(external) => (
             "static",

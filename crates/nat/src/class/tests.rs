@@ -58,7 +58,7 @@ fn a_class_that_is_no_more_has_the_limits_of_everybody() {
     let common = SubscriberLimits { ports_max: [0; 3], ..SubscriberLimits::default() };
     let classes = Classes::new(&common, &[], 1).expect("memory suffices");
     let nobody = Subscriber::new_zeroed();
-    let refused = classes.facts(9).admits_mapping(&nobody, Protocol::Udp, Instant::ORIGIN);
+    let refused = classes.facts(9).admits_mapping(&nobody, 0, Protocol::Udp, Instant::ORIGIN);
     assert_eq!(refused, Err(Verdict::SubscriberPortQuota));
 }
 
@@ -142,7 +142,7 @@ fn facts(limits: SubscriberLimits) -> ClassFacts {
 fn ports_are_limited_by_protocol() {
     let facts = facts(SubscriberLimits { ports_max: [2, 1, 0], ..SubscriberLimits::default() });
     let mut subscriber = Subscriber::new_zeroed();
-    let ask = |subscriber: &Subscriber, protocol| facts.admits_mapping(subscriber, protocol, Instant::ORIGIN);
+    let ask = |subscriber: &Subscriber, protocol| facts.admits_mapping(subscriber, 0, protocol, Instant::ORIGIN);
     assert_eq!(ask(&subscriber, Protocol::Icmp), Err(Verdict::SubscriberPortQuota));
     subscriber.mappings = [1, 1, 0];
     assert_eq!(ask(&subscriber, Protocol::Udp), Ok(()));
@@ -159,10 +159,10 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
     subscriber.mappings = [1, 1, 1];
     subscriber.extra_sessions = 1;
     let now = Instant::ORIGIN;
-    assert_eq!(facts(limits).admits_mapping(&subscriber, Protocol::Udp, now), Ok(()));
+    assert_eq!(facts(limits).admits_mapping(&subscriber, 0, Protocol::Udp, now), Ok(()));
     assert_eq!(facts(limits).admits_session((&subscriber, &Account::default()), true, now), Ok(()));
     subscriber.extra_sessions = 2;
-    assert_eq!(facts(limits).admits_mapping(&subscriber, Protocol::Udp, now), Err(Verdict::SubscriberSessionQuota));
+    assert_eq!(facts(limits).admits_mapping(&subscriber, 0, Protocol::Udp, now), Err(Verdict::SubscriberSessionQuota));
     assert_eq!(
         facts(limits).admits_session((&subscriber, &Account::default()), true, now),
         Err(Verdict::SubscriberSessionQuota)
@@ -179,8 +179,8 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
     let used = 3 * MAPPING_BYTES + 2 * EXTRA_SESSION_BYTES;
     let memory = |memory_max| facts(SubscriberLimits { memory_max, ..SubscriberLimits::default() });
     let full = Err(Verdict::SubscriberMemoryQuota);
-    assert_eq!(memory(used + MAPPING_BYTES).admits_mapping(&subscriber, Protocol::Tcp, now), Ok(()));
-    assert_eq!(memory(used + MAPPING_BYTES - 1).admits_mapping(&subscriber, Protocol::Tcp, now), full);
+    assert_eq!(memory(used + MAPPING_BYTES).admits_mapping(&subscriber, 0, Protocol::Tcp, now), Ok(()));
+    assert_eq!(memory(used + MAPPING_BYTES - 1).admits_mapping(&subscriber, 0, Protocol::Tcp, now), full);
     assert_eq!(
         memory(used + EXTRA_SESSION_BYTES).admits_session((&subscriber, &Account::default()), true, now),
         Ok(())

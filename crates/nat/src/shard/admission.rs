@@ -26,7 +26,10 @@ impl Shard {
         self.update_class(subscriber);
         let record = self.subscribers.get(subscriber);
         let facts = self.shared.classes.facts(record.class);
-        if facts.counts_mappings() { facts.admits_mapping(record, protocol, now) } else { Ok(()) }
+        if !facts.counts_mappings() {
+            return Ok(());
+        }
+        facts.admits_mapping(record, self.subscribers.shared_ports(subscriber)[protocol.index()], protocol, now)
     }
 
     /// Enters a mapping that was admitted and made.
@@ -51,10 +54,18 @@ impl Shard {
         self.shared.classes.facts(record.class).admits_flow(record, now)
     }
 
+    /// Whether a port may be taken for a flow of the subscriber with this record, whose class was found by [`Shard::admit_flow`].
+    pub(super) fn admits_port(&self, subscriber: u32, protocol: Protocol) -> bool {
+        let record = self.subscribers.get(subscriber);
+        let shared = self.subscribers.shared_ports(subscriber)[protocol.index()];
+        self.shared.classes.facts(record.class).admits_port(record, shared, protocol)
+    }
+
     /// Charges a flow that was admitted and made; how many there are is counted where it was made.
-    pub(super) fn charge_flow(&mut self, now: Instant, subscriber: u32) {
+    pub(super) fn charge_flow(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         let record = self.subscribers.get_mut(subscriber);
         record.mapping_bucket = self.shared.classes.facts(record.class).charge_mapping(record.mapping_bucket, now);
+        self.watch_subscriber(now, subscriber, protocol);
     }
 
     /// Whether the owner of an existing mapping may have one more session in it. `takes_record`: it needs a record of its
@@ -136,7 +147,8 @@ impl Shard {
     ) -> Result<(), Verdict> {
         let nobody = Subscriber::new_zeroed();
         let record = subscriber.map_or(&nobody, |slot| self.subscribers.get(slot));
-        self.shared.classes.facts(class).admits_mapping(record, protocol, now)
+        let shared = subscriber.map_or(0, |slot| self.subscribers.shared_ports(slot)[protocol.index()]);
+        self.shared.classes.facts(class).admits_mapping(record, shared, protocol, now)
     }
 
     /// [`Shard::admit_flow`] for who only asks.
@@ -150,6 +162,19 @@ impl Shard {
             }
         };
         self.shared.classes.facts(class).admits_flow(record, now)
+    }
+
+    /// [`Shard::admits_port`] for who only asks, when so many ports that flows share do not count for it any more.
+    pub(super) fn would_admit_port(&self, key: &InternalKey, less: u32) -> bool {
+        let nobody = Subscriber::new_zeroed();
+        let p = key.protocol;
+        let (class, record, shared) = match self.subscribers.find(key.realm, key.address) {
+            Some(slot) => {
+                (self.class_now(slot), self.subscribers.get(slot), self.subscribers.shared_ports(slot)[p.index()])
+            }
+            None => (self.shared.classes.of(key.realm, key.address), &nobody, 0),
+        };
+        self.shared.classes.facts(class).admits_port(record, shared.saturating_sub(less), p)
     }
 
     /// [`Shard::admit_session`] for who only asks.

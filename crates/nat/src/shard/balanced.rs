@@ -228,12 +228,12 @@ impl Shard {
         };
         self.subscribers.count_flow(subscriber);
         let Ok(index) = self.flows.insert(&new, now) else {
-            self.uncount_flow(now, subscriber);
+            self.uncount_flow(now, subscriber, key.protocol);
             return Err(Verdict::FlowTableFull);
         };
         era.enter(aim.position);
         self.shared.count_lead(self.worker, group);
-        self.charge_flow(now, subscriber);
+        self.charge_flow(now, subscriber, key.protocol);
         self.note_flow(EventKind::FlowCreated, now, index);
         self.counters.flows_created += 1;
         self.counters.sessions_created += 1;

@@ -213,12 +213,15 @@ impl Shard {
         }
         // Counted first, so that the subscriber stays while a dead flow of its own is cleared away.
         self.subscribers.count_flow(subscriber);
-        let Some(port) = self.share_port(now, key, (pool, &facts), class, subscriber, far) else {
-            self.uncount_flow(now, subscriber);
-            return Err(Verdict::PortsExhausted);
+        let port = match self.share_port(now, key, (pool, &facts), class, subscriber, far) {
+            Ok(port) => port,
+            Err(verdict) => {
+                self.uncount_flow(now, subscriber, key.protocol);
+                return Err(verdict);
+            }
         };
         let Some(shared) = self.shared_ports.get(port) else {
-            self.uncount_flow(now, subscriber);
+            self.uncount_flow(now, subscriber, key.protocol);
             return Err(Verdict::PortsExhausted);
         };
         let address = shared.group().address();
@@ -228,12 +231,14 @@ impl Shard {
         let is_hairpin = false;
         let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber, is_hairpin };
         let Ok(index) = self.flows.insert(&new, now) else {
-            self.uncount_flow(now, subscriber);
+            self.uncount_flow(now, subscriber, key.protocol);
             return Err(Verdict::FlowTableFull);
         };
-        self.charge_flow(now, subscriber);
+        if self.shared_ports.take(port, subscriber) {
+            self.subscribers.count_shared_port(subscriber, key.protocol);
+        }
+        self.charge_flow(now, subscriber, key.protocol);
         self.subscribers.get_mut(subscriber).note_place(address, self.shared.pool_of(address));
-        self.shared_ports.take(port);
         self.note_flow(EventKind::FlowCreated, now, index);
         self.counters.flows_created += 1;
         self.counters.sessions_created += 1;
@@ -276,7 +281,11 @@ impl Shard {
         from_there.find(|address| self.shared_ports.count(Group::new(*address, protocol, class)) > 0)
     }
 
-    /// A shared port that no other flow uses towards `far`: one that is there, at random, or one more.
+    /// A shared port that no other flow uses towards `far`: one that is there, at random, or one more. Who has as many ports as he may
+    /// opens no further one, and shares those that carry flows.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted it.
     fn share_port(
         &mut self,
         now: Instant,
@@ -285,38 +294,51 @@ impl Shard {
         class: PortClass,
         subscriber: u32,
         far: (u32, u16),
-    ) -> Option<u32> {
+    ) -> Result<u32, Verdict> {
         let protocol = key.protocol;
+        let may_open = self.admits_port(subscriber, protocol);
+        let none = if may_open { Verdict::PortsExhausted } else { Verdict::SubscriberPortQuota };
         let paired = match self.settle_pairing(subscriber, key, pool, facts, class) {
             Ok(_) if self.subscribers.get(subscriber).pool != pool.0 => {
-                self.address_in_other_pool(subscriber, pool, facts)?
+                self.address_in_other_pool(subscriber, pool, facts).ok_or(Verdict::PortsExhausted)?
             }
             Ok(paired) => paired,
             Err(_) => {
                 // Where none is free some may be shared.
-                let address = self.address_with_shared_ports(protocol, facts, class)?;
+                let address = self.address_with_shared_ports(protocol, facts, class).ok_or(none)?;
                 self.pair_with(subscriber, pool, address);
                 address
             }
         };
         let address = match paired {
-            UNPAIRED => {
+            UNPAIRED if may_open => {
                 let free = self.choose_address(key, facts, class);
-                free.or_else(|| self.address_with_shared_ports(protocol, facts, class))?
+                free.or_else(|| self.address_with_shared_ports(protocol, facts, class)).ok_or(none)?
             }
+            // One with free ports is of no use.
+            UNPAIRED => self.address_with_shared_ports(protocol, facts, class).ok_or(none)?,
             paired => paired,
         };
         let group = Group::new(address, protocol, class);
-        if self.shared_ports.count(group) >= u32::from(facts.shared_ports_min)
-            && let Some(found) = self.probe_shared_ports(now, group, far, PROBES)
+        let min = if may_open { u32::from(facts.shared_ports_min) } else { 0 };
+        if self.shared_ports.count(group) >= min
+            && let Some(found) = self.probe_shared_ports(now, group, (subscriber, far), PROBES)
         {
-            return Some(found);
+            return Ok(found);
         }
-        self.add_shared_port(now, group, class).or_else(|| self.probe_shared_ports(now, group, far, LAST_PROBES))
+        let added = if may_open { self.add_shared_port(now, group, class) } else { None };
+        added.or_else(|| self.probe_shared_ports(now, group, (subscriber, far), LAST_PROBES)).ok_or(none)
     }
 
-    /// Looks at so many shared ports, at random, for one that no flow uses towards `far`; the last time at each, if there are no more.
-    fn probe_shared_ports(&mut self, now: Instant, group: Group, far: (u32, u16), probes: usize) -> Option<u32> {
+    /// Looks at so many shared ports, at random, for one that this subscriber may have a flow towards `far` on, which no other flow is
+    /// on; the last time at each, if there are no more.
+    fn probe_shared_ports(
+        &mut self,
+        now: Instant,
+        group: Group,
+        (subscriber, far): (u32, (u32, u16)),
+        probes: usize,
+    ) -> Option<u32> {
         let address = self.shared.address(group.address()).to_bits();
         let count = self.shared_ports.count(group);
         if count == 0 {
@@ -331,7 +353,9 @@ impl Shard {
                 _ => self.shared_ports.pick(group, &mut self.random)?,
             };
             let port = self.shared_ports.get(slot)?.port();
-            if self.shared.ports.is_going_out(group.address(), group.protocol(), port) {
+            if self.shared.ports.is_going_out(group.address(), group.protocol(), port)
+                || !self.may_carry(slot, subscriber, group.protocol())
+            {
                 continue;
             }
             let key = OutsideKey { protocol: group.protocol(), external: (address, port), far };
@@ -339,12 +363,21 @@ impl Shard {
                 None => return Some(slot),
                 Some(other) if !self.flows.get(other).is_alive(now) && self.may_end_mapping() => {
                     self.end_flow(now, other);
-                    return Some(slot);
+                    // With that flow it may carry nothing any more, or not count for its opener.
+                    if self.may_carry(slot, subscriber, group.protocol()) {
+                        return Some(slot);
+                    }
                 }
                 Some(_) => {}
             }
         }
         None
+    }
+
+    /// Whether a shared port may carry one more flow of this subscriber.
+    fn may_carry(&self, slot: u32, subscriber: u32, protocol: Protocol) -> bool {
+        let may_open = self.admits_port(subscriber, protocol);
+        self.shared_ports.get(slot).is_some_and(|port| port.may_carry(subscriber, may_open))
     }
 
     /// Takes one more port from the pool to be shared by flows of this worker.
@@ -405,8 +438,10 @@ impl Shard {
     }
 
     /// One flow of a subscriber less; with the last of all it has, the subscriber goes.
-    pub(super) fn uncount_flow(&mut self, now: Instant, subscriber: u32) {
-        if let Some(paired) = self.subscribers.uncount_flow(subscriber) {
+    pub(super) fn uncount_flow(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        self.subscribers.uncount_flow(subscriber);
+        self.watch_left(now, subscriber, protocol);
+        if let Some(paired) = self.subscribers.remove_if_idle(subscriber) {
             self.part_with(now, subscriber, paired);
         }
     }
@@ -415,13 +450,17 @@ impl Shard {
     pub(super) fn end_flow(&mut self, now: Instant, index: u32) {
         self.note_flow(EventKind::FlowEnded, now, index);
         let flow = self.flows.get(index);
-        let (port, era, subscriber) = (flow.port, flow.era(), flow.subscriber);
+        let (port, era, subscriber, protocol) = (flow.port, flow.era(), flow.subscriber, flow.protocol());
         self.flows.remove(index);
         match era {
             Some(era) => self.shared.balance.leave(era),
-            None => self.shared_ports.give_back(port, now),
+            None => {
+                if self.shared_ports.give_back(port, subscriber, now) {
+                    self.subscribers.uncount_shared_port(subscriber, protocol);
+                }
+            }
         }
-        self.uncount_flow(now, subscriber);
+        self.uncount_flow(now, subscriber, protocol);
         self.counters.flows_removed += 1;
         self.counters.sessions_removed += 1;
     }

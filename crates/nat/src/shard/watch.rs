@@ -188,11 +188,20 @@ impl Shard {
         }
     }
 
+    /// The same once a flow of it is off the books.
+    pub(super) fn watch_left(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        if self.subscribers.get(subscriber).is_above_any() {
+            self.compare_with_marks(now, subscriber, protocol, 0);
+        }
+    }
+
     #[inline(never)]
     fn compare_with_marks(&mut self, now: Instant, subscriber: u32, protocol: Protocol, less: u32) {
         let record = self.subscribers.get(subscriber);
         let marks = self.shared.classes.facts(record.class).marks;
-        let ports = (protocol.index(), record.mappings[protocol.index()], Cause::SubscriberPorts, Some(protocol));
+        let used = record.mappings[protocol.index()]
+            .saturating_add(self.subscribers.shared_ports(subscriber)[protocol.index()]);
+        let ports = (protocol.index(), used, Cause::SubscriberPorts, Some(protocol));
         let sessions = (Protocol::COUNT, record.sessions(), Cause::SubscriberSessions, None);
         for (mark, used, cause, protocol) in [ports, sessions] {
             let used = used.saturating_sub(less);

@@ -12,15 +12,24 @@ const SECRET: [u64; 4] = [2, 7, 1, 8];
 enum Step {
     Add(u32, u16),
     /// Of those that are there, counted around.
-    Take(usize),
+    Take(usize, u32),
     GiveBack(usize),
     Remove(usize),
+}
+
+/// What is known of a port: its flows by their subscribers.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    group: u32,
+    port: u16,
+    flows: Vec<u32>,
+    opener: u32,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0_u32..4, 1_u16..200).prop_map(|(group, port)| Step::Add(group, port)),
-        any::<usize>().prop_map(Step::Take),
+        (any::<usize>(), 1_u32..4).prop_map(|(n, subscriber)| Step::Take(n, subscriber)),
         any::<usize>().prop_map(Step::GiveBack),
         any::<usize>().prop_map(Step::Remove),
     ]
@@ -46,30 +55,42 @@ proptest! {
     fn groups_have_the_ports_a_plain_set_has(capacity in 1_u32..40, steps in vec(step(), 0..200)) {
         let now = Instant::from_micros(10_000_000);
         let mut ports = SharedPorts::new(capacity, 2, KeyedHash::new(SECRET)).unwrap();
-        // By slot: group, port, flows.
-        let mut model: BTreeMap<u32, (u32, u16, u32)> = BTreeMap::new();
-        let nth = |model: &BTreeMap<u32, (u32, u16, u32)>, n: usize| model.keys().nth(n % model.len().max(1)).copied();
+        let mut model: BTreeMap<u32, Known> = BTreeMap::new();
+        let nth = |model: &BTreeMap<u32, Known>, n: usize| model.keys().nth(n % model.len().max(1)).copied();
         for step in steps {
             match step {
                 Step::Add(number, port) => {
-                    if model.values().any(|known| (known.0, known.1) == (number, port)) {
+                    if model.values().any(|known| (known.group, known.port) == (number, port)) {
                         continue;
                     }
                     let added = ports.add(group(number), port, now);
                     prop_assert_eq!(added.is_ok(), model.len() < capacity as usize);
                     if let Ok(slot) = added {
-                        prop_assert!(model.insert(slot, (number, port, 0)).is_none());
+                        let before = model.insert(slot, Known { group: number, port, ..Known::default() });
+                        prop_assert!(before.is_none());
                     }
                 }
-                Step::Take(n) => if let Some(slot) = nth(&model, n) {
-                    ports.take(slot);
-                    model.entry(slot).and_modify(|known| known.2 += 1);
+                Step::Take(n, subscriber) => if let Some(slot) = nth(&model, n) {
+                    let known = model.get_mut(&slot).unwrap();
+                    let opens = known.flows.is_empty();
+                    if opens {
+                        known.opener = subscriber;
+                    }
+                    known.flows.push(subscriber);
+                    prop_assert_eq!(ports.take(slot, subscriber), opens);
                 },
-                Step::GiveBack(n) => if let Some(slot) = nth(&model, n) && model[&slot].2 > 0 {
-                    ports.give_back(slot, now);
-                    model.entry(slot).and_modify(|known| known.2 -= 1);
+                Step::GiveBack(n) => if let Some(slot) = nth(&model, n) && !model[&slot].flows.is_empty() {
+                    let known = model.get_mut(&slot).unwrap();
+                    let subscriber = known.flows.swap_remove(n / 7 % known.flows.len());
+                    let is_over = known.opener == subscriber && !known.flows.contains(&subscriber);
+                    let was_last = ports.get(slot).is_some_and(|port| port.is_last_of_opener(subscriber));
+                    prop_assert_eq!(was_last, is_over);
+                    prop_assert_eq!(ports.give_back(slot, subscriber, now), is_over);
+                    if is_over {
+                        known.opener = 0;
+                    }
                 },
-                Step::Remove(n) => if let Some(slot) = nth(&model, n) && model[&slot].2 == 0 {
+                Step::Remove(n) => if let Some(slot) = nth(&model, n) && model[&slot].flows.is_empty() {
                     ports.remove(slot);
                     model.remove(&slot);
                 },
@@ -77,11 +98,11 @@ proptest! {
         }
         prop_assert_eq!(ports.len(), model.len());
         for slot in 1..ports.walk_end() {
-            let found = ports.get(slot).map(|known| (known.group(), known.port(), known.flows()));
-            prop_assert_eq!(found, model.get(&slot).map(|known| (group(known.0), known.1, known.2)));
+            let found = ports.get(slot).map(|known| (known.group(), known.port(), known.flows(), known.opener));
+            prop_assert_eq!(found, model.get(&slot).map(|known| (group(known.group), known.port, known.flows.len() as u32, known.opener)));
         }
         for number in 0..4 {
-            let wanted: BTreeSet<u16> = model.values().filter(|known| known.0 == number).map(|known| known.1).collect();
+            let wanted: BTreeSet<u16> = model.values().filter(|known| known.group == number).map(|known| known.port).collect();
             prop_assert_eq!(ports.count(group(number)) as usize, wanted.len());
             // A random port is missed in 40 n picks of n with probability e^-40.
             prop_assert_eq!(ports_of(&ports, number), wanted);
@@ -95,11 +116,10 @@ fn a_port_is_idle_since_its_last_flow_ended() {
     let mut ports = SharedPorts::new(1, 1, KeyedHash::new(SECRET)).unwrap();
     let slot = ports.add(group(0), 5_000, at(10)).unwrap();
     assert!(ports.is_idle_for(slot, 20, at(30)) && !ports.is_idle_for(slot, 21, at(30)));
-    ports.take(slot);
-    ports.take(slot);
-    ports.give_back(slot, at(40));
+    assert!(ports.take(slot, 1) && !ports.take(slot, 2));
+    assert!(ports.give_back(slot, 1, at(40)));
     assert!(!ports.is_idle_for(slot, 0, at(100)), "one flow is left");
-    ports.give_back(slot, at(50));
+    assert!(!ports.give_back(slot, 2, at(50)), "it counts for nobody any more");
     assert!(ports.is_idle_for(slot, 50, at(100)) && !ports.is_idle_for(slot, 51, at(100)));
 }
 
@@ -113,4 +133,20 @@ fn a_group_says_what_it_was_made_of() {
             }
         }
     }
+}
+
+#[test]
+fn who_has_no_port_left_shares_those_that_carry_something() {
+    let now = Instant::from_micros(1);
+    let mut ports = SharedPorts::new(1, 1, KeyedHash::new(SECRET)).unwrap();
+    let slot = ports.add(group(0), 5_000, now).unwrap();
+    let may = |ports: &SharedPorts, subscriber, may_open| ports.get(slot).unwrap().may_carry(subscriber, may_open);
+    assert!(may(&ports, 1, true) && !may(&ports, 1, false));
+    for _ in 0..u16::MAX {
+        ports.take(slot, 1);
+    }
+    assert!(!may(&ports, 1, true) && !may(&ports, 1, false), "one more of its opener could not be told from others'");
+    assert!(may(&ports, 2, false));
+    ports.give_back(slot, 1, now);
+    assert!(may(&ports, 1, false));
 }

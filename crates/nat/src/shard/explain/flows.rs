@@ -69,10 +69,13 @@ impl Shard {
                 account.steps.push(Step::FlowWouldBeCreated { remote: endpoint(far) });
                 Some(Verdict::Outbound)
             }
-            Err(Verdict::PortsExhausted) => {
-                account.steps.push(Step::NoSharedPort { remote: endpoint(far) });
-                // What changes the destination needs a flow.
-                (!matches!(action, RuleAction::Translate { .. })).then_some(Verdict::PortsExhausted)
+            Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
+                let at_quota = verdict == Verdict::SubscriberPortQuota;
+                let others = self.shared.workers() > 1;
+                account.steps.push(Step::NoSharedPort { remote: endpoint(far), at_quota, others });
+                // What changes the destination needs a flow; a port of its own would be one too many as well.
+                let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
+                (!serves).then_some(verdict)
             }
             Err(verdict) => Some(verdict),
         }
@@ -104,7 +107,10 @@ impl Shard {
         if self.shared.has_only_closed(&self.shared.pools[pool.index()], key.realm, key.address) {
             return Err(Verdict::AddressDraining);
         }
-        let room = self.room_for_flow(now, key, pool, far)?;
+        // The dead one ends first, and its port may count no more.
+        let less = dead.is_some_and(|dead| self.is_last_on_port(dead));
+        let may_open = self.would_admit_port(key, u32::from(less));
+        let room = self.room_for_flow(now, key, pool, far, may_open)?;
         if let Some(address) = room.paired {
             account.steps.push(Step::PairedWith(self.shared.address(address)));
         }
@@ -115,7 +121,18 @@ impl Shard {
             return Err(Verdict::LogFull);
         }
         self.would_admit_flow(now, key.realm, key.address)?;
-        if room.has_port { Ok(()) } else { Err(Verdict::PortsExhausted) }
+        match (room.has_port, may_open) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Verdict::PortsExhausted),
+            (false, false) => Err(Verdict::SubscriberPortQuota),
+        }
+    }
+
+    /// Whether a port counts for the subscriber of a flow only because of it.
+    pub(super) fn is_last_on_port(&self, flow: u32) -> bool {
+        let flow = self.flows.get(flow);
+        let port = flow.era().is_none().then(|| self.shared_ports.get(flow.port)).flatten();
+        port.is_some_and(|port| port.is_last_of_opener(flow.subscriber))
     }
 
     pub(super) fn explain_flow(&self, now: Instant, index: u32, account: &mut Account) {

@@ -12,6 +12,7 @@ use crate::shard::port_choice::UNPAIRED;
 use crate::shard::port_choice::port_class;
 use crate::shared::PoolFacts;
 use crate::shared_ports::Group;
+use crate::shared_ports::SharedPort;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
@@ -27,17 +28,18 @@ pub(super) struct RoomForFlow {
 
 impl Shard {
     /// Where a flow of this pool towards `far` would get its port from. A subscriber that is new, or is to be settled anew, may get
-    /// any address with room.
+    /// any address with room. `may_open`: a further port may count for it.
     pub(super) fn room_for_flow(
         &self,
         now: Instant,
         key: &InternalKey,
         pool: PoolId,
         far: (u32, u16),
+        may_open: bool,
     ) -> Result<RoomForFlow, Verdict> {
         let facts = self.shared.pools[pool.index()];
         let class = port_class(key.port, &facts);
-        let has_port = |address: AddressIndex| self.would_share_port(now, key, &facts, class, address, far);
+        let has_port = |address: AddressIndex| self.would_share_port(now, key, (&facts, class), address, far, may_open);
         let at = |address: AddressIndex| RoomForFlow { paired: Some(address), has_port: has_port(address) };
         let anywhere = || {
             let mut open = self.shared.choices(&facts).iter();
@@ -83,23 +85,32 @@ impl Shard {
         &self,
         now: Instant,
         key: &InternalKey,
-        facts: &PoolFacts,
-        class: PortClass,
+        (facts, class): (&PoolFacts, PortClass),
         address: AddressIndex,
         far: (u32, u16),
+        may_open: bool,
     ) -> bool {
         let protocol = key.protocol;
         let group = Group::new(address, protocol, class);
         let external = self.shared.address(address).to_bits();
-        let is_free = |port: u16| {
-            let taken = self.flows.find_outside(&OutsideKey { protocol, external: (external, port), far });
-            !self.shared.ports.is_going_out(address, protocol, port)
-                && taken.is_none_or(|flow| !self.flows.get(flow).is_alive(now) && self.events.would_end())
+        let subscriber = self.subscribers.find(key.realm, key.address).unwrap_or(0);
+        let is_free = |shared: &SharedPort| {
+            let port = shared.port();
+            if self.shared.ports.is_going_out(address, protocol, port) || !shared.may_carry(subscriber, may_open) {
+                return false;
+            }
+            let Some(flow) = self.flows.find_outside(&OutsideKey { protocol, external: (external, port), far }) else {
+                return true;
+            };
+            // The dead one ends first; with it the port may carry nothing any more, or not count for its opener.
+            let is_his = self.flows.get(flow).subscriber == subscriber && self.is_last_on_port(flow);
+            let serves = may_open || shared.flows() > 1 || is_his && self.would_admit_port(key, 1);
+            !self.flows.get(flow).is_alive(now) && self.events.would_end() && serves
         };
         if self.shared_ports.of_group(group, LAST_PROBES).any(is_free) {
             return true;
         }
-        if self.shared_ports.is_full() {
+        if !may_open || self.shared_ports.is_full() {
             return false;
         }
         if facts.is_guarded() && !self.has_beyond_guarantees(facts, address, protocol) {
