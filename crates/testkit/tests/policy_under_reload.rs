@@ -548,18 +548,16 @@ impl World {
             let Some(protocol) = event.protocol else { continue };
             let external = at(event.external, event.first_port);
             let flow = (at(event.subscriber, event.internal_port), at(event.remote, event.remote_port));
-            match (event.kind, event.cause) {
-                // What comes in by a forward shares no port of a pool.
-                (EventKind::FlowCreated, Cause::Outbound) => {
-                    if self.openers.begin(protocol, external, flow) {
-                        let whose = (event.subscriber, protocol);
-                        opened.insert(whose);
-                        let count = self.openers.of(event.subscriber, protocol);
-                        most.entry(whose).and_modify(|most| *most = count.max(*most)).or_insert(count);
-                    }
-                }
-                (EventKind::FlowEnded, _) => self.openers.end(protocol, external, flow),
-                _ => {}
+            if event.kind == EventKind::FlowEnded {
+                self.openers.end(protocol, external, flow);
+            }
+            // What comes in by a forward shares no port of a pool.
+            let begins = event.kind == EventKind::FlowCreated && event.cause == Cause::Outbound;
+            if begins && self.openers.begin(protocol, external, flow) {
+                let whose = (event.subscriber, protocol);
+                opened.insert(whose);
+                let count = self.openers.of(event.subscriber, protocol);
+                most.entry(whose).and_modify(|most| *most = count.max(*most)).or_insert(count);
             }
         }
         (opened, most)
