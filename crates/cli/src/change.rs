@@ -11,6 +11,7 @@ use control::ClientError;
 use control::Fault;
 use control::Plan;
 use control::PlanDetail;
+use control::PlanRules;
 use control::PoolPlan;
 use control::Reloaded;
 use control::Reply;
@@ -126,10 +127,40 @@ impl PlanRow {
     }
 }
 
-/// What becomes of what a detail is about, and for how long it may last.
+/// What becomes of what a detail is about, why, and for how long it may last.
 fn becomes(detail: &PlanDetail) -> String {
-    let name = detail.becomes.name();
-    detail.ends_in_us.map_or(name.to_owned(), |time| format!("{name}, {} at most", human::duration(time)))
+    let mut told = detail.becomes.name().to_owned();
+    if let Some(pool) = detail.next_pool.as_ref().filter(|pool| **pool != detail.pool) {
+        told += &format!(" to pool \"{pool}\"");
+    }
+    if let Some(time) = detail.ends_in_us {
+        told += &format!(", {} at most", human::duration(time));
+    }
+    if let Some(denied) = detail.denied {
+        told += &format!(": {}", denied.name());
+    }
+    if !detail.protocols.is_empty() {
+        let names: Vec<String> = detail.protocols.iter().map(ToString::to_string).collect();
+        told += &format!(" ({} only)", names.join(", "));
+    }
+    told
+}
+
+/// How rules differ, and what the numbers of a plan say of it.
+fn rules(rules: &PlanRules) -> Option<String> {
+    let PlanRules { added, removed, moved, narrow, compared } = *rules;
+    if added + removed + moved == 0 {
+        return None;
+    }
+    let mut told = format!("rules: {added} added, {removed} removed, {moved} moved");
+    if !compared {
+        told += "; they name every destination or port, so that no subscriber is asked about by them";
+    } else if narrow > 0 {
+        told += &format!(
+            "; {narrow} of them are about some destinations or ports only: what is new there goes as they say, and counts as nobody's move"
+        );
+    }
+    Some(told)
 }
 
 /// What a plan does not name, if there is more.
@@ -247,6 +278,9 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         writeln!(out, "{more}")?;
     }
     writeln!(out, "\nexternal addresses: {} added, {} closed", plan.addresses_added, plan.addresses_closed)?;
+    if let Some(told) = rules(&plan.rules) {
+        writeln!(out, "{told}")?;
+    }
     for pool in answer.pools.iter().filter(|pool| pool.guarantee_missing.total() > 0) {
         let of = |missing: u64, guaranteed: u64, what| format!("{missing} of {guaranteed} guaranteed {what} ports");
         let (missing, all) = (&pool.guarantee_missing, &pool.guaranteed);

@@ -16,8 +16,10 @@ use control::ConfigFault;
 use control::Fault;
 use control::NewConfig;
 use control::Plan;
+use control::PlanDenial;
 use control::PlanDetail;
 use control::PlanFate;
+use control::PlanRules;
 use control::PlanSubject;
 use control::PoolPlan;
 use control::Reloaded;
@@ -26,10 +28,13 @@ use control::Unnamed;
 use nat::Affected;
 use nat::BuildError;
 use nat::Census;
+use nat::Denial;
 use nat::Entitled;
 use nat::Fates;
 use nat::Held;
 use nat::Named;
+use nat::Onward;
+use nat::Outlook;
 use nat::PoolCensus;
 use nat::Prospect;
 use nat::Shared;
@@ -191,7 +196,8 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let candidate = candidate(instance, &live, &config, &path);
     let candidate = candidate.map_err(|refused| refused.after(replies()))?;
     let details = asked.details.min(DETAILS_MAX) as usize;
-    let census = census(instance, &shared, &candidate, details, asked.kept)?;
+    let outlook = Outlook::between(&shared, &candidate);
+    let census = census(instance, &shared, &candidate, outlook, (details, asked.kept))?;
     let named = shared.pools().zip(&census.pools).map(|((_, pool), count)| pool_plan(pool.name.clone(), count));
     let mut pools: Vec<PoolPlan> = named.collect();
     let mut sum = PoolCensus::default();
@@ -210,12 +216,13 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         addresses_added: added.len() as u64,
         addresses_closed: closed.len() as u64,
         drain_time_us: config.nat.reload.drain_time.map(nat::Duration::as_micros),
+        rules: rules(&census.outlook),
         unnamed: if details == 0 { Unnamed::default() } else { unnamed(&census, &sum, addresses, details) },
         total,
         took_us: micros(began),
     };
     let now = instance.clock.now();
-    let subscribers = census.affected.iter().map(|affected| subscriber_detail(&shared, affected, now));
+    let subscribers = census.affected.iter().map(|affected| subscriber_detail((&shared, &candidate), affected, now));
     let fates = [(added, PlanFate::Added, &candidate), (closed, PlanFate::Closed, &shared)];
     let addresses = fates.into_iter().flat_map(|(slots, becomes, snapshot)| {
         let detail = move |slot: Slot| address_detail(snapshot, slot, becomes);
@@ -260,9 +267,22 @@ fn opened(one: &Shared, other: &Shared) -> Vec<Slot> {
     open.filter(|slot| !is_open(slot.address)).copied().collect()
 }
 
-fn subscriber_detail(shared: &Shared, affected: &Affected, now: nat::Instant) -> PlanDetail {
+/// How rules differ, in the words of the protocol.
+fn rules(outlook: &Outlook) -> PlanRules {
+    let nat::RuleChanges { added, removed, moved, narrow } = outlook.rule_changes();
+    PlanRules { added, removed, moved, narrow, compared: !outlook.is_blind() }
+}
+
+fn subscriber_detail((shared, candidate): (&Shared, &Shared), affected: &Affected, now: nat::Instant) -> PlanDetail {
     let pool = shared.pool(affected.pool).map(|pool| pool.name.clone());
     let (becomes, ends_in_us) = fate(affected.becomes, now);
+    let (next_pool, denied) = match affected.onward {
+        Some(Onward::Pool(pool)) => (candidate.pool(pool).map(|pool| pool.name.clone()), None),
+        Some(Onward::Nothing(denial)) => (None, denied(denial)),
+        None => (None, None),
+    };
+    let concerned = nat::Protocol::ALL.into_iter().filter(|protocol| affected.protocols[protocol.index()]);
+    let protocols: Vec<_> = concerned.map(convert::protocol).collect();
     PlanDetail {
         what: PlanSubject::Subscriber,
         vrf: shared.settings().realm_names.get(affected.realm.index()).cloned(),
@@ -276,6 +296,18 @@ fn subscriber_detail(shared: &Shared, affected: &Affected, now: nat::Instant) ->
         remote: None,
         becomes,
         ends_in_us,
+        next_pool,
+        denied,
+        protocols: if protocols.len() == nat::Protocol::COUNT { Vec::new() } else { protocols },
+    }
+}
+
+fn denied(denial: Denial) -> Option<PlanDenial> {
+    match denial {
+        Denial::Dropped => Some(PlanDenial::Dropped),
+        Denial::Untranslated => Some(PlanDenial::Untranslated),
+        Denial::OtherMode => Some(PlanDenial::OtherMode),
+        Denial::NotServed => None,
     }
 }
 
@@ -305,6 +337,9 @@ fn held_detail(shared: &Shared, what: PlanSubject, held: &Held, now: nat::Instan
         remote: held.remote.map(convert::socket),
         becomes,
         ends_in_us,
+        next_pool: None,
+        denied: None,
+        protocols: Vec::new(),
     }
 }
 
@@ -323,6 +358,9 @@ fn address_detail(shared: &Shared, slot: Slot, becomes: PlanFate) -> PlanDetail 
         remote: None,
         becomes,
         ends_in_us: None,
+        next_pool: None,
+        denied: None,
+        protocols: Vec::new(),
     }
 }
 
@@ -380,8 +418,8 @@ fn census(
     instance: &Instance,
     shared: &Shared,
     candidate: &Arc<Shared>,
-    details: usize,
-    kept: bool,
+    outlook: Outlook,
+    (details, kept): (usize, bool),
 ) -> Result<Census, Fault> {
     let pools = vec![PoolCensus::default(); shared.pools().count()];
     let mut census = Box::new(Census {
@@ -390,6 +428,7 @@ fn census(
         concerned: Named::with_room(details),
         kept: Named::with_room(if kept { details } else { 0 }),
         entitled: Entitled::under(candidate),
+        outlook,
     });
     for worker in 0..instance.worker_count() {
         census.entitled.begin_worker();
@@ -412,7 +451,7 @@ fn tell_missing(instance: &Instance, shared: &Arc<Shared>, log: Log) {
     if !shared.guarantee_plan(&Entitled::default()).iter().any(is_missing) {
         return;
     }
-    let Ok(census) = census(instance, shared, shared, 0, false) else { return };
+    let Ok(census) = census(instance, shared, shared, Outlook::default(), (0, false)) else { return };
     for plan in shared.guarantee_plan(&census.entitled).iter().filter(|plan| is_missing(plan)) {
         let (name, missing) = (shared.pool(plan.pool).map_or("", |pool| &pool.name), plan.missing.iter().sum::<u64>());
         log.warn(&format_args!(

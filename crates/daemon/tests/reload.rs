@@ -18,7 +18,9 @@ use std::time::Instant;
 use config::LogLevel;
 use control::Client;
 use control::NewConfig;
+use control::PlanDenial;
 use control::PlanFate;
+use control::PlanRules;
 use control::PlanSubject;
 use control::Reply;
 use control::Request;
@@ -204,6 +206,37 @@ fn a_plan_names_so_many_mappings_and_says_how_many_more_there_are() {
     assert_eq!((named(&told).len(), plan_of(&told).unnamed.mappings), (12, 18));
     let told = ask(&mut one.client, &Request::Plan(asked));
     assert_eq!((named(&told).len(), plan_of(&told).unnamed), (0, Unnamed::default()));
+    one.stop();
+}
+
+#[test]
+fn a_plan_follows_rules_and_counts_those_that_differ() {
+    let mut one = Instance::start("rules", "");
+    one.traffic(5_000..5_030);
+    let other = "[[pool]]\nname = \"z\"\naddresses = [\"203.0.113.16/30\"]\nsubscribers = [\"10.9.0.0/24\"]\n";
+    let web = "[[rule]]\naction = \"drop\"\nprotocol = \"udp\"\noutside_ports = \"443\"\n";
+    let asked = |one: &mut Instance, rules: &str| {
+        let file = one.write("next.toml", &format!("{}{other}{web}{rules}", one.text));
+        let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 1, ..file }));
+        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan.clone()) } else { None });
+        let details =
+            told.into_iter().filter_map(|reply| if let Reply::PlanDetail(one) = reply { Some(one) } else { None });
+        let one = details.into_iter().find(|detail| detail.what == PlanSubject::Subscriber);
+        (plan.expect("a plan"), one)
+    };
+    let (plan, nobody) = asked(&mut one, "");
+    let all = plan.total.subscribers_keep;
+    assert!(all > 0 && nobody.is_none(), "{plan:?}");
+    assert_eq!(plan.rules, PlanRules { added: 1, narrow: 1, compared: true, ..PlanRules::default() });
+    let (plan, somebody) = asked(&mut one, "[[rule]]\naction = \"translate\"\npool = \"z\"\n");
+    let somebody = somebody.expect("one by name");
+    assert_eq!((plan.total.subscribers_keep, plan.total.subscribers_move), (0, all));
+    assert_eq!((somebody.becomes, somebody.next_pool.as_deref()), (PlanFate::Moves, Some("z")));
+    assert_eq!((plan.rules.added, plan.rules.narrow, plan.total.mappings_keep), (2, 1, 30));
+    let (plan, somebody) = asked(&mut one, "[[rule]]\naction = \"drop\"\nprotocol = \"tcp\"\n");
+    let somebody = somebody.expect("one by name");
+    assert_eq!((plan.total.subscribers_drain, somebody.denied), (all, Some(PlanDenial::Dropped)));
+    assert_eq!((somebody.becomes, somebody.protocols), (PlanFate::Drains, vec![control::Protocol::Tcp]));
     one.stop();
 }
 

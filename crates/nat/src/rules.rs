@@ -19,6 +19,7 @@
 
 mod book;
 mod cover;
+mod general;
 mod key;
 mod mask;
 mod persistent;
@@ -35,6 +36,8 @@ pub use book::RuleBook;
 pub use book::Ruling;
 pub(crate) use book::STAMPS;
 pub use cover::Covered;
+pub use general::General;
+pub(crate) use general::is_narrow;
 pub use key::Match;
 pub use key::PortRange;
 pub use key::RuleKey;

@@ -78,6 +78,7 @@ mod hairpin;
 mod inbound;
 mod lapse;
 mod local;
+mod next_mapping;
 mod notes;
 mod opening;
 mod outbound;
@@ -103,8 +104,10 @@ pub use census::Census;
 pub use census::Fates;
 pub use census::Held;
 pub use census::Named;
+pub use census::Onward;
 pub use census::PoolCensus;
 pub use census::Prospect;
+pub use next_mapping::Denial;
 
 /// Largest IP packet the shard can hold a copy of (held fragments, errors on their way through a hairpin).
 const SCRATCH_BYTES: usize = crate::fragments::SLOT_BYTES_MAX;

@@ -17,6 +17,7 @@ use nat::Duration;
 use nat::Entitled;
 use nat::Instant;
 use nat::Named;
+use nat::Outlook;
 use nat::PoolCensus;
 use nat::Protocol;
 use nat::Settings;
@@ -325,7 +326,8 @@ impl Bed {
         let affected = Vec::with_capacity(each);
         let named = || Named::with_room(each);
         let entitled = Entitled::under(candidate);
-        let mut census = Census { pools, affected, concerned: named(), kept: named(), entitled };
+        let outlook = Outlook::between(self.shared(), candidate);
+        let mut census = Census { pools, affected, concerned: named(), kept: named(), entitled, outlook };
         for shard in self.shards() {
             census.entitled.begin_worker();
             let mut cursor = Some(0);

@@ -33,7 +33,8 @@ pub struct PoolPlan {
     pub subscribers_keep: u64,
     /// Subscribers whose next mapping is on another external address.
     pub subscribers_move: u64,
-    /// Subscribers who keep what they have and get nothing new: all external addresses that they may have drain.
+    /// Subscribers who keep what they have and get nothing new: all external addresses that they may have drain, or rules drop what
+    /// they send or let it through untranslated.
     #[serde(default)]
     pub subscribers_drain: u64,
     /// The same, and what they have ends at the latest after `drain_time_us` of the plan.
@@ -114,6 +115,54 @@ pub struct PlanDetail {
     /// After how long what is left of it ends, of what drains; absent: when it is not used any more.
     #[serde(default)]
     pub ends_in_us: Option<u64>,
+    /// The pool of a subscriber's next mapping, by its name then, of one who moves; absent where it differs by protocol.
+    #[serde(default)]
+    pub next_pool: Option<String>,
+    /// Why rules give a subscriber nothing new, if they do.
+    #[serde(default)]
+    pub denied: Option<PlanDenial>,
+    /// The protocols of a subscriber that this is so for; empty: all.
+    #[serde(default)]
+    pub protocols: Vec<Protocol>,
+}
+
+/// Why rules give a subscriber nothing new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanDenial {
+    /// What he sends is dropped.
+    Dropped,
+    /// It is let through as it is.
+    Untranslated,
+    /// It is sent to a pool of blocks, slices or whole addresses, which has no ports for him.
+    OtherMode,
+}
+
+impl PlanDenial {
+    /// In a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PlanDenial::Dropped => "a rule drops what is new",
+            PlanDenial::Untranslated => "a rule passes what is new untranslated",
+            PlanDenial::OtherMode => "a rule names a pool that has no ports for others",
+        }
+    }
+}
+
+/// How rules differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanRules {
+    /// Rules that are new.
+    pub added: u64,
+    /// Rules that are gone.
+    pub removed: u64,
+    /// Rules that stand elsewhere in the order, among others.
+    pub moved: u64,
+    /// Those of all these that are about some destinations or ports only: what subscribers become does not say what they match.
+    pub narrow: u64,
+    /// Whether subscribers were asked about under both lists; false: these name all destinations or ports, so that no packet stands for
+    /// what a subscriber sends in general.
+    pub compared: bool,
 }
 
 /// Whom or what a detail is about.
@@ -168,7 +217,8 @@ pub enum PlanFate {
     Keeps,
     /// His next mapping is on another external address.
     Moves,
-    /// He keeps what he has and gets nothing new: all external addresses that he may have drain. It stays as long as it is used.
+    /// He keeps what he has and gets nothing new: all external addresses that he may have drain, or rules deny it. It stays as long as
+    /// it is used.
     Drains,
     /// No pool serves him any more, or what he has ends while all else that he may have drains.
     Leaves,
@@ -214,6 +264,9 @@ pub struct Plan {
     pub drain_time_us: Option<u64>,
     /// All pools together.
     pub total: PoolPlan,
+    /// How rules differ.
+    #[serde(default)]
+    pub rules: PlanRules,
     /// How many more there are of what details name; nothing where none were asked for.
     #[serde(default)]
     pub unnamed: Unnamed,

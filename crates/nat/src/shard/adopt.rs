@@ -172,7 +172,7 @@ impl Shard {
         }
         let shared = &self.shared;
         let fits = old != UNPAIRED && shared.pool_of(old) == pool && !shared.facts(old).is_closed;
-        let there = self.place_in(slot, pool);
+        let there = self.place_in(&self.shared, slot, pool);
         let new = match facts.pooling {
             Pooling::Paired if fits && shared.formula(pool).is_none() => old,
             Pooling::Paired if penalty.is_none() => match self.way_home(slot, key, pool, facts, class).or(there) {

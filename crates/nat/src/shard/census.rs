@@ -4,13 +4,15 @@ use core::cmp::Reverse;
 use core::net::Ipv4Addr;
 
 use super::Shard;
+use super::next_mapping::Denial;
+use super::next_mapping::Next;
 use super::penalty::pool_under;
 use super::port_choice::UNPAIRED;
 use crate::blocks::Block;
 use crate::displaced::Displaced;
 use crate::entitled::Entitled;
 use crate::flow::endpoint;
-use crate::settings::Pooling;
+use crate::outlook::Outlook;
 use crate::shared::Shared;
 use crate::slots::ends;
 use crate::time::Duration;
@@ -121,6 +123,29 @@ impl Fate {
     }
 }
 
+/// Where a subscriber's next mapping is to be, of one who notices a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onward {
+    /// In this pool, by its number under the new settings.
+    Pool(PoolId),
+    /// Nowhere, as rules have it.
+    Nothing(Denial),
+}
+
+/// What becomes of a subscriber.
+struct Foretold {
+    becomes: Prospect,
+    /// The address that his next mapping would be on now, of one who notices the change.
+    from: Option<AddressIndex>,
+    onward: Option<Onward>,
+    protocols: [bool; Protocol::COUNT],
+}
+
+impl Foretold {
+    const KEEPS: Foretold =
+        Foretold { becomes: Prospect::Keeps, from: None, onward: None, protocols: [false; Protocol::COUNT] };
+}
+
 /// A subscriber who notices a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affected {
@@ -134,6 +159,10 @@ pub struct Affected {
     pub external: Option<Ipv4Addr>,
     /// What becomes of him.
     pub becomes: Prospect,
+    /// Where his next mapping is, where that is why and one for these protocols.
+    pub onward: Option<Onward>,
+    /// By [`Protocol::index`]: whether that is so for this one.
+    pub protocols: [bool; Protocol::COUNT],
 }
 
 /// A mapping, a flow or a port block that a change does something to; or nothing, where that is asked for.
@@ -197,6 +226,18 @@ pub enum Prospect {
     Ends,
 }
 
+impl Prospect {
+    /// The higher, the more it takes away.
+    fn rank(self) -> u8 {
+        match self {
+            Prospect::Keeps => 0,
+            Prospect::Moves => 1,
+            Prospect::Drains(_) => 2,
+            Prospect::Leaves | Prospect::Ends => 3,
+        }
+    }
+}
+
 /// What a census found so far.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
@@ -210,6 +251,8 @@ pub struct Census {
     pub kept: Named,
     /// What subscribers have of the ports that are to be guaranteed to them.
     pub entitled: Entitled,
+    /// What both settings say, to ask subscribers about.
+    pub outlook: Outlook,
 }
 
 impl Census {
@@ -235,8 +278,8 @@ impl PoolCensus {
 
 impl Shard {
     /// Counts what `candidate`, a successor of the present snapshot, would do to the next `scan_max` records from `cursor` on
-    /// (0 to begin); a subscriber's blocks count as records. `census` has a place for each pool of [`Shared::pools`]. Returns
-    /// the cursor to go on with; None at the end. Changes nothing.
+    /// (0 to begin); what is looked at for a subscriber counts as records: its blocks, and rules. `census` has a place for each
+    /// pool of [`Shared::pools`]. Returns the cursor to go on with; None at the end. Changes nothing.
     pub fn census_page(
         &self,
         now: Instant,
@@ -352,38 +395,27 @@ impl Shard {
         }
     }
 
-    /// Returns how many blocks were counted with the subscriber.
+    /// Returns how much else was looked at with the subscriber.
     fn count_subscriber_under(&self, now: Instant, candidate: &Shared, slot: u32, census: &mut Census) -> usize {
         let subscriber = self.subscribers.get(slot);
         if !subscriber.is_in_use() {
             return 0;
         }
         let (realm, address) = (subscriber.realm(), Ipv4Addr::from_bits(subscriber.address));
-        let Some(here) = pool_under(&self.shared, subscriber) else { return 0 };
         let paired = AddressIndex(subscriber.paired);
         if census.entitled.has_counted(slot) {
             census.entitled.settle(slot, paired, self.covered_under(candidate, slot));
         }
         // Who has but a block that is not in use yet returned, or a penalty, is not served now, and notices nothing.
         let is_served = subscriber.has_mappings() || subscriber.flows > 0;
-        // Whose pool rules chose is paired with an address of that one, and is moved by what becomes of it. Whoever would be paired
-        // anew under the present settings too is not moved by the change.
-        let is_by_rule = !self.would_stay(&self.shared, slot) && paired != UNPAIRED;
-        let is_open = is_by_rule && self.shared.closed(paired).is_none();
-        let moves = match is_by_rule {
-            true => is_open && self.fate_of_address(now, candidate, paired) != Fate::Keep,
-            false => self.would_stay(&self.shared, slot) && !self.would_stay(candidate, slot),
+        let Foretold { becomes, from, onward, protocols } = match is_served {
+            true => self.foretell(now, candidate, slot, &census.outlook),
+            false => Foretold::KEEPS,
         };
-        let here = if is_open { self.shared.pool_of(paired) } else { here };
-        let by_rule = is_open.then_some(paired);
-        let becomes = match pool_under(candidate, subscriber) {
-            None => Prospect::Leaves,
-            Some(own) => match self.drains_under(now, candidate, slot, own, by_rule) {
-                Some(drains) => drains,
-                None if moves => Prospect::Moves,
-                None => Prospect::Keeps,
-            },
-        };
+        // Whom a rule sends to another pool may be paired with an address of that one.
+        let by_pairing = || Some(paired).filter(|paired| *paired != UNPAIRED && self.shared.closed(*paired).is_none());
+        let here = from.or_else(by_pairing).map(|address| self.shared.pool_of(address));
+        let here = here.or_else(|| pool_under(&self.shared, subscriber)).unwrap_or(PoolId(subscriber.pool));
         if let Some(count) = census.pools.get_mut(here.index()).filter(|_| is_served) {
             *match becomes {
                 // A subscriber without anything leaves.
@@ -395,11 +427,11 @@ impl Shard {
             } += 1;
         }
         if is_served && becomes != Prospect::Keeps && census.affected.len() < census.affected.capacity() {
-            let external = (paired != UNPAIRED).then(|| self.shared.address(paired));
-            census.affected.push(Affected { realm, address, pool: here, external, becomes });
+            let external = from.or((paired != UNPAIRED).then_some(paired)).map(|address| self.shared.address(address));
+            census.affected.push(Affected { realm, address, pool: here, external, becomes, onward, protocols });
         }
-        // Blocks, and the mappings in them that were looked at.
-        let mut seen_in_all = 0;
+        // Searches of rules, blocks, and the mappings in them that were looked at.
+        let mut seen_in_all = if is_served { census.outlook.searches() } else { 0 };
         let mut next = subscriber.latest_block();
         while let Some(block) = next {
             next = self.shared.ports.blocks.next(block);
@@ -483,62 +515,97 @@ impl Shard {
         [0, 1, 2].map(|p| reserved[p].saturating_sub(within[p]))
     }
 
-    /// What becomes of a subscriber of this pool who can have nothing new then, as all that he may have drains; None: he can. `by_rule`: the
-    /// address of the pool that rules send him to, if they do.
-    fn drains_under(
+    /// What becomes of a subscriber: of the protocols that fare differently, what is worst.
+    fn foretell(&self, now: Instant, candidate: &Shared, slot: u32, outlook: &Outlook) -> Foretold {
+        let asked = outlook.protocols();
+        let mut worst = Foretold::KEEPS;
+        for protocol in asked {
+            let general = (*protocol, outlook.general(*protocol));
+            let one = self.next_mapping(&self.shared, slot, general);
+            let other = self.next_mapping(candidate, slot, general);
+            let (becomes, onward) = self.fate_of_next(now, candidate, slot, (one, other), outlook);
+            if becomes.rank() > worst.becomes.rank() {
+                let from = if let Next::At(address) = one { Some(address) } else { None };
+                worst = Foretold { becomes, from, onward, protocols: [false; Protocol::COUNT] };
+            }
+            if becomes != Prospect::Keeps && becomes.rank() == worst.becomes.rank() {
+                // Named where it is one for all.
+                worst.onward = worst.onward.filter(|_| worst.onward == onward);
+                worst.protocols[protocol.index()] = true;
+            }
+        }
+        if asked.iter().all(|protocol| worst.protocols[protocol.index()]) {
+            worst.protocols = [true; Protocol::COUNT];
+        }
+        worst
+    }
+
+    /// What it is to a subscriber that his next mapping is there then, and not where it would be now.
+    fn fate_of_next(
         &self,
         now: Instant,
         candidate: &Shared,
         slot: u32,
-        own: PoolId,
-        by_rule: Option<AddressIndex>,
-    ) -> Option<Prospect> {
-        let subscriber = self.subscribers.get(slot);
-        // Whose address is his own has that one, whatever pool rules name; and a pool that is removed takes the rules that name it with it.
-        let has_own_address = candidate.pools.get(own.index()).is_some_and(|own| own.one_to_one);
-        let by_rule = by_rule.filter(|_| !has_own_address).map(|address| candidate.pool_of(address));
-        let pool = by_rule.filter(|pool| pool.index() < candidate.settings().pools.len()).unwrap_or(own);
-        let facts = candidate.pools.get(pool.index())?;
-        if !candidate.has_only_closed(facts, subscriber.realm(), subscriber.address) {
-            return None;
-        }
-        let paired = AddressIndex(subscriber.paired);
+        (one, other): (Next, Next),
+        outlook: &Outlook,
+    ) -> (Prospect, Option<Onward>) {
+        let stays = |address: AddressIndex, then: AddressIndex| self.shared.address(address) == candidate.address(then);
+        let paired = AddressIndex(self.subscribers.get(slot).paired);
+        let (does_stay, pool) = match other {
+            Next::Drains(pool) => return (self.drains_under(now, candidate, slot, pool), None),
+            // What was so before is no news: of ICMP, say, that rules drop.
+            Next::None(denial) if matches!(one, Next::None(before) if before.is_by_rule() && denial.is_by_rule()) => {
+                return (Prospect::Keeps, None);
+            }
+            Next::None(Denial::NotServed) => return (Prospect::Leaves, None),
+            Next::None(denial) => return (Prospect::Drains(None), Some(Onward::Nothing(denial))),
+            Next::At(then) => {
+                let does_stay = match one {
+                    Next::At(address) => stays(address, then),
+                    // Whoever would be paired anew now, too, is not moved by the change.
+                    Next::Chosen(pool) => outlook.shares(pool, candidate.pool_of(then)),
+                    Next::Any(_) => false,
+                    Next::Drains(_) | Next::None(_) => paired != UNPAIRED && stays(paired, then),
+                };
+                (does_stay, candidate.pool_of(then))
+            }
+            Next::Chosen(then) => {
+                let does_stay = match one {
+                    Next::Chosen(pool) => outlook.shares(pool, then),
+                    Next::At(_) | Next::Any(_) | Next::Drains(_) | Next::None(_) => false,
+                };
+                (does_stay, then)
+            }
+            Next::Any(then) => {
+                let does_stay = match one {
+                    Next::Any(pool) | Next::Chosen(pool) => outlook.shares(pool, then),
+                    Next::At(_) => false,
+                    Next::Drains(_) => true,
+                    Next::None(_) => outlook.shares(PoolId(self.subscribers.get(slot).pool), then),
+                };
+                (does_stay, then)
+            }
+        };
+        if does_stay { (Prospect::Keeps, None) } else { (Prospect::Moves, Some(Onward::Pool(pool))) }
+    }
+
+    /// What becomes of a subscriber who can have nothing new, as all that this pool might give him then drains.
+    fn drains_under(&self, now: Instant, candidate: &Shared, slot: u32, pool: PoolId) -> Prospect {
+        let paired = AddressIndex(self.subscribers.get(slot).paired);
         let of_pool = Fate::until(ends(candidate.settings(), false, now), now);
+        let has_own = candidate.pools.get(pool.index()).is_some_and(|facts| facts.slice_ports != 0 || facts.one_to_one);
         let fate = match paired {
             UNPAIRED => of_pool,
             // Where the formula, or the list of pairs, has put him elsewhere, his ports are another's by now.
             _ => match self.fate_of_address(now, candidate, paired) {
-                Fate::Keep if facts.slice_ports != 0 || facts.one_to_one => of_pool,
+                Fate::Keep if has_own => of_pool,
                 fate => fate,
             },
         };
-        Some(match fate.prospect() {
+        match fate.prospect() {
             Prospect::Keeps => Prospect::Drains(None),
             Prospect::Ends => Prospect::Leaves,
             drains => drains,
-        })
-    }
-
-    /// Whether the next mapping of a subscriber would be where he is paired now.
-    fn would_stay(&self, shared: &Shared, slot: u32) -> bool {
-        let subscriber = self.subscribers.get(slot);
-        let Some(pool) = pool_under(shared, subscriber) else { return false };
-        let paired = AddressIndex(subscriber.paired);
-        let is_whole = shared.pool(pool).is_some_and(|pool| pool.one_to_one);
-        if is_whole {
-            let home = shared.statics.home(subscriber.realm(), subscriber.address);
-            return home.and_then(|home| shared.address_index(home.into())) == Some(paired);
-        }
-        if let Some(formula) = shared.formula(pool) {
-            let slice = formula.slice_of(subscriber.address);
-            let facts = shared.pools.get(pool.index());
-            return slice.zip(facts).is_some_and(|(slice, facts)| shared.member(facts, slice.address) == paired);
-        }
-        match shared.pool(pool).map(|pool| pool.pooling) {
-            Some(Pooling::Paired) => {
-                paired != UNPAIRED && shared.pool_of(paired) == pool && shared.closed(paired).is_none()
-            }
-            _ => paired == UNPAIRED,
         }
     }
 }

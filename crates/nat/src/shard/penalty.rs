@@ -157,9 +157,16 @@ impl Shard {
     }
 }
 
+/// The pool of an offender under other settings; None of anybody else.
+pub(super) fn penalty_under(shared: &Shared, subscriber: &Subscriber) -> Option<PoolId> {
+    if !subscriber.is_offender() {
+        return None;
+    }
+    let class = shared.classes.of(subscriber.realm(), subscriber.address);
+    shared.classes.facts(class).penalty.map(|penalty| penalty.pool)
+}
+
 /// The pool that serves a subscriber under other settings.
 pub(super) fn pool_under(shared: &Shared, subscriber: &Subscriber) -> Option<PoolId> {
-    let class = shared.classes.of(subscriber.realm(), subscriber.address);
-    let penalty = shared.classes.facts(class).penalty.filter(|_| subscriber.is_offender());
-    penalty.map(|penalty| penalty.pool).or_else(|| shared.pool_for(subscriber.realm(), subscriber.address.into()))
+    penalty_under(shared, subscriber).or_else(|| shared.pool_for(subscriber.realm(), subscriber.address.into()))
 }

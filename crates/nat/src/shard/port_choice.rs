@@ -8,6 +8,7 @@ use crate::ports::PortClass;
 use crate::ports::Share;
 use crate::settings::Pooling;
 use crate::shared::PoolFacts;
+use crate::shared::Shared;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -236,12 +237,23 @@ impl Shard {
         pool: PoolId,
         facts: &PoolFacts,
     ) -> Option<AddressIndex> {
+        self.address_in_other_pool_under(&self.shared, subscriber, pool, facts)
+    }
+
+    /// The same under other settings, whose pool has this number and these facts.
+    pub(super) fn address_in_other_pool_under(
+        &self,
+        shared: &Shared,
+        subscriber: u32,
+        pool: PoolId,
+        facts: &PoolFacts,
+    ) -> Option<AddressIndex> {
         if facts.pooling == Pooling::Arbitrary {
             return Some(UNPAIRED);
         }
-        self.place_in(subscriber, pool).or_else(|| {
+        self.place_in(shared, subscriber, pool).or_else(|| {
             let record = self.subscribers.get(subscriber);
-            let open = self.shared.choices(facts);
+            let open = shared.choices(facts);
             let position = consistent(self.subscribers.hash_of(record.realm(), record.address), open.len());
             open.get(position?).copied()
         })
@@ -249,14 +261,14 @@ impl Shard {
 
     /// Where a subscriber that is entered with another pool had something last, if that is an open address of this one: it stays paired
     /// with it, whatever becomes of the pool's other addresses (RFC 4787 §4.1 REQ-2).
-    pub(super) fn place_in(&self, subscriber: u32, pool: PoolId) -> Option<AddressIndex> {
+    pub(super) fn place_in(&self, shared: &Shared, subscriber: u32, pool: PoolId) -> Option<AddressIndex> {
         let place = self.subscribers.get(subscriber).elsewhere()?;
-        if self.shared.slot(place).is_none() || self.shared.pool_of(place) != pool {
+        if shared.slot(place).is_none() || shared.pool_of(place) != pool {
             return None;
         }
-        let facts = self.shared.facts(place);
+        let facts = shared.facts(place);
         // Whom a formula or the file gives an address has that one.
-        let is_paired = facts.pooling == Pooling::Paired && !facts.one_to_one && self.shared.formula(pool).is_none();
+        let is_paired = facts.pooling == Pooling::Paired && !facts.one_to_one && shared.formula(pool).is_none();
         (is_paired && !facts.is_closed).then_some(place)
     }
 

@@ -77,7 +77,7 @@ impl Shard {
         if is_settled && paired != UNPAIRED || fits {
             return Ok(at(paired));
         }
-        Ok(self.place_in(slot, pool).map_or_else(anywhere, at))
+        Ok(self.place_in(&self.shared, slot, pool).map_or_else(anywhere, at))
     }
 
     /// Whether a flow towards `far` would get a port of this address: one that is shared already, or one more.
@@ -166,7 +166,8 @@ impl Shard {
         if paired != UNPAIRED && (is_settled || facts.pooling == Pooling::Paired && is_usable()) {
             return Ok(Some(paired));
         }
-        let there = self.place_in(slot, pool).filter(|_| !is_settled && self.penalty_pool(slot).is_none());
+        let there =
+            self.place_in(&self.shared, slot, pool).filter(|_| !is_settled && self.penalty_pool(slot).is_none());
         if there.is_some() {
             return Ok(there);
         }
