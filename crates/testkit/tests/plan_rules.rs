@@ -309,8 +309,9 @@ fn run(seed: u64, tally: &mut Tally) {
             tally.gets_nothing += 1;
             continue;
         }
-        // An address that is chosen anew may be the one that he would have had.
-        let is_chance = one == other && had.len() > 1;
+        // An address that is chosen anew, among several, may be the one that he would have had.
+        let is_chance =
+            one == other && pool_of(one).and_then(|id| shared.pool(id)).is_some_and(|pool| pool.addresses.len() > 1);
         assert!(other.is_some() && (one != other || is_chance), "moves: {context}");
         // One pool is named where it is one for all that he moves with.
         let is_named = affected.onward.is_none() || affected.onward == pool_of(other).map(Onward::Pool);
@@ -327,5 +328,5 @@ fn whom_a_plan_keeps_and_moves_keeps_and_moves_by_random_rules() {
         run(seed, &mut tally);
     }
     assert!(tally.keeps > 100 && tally.moves > 50 && tally.gets_nothing > 30, "{tally:?}");
-    assert!(tally.by_chance * 10 < tally.moves, "{tally:?}");
+    assert!(tally.by_chance * 20 < tally.moves, "{tally:?}");
 }
