@@ -213,12 +213,13 @@ fn a_plan_names_so_many_mappings_and_says_how_many_more_there_are() {
 fn a_plan_follows_rules_and_counts_those_that_differ() {
     let mut one = Instance::start("rules", "");
     one.traffic(5_000..5_030);
-    let other = "[[pool]]\nname = \"z\"\naddresses = [\"203.0.113.16/30\"]\nsubscribers = [\"10.9.0.0/24\"]\n";
-    let web = "[[rule]]\naction = \"drop\"\nprotocol = \"udp\"\noutside_ports = \"443\"\n";
+    let other = "[[pool]]\nname = \"z\"\naddresses = [\"203.0.113.16/30\"]\nsubscribers = [\"10.0.0.200/29\"]\n";
+    let web = "[[rule]]\naction = \"drop\"\nprotocol = \"udp\"\noutside_ports = 443\n";
     let asked = |one: &mut Instance, rules: &str| {
         let file = one.write("next.toml", &format!("{}{other}{web}{rules}", one.text));
         let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 1, ..file }));
         let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan.clone()) } else { None });
+        assert!(plan.is_some(), "{told:?}");
         let details =
             told.into_iter().filter_map(|reply| if let Reply::PlanDetail(one) = reply { Some(one) } else { None });
         let one = details.into_iter().find(|detail| detail.what == PlanSubject::Subscriber);
