@@ -461,7 +461,7 @@ def a_device_that_somebody_else_started_is_measured_and_probed(n):
 @test()
 def a_device_that_is_killed_is_an_error_and_not_one_that_loses_all(n):
     for _ in range(20):
-        command = [str(n.dut.binary), "lab", "loss", "--dut", "natrix", *FEW, "--rate-max", "1000", "--trial-seconds", "1"]
+        command = [str(n.dut.binary), "lab", "loss", "--dut", "natrix", *FEW, "--rate-max", "1000", "--trial-seconds", "3"]
         child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for line in child.stderr:
             if "phase2 at" in line:
@@ -472,11 +472,12 @@ def a_device_that_is_killed_is_an_error_and_not_one_that_loses_all(n):
             for entry in Path("/proc").iterdir()
             if entry.name.isdigit() and configuration in cmdline(entry)
         ]
-        expect(of_child, "the device that was started for it runs")
         for pid in of_child:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         out, told = child.communicate(timeout=60)
-        if "error: tester: slower" not in told:
+        # Tester and device have both CPUs: this test may get one only when all is over.
+        if "error: tester: slower" not in told and child.returncode != 0:
             break
     expect_equal((child.returncode, out), (1, ""), "status and result")
     expect("error: device natrix: ended while it was measured (signal: 9" in told, told[-300:])
