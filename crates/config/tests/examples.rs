@@ -162,9 +162,9 @@ fn an_event_log_has_to_have_a_place_on_this_machine() {
     }
 }
 
-// covers: 7857-2.1b, 7857-2.1a, 5382-REQ-5a
 #[test]
 fn the_opening_and_the_closing_time_are_set_apart_and_opening_may_be_short() {
+    // covers: 7857-2.1b, 7857-2.1a, 5382-REQ-5a
     let config = compiled(&format!("{}\n[timeouts]\ntcp_opening = \"30 s\"\ntcp_closing = \"5 min\"\n", smallest()));
     let timeouts = config.nat.timeouts;
     assert_eq!((timeouts.tcp_opening, timeouts.tcp_closing), (Duration::from_secs(30), Duration::from_secs(300)));
