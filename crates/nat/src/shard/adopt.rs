@@ -258,12 +258,11 @@ impl Shard {
     /// no place for it any more, and time is up.
     #[inline]
     pub(super) fn is_overdue(&self, index: u32, now: Instant) -> bool {
-        self.shared.has_deadlines()
-            && (self.is_address_overdue(self.mappings.get(index).external_address, now) && !self.is_at_home(index)
-                || self.displaced(index).and_then(|found| found.ends).is_some_and(|ends| ends <= now))
+        self.granted_until(index).is_some_and(|ends| ends <= now)
     }
 
-    /// When a mapping ends whatever its timers say, as [`Shard::is_overdue`] will find; None where nothing but them ends it. For people.
+    /// When a mapping ends whatever its timers say; None where nothing but them ends it.
+    #[inline]
     pub(super) fn granted_until(&self, index: u32) -> Option<Instant> {
         if !self.shared.has_deadlines() {
             return None;
@@ -275,6 +274,7 @@ impl Shard {
     }
 
     /// The same of a flow.
+    #[inline]
     pub(super) fn flow_granted_until(&self, index: u32) -> Option<Instant> {
         if !self.shared.has_deadlines() {
             return None;
@@ -287,14 +287,7 @@ impl Shard {
 
     /// The same for a flow.
     pub(super) fn is_flow_overdue(&self, index: u32, now: Instant) -> bool {
-        let is_displaced = || {
-            let found = self.shared.displaced_flow(self.flows.get(index));
-            found.and_then(|found| found.ends).is_some_and(|ends| ends <= now)
-        };
-        self.shared.has_deadlines()
-            && (self.is_address_overdue(self.flows.get(index).external().0, now)
-                && !self.shared.is_flow_at_home(self.flows.get(index))
-                || is_displaced())
+        self.flow_granted_until(index).is_some_and(|ends| ends <= now)
     }
 
     /// Whether the configuration has no place for a mapping any more.
@@ -307,9 +300,5 @@ impl Shard {
     fn is_at_home(&self, index: u32) -> bool {
         let mapping = self.mappings.get(index);
         self.shared.is_at_home(&mapping.key(), mapping.external())
-    }
-
-    fn is_address_overdue(&self, address: u32, now: Instant) -> bool {
-        self.shared.deadline(address).is_some_and(|ends| ends <= now)
     }
 }
