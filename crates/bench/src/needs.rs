@@ -20,9 +20,9 @@ const WORKER_REST_BYTES: u64 = 2 << 20;
 pub(crate) fn needs(options: &Options, settings: &Settings) -> Vec<Need> {
     let workers = options.workers as u64;
     let flows = options.sessions.div_ceil(workers);
-    let shard = shard_needs(settings);
+    let shard = shard_needs(settings, options.workers);
     let sum = |needs: &[Need]| needs.iter().fold(0, |sum: u64, need| sum.saturating_add(need.bytes()));
-    let region = sum(&shard).saturating_add(sum(&shared_needs(settings)).div_ceil(workers));
+    let region = sum(&shard).saturating_add(sum(&shared_needs(settings, options.workers)).div_ceil(workers));
     let mut needs = engine_needs(settings, options.workers);
     for _ in 0..options.workers {
         needs.extend([flows_need(flows), MemoryBound::need(region), Need::Heap(WORKER_REST_BYTES)]);

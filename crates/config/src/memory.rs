@@ -37,10 +37,10 @@ impl Config {
     pub fn memory_needed(&self) -> MemoryNeeded {
         let sum = |needs: Vec<Need>| needs.into_iter().fold(0_u64, |sum, need| sum.saturating_add(need.bytes()));
         MemoryNeeded {
-            tables_bytes: sum(nat::memory::shard_needs(&self.nat))
+            tables_bytes: sum(nat::memory::shard_needs(&self.nat, self.workers.count))
                 .saturating_add(self.event_queue_bytes())
                 .saturating_mul(self.workers.count as u64),
-            pools_bytes: sum(nat::memory::shared_needs(&self.nat)),
+            pools_bytes: sum(nat::memory::shared_needs(&self.nat, self.workers.count)),
             rules_bytes: nat::memory::rule_need(&self.nat, self.workers.count).bytes(),
             packets_bytes: self.dpdk.memory_bytes,
         }

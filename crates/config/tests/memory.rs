@@ -27,7 +27,7 @@ fn the_memory_told_is_what_the_engine_takes() {
     );
 
     // The tables of fragments and SYNs, on the heap, are not in the sum of the shard.
-    let heaps: u64 = nat::memory::shard_needs(&config.nat)
+    let heaps: u64 = nat::memory::shard_needs(&config.nat, config.workers.count)
         .into_iter()
         .filter(|need| matches!(need, mem::Need::Heap(_)))
         .map(mem::Need::bytes)

@@ -91,6 +91,14 @@ pub(crate) struct OutsideKey {
     pub(crate) far: (u32, u16),
 }
 
+impl OutsideKey {
+    #[inline]
+    pub(crate) fn hash(&self, hash: &KeyedHash) -> u64 {
+        let ports = u64::from(self.external.1) << 32 | u64::from(self.far.1) << 16 | self.protocol as u64;
+        hash.hash(u64::from(self.external.0) << 32 | u64::from(self.far.0), ports)
+    }
+}
+
 /// The values a new flow starts with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewFlow {
@@ -243,7 +251,7 @@ impl Flow {
         InsideKey { internal: self.internal, near: self.near & ENDPOINT }
     }
 
-    fn outside_key(&self) -> OutsideKey {
+    pub(crate) fn outside_key(&self) -> OutsideKey {
         OutsideKey { protocol: self.protocol(), external: self.external(), far: self.far() }
     }
 }
@@ -325,8 +333,7 @@ impl FlowStore {
 
     #[inline]
     pub(crate) fn outside_hash(&self, key: &OutsideKey) -> u64 {
-        let ports = u64::from(key.external.1) << 32 | u64::from(key.far.1) << 16 | key.protocol as u64;
-        self.hash.hash(u64::from(key.external.0) << 32 | u64::from(key.far.0), ports)
+        key.hash(&self.hash)
     }
 
     /// Asks for the line of a hash, of the outside's table or of the inside's.

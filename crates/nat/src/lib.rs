@@ -10,6 +10,7 @@ pub mod balance;
 pub mod blocks;
 pub mod change;
 pub mod class;
+mod commons;
 pub mod deterministic;
 mod displaced;
 mod entitled;

@@ -5,6 +5,7 @@
 
 use mem::Need;
 
+use crate::commons::Commons;
 use crate::event::EventLog;
 use crate::flow::FlowStore;
 use crate::fragments::FragmentTracker;
@@ -38,8 +39,8 @@ fn places(settings: &Settings) -> usize {
     addresses.max(settings.limits.external_addresses_max as usize)
 }
 
-/// What [`Shard::new`](crate::Shard::new) is going to take for one worker.
-pub fn shard_needs(settings: &Settings) -> Vec<Need> {
+/// What [`Shard::new`](crate::Shard::new) is going to take for one of so many workers.
+pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let limits = &settings.limits;
     let mtu_max = settings.interfaces.iter().map(|interface| interface.mtu).max().unwrap_or(0);
     let mut needs = vec![MappingStore::need(limits.mappings_max), BucketTable::need(limits.mappings_max as usize)];
@@ -48,7 +49,7 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
     needs.extend(HeldPorts::needs(limits.held_ports_max));
     let addresses = places(settings);
     needs.extend(FlowStore::needs(limits.flows_max));
-    needs.extend(SharedPorts::needs(limits.flows_max, addresses));
+    needs.extend(SharedPorts::needs(limits.flows_max, addresses, workers));
     needs.push(Need::Heap(
         FragmentTracker::bytes_for(limits, usize::from(mtu_max))
             + SynStore::bytes_for(limits.unsolicited_syns_max)
@@ -59,10 +60,14 @@ pub fn shard_needs(settings: &Settings) -> Vec<Need> {
     needs
 }
 
-/// What [`Shared::new`](crate::Shared::new) is going to take: external ports and routes.
-pub fn shared_needs(settings: &Settings) -> Vec<Need> {
+/// What [`Shared::new`](crate::Shared::new) is going to take for so many workers: external ports and routes.
+pub fn shared_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let addresses = places(settings);
     let mut needs = PortTable::needs(addresses).to_vec();
+    let flows_max = settings.limits.flows_max as usize;
+    if workers > 1 && flows_max > 0 {
+        needs.extend(Commons::needs(addresses, flows_max.saturating_mul(workers)));
+    }
     if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
         needs.push(PortTable::blocks_need(addresses));
     }
@@ -97,8 +102,8 @@ pub fn rule_need(settings: &Settings, workers: usize) -> Need {
 
 /// What an instance with so many workers is going to take.
 pub fn needs(settings: &Settings, workers: usize) -> Vec<Need> {
-    let shard = shard_needs(settings);
-    let mut needs = shared_needs(settings);
+    let shard = shard_needs(settings, workers);
+    let mut needs = shared_needs(settings, workers);
     needs.push(rule_need(settings, workers));
     for _ in 0..workers {
         needs.extend_from_slice(&shard);
@@ -152,6 +157,7 @@ mod tests {
                 mappings_max: 1_000_000,
                 extra_sessions_max: 500_000,
                 subscribers_max: 200_000,
+                flows_max: 300_000,
                 ..Limits::default()
             },
             ..Settings::default()
@@ -159,10 +165,10 @@ mod tests {
         let shared = Arc::new(Shared::new(settings.clone(), 2).unwrap());
         let routes: u64 = RouteTable::needs(&settings.pools[0].subscribers).iter().map(|need| need.bytes()).sum();
         assert!(routes > 100 * 1_024 / 256, "the tree of the prefixes is counted");
-        assert_taken(tables(&shared_needs(&settings)) - routes, shared.bytes());
+        assert_taken(tables(&shared_needs(&settings, 2)) - routes, shared.bytes());
         let shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).unwrap();
-        assert_taken(tables(&shard_needs(&settings)), shard.bytes());
+        assert_taken(tables(&shard_needs(&settings, 2)), shard.bytes());
         let all = tables(&needs(&settings, 3));
-        assert_eq!(all, tables(&shared_needs(&settings)) + 3 * tables(&shard_needs(&settings)));
+        assert_eq!(all, tables(&shared_needs(&settings, 3)) + 3 * tables(&shard_needs(&settings, 3)));
     }
 }

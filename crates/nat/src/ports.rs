@@ -5,7 +5,8 @@
 //!     used      1 024 words of 64 bits, one bit a port; ports that are not given out are set, too
 //!     withheld  as many: which ports are not to be given out; kept: which of those nobody has any more (`withheld.rs`)
 //!     full      2 × 16 words, one bit a word of `used`: a hint that no even (odd) port of the word is free
-//!     entries  65 536 × [worker: 6 bits | mapping: 26 bits], 0 = none: the inbound table, indexed by port
+//!     entries  65 536 × [worker: 6 bits | mapping: 26 bits], 0 = none: the inbound table, indexed by port; of a port that
+//!              flows share: [its home: 6 bits | 18 bits set | lent 1 bit | workers with flows there: 7 bits] (`sharing.rs`)
 //! ```
 //!
 //! All shards share the table, so that a pool can be used to its last port whatever the number of
@@ -38,6 +39,7 @@ use crate::types::Protocol;
 use crate::types::WorkerId;
 
 mod guard;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod withheld;
@@ -47,6 +49,7 @@ pub(crate) use guard::Guard;
 pub(crate) use guard::PerProtocol;
 pub(crate) use guard::Share;
 pub(crate) use guard::Stock;
+pub(crate) use sharing::Unshared;
 pub use withheld::Mask;
 pub use within::PortRange;
 pub(crate) use within::UNLEASABLE_PIECES;
@@ -67,7 +70,7 @@ const PROBES: usize = 4;
 /// Bits of an entry that name the mapping.
 const MAPPING_BITS: u32 = 26;
 
-const _: () = assert!(MappingIndex::SHARED.0 == (1 << MAPPING_BITS) - 1, "a mapping index fits an entry");
+const _: () = assert!(MappingIndex::SHARED.0 + 256 == 1 << MAPPING_BITS, "a mapping index fits an entry");
 const _: () = assert!(MappingIndex::COUNT_MAX < MappingIndex::SHARED.index(), "no mapping stands for shared ports");
 const _: () = assert!(WorkerId::COUNT_MAX == 1 << (32 - MAPPING_BITS), "a worker fits an entry");
 
@@ -82,7 +85,7 @@ pub enum PortClass {
 
 impl PortClass {
     /// First and one past the last word of `used` with ports of this class.
-    const fn words(self, protocol: Protocol) -> (usize, usize) {
+    pub(crate) const fn words(self, protocol: Protocol) -> (usize, usize) {
         match (protocol, self) {
             (Protocol::Icmp, _) => (0, WORDS),
             (_, PortClass::Low) => (0, 16),
@@ -708,8 +711,9 @@ impl PortTable {
         if entry == 0 {
             return None;
         }
-        let mapping = MappingIndex(entry & ((1 << MAPPING_BITS) - 1));
-        Some((WorkerId((entry >> MAPPING_BITS) as u8), mapping))
+        // What a shared one says besides is for `sharing`.
+        let mapping = (entry & ((1 << MAPPING_BITS) - 1)).min(MappingIndex::SHARED.0);
+        Some((WorkerId((entry >> MAPPING_BITS) as u8), MappingIndex(mapping)))
     }
 
     /// Brings the line of a later [`PortTable::lookup_at`] into the cache.

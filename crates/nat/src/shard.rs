@@ -230,12 +230,15 @@ impl Shard {
         // Each user of randomness gets a key of its own from the one secret.
         let key = |purpose: u64| hash.hash(purpose, u64::from(worker.0));
         let hash_for = |purpose: u64| KeyedHash::new([0, 1, 2, 3].map(|word| key(purpose << 8 | word)));
+        if let Some(commons) = &shared.commons {
+            commons.claims.seed(hash_for(11));
+        }
         Ok(Shard {
             mappings: MappingStore::new(limits.mappings_max).map_err(memory("mappings"))?,
             outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
             sessions: SessionStore::new(limits.extra_sessions_max, hash).map_err(memory("sessions"))?,
             flows: FlowStore::new(limits.flows_max, hash).map_err(memory("flows"))?,
-            shared_ports: SharedPorts::new(limits.flows_max, shared.ports.places(), hash)
+            shared_ports: SharedPorts::new(limits.flows_max, shared.ports.places(), shared.workers(), hash)
                 .map_err(memory("shared ports"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
             turned_away: TurnedAway::new(hash_for(10)),

@@ -24,10 +24,12 @@ use crate::balance::TooManyEras;
 use crate::blocks::BlockSize;
 use crate::blocks::Lease;
 use crate::class::Classes;
+use crate::commons::Commons;
 use crate::deterministic::Formula;
 use crate::deterministic::FormulaError;
 use crate::deterministic::Owner;
 use crate::displaced::Displacements;
+use crate::flow::OutsideKey;
 use crate::leftovers::Leftovers;
 use crate::mapping::InternalKey;
 use crate::packet::Egress;
@@ -169,6 +171,25 @@ impl NextHop {
 /// Route of destinations that are on the other side: no hop has this number.
 const HOLE: u32 = crate::route::VALUE_LIMIT - 1;
 
+/// What the workers keep in common about shared ports: what they had before, or else room for the flows of all.
+fn commons_after(
+    settings: &Settings,
+    workers: usize,
+    places: usize,
+    before: Option<&Shared>,
+) -> Result<Option<Arc<Commons>>, BuildError> {
+    if let Some(before) = before {
+        return Ok(before.commons.clone());
+    }
+    let flows_max = settings.limits.flows_max as usize;
+    if workers <= 1 || flows_max == 0 {
+        return Ok(None);
+    }
+    let commons = Commons::new(places, flows_max.saturating_mul(workers));
+    let commons = commons.map_err(|source| BuildError::Memory { table: "flows of all workers", source })?;
+    Ok(Some(Arc::new(commons)))
+}
+
 /// What the packet path needs of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolFacts {
@@ -221,6 +242,8 @@ pub struct Shared {
     pub(crate) balance: Balance,
     /// Ports that led to several and are to be given out again.
     pub(crate) leftovers: Leftovers,
+    /// What several workers keep in common about shared ports; None for one worker, or where there are no flows.
+    pub(crate) commons: Option<Arc<Commons>>,
     /// All workers go by this.
     is_settled: AtomicBool,
     /// By static, how many mappings it made.
@@ -391,6 +414,7 @@ impl Shared {
         if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
             ports.prepare_blocks().map_err(|source| BuildError::Memory { table: "port blocks", source })?;
         }
+        let places_of_ports = ports.places();
         Ok(Shared {
             ports,
             local: Arc::new(LocalAddresses::new(&settings.interfaces, &external)),
@@ -398,6 +422,7 @@ impl Shared {
             formulas,
             statics: Statics::new(&settings, |forward| balance.has_taken(forward)),
             balance,
+            commons: commons_after(&settings, workers, places_of_ports, before)?,
             leftovers: Leftovers::default(),
             // There was nobody before who could go by anything else.
             is_settled: AtomicBool::new(before.is_none()),
@@ -443,7 +468,7 @@ impl Shared {
 
     /// Bytes of the port table.
     pub fn bytes(&self) -> usize {
-        self.ports.bytes()
+        self.ports.bytes() + self.commons.as_ref().map_or(0, |commons| commons.bytes())
     }
 
     /// Places for external addresses that were ever used: one past the highest [`AddressIndex`].
@@ -689,6 +714,39 @@ impl Shared {
     #[inline]
     pub fn owner(&self, index: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
         self.ports.lookup(index, protocol, port)
+    }
+
+    /// As [`Shared::owner`], but of an endpoint that flows share the worker whose flow has this remote endpoint, if one's has.
+    #[inline]
+    pub(crate) fn owner_towards(&self, index: AddressIndex, key: &OutsideKey) -> Option<(WorkerId, MappingIndex)> {
+        match self.ports.lookup(index, key.protocol, key.external.1) {
+            Some((home, MappingIndex::SHARED)) => {
+                Some((self.worker_of_flow(key).unwrap_or(home), MappingIndex::SHARED))
+            }
+            owner => owner,
+        }
+    }
+
+    /// Of several workers the one whose flow has this five-tuple outside.
+    fn worker_of_flow(&self, key: &OutsideKey) -> Option<WorkerId> {
+        self.commons.as_ref()?.claims.worker_of(key)
+    }
+
+    /// Whether a flow on a shared port may have this five-tuple outside: it is this worker's then.
+    pub(crate) fn claim(&self, key: &OutsideKey, worker: WorkerId) -> bool {
+        self.commons.as_ref().is_none_or(|commons| commons.claims.claim(key, worker))
+    }
+
+    /// Whether a flow of some worker has this five-tuple outside. Not told where one worker's own tables tell it.
+    pub(crate) fn is_claimed(&self, key: &OutsideKey) -> bool {
+        self.worker_of_flow(key).is_some()
+    }
+
+    /// A flow on a shared port is over.
+    pub(crate) fn release(&self, key: &OutsideKey, worker: WorkerId) {
+        if let Some(commons) = &self.commons {
+            commons.claims.release(key, worker);
+        }
     }
 
     #[inline(always)]

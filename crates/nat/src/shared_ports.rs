@@ -1,16 +1,17 @@
-//! External ports that flows share: which of them a worker has, and how many flows each carries.
+//! External ports that flows share: which of them a worker uses, and how many of its flows are on each.
 //!
 //! ```text
 //!   group (external address, protocol, class) → number of ports        an array, read directly
 //!   hash(group, 0..number)                    → record of one port     so that one at random is one lookup
+//!   hash(group, port)                         → the same record        only where there are several workers
 //! ```
 //!
-//! A worker takes such a port from the port table like any other, for itself alone; its entry there says "ask the flows of
-//! this worker". No other worker can give it out, so that unique outside five-tuples are each worker's own affair. A port
-//! that carries nothing any more is kept for a while, as the next flow may use it, and then goes back.
+//! A worker takes such a port from the port table like any other, and is its *home*: its entry there says "ask the flows". When there
+//! are none to be taken any more, it uses those of other workers as well ([`commons`](crate::commons)), and has a record of each of
+//! these, too. A port that carries nothing any more is kept for a while, as the next flow may use it, and then goes back.
 //!
-//! A port counts for one subscriber, its *opener*: whose flow was the first on a port that carried nothing, as long as it has any
-//! flow there. Others share it for nothing, also when the opener is gone.
+//! A port counts for one subscriber, its *opener*: whose flow was the first on a port that carried nothing of any worker, as long as it
+//! has any flow there. Others share it for nothing, also when the opener is gone.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -39,6 +40,15 @@ const CLASSES: u32 = 2;
 pub(crate) struct Group(u32);
 
 impl Group {
+    /// Groups of so many addresses.
+    pub(crate) const fn count_of(addresses: usize) -> usize {
+        addresses * Protocol::COUNT * CLASSES as usize
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
     pub(crate) const fn new(address: AddressIndex, protocol: Protocol, class: PortClass) -> Group {
         Group((address.0 * Protocol::COUNT as u32 + protocol as u32) * CLASSES + class as u32)
     }
@@ -60,7 +70,7 @@ pub(crate) struct SharedPort {
     group: u32,
     /// Its number in the group; the next free record in a free one.
     ordinal: u32,
-    /// Flows that use it, or [`IDLE`] and since when.
+    /// Flows of this worker that use it, or [`IDLE`] and since when.
     load: u32,
     /// 0 in a free record.
     port: u16,
@@ -81,7 +91,7 @@ impl SharedPort {
         Group(self.group)
     }
 
-    /// Flows that use it.
+    /// Flows of this worker that use it.
     pub(crate) fn flows(&self) -> u32 {
         if self.load & IDLE != 0 { 0 } else { self.load }
     }
@@ -96,16 +106,28 @@ impl SharedPort {
         self.opener != subscriber || self.opener_flows < u16::MAX
     }
 
-    /// Whether a flow of this subscriber may use it; where no further port may count for him, only one that carries flows.
-    pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool) -> bool {
-        self.can_count(subscriber) && (may_open || self.flows() > 0)
+    /// Whether a flow of this subscriber may use it, which so many workers use: where no further port may count for him, only one that
+    /// carries flows.
+    pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool, users: u32) -> bool {
+        self.can_count(subscriber) && (may_open || users > 0)
     }
+}
+
+/// What became of a port with a flow that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GivenBack {
+    /// It carries no flow of this worker any more.
+    pub(crate) is_idle: bool,
+    /// It does not count for the flow's subscriber any more.
+    pub(crate) counts_no_more: bool,
 }
 
 /// The shared ports of one shard.
 pub(crate) struct SharedPorts {
     records: Arena<SharedPort>,
     table: BucketTable,
+    /// By port; None where no other worker's are used.
+    by_port: Option<BucketTable>,
     hash: KeyedHash,
     counts: Arena<u32>,
     free: u32,
@@ -117,29 +139,35 @@ fn second(at: Instant) -> u32 {
 }
 
 impl SharedPorts {
-    /// Room for `ports_max` shared ports on `addresses` external addresses.
-    pub(crate) fn new(ports_max: u32, addresses: usize, hash: KeyedHash) -> Result<SharedPorts, ArenaError> {
+    /// Room for `ports_max` shared ports on `addresses` external addresses, for one of so many workers.
+    pub(crate) fn new(
+        ports_max: u32,
+        addresses: usize,
+        workers: usize,
+        hash: KeyedHash,
+    ) -> Result<SharedPorts, ArenaError> {
+        let by_port = (workers > 1).then(|| BucketTable::with_capacity(ports_max as usize));
         Ok(SharedPorts {
             records: Arena::zeroed(ports_max as usize + 1)?,
             table: BucketTable::with_capacity(ports_max as usize)?,
+            by_port: by_port.transpose()?,
             hash,
-            counts: Arena::zeroed(SharedPorts::groups(addresses))?,
+            counts: Arena::zeroed(Group::count_of(addresses))?,
             free: 0,
             untouched: 1,
         })
     }
 
-    const fn groups(addresses: usize) -> usize {
-        addresses * Protocol::COUNT * CLASSES as usize
-    }
-
     /// The memory `new` is going to take.
-    pub(crate) fn needs(ports_max: u32, addresses: usize) -> [Need; 3] {
-        [
+    pub(crate) fn needs(ports_max: u32, addresses: usize, workers: usize) -> Vec<Need> {
+        let table = BucketTable::need(ports_max as usize);
+        let mut needs = vec![
             Arena::<SharedPort>::need(ports_max as usize + 1),
-            BucketTable::need(ports_max as usize),
-            Arena::<u32>::need(SharedPorts::groups(addresses)),
-        ]
+            table,
+            Arena::<u32>::need(Group::count_of(addresses)),
+        ];
+        needs.extend((workers > 1).then_some(table));
+        needs
     }
 
     /// Shared ports there are.
@@ -152,7 +180,8 @@ impl SharedPorts {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.records.bytes() + self.table.bytes() + self.counts.bytes()
+        let by_port = self.by_port.as_ref().map_or(0, BucketTable::bytes);
+        self.records.bytes() + self.table.bytes() + self.counts.bytes() + by_port
     }
 
     pub(crate) fn walk_end(&self) -> u32 {
@@ -180,6 +209,19 @@ impl SharedPorts {
         })
     }
 
+    /// Another hash of the group than any of its ordinals has: those are below 2^32.
+    fn hash_of_port(&self, group: u32, port: u16) -> u64 {
+        self.hash.hash(u64::from(group), 1 << 32 | u64::from(port))
+    }
+
+    /// The record of a port, where other workers' are used.
+    pub(crate) fn find_port(&self, group: Group, port: u16) -> Option<u32> {
+        self.by_port.as_ref()?.find(self.hash_of_port(group.0, port), |slot| {
+            let record = &self.records[slot as usize];
+            record.group == group.0 && record.port == port
+        })
+    }
+
     /// The first so many ports of a group.
     pub(crate) fn of_group(&self, group: Group, at_most: usize) -> impl Iterator<Item = &SharedPort> + '_ {
         let slots = (0..self.count(group)).take(at_most).filter_map(move |ordinal| self.find(group.0, ordinal));
@@ -202,7 +244,7 @@ impl SharedPorts {
         self.find(group.0, random.below(count))
     }
 
-    /// Adds a port that this worker has just taken, which carries nothing yet.
+    /// Adds a port that this worker has just taken, or another's, on which it has no flows yet.
     ///
     /// # Errors
     /// When there is no room; nothing is changed.
@@ -222,40 +264,50 @@ impl SharedPorts {
         self.records[slot as usize] =
             SharedPort { group: group.0, ordinal, load: IDLE | second(now), port, opener_flows: 0, opener: 0 };
         self.counts[group.0 as usize] += 1;
+        let hash = self.hash_of_port(group.0, port);
+        if let Some(by_port) = &mut self.by_port {
+            by_port.insert(hash, slot)?;
+        }
         Ok(slot)
     }
 
-    /// One more flow uses the port, of this subscriber. True: it counts for him from now on.
-    pub(crate) fn take(&mut self, slot: u32, subscriber: u32) -> bool {
+    /// One more flow uses the port, of this subscriber; where it is the first of all workers' (`opens`), it counts for him from now on.
+    pub(crate) fn take(&mut self, slot: u32, subscriber: u32, opens: bool) {
         let record = &mut self.records[slot as usize];
-        let flows = record.flows();
         debug_assert!(record.can_count(subscriber), "it was asked for");
-        record.load = flows + 1;
-        if flows == 0 {
+        record.load = record.flows() + 1;
+        if opens {
             (record.opener, record.opener_flows) = (subscriber, 0);
         }
         if record.opener == subscriber {
             record.opener_flows = record.opener_flows.saturating_add(1);
         }
-        flows == 0
     }
 
-    /// One flow less, of this subscriber. True: the port does not count for him any more.
-    pub(crate) fn give_back(&mut self, slot: u32, subscriber: u32, now: Instant) -> bool {
+    /// One flow less, of this subscriber.
+    pub(crate) fn give_back(&mut self, slot: u32, subscriber: u32, now: Instant) -> GivenBack {
         let record = &mut self.records[slot as usize];
         let flows = record.flows();
         debug_assert!(flows > 0, "no more flows end than began");
         record.load = if flows > 1 { flows - 1 } else { IDLE | second(now) };
+        let is_idle = flows <= 1;
         if record.opener != subscriber {
-            return false;
+            return GivenBack { is_idle, counts_no_more: false };
         }
         debug_assert!(record.opener_flows > 0, "an opener has a flow");
         record.opener_flows = record.opener_flows.saturating_sub(1);
-        let is_over = record.opener_flows == 0;
-        if is_over {
+        let counts_no_more = record.opener_flows == 0;
+        if counts_no_more {
             record.opener = 0;
         }
-        is_over
+        GivenBack { is_idle, counts_no_more }
+    }
+
+    /// A port that carries nothing of this worker was in use until now.
+    pub(crate) fn begin_idling(&mut self, slot: u32, now: Instant) {
+        let record = &mut self.records[slot as usize];
+        debug_assert!(record.load & IDLE != 0, "only what is idle begins to be so anew");
+        record.load = IDLE | second(now);
     }
 
     /// Whether the port has carried nothing for so many seconds.
@@ -264,11 +316,16 @@ impl SharedPorts {
             .is_some_and(|record| record.load & IDLE != 0 && second(now).saturating_sub(record.load & !IDLE) >= seconds)
     }
 
-    /// Takes a port that carries nothing out of its group. The port table is the caller's to settle.
+    /// Takes a port that carries nothing of this worker out of its group. The port table is the caller's to settle.
     pub(crate) fn remove(&mut self, slot: u32) {
         let record = &self.records[slot as usize];
         debug_assert!(record.port != 0 && record.load & IDLE != 0, "only a port that carries nothing is removed");
-        let (group, ordinal) = (record.group, record.ordinal);
+        let (group, ordinal, port) = (record.group, record.ordinal, record.port);
+        let hash = self.hash_of_port(group, port);
+        if let Some(by_port) = &mut self.by_port {
+            let was_there = by_port.remove(hash, slot);
+            debug_assert!(was_there, "every shared port is in both tables");
+        }
         let was_there = self.table.remove(self.hash_of(group, ordinal), slot);
         debug_assert!(was_there, "every shared port is in the table");
         let last = self.counts[group as usize] - 1;

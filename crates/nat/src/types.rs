@@ -189,11 +189,13 @@ impl AddressIndex {
 pub struct MappingIndex(pub u32);
 
 impl MappingIndex {
-    /// Mappings one shard can have: 26 bits of a direct-table entry (see `ports`), less the unused index 0 and [`MappingIndex::SHARED`].
-    pub const COUNT_MAX: usize = (1 << 26) - 2;
+    /// Mappings one shard can have: 26 bits of a direct-table entry (see `ports`), less the unused index 0 and what stands for ports
+    /// that are shared.
+    pub const COUNT_MAX: usize = (1 << 26) - 257;
 
-    /// No mapping: the external endpoint is shared by flows of the worker, each told by its remote endpoint.
-    pub const SHARED: MappingIndex = MappingIndex((1 << 26) - 1);
+    /// No mapping: the external endpoint is shared by flows, each told by its remote endpoint. In the port table the last eight bits say
+    /// more.
+    pub const SHARED: MappingIndex = MappingIndex((1 << 26) - 256);
 
     /// Index into the record arena.
     pub const fn index(self) -> usize {

@@ -320,8 +320,6 @@ pub enum Step {
         remote: Endpoint,
         /// The subscriber has as many ports as it may have: none was to be opened for it.
         at_quota: bool,
-        /// There are other workers, who may have shared ports that only their own flows use.
-        others: bool,
     },
     /// No mapping exists, and none may be made by this packet.
     NoMapping,

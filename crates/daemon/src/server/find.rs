@@ -17,7 +17,6 @@ use nat::types::Endpoint;
 use nat::types::MappingIndex;
 use nat::types::PoolId;
 use nat::types::RealmId;
-use nat::types::WorkerId;
 use nat::view::BalancedView;
 use nat::view::StaticView;
 
@@ -226,17 +225,23 @@ fn holders(
         if find.protocol.is_some_and(|wanted| convert::engine_protocol(wanted) != protocol) {
             continue;
         }
-        if let Some(found) = instance.shared().balanced(Endpoint::new(find.address, port), protocol) {
+        let balanced_here = instance.shared().balanced(Endpoint::new(find.address, port), protocol);
+        let is_balanced = balanced_here.is_some();
+        if let Some(found) = balanced_here {
             if find.cursor.is_none() {
                 answers.push(balanced(instance, Place::External, &found, empty).into());
             }
-            let sessions = sharers(instance, find, (None, protocol, port), empty)?;
+            let sessions = sharers(instance, find, (protocol, port), empty)?;
             answers.extend(sessions.replies);
             cursor = cursor.or(sessions.cursor);
         }
         let Some((worker, entry)) = instance.shared().owner(index, protocol, port) else { continue };
         if entry == MappingIndex::SHARED {
-            let shared = sharers(instance, find, (Some(worker), protocol, port), empty)?;
+            // Flows of any worker; where the endpoint has targets, they are told already.
+            if is_balanced {
+                continue;
+            }
+            let shared = sharers(instance, find, (protocol, port), empty)?;
             answers.extend(shared.replies);
             cursor = cursor.or(shared.cursor);
             continue;
@@ -268,14 +273,13 @@ fn holders(
 fn sharers(
     instance: &Instance,
     find: &Find,
-    (worker, protocol, port): (Option<WorkerId>, Protocol, u16),
+    (protocol, port): (Protocol, u16),
     empty: &dyn Fn(Place, String) -> FindAnswer,
 ) -> Result<Answered, Fault> {
     let filter = control::Filter {
         external: Some(control::Prefix::host(find.address)),
         external_port: Some(port),
         protocol: Some(convert::protocol(protocol)),
-        worker: worker.map(|worker| worker.0),
         ..control::Filter::default()
     };
     let list = List { filter, limit: find.limit, cursor: find.cursor.clone() };

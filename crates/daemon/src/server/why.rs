@@ -202,15 +202,12 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             }
             .to_owned(),
         ),
-        view::Step::NoSharedPort { remote, at_quota, others } => (
+        view::Step::NoSharedPort { remote, at_quota } => (
             "port",
             format!("no port to share towards {remote}"),
-            match (at_quota, others) {
-                (true, _) => "the subscriber has as many ports as it may, and each that is in use has a flow to there",
-                (false, false) => "none is free, and each that is shared has a flow to there",
-                (false, true) => {
-                    "none is free, and each that this worker's flows share has a flow to there; other workers' flows have theirs"
-                }
+            match at_quota {
+                true => "the subscriber has as many ports as it may, and each that is in use has a flow to there",
+                false => "none is free, and each that is shared has a flow to there",
             }
             .to_owned(),
         ),

@@ -14,6 +14,8 @@
 
 use core::net::Ipv4Addr;
 
+use std::sync::Arc;
+
 use wire::tcp::Flags;
 
 use super::Arrival;
@@ -31,6 +33,7 @@ use crate::flow::NewFlow;
 use crate::flow::OutsideKey;
 use crate::flow::endpoint;
 use crate::fragments::DatagramIndex;
+use crate::icmp_quote::Quote;
 use crate::mapping::InternalKey;
 use crate::mapping::SessionRef;
 use crate::packet::PacketMeta;
@@ -41,6 +44,7 @@ use crate::parse::destination_is_valid;
 use crate::ports::PortClass;
 use crate::ports::PortRange;
 use crate::ports::Taker;
+use crate::ports::Unshared;
 use crate::rewrite::End;
 use crate::rewrite::Rewrite;
 use crate::rewrite::rewrite;
@@ -65,6 +69,8 @@ use crate::verdict::Verdict;
 const PROBES: usize = 8;
 /// And so many, one after the other from a random one on, when no other port is to be had: all, where there are no more.
 pub(super) const LAST_PROBES: usize = 64;
+/// Shared ports of all workers looked at, from a random one on, for some that this worker does not use yet.
+pub(super) const BORROWABLE_PROBES: usize = 1_024;
 /// Addresses of a pool looked at, from a random one on, for one with shared ports, when none has a free port.
 const ADDRESS_PROBES: usize = 16;
 /// Tells the hash that chooses targets from others.
@@ -73,6 +79,38 @@ const TARGET_HASH: u64 = 0x7a26;
 const IDLE_SECONDS: u32 = 120;
 /// Flows looked at for each one made since the last call: those that end must not fill the table.
 const RECORDS_PER_CREATED: u64 = 4;
+
+/// A shared port that is kept for a flow.
+struct Held {
+    /// The port's record.
+    slot: u32,
+    address: AddressIndex,
+    /// The flow's five-tuple outside, which is this worker's.
+    key: OutsideKey,
+    /// This worker had no flow there before.
+    joined: bool,
+    /// Nobody had one there.
+    opens: bool,
+}
+
+/// What a packet to an external endpoint is a flow's by, if any.
+#[inline]
+pub(super) fn key_of_inbound(parsed: &Parsed, protocol: Protocol) -> OutsideKey {
+    OutsideKey {
+        protocol,
+        external: (parsed.destination, parsed.destination_port),
+        far: (parsed.source, remote_port(protocol, parsed.source_port)),
+    }
+}
+
+/// The same of the packet that an error from outside is about.
+pub(super) fn key_of_quote(quote: &Quote) -> OutsideKey {
+    OutsideKey {
+        protocol: quote.protocol,
+        external: (quote.source.address.to_bits(), quote.source.port),
+        far: (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port)),
+    }
+}
 
 impl Shard {
     /// The live flow of this internal endpoint to this remote one.
@@ -213,28 +251,26 @@ impl Shard {
         }
         // Counted first, so that the subscriber stays while a dead flow of its own is cleared away.
         self.subscribers.count_flow(subscriber);
-        let port = match self.share_port(now, key, (pool, &facts), class, subscriber, far) {
-            Ok(port) => port,
+        let held = match self.share_port(now, key, (pool, &facts), class, subscriber, far) {
+            Ok(held) => held,
             Err(verdict) => {
                 self.uncount_flow(now, subscriber, key.protocol);
                 return Err(verdict);
             }
         };
-        let Some(shared) = self.shared_ports.get(port) else {
-            self.uncount_flow(now, subscriber, key.protocol);
-            return Err(Verdict::PortsExhausted);
-        };
-        let address = shared.group().address();
-        let external = (self.shared.address(address).to_bits(), shared.port());
+        let (port, address) = (held.slot, held.address);
+        let external = held.key.external;
         let first = self.lifetimes.first(key.protocol, near.1, Side::Inside);
         let (state, expires) = (first.state, now + first.lifetime);
         let is_hairpin = false;
         let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber, is_hairpin };
         let Ok(index) = self.flows.insert(&new, now) else {
+            self.let_go(&held);
             self.uncount_flow(now, subscriber, key.protocol);
             return Err(Verdict::FlowTableFull);
         };
-        if self.shared_ports.take(port, subscriber) {
+        self.shared_ports.take(port, subscriber, held.opens);
+        if held.opens {
             self.subscribers.count_shared_port(subscriber, key.protocol);
         }
         self.charge_flow(now, subscriber, key.protocol);
@@ -267,7 +303,7 @@ impl Shard {
         Ok(slot)
     }
 
-    /// A random address of the pool on which this worker has shared ports.
+    /// A random address of the pool on which there are shared ports.
     fn address_with_shared_ports(
         &mut self,
         protocol: Protocol,
@@ -278,11 +314,19 @@ impl Shard {
         let first = if open.is_empty() { 0 } else { self.random.below(open.len() as u32) as usize };
         let (before, after) = open.split_at(first);
         let mut from_there = after.iter().chain(before).take(ADDRESS_PROBES).copied();
-        from_there.find(|address| self.shared_ports.count(Group::new(*address, protocol, class)) > 0)
+        from_there.find(|address| self.has_shared_ports(Group::new(*address, protocol, class)))
     }
 
-    /// A shared port that no other flow uses towards `far`: one that is there, at random, or one more. Who has as many ports as he may
-    /// opens no further one, and shares those that carry flows.
+    /// Whether flows of any worker share ports of this group.
+    pub(super) fn has_shared_ports(&self, group: Group) -> bool {
+        match &self.shared.commons {
+            Some(commons) => commons.map.count(group) > 0,
+            None => self.shared_ports.count(group) > 0,
+        }
+    }
+
+    /// A shared port that no other flow uses towards `far`: one that is there, at random, or one more, or one of other workers. Who has as
+    /// many ports as he may opens no further one, and shares those that carry flows.
     ///
     /// # Errors
     /// The verdict of the packet that wanted it.
@@ -294,7 +338,7 @@ impl Shard {
         class: PortClass,
         subscriber: u32,
         far: (u32, u16),
-    ) -> Result<u32, Verdict> {
+    ) -> Result<Held, Verdict> {
         let protocol = key.protocol;
         let may_open = self.admits_port(subscriber, protocol);
         let none = if may_open { Verdict::PortsExhausted } else { Verdict::SubscriberPortQuota };
@@ -326,8 +370,14 @@ impl Shard {
         {
             return Ok(found);
         }
-        let added = if may_open { self.add_shared_port(now, group, class) } else { None };
-        added.or_else(|| self.probe_shared_ports(now, group, (subscriber, far), LAST_PROBES)).ok_or(none)
+        if may_open
+            && let Some(slot) = self.add_shared_port(now, group, class)
+            && let Some(held) = self.hold(now, slot, (subscriber, far))
+        {
+            return Ok(held);
+        }
+        let found = self.probe_shared_ports(now, group, (subscriber, far), LAST_PROBES);
+        found.or_else(|| self.borrow_shared_port(now, (group, class), (subscriber, far))).ok_or(none)
     }
 
     /// Looks at so many shared ports, at random, for one that this subscriber may have a flow towards `far` on, which no other flow is
@@ -338,8 +388,7 @@ impl Shard {
         group: Group,
         (subscriber, far): (u32, (u32, u16)),
         probes: usize,
-    ) -> Option<u32> {
-        let address = self.shared.address(group.address()).to_bits();
+    ) -> Option<Held> {
         let count = self.shared_ports.count(group);
         if count == 0 {
             return None;
@@ -352,32 +401,95 @@ impl Shard {
                 LAST_PROBES => self.shared_ports.nth_from(group, first, n)?,
                 _ => self.shared_ports.pick(group, &mut self.random)?,
             };
-            let port = self.shared_ports.get(slot)?.port();
-            if self.shared.ports.is_going_out(group.address(), group.protocol(), port)
-                || !self.may_carry(slot, subscriber, group.protocol())
-            {
-                continue;
-            }
-            let key = OutsideKey { protocol: group.protocol(), external: (address, port), far };
-            match self.flows.find_outside(&key) {
-                None => return Some(slot),
-                Some(other) if !self.flows.get(other).is_alive(now) && self.may_end_mapping() => {
-                    self.end_flow(now, other);
-                    // With that flow it may carry nothing any more, or not count for its opener.
-                    if self.may_carry(slot, subscriber, group.protocol()) {
-                        return Some(slot);
-                    }
-                }
-                Some(_) => {}
+            if let Some(held) = self.hold(now, slot, (subscriber, far)) {
+                return Some(held);
             }
         }
         None
     }
 
+    /// Keeps a shared port for a flow of this subscriber towards `far` that is made next. None when another flow has the five-tuple, or
+    /// the port may not carry it.
+    fn hold(&mut self, now: Instant, slot: u32, (subscriber, far): (u32, (u32, u16))) -> Option<Held> {
+        let record = self.shared_ports.get(slot)?;
+        let (group, port) = (record.group(), record.port());
+        let (address, protocol) = (group.address(), group.protocol());
+        if self.shared.ports.is_going_out(address, protocol, port) || !self.may_carry(slot, subscriber) {
+            return None;
+        }
+        let key = OutsideKey { protocol, external: (self.shared.address(address).to_bits(), port), far };
+        if let Some(other) = self.flows.find_outside(&key) {
+            if self.flows.get(other).is_alive(now) || !self.may_end_mapping() {
+                return None;
+            }
+            self.end_flow(now, other);
+            // With that flow it may carry nothing any more, or not count for its opener.
+            if !self.may_carry(slot, subscriber) {
+                return None;
+            }
+        }
+        if !self.shared.claim(&key, self.worker) {
+            return None;
+        }
+        if self.shared_ports.get(slot)?.flows() > 0 {
+            return Some(Held { slot, address, key, joined: false, opens: false });
+        }
+        let Some(opens) = self.shared.ports.join(address, protocol, port) else {
+            // Its home has given it back.
+            self.shared.release(&key, self.worker);
+            return None;
+        };
+        let held = Held { slot, address, key, joined: true, opens };
+        if opens && !self.admits_port(subscriber, protocol) {
+            // The flows of other workers that were there are over.
+            self.let_go(&held);
+            return None;
+        }
+        Some(held)
+    }
+
+    /// Gives back what [`Shard::hold`] took, as no flow is made.
+    fn let_go(&mut self, held: &Held) {
+        self.shared.release(&held.key, self.worker);
+        if held.joined {
+            self.shared.ports.leave(held.address, held.key.protocol, held.key.external.1, self.worker);
+        }
+    }
+
     /// Whether a shared port may carry one more flow of this subscriber.
-    fn may_carry(&self, slot: u32, subscriber: u32, protocol: Protocol) -> bool {
-        let may_open = self.admits_port(subscriber, protocol);
-        self.shared_ports.get(slot).is_some_and(|port| port.may_carry(subscriber, may_open))
+    fn may_carry(&self, slot: u32, subscriber: u32) -> bool {
+        let Some(record) = self.shared_ports.get(slot) else { return false };
+        let (address, protocol) = (record.group().address(), record.group().protocol());
+        let users = self.shared.ports.users(address, protocol, record.port());
+        record.may_carry(subscriber, self.admits_port(subscriber, protocol), users)
+    }
+
+    /// A port that flows of other workers share and none of this one yet: it has a record from now on, and is found like the others.
+    fn borrow_shared_port(
+        &mut self,
+        now: Instant,
+        (group, class): (Group, PortClass),
+        flow: (u32, (u32, u16)),
+    ) -> Option<Held> {
+        let shared = Arc::clone(&self.shared);
+        let commons = shared.commons.as_ref().filter(|commons| commons.map.count(group) > 0)?;
+        let first = self.random.next_u64() as u16;
+        let mut probes = 0;
+        for port in commons.map.from(group, class, first).take(BORROWABLE_PROBES) {
+            if self.shared_ports.is_full() || probes >= LAST_PROBES {
+                return None;
+            }
+            if self.shared_ports.find_port(group, port).is_some() {
+                continue;
+            }
+            probes += 1;
+            let Ok(slot) = self.shared_ports.add(group, port, now) else { return None };
+            if let Some(held) = self.hold(now, slot, flow) {
+                return Some(held);
+            }
+            self.shared_ports.remove(slot);
+        }
+        None
     }
 
     /// Takes one more port from the pool to be shared by flows of this worker.
@@ -398,9 +510,14 @@ impl Shard {
             self.settle_the_rest(address, protocol, port);
         }
         let port = port?;
-        match self.shared_ports.add(group, port, now) {
+        // Where it was another worker's before, this one may have a record of it still.
+        let known = self.shared_ports.find_port(group, port);
+        match known.map_or_else(|| self.shared_ports.add(group, port, now), Ok) {
             Ok(slot) => {
                 self.shared.ports.publish(address, protocol, port, self.worker, MappingIndex::SHARED);
+                if let Some(commons) = &self.shared.commons {
+                    commons.map.add(group, port);
+                }
                 Some(slot)
             }
             Err(_) => {
@@ -451,11 +568,17 @@ impl Shard {
         self.note_flow(EventKind::FlowEnded, now, index);
         let flow = self.flows.get(index);
         let (port, era, subscriber, protocol) = (flow.port, flow.era(), flow.subscriber, flow.protocol());
+        let key = flow.outside_key();
         self.flows.remove(index);
         match era {
             Some(era) => self.shared.balance.leave(era),
             None => {
-                if self.shared_ports.give_back(port, subscriber, now) {
+                self.shared.release(&key, self.worker);
+                let given_back = self.shared_ports.give_back(port, subscriber, now);
+                if let Some(record) = self.shared_ports.get(port).filter(|_| given_back.is_idle) {
+                    self.shared.ports.leave(record.group().address(), protocol, record.port(), self.worker);
+                }
+                if given_back.counts_no_more {
                     self.subscribers.uncount_shared_port(subscriber, protocol);
                 }
             }
@@ -531,7 +654,7 @@ impl Shard {
         self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, pool_address, sink)
     }
 
-    /// A packet to an external endpoint that flows of this worker share.
+    /// A packet to an external endpoint that flows share, and that is no other worker's.
     #[cold]
     #[inline(never)]
     pub(super) fn inbound_by_flow<S: Sink>(
@@ -543,9 +666,7 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         let Arrival { now, parsed, .. } = at;
-        let external = (parsed.destination, parsed.destination_port);
-        let far = (parsed.source, remote_port(protocol, parsed.source_port));
-        let key = OutsideKey { protocol, external, far };
+        let key = key_of_inbound(parsed, protocol);
         let found = self.live_flow_outside(&key, now).filter(|index| self.is_via(*index, via));
         match found {
             Some(index) => self.enter_by_flow(at, bytes, index, via, sink),
@@ -667,14 +788,33 @@ impl Shard {
         for _ in 0..super::sweep::budget(end, elapsed, 0) {
             let slot = self.sweep.shared_port_hand;
             self.sweep.shared_port_hand = if slot + 1 >= end { 1 } else { slot + 1 };
-            if let Some(port) = self.shared_ports.get(slot)
-                && self.shared_ports.is_idle_for(slot, IDLE_SECONDS, now)
-            {
-                let (group, port) = (port.group(), port.port());
+            if self.shared_ports.is_idle_for(slot, IDLE_SECONDS, now) {
+                self.drop_shared_port(now, slot);
+            }
+        }
+    }
+
+    /// A port has carried nothing of this worker for long: it has rested, as nothing was sent from it for as long as a mapping's port
+    /// rests, unless other workers use it.
+    fn drop_shared_port(&mut self, now: Instant, slot: u32) {
+        let Some(record) = self.shared_ports.get(slot) else { return };
+        let (group, port) = (record.group(), record.port());
+        let (address, protocol) = (group.address(), group.protocol());
+        let owner = self.shared.ports.lookup(address, protocol, port);
+        if owner != Some((self.worker, MappingIndex::SHARED)) {
+            // Another's, who gives it back, or has by now.
+            self.shared_ports.remove(slot);
+            return;
+        }
+        match self.shared.ports.unshare(address, protocol, port) {
+            Unshared::InUse => {}
+            Unshared::WasInUse => self.shared_ports.begin_idling(slot, now),
+            Unshared::Vacant => {
                 self.shared_ports.remove(slot);
-                // It has rested: nothing was sent from it for as long as a mapping's port rests.
-                self.shared.ports.vacate(group.address(), group.protocol(), port);
-                self.give_back_port(group.address(), group.protocol(), port);
+                if let Some(commons) = &self.shared.commons {
+                    commons.map.remove(group, port);
+                }
+                self.give_back_port(address, protocol, port);
             }
         }
     }
@@ -684,8 +824,15 @@ impl Shard {
         self.flows.len()
     }
 
-    /// External ports this worker has for its flows to share.
+    /// External ports this worker has for flows to share, without those of other workers that it uses, too. For people and tests: looks
+    /// at each.
     pub fn shared_ports_len(&self) -> usize {
-        self.shared_ports.len()
+        let records = (1..self.shared_ports.walk_end()).filter_map(|slot| self.shared_ports.get(slot));
+        let is_own = |record: &&SharedPort| {
+            let (group, port) = (record.group(), record.port());
+            let owner = self.shared.ports.lookup(group.address(), group.protocol(), port);
+            owner == Some((self.worker, MappingIndex::SHARED))
+        };
+        records.filter(is_own).count()
     }
 }

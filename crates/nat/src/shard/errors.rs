@@ -4,10 +4,10 @@
 use super::Arrival;
 use super::Fate;
 use super::Shard;
+use super::dependent::key_of_quote;
 use super::inbound::Via;
 use super::outbound::remote_port;
 use crate::balance::Stop;
-use crate::flow::OutsideKey;
 use crate::flow::endpoint;
 use crate::icmp_quote;
 use crate::icmp_quote::Quote;
@@ -59,7 +59,7 @@ impl Shard {
         if quote.source.address != quote.outer_destination {
             return Fate::Done(Verdict::IcmpQuoteNoMapping);
         }
-        let owner = self.shared.owner(address, quote.protocol, quote.source.port).filter(|_| meta.turn == 0);
+        let owner = self.shared.owner_towards(address, &key_of_quote(&quote)).filter(|_| meta.turn == 0);
         let group = self.shared.balance.find(parsed.destination, quote.protocol, quote.source.port);
         let sleeper = self.shared.statics.by_external(parsed.destination, quote.protocol, quote.source.port);
         let worker = match (owner, sleeper) {
@@ -224,12 +224,7 @@ impl Shard {
     /// The flow that an error is about, whichever side it comes from.
     pub(super) fn quoted_flow(&self, quote: &Quote, key: &InternalKey, now: Instant) -> Option<u32> {
         let near = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
-        let outside = OutsideKey {
-            protocol: quote.protocol,
-            external: (quote.source.address.to_bits(), quote.source.port),
-            far: (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port)),
-        };
-        self.live_flow(key, near, now).or_else(|| self.live_flow_outside(&outside, now))
+        self.live_flow(key, near, now).or_else(|| self.live_flow_outside(&key_of_quote(quote), now))
     }
 
     /// What the packet that an error from outside quotes was before it was translated: realm and source, and destination.
@@ -238,12 +233,7 @@ impl Shard {
             let mapping = self.is_mapped(entry, now).then(|| self.mappings.get(entry.0))?;
             return Some((mapping.realm(), mapping.internal(), quote.destination));
         }
-        let key = OutsideKey {
-            protocol: quote.protocol,
-            external: (quote.source.address.to_bits(), quote.source.port),
-            far: (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port)),
-        };
-        let flow = self.flows.get(self.live_flow_outside(&key, now)?);
+        let flow = self.flows.get(self.live_flow_outside(&key_of_quote(quote), now)?);
         Some((flow.realm(), endpoint(flow.internal()), known_as(flow.near(), quote.protocol, quote.destination)))
     }
 

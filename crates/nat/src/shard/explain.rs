@@ -8,6 +8,7 @@ mod flows;
 mod room;
 
 use super::Shard;
+use super::dependent::key_of_inbound;
 use super::dormant::may_open;
 use super::inbound::Via;
 use super::outbound::remote_port;
@@ -15,7 +16,6 @@ use super::port_choice::port_class;
 use super::state::state_now;
 use crate::addresses::Local;
 use crate::balance::Stop;
-use crate::flow::OutsideKey;
 use crate::flow::endpoint;
 use crate::icmp_quote;
 use crate::mapping::InternalKey;
@@ -100,7 +100,7 @@ impl Shard {
         let address = self.local.pool_address(parsed.destination);
         let owner = address
             .zip(parsed.protocol())
-            .and_then(|(address, protocol)| self.shared.owner(address, protocol, parsed.destination_port));
+            .and_then(|(address, protocol)| self.shared.owner_towards(address, &key_of_inbound(parsed, protocol)));
         let sleeper = parsed.protocol().and_then(|protocol| self.dormant(parsed, protocol));
         let sleeper = sleeper.map(|inside| self.shared.worker_of_subscriber(inside.address));
         let owner = owner.filter(|_| behind == 0).map(|(worker, _)| worker);
@@ -123,9 +123,7 @@ impl Shard {
     /// Whether a packet from outside belongs to a flow of this worker.
     fn has_flow_of(&self, parsed: &Parsed, now: Instant) -> bool {
         let Some(protocol) = parsed.protocol() else { return false };
-        let external = (parsed.destination, parsed.destination_port);
-        let far = (parsed.source, remote_port(protocol, parsed.source_port));
-        self.live_flow_outside(&OutsideKey { protocol, external, far }, now).is_some()
+        self.live_flow_outside(&key_of_inbound(parsed, protocol), now).is_some()
     }
 
     /// Explains what would happen now to an IP packet that came in by an interface that faces `from`. Changes nothing.
@@ -685,7 +683,7 @@ impl Shard {
         };
         let owner = match parsed.class {
             Class::IcmpRequest if !self.shared.facts(address).one_to_one => None,
-            _ => self.shared.owner(address, protocol, parsed.destination_port),
+            _ => self.shared.owner_towards(address, &key_of_inbound(parsed, protocol)),
         };
         // What a mapping has from before the forward is its own.
         let is_of_before = owner.is_some_and(|(worker, mapping)| {

@@ -3,6 +3,7 @@
 use super::Arrival;
 use super::Fate;
 use super::Shard;
+use super::dependent::key_of_inbound;
 use super::local::Reason;
 use super::notes::Unmade;
 use super::outbound::Flow;
@@ -88,7 +89,7 @@ impl Shard {
         // A query from outside is for nobody behind a NAPT; only Natrix itself may answer it.
         let owner = match parsed.class {
             Class::IcmpRequest if !self.shared.facts(address).one_to_one => None,
-            _ => self.shared.owner(address, protocol, parsed.destination_port),
+            _ => self.shared.owner_towards(address, &key_of_inbound(parsed, protocol)),
         };
         let Some((worker, mapping)) = owner else {
             if self.is_balanced(parsed, protocol) {

@@ -351,7 +351,7 @@ impl Shard {
                         0
                     }
                     // Flows are told by more than the port table knows: see `dependent`.
-                    Some((worker, MappingIndex::SHARED)) if worker == self.worker => {
+                    Some((_, MappingIndex::SHARED)) => {
                         looks.shared |= 1 << i;
                         0
                     }
@@ -465,8 +465,7 @@ fn aim_abroad(looks: &mut Looks, i: usize, worker: WorkerId, record: MappingInde
     // Packets that are on their second half carry more than their headers.
     if looks.kind[i].is_steady() {
         looks.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
-        let record = if record == MappingIndex::SHARED { 0 } else { record.0 };
-        looks.place[i] = u64::from(worker.0) | u64::from(record) << RECORD_SHIFT;
+        looks.place[i] = u64::from(worker.0) | u64::from(record.0) << RECORD_SHIFT;
     }
 }
 

@@ -6,6 +6,7 @@
 use super::Arrival;
 use super::Fate;
 use super::Shard;
+use super::dependent::key_of_inbound;
 use super::local::Reason;
 use crate::flow::OutsideKey;
 use crate::packet::PacketMeta;
@@ -223,7 +224,10 @@ impl Shard {
             let meta = PacketMeta { ingress: syn.ingress, ..PacketMeta::default() };
             let towards = self.shared.side(syn.ingress);
             let address = self.local.pool_address(syn.external.address.to_bits());
-            let owner = address.and_then(|address| self.shared.owner(address, Protocol::Tcp, syn.external.port));
+            let far = (syn.remote.address.to_bits(), syn.remote.port);
+            let external = (syn.external.address.to_bits(), syn.external.port);
+            let key = OutsideKey { protocol: Protocol::Tcp, external, far };
+            let owner = address.and_then(|address| self.shared.owner_towards(address, &key));
             // A mapping that another worker made meanwhile may be the one the SYN was waiting for; only that
             // worker sees its sessions.
             if let Some((worker, _)) = owner
@@ -243,12 +247,11 @@ impl Shard {
     pub(super) fn answer_held_syn<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let address = self.shared.address_index(parsed.destination.into());
-        let owner = address.and_then(|address| self.shared.owner(address, Protocol::Tcp, parsed.destination_port));
+        let key = key_of_inbound(parsed, Protocol::Tcp);
+        let owner = address.and_then(|address| self.shared.owner_towards(address, &key));
         let matched = match (address, owner) {
             (_, Some((worker, MappingIndex::SHARED))) if worker == self.worker => {
-                let external = (parsed.destination, parsed.destination_port);
-                let far = (parsed.source, parsed.source_port);
-                self.live_flow_outside(&OutsideKey { protocol: Protocol::Tcp, external, far }, now).is_some()
+                self.live_flow_outside(&key, now).is_some()
             }
             (Some(address), Some((worker, index))) if worker == self.worker => {
                 let by = Shard::hashed_by(self.shared.facts(address), Protocol::Tcp);

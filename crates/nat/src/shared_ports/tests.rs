@@ -52,9 +52,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn groups_have_the_ports_a_plain_set_has(capacity in 1_u32..40, steps in vec(step(), 0..200)) {
+    fn groups_have_the_ports_a_plain_set_has(capacity in 1_u32..40, workers in 1_usize..3, steps in vec(step(), 0..200)) {
         let now = Instant::from_micros(10_000_000);
-        let mut ports = SharedPorts::new(capacity, 2, KeyedHash::new(SECRET)).unwrap();
+        let mut ports = SharedPorts::new(capacity, 2, workers, KeyedHash::new(SECRET)).unwrap();
         let mut model: BTreeMap<u32, Known> = BTreeMap::new();
         let nth = |model: &BTreeMap<u32, Known>, n: usize| model.keys().nth(n % model.len().max(1)).copied();
         for step in steps {
@@ -77,7 +77,7 @@ proptest! {
                         known.opener = subscriber;
                     }
                     known.flows.push(subscriber);
-                    prop_assert_eq!(ports.take(slot, subscriber), opens);
+                    ports.take(slot, subscriber, opens);
                 },
                 Step::GiveBack(n) => if let Some(slot) = nth(&model, n) && !model[&slot].flows.is_empty() {
                     let known = model.get_mut(&slot).unwrap();
@@ -85,7 +85,8 @@ proptest! {
                     let is_over = known.opener == subscriber && !known.flows.contains(&subscriber);
                     let was_last = ports.get(slot).is_some_and(|port| port.is_last_of_opener(subscriber));
                     prop_assert_eq!(was_last, is_over);
-                    prop_assert_eq!(ports.give_back(slot, subscriber, now), is_over);
+                    let given_back = GivenBack { is_idle: known.flows.is_empty(), counts_no_more: is_over };
+                    prop_assert_eq!(ports.give_back(slot, subscriber, now), given_back);
                     if is_over {
                         known.opener = 0;
                     }
@@ -106,6 +107,11 @@ proptest! {
             prop_assert_eq!(ports.count(group(number)) as usize, wanted.len());
             // A random port is missed in 40 n picks of n with probability e^-40.
             prop_assert_eq!(ports_of(&ports, number), wanted);
+            for port in 1..200 {
+                let found = ports.find_port(group(number), port);
+                let known = model.iter().find(|(_, known)| (known.group, known.port) == (number, port));
+                prop_assert_eq!(found, known.map(|(slot, _)| *slot).filter(|_| workers > 1));
+            }
         }
     }
 }
@@ -113,14 +119,18 @@ proptest! {
 #[test]
 fn a_port_is_idle_since_its_last_flow_ended() {
     let at = |second: u64| Instant::from_micros(second * 1_000_000);
-    let mut ports = SharedPorts::new(1, 1, KeyedHash::new(SECRET)).unwrap();
+    let mut ports = SharedPorts::new(1, 1, 1, KeyedHash::new(SECRET)).unwrap();
     let slot = ports.add(group(0), 5_000, at(10)).unwrap();
     assert!(ports.is_idle_for(slot, 20, at(30)) && !ports.is_idle_for(slot, 21, at(30)));
-    assert!(ports.take(slot, 1) && !ports.take(slot, 2));
-    assert!(ports.give_back(slot, 1, at(40)));
+    ports.take(slot, 1, true);
+    ports.take(slot, 2, false);
+    assert_eq!(ports.give_back(slot, 1, at(40)), GivenBack { is_idle: false, counts_no_more: true });
     assert!(!ports.is_idle_for(slot, 0, at(100)), "one flow is left");
-    assert!(!ports.give_back(slot, 2, at(50)), "it counts for nobody any more");
+    let given_back = ports.give_back(slot, 2, at(50));
+    assert_eq!(given_back, GivenBack { is_idle: true, counts_no_more: false }, "it counts for nobody any more");
     assert!(ports.is_idle_for(slot, 50, at(100)) && !ports.is_idle_for(slot, 51, at(100)));
+    ports.begin_idling(slot, at(70));
+    assert!(ports.is_idle_for(slot, 30, at(100)) && !ports.is_idle_for(slot, 31, at(100)));
 }
 
 #[test]
@@ -138,15 +148,21 @@ fn a_group_says_what_it_was_made_of() {
 #[test]
 fn who_has_no_port_left_shares_those_that_carry_something() {
     let now = Instant::from_micros(1);
-    let mut ports = SharedPorts::new(1, 1, KeyedHash::new(SECRET)).unwrap();
+    let mut ports = SharedPorts::new(1, 1, 1, KeyedHash::new(SECRET)).unwrap();
     let slot = ports.add(group(0), 5_000, now).unwrap();
-    let may = |ports: &SharedPorts, subscriber, may_open| ports.get(slot).unwrap().may_carry(subscriber, may_open);
-    assert!(may(&ports, 1, true) && !may(&ports, 1, false));
-    for _ in 0..u16::MAX {
-        ports.take(slot, 1);
+    let may = |ports: &SharedPorts, subscriber, may_open, users| {
+        ports.get(slot).unwrap().may_carry(subscriber, may_open, users)
+    };
+    assert!(may(&ports, 1, true, 0) && !may(&ports, 1, false, 0));
+    assert!(may(&ports, 1, false, 1), "flows of another worker are there");
+    for n in 0..u16::MAX {
+        ports.take(slot, 1, n == 0);
     }
-    assert!(!may(&ports, 1, true) && !may(&ports, 1, false), "one more of its opener could not be told from others'");
-    assert!(may(&ports, 2, false));
+    assert!(
+        !may(&ports, 1, true, 1) && !may(&ports, 1, false, 1),
+        "one more of its opener could not be told from others'"
+    );
+    assert!(may(&ports, 2, false, 1));
     ports.give_back(slot, 1, now);
-    assert!(may(&ports, 1, false));
+    assert!(may(&ports, 1, false, 1));
 }

@@ -4,6 +4,7 @@
 use crate::parse::Parsed;
 use crate::parse::parse;
 use crate::shard::Shard;
+use crate::shard::dependent::key_of_inbound;
 use crate::shard::inbound::Via;
 use crate::shard::outbound::remote_port;
 use crate::shared::Shared;
@@ -86,7 +87,8 @@ impl Shared {
         let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);
         let remote = Endpoint::new(parsed.source.into(), remote_port(protocol, parsed.source_port));
         let address = self.address_index(external.address);
-        let owner = address.and_then(|address| self.owner(address, protocol, external.port)).map(|(worker, _)| worker);
+        let key = key_of_inbound(parsed, protocol);
+        let owner = address.and_then(|address| self.owner_towards(address, &key)).map(|(worker, _)| worker);
         let mut workers: Vec<WorkerId> = owner.into_iter().collect();
         workers.extend(self.balanced_workers(external, protocol, remote));
         let inside = self.statics.by_external(parsed.destination, protocol, external.port);

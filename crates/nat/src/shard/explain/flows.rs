@@ -17,6 +17,7 @@ use crate::rules::RuleKey;
 use crate::settings::Filtering;
 use crate::settings::RuleAction;
 use crate::shard::Shard;
+use crate::shard::dependent::key_of_inbound;
 use crate::shard::dormant::may_open;
 use crate::shard::inbound::Via;
 use crate::shard::outbound::remote_port;
@@ -71,8 +72,7 @@ impl Shard {
             }
             Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
                 let at_quota = verdict == Verdict::SubscriberPortQuota;
-                let others = self.shared.workers() > 1;
-                account.steps.push(Step::NoSharedPort { remote: endpoint(far), at_quota, others });
+                account.steps.push(Step::NoSharedPort { remote: endpoint(far), at_quota });
                 // What changes the destination needs a flow; a port of its own would be one too many as well.
                 let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
                 (!serves).then_some(verdict)
@@ -160,9 +160,7 @@ impl Shard {
         via: Via,
         account: &mut Account,
     ) -> Verdict {
-        let external = (parsed.destination, parsed.destination_port);
-        let far = (parsed.source, remote_port(protocol, parsed.source_port));
-        let found = self.live_flow_outside(&OutsideKey { protocol, external, far }, now);
+        let found = self.live_flow_outside(&key_of_inbound(parsed, protocol), now);
         let Some(index) = found.filter(|index| self.is_via(*index, via)) else {
             let filtering = Filtering::AddressAndPortDependent;
             account.steps.push(Step::FilterAsked { filtering, allowed: false });

@@ -7,6 +7,7 @@ use crate::ports::PortClass;
 use crate::ports::PortRange;
 use crate::settings::Pooling;
 use crate::shard::Shard;
+use crate::shard::dependent::BORROWABLE_PROBES;
 use crate::shard::dependent::LAST_PROBES;
 use crate::shard::port_choice::UNPAIRED;
 use crate::shard::port_choice::port_class;
@@ -55,7 +56,7 @@ impl Shard {
             let open = self.shared.choices(&facts);
             let takes_part = |address: &&AddressIndex| {
                 self.has_room(&facts, **address, key, class)
-                    || self.shared_ports.count(Group::new(**address, key.protocol, class)) > 0
+                    || self.has_shared_ports(Group::new(**address, key.protocol, class))
             };
             let mut candidates = open.iter().filter(takes_part).peekable();
             if candidates.peek().is_none() {
@@ -96,21 +97,34 @@ impl Shard {
         let subscriber = self.subscribers.find(key.realm, key.address).unwrap_or(0);
         let is_free = |shared: &SharedPort| {
             let port = shared.port();
-            if self.shared.ports.is_going_out(address, protocol, port) || !shared.may_carry(subscriber, may_open) {
+            let users = self.shared.ports.users(address, protocol, port);
+            let is_there = self.shared.ports.is_shared(address, protocol, port);
+            if !is_there
+                || self.shared.ports.is_going_out(address, protocol, port)
+                || !shared.may_carry(subscriber, may_open, users)
+            {
                 return false;
             }
-            let Some(flow) = self.flows.find_outside(&OutsideKey { protocol, external: (external, port), far }) else {
-                return true;
+            let outside = OutsideKey { protocol, external: (external, port), far };
+            let Some(flow) = self.flows.find_outside(&outside) else {
+                return !self.shared.is_claimed(&outside);
             };
             // The dead one ends first; with it the port may carry nothing any more, or not count for its opener.
             let is_his = self.flows.get(flow).subscriber == subscriber && self.is_last_on_port(flow);
-            let serves = may_open || shared.flows() > 1 || is_his && self.would_admit_port(key, 1);
+            let is_busy = shared.flows() > 1 || users > 1;
+            let serves = may_open || is_busy || is_his && self.would_admit_port(key, 1);
             !self.flows.get(flow).is_alive(now) && self.events.would_end() && serves
         };
         if self.shared_ports.of_group(group, LAST_PROBES).any(is_free) {
             return true;
         }
-        if !may_open || self.shared_ports.is_full() {
+        if self.shared_ports.is_full() {
+            return false;
+        }
+        if self.would_borrow(group, class, external, far, may_open) {
+            return true;
+        }
+        if !may_open {
             return false;
         }
         if facts.is_guarded() && !self.has_beyond_guarantees(facts, address, protocol) {
@@ -124,6 +138,19 @@ impl Shard {
             })
         };
         self.shared.ports.free_of_class(address, protocol, class) > 0 || has_block()
+    }
+
+    /// Whether other workers have a shared port of this group for a flow towards `far`, of those this one does not use.
+    fn would_borrow(&self, group: Group, class: PortClass, external: u32, far: (u32, u16), may_open: bool) -> bool {
+        let (address, protocol) = (group.address(), group.protocol());
+        let Some(commons) = &self.shared.commons else { return false };
+        let ports = commons.map.from(group, class, 0).take(BORROWABLE_PROBES);
+        let mut unknown = ports.filter(|port| self.shared_ports.find_port(group, *port).is_none());
+        unknown.any(|port| {
+            (may_open || self.shared.ports.users(address, protocol, port) > 0)
+                && !self.shared.ports.is_going_out(address, protocol, port)
+                && !self.shared.is_claimed(&OutsideKey { protocol, external: (external, port), far })
+        })
     }
 
     /// Whether somebody who is a target could be entered as a subscriber, reached at this external address.
