@@ -508,8 +508,7 @@ const POOL: &[Key] = &[
         Preset::Value("64"),
         "Endpoint-dependent flows of one worker spread over this many ports of an external address and protocol before two of \
          them share one. More are harder to guess for outsiders (RFC 6056), fewer leave more to others, and to each subscriber of \
-         its `ports`. A worker's shared ports serve its own flows only: with several workers the last ports of a full pool may \
-         carry fewer flows than with one.",
+         its `ports`. When no port is free any more, workers use each other's.",
     ),
 ];
 
@@ -795,8 +794,8 @@ const TABLES: &[Key] = &[
         "flows",
         Kind::Integer { min: 0, max: 4_000_000_000, unit: "flows" },
         Preset::Value("0"),
-        "Endpoint-dependent flows, which share external ports: 110 bytes each. Rules that make flows need some. When all are in \
-         use, further flows are refused.",
+        "Endpoint-dependent flows, which share external ports: 110 bytes each, with several workers 135. Rules that make flows \
+         need some. When all are in use, further flows are refused.",
     ),
     key(
         "subscribers",

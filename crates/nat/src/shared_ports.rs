@@ -106,10 +106,10 @@ impl SharedPort {
         self.opener != subscriber || self.opener_flows < u16::MAX
     }
 
-    /// Whether a flow of this subscriber may use it, which so many workers use: where no further port may count for him, only one that
-    /// carries flows.
-    pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool, users: u32) -> bool {
-        self.can_count(subscriber) && (may_open || users > 0)
+    /// Whether a flow of this subscriber may use it, on which there `are_flows` of any worker: where no further port may count for him,
+    /// only one that carries some.
+    pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool, are_flows: impl FnOnce() -> bool) -> bool {
+        self.can_count(subscriber) && (may_open || self.flows() > 0 || are_flows())
     }
 }
 

@@ -218,6 +218,11 @@ impl Bed {
         self.machine.take_events(worker, max)
     }
 
+    /// Takes all events, with their workers, in the order in which they happened.
+    pub fn take_events_in_order(&mut self) -> Vec<(usize, Event)> {
+        self.machine.take_events_in_order()
+    }
+
     /// Has every worker record what it holds back, as no packet follows.
     pub fn finish_events(&mut self) {
         self.machine.finish_events(self.now);

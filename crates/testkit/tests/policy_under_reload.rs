@@ -499,12 +499,12 @@ impl World {
     fn look(&mut self, bed: &mut Bed) -> Seen {
         let offenders_before = self.offenders.clone();
         bed.finish_events();
-        let mut events = Vec::new();
+        let told = bed.take_events_in_order();
         for worker in 0..self.workers {
-            let told = bed.take_events(worker, usize::MAX);
-            self.ledger.read(worker, &told);
-            events.extend(told);
+            let of_worker: Vec<Event> = told.iter().filter(|(of, _)| *of == worker).map(|(_, event)| *event).collect();
+            self.ledger.read(worker, &of_worker);
         }
+        let events: Vec<Event> = told.into_iter().map(|(_, event)| event).collect();
         for event in &events {
             let Cause::Verdict(cause) = event.cause else { continue };
             if event.kind == EventKind::Refused && OFFENCES.contains(&cause) {

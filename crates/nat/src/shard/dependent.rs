@@ -460,8 +460,8 @@ impl Shard {
     fn may_carry(&self, slot: u32, subscriber: u32) -> bool {
         let Some(record) = self.shared_ports.get(slot) else { return false };
         let (address, protocol) = (record.group().address(), record.group().protocol());
-        let users = self.shared.ports.users(address, protocol, record.port());
-        record.may_carry(subscriber, self.admits_port(subscriber, protocol), users)
+        let are_flows = || self.shared.ports.users(address, protocol, record.port()) > 0;
+        record.may_carry(subscriber, self.admits_port(subscriber, protocol), are_flows)
     }
 
     /// A port that flows of other workers share and none of this one yet: it has a record from now on, and is found like the others.

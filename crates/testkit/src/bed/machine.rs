@@ -49,6 +49,12 @@ pub(super) struct Machine {
     watch: fn(bool),
     /// By worker; empty unless somebody asked for events.
     events: Vec<Consumer<Event>>,
+    /// Whose turns brought events, and how many that worker had recorded by the end of each.
+    turns: Vec<(usize, u64)>,
+    /// By worker, how many events it had recorded by the end of its last turn.
+    events_recorded: Vec<u64>,
+    /// By worker, how many of its events were taken.
+    events_taken: Vec<u64>,
     logs_opened: Arc<LogsOpened>,
     /// ARP requests of Natrix that were answered.
     pub(super) arp_answers: u64,
@@ -90,6 +96,9 @@ impl Machine {
             sent: VecDeque::new(),
             watch: |_| {},
             events: Vec::new(),
+            turns: Vec::new(),
+            events_recorded: Vec::new(),
+            events_taken: Vec::new(),
             logs_opened: Arc::default(),
             arp_answers: 0,
         }
@@ -98,6 +107,8 @@ impl Machine {
     /// Gives each worker a ring for so many events.
     pub(super) fn record_events(&mut self, capacity: usize) {
         self.events = Vec::new();
+        self.events_taken = vec![0; self.workers.len()];
+        self.events_recorded = vec![0; self.workers.len()];
         for worker in &mut self.workers {
             let (producer, consumer) = ring::channel(capacity);
             worker.set_events(producer, Arc::clone(&self.logs_opened));
@@ -115,8 +126,36 @@ impl Machine {
         let mut events = Vec::new();
         if let Some(ring) = self.events.get_mut(worker) {
             ring.pop_burst(max, |event| events.push(event));
+            self.events_taken[worker] += events.len() as u64;
         }
         events
+    }
+
+    /// Takes all events, with their workers, in the order in which they happened.
+    pub(super) fn take_events_in_order(&mut self) -> Vec<(usize, Event)> {
+        let mut taken = self.events_taken.clone();
+        let mut by_worker: Vec<VecDeque<Event>> =
+            (0..self.events.len()).map(|worker| self.take_events(worker, usize::MAX).into()).collect();
+        let mut in_order = Vec::new();
+        for (worker, recorded) in std::mem::take(&mut self.turns) {
+            let count = recorded.saturating_sub(taken[worker]).min(by_worker[worker].len() as u64);
+            taken[worker] += count;
+            in_order.extend(by_worker[worker].drain(..count as usize).map(|event| (worker, event)));
+        }
+        // What was recorded between the rounds.
+        for (worker, events) in by_worker.into_iter().enumerate() {
+            in_order.extend(events.into_iter().map(|event| (worker, event)));
+        }
+        in_order
+    }
+
+    /// A worker has had its turn.
+    fn end_turn(&mut self, worker: usize) {
+        let recorded = self.workers[worker].shard().event_counters().recorded;
+        if let Some(before) = self.events_recorded.get_mut(worker).filter(|before| **before != recorded) {
+            *before = recorded;
+            self.turns.push((worker, recorded));
+        }
     }
 
     /// Has every worker record what it holds back.
@@ -154,6 +193,7 @@ impl Machine {
     pub(super) fn adopt(&mut self, worker: usize, now: Instant, before: &Shared, next: &Arc<Shared>) {
         let mut adoption = Adoption::new(before, next);
         self.workers[worker].adopt(now, &mut adoption);
+        self.end_turn(worker);
         assert!(std::ptr::eq(before, &**adoption.shared()), "what it had before comes back");
     }
 
@@ -199,6 +239,7 @@ impl Machine {
         (self.watch)(true);
         let taken = self.workers[worker].poll(now);
         (self.watch)(false);
+        self.end_turn(worker);
         for port in 0..self.shared.settings().interfaces.len() as u16 {
             while let Some((_, buffer)) = self.memory.pull(PortIndex(port)) {
                 self.frame_left(InterfaceId(port), buffer.bytes());

@@ -101,7 +101,7 @@ impl Shard {
             let is_there = self.shared.ports.is_shared(address, protocol, port);
             if !is_there
                 || self.shared.ports.is_going_out(address, protocol, port)
-                || !shared.may_carry(subscriber, may_open, users)
+                || !shared.may_carry(subscriber, may_open, || users > 0)
             {
                 return false;
             }
