@@ -144,6 +144,9 @@ pub struct Account {
     pub talks: BTreeMap<TalkKey, Talk>,
     /// When each subscriber got a mapping or flow for certain, since its rate was changed.
     made: HashMap<Ipv4Addr, VecDeque<Instant>>,
+    /// Internal and external endpoints that a forward was about while there was a talk by them. Their mapping may outlive the forward
+    /// and have further talks; a later change may end it.
+    were_static: BTreeSet<(Protocol, SocketAddrV4, SocketAddrV4)>,
 }
 
 impl Account {
@@ -161,7 +164,7 @@ impl Account {
             is_flow: false,
             is_inbound: false,
             is_first: !self.may_have_mapping(now, key.protocol, key.internal),
-            is_static: false,
+            is_static: self.were_static.contains(&(key.protocol, key.internal, external)),
             was_balanced: false,
             sure_until,
             gone_by,
@@ -289,6 +292,9 @@ impl Account {
         for (key, talk) in &mut self.talks {
             talk.is_static |= is_static(settings, key, talk.external);
             talk.was_balanced |= is_balanced(settings, talk.external);
+            if talk.is_static {
+                self.were_static.insert((key.protocol, key.internal, talk.external));
+            }
         }
     }
 
