@@ -259,6 +259,52 @@ fn the_pool_of_a_rule_is_not_said_to_be_that_of_a_prefix() {
     assert!(!by_rule(settings().rule(Match::ALL, translate)), "the rule has said so");
 }
 
+/// In which order a subscriber's first flows come makes no difference to what his own pool of blocks or slices gives him, beside a pool
+/// of single ports that a rule sends some of them to.
+#[test]
+fn whom_a_rule_sends_elsewhere_first_has_his_own_blocks_and_slices_all_the_same() {
+    let blocks =
+        |per_subscriber_max| Blocks { size: BlockSize::MIN, per_subscriber_max, idle: Duration::from_secs(60) };
+    let modes = [
+        (Allocation::Blocks(blocks(2)), Pooling::Paired),
+        (Allocation::Blocks(blocks(2)), Pooling::Arbitrary),
+        (Allocation::Deterministic { dynamic_slices: 0, overflow: blocks(0) }, Pooling::Paired),
+    ];
+    for (allocation, pooling) in modes {
+        let mut settings = settings().addresses(&POOL[..2]).pooling(pooling).ports(2_048, 3_071);
+        settings.pools[0].allocation = allocation;
+        settings.pools[0].subscribers = vec![prefix([100, 64, 0, 16], 28)];
+        let addresses = vec![OTHER, Ipv4Addr::new(203, 0, 113, 204)];
+        settings.pools.push(Pool { name: "web".into(), addresses, subscribers: Vec::new(), ..Pool::default() });
+        let of_tcp = Match { protocol: Some(Protocol::Tcp.number()), ..Match::ALL };
+        let elsewhere = RuleAction::Translate { pool: Some(PoolId(1)), mapping: MappingKind::EndpointIndependent };
+        let settings = settings.rule(of_tcp, elsewhere);
+        for mut bed in beds(&settings) {
+            let mut send = |n: u8, protocol, port| {
+                let (from, to) = (at(host(0, n), port), at(E1, 443));
+                let packet = match protocol {
+                    Protocol::Tcp => build::tcp(from, to, Flags::SYN).build(),
+                    _ => build::udp(from, to).payload_length(8).build(),
+                };
+                assert_eq!(check(&mut bed, INSIDE, &packet).verdict, Verdict::Outbound, "{allocation:?}, {pooling:?}");
+                *source(&bed.only_outside()).ip()
+            };
+            for (n, first) in [(10, Protocol::Tcp), (11, Protocol::Udp)] {
+                let second = if first == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
+                let there = [send(n, first, 5_000), send(n, second, 5_001)];
+                let [web, own] = if first == Protocol::Tcp { there } else { [there[1], there[0]] };
+                assert!(POOL.contains(&own) && !POOL.contains(&web), "{own}, {web}");
+                // And all that follow from the same addresses.
+                for port in 5_002..5_020 {
+                    assert_eq!(send(n, Protocol::Tcp, port), web);
+                    let again = send(n, Protocol::Udp, port);
+                    assert!(again == own || pooling == Pooling::Arbitrary && POOL.contains(&again));
+                }
+            }
+        }
+    }
+}
+
 /// Small pools, few records, rules that share ports, redirect or name a pool, forwards of both kinds into both VRFs.
 fn random_settings(random: &mut SmallRng) -> Settings {
     let mut settings = two_realms(random.random());

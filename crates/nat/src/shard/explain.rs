@@ -532,8 +532,12 @@ impl Shard {
         let dormant = self.shared.statics.by_internal(key);
         let fixed = self.pool_of_own_address(dormant);
         let Some(pool) = fixed.or(penalty).or(wanted).or_else(own) else { return Some(Verdict::SourceNotSubscriber) };
+        let comes_home = self
+            .subscribers
+            .find(account.realm, source)
+            .filter(|slot| self.goes_to_own_pool(&self.shared, *slot, pool, &self.shared.pools[pool.index()]));
         let is_own = match self.subscribers.find(account.realm, source) {
-            Some(slot) => self.would_be_of(slot, key, pool, penalty) == pool,
+            Some(slot) => comes_home.is_some() || self.would_be_of(slot, key, pool, penalty) == pool,
             None => true,
         };
         if fixed.is_none() {
@@ -591,7 +595,12 @@ impl Shard {
             }
             return is_awaited.then_some(Verdict::PortsExhausted);
         }
-        let paired = if is_own {
+        let paired = if let Some(slot) = comes_home {
+            match self.would_go_to_own_pool(slot, key, pool, facts) {
+                Ok(paired) => paired,
+                Err(verdict) => return Some(verdict),
+            }
+        } else if is_own {
             match known {
                 Some(slot) => match self.would_be_paired(slot, key, pool, facts) {
                     Ok(paired) => paired,

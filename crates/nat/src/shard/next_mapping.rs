@@ -92,6 +92,9 @@ impl Shard {
         let paired = AddressIndex(subscriber.paired);
         if subscriber.generation == shared.stamp() {
             return match paired {
+                _ if penalty.is_none() && self.goes_to_own_pool(shared, slot, pool, facts) => {
+                    self.next_in_pool(shared, slot, &key, facts)
+                }
                 _ if subscriber.pool != pool.0 => self.next_in_other_pool(shared, slot, facts, shares_ports),
                 UNPAIRED => Next::Any(pool),
                 paired => Next::At(paired),

@@ -1,5 +1,7 @@
 //! Which external address and port a new mapping gets, and what becomes of them when it ends.
 
+use core::net::Ipv4Addr;
+
 use super::Shard;
 use crate::mapping::InternalKey;
 use crate::ports::Parity;
@@ -188,6 +190,60 @@ impl Shard {
             return None;
         }
         self.address_in_other_pool(slot, pool, facts).filter(|address| *address != UNPAIRED)
+    }
+
+    /// Whether a subscriber whom a rule entered with a pool of single ports is entered with his own when that one, of blocks or slices, is
+    /// to give him something: only there he can have any, and single ports serve him from wherever he is entered.
+    pub(super) fn goes_to_own_pool(&self, shared: &Shared, slot: u32, pool: PoolId, facts: &PoolFacts) -> bool {
+        if facts.gives_single_ports() || facts.one_to_one {
+            return false;
+        }
+        let record = self.subscribers.get(slot);
+        let Some(entered) = shared.pools.get(usize::from(record.pool)) else { return false };
+        let is_elsewhere = record.generation == shared.stamp() && record.pool != pool.0;
+        is_elsewhere
+            && entered.gives_single_ports()
+            && !entered.one_to_one
+            && !entered.is_guarded()
+            && shared.pool_for(record.realm(), Ipv4Addr::from_bits(record.address)) == Some(pool)
+    }
+
+    /// Where [`Shard::goes_to_own_pool`] finds him a place that he has had: with blocks of his, or what he had last there.
+    pub(super) fn place_in_own_pool(&self, slot: u32, pool: PoolId) -> Option<AddressIndex> {
+        let is_open =
+            |address: &AddressIndex| self.shared.pool_of(*address) == pool && !self.shared.facts(*address).is_closed;
+        let of_blocks = self.blocks_of(slot).map(|block| block.address()).find(is_open);
+        of_blocks.or_else(|| self.place_in(&self.shared, slot, pool))
+    }
+
+    /// Enters a subscriber with his own pool, if that is due, and notes where he was. False: he is where he was.
+    ///
+    /// # Errors
+    /// The verdict of the packet that wanted something there, where his pool has no place for him.
+    #[cold]
+    pub(super) fn enter_with_own_pool(
+        &mut self,
+        subscriber: u32,
+        key: &InternalKey,
+        (pool, facts): (PoolId, &PoolFacts),
+        class: PortClass,
+    ) -> Result<bool, Verdict> {
+        if !self.goes_to_own_pool(&self.shared, subscriber, pool, facts) {
+            return Ok(false);
+        }
+        let known = self
+            .place_in_own_pool(subscriber, pool)
+            .filter(|_| facts.pooling == Pooling::Paired && self.shared.formula(pool).is_none());
+        let new = match known {
+            Some(known) => known,
+            None => self.address_for(key, pool, facts, class)?,
+        };
+        let old = AddressIndex(self.subscribers.get(subscriber).paired);
+        self.pair_with(subscriber, pool, new);
+        if old != UNPAIRED {
+            self.subscribers.get_mut(subscriber).set_elsewhere(Some(old));
+        }
+        Ok(true)
     }
 
     /// Takes a port of a pool that the subscriber is not entered with: rules send some of its flows to one pool and others to

@@ -306,7 +306,11 @@ impl Shard {
             None if self.subscribers.get(subscriber).pool == pool.0 => {
                 self.take_port(now, key, &facts, class, subscriber, aim)
             }
-            None => self.take_port_of(subscriber, key, (pool, &facts), class),
+            None => match self.enter_with_own_pool(subscriber, key, (pool, &facts), class) {
+                Ok(true) => self.take_port(now, key, &facts, class, subscriber, None),
+                Ok(false) => self.take_port_of(subscriber, key, (pool, &facts), class),
+                Err(verdict) => Err(verdict),
+            },
         };
         let (address, port) = match taken {
             Ok(taken) => taken,

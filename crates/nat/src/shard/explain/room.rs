@@ -201,6 +201,25 @@ impl Shard {
         self.would_get_address(key, pool, facts).map(|()| None)
     }
 
+    /// The address that [`Shard::enter_with_own_pool`] would pair a subscriber with; None: any with room.
+    pub(super) fn would_go_to_own_pool(
+        &self,
+        slot: u32,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+    ) -> Result<Option<AddressIndex>, Verdict> {
+        if let Some(formula) = self.shared.formula(pool) {
+            let slice = formula.slice_of(key.address).ok_or_else(|| formula.why_no_slice(key.address))?;
+            return Ok(Some(self.shared.member(facts, slice.address)));
+        }
+        let known = self.place_in_own_pool(slot, pool).filter(|_| facts.pooling == Pooling::Paired);
+        match known {
+            Some(known) => Ok(Some(known)),
+            None => self.would_get_address(key, pool, facts).map(|()| None),
+        }
+    }
+
     /// Whether who is new gets an address of this pool, as [`Shard::address_for`] finds it.
     pub(super) fn would_get_address(&self, key: &InternalKey, pool: PoolId, facts: &PoolFacts) -> Result<(), Verdict> {
         if let Some(formula) = self.shared.formula(pool) {
