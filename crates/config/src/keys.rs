@@ -492,7 +492,8 @@ const POOL: &[Key] = &[
         Preset::Value("\"2 min\""),
         "How long an external port rests when its mapping has ended, before it is given out again (RFC 6888 REQ-8: 2 min), \
          so that what is under way to the old mapping reaches nobody. Resting ports are not free: shorter fills a pool \
-         better. How many may rest says `tables.held_ports`.",
+         better. How many may rest says `tables.held_ports`. Of ports that flows share each five-tuple rests so, in its record \
+         of `tables.flows`, and the port when it carries nothing.",
     ),
     key(
         "reuse_at_once",
@@ -500,7 +501,7 @@ const POOL: &[Key] = &[
         Preset::Value("[\"tcp-closed\"]"),
         "Ports that need no rest, as RFC 6888 REQ-8 allows. `tcp-closed`: of TCP, when both sides had closed the last \
          connection and `timeouts.tcp_closing` is over. `filtered`: of protocols whose `filtering` is not \
-         endpoint-independent.",
+         endpoint-independent, and what flows share.",
     ),
     key(
         "shared_ports",

@@ -10,6 +10,9 @@
 //! subscriber or of others, as long as their remote endpoints differ: the five-tuple outside is unique, and that is what a
 //! packet from outside is told apart by. The two remote endpoints of a flow differ where its destination is translated too
 //! (twice NAT). Records hold indices, never pointers.
+//!
+//! A flow that is over may *rest* (RFC 6888 REQ-8): its record stays, found from outside only, so that no other flow has its five-tuple
+//! meanwhile. Those that rest stand in the order in which they began to, and the first of them makes room where there is none.
 
 use core::net::Ipv4Addr;
 
@@ -37,13 +40,17 @@ mod tests;
 const INSTANT_MAX: u64 = (1 << 48) - 1;
 /// In the top byte of `internal`: the protocol.
 const PROTOCOL: u8 = 0b0000_0011;
+/// In the top byte of `internal`: the record holds a flow, as [`InternalKey::word`] has it.
+const IN_USE: u8 = 1 << 2;
+/// In the top byte of `internal`, and no [`IN_USE`]: the five-tuple outside rests.
+const RESTS: u8 = 1 << 7;
 
 /// One flow; exactly one cache line.
 ///
 /// What is compared or written together is one 64-bit word, lowest field first:
 ///
 /// ```text
-///   internal  address 32 | port 16 | realm 8 | kind 8           as in a mapping; 0 in a free record
+///   internal  address 32 | port 16 | realm 8 | kind 8           as in a mapping; 0 in a free record, and the kind alone in one that rests
 ///   near      address 32 | port 16 | state 8 | stamp 8          the remote endpoint as the inside knows it
 ///   life      marks 16 | end 48
 /// ```
@@ -59,9 +66,10 @@ pub(crate) struct Flow {
     far_port: u16,
     created_s: u32,
     pub(crate) tracker: SequenceTracker,
-    /// The shared port's record, or [`ERA`] and the era that a forward to several made it by; in a free record the next free one.
+    /// The shared port's record, or [`ERA`] and the era that a forward to several made it by; in a free record the next free one, in one
+    /// that rests that which began to rest next.
     pub(crate) port: u32,
-    /// The subscriber's record.
+    /// The subscriber's record; in a record that rests the one that began to rest before it.
     pub(crate) subscriber: u32,
 }
 
@@ -132,8 +140,20 @@ const STAMP_SHIFT: u32 = 56;
 const ENDPOINT: u64 = (1 << 48) - 1;
 
 impl Flow {
+    #[inline]
     pub(crate) fn is_in_use(&self) -> bool {
-        self.internal != 0
+        self.kind() & IN_USE != 0
+    }
+
+    /// The flow is over, and no other may have its five-tuple outside before [`Flow::expires`].
+    #[inline]
+    pub(crate) fn rests(&self) -> bool {
+        self.kind() & RESTS != 0
+    }
+
+    #[inline]
+    fn kind(&self) -> u8 {
+        (self.internal >> 56) as u8
     }
 
     /// In use and not out of date.
@@ -144,7 +164,7 @@ impl Flow {
 
     #[inline]
     pub(crate) fn protocol(&self) -> Protocol {
-        match (self.internal >> 56) as u8 & PROTOCOL {
+        match self.kind() & PROTOCOL {
             0 => Protocol::Udp,
             1 => Protocol::Tcp,
             _ => Protocol::Icmp,
@@ -271,6 +291,8 @@ pub(crate) struct FlowStore {
     free: u32,
     /// Records never used yet start here.
     untouched: u32,
+    /// The first and the last that began to rest, 0 when none does.
+    resting: (u32, u32),
 }
 
 impl FlowStore {
@@ -284,6 +306,7 @@ impl FlowStore {
             hash,
             free: 0,
             untouched: 1,
+            resting: (0, 0),
         })
     }
 
@@ -303,8 +326,19 @@ impl FlowStore {
         self.inside.is_empty()
     }
 
+    /// Whether no further flow can be entered, even if those that rest make room.
     pub(crate) fn is_full(&self) -> bool {
         self.inside.is_full()
+    }
+
+    /// Whether there is neither a flow nor one that rests.
+    pub(crate) fn has_no_records(&self) -> bool {
+        self.outside.is_empty()
+    }
+
+    /// That which has to make room before a flow is entered; None: there is some.
+    pub(crate) fn in_the_way(&self) -> Option<u32> {
+        (self.outside.is_full() && self.resting.0 != 0).then_some(self.resting.0)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -375,7 +409,7 @@ impl FlowStore {
     /// # Errors
     /// When there are as many as there may be: nothing is evicted (RFC 6888 REQ-11d).
     pub(crate) fn insert(&mut self, new: &NewFlow, now: Instant) -> Result<u32, TableFull> {
-        if self.is_full() {
+        if self.outside.is_full() {
             return Err(TableFull);
         }
         let index = if self.free != 0 {
@@ -418,10 +452,52 @@ impl FlowStore {
         let was_inside = self.inside.remove(inside, index);
         let was_outside = self.outside.remove(outside, index);
         debug_assert!(was_inside && was_outside, "every flow is in both tables");
+        self.free_record(index);
+    }
+
+    fn free_record(&mut self, index: u32) {
         let free = self.free;
         let record = self.get_mut(index);
         record.internal = 0;
         record.port = free;
         self.free = index;
+    }
+
+    /// A flow is over, and its five-tuple outside rests until then. Its shared port and its subscriber are the caller's to settle.
+    pub(crate) fn rest(&mut self, index: u32, until: Instant) {
+        let flow = self.get(index);
+        debug_assert!(flow.is_in_use(), "only a flow that is there can rest");
+        let inside = self.inside_hash(&flow.inside_key());
+        let was_inside = self.inside.remove(inside, index);
+        debug_assert!(was_inside, "every flow is in both tables");
+        let before = self.resting.1;
+        let record = self.get_mut(index);
+        record.internal = u64::from(record.protocol() as u8 | RESTS) << 56;
+        record.refresh(TcpState::Transitory, until);
+        (record.port, record.subscriber) = (0, before);
+        match before {
+            0 => self.resting.0 = index,
+            before => self.get_mut(before).port = index,
+        }
+        self.resting.1 = index;
+    }
+
+    /// Takes out what rests. Who else knew of its five-tuple is the caller's to tell.
+    pub(crate) fn end_rest(&mut self, index: u32) {
+        let record = self.get(index);
+        debug_assert!(record.rests(), "only what rests ceases to");
+        let (before, after) = (record.subscriber, record.port);
+        let outside = self.outside_hash(&record.outside_key());
+        let was_outside = self.outside.remove(outside, index);
+        debug_assert!(was_outside, "what rests is found from outside");
+        match before {
+            0 => self.resting.0 = after,
+            before => self.get_mut(before).port = after,
+        }
+        match after {
+            0 => self.resting.1 = before,
+            after => self.get_mut(after).subscriber = before,
+        }
+        self.free_record(index);
     }
 }

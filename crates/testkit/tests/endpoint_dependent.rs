@@ -310,7 +310,7 @@ fn an_unused_shared_port_goes_back_after_two_minutes() {
     let first = bed.open_udp(at(I1, 5_000), server(1));
     bed.advance_secs(20);
     assert_eq!((flows(&bed), bed.ports_used()), (0, 1), "kept, for the next flow");
-    assert_eq!(bed.open_udp(at(I2, 5_000), server(1)), first, "which another subscriber's may be");
+    assert_eq!(bed.open_udp(at(I2, 5_000), server(2)), first, "which another subscriber's may be");
     bed.advance_secs(125);
     assert_eq!(bed.ports_used(), 1, "less than two minutes since it carried nothing");
     bed.advance_secs(10);

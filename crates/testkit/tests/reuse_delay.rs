@@ -10,6 +10,8 @@ use nat::Settings;
 use nat::Verdict;
 use nat::settings::Filtering;
 use nat::settings::ReuseAtOnce;
+use nat::types::Endpoint;
+use nat::types::Prefix;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
@@ -32,6 +34,13 @@ const NONE: ReuseAtOnce = ReuseAtOnce { tcp_closed: false, filtered: false };
 /// Tries to open a UDP mapping; where it left from.
 fn try_udp(bed: &mut Bed, internal: SocketAddrV4) -> Option<SocketAddrV4> {
     bed.inside(&build::udp(internal, at(E1, 9)).payload(b"x").build());
+    bed.take_inside();
+    bed.take_outside().first().map(|packet| source(packet))
+}
+
+/// The same to a server.
+fn try_udp_to(bed: &mut Bed, internal: SocketAddrV4, remote: SocketAddrV4) -> Option<SocketAddrV4> {
+    bed.inside(&build::udp(internal, remote).payload(b"x").build());
     bed.take_inside();
     bed.take_outside().first().map(|packet| source(packet))
 }
@@ -153,6 +162,89 @@ fn a_port_behind_a_filter_needs_no_rest_where_that_is_asked_for() {
             }
         }
     }
+}
+
+/// Ports that flows share are used on at once, but not towards the same remote endpoint: what that one sends late reaches nobody.
+#[test]
+fn a_five_tuple_of_a_flow_rests_like_a_port() {
+    covers!("6888-REQ-8", "6888-REQ-8a", "6888-REQ-8c");
+    let late = |bed: &mut Bed, external| {
+        bed.outside(&build::udp(at(E1, 443), external).payload(b"late").build());
+        bed.take_inside().len()
+    };
+    for workers in [1, 4] {
+        for (seconds, filtered) in [(120, false), (30, false), (600, false), (120, true)] {
+            let settings = few_ports(3).endpoint_dependent(Prefix::ALL, (443, 443)).short_timers();
+            let at_once = ReuseAtOnce { tcp_closed: true, filtered };
+            let mut settings = with_delay(settings, seconds, at_once);
+            settings.pools[0].shared_ports_min = 1;
+            let mut bed = Bed::new(settings).workers(workers).steering(Steering::Random);
+            let mut externals: HashSet<SocketAddrV4> =
+                (0..3).filter_map(|n| try_udp_to(&mut bed, newcomer(n), at(E1, 443))).collect();
+            assert_eq!(externals.len(), 3, "each a port of its own towards one server");
+            // They are over soon, and the ports carry flows to another server meanwhile.
+            let elsewhere = |bed: &mut Bed| (10..13).all(|n| try_udp_to(bed, newcomer(n), at(E2, 443)).is_some());
+            let mut waited = 0;
+            while bed.sessions().iter().any(|session| session.remote == Endpoint::new(E1, 443)) {
+                assert!(elsewhere(&mut bed));
+                bed.advance_secs(1);
+                waited += 1;
+                assert!(waited < 60, "short timers");
+            }
+            let least = if filtered { 0 } else { seconds.saturating_sub(2) };
+            let mut rested = 0;
+            while try_udp_to(&mut bed, newcomer(20), at(E1, 443)).is_none() {
+                assert!(elsewhere(&mut bed), "towards others the same ports serve");
+                assert!(externals.iter().all(|external| late(&mut bed, *external) == 0));
+                bed.advance_secs(1);
+                rested += 1;
+                assert!(rested <= seconds + 3, "no longer than it has to");
+            }
+            assert!(rested >= least, "{rested} of {seconds} s, at once: {filtered}");
+            externals.clear();
+            bed.run_out();
+        }
+    }
+}
+
+/// A connection that both sides closed has been away long enough.
+#[test]
+fn a_five_tuple_of_a_closed_connection_needs_no_rest() {
+    covers!("6888-REQ-8a");
+    for (tcp_closed, free_at_once) in [(true, true), (false, false)] {
+        let settings = few_ports(1).endpoint_dependent(Prefix::ALL, (443, 443));
+        let mut bed = Bed::new(with_delay(settings, 120, ReuseAtOnce { tcp_closed, filtered: false }));
+        let external = bed.connect(at(I1, 5_000), at(E1, 443));
+        let fin = Flags::FIN.union(Flags::ACK);
+        bed.inside(&build::tcp(at(I1, 5_000), at(E1, 443), fin).sequence(1_001).acknowledgment(5_001).build());
+        bed.outside(&build::tcp(at(E1, 443), external, fin).sequence(5_001).acknowledgment(1_002).build());
+        bed.take_inside();
+        bed.take_outside();
+        bed.advance_secs(241);
+        assert!(bed.sessions().is_empty());
+        bed.inside(&build::tcp(at(I2, 5_000), at(E1, 443), Flags::SYN).sequence(1).build());
+        let next = bed.take_outside().first().map(|packet| source(packet));
+        assert_eq!(next, free_at_once.then_some(external));
+        bed.take_inside();
+    }
+}
+
+/// Nobody is refused for a rest where the table of flows is full: those that have rested longest go.
+#[test]
+fn what_rests_makes_room_in_a_full_table_of_flows() {
+    let mut settings = few_ports(100).endpoint_dependent(Prefix::ALL, (443, 443)).short_timers();
+    settings.limits.flows_max = 20;
+    let mut bed = Bed::new(with_delay(settings, 600, NONE));
+    for round in 0..10_u32 {
+        let server = at(Ipv4Addr::from_bits(E1.to_bits() + round), 443);
+        let opened = (0..20).filter_map(|n| try_udp_to(&mut bed, newcomer(round * 20 + n), server)).count();
+        assert_eq!(opened, 20, "round {round}");
+        assert_eq!(bed.sessions().iter().filter(|session| session.shared).count(), 20, "round {round}");
+        assert_eq!(try_udp_to(&mut bed, newcomer(9_999), server), None, "the table is full of live ones");
+        bed.advance_secs(30);
+        assert!(bed.sessions().is_empty());
+    }
+    bed.run_out();
 }
 
 #[test]

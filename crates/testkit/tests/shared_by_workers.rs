@@ -106,7 +106,9 @@ fn a_pool_is_used_to_its_last_five_tuple_whatever_the_number_of_workers() {
 /// A port that only flows of another worker use any more is not given back, and rests after the last of them.
 #[test]
 fn a_port_stays_shared_as_long_as_any_worker_uses_it() {
-    let mut bed = Bed::new(web(1)).workers(2).steering(Steering::Random);
+    let mut settings = web(1);
+    settings.pools[0].reuse_delay = Duration::from_secs(120);
+    let mut bed = Bed::new(settings).workers(2).steering(Steering::Random);
     let worker_of =
         |bed: &Bed, n: u32| bed.shards().next().map(|shard| shard.shared().worker_of_subscriber(host(n).to_bits()));
     let first = at(host(0), 5_000);

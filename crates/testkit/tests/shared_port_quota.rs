@@ -129,6 +129,8 @@ fn mappings_and_shared_ports_are_counted_together() {
 #[test]
 fn a_port_counts_until_its_opener_has_no_flow_there_and_for_nobody_else() {
     let mut settings = web(1);
+    // So that the port stays, whatever is over on it.
+    settings.pools[0].reuse_delay = Duration::from_secs(120);
     settings.pools[0].shared_ports_min = 1;
     let mut bed = Bed::new(settings);
     let of = |bed: &Bed, subscriber| view(bed, subscriber).map(|view| view.shared_ports[0]);
@@ -147,12 +149,12 @@ fn a_port_counts_until_its_opener_has_no_flow_there_and_for_nobody_else() {
     assert_eq!(send(&mut bed, Protocol::Udp, at(I2, 5_000), server(3)), Some(opened));
     bed.advance_secs(6);
     assert_eq!((of(&bed, I1), of(&bed, I2)), (None, Some(0)));
-    assert_eq!(send(&mut bed, Protocol::Udp, at(I1, 5_000), server(1)), Some(opened));
+    assert_eq!(send(&mut bed, Protocol::Udp, at(I1, 5_000), server(4)), Some(opened));
     assert_eq!(of(&bed, I1), Some(0));
     // When all of it is over, it counts for the first one on it.
     bed.advance_secs(30);
     assert_eq!((of(&bed, I1), of(&bed, I2), bed.ports_used()), (None, None, 1));
-    assert_eq!(send(&mut bed, Protocol::Udp, at(I2, 5_000), server(1)), Some(opened));
+    assert_eq!(send(&mut bed, Protocol::Udp, at(I2, 5_000), server(5)), Some(opened));
     assert_eq!((of(&bed, I1), of(&bed, I2)), (None, Some(1)));
     bed.run_out();
 }

@@ -50,6 +50,9 @@ enum Step {
     Open(Plain),
     /// One of those that are there, counted around.
     Close(usize),
+    Rest(usize),
+    /// One of those that rest.
+    EndRest(usize),
 }
 
 /// Few values, so that tuples meet again in all their parts.
@@ -63,27 +66,43 @@ fn plain() -> impl Strategy<Value = Plain> {
         .prop_map(|(internal, near, external, far, protocol)| Plain { internal, near, external, far, protocol })
 }
 
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => plain().prop_map(Step::Open),
+        1 => any::<usize>().prop_map(Step::Close),
+        1 => any::<usize>().prop_map(Step::Rest),
+        1 => any::<usize>().prop_map(Step::EndRest),
+    ]
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn flows_are_found_from_both_sides_as_in_two_plain_maps(
         capacity in 1_u32..40,
-        steps in vec(prop_oneof![3 => plain().prop_map(Step::Open), 1 => any::<usize>().prop_map(Step::Close)], 0..300),
+        steps in vec(step(), 0..300),
     ) {
         let now = Instant::from_micros(5_000_000);
         let mut store = FlowStore::new(capacity, KeyedHash::new(SECRET)).unwrap();
         let mut model: Vec<(Plain, u32)> = Vec::new();
+        // In the order in which they began to.
+        let mut resting: Vec<(Plain, u32)> = Vec::new();
         for step in steps {
             match step {
                 Step::Open(plain) => {
                     let inside = model.iter().find(|(known, _)| known.inside() == plain.inside());
-                    let outside = model.iter().find(|(known, _)| known.outside() == plain.outside());
+                    let all = || model.iter().chain(&resting);
+                    let outside = all().find(|(known, _)| known.outside() == plain.outside());
                     prop_assert_eq!(store.find_inside(&plain.inside()), inside.map(|known| known.1));
                     prop_assert_eq!(store.find_outside(&plain.outside()), outside.map(|known| known.1));
                     if inside.is_none() && outside.is_none() {
+                        let is_full = model.len() + resting.len() == capacity as usize;
+                        let oldest = resting.first().map(|(_, index)| *index).filter(|_| is_full);
+                        prop_assert_eq!(store.in_the_way(), oldest);
+                        prop_assert_eq!(store.is_full(), model.len() == capacity as usize);
                         let entered = store.insert(&plain.new_flow(), now);
-                        prop_assert_eq!(entered.is_ok(), model.len() < capacity as usize);
+                        prop_assert_eq!(entered.is_ok(), !is_full);
                         if let Ok(index) = entered {
                             model.push((plain, index));
                         }
@@ -95,8 +114,26 @@ proptest! {
                     prop_assert_eq!(store.find_inside(&plain.inside()), None);
                     prop_assert_eq!(store.find_outside(&plain.outside()), None);
                 }
-                Step::Close(_) => {}
+                Step::Rest(n) if !model.is_empty() => {
+                    let (plain, index) = model.swap_remove(n % model.len());
+                    store.rest(index, Instant::from_micros(7_000_000));
+                    resting.push((plain, index));
+                    prop_assert_eq!(store.find_inside(&plain.inside()), None);
+                    let flow = store.get(index);
+                    prop_assert!(flow.rests() && !flow.is_in_use() && !flow.is_alive(now));
+                    prop_assert_eq!((flow.outside_key(), flow.expires().as_micros()), (plain.outside(), 7_000_000));
+                }
+                Step::EndRest(n) if !resting.is_empty() => {
+                    let (plain, index) = resting.remove(n % resting.len());
+                    store.end_rest(index);
+                    prop_assert_eq!(store.find_outside(&plain.outside()), None);
+                }
+                Step::Close(_) | Step::Rest(_) | Step::EndRest(_) => {}
             }
+            for (plain, index) in &resting {
+                prop_assert_eq!(store.find_outside(&plain.outside()), Some(*index));
+            }
+            prop_assert_eq!(store.has_no_records(), model.is_empty() && resting.is_empty());
             prop_assert_eq!(store.len(), model.len());
             prop_assert_eq!(store.is_empty(), model.is_empty());
         }

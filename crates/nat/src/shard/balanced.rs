@@ -193,6 +193,11 @@ impl Shard {
         let inside = InsideKey::new(key, far.0, far.1);
         // Both tables have room for one flow of each five-tuple: what is left of old ones goes first.
         while let Some(dead) = self.flows.find_outside(&outside).or_else(|| self.flows.find_inside(&inside)) {
+            if self.flows.get(dead).rests() {
+                // From before the forward: whoever comes to it now has the endpoint to himself.
+                self.end_rest(dead);
+                continue;
+            }
             if !self.may_end_mapping() {
                 return Err(Verdict::LogFull);
             }
@@ -201,6 +206,7 @@ impl Shard {
         if self.flows.is_full() {
             return Err(Verdict::FlowTableFull);
         }
+        self.make_room_for_flow();
         let subscriber = match self.subscribers.find(key.realm, key.address) {
             Some(slot) => slot,
             None => self.create_target(key, address)?,

@@ -28,6 +28,7 @@ use super::outbound::remote_port;
 use super::port_choice::UNPAIRED;
 use super::port_choice::port_class;
 use crate::event::EventKind;
+use crate::flow::Flow;
 use crate::flow::InsideKey;
 use crate::flow::NewFlow;
 use crate::flow::OutsideKey;
@@ -56,6 +57,7 @@ use crate::shared_ports::Group;
 use crate::shared_ports::SharedPort;
 use crate::tcp;
 use crate::tcp::TcpState;
+use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Facing;
@@ -75,8 +77,6 @@ pub(super) const BORROWABLE_PROBES: usize = 1_024;
 const ADDRESS_PROBES: usize = 16;
 /// Tells the hash that chooses targets from others.
 const TARGET_HASH: u64 = 0x7a26;
-/// A shared port that carries nothing goes back after this time: as long as a port is kept from others (RFC 6888 REQ-8).
-const IDLE_SECONDS: u32 = 120;
 /// Flows looked at for each one made since the last call: those that end must not fill the table.
 const RECORDS_PER_CREATED: u64 = 4;
 
@@ -264,6 +264,7 @@ impl Shard {
         let (state, expires) = (first.state, now + first.lifetime);
         let is_hairpin = false;
         let new = NewFlow { internal: *key, near, far, external, state, expires, port, subscriber, is_hairpin };
+        self.make_room_for_flow();
         let Ok(index) = self.flows.insert(&new, now) else {
             self.let_go(&held);
             self.uncount_flow(now, subscriber, key.protocol);
@@ -419,10 +420,16 @@ impl Shard {
         }
         let key = OutsideKey { protocol, external: (self.shared.address(address).to_bits(), port), far };
         if let Some(other) = self.flows.find_outside(&key) {
-            if self.flows.get(other).is_alive(now) || !self.may_end_mapping() {
+            let (is_alive, is_dead) = (self.flows.get(other).is_alive(now), self.flows.get(other).is_in_use());
+            if is_alive || is_dead && !self.may_end_mapping() {
                 return None;
             }
-            self.end_flow(now, other);
+            if is_dead {
+                self.end_flow(now, other);
+            }
+            if !self.is_rest_over(now, &key) {
+                return None;
+            }
             // With that flow it may carry nothing any more, or not count for its opener.
             if !self.may_carry(slot, subscriber) {
                 return None;
@@ -563,17 +570,66 @@ impl Shard {
         }
     }
 
-    /// Ends a flow. Its five-tuple may be another's at once; the shared port stays for a while.
+    /// Whether no flow, over or not, keeps this five-tuple from another. What has rested long enough goes.
+    fn is_rest_over(&mut self, now: Instant, key: &OutsideKey) -> bool {
+        match self.flows.find_outside(key) {
+            None => true,
+            Some(index) => {
+                let is_over = self.flows.get(index).rests() && now >= self.flows.get(index).expires();
+                if is_over {
+                    self.end_rest(index);
+                }
+                is_over
+            }
+        }
+    }
+
+    /// What rests may be another's from now on.
+    pub(super) fn end_rest(&mut self, index: u32) {
+        let key = self.flows.get(index).outside_key();
+        self.flows.end_rest(index);
+        self.shared.release(&key, self.worker);
+    }
+
+    /// Where there is no room for one more flow, the one that has rested longest goes.
+    pub(super) fn make_room_for_flow(&mut self) {
+        if let Some(index) = self.flows.in_the_way() {
+            self.end_rest(index);
+        }
+    }
+
+    /// How long the five-tuple of a flow that ends now is kept from others, as a mapping's port is (RFC 6888 REQ-8): what comes late
+    /// from its very remote endpoint must reach nobody else.
+    pub(super) fn rest_of_flow(&self, flow: &Flow) -> Duration {
+        let Some(address) = self.shared.address_index(Ipv4Addr::from_bits(flow.external().0)) else {
+            return Duration::ZERO;
+        };
+        let facts = self.shared.facts(address);
+        let was_closed = flow.protocol() == Protocol::Tcp && flow.state() == TcpState::Closing;
+        // Flows are filtered by nature.
+        let is_free = facts.reuse_at_once.filtered || facts.reuse_at_once.tcp_closed && was_closed;
+        if is_free { Duration::ZERO } else { facts.reuse_delay }
+    }
+
+    /// Ends a flow. Its five-tuple rests, and the shared port stays for a while.
     pub(super) fn end_flow(&mut self, now: Instant, index: u32) {
         self.note_flow(EventKind::FlowEnded, now, index);
         let flow = self.flows.get(index);
         let (port, era, subscriber, protocol) = (flow.port, flow.era(), flow.subscriber, flow.protocol());
         let key = flow.outside_key();
-        self.flows.remove(index);
         match era {
-            Some(era) => self.shared.balance.leave(era),
+            Some(era) => {
+                self.flows.remove(index);
+                self.shared.balance.leave(era);
+            }
             None => {
-                self.shared.release(&key, self.worker);
+                match self.rest_of_flow(flow) {
+                    Duration::ZERO => {
+                        self.flows.remove(index);
+                        self.shared.release(&key, self.worker);
+                    }
+                    rest => self.flows.rest(index, now + rest),
+                }
                 let given_back = self.shared_ports.give_back(port, subscriber, now);
                 if let Some(record) = self.shared_ports.get(port).filter(|_| given_back.is_idle) {
                     self.shared.ports.leave(record.group().address(), protocol, record.port(), self.worker);
@@ -766,7 +822,7 @@ impl Shard {
     pub(super) fn sweep_flows(&mut self, now: Instant, elapsed: u64) {
         let created = self.counters.flows_created - self.sweep.flows_created;
         self.sweep.flows_created = self.counters.flows_created;
-        if self.flows.is_empty() && self.shared_ports.len() == 0 {
+        if self.flows.has_no_records() && self.shared_ports.len() == 0 {
             return;
         }
         let end = self.flows.walk_end();
@@ -783,15 +839,30 @@ impl Shard {
             if is_over && self.may_end_mapping() {
                 self.end_flow(now, index);
             }
+            let rested = index < end && {
+                let flow = self.flows.get(index);
+                flow.rests() && now >= flow.expires()
+            };
+            if rested {
+                self.end_rest(index);
+            }
         }
         let end = self.shared_ports.walk_end();
         for _ in 0..super::sweep::budget(end, elapsed, 0) {
             let slot = self.sweep.shared_port_hand;
             self.sweep.shared_port_hand = if slot + 1 >= end { 1 } else { slot + 1 };
-            if self.shared_ports.is_idle_for(slot, IDLE_SECONDS, now) {
+            let Some(group) = self.shared_ports.get(slot).map(SharedPort::group) else { continue };
+            if self.shared_ports.is_idle_for(slot, self.idle_seconds(group.address()), now) {
                 self.drop_shared_port(now, slot);
             }
         }
+    }
+
+    /// How long a shared port that carries nothing is kept: as long as the five-tuples of its last flows rest, and a mapping's port.
+    fn idle_seconds(&self, address: AddressIndex) -> u32 {
+        let facts = self.shared.facts(address);
+        let rest = if facts.reuse_at_once.filtered { Duration::ZERO } else { facts.reuse_delay };
+        u32::try_from(rest.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX)
     }
 
     /// A port has carried nothing of this worker for long: it has rested, as nothing was sent from it for as long as a mapping's port

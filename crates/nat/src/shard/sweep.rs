@@ -273,7 +273,7 @@ impl Shard {
     pub fn is_empty(&self) -> bool {
         self.mappings.len() == 0
             && self.sessions.len() == 0
-            && self.flows.is_empty()
+            && self.flows.has_no_records()
             && self.shared_ports.len() == 0
             && self.subscribers.len() == 0
             && self.fragments.is_empty()

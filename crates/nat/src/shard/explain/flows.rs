@@ -329,7 +329,8 @@ impl Shard {
         }
         let outside = OutsideKey { protocol: key.protocol, external, far };
         let inside = InsideKey::new(key, far.0, far.1);
-        let has_dead = self.flows.find_outside(&outside).or_else(|| self.flows.find_inside(&inside)).is_some();
+        let has_dead = self.flows.find_outside(&outside).filter(|index| self.flows.get(*index).is_in_use());
+        let has_dead = has_dead.or_else(|| self.flows.find_inside(&inside)).is_some();
         if has_dead && !self.events.would_end() {
             return Err(Verdict::LogFull);
         }

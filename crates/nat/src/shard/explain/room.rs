@@ -14,6 +14,7 @@ use crate::shard::port_choice::port_class;
 use crate::shared::PoolFacts;
 use crate::shared_ports::Group;
 use crate::shared_ports::SharedPort;
+use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
@@ -109,6 +110,12 @@ impl Shard {
             let Some(flow) = self.flows.find_outside(&outside) else {
                 return !self.shared.is_claimed(&outside);
             };
+            if self.flows.get(flow).rests() {
+                return now >= self.flows.get(flow).expires();
+            }
+            if !self.is_free_once_over(flow) {
+                return false;
+            }
             // The dead one ends first; with it the port may carry nothing any more, or not count for its opener.
             let is_his = self.flows.get(flow).subscriber == subscriber && self.is_last_on_port(flow);
             let is_busy = shared.flows() > 1 || users > 1;
@@ -138,6 +145,11 @@ impl Shard {
             })
         };
         self.shared.ports.free_of_class(address, protocol, class) > 0 || has_block()
+    }
+
+    /// Whether the five-tuple of a flow that is over needs no rest.
+    fn is_free_once_over(&self, flow: u32) -> bool {
+        self.rest_of_flow(self.flows.get(flow)) == Duration::ZERO
     }
 
     /// Whether other workers have a shared port of this group for a flow towards `far`, of those this one does not use.
