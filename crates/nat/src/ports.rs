@@ -682,7 +682,9 @@ impl PortTable {
     /// The owner of an external endpoint. One array read.
     #[inline]
     pub fn lookup(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
-        self.lookup_at(self.place(address, protocol, port))
+        let (worker, mapping) = self.lookup_at(self.place(address, protocol, port))?;
+        // What a shared one says besides is for `sharing`.
+        Some((worker, mapping.min(MappingIndex::SHARED)))
     }
 
     /// The place of an external endpoint in the table, for a burst: first [`PortTable::prefetch`], then
@@ -704,16 +706,16 @@ impl PortTable {
         (AddressIndex((space / Protocol::COUNT) as u32), protocol, (place % PORTS) as u16)
     }
 
-    /// The owner of the external endpoint at this place; None also when there is no such place.
+    /// The owner of the external endpoint at this place; None also when there is no such place. Where flows share it, the mapping is one
+    /// for which [`MappingIndex::is_shared`] holds.
     #[inline(always)]
     pub fn lookup_at(&self, place: usize) -> Option<(WorkerId, MappingIndex)> {
         let entry = self.entries.get(place)?.load(Ordering::Acquire);
         if entry == 0 {
             return None;
         }
-        // What a shared one says besides is for `sharing`.
-        let mapping = (entry & ((1 << MAPPING_BITS) - 1)).min(MappingIndex::SHARED.0);
-        Some((WorkerId((entry >> MAPPING_BITS) as u8), MappingIndex(mapping)))
+        let mapping = MappingIndex(entry & ((1 << MAPPING_BITS) - 1));
+        Some((WorkerId((entry >> MAPPING_BITS) as u8), mapping))
     }
 
     /// Brings the line of a later [`PortTable::lookup_at`] into the cache.

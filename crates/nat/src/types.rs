@@ -197,6 +197,12 @@ impl MappingIndex {
     /// more.
     pub const SHARED: MappingIndex = MappingIndex((1 << 26) - 256);
 
+    /// Whether it stands for an external endpoint that flows share, whatever its last eight bits say.
+    #[inline(always)]
+    pub const fn is_shared(self) -> bool {
+        self.0 >= MappingIndex::SHARED.0
+    }
+
     /// Index into the record arena.
     pub const fn index(self) -> usize {
         self.0 as usize

@@ -351,7 +351,7 @@ impl Shard {
                         0
                     }
                     // Flows are told by more than the port table knows: see `dependent`.
-                    Some((_, MappingIndex::SHARED)) => {
+                    Some((_, record)) if record.is_shared() => {
                         looks.shared |= 1 << i;
                         0
                     }
