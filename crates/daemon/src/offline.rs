@@ -100,8 +100,18 @@ pub fn find(settings: &Settings, asked: &Asked<'_>) -> Result<Vec<FindAnswer>, O
     if !fixed.is_empty() {
         return Ok(fixed);
     }
-    // Beside what is his by a formula.
-    let mut forwards = if asked.port.is_none() { forwards_to(settings, asked.address, &queried) } else { Vec::new() };
+    if asked.port.is_some() {
+        return by_address(settings, asked, &realms, &queried);
+    }
+    // Beside what is his, or theirs, by a formula.
+    let from = forwards_from(settings, asked.address, asked.protocol, &queried);
+    if !from.is_empty() {
+        let others = by_address(settings, asked, &realms, &queried);
+        let others =
+            others.unwrap_or_else(|untold| vec![only_instance_knows(settings, asked.address, &untold, &queried)]);
+        return Ok(from.into_iter().chain(others).collect());
+    }
+    let mut forwards = forwards_to(settings, asked.address, &queried);
     forwards.retain(|answer| answer.realm.is_some_and(|realm| realms.contains(&RealmId(realm))));
     if !forwards.is_empty() {
         let others = by_address(settings, asked, &realms, &queried).unwrap_or_default();
@@ -111,14 +121,25 @@ pub fn find(settings: &Settings, asked: &Asked<'_>) -> Result<Vec<FindAnswer>, O
     by_address(settings, asked, &realms, &queried)
 }
 
+/// What a configuration does not tell of an external address that it tells the forwards of.
+fn only_instance_knows(settings: &Settings, external: Ipv4Addr, untold: &OfflineError, queried: &str) -> FindAnswer {
+    let pool = settings.pools.iter().find(|pool| pool.addresses.contains(&external)).map(|pool| pool.name.clone());
+    let detail = match (untold, &pool) {
+        (OfflineError::NotDeterministic { .. }, Some(pool)) => format!(
+            "who uses other ports of {external} only the running instance knows: pool \"{pool}\" gives them out by no formula"
+        ),
+        (error, _) => error.to_string(),
+    };
+    FindAnswer { external_address: Some(external), pool, detail, ..nobody(Place::External, queried) }
+}
+
 /// The forwards to an inside address, with all their ports.
 pub(crate) fn forwards_to(settings: &Settings, inside: Ipv4Addr, queried: &str) -> Vec<FindAnswer> {
-    let ports = |(first, last): (u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
     let one = settings.forwards.iter().filter(|forward| forward.inside == inside).map(|forward| {
         let (first, last) = forward.ports;
         let own = (forward.inside_port, forward.inside_port.saturating_add(last - first));
-        let to = format!("{inside}:{}", ports(own));
-        let from = format!("{}:{}", forward.external, ports(forward.ports));
+        let to = format!("{inside}:{}", ports_text(own));
+        let from = format!("{}:{}", forward.external, ports_text(forward.ports));
         let answer = of_forward(settings, (forward.realm, forward.external), queried);
         FindAnswer { detail: format!("{} {from} is forwarded to {to} for ever", forward.protocol), ..answer }
     });
@@ -127,8 +148,8 @@ pub(crate) fn forwards_to(settings: &Settings, inside: Ipv4Addr, queried: &str) 
         forward.targets.iter().filter(is_target).map(move |target| {
             let (first, last) = forward.ports;
             let own = target.port.unwrap_or(first);
-            let to = format!("{inside}:{}", ports((own, own.saturating_add(last - first))));
-            let from = format!("{}:{}", forward.external, ports(forward.ports));
+            let to = format!("{inside}:{}", ports_text((own, own.saturating_add(last - first))));
+            let from = format!("{}:{}", forward.external, ports_text(forward.ports));
             let (count, weight) = (forward.targets.len(), target.weight);
             let detail = format!(
                 "{} {from} leads to one of {count} targets, of which {to} is one of weight {weight}",
@@ -138,6 +159,48 @@ pub(crate) fn forwards_to(settings: &Settings, inside: Ipv4Addr, queried: &str) 
         })
     });
     one.chain(several).map(|answer| FindAnswer { holder: Some(inside), ..answer }).collect()
+}
+
+/// The forwards from an external address, with all their ports, of one transport or all.
+pub(crate) fn forwards_from(
+    settings: &Settings,
+    external: Ipv4Addr,
+    protocol: Option<Protocol>,
+    queried: &str,
+) -> Vec<FindAnswer> {
+    let is_asked = |from: Ipv4Addr, of: Protocol| from == external && protocol.is_none_or(|wanted| wanted == of);
+    let range = |first: u16, (low, high): (u16, u16)| ports_text((first, first.saturating_add(high - low)));
+    let one = settings.forwards.iter().filter(|forward| is_asked(forward.external, forward.protocol)).map(|forward| {
+        let to = format!("{}:{}", forward.inside, range(forward.inside_port, forward.ports));
+        let from = format!("{external}:{}", ports_text(forward.ports));
+        FindAnswer {
+            place: Place::External,
+            holder: Some(forward.inside),
+            detail: format!("{} {from} is forwarded to {to} for ever", forward.protocol),
+            ..of_forward(settings, (forward.realm, external), queried)
+        }
+    });
+    let several = settings.balanced_forwards.iter().filter(|forward| is_asked(forward.external, forward.protocol));
+    let several = several.map(|forward| {
+        let target = |target: &Target| {
+            let first = target.port.unwrap_or(forward.ports.0);
+            let address = Ipv4Addr::from_bits(target.address);
+            format!("{address}:{} weight {}", range(first, forward.ports), target.weight)
+        };
+        let targets: Vec<String> = forward.targets.iter().map(target).collect();
+        let from = format!("{external}:{}", ports_text(forward.ports));
+        FindAnswer {
+            place: Place::External,
+            detail: format!("{} {from} leads to one of {}", forward.protocol, targets.join(", ")),
+            ..of_forward(settings, (forward.realm, external), queried)
+        }
+    });
+    one.chain(several).collect()
+}
+
+/// `80`, or `80-90`.
+fn ports_text((first, last): (u16, u16)) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 fn of_forward(settings: &Settings, (realm, external): (RealmId, Ipv4Addr), queried: &str) -> FindAnswer {

@@ -8,6 +8,7 @@ mod lists;
 mod numbers;
 mod ticker;
 mod trace;
+mod users;
 mod why;
 
 use core::sync::atomic::AtomicBool;

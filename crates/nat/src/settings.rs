@@ -467,6 +467,14 @@ pub struct PassRule {
     pub outside: Prefix,
 }
 
+impl PassRule {
+    /// The packets it lets through.
+    pub fn matches(&self) -> Match {
+        let (source, destination) = (self.inside, self.outside);
+        Match { realm: self.realm, protocol: Some(self.protocol), source, destination, ..Match::ALL }
+    }
+}
+
 /// Timers; the defaults are at or above the RFCs' bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {

@@ -43,7 +43,6 @@ use crate::reserve::reservations;
 use crate::route::RouteTable;
 use crate::rules::FilterBook;
 use crate::rules::Hits;
-use crate::rules::Match;
 use crate::rules::RuleBook;
 use crate::rules::RuleId;
 use crate::rules::RuleKey;
@@ -764,6 +763,11 @@ impl Shared {
         self.ports.lease_of(index, port)
     }
 
+    /// The leases of blocks of one address, in order. For people: reads all there is to read of it.
+    pub fn leases_on(&self, index: AddressIndex) -> impl Iterator<Item = Lease> + '_ {
+        self.ports.leases_on(index)
+    }
+
     /// Whether the pool's formula leaves this inside address out, as a network or broadcast address. Such an address gets no ports.
     pub fn is_nobody_by_formula(&self, pool: PoolId, inside: Ipv4Addr) -> bool {
         self.formula(pool).is_some_and(|formula| formula.slice_of(inside.to_bits()).is_none())
@@ -1084,11 +1088,7 @@ impl PoolFacts {
 
 /// The rules for protocols without translation, as the search of all rules wants them.
 fn passes(settings: &Settings, workers: usize, before: Option<&RuleBook>) -> Result<RuleBook, BuildError> {
-    let rule = |rule: &PassRule| {
-        let (source, destination) = (rule.inside, rule.outside);
-        let matches = Match { realm: rule.realm, protocol: Some(rule.protocol), source, destination, ..Match::ALL };
-        Rule { matches, action: RuleAction::NoTranslation }
-    };
+    let rule = |rule: &PassRule| Rule { matches: rule.matches(), action: RuleAction::NoTranslation };
     let rules: Vec<Rule> = settings.pass_rules.iter().map(rule).collect();
     Ok(match before {
         Some(before) => RuleBook::successor(&rules, workers, before)?,

@@ -180,6 +180,9 @@ pub struct BalancedView {
     pub targets: Vec<(Endpoint, u32)>,
 }
 
+/// Cursors of sessions that are flows: after those of the mappings' first sessions, before those of their further ones.
+pub const FLOW_CURSORS: core::ops::Range<u32> = 1 << 30..1 << 31;
+
 /// Which mappings or sessions to show; None matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {

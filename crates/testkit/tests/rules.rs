@@ -402,6 +402,52 @@ fn other_protocols_pass_in_the_realm_of_their_rule() {
 }
 
 #[test]
+fn an_answer_that_rules_let_through_in_two_realms_reaches_neither() {
+    let host = Ipv4Addr::new(10, 9, 0, 7);
+    let gre = |realm| PassRule {
+        realm,
+        protocol: 47,
+        inside: topology::prefix([10, 9, 0, 0], 24),
+        outside: Prefix::host(E1),
+    };
+    let udp = |realm| Match { realm, ..to(E1) };
+    let of = |realm: u16| Some(RealmId(realm));
+    // For any realm, or one rule for each: both have a way to the host. Of one realm only, it is clear whose it is.
+    for (realms, may_enter) in [(vec![None], false), (vec![of(0), of(1)], false), (vec![of(1)], true)] {
+        let mut settings = two_realms();
+        let next_hop = InterfaceAddress { address: Ipv4Addr::new(10, 8, 0, 1), prefix_length: 15 };
+        settings.interfaces.push(Interface {
+            name: "default".into(),
+            side: Side::Inside,
+            realm: RealmId(0),
+            addresses: vec![next_hop],
+            mtu: 1_500,
+        });
+        settings.pass_rules = realms.iter().map(|realm| gre(*realm)).collect();
+        for realm in &realms {
+            settings = settings.rule(udp(*realm), RuleAction::NoTranslation);
+        }
+        let mut bed = Bed::new(settings);
+        let query = build::udp(at(host, 5000), at(E1, 53)).payload(b"query").build();
+        let answers = [
+            build::udp(at(E1, 53), at(host, 5000)).payload(b"answer").build(),
+            build::raw(E1, host, 47).payload_length(8).build(),
+            build::icmp_error(E2, host, 3, 3, &query).build(),
+        ];
+        for answer in &answers {
+            bed.outside(answer);
+        }
+        let (expected, verdict) = if may_enter { (3, Verdict::Passed) } else { (0, Verdict::DestinationNotPool) };
+        assert_eq!(bed.count(Verdict::Passed), expected, "{realms:?}");
+        assert_eq!(bed.count(Verdict::DestinationNotPool), 3 - expected, "{realms:?}");
+        let shard = bed.shards().next().expect("a worker");
+        for answer in &answers[..2] {
+            assert_eq!(shard.explain(bed.now(), Facing::OUTSIDE, answer).verdict, verdict, "{realms:?}");
+        }
+    }
+}
+
+#[test]
 fn each_part_of_a_match_narrows_it_and_the_first_of_equal_rules_wins() {
     let exact = Match {
         realm: Some(RealmId(0)),

@@ -1,5 +1,6 @@
 //! Rules and filters against each other and against the network.
 
+mod ambiguous;
 mod hidden;
 mod known;
 mod origin;
@@ -14,6 +15,7 @@ use nat::origin::Origin;
 use nat::origin::Origins;
 use nat::redirection::Redirection;
 use nat::redirection::RedirectionId;
+use nat::rules::Match;
 use nat::settings::FilterRule;
 use nat::settings::MappingKind;
 use nat::settings::PassRule;
@@ -117,6 +119,14 @@ pub(crate) fn check(
         &filter_sources,
         report,
     );
+    let matches: Vec<Match> = rules.iter().map(|rule| rule.matches).collect();
+    let is_untranslated = |at: usize| rules.get(at).is_some_and(|rule: &Rule| rule.action == RuleAction::NoTranslation);
+    ambiguous::check(&matches, &is_untranslated, &known, &sources, report);
+    let tables = draft.rules.iter().map(|rule| &rule.matches.place).collect();
+    let mut pass_sources = Sources::new("rule", tables, &draft.rule_files);
+    pass_origins.iter().for_each(|origin| pass_sources.push(*origin));
+    let matches: Vec<Match> = passes.iter().map(PassRule::matches).collect();
+    ambiguous::check(&matches, &|_| true, &known, &pass_sources, report);
     let mut warnings = served::check(&rules, &sources, draft, report);
     warnings.extend(unsettled.into_iter().chain(unsettled_filter));
     warnings.extend(unheard(&filters, &filter_sources, draft, report));

@@ -70,7 +70,8 @@ pub(super) const RULE: &[Key] = &[
         "inside",
         Kind::Text(PREFIX),
         Preset::Derived { rule: "any", example: "\"192.0.2.0/24\"" },
-        "Inside addresses. Of `pass` and `no-translation`: packets leave with these very source addresses.",
+        "Inside addresses. Of `pass` and `no-translation`: packets leave with these very source addresses; none of them may be \
+         inside in more than one of the VRFs that are let through so, as an answer could be for either.",
     ),
     INSIDE_PORTS,
     key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),

@@ -176,6 +176,53 @@ fn the_owner_of_forwards_is_told_them_by_his_address_beside_his_slice() {
 }
 
 #[test]
+fn forwards_are_told_by_their_external_address_and_what_is_not_known_is_said() {
+    let inside = Ipv4Addr::new(198, 51, 100, 5);
+    let forward = |protocol, ports| nat::settings::Forward {
+        realm: RealmId::default(),
+        protocol,
+        external: OUTSIDE,
+        ports,
+        inside,
+        inside_port: 80,
+        admission: nat::settings::Admission::Anyone,
+    };
+    let target = |last, port| Target { address: Ipv4Addr::new(198, 51, 100, last).to_bits(), port, weight: 1 };
+    let several = nat::settings::BalancedForward {
+        realm: RealmId::default(),
+        protocol: Protocol::Udp,
+        external: OUTSIDE,
+        ports: (53, 54),
+        targets: vec![target(6, Some(1_053)), target(7, None)],
+        admission: nat::settings::Admission::Anyone,
+        is_sticky: false,
+    };
+    for (mut settings, with_slices) in [(settings(Allocation::Ports), false), (deterministic(), true)] {
+        settings.forwards.extend([forward(Protocol::Tcp, (900, 910)), forward(Protocol::Udp, (900, 900))]);
+        settings.balanced_forwards.push(several.clone());
+        let answers = find(&settings, OUTSIDE, None).unwrap();
+        assert!(answers.iter().all(|it| (it.place, it.external_address) == (Place::External, Some(OUTSIDE))));
+        assert_eq!((answers[0].holder, answers[1].holder, answers[2].holder), (Some(inside), Some(inside), None));
+        let details: Vec<&str> = answers.iter().map(|answer| answer.detail.as_str()).collect();
+        let of_forwards = [
+            "tcp 192.0.2.1:900-910 is forwarded to 198.51.100.5:80-90 for ever",
+            "udp 192.0.2.1:900 is forwarded to 198.51.100.5:80 for ever",
+            "udp 192.0.2.1:53-54 leads to one of 198.51.100.6:1053-1054 weight 1, 198.51.100.7:53-54 weight 1",
+        ];
+        assert_eq!(details[..3], of_forwards);
+        if with_slices {
+            assert_eq!(details.len(), 3 + 14, "all subscribers of the address");
+        } else {
+            let untold = "who uses other ports of 192.0.2.1 only the running instance knows: pool \"a\" gives them out by no formula";
+            assert_eq!(details[3..], [untold]);
+        }
+        let asked = Asked { address: OUTSIDE, port: None, protocol: Some(Protocol::Udp), vrf: None };
+        let udp = super::find(&settings, &asked).unwrap();
+        assert_eq!(udp[..2].iter().map(|answer| answer.detail.as_str()).collect::<Vec<_>>(), of_forwards[1..]);
+    }
+}
+
+#[test]
 fn only_the_transport_and_the_vrf_are_answered_that_were_asked_for() {
     let server = Ipv4Addr::new(198, 51, 100, 5);
     let mut settings = settings(Allocation::Ports);

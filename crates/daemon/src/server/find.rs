@@ -23,6 +23,7 @@ use nat::view::StaticView;
 use super::Answered;
 use super::convert;
 use super::lists;
+use super::users;
 use super::whole;
 use crate::instance::Instance;
 use crate::instance::mismatch;
@@ -52,30 +53,23 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         let pool = convert::pool_name(&instance.shared(), instance.shared().pool_of(index));
         let mut answered = match find.port {
             Some(port) => holders(instance, find, index, port, &empty)?,
-            None => users(instance, find, &empty)?,
+            None => users::users(instance, find, index, &empty)?,
         };
-        if answered.replies.is_empty() {
-            answered.replies.extend(sleepers(instance, find, &empty).into_iter().map(Into::into));
-        } else if find.port.is_some() {
-            note_who_waits(instance, &mut answered.replies);
+        if let Some(port) = find.port {
+            if answered.replies.is_empty() {
+                answered.replies.extend(sleepers(instance, find, &empty).into_iter().map(Into::into));
+            } else {
+                note_who_waits(instance, &mut answered.replies);
+            }
+            if answered.replies.is_empty() {
+                answered.replies.extend(holder_of_range(instance, index, port, &empty).map(Into::into));
+            }
+            if answered.replies.is_empty() {
+                answered.replies.extend(torn_block(instance, index, port, &empty).map(Into::into));
+            }
         }
-        if find.port.is_none() && find.cursor.is_none() {
-            let by_formula = offline::by_formula(instance.shared().settings(), find.address).unwrap_or_default();
-            let new = by_formula.into_iter().filter(|answer| !is_held_by(&answered.replies, answer));
-            let new: Vec<Reply> = new.map(Into::into).collect();
-            answered.replies.extend(new);
-        }
-        if answered.replies.is_empty()
-            && let Some(port) = find.port
-        {
-            answered.replies.extend(holder_of_range(instance, index, port, &empty).map(Into::into));
-        }
-        if answered.replies.is_empty()
-            && let Some(port) = find.port
-        {
-            answered.replies.extend(torn_block(instance, index, port, &empty).map(Into::into));
-        }
-        if answered.replies.is_empty() {
+        // A page after the last one is empty, too, and says nothing of the others.
+        if answered.replies.is_empty() && find.cursor.is_none() {
             let mut nobody = empty(Place::External, format!("nobody holds {queried}, of pool \"{pool}\", now"));
             nobody.pool = Some(pool);
             answered.replies.push(nobody.into());
@@ -100,7 +94,7 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
     }
     let mut refusals = Vec::new();
     let mut answered = internal(instance, find, &mut refusals, &empty)?;
-    if answered.replies.is_empty() {
+    if answered.replies.is_empty() && find.cursor.is_none() {
         answered.replies.extend(sleepers_inside(instance, find, &empty)?.into_iter().map(Into::into));
     }
     // Beside what it uses, what it has by a formula in the other VRFs. Once: not on every page.
@@ -166,13 +160,6 @@ fn realms_of(instance: &Instance, find: &Find) -> Result<impl Iterator<Item = Re
     };
     let all = 0..names.len();
     Ok(all.filter(move |realm| wanted.is_none_or(|wanted| wanted == *realm)).map(|realm| RealmId(realm as u16)))
-}
-
-/// Whether the same holder is named already.
-fn is_held_by(replies: &[Reply], answer: &FindAnswer) -> bool {
-    replies.iter().any(
-        |reply| matches!(reply, Reply::Find(named) if (named.realm, named.holder) == (answer.realm, answer.holder)),
-    )
 }
 
 fn is_answered(replies: &[Reply], realm: Option<u16>) -> bool {
@@ -382,7 +369,11 @@ fn protocols_of(find: &Find) -> impl Iterator<Item = Protocol> {
 }
 
 /// Whose an external endpoint is by the configuration, though nobody uses it now. Without port: whose the whole address is.
-fn sleepers(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Vec<FindAnswer> {
+pub(super) fn sleepers(
+    instance: &Instance,
+    find: &Find,
+    empty: &dyn Fn(Place, String) -> FindAnswer,
+) -> Vec<FindAnswer> {
     let external = Endpoint::new(find.address, find.port.unwrap_or(0));
     let known = protocols_of(find).filter_map(|protocol| instance.shared().static_of_external(external, protocol));
     let mut known = known.filter(|found| find.port.is_some() || found.one_to_one);
@@ -468,25 +459,24 @@ fn answers_from(answered: Answered, mut make: impl FnMut(Reply) -> Option<FindAn
     Answered { replies: replies.collect(), cursor: answered.cursor }
 }
 
-/// The subscribers that have an external address of their own: this one.
-fn users(instance: &Instance, find: &Find, empty: &dyn Fn(Place, String) -> FindAnswer) -> Result<Answered, Fault> {
-    let filter = control::Filter { external: Some(control::Prefix::host(find.address)), ..control::Filter::default() };
-    let list = List { filter, limit: find.limit, cursor: find.cursor.clone() };
-    let answered = lists::subscribers(instance, &list)?;
-    Ok(answers_from(answered, |reply| {
-        let Reply::Subscriber(subscriber) = reply else { return None };
-        // With arbitrary pooling nobody has an address of his own.
-        let external = subscriber.external_address?;
-        let detail = format!("subscriber {} is paired with {external}", subscriber.address);
-        let mut answer = empty(Place::External, detail);
-        answer.holder = Some(subscriber.address);
-        answer.realm = Some(subscriber.realm);
-        answer.vrf = Some(subscriber.vrf.clone());
-        answer.external_address = Some(external);
-        answer.own_ports = subscriber.own_ports;
-        answer.pool = Some(subscriber.pool);
-        Some(answer)
-    }))
+/// The mappings of an internal endpoint, few by their nature, on the first page; then its flows, which may be many.
+fn mappings_and_flows(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+    let mut replies = Vec::new();
+    if list.cursor.is_none() {
+        let mut cursor = None;
+        loop {
+            let page = lists::mappings(instance, &List { cursor, limit: None, ..list.clone() })?;
+            replies.extend(page.replies);
+            cursor = page.cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+    }
+    let flows = lists::sessions(instance, list)?;
+    replies
+        .extend(flows.replies.into_iter().filter(|reply| matches!(reply, Reply::Session(session) if session.shared)));
+    Ok(Answered { replies, cursor: flows.cursor })
 }
 
 /// What an internal address, or one of its ports, has. `refusals`: what was refused to it, by realm.
@@ -507,14 +497,9 @@ fn internal(
     };
     let list = List { filter, limit: find.limit, cursor: find.cursor.clone() };
     let answered = match find.port {
-        Some(_) => lists::mappings(instance, &list)?,
+        Some(_) => mappings_and_flows(instance, &list)?,
         None => lists::subscribers(instance, &list)?,
     };
-    if find.port.is_some() && answered.replies.is_empty() {
-        // An endpoint without a mapping may have flows.
-        let flows = lists::sessions(instance, &list)?;
-        return Ok(answers_from(flows, |reply| by_flow(Place::Internal, reply, empty)));
-    }
     Ok(answers_from(answered, |reply| match reply {
         Reply::Mapping(mapping) => {
             let detail =
@@ -528,6 +513,7 @@ fn internal(
             answer.mapping = Some(mapping);
             Some(answer)
         }
+        session @ Reply::Session(_) => by_flow(Place::Internal, session, empty),
         Reply::Subscriber(subscriber) => {
             if subscriber.refused.total() > 0 {
                 refusals.push((subscriber.realm, subscriber.refused));

@@ -28,13 +28,13 @@ use crate::mailbox::Question;
 
 /// A place in the records of all workers.
 #[derive(Clone, Copy)]
-struct Cursor {
-    worker: usize,
-    place: u32,
+pub(super) struct Cursor {
+    pub(super) worker: usize,
+    pub(super) place: u32,
 }
 
 impl Cursor {
-    fn parse(text: Option<&str>) -> Result<Cursor, Fault> {
+    pub(super) fn parse(text: Option<&str>) -> Result<Cursor, Fault> {
         let Some(text) = text else { return Ok(Cursor { worker: 0, place: 0 }) };
         let parts = text.split_once('.').and_then(|(worker, place)| Some((worker.parse().ok()?, place.parse().ok()?)));
         let wrong = || Fault::new("cursor", "was not made by this list", "leave it out to start anew").seen(text);
@@ -42,7 +42,7 @@ impl Cursor {
         Ok(Cursor { worker, place })
     }
 
-    fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         format!("{}.{}", self.worker, self.place)
     }
 }

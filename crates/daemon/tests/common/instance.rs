@@ -213,8 +213,13 @@ impl Instance {
 
     /// A UDP packet of an inside endpoint.
     pub(crate) fn push(&mut self, from: SocketAddrV4) {
+        self.push_to(from, 53);
+    }
+
+    /// The same to this port outside.
+    pub(crate) fn push_to(&mut self, from: SocketAddrV4, port: u16) {
         let station = MacAddress(self.ports.io(0).mac(PortIndex(0)));
-        let packet = build::udp(from, SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 77), 53)).build();
+        let packet = build::udp(from, SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 77), port)).build();
         let frame = build::frame(MacAddress([6, 0, 0, 0, 0, 9]), station, ETHER_TYPE_IPV4, &packet);
         assert!(self.ports.push(usize::from(from.port() % 2), PortIndex(0), &frame), "the queue has room");
     }

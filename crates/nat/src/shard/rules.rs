@@ -210,19 +210,20 @@ impl Shard {
         self.finish(bytes, at.parsed, hop, at.parsed.destination, Verdict::Passed, sink)
     }
 
-    /// The first realm in which one of `rules` lets this packet from outside through as it is: it has a way to the destination
-    /// there.
+    /// The realm in which one of `rules` lets this packet from outside through as it is: it has a way to the destination there.
+    /// None where that is so in more than one: nothing says whose subscriber is meant, and it must not reach another's.
     pub(super) fn passes_in(&self, rules: &RuleBook, key_in: impl Fn(RealmId) -> RuleKey) -> Option<(RealmId, Ruling)> {
         if !rules.passes() {
             return None;
         }
-        (0..self.shared.settings().realms()).find_map(|number| {
+        let mut fitting = (0..self.shared.settings().realms()).filter_map(|number| {
             let realm = RealmId(number as u16);
             let key = key_in(realm);
             self.shared.route_in(realm, key.source().to_bits())?;
             let ruling = rules.ruling(&key);
             (ruling.action == RuleAction::NoTranslation).then_some((realm, ruling))
-        })
+        });
+        fitting.next().filter(|_| fitting.next().is_none())
     }
 
     /// A packet from outside to an address that no pool has: let through as it is by a rule, or dropped.

@@ -20,8 +20,10 @@ use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
+use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::Side;
+use crate::view::FLOW_CURSORS;
 use crate::view::Filter;
 use crate::view::Guarantee;
 use crate::view::MappingView;
@@ -29,9 +31,9 @@ use crate::view::SessionView;
 use crate::view::SubscriberView;
 
 /// Session cursors from here on walk the table of further sessions.
-const EXTRA_CURSOR: u32 = 1 << 31;
+const EXTRA_CURSOR: u32 = FLOW_CURSORS.end;
 /// And between mappings and those, flows from here on.
-const FLOW_CURSOR: u32 = 1 << 30;
+const FLOW_CURSOR: u32 = FLOW_CURSORS.start;
 const _: () = assert!(MappingIndex::COUNT_MAX < FLOW_CURSOR as usize, "cursors of mappings come before those of flows");
 /// Cursors of subscribers from here on walk those that were refused and have nothing.
 const TURNED_AWAY_CURSOR: u32 = 1 << 31;
@@ -126,7 +128,7 @@ impl Shard {
         Some(cursor)
     }
 
-    /// As [`Shard::mappings_page`], for subscribers; of `filter` only `internal`, `pool` and `realm` apply. After those that have
+    /// As [`Shard::mappings_page`], for subscribers; of `filter` only `internal`, `external`, `pool` and `realm` apply. After those that have
     /// something come those that were refused and have nothing.
     pub fn subscribers_page(
         &self,
@@ -404,7 +406,9 @@ fn matches_mapping(filter: &Filter, mapping: &Mapping, pool: PoolId) -> bool {
 }
 
 fn matches_subscriber(filter: &Filter, view: &SubscriberView) -> bool {
+    let is_paired_in = |prefix: Prefix| view.external_address.is_some_and(|address| prefix.contains(address));
     filter.internal.is_none_or(|prefix| prefix.contains(view.address))
+        && filter.external.is_none_or(is_paired_in)
         && filter.pool.is_none_or(|pool| pool == view.pool)
         && filter.realm.is_none_or(|realm| realm == view.realm)
 }

@@ -18,6 +18,8 @@ use nat::types::Side;
 
 use crate::check::Reach;
 use crate::check::interfaces::vrf_names;
+use crate::check::rules::ambiguous;
+use crate::check::rules::ambiguous::Common;
 use crate::draft::Draft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::rule::FilterDraft;
@@ -335,6 +337,23 @@ impl<'d> Known<'d> {
             "match only its own subscribers by inside and vrf, add them to its subscribers, or choose another pool";
         report.fault(&pool.place, problem, format!("{name}, {whose}"), remedy);
         false
+    }
+
+    /// The inside addresses that more than one VRF has a way to; none where interfaces and routes are faulty.
+    pub(super) fn common_inside(&self) -> Vec<Common> {
+        if !self.is_network_clean {
+            return Vec::new();
+        }
+        let inside = self.reaches.iter().filter(|reach| reach.side == Side::Inside);
+        ambiguous::common(inside.filter_map(|reach| {
+            let at = self.vrfs.iter().position(|vrf| *vrf == reach.vrf)?;
+            Some((RealmId(u16::try_from(at).ok()?), reach.prefix))
+        }))
+    }
+
+    /// The name of a VRF.
+    pub(super) fn vrf_name(&self, realm: RealmId) -> &str {
+        self.vrfs.get(realm.index()).map_or("?", String::as_str)
     }
 
     /// How many VRFs packets come from.
