@@ -3,6 +3,7 @@
 pub(crate) mod allocation;
 pub(crate) mod classes;
 pub(crate) mod forwards;
+pub(crate) mod in_vain;
 pub(crate) mod interfaces;
 pub(crate) mod log;
 pub(crate) mod machine;

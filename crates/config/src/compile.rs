@@ -136,6 +136,7 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     };
     let unheld = check::reserve::check(&config.nat, &draft.classes, &draft.singles.limits, &mut report);
     config.warnings.extend(unheld);
+    config.warnings.extend(check::in_vain::check(&draft, &config.nat, &report));
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
 }

@@ -1,6 +1,6 @@
 //! `find` on a whole instance: whoever has something of an address or an endpoint is named, however he came to it.
 
-#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 #[path = "common/instance.rs"]
 mod instance;

@@ -128,6 +128,7 @@ pub(crate) fn check(
     let matches: Vec<Match> = passes.iter().map(PassRule::matches).collect();
     ambiguous::check(&matches, &|_| true, &known, &pass_sources, report);
     let mut warnings = served::check(&rules, &sources, draft, report);
+    warnings.extend(to_natrix_itself(&rules, &known, &sources, report));
     warnings.extend(unsettled.into_iter().chain(unsettled_filter));
     warnings.extend(unheard(&filters, &filter_sources, draft, report));
     if report.is_clean() {
@@ -156,6 +157,32 @@ fn unheard(filters: &[FilterRule], sources: &Sources<'_>, draft: &Draft, report:
     let more = if others == 0 { String::new() } else { format!(" (and {others} more)") };
     let problem = format!("has log = true{more}, and there is no event log: nobody hears of it");
     sources.warning(first, problem, crate::check::log::REMEDY, report)
+}
+
+/// Rules about what is sent to addresses that are not outside, told one by one; more are counted.
+const TO_ITSELF_TOLD_MAX: usize = 20;
+
+/// Tells rules that would let through or redirect what is sent to pools or to Natrix: it turns round here.
+fn to_natrix_itself(rules: &[Rule], known: &Known<'_>, sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
+    let is_in_vain = |rule: &Rule| {
+        matches!(rule.action, RuleAction::NoTranslation | RuleAction::Redirect(_))
+            && known.is_here(rule.matches.destination)
+    };
+    let found: Vec<usize> = (0..).zip(rules).filter(|(_, rule)| is_in_vain(rule)).map(|(at, _)| at).collect();
+    let tell = |at: &usize| {
+        let rule = rules.get(*at)?;
+        let problem = format!(
+            "never applies: outside has but addresses of pools or Natrix's own ({}), and what is sent there turns round here",
+            rule.matches.destination
+        );
+        sources.warning(*at, problem, "write hosts outside, or remove the rule", report)
+    };
+    let mut warnings: Vec<Warning> = found.iter().take(TO_ITSELF_TOLD_MAX).filter_map(tell).collect();
+    if let Some(next) = found.get(TO_ITSELF_TOLD_MAX) {
+        let problem = format!("is the first of {} more about such addresses", found.len() - TO_ITSELF_TOLD_MAX);
+        warnings.extend(sources.warning(*next, problem, "correct those that are told and check again", report));
+    }
+    warnings
 }
 
 /// Hands over the lines of a file.

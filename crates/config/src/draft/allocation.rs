@@ -119,7 +119,7 @@ fn number_of(text: &str) -> u64 {
 }
 
 /// Whether the file has this key, with another value than its default.
-fn says_something(section: &Section, key: &str) -> bool {
+pub(crate) fn says_something(section: &Section, key: &str) -> bool {
     let default = keys_of("pool").iter().find(|known| known.name == key).map_or("", |known| known.default.example());
     section.item(key).and_then(Item::as_value).is_some_and(|value| shown(value) != default)
 }

@@ -23,6 +23,8 @@ pub(crate) struct ClassDraft {
     /// None named: of all VRFs.
     pub(crate) vrfs: Vec<Placed<String>>,
     pub(crate) limits: SubscriberLimits,
+    /// Where it says how many ports each of them may have, if it does.
+    pub(crate) ports: Option<Place>,
     /// Where the file says what is guaranteed to its subscribers.
     pub(crate) reserved_ports: Place,
     /// Where it says how much memory each of them may use, if it does.
@@ -81,6 +83,7 @@ impl ClassDraft {
             subscribers,
             vrfs,
             limits: SubscriberLimits { reserved_ports, ..limits(section, common, report) },
+            ports: section.has("ports").then(|| section.place_of("ports", report)),
             reserved_ports: section.place_of("reserved_ports", report),
             memory: section.has("memory").then(|| section.place_of("memory", report)),
             threshold: section.has("threshold").then(|| section.place_of("threshold", report)),

@@ -11,6 +11,7 @@ use nat::types::Prefix;
 use toml_edit::Item;
 
 use crate::draft::allocation::AllocationDraft;
+use crate::draft::allocation::says_something;
 use crate::draft::limits::threshold;
 use crate::draft::name;
 use crate::report::Place;
@@ -51,7 +52,13 @@ pub(crate) struct PoolDraft {
     pub(crate) reuse_delay: nat::Duration,
     pub(crate) reuse_at_once: ReuseAtOnce,
     pub(crate) shared_ports: u16,
+    /// Where the file says something that does not apply, as the pool is one-to-one.
+    pub(crate) in_vain: Vec<Place>,
 }
+
+/// Keys about how ports are given out, which say nothing of a one-to-one pool.
+const OF_GIVEN_PORTS: [&str; 7] =
+    ["ports", "reserved_ports", "pooling", "selection", "parity", "reuse_delay", "reuse_at_once"];
 
 impl PoolDraft {
     pub(crate) fn read(section: &Section, report: &mut Report) -> PoolDraft {
@@ -88,6 +95,7 @@ impl PoolDraft {
             shared_ports: section
                 .integer("shared_ports", report)
                 .map_or(0, |found| u16::try_from(found.value).unwrap_or(u16::MAX)),
+            in_vain: in_vain(section, report),
         }
     }
 
@@ -128,6 +136,12 @@ impl PoolDraft {
     pub(crate) fn label(&self) -> &str {
         self.name.as_ref().map_or("?", |name| name.value.as_str())
     }
+}
+
+fn in_vain(section: &Section, report: &mut Report) -> Vec<Place> {
+    let is_one_to_one = section.item("one_to_one").and_then(Item::as_bool).unwrap_or_default();
+    let keys = OF_GIVEN_PORTS.into_iter().filter(|key| is_one_to_one && says_something(section, key));
+    keys.map(|key| section.place_of(key, report)).collect()
 }
 
 fn is_empty_array(section: &Section, key: &str) -> bool {

@@ -38,6 +38,8 @@ pub(crate) struct Singles {
     pub(crate) allow_below_rfc: bool,
     /// What everybody may use who is in no class.
     pub(crate) subscriber: SubscriberLimits,
+    /// Where the file says how many ports a subscriber may have, if it does.
+    pub(crate) subscriber_ports: Option<Place>,
     /// Where the file says how much memory a subscriber may use, if it does.
     pub(crate) subscriber_memory: Option<Place>,
     /// Where the file says when a subscriber's use is told, if it does.
@@ -97,6 +99,7 @@ impl Singles {
         Singles {
             timeouts: timeouts(&timers, allow_below_rfc, report),
             allow_below_rfc,
+            subscriber_ports: subscriber.has("ports").then(|| subscriber.place_of("ports", report)),
             subscriber_memory: subscriber.has("memory").then(|| subscriber.place_of("memory", report)),
             threshold: subscriber.has("threshold").then(|| subscriber.place_of("threshold", report)),
             subscriber: crate::draft::limits::limits(&subscriber, &SubscriberLimits::default(), report),

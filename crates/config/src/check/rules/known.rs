@@ -92,6 +92,8 @@ pub(super) struct Known<'d> {
     external: Ranges,
     /// Natrix's own, on any interface.
     own: Ranges,
+    /// Of pools, and Natrix's own on outside interfaces.
+    here: Ranges,
     /// All that is reached, to find the longest prefix.
     reaches: &'d [Reach],
     /// By pool, whom it has ports for at all, where that is not everybody: one-to-one, or by a formula.
@@ -134,6 +136,9 @@ impl<'d> Known<'d> {
         let named =
             draft.pools.iter().enumerate().filter_map(|(at, pool)| Some((pool.name.as_ref()?.value.as_str(), at)));
         let own = draft.interfaces.iter().flat_map(|interface| &interface.addresses).map(|own| own.value.address);
+        let outside = draft.interfaces.iter().filter(|interface| interface.side == Some(Side::Outside));
+        let outside_own = outside.flat_map(|interface| &interface.addresses);
+        let outside_own = outside_own.map(|own| own.value.address.to_bits()).map(|own| (own, own));
         let vrfs = vrf_names(&draft.interfaces);
         let mut inside_of = vec![Vec::new(); vrfs.len()];
         for reach in reaches.iter().filter(|reach| reach.side == Side::Inside) {
@@ -155,6 +160,7 @@ impl<'d> Known<'d> {
             inside: reached(Side::Inside),
             outside: reached(Side::Outside),
             external: Ranges::new(draft.pools.iter().flat_map(given_out).collect()),
+            here: Ranges::new(draft.pools.iter().flat_map(given_out).chain(outside_own).collect()),
             own: Ranges::new(own.map(|own| (own.to_bits(), own.to_bits())).collect()),
             reaches,
             owners: draft.pools.iter().map(owners).collect(),
@@ -349,6 +355,11 @@ impl<'d> Known<'d> {
             let at = self.vrfs.iter().position(|vrf| *vrf == reach.vrf)?;
             Some((RealmId(u16::try_from(at).ok()?), reach.prefix))
         }))
+    }
+
+    /// Whether all of these outside addresses are of pools, or Natrix's own.
+    pub(super) fn is_here(&self, outside: Prefix) -> bool {
+        self.here.cover(outside)
     }
 
     /// The name of a VRF.

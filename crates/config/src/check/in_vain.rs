@@ -1,0 +1,241 @@
+//! What a sound configuration says in vain: classes that nobody is in, limits above what there is to have, keys that say nothing of
+//! their pool, pools that nothing is ever taken from. Told only where that is certain.
+
+use std::collections::HashSet;
+
+use nat::Protocol;
+use nat::Settings;
+use nat::deterministic::Formula;
+use nat::rules::Covered;
+use nat::rules::Match;
+use nat::rules::RuleSet;
+use nat::settings::Allocation;
+use nat::settings::Class;
+use nat::settings::FilterAction;
+use nat::settings::MappingKind;
+use nat::settings::Pool;
+use nat::settings::RuleAction;
+use nat::types::PoolId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+
+use crate::draft::Draft;
+use crate::fault::Warning;
+use crate::report::Report;
+
+/// Rules and filters, of each pool's subscribers and protocols, that are looked at to tell whether a pool is ever used.
+const BLOCKING_MAX: usize = 1_000_000;
+/// Steps to find out whether they take everything of one prefix; see [`RuleSet::covered`].
+const STEPS_OF_ONE: u32 = 4_096;
+
+/// Tells all of it; `settings` are what the draft comes to, all in the same order.
+pub(crate) fn check(draft: &Draft, settings: &Settings, report: &Report) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    for pool in &draft.pools {
+        for place in &pool.in_vain {
+            let problem = "says nothing in a one-to-one pool, whose subscribers keep their ports".to_owned();
+            warnings.push(report.warning(None, place, problem, "remove it"));
+        }
+    }
+    let is_used = pools_in_use(settings);
+    for ((written, pool), _) in draft.pools.iter().zip(&settings.pools).zip(is_used).filter(|(_, is_used)| !is_used) {
+        let first = pool.subscribers.first().copied().unwrap_or(Prefix::ALL);
+        let others = if pool.subscribers.len() > 1 { " and others" } else { "" };
+        let problem = format!(
+            "is never used: rules and filters drop whatever its subscribers ({first}{others}) send, or let it through as it is"
+        );
+        let remedy = "narrow these rules and filters, write one before them that translates, or remove the pool";
+        warnings.push(report.warning(None, &written.place, problem, remedy));
+    }
+    for (written, class) in draft.classes.iter().zip(&settings.classes) {
+        for prefix in written.subscribers.iter().filter(|prefix| !is_served(settings, class, prefix.value)) {
+            let problem = format!("is served by no pool, so that nobody is in the class by it ({})", prefix.value);
+            let remedy = "add it to the subscribers of a pool, or remove it here";
+            warnings.push(report.warning(None, &prefix.place, problem, remedy));
+        }
+        if let Some(place) = &written.ports
+            && let Some(unreached) = above_blocks(settings, Some(class), &class.limits.ports_max)
+        {
+            warnings.push(report.warning(None, place, unreached.problem(), &unreached.remedy()));
+        }
+    }
+    if let Some(place) = &draft.singles.subscriber_ports
+        && let Some(unreached) = above_blocks(settings, None, &settings.subscriber.ports_max)
+    {
+        warnings.push(report.warning(None, place, unreached.problem(), &unreached.remedy()));
+    }
+    warnings
+}
+
+/// Whether two lists of VRFs, of which an empty one stands for all, have one in common.
+fn share_a_realm(one: &[RealmId], other: &[RealmId]) -> bool {
+    one.is_empty() || other.is_empty() || one.iter().any(|realm| other.contains(realm))
+}
+
+/// Whether a rule matches some of these subscribers.
+fn matches_some(matches: &Match, prefix: Prefix, realms: &[RealmId]) -> bool {
+    matches.source.overlaps(prefix) && matches.realm.is_none_or(|realm| realms.is_empty() || realms.contains(&realm))
+}
+
+/// Whether some of these subscribers of a class may have something from a pool: their own, or one that a rule sends them to.
+fn is_served(settings: &Settings, class: &Class, prefix: Prefix) -> bool {
+    let serves = |pool: &Pool| {
+        share_a_realm(&pool.realms, &class.realms) && pool.subscribers.iter().any(|served| served.overlaps(prefix))
+    };
+    let sends =
+        |rule: &nat::settings::Rule| rule.action.pool().is_some() && matches_some(&rule.matches, prefix, &class.realms);
+    settings.pools.iter().any(serves) || settings.rules.iter().any(sends)
+}
+
+/// A limit of ports that nobody reaches.
+struct Unreached {
+    /// Of which protocol, if not of all.
+    protocol: Option<Protocol>,
+    limit: u32,
+    /// The most that a subscriber gets, and how that comes about.
+    most: u32,
+    how: String,
+}
+
+impl Unreached {
+    fn problem(&self) -> String {
+        let Unreached { protocol, limit, most, how } = self;
+        let of = protocol.map_or_else(String::new, |protocol| format!("{protocol} "));
+        format!("is never reached: {limit} ports, and a subscriber gets at most {most} {of}ports ({how})")
+    }
+
+    fn remedy(&self) -> String {
+        format!("write at most {}, or raise blocks_per_subscriber or block_size", self.most)
+    }
+}
+
+/// The ports of a protocol that one subscriber can have of a pool at the most, and how that comes about; None where only the pool sets
+/// a limit.
+fn most_of(pool: &Pool) -> Option<(u32, String)> {
+    let of_blocks = |blocks: nat::settings::Blocks| {
+        let (count, size) = (u32::from(blocks.per_subscriber_max), blocks.size.ports());
+        (count * size, format!("{count} block{} of {size}", if count == 1 { "" } else { "s" }))
+    };
+    match pool.allocation {
+        _ if pool.one_to_one => None,
+        Allocation::Ports => None,
+        Allocation::Blocks(blocks) => {
+            let (most, how) = of_blocks(blocks);
+            Some((most, format!("pool \"{}\": {how}", pool.name)))
+        }
+        Allocation::Deterministic { overflow, .. } => {
+            let slice = Formula::of(pool).ok()??.slice_ports();
+            let (more, how) = of_blocks(overflow);
+            let how = if more > 0 { format!(" and {how}") } else { String::new() };
+            Some((slice + more, format!("pool \"{}\": a slice of {slice}{how}", pool.name)))
+        }
+    }
+}
+
+/// A limit above what blocks and slices give to each subscriber of a class, or to everybody. None where somebody may have ports that
+/// are in none: of a rule, a forward, or another pool.
+fn above_blocks(settings: &Settings, class: Option<&Class>, limits: &[u32; Protocol::COUNT]) -> Option<Unreached> {
+    let (prefixes, realms) = match class {
+        Some(class) if class.limits.penalty.is_some() => return None,
+        Some(class) => (class.subscribers.as_slice(), class.realms.as_slice()),
+        None => (&[Prefix::ALL][..], &[][..]),
+    };
+    let is_of_all = limits.iter().all(|other| *other == limits[0]);
+    // What a class has in common with everybody is told of everybody.
+    let says = |protocol: Protocol| {
+        let index = protocol.index();
+        class.is_none() || is_of_all || limits[index] != settings.subscriber.ports_max[index]
+    };
+    let (protocol, limit) = Protocol::ALL
+        .into_iter()
+        .map(|protocol| (protocol, limits[protocol.index()]))
+        .filter(|(protocol, limit)| *limit != u32::MAX && says(*protocol))
+        .max_by_key(|(protocol, limit)| (*limit, core::cmp::Reverse(protocol.index())))?;
+    // Of a limit for everybody a pool for offenders is one more.
+    let serves = |pool: &&Pool| {
+        let overlap = |served: &Prefix| prefixes.iter().any(|prefix| prefix.overlaps(*served));
+        class.is_none() || share_a_realm(&pool.realms, realms) && pool.subscribers.iter().any(overlap)
+    };
+    let own: Option<Vec<(u32, String)>> = settings.pools.iter().filter(serves).map(most_of).collect();
+    let (most, how) = own?.into_iter().max_by_key(|(most, _)| *most).filter(|(most, _)| limit > *most)?;
+    let is_meant = |address: u32| prefixes.iter().any(|prefix| prefix.contains(address.into()));
+    let targets = settings.balanced_forwards.iter().flat_map(|forward| &forward.targets);
+    let forwarded = settings.forwards.iter().map(|forward| forward.inside.to_bits());
+    if forwarded.chain(targets.map(|target| target.address)).any(is_meant) {
+        return None;
+    }
+    let gives_others = |rule: &nat::settings::Rule| match rule.action {
+        RuleAction::Translate { pool, mapping } => pool.is_some() || mapping == MappingKind::EndpointDependent,
+        RuleAction::Redirect(_) => true,
+        RuleAction::NoTranslation | RuleAction::Drop => false,
+    };
+    let mut rules = settings.rules.iter().filter(|rule| gives_others(rule));
+    if rules.any(|rule| prefixes.iter().any(|prefix| matches_some(&rule.matches, *prefix, realms))) {
+        return None;
+    }
+    Some(Unreached { protocol: Some(protocol).filter(|_| !is_of_all), limit, most, how })
+}
+
+/// By pool, whether something may be taken from it; true where that is not certain.
+fn pools_in_use(settings: &Settings) -> Vec<bool> {
+    let denies = settings.filters.iter().filter(|filter| filter.out && filter.action == FilterAction::Deny);
+    let stops = |rule: &&nat::settings::Rule| matches!(rule.action, RuleAction::NoTranslation | RuleAction::Drop);
+    let blocking: Vec<Match> = settings
+        .rules
+        .iter()
+        .filter(stops)
+        .map(|rule| rule.matches)
+        .chain(denies.map(|filter| filter.matches))
+        .collect();
+    let permits = settings.filters.iter().filter(|filter| filter.out && filter.action == FilterAction::Permit);
+    let opening: Vec<Match> = settings
+        .rules
+        .iter()
+        .filter(|rule| !stops(rule))
+        .map(|rule| rule.matches)
+        .chain(permits.map(|filter| filter.matches))
+        .collect();
+    let pieces: usize = settings.pools.iter().map(|pool| pool.subscribers.len() * pool.realms.len().max(1)).sum();
+    let all = blocking.len() + opening.len();
+    if blocking.is_empty() || all.saturating_mul(pieces * 3) > BLOCKING_MAX {
+        return vec![true; settings.pools.len()];
+    }
+    let singles = settings.forwards.iter().map(|forward| forward.external);
+    let forwarded: HashSet<_> = singles.chain(settings.balanced_forwards.iter().map(|it| it.external)).collect();
+    let realms = u16::try_from(settings.realms()).unwrap_or(u16::MAX);
+    let is_used = |(at, pool): (usize, &Pool)| {
+        let id = PoolId(at as u16);
+        // From outside, by a rule, or by a class, whatever its own subscribers do.
+        let is_named = settings.rules.iter().any(|rule| rule.action.pool() == Some(id))
+            || settings.classes.iter().any(|class| class.limits.penalty.is_some_and(|penalty| penalty.pool == id))
+            || pool.addresses.iter().any(|address| forwarded.contains(address));
+        if pool.one_to_one || pool.subscribers.is_empty() || is_named {
+            return true;
+        }
+        let any_realm: &[Option<RealmId>] = &[None];
+        let own: Vec<Option<RealmId>> = pool.realms.iter().copied().map(Some).collect();
+        let of_pool = if own.is_empty() { any_realm } else { &own };
+        let mut pieces = pool.subscribers.iter().flat_map(|source| {
+            of_pool.iter().flat_map(move |realm| {
+                let of = |protocol: Protocol| Match {
+                    realm: *realm,
+                    protocol: Some(protocol.number()),
+                    source: *source,
+                    ..Match::ALL
+                };
+                Protocol::ALL.map(of)
+            })
+        });
+        pieces.any(|piece| opening.iter().any(|it| it.overlaps(&piece)) || !is_covered(&blocking, piece, realms))
+    };
+    settings.pools.iter().enumerate().map(is_used).collect()
+}
+
+/// Whether these take all packets of `piece` together; false where that is not certain.
+fn is_covered(blocking: &[Match], piece: Match, realms: u16) -> bool {
+    let mut list: Vec<Match> = blocking.iter().copied().filter(|it| it.overlaps(&piece)).collect();
+    list.push(piece);
+    let mut steps = STEPS_OF_ONE;
+    let Ok(set) = RuleSet::new(&list) else { return false };
+    list.len() > 1 && matches!(set.covered(list.len() - 1, realms, &mut steps), Covered::By(_))
+}
