@@ -14,8 +14,14 @@ use nat::Verdict;
 use nat::blocks::BlockSize;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::rules::Match;
+use nat::settings::Admission;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
+use nat::settings::Forward;
+use nat::settings::MappingKind;
+use nat::settings::Pool;
+use nat::settings::RuleAction;
 use nat::settings::Selection;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
@@ -202,6 +208,67 @@ fn a_block_comes_back_when_nothing_in_it_was_in_use_for_so_long() {
     let counters = bed.counters();
     assert_eq!((leased(&bed), counters.blocks_leased, counters.blocks_returned), (0, 1, 1));
     assert_eq!(bed.subscribers(), vec![]);
+}
+
+/// A connection of the subscriber that lives elsewhere says nothing of the block.
+#[test]
+fn an_idle_block_comes_back_though_its_subscriber_has_something_that_is_not_in_it() {
+    covers!("6888-REQ-14");
+    let in_ports = || settings().addresses(&POOL[..1]).timers(|timeouts| timeouts.udp = Duration::from_secs(10));
+    let in_blocks = || with(in_ports(), Allocation::Blocks(blocks(64, 2, 5)));
+    let with_rule = || {
+        let mut settings = in_blocks();
+        let (name, addresses) = ("single".into(), POOL[1..2].to_vec());
+        settings.pools.push(Pool { name, addresses, subscribers: Vec::new(), ..Pool::default() });
+        let by_pool = RuleAction::Translate { pool: Some(PoolId(1)), mapping: MappingKind::EndpointIndependent };
+        settings.rule(Match { protocol: Some(6), ..Match::ALL }, by_pool)
+    };
+    let with_forward = || {
+        let mut settings = in_blocks();
+        settings.forwards.push(Forward {
+            realm: RealmId::default(),
+            protocol: Protocol::Tcp,
+            external: POOL[0],
+            ports: (80, 80),
+            inside: I1,
+            inside_port: 80,
+            admission: Admission::Anyone,
+        });
+        settings
+    };
+    let leased = |bed: &Bed| bed.shared().ports_leased(AddressIndex(0));
+    for workers in [1, 3] {
+        // How it begins, whether that has blocks, and how it goes on.
+        let cases = [(with_rule(), with_rule()), (with_forward(), with_forward()), (in_ports(), in_blocks())];
+        for (before, after) in cases {
+            let mut bed = Bed::new(before).workers(workers);
+            bed.open_udp(at(I1, 4_000), at(E1, 9));
+            let connection = bed.connect(at(I1, 80), at(E1, 443));
+            bed.reload(after);
+            let in_block = bed.open_udp(at(I1, 4_001), at(E1, 9));
+            assert_eq!((in_block.ip(), leased(&bed)), (&POOL[0], 64));
+            // Ten seconds until the mapping ends, five idle, and some until that was noticed.
+            bed.advance_secs(10);
+            assert_eq!(leased(&bed), 64, "it is not idle for long enough");
+            bed.advance_secs(20);
+            let left: Vec<SocketAddrV4> =
+                bed.mappings().iter().map(|left| at(left.external.address, left.external.port)).collect();
+            assert_eq!((leased(&bed), bed.counters().blocks_returned, left), (0, 1, vec![connection]));
+            // Who comes again gets one again.
+            bed.open_udp(at(I1, 4_002), at(E1, 9));
+            assert_eq!(leased(&bed), 64);
+            bed.check_books();
+        }
+        // What is in use stays, whatever else ends.
+        let mut bed = Bed::new(in_blocks()).workers(workers);
+        let connection = bed.connect(at(I1, 80), at(E1, 443));
+        for port in 4_000..4_020 {
+            bed.open_udp(at(I1, port), at(E1, 9));
+            bed.advance_secs(20);
+        }
+        let counters = bed.counters();
+        assert_eq!((leased(&bed), counters.blocks_leased, counters.blocks_returned), (64, 1, 0), "{connection}");
+    }
 }
 
 /// RFC 6888 REQ-14: one record for a block and one for its end, whatever happens inside.

@@ -14,6 +14,9 @@ const SUBSCRIBERS_PER_CALL_MAX: u64 = 32;
 /// Blocks looked at in one call at most: a subscriber may have many, so that its turn may take several calls.
 const BLOCKS_PER_CALL_MAX: usize = 64;
 
+/// Who has mappings and one block mostly has them there: it is looked at in every so many rounds only. A power of two.
+const ROUNDS_BETWEEN_LOOKS: u32 = 8;
+
 /// Where the sweep is.
 #[derive(Debug)]
 pub(super) struct BlockSweep {
@@ -21,11 +24,13 @@ pub(super) struct BlockSweep {
     hand: u32,
     /// Blocks of it that were looked at already.
     done: u16,
+    /// Counts the rounds.
+    round: u32,
 }
 
 impl Default for BlockSweep {
     fn default() -> BlockSweep {
-        BlockSweep { hand: 1, done: 0 }
+        BlockSweep { hand: 1, done: 0, round: 0 }
     }
 }
 
@@ -43,12 +48,17 @@ impl Shard {
         // The records were asked for by the last call; what they name is waited for all at once.
         for slot in (self.block_sweep.hand..end).take(visits as usize) {
             if let Some(block) = self.subscribers.get(slot).latest_block() {
-                self.shared.ports.blocks.prefetch(block);
+                if is_looked_at(slot, self.block_sweep.round) {
+                    self.shared.ports.prefetch_block(block);
+                } else {
+                    self.shared.ports.blocks.prefetch(block);
+                }
             }
         }
         for _ in 0..visits {
             if self.block_sweep.hand >= end {
-                self.block_sweep = BlockSweep::default();
+                let round = self.block_sweep.round.wrapping_add(1);
+                self.block_sweep = BlockSweep { round, ..BlockSweep::default() };
             }
             self.subscribers.prefetch((self.block_sweep.hand + visits as u32) % end);
             let (slot, skip) = (self.block_sweep.hand, self.block_sweep.done);
@@ -69,7 +79,7 @@ impl Shard {
             return (0, 0);
         }
         let mut next = record.latest_block();
-        if next.is_some_and(|only| self.is_surely_in_use(slot, only)) {
+        if next.is_some_and(|only| self.is_taken_to_be_in_use(slot, only)) {
             return (1, 1);
         }
         let mut before: Option<Block> = None;
@@ -98,14 +108,18 @@ impl Shard {
         (looked_at, kept)
     }
 
-    /// Whether this is a subscriber's only block and its mappings have no ports but those in it: the usual case, told without
-    /// looking at the ports.
-    fn is_surely_in_use(&self, slot: u32, block: Block) -> bool {
-        let record = self.subscribers.get(slot);
-        let facts = self.shared.pools.get(usize::from(record.pool));
-        record.has_mappings()
-            && facts.is_some_and(|facts| facts.slice_ports == 0 && facts.blocks.is_some())
-            && self.shared.ports.blocks.next(block).is_none()
+    /// Whether this is a subscriber's only block, and its mappings are taken to be in it: the usual case, told without looking at the ports.
+    /// They may be elsewhere all the same: of another pool, by a forward, or from when its pool gave out single ports. So now and then its
+    /// ports are looked at, and then in each round once nothing was found there.
+    fn is_taken_to_be_in_use(&self, slot: u32, block: Block) -> bool {
+        let facts = self.shared.facts(block.address());
+        let blocks = &self.shared.ports.blocks;
+        self.subscribers.get(slot).has_mappings()
+            && facts.slice_ports == 0
+            && facts.blocks.is_some()
+            && !is_looked_at(slot, self.block_sweep.round)
+            && blocks.next(block).is_none()
+            && blocks.unused_since(block).is_none()
     }
 
     /// A mapping of this subscriber has ended. With the last one its block begins to be watched: nobody looked at its ports while
@@ -157,4 +171,9 @@ impl Shard {
             self.part_with(now, slot, paired);
         }
     }
+}
+
+/// Whether the ports of a subscriber's only block are looked at in this round, though it has mappings.
+fn is_looked_at(slot: u32, round: u32) -> bool {
+    slot.wrapping_add(round).is_multiple_of(ROUNDS_BETWEEN_LOOKS)
 }
