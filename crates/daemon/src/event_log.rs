@@ -171,7 +171,8 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     Ok(Some(Started { exporter, view, rings: producers, opened: seen }))
 }
 
-/// The names that events know by number, under the settings with this number.
+/// The names that events know by number, under the settings with this number. Pools have the numbers of an instance that begins with
+/// these settings: in one that began with others, [`nat::Shared::pool_names`] knows them.
 pub fn names_of(settings: &Settings, generation: u32) -> Names {
     // There may be a million filters, and hardly ever one that logs.
     let logs = settings.filters.iter().any(|filter| filter.log);

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use control::Fault;
 use control::RunState;
+use export::Names;
 use nat::Shared;
 use wire::ethernet::MacAddress;
 
@@ -128,15 +129,17 @@ impl Instance {
     /// Says what the workers go by from now on.
     pub fn set_shared(&self, shared: Arc<Shared>) {
         if let Some(log) = self.event_log() {
-            log.handle.set_names(names_of(shared.settings(), shared.generation()));
+            let pools = shared.pool_names().map(str::to_owned).collect();
+            log.handle.set_names(Names { pools, ..names_of(shared.settings(), shared.generation()) });
         }
         *lock(&self.shared) = shared;
     }
 
-    /// Workers are about to go by this: the log says which formulas each of them adopts.
+    /// Workers are about to go by this: the log says which formulas each of them adopts, and names pools that are new.
     pub fn announce(&self, next: &Shared) {
         if let Some(log) = self.event_log() {
-            log.handle.announce_formulas(next.generation(), nat::deterministic::checksum(next.settings()));
+            let pools = next.pool_names().map(str::to_owned).collect();
+            log.handle.announce(next.generation(), nat::deterministic::checksum(next.settings()), pools);
         }
     }
 

@@ -116,11 +116,13 @@ impl Handle {
         *known = Arc::new(names);
     }
 
-    /// Workers are about to adopt the configuration with this number, whose formulas have this checksum.
-    pub fn announce_formulas(&self, number: u32, checksum: u32) {
+    /// Workers are about to adopt the configuration with this number, whose formulas have this checksum. `pools`: the names of its pools
+    /// and of all before, by number.
+    pub fn announce(&self, number: u32, checksum: u32, pools: Vec<String>) {
         let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let mut names = Names::clone(&known);
         names.formulas.insert(number, checksum);
+        names.pools = pools;
         *known = Arc::new(names);
     }
 }

@@ -9,7 +9,7 @@ use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::origin::Origin;
-use nat::types::PoolId;
+use nat::types::PoolName;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 
@@ -18,7 +18,7 @@ use crate::utc::UtcText;
 /// Names of what events know by number, in the configuration that is in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// Pools, by number.
+    /// Pools that there are or were, by the number of their name.
     pub pools: Vec<String>,
     /// Inside realms, by number. One that has no name here is written as its number.
     pub realms: Vec<String>,
@@ -215,8 +215,8 @@ fn filter_place(out: &mut Vec<u8>, position: u32, names: &Names) {
     out.push(b'"');
 }
 
-fn pool_name(names: &Names, pool: PoolId) -> Option<&str> {
-    names.pools.get(pool.index()).map(String::as_str)
+fn pool_name(names: &Names, pool: PoolName) -> Option<&str> {
+    names.pools.get(usize::from(pool.0)).map(String::as_str)
 }
 
 /// `start` ends with the opening quote. Without a name there is no field.
@@ -366,7 +366,7 @@ mod tests {
         let ended = |event: Event| Event { amount: 310, ..event.because(Cause::Idle) };
         let refused = Event {
             amount: 12,
-            pool: PoolId(0),
+            pool: PoolName(0),
             ..of_mapping(EventKind::Refused).because(Cause::Verdict(Verdict::PortsExhausted))
         };
         let lengths = [

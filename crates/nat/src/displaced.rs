@@ -160,7 +160,7 @@ fn has_shape_of(one: &Pool, other: &Pool) -> bool {
         && one.allocation == other.allocation
         && one.one_to_one == other.one_to_one
         && (one.allocation == crate::settings::Allocation::Ports
-            || one.addresses == other.addresses && one.subscribers == other.subscribers)
+            || one.addresses == other.addresses && one.subscribers == other.subscribers && one.realms == other.realms)
 }
 
 /// Whether a second is not after a time.

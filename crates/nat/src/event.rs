@@ -12,7 +12,7 @@ use core::net::Ipv4Addr;
 
 use crate::time::Instant;
 use crate::types::Endpoint;
-use crate::types::PoolId;
+use crate::types::PoolName;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
@@ -251,8 +251,8 @@ pub struct Event {
     pub remote_port: u16,
     /// Inside realm of the subscriber.
     pub realm: RealmId,
-    /// Pool it is about.
-    pub pool: PoolId,
+    /// Pool it is about, by the number of its name: it is written down under whatever settings are in force then.
+    pub pool: PoolName,
     /// What happened.
     pub kind: EventKind,
     /// Why.
@@ -279,7 +279,7 @@ impl Event {
             last_port: 0,
             remote_port: 0,
             realm: RealmId(0),
-            pool: PoolId(0),
+            pool: PoolName(0),
             kind,
             cause: Cause::None,
             protocol: None,

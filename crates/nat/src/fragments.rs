@@ -93,6 +93,11 @@ impl FragmentKey {
         self.addresses >> 32
     }
 
+    /// The side and inside realm it came in by: sources of several may have one address.
+    fn facing(self) -> u64 {
+        u64::from(self.rest >> 24)
+    }
+
     fn side(self) -> usize {
         (self.rest >> 24) as usize & 1
     }
@@ -505,7 +510,7 @@ impl FragmentTracker {
 
     /// Makes an entry for a datagram of which nothing was seen; None when the table, or the share, is full.
     fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey) -> Option<Slot> {
-        let source = self.hash.hash(key.source(), key.side() as u64) as usize & (SOURCES - 1);
+        let source = self.hash.hash(key.source(), key.facing()) as usize & (SOURCES - 1);
         let by_source = self.sources.get_mut(source)?;
         let by_side = self.sides.get_mut(key.side())?;
         if by_source.datagrams >= self.source_max.datagrams || by_side.datagrams >= self.side_max.datagrams {

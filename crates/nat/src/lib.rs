@@ -32,6 +32,7 @@ pub mod packet;
 mod parse;
 #[doc(hidden)]
 pub mod pieces;
+mod pool_names;
 pub mod ports;
 mod pressure;
 pub mod random;

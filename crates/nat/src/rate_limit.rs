@@ -10,6 +10,7 @@ use core::net::Ipv4Addr;
 use crate::random::KeyedHash;
 use crate::settings::IcmpPolicy;
 use crate::time::Instant;
+use crate::types::Facing;
 
 #[cfg(test)]
 mod tests;
@@ -53,7 +54,8 @@ impl Rate {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    destination: u32,
+    /// Which address of which realm: hosts of several may have the same one.
+    destination: u64,
     /// When it is full again, nanoseconds. At or before now: full, so the same as one never used.
     full_again: u64,
 }
@@ -86,14 +88,15 @@ impl RateLimit {
         self.destination_rate = Rate::per_second(policy.errors_per_second_per_destination_max);
     }
 
-    /// Whether a message to `destination` may be sent now; if so, it is counted as sent.
+    /// Whether a message to an address of this realm may be sent now; if so, it is counted as sent.
     ///
     /// A destination for which the table has no room shares the bucket of another one: a flood of
     /// destinations makes the limit stricter, never looser.
-    pub fn allow(&mut self, now: Instant, destination: Ipv4Addr) -> bool {
+    pub fn allow(&mut self, now: Instant, (facing, destination): (Facing, Ipv4Addr)) -> bool {
         let now = now.as_micros().saturating_mul(1_000);
-        let destination = destination.to_bits();
-        let hash = self.hash.hash(u64::from(destination), 0);
+        let realm = (facing.side.index() as u64) << 16 | u64::from(facing.realm.0);
+        let destination = realm << 32 | u64::from(destination.to_bits());
+        let hash = self.hash.hash(destination, 0);
         let set = (hash as usize) & (SETS - 1);
         let shared = (hash >> 32) as usize % WAYS;
         let Some(ways) = self.buckets.get_mut(set) else { return false };

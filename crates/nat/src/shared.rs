@@ -33,6 +33,7 @@ use crate::flow::OutsideKey;
 use crate::leftovers::Leftovers;
 use crate::mapping::InternalKey;
 use crate::packet::Egress;
+use crate::pool_names::PoolNames;
 use crate::ports::AddressSpec;
 use crate::ports::PortRange;
 use crate::ports::PortTable;
@@ -77,6 +78,7 @@ use crate::types::Facing;
 use crate::types::InterfaceId;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
+use crate::types::PoolName;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -248,6 +250,7 @@ pub struct Shared {
     /// By static, how many mappings it made.
     pub(crate) static_hits: Arc<Hits>,
     pub(crate) pools: Vec<PoolFacts>,
+    pool_names: PoolNames,
     /// By pool, how many times an address was chosen in turn.
     pub(crate) turns: Box<[AtomicU32]>,
     /// By pool, the formula of a deterministic one.
@@ -427,6 +430,7 @@ impl Shared {
             is_settled: AtomicBool::new(before.is_none()),
             static_hits: hits_after(&settings, workers, before.map(|before| (&before.settings, &before.static_hits))),
             members,
+            pool_names: PoolNames::new(all_pools(), before.map(|before| &before.pool_names)),
             pools,
             facts_of,
             open,
@@ -532,6 +536,22 @@ impl Shared {
         (0..).map(PoolId).zip(self.settings.pools.iter().chain(&self.slots.removed_pools))
     }
 
+    /// The number that the name of a pool has under these settings and all later ones.
+    #[inline]
+    pub fn name_of_pool(&self, id: PoolId) -> PoolName {
+        self.pool_names.of(id)
+    }
+
+    /// The name of a pool that there is, or was.
+    pub fn pool_name(&self, name: PoolName) -> Option<&str> {
+        self.pool_names.name(name)
+    }
+
+    /// The names of all pools that there are or were, by number.
+    pub fn pool_names(&self) -> impl Iterator<Item = &str> {
+        self.pool_names.all()
+    }
+
     /// Changes of the configuration since the start.
     pub fn generation(&self) -> u32 {
         self.generation
@@ -605,10 +625,16 @@ impl Shared {
             return one.realm == realm && one.internal == internal;
         }
         match self.slice_owner(index, port) {
-            Some(Owner::Subscriber(owner)) => owner == internal.address,
+            Some(Owner::Subscriber(_)) => self.is_by_formula(index, port, realm, internal.address),
             Some(Owner::Nobody | Owner::Outside) => false,
             Some(Owner::Dynamic) | None => true,
         }
+    }
+
+    /// Whether an external port is in the slice that a formula gives an inside address of this realm: others may have the same address.
+    pub(crate) fn is_by_formula(&self, index: AddressIndex, port: u16, realm: RealmId, inside: Ipv4Addr) -> bool {
+        let is_served = || self.pool(self.pool_of(index)).is_some_and(|pool| pool.serves(realm));
+        self.slice_owner(index, port) == Some(Owner::Subscriber(inside)) && is_served()
     }
 
     /// What each external address offers, by place.

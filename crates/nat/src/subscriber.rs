@@ -17,6 +17,7 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
+use crate::types::PoolName;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
@@ -104,7 +105,8 @@ pub(crate) struct Account {
     last_offence: Micros48,
     /// The bucket of new sessions in existing mappings.
     pub(crate) session_bucket: Bucket,
-    _reserved: u16,
+    /// Of an offender: the pool it was sent to, by the number of its name.
+    penalty_pool: u16,
 }
 
 /// Microseconds modulo 2^48: 8.9 years.
@@ -244,9 +246,15 @@ impl Account {
     }
 
     /// It is an offender from now on.
-    pub(crate) fn begin_penalty(&mut self, now: Instant) {
+    pub(crate) fn begin_penalty(&mut self, now: Instant, pool: PoolName) {
         self.penalty_since_s = seconds(now);
+        self.penalty_pool = pool.0;
         self.offences = 0;
+    }
+
+    /// The pool it was sent to when it became an offender, which may have no subscribers of its class any more, or be gone.
+    pub(crate) fn penalty_pool(&self) -> PoolName {
+        PoolName(self.penalty_pool)
     }
 
     /// For how many seconds it has been an offender.

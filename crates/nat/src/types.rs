@@ -167,10 +167,25 @@ impl InterfaceId {
 pub struct PoolId(pub u16);
 
 impl PoolId {
+    /// No pool: what had one before a change of the settings is served by none.
+    pub const NONE: PoolId = PoolId(u16::MAX);
+
     /// Index into `Settings::pools`.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+/// The name of a pool, by a number that it keeps while the instance runs: not its position in the settings, which a change may give to
+/// another pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolName(pub u16);
+
+impl PoolName {
+    /// No pool's.
+    pub const NONE: PoolName = PoolName(u16::MAX);
+    /// Names there are numbers for.
+    pub(crate) const COUNT_MAX: u16 = u16::MAX;
 }
 
 /// An external address: dense index over all addresses of all pools, in configuration order.

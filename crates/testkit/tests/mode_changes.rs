@@ -14,6 +14,8 @@ use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::deterministic::Owner;
+use nat::event::Event;
+use nat::event::EventKind;
 use nat::redirection::Redirection;
 use nat::redirection::RedirectionId;
 use nat::redirection::Target;
@@ -25,13 +27,17 @@ use nat::settings::Class;
 use nat::settings::FilterAction;
 use nat::settings::FilterRule;
 use nat::settings::Forward;
+use nat::settings::Interface;
 use nat::settings::MappingKind;
 use nat::settings::Pool;
 use nat::settings::PortTimeout;
 use nat::settings::Removed;
+use nat::settings::Route;
 use nat::settings::Rule;
 use nat::settings::RuleAction;
 use nat::types::AddressIndex;
+use nat::types::Endpoint;
+use nat::types::InterfaceId;
 use nat::types::PoolId;
 use nat::types::Prefix;
 use nat::types::RealmId;
@@ -451,6 +457,62 @@ fn who_leaves_the_slice_of_a_formula_is_told_in_the_log_when_the_formula_changes
         ledger.read(worker, &bed.take_events(worker, usize::MAX));
     }
     assert!(ledger.at(bed.now()).is_empty(), "and their ends are told too");
+}
+
+/// Two realms with the same addresses: to the formula they look alike.
+#[test]
+fn who_leaves_the_slice_of_a_formula_is_told_in_the_log_when_the_formula_goes_to_another_realm() {
+    covers!("6888-4");
+    let (red, blue) = (RealmId(0), RealmId(1));
+    let formula_of = |realm: RealmId, other: RealmId| {
+        let mut settings = roomy();
+        let interface = InterfaceId(settings.interfaces.len() as u16);
+        let like_red = settings.interfaces[0].clone();
+        settings.interfaces.push(Interface { name: "blue".to_owned(), realm: blue, ..like_red });
+        let way = settings.routes[0];
+        settings.routes.push(Route { interface, ..way });
+        settings.realm_names = ["red", "blue"].map(str::to_owned).to_vec();
+        let dynamic = Pool {
+            name: "dynamic".into(),
+            addresses: vec![Ipv4Addr::new(203, 0, 113, 200)],
+            realms: vec![other],
+            ..settings.pools[0].clone()
+        };
+        let overflow = random_blocks(64, &mut SmallRng::seed_from_u64(1));
+        settings.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 0, overflow };
+        settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 25)];
+        settings.pools[0].realms = vec![realm];
+        settings.pools.push(dynamic);
+        settings
+    };
+    let mut bed = Bed::new(formula_of(blue, red)).workers(2).record_events(1 << 10);
+    let all = |bed: &mut Bed| (0..2).flat_map(|worker| bed.take_events(worker, usize::MAX)).collect::<Vec<_>>();
+    let internals: Vec<_> = (10..30).map(|host| at(Ipv4Addr::new(100, 64, 0, host), 5_000)).collect();
+    for internal in &internals {
+        bed.inside_by(InterfaceId(2), &build::udp(*internal, at(E1, 80)).build());
+    }
+    assert_eq!(bed.take_outside().len(), internals.len());
+    let mut mapped: Vec<_> = bed.mappings().iter().map(|one| (one.realm, one.internal, one.external)).collect();
+    assert_eq!(all(&mut bed), [], "the formula tells them");
+    let next = formula_of(red, blue);
+    let counts = bed.census(next.clone())[0];
+    assert_eq!(counts.mappings.drain, internals.len() as u64, "their ports are others' from then on: {counts:?}");
+    bed.reload(next);
+    bed.advance_secs(1);
+    let of = |event: &Event| {
+        let internal = Endpoint::new(event.subscriber, event.internal_port);
+        (event.realm, internal, Endpoint::new(event.external, event.first_port))
+    };
+    let by = |events: Vec<Event>, kind| -> Vec<_> {
+        let mut found: Vec<_> = events.iter().filter(|event| event.kind == kind).map(of).collect();
+        found.sort_unstable_by_key(|(_, internal, _)| *internal);
+        found
+    };
+    mapped.sort_unstable_by_key(|(_, internal, _)| *internal);
+    assert!(mapped.iter().all(|(realm, ..)| *realm == blue));
+    assert_eq!(by(all(&mut bed), EventKind::MappingCreated), mapped);
+    bed.run_out();
+    assert_eq!(by(all(&mut bed), EventKind::MappingEnded), mapped, "and their ends are told too");
 }
 
 #[test]

@@ -24,6 +24,7 @@ use nat::settings::PortTimeout;
 use nat::settings::Rate;
 use nat::settings::SubscriberLimits;
 use nat::types::PoolId;
+use nat::types::PoolName;
 use nat::types::Side;
 use nat::view::SubscriberView;
 use rand::Rng;
@@ -108,7 +109,7 @@ fn an_offender_gets_new_mappings_from_the_penalty_pool_and_keeps_what_it_has() {
         let told = penalties(&mut bed, workers);
         let [begun] = told.as_slice() else { panic!("one event: {told:?}") };
         let cause = Cause::Verdict(Verdict::SubscriberPortQuota);
-        assert_eq!((begun.kind, begun.subscriber, begun.pool), (EventKind::PenaltyBegun, I1, PoolId(1)));
+        assert_eq!((begun.kind, begun.subscriber, begun.pool), (EventKind::PenaltyBegun, I1, PoolName(1)));
         assert_eq!((begun.amount, begun.cause), (10, cause));
         // TCP has a quota of its own. All of its new mappings are on one address of the penalty pool.
         let sent = open_tcp(&mut bed, I1, 30_000).expect("a port");

@@ -61,6 +61,7 @@ use nat::settings::Rule;
 use nat::settings::RuleAction;
 use nat::settings::SubscriberLimits;
 use nat::types::PoolId;
+use nat::types::PoolName;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
@@ -455,7 +456,8 @@ struct World {
     led_to_several: HashSet<(Protocol, SocketAddrV4)>,
     /// Talks that the plan of the present change says it keeps, all of them or none.
     kept: BTreeSet<TalkKey>,
-    offenders: BTreeSet<Ipv4Addr>,
+    /// Each with the pool it was sent to.
+    offenders: BTreeMap<Ipv4Addr, PoolName>,
     offences: HashMap<Ipv4Addr, VecDeque<(Instant, u64)>>,
     serial: u32,
     tally: BTreeMap<&'static str, u64>,
@@ -497,7 +499,7 @@ impl World {
 
     /// Reads what the events and counters say since the last time.
     fn look(&mut self, bed: &mut Bed) -> Seen {
-        let offenders_before = self.offenders.clone();
+        let offenders_before = self.offenders.keys().copied().collect();
         bed.finish_events();
         let told = bed.take_events_in_order();
         for worker in 0..self.workers {
@@ -515,11 +517,12 @@ impl World {
         for event in &events {
             match event.kind {
                 EventKind::PenaltyBegun => {
-                    self.offenders.insert(event.subscriber);
-                    self.check_penalty(bed.now(), event);
+                    self.offenders.insert(event.subscriber, event.pool);
+                    self.check_penalty(bed, event);
                 }
                 EventKind::PenaltyEnded => {
-                    self.offenders.remove(&event.subscriber);
+                    let begun = self.offenders.remove(&event.subscriber);
+                    assert_eq!(begun, Some(event.pool), "a penalty ends where it began: {event:?}");
                 }
                 _ => {}
             }
@@ -623,13 +626,15 @@ impl World {
         }
     }
 
-    fn check_penalty(&self, now: Instant, event: &Event) {
+    fn check_penalty(&self, bed: &Bed, event: &Event) {
+        let (now, pool) = (bed.now(), bed.shared().pool_name(event.pool));
         let is_due = |settings: &Settings| {
             limits_of(settings, event.subscriber).penalty.is_some_and(|penalty| {
                 let offences = self.offences[&event.subscriber].iter();
                 let recent = offences.filter(|(at, _)| now.saturating_since(*at) <= penalty.window);
                 let count: u64 = recent.map(|(_, amount)| amount).sum();
-                penalty.pool == event.pool && count >= u64::from(penalty.refusals)
+                let sent_to = settings.pools.get(penalty.pool.index()).map(|pool| pool.name.as_str());
+                sent_to == pool && count >= u64::from(penalty.refusals)
             })
         };
         assert!(self.in_force.iter().any(is_due), "a penalty that is not due: {event:?}");
@@ -826,7 +831,7 @@ impl World {
         let was_there = one.talk.is_some() || one.was_mapped;
         let was_offender = seen.offenders_before.contains(&subscriber);
         let [settings] = &self.in_force[..] else { return };
-        if was_there || was_offender != self.offenders.contains(&subscriber) || is_static(settings, key, external) {
+        if was_there || was_offender != self.offenders.contains_key(&subscriber) || is_static(settings, key, external) {
             return;
         }
         let rule = rule_for(settings, &key.rule_key());
@@ -931,7 +936,7 @@ impl World {
                             _ => pool.addresses.iter().all(is_drained),
                         }
                     }),
-                    Verdict::PortsExhausted => self.may_be_exhausted(bed.now(), settings, event, protocol),
+                    Verdict::PortsExhausted => self.may_be_exhausted(bed, settings, event, protocol),
                     _ => false,
                 }
             };
@@ -947,9 +952,10 @@ impl World {
 
     /// Whether a pool may have had no port for whoever was told so: where single ports are given out, what nobody had for long
     /// is free for certain.
-    fn may_be_exhausted(&self, now: Instant, settings: &Settings, event: &Event, protocol: Protocol) -> bool {
+    fn may_be_exhausted(&self, bed: &Bed, settings: &Settings, event: &Event, protocol: Protocol) -> bool {
         let [_] = &self.in_force[..] else { return true };
-        let Some(pool) = settings.pools.get(event.pool.index()) else { return false };
+        let name = bed.shared().pool_name(event.pool);
+        let Some(pool) = settings.pools.iter().find(|pool| Some(pool.name.as_str()) == name) else { return false };
         let is_open = pool.addresses.contains(&event.external)
             && !pool.draining
             && !pool.draining_addresses.contains(&event.external);
@@ -963,7 +969,7 @@ impl World {
         {
             return true;
         }
-        let since = Instant::from_micros(now.as_micros() - LONG.as_micros());
+        let since = Instant::from_micros(bed.now().as_micros() - LONG.as_micros());
         let used = self.ledger.ports_used_since(event.external, protocol, since);
         let is_forwarded = |port: u16| {
             let in_range = |external: Ipv4Addr, ports: (u16, u16)| {
@@ -1345,7 +1351,7 @@ fn run(seed: u64, workers: usize, steps: u64) {
         before: None,
         led_to_several: HashSet::new(),
         kept: BTreeSet::new(),
-        offenders: BTreeSet::new(),
+        offenders: BTreeMap::new(),
         offences: HashMap::new(),
         serial: 0,
         tally: BTreeMap::new(),

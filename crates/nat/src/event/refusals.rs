@@ -11,7 +11,7 @@ use super::EventKind;
 use crate::random::KeyedHash;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::PoolId;
+use crate::types::PoolName;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
@@ -29,7 +29,7 @@ pub(crate) struct Refusal {
     pub(crate) realm: RealmId,
     pub(crate) subscriber: Ipv4Addr,
     pub(crate) external: Ipv4Addr,
-    pub(crate) pool: PoolId,
+    pub(crate) pool: PoolName,
     pub(crate) protocol: Option<Protocol>,
 }
 

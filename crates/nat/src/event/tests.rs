@@ -123,7 +123,7 @@ fn refusal(subscriber: u32, verdict: Verdict) -> Refusal {
         realm: RealmId(0),
         subscriber: Ipv4Addr::from_bits(subscriber),
         external: Ipv4Addr::UNSPECIFIED,
-        pool: PoolId(0),
+        pool: PoolName(0),
         protocol: Some(Protocol::Udp),
     }
 }

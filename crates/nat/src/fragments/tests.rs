@@ -288,6 +288,19 @@ fn one_source_cannot_take_everything() {
 }
 
 #[test]
+fn a_source_takes_nothing_of_one_with_the_same_address_in_another_realm() {
+    let mut tracker = tracker(4_096, 1_024);
+    let flood = 0x0a00_0001;
+    for n in 0..50_000_u32 {
+        give(&mut tracker, 0, key_from(flood, UDP, n as u16).in_realm(RealmId(1)), piece(1_480, 8, true));
+    }
+    for realm in [RealmId(0), RealmId(2)] {
+        let other = key_from(flood, UDP, 1).in_realm(realm);
+        assert_eq!(give(&mut tracker, 1, other, piece(1_480, 8, false)), FragmentOutcome::Held);
+    }
+}
+
+#[test]
 fn a_flood_from_one_side_leaves_room_for_the_other() {
     let mut tracker = tracker(1_024, 256);
     for n in 0..20_000_u32 {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::time::Duration;
+use crate::types::RealmId;
 
 fn hash() -> KeyedHash {
     KeyedHash::new([7, 1, 2, 3])
@@ -13,12 +14,12 @@ fn policy(total: u32, per_destination: u32) -> IcmpPolicy {
     }
 }
 
-fn host(n: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(0x6440_0000 + n)
+fn host(n: u32) -> (Facing, Ipv4Addr) {
+    (Facing::inside(RealmId(0)), Ipv4Addr::from_bits(0x6440_0000 + n))
 }
 
 /// Asks every millisecond for `seconds`, and counts what is allowed.
-fn allowed(limit: &mut RateLimit, seconds: u64, destination: Ipv4Addr) -> u64 {
+fn allowed(limit: &mut RateLimit, seconds: u64, destination: (Facing, Ipv4Addr)) -> u64 {
     let start = Instant::from_micros(5_000_000);
     (0..seconds * 1_000).filter(|ms| limit.allow(start + Duration::from_millis(*ms), destination)).count() as u64
 }
@@ -97,4 +98,15 @@ fn a_new_policy_counts_what_was_used_before() {
     assert!(!limit.allow(now, host(1)));
     limit.set_policy(&policy(1_000, 20));
     assert!(limit.allow(now + Duration::from_millis(900), host(1)));
+}
+
+#[test]
+fn a_noisy_host_uses_up_nothing_of_one_with_the_same_address_elsewhere() {
+    let mut limit = RateLimit::new(&policy(1_000, 20), hash());
+    let (now, (_, address)) = (Instant::from_micros(1), host(1));
+    let realms = [Facing::inside(RealmId(0)), Facing::inside(RealmId(1)), Facing::inside(RealmId(2)), Facing::OUTSIDE];
+    for facing in realms {
+        let got = (0..100).filter(|_| limit.allow(now, (facing, address))).count();
+        assert_eq!(got, 8, "{facing:?}");
+    }
 }

@@ -114,7 +114,7 @@ impl Shard {
 
     /// Finds the class anew if the settings are others than when it was found.
     #[inline]
-    fn update_class(&mut self, subscriber: u32) {
+    pub(super) fn update_class(&mut self, subscriber: u32) {
         if self.subscribers.get(subscriber).class_epoch != self.class_epoch {
             self.find_class(subscriber);
         }

@@ -415,7 +415,10 @@ impl Shard {
         // Whom a rule sends to another pool may be paired with an address of that one.
         let by_pairing = || Some(paired).filter(|paired| *paired != UNPAIRED && self.shared.closed(*paired).is_none());
         let here = from.or_else(by_pairing).map(|address| self.shared.pool_of(address));
-        let here = here.or_else(|| pool_under(&self.shared, subscriber)).unwrap_or(PoolId(subscriber.pool));
+        let here = here
+            .or_else(|| pool_under(&self.shared, subscriber))
+            .or_else(|| self.pool_in_use(slot))
+            .unwrap_or(PoolId::NONE);
         if let Some(count) = census.pools.get_mut(here.index()).filter(|_| is_served) {
             *match becomes {
                 // A subscriber without anything leaves.
@@ -581,7 +584,7 @@ impl Shard {
                     Next::Any(pool) | Next::Chosen(pool) => outlook.shares(pool, then),
                     Next::At(_) => false,
                     Next::Drains(_) => true,
-                    Next::None(_) => outlook.shares(PoolId(self.subscribers.get(slot).pool), then),
+                    Next::None(_) => self.pool_in_use(slot).is_some_and(|pool| outlook.shares(pool, then)),
                 };
                 (does_stay, then)
             }

@@ -142,7 +142,7 @@ impl Shard {
             self.shared.own_address_towards(towards, to)
         };
         let Some(from) = from else { return };
-        if !self.icmp_limit.allow(now, Ipv4Addr::from_bits(to)) {
+        if !self.icmp_limit.allow(now, (towards, Ipv4Addr::from_bits(to))) {
             self.counters.icmp_errors_suppressed += 1;
             return;
         }

@@ -5,7 +5,7 @@ use core::net::Ipv4Addr;
 use super::Shard;
 use super::port_choice::UNPAIRED;
 use crate::blocks::Block;
-use crate::deterministic::Owner;
+use crate::blocks::Holder;
 use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
@@ -217,9 +217,11 @@ impl Shard {
         let mapping = self.mappings.get(index);
         let (external, internal) = (mapping.external(), mapping.internal());
         let Some(address) = self.shared.address_index(external.address) else { return true };
+        let realm = mapping.realm();
+        let is_his = |holder: Holder| (holder.realm, holder.address) == (realm, internal.address.to_bits());
         let lease = self.shared.lease_of(address, external.port);
-        let holds = lease.is_some_and(|lease| lease.holder.address == internal.address.to_bits());
-        holds || self.shared.slice_owner(address, external.port) == Some(Owner::Subscriber(internal.address))
+        lease.is_some_and(|lease| is_his(lease.holder))
+            || self.shared.is_by_formula(address, external.port, realm, internal.address)
     }
 
     /// Whether the configuration says whose the external endpoint of a mapping is.
@@ -288,7 +290,7 @@ impl Shard {
             realm: key.realm,
             subscriber,
             external,
-            pool,
+            pool: self.shared.name_of_pool(pool),
             protocol: Some(key.protocol),
         };
         self.events.refuse(refusal, now);
@@ -340,7 +342,7 @@ impl Shard {
             first_port: block.first_port(),
             last_port: block.last_port(),
             realm,
-            pool: self.shared.pool_of(block.address()),
+            pool: self.shared.name_of_pool(self.shared.pool_of(block.address())),
             ..Event::new(kind, now)
         }
     }

@@ -7,6 +7,7 @@
 //! The short way of new mappings leaves offenders to the long one, so that nobody else pays.
 
 use super::Shard;
+use super::port_choice::UNPAIRED;
 use super::sweep::budget;
 use crate::event::Cause;
 use crate::event::Event;
@@ -15,7 +16,9 @@ use crate::mapping::InternalKey;
 use crate::shared::Shared;
 use crate::subscriber::Subscriber;
 use crate::time::Instant;
+use crate::types::AddressIndex;
 use crate::types::PoolId;
+use crate::types::PoolName;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
@@ -60,14 +63,15 @@ impl Shard {
             return;
         }
         let amount = account.offences();
-        account.begin_penalty(now);
+        let pool = self.shared.name_of_pool(penalty.pool);
+        account.begin_penalty(now, pool);
         if known.is_none() {
             self.subscribers.revive(slot, self.shared.stamp());
         }
         self.subscribers.set_offender(slot, true);
         self.offenders.count += 1;
         self.counters.penalties_begun += 1;
-        self.note_penalty(EventKind::PenaltyBegun, now, slot, penalty.pool, amount, Cause::Verdict(verdict));
+        self.note_penalty(EventKind::PenaltyBegun, now, slot, pool, amount, Cause::Verdict(verdict));
     }
 
     /// Before a new mapping of a subscriber: an offender may have been quiet for long enough.
@@ -87,8 +91,9 @@ impl Shard {
             // The settings know no penalty for it any more.
             None => Cause::Configuration,
         };
-        let pool = PoolId(self.subscribers.get(slot).pool);
-        let held_s = self.subscribers.account(slot).penalty_s(now);
+        // Told of the pool that its beginning was told of, whatever the settings say by now.
+        let account = self.subscribers.account(slot);
+        let (pool, held_s) = (account.penalty_pool(), account.penalty_s(now));
         self.note_penalty(EventKind::PenaltyEnded, now, slot, pool, held_s, cause);
         self.subscribers.set_offender(slot, false);
         self.offenders.count -= 1;
@@ -111,6 +116,26 @@ impl Shard {
         let penalty = self.shared.classes.facts(self.class_now(slot)).penalty;
         let penalty = penalty.filter(|penalty| !self.subscribers.account(slot).is_quiet(now, penalty.release));
         penalty.filter(|_| self.subscribers.get(slot).is_offender()).map(|penalty| penalty.pool)
+    }
+
+    /// The pool that the record of a subscriber says it is of. None where it was settled last under other settings, which may have
+    /// given that number to another pool.
+    #[inline]
+    pub(super) fn pool_of_record(&self, slot: u32) -> Option<PoolId> {
+        let subscriber = self.subscribers.get(slot);
+        (subscriber.generation == self.shared.stamp()).then_some(PoolId(subscriber.pool))
+    }
+
+    /// The pool that what a subscriber has now is of, as far as one can be named: until its record is settled anew that of its address or
+    /// its block, which are at the same place under all settings.
+    pub(super) fn pool_in_use(&self, slot: u32) -> Option<PoolId> {
+        let subscriber = self.subscribers.get(slot);
+        let of_place = |place: AddressIndex| self.shared.slot(place).map(|place| place.pool);
+        let paired = AddressIndex(subscriber.paired);
+        let by_pairing = || Some(paired).filter(|paired| *paired != UNPAIRED).and_then(of_place);
+        let by_block = || subscriber.latest_block().and_then(|block| of_place(block.address()));
+        let found = self.pool_of_record(slot).or_else(by_pairing).or_else(|| self.pool_of_subscriber(slot));
+        found.or_else(by_block)
     }
 
     /// The pool that serves a subscriber now, which its record may not know yet.
@@ -141,7 +166,7 @@ impl Shard {
     }
 
     #[cold]
-    fn note_penalty(&mut self, kind: EventKind, now: Instant, slot: u32, pool: PoolId, amount: u32, cause: Cause) {
+    fn note_penalty(&mut self, kind: EventKind, now: Instant, slot: u32, pool: PoolName, amount: u32, cause: Cause) {
         if !self.events.is_on() {
             return;
         }

@@ -181,9 +181,10 @@ impl Shard {
     pub(super) fn address_in(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
         let slot = self.subscribers.find(key.realm, key.address)?;
         let record = self.subscribers.get(slot);
-        if record.pool == pool.0 {
-            let paired = AddressIndex(record.paired);
-            return (paired != UNPAIRED && self.shared.pool_of(paired) == pool).then_some(paired);
+        let paired = AddressIndex(record.paired);
+        let is_paired_there = paired != UNPAIRED && self.shared.pool_of(paired) == pool;
+        if is_paired_there || self.pool_of_record(slot).or_else(|| self.pool_of_subscriber(slot)) == Some(pool) {
+            return is_paired_there.then_some(paired);
         }
         let facts = self.shared.pools.get(pool.index())?;
         if !facts.gives_single_ports() || facts.one_to_one {

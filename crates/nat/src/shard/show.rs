@@ -176,7 +176,7 @@ impl Shard {
         for (sum, more) in refused.iter_mut().zip(self.subscribers.account(slot).refused) {
             *sum = sum.saturating_add(more);
         }
-        let own_pool = self.pool_of_subscriber(slot).unwrap_or(PoolId(subscriber.pool));
+        let own_pool = self.pool_of_subscriber(slot).or_else(|| self.pool_in_use(slot)).unwrap_or(PoolId::NONE);
         // What he has is where he is paired, which a rule may have chosen.
         let has_any = subscriber.mappings_total() > 0 || subscriber.flows > 0;
         let is_there = has_any && paired != UNPAIRED && !subscriber.is_offender();

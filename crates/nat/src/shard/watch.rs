@@ -19,6 +19,7 @@ use crate::shared::BlockFacts;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::PoolId;
+use crate::types::PoolName;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::WorkerId;
@@ -163,8 +164,8 @@ impl Shard {
             is_above[index] =
                 if was_above { percent > threshold.low_percent } else { percent >= threshold.high_percent };
             if is_above[index] != was_above {
-                let crossing =
-                    Event { pool: PoolId(pool as u16), ..crossing(!was_above, now, Cause::PoolPorts, percent) };
+                let pool = self.shared.name_of_pool(PoolId(pool as u16));
+                let crossing = Event { pool, ..crossing(!was_above, now, Cause::PoolPorts, percent) };
                 self.events.record_minor(Event { protocol: Some(protocol), ..crossing });
             }
         }
@@ -174,6 +175,7 @@ impl Shard {
     /// become others.
     #[inline]
     pub(super) fn watch_subscriber(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        self.update_class(subscriber);
         let record = self.subscribers.get(subscriber);
         if self.shared.classes.facts(record.class).has_marks() || record.is_above_any() {
             self.compare_with_marks(now, subscriber, protocol, 0);
@@ -197,6 +199,8 @@ impl Shard {
 
     #[inline(never)]
     fn compare_with_marks(&mut self, now: Instant, subscriber: u32, protocol: Protocol, less: u32) {
+        // What ends may be the first of it since the settings changed.
+        self.update_class(subscriber);
         let record = self.subscribers.get(subscriber);
         let marks = self.shared.classes.facts(record.class).marks;
         let used = record.mappings[protocol.index()]
@@ -214,10 +218,12 @@ impl Shard {
             }
             record.set_above(mark, is_above);
             let percent = (u64::from(used) * 100).checked_div(u64::from(limit)).unwrap_or(0).min(100) as u8;
+            let pool = self.pool_in_use(subscriber).map_or(PoolName::NONE, |pool| self.shared.name_of_pool(pool));
+            let record = self.subscribers.get(subscriber);
             let event = Event {
                 realm: RealmId(record.realm),
                 subscriber: record.address.into(),
-                pool: PoolId(record.pool),
+                pool,
                 protocol,
                 ..crossing(is_above, now, cause, percent)
             };
