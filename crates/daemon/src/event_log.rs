@@ -12,6 +12,7 @@ use config::LogSync;
 use export::Clocks;
 use export::Exporter;
 use export::Files;
+use export::FilterNames;
 use export::Handle;
 use export::Medium;
 use export::Names;
@@ -23,6 +24,7 @@ use export::WriterOptions;
 use mem::ring;
 use mem::ring::Producer;
 use nat::Settings;
+use nat::Shared;
 use nat::event::Event;
 use nat::event::LogsOpened;
 
@@ -146,7 +148,7 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     let Some(wanted) = &config.event_log else { return Ok(None) };
     let (producers, rings) = (0..workers).map(|_| ring::channel(wanted.queue as usize)).unzip();
     let options = options_of(wanted);
-    let names = names_of(&config.nat, 0);
+    let names = names_of(&config.nat);
     let (version, opened) = (version.to_owned(), Arc::new(LogsOpened::default()));
     let seen = Arc::clone(&opened);
     let clocks = move || clock.both();
@@ -171,17 +173,29 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     Ok(Some(Started { exporter, view, rings: producers, opened: seen }))
 }
 
-/// The names that events know by number, under the settings with this number. Pools have the numbers of an instance that begins with
-/// these settings: in one that began with others, [`nat::Shared::pool_names`] knows them.
-pub fn names_of(settings: &Settings, generation: u32) -> Names {
+/// The names that events know by number, where an instance begins with these settings.
+pub fn names_of(settings: &Settings) -> Names {
+    let pools = settings.pools.iter().map(|pool| pool.name.clone());
+    names(settings, 0, pools.collect())
+}
+
+/// The same of an instance that may have begun with others: numbers of pools' names stay.
+pub(crate) fn names_in(shared: &Shared) -> Names {
+    names(shared.settings(), shared.generation(), shared.pool_names().map(str::to_owned).collect())
+}
+
+fn names(settings: &Settings, generation: u32, pools: Vec<String>) -> Names {
     // There may be a million filters, and hardly ever one that logs.
     let logs = settings.filters.iter().any(|filter| filter.log);
+    let filters = logs.then(|| FilterNames {
+        names: settings.filter_names.clone(),
+        places: settings.origins.filters.clone(),
+        files: settings.origins.files.clone(),
+    });
     Names {
-        pools: settings.pools.iter().map(|pool| pool.name.clone()).collect(),
+        pools,
         realms: settings.realm_names.clone(),
-        filters: settings.filter_names.clone(),
-        filter_places: if logs { settings.origins.filters.clone() } else { Vec::new() },
-        files: if logs { settings.origins.files.clone() } else { Vec::new() },
+        filters: filters.map(|filters| (generation as u16, Arc::new(filters))).into_iter().collect(),
         formulas: [(generation, nat::deterministic::checksum(settings))].into(),
     }
 }

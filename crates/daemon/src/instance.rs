@@ -14,14 +14,13 @@ use std::time::Instant;
 
 use control::Fault;
 use control::RunState;
-use export::Names;
 use nat::Shared;
 use wire::ethernet::MacAddress;
 
 use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log::EventLogView;
-use crate::event_log::names_of;
+use crate::event_log::names_in;
 use crate::links::InterfaceLink;
 use crate::mailbox::Asker;
 use crate::mailbox::Question;
@@ -129,17 +128,15 @@ impl Instance {
     /// Says what the workers go by from now on.
     pub fn set_shared(&self, shared: Arc<Shared>) {
         if let Some(log) = self.event_log() {
-            let pools = shared.pool_names().map(str::to_owned).collect();
-            log.handle.set_names(Names { pools, ..names_of(shared.settings(), shared.generation()) });
+            log.handle.set_names(names_in(&shared));
         }
         *lock(&self.shared) = shared;
     }
 
-    /// Workers are about to go by this: the log says which formulas each of them adopts, and names pools that are new.
+    /// Workers are about to go by this: the log says which formulas each of them adopts, and names what is new.
     pub fn announce(&self, next: &Shared) {
         if let Some(log) = self.event_log() {
-            let pools = next.pool_names().map(str::to_owned).collect();
-            log.handle.announce(next.generation(), nat::deterministic::checksum(next.settings()), pools);
+            log.handle.announce(names_in(next));
         }
     }
 

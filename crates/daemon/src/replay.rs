@@ -222,7 +222,7 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
             // It has one log only.
             worker.set_events(producer, Arc::default());
             let first_us = worker.io().now_ns() / 1_000;
-            Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat, 0), first_us)?)
+            Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat), first_us)?)
         }
         None => None,
     };

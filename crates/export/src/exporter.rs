@@ -108,27 +108,33 @@ impl Handle {
         self.figures.view()
     }
 
-    /// Other names, as a configuration changed. Checksums of formulas stay known: lines about their adoption may be still to be written.
+    /// Other names, as a configuration changed. Checksums of formulas stay known, and the names of filters before for a while: lines about
+    /// these may be still to be written.
     pub fn set_names(&self, names: Names) {
-        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names = names;
-        names.formulas.extend(known.formulas.iter().rev().take(FORMULAS_KEPT).map(|(number, sum)| (*number, *sum)));
-        *known = Arc::new(names);
+        self.follow(names, FILTERS_KEPT);
     }
 
-    /// Workers are about to adopt the configuration with this number, whose formulas have this checksum. `pools`: the names of its pools
-    /// and of all before, by number.
-    pub fn announce(&self, number: u32, checksum: u32, pools: Vec<String>) {
+    /// Workers are about to adopt a configuration with these names: the first lines about it may come before the last ones about that before.
+    pub fn announce(&self, names: Names) {
+        self.follow(names, FILTERS_KEPT + 1);
+    }
+
+    fn follow(&self, names: Names, filters_kept: usize) {
         let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names = Names::clone(&known);
-        names.formulas.insert(number, checksum);
-        names.pools = pools;
-        *known = Arc::new(names);
+        let mut next = names;
+        let formulas = known.formulas.iter().rev().take(FORMULAS_KEPT).map(|(number, sum)| (*number, *sum));
+        next.formulas.extend(formulas);
+        let is_before = |number: u16| next.filters.iter().all(|(other, _)| *other != number);
+        let before: Vec<_> = known.filters.iter().filter(|(number, _)| is_before(*number)).cloned().collect();
+        next.filters.splice(0..0, before.into_iter().rev().take(filters_kept).rev());
+        *known = Arc::new(next);
     }
 }
 
 /// Configurations before whose checksums of formulas stay known.
 const FORMULAS_KEPT: usize = 8;
+/// And the names of their filters, of which there may be a million.
+const FILTERS_KEPT: usize = 2;
 
 impl Exporter {
     /// Starts the thread. `clocks` reads both clocks at one moment; it is asked some hundred times a second.

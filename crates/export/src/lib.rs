@@ -27,6 +27,7 @@ pub use exporter::Output;
 pub use exporter::Outputs;
 pub use figures::Figures;
 pub use figures::FiguresView;
+pub use line::FilterNames;
 pub use line::Names;
 pub use line::write_line;
 pub use medium::Files;

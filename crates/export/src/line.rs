@@ -4,6 +4,7 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nat::event::Cause;
 use nat::event::Event;
@@ -22,14 +23,30 @@ pub struct Names {
     pub pools: Vec<String>,
     /// Inside realms, by number. One that has no name here is written as its number.
     pub realms: Vec<String>,
-    /// Filters, by position; of those that have a name.
-    pub filters: BTreeMap<u32, String>,
-    /// Where filters stand in the configuration, by position, so that lines name them as `natrix show rules` does.
-    pub filter_places: Vec<Origin>,
-    /// Files that these places speak of, by number.
-    pub files: Vec<String>,
+    /// Filters, by the lower bits of the number of their configuration, the latest last: what waits to be written was decided by filters that
+    /// may be others, or elsewhere, by now.
+    pub filters: Vec<(u16, Arc<FilterNames>)>,
     /// Of configurations, by number, a checksum of the formulas of their deterministic pools, 0 where there are none.
     pub formulas: BTreeMap<u32, u32>,
+}
+
+/// How the filters of one configuration are called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilterNames {
+    /// By position, of those that have a name.
+    pub names: BTreeMap<u32, String>,
+    /// Where they stand in the configuration, by position, so that lines name them as `natrix show rules` does.
+    pub places: Vec<Origin>,
+    /// Files that these places speak of, by number.
+    pub files: Vec<String>,
+}
+
+impl Names {
+    /// The filters that an event speaks of.
+    fn filters_of(&self, event: &Event) -> Option<&FilterNames> {
+        let found = self.filters.iter().rev().find(|(number, _)| *number == event.last_port);
+        found.map(|(_, filters)| filters.as_ref())
+    }
 }
 
 /// Appends one line, with its end of line. `unix_us` is the event's time.
@@ -106,8 +123,10 @@ pub(crate) fn write_with(
             number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
             address_field(out, b",\"remote_address\":\"", event.remote);
             number_field(out, b",\"remote_port\":", u64::from(event.remote_port));
-            filter_place(out, event.amount, names);
-            name_field(out, b",\"filter_name\":\"", names.filters.get(&event.amount).map(String::as_str));
+            let filters = names.filters_of(event);
+            filter_place(out, event.amount, filters);
+            let name = filters.and_then(|filters| filters.names.get(&event.amount));
+            name_field(out, b",\"filter_name\":\"", name.map(String::as_str));
         }
         EventKind::AllTold => number_field(out, b",\"records\":", u64::from(event.amount)),
         EventKind::FilterUntold => number_field(out, b",\"packets\":", u64::from(event.amount)),
@@ -201,11 +220,12 @@ fn protocol(out: &mut Vec<u8>, event: &Event) {
 }
 
 /// `"3"` for the fourth table, `"web.csv:17"` for a line of a file.
-fn filter_place(out: &mut Vec<u8>, position: u32, names: &Names) {
+fn filter_place(out: &mut Vec<u8>, position: u32, filters: Option<&FilterNames>) {
     out.extend_from_slice(b",\"filter\":\"");
-    match names.filter_places.get(position as usize) {
+    let (places, files) = filters.map_or_else(Default::default, |filters| (&filters.places[..], &filters.files[..]));
+    match places.get(position as usize) {
         Some(Origin::Line(file, line)) => {
-            text(out, names.files.get(usize::from(*file)).map_or("", String::as_str));
+            text(out, files.get(usize::from(*file)).map_or("", String::as_str));
             out.push(b':');
             number(out, u64::from(*line));
         }
@@ -383,11 +403,13 @@ mod tests {
 
     #[test]
     fn a_filter_tells_the_five_tuple_and_its_name() {
-        let names = Names { filters: [(7, "smtp".to_owned())].into(), ..Names::default() };
+        let filters = FilterNames { names: [(7, "smtp".to_owned())].into(), ..FilterNames::default() };
+        let names = Names { filters: vec![(3, Arc::new(filters))], ..Names::default() };
         let event = Event {
             remote: [198, 51, 100, 25].into(),
             remote_port: 25,
             first_port: 6,
+            last_port: 3,
             amount: 7,
             ..of_mapping(EventKind::FilterDenied).because(Cause::Outbound)
         };
@@ -407,10 +429,12 @@ mod tests {
     fn a_filter_has_the_number_people_know_it_by() {
         let places = vec![Origin::Line(1, 17), Origin::Table(3)];
         let files = vec!["rules.csv".to_owned(), "odd \"name\".csv".to_owned()];
-        let names = Names { filter_places: places, files, ..Names::default() };
-        for (position, place) in [(0, "odd \"name\".csv:17"), (1, "3")] {
+        let filters = Arc::new(FilterNames { places, files, ..FilterNames::default() });
+        let names = Names { filters: vec![(3, filters), (4, Arc::default())], ..Names::default() };
+        // Of a configuration that is not known any more there is the position.
+        for (configuration, position, place) in [(3, 0, "odd \"name\".csv:17"), (3, 1, "3"), (4, 1, "1"), (2, 1, "1")] {
             let mut out = Vec::new();
-            let event = Event { amount: position, ..of_mapping(EventKind::FilterPermitted) };
+            let event = Event { amount: position, last_port: configuration, ..of_mapping(EventKind::FilterPermitted) };
             write_line(&mut out, WorkerId(0), &event, 1_795_289_400_000_007, &names);
             let value: Value = serde_json::from_slice(&out).unwrap();
             assert_eq!(value["filter"], json!(place));

@@ -11,6 +11,7 @@ use std::time::Instant as Started;
 
 use export::Clocks;
 use export::Exporter;
+use export::FilterNames;
 use export::Medium;
 use export::Names;
 use export::Outputs;
@@ -179,4 +180,47 @@ fn names_follow_the_configuration() {
     assert!(exporter.stop());
     let lines = memory.lines();
     assert_eq!(lines.iter().find(|line| line["sequence"] == 1).map(|line| &line["realm"]), Some(&Value::from("blue")));
+}
+
+#[test]
+fn what_filters_decided_before_a_change_is_told_by_the_names_they_had_then() {
+    let memory = Memory::default();
+    let (exporter, mut producers) = start(&memory, 1, 64);
+    let of = |configuration: u16, name: &str| {
+        let filters = FilterNames { names: [(0, name.to_owned())].into(), ..FilterNames::default() };
+        Names { filters: vec![(configuration, Arc::new(filters))], ..Names::default() }
+    };
+    exporter.handle().set_names(of(0, "old"));
+    exporter.handle().announce(of(1, "new"));
+    exporter.handle().set_names(of(1, "new"));
+    // The one waited for the medium, the other one came then.
+    for (sequence, configuration) in [(1, 0), (2, 1)] {
+        let decided = Event { kind: EventKind::FilterDenied, last_port: configuration, ..event(sequence) };
+        push(&mut producers[0], decided);
+    }
+    assert!(exporter.stop());
+    let lines = memory.lines();
+    let named = |sequence: u64| lines.iter().find(|line| line["sequence"] == sequence).map(|line| &line["filter_name"]);
+    assert_eq!((named(1), named(2)), (Some(&Value::from("old")), Some(&Value::from("new"))));
+}
+
+#[test]
+fn names_of_filters_are_kept_for_a_few_changes() {
+    let memory = Memory::default();
+    let (exporter, mut producers) = start(&memory, 1, 64);
+    for configuration in 0..9_u16 {
+        let names = [(0, configuration.to_string())].into();
+        let filters = Arc::new(FilterNames { names, ..FilterNames::default() });
+        let next = Names { filters: vec![(configuration, filters)], ..Names::default() };
+        exporter.handle().announce(next.clone());
+        exporter.handle().set_names(next);
+    }
+    for configuration in 0..9_u16 {
+        let decided = event(u64::from(configuration) + 1);
+        push(&mut producers[0], Event { kind: EventKind::FilterDenied, last_port: configuration, ..decided });
+    }
+    assert!(exporter.stop());
+    let lines = memory.lines();
+    let named: Vec<&Value> = lines.iter().filter_map(|line| line.get("filter_name")).collect();
+    assert_eq!(named, ["6", "7", "8"], "the one in force and two before");
 }

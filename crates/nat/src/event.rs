@@ -245,7 +245,8 @@ pub struct Event {
     pub internal_port: u16,
     /// External port, or the first of a range. Of filters the number of the IP protocol.
     pub first_port: u16,
-    /// Last port of the range; the same for a single port.
+    /// Last port of the range; the same for a single port. Of filters the lower bits of the number of the settings that have the filter: under
+    /// later ones its position may be another's.
     pub last_port: u16,
     /// Remote port, of flows and filters only.
     pub remote_port: u16,

@@ -99,6 +99,7 @@ impl Shard {
             realm: key.realm(),
             protocol: Protocol::from_number(key.protocol()),
             first_port: u16::from(key.protocol()),
+            last_port: self.shared.stamp(),
             amount: position as u32,
             ..Event::new(kind, now).because(if is_out { Cause::Outbound } else { Cause::Inbound })
         };
