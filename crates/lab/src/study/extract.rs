@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::plan::Made;
 use super::plan::Placed;
+use crate::experiment::Samples;
 
 /// Median and percentiles of a result with one figure a repetition, multiplied.
 pub(super) fn samples(made: &Made<'_>, factor: f64) -> Option<Point> {
@@ -21,7 +22,7 @@ pub(super) fn number(made: &Made<'_>, pointer: &str, factor: f64) -> Option<Poin
     Some(Point { x: made.run.x, y, low: y, high: y })
 }
 
-/// A number of each repetition of a delay measurement: of its ways the worst, of its repetitions the median and the ends.
+/// A number of each repetition of a delay measurement: of its ways the worst, of its repetitions median and percentiles.
 pub(super) fn delay(made: &Made<'_>, key: &str) -> Option<Point> {
     let repetitions = made.result.pointer("/result/repetitions")?.as_array()?;
     let worst = |repetition: &Value| {
@@ -31,10 +32,51 @@ pub(super) fn delay(made: &Made<'_>, key: &str) -> Option<Point> {
     spread(made.run.x, repetitions.iter().filter_map(worst).collect())
 }
 
-/// Per cent of the frames sent that were lost, of each repetition of a delay measurement: the delay of a part of them only is taken.
-pub(super) fn lost(made: &Made<'_>) -> Option<Point> {
-    let repetitions = made.result.pointer("/result/repetitions")?.as_array()?.len() as u64;
-    let trials = made.result.get("trials")?.as_array()?;
+/// What was lost, per cent of the frames sent: each repetition counts, so that one that lost is never hidden by those that did not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Lost {
+    /// Of the repetitions the median.
+    pub(crate) median: f64,
+    /// The one that lost most.
+    pub(crate) worst: f64,
+    /// Repetitions.
+    pub(crate) repetitions: usize,
+}
+
+impl Lost {
+    /// Of the shares of each repetition, per cent.
+    fn of(shares: Vec<f64>) -> Option<Lost> {
+        let worst = shares.iter().copied().reduce(f64::max)?;
+        Some(Lost { repetitions: shares.len(), median: Samples::of(shares).median, worst })
+    }
+
+    /// Whether no repetition lost a frame.
+    pub(crate) fn is_none(self) -> bool {
+        self.worst == 0.0
+    }
+
+    /// `0 %`, `3.1 %`, `median 0 %, worst 40 % of 5`.
+    pub(crate) fn shown(self) -> String {
+        if self.median == self.worst {
+            return percent(self.worst);
+        }
+        format!("median {}, worst {} of {}", percent(self.median), percent(self.worst), self.repetitions)
+    }
+}
+
+/// A share in per cent; what is not nothing is never shown as nothing.
+pub(crate) fn percent(share: f64) -> String {
+    match share {
+        0.0 => "0 %".to_owned(),
+        share if share < 0.001 => "less than 0.001 %".to_owned(),
+        share => format!("{} %", short(share)),
+    }
+}
+
+/// What was lost in each repetition of a delay measurement: the delay of a part of the frames only is taken.
+pub(crate) fn lost(result: &Value) -> Option<Lost> {
+    let repetitions = result.pointer("/result/repetitions")?.as_array()?.len() as u64;
+    let trials = result.get("trials")?.as_array()?;
     let share = |repetition: u64| {
         // Those before it in the same repetition were made again, and say so.
         let counts = |trial: &&Value| {
@@ -46,13 +88,28 @@ pub(super) fn lost(made: &Made<'_>) -> Option<Point> {
         let sent = trial.get("sent")?.as_f64().filter(|sent| *sent > 0.0)?;
         Some(100.0 * trial.get("lost")?.as_f64()? / sent)
     };
-    spread(made.run.x, (0..repetitions).filter_map(share).collect())
+    Lost::of((0..repetitions).filter_map(share).collect())
 }
 
-fn spread(x: f64, mut values: Vec<f64>) -> Option<Point> {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (*values.first()?, *values.last()?);
-    Some(Point { x, y: values[values.len() / 2], low, high })
+/// The median on the line of the run, and on one of its own the repetition that lost most, where that is another.
+pub(super) fn losses(made: &Made<'_>) -> Vec<Placed> {
+    let Some(lost) = lost(made.result) else { return Vec::new() };
+    let mut placed = on_its_line(made, Some(Point::single(made.run.x, lost.median)));
+    if lost.worst > lost.median {
+        placed.push((format!("{}, worst repetition", made.run.series), Point::single(made.run.x, lost.worst)));
+    }
+    placed
+}
+
+/// What the run with this line and x lost, or that it has no result.
+pub(super) fn lost_at(made: &[Made<'_>], series: &str, x: f64) -> String {
+    let found = made.iter().find(|made| made.run.series == series && made.run.x == x);
+    found.and_then(|made| lost(made.result)).map_or_else(|| "no result".to_owned(), Lost::shown)
+}
+
+fn spread(x: f64, values: Vec<f64>) -> Option<Point> {
+    let Samples { median, p1, p99, values } = Samples::of(values);
+    (!values.is_empty()).then_some(Point { x, y: median, low: p1, high: p99 })
 }
 
 /// A rate, or what is known of it where the tester was slower than the device.
@@ -140,12 +197,6 @@ pub(super) fn on_its_line(made: &Made<'_>, point: Option<Point>) -> Vec<Placed> 
     point.map(|point| (made.run.series.clone(), point)).into_iter().collect()
 }
 
-/// The y of the point with this line and x, if it was measured.
-pub(super) fn at(made: &[Made<'_>], series: &str, x: f64, read: impl Fn(&Made<'_>) -> Option<Point>) -> Option<f64> {
-    let found = made.iter().find(|made| made.run.series == series && made.run.x == x)?;
-    read(found).map(|point| point.y)
-}
-
 /// A figure as people write it, or that there is none.
 pub(super) fn shown(figure: Option<f64>, unit: &str) -> String {
     figure.map_or_else(|| "no result".to_owned(), |figure| format!("{} {unit}", short(figure)).trim_end().to_owned())
@@ -175,8 +226,10 @@ mod tests {
         ]}});
         let made = Made { run: &run, result: &delays };
         let point = delay(&made, "typical_us").unwrap();
-        assert_eq!((point.y, point.low, point.high), (7.0, 4.0, 9.0), "the worse way of each");
-        assert_eq!(lost(&made), None, "nobody knows of how many");
+        assert_eq!(point.y, 7.0, "the worse way of each");
+        assert!((point.low - 4.06).abs() < 1e-9 && (point.high - 8.96).abs() < 1e-9, "1st and 99th percentile: {point:?}");
+        assert_eq!(spread(1.0, vec![4.0, 6.0]).unwrap().y, 5.0, "the median of an even number");
+        assert_eq!(lost(made.result), None, "nobody knows of how many");
         assert_eq!(number(&Made { run: &run, result: &json!({"ns": 3.0}) }, "/ns", 2.0).unwrap().y, 6.0);
         assert_eq!(samples(&Made { run: &run, result: &json!({}) }, 1.0), None);
     }
@@ -193,9 +246,22 @@ mod tests {
                 trial(1, "phase2", 1000, 0, false), trial(2, "phase1", 1000, 5, false),
             ],
         });
+        assert_eq!(lost(&result), Some(Lost { median: 0.5, worst: 1.0, repetitions: 3 }));
+    }
+
+    #[test]
+    fn a_repetition_that_lost_is_not_hidden_by_more_that_did_not() {
+        let trials: Vec<Value> = [0, 0, 0, 400, 400].into_iter().enumerate().map(|(repetition, lost)| json!({"repetition": repetition, "phase": "phase2", "sent": 1000, "lost": lost, "void": false})).collect();
+        let result = json!({"result": {"repetitions": [{}, {}, {}, {}, {}]}, "trials": trials});
         let run = run();
-        let point = lost(&Made { run: &run, result: &result }).unwrap();
-        assert_eq!((point.low, point.y, point.high), (0.0, 0.5, 1.0));
+        let made = Made { run: &run, result: &result };
+        let all = lost(&result).unwrap();
+        assert!(!all.is_none());
+        assert_eq!(all.shown(), "median 0 %, worst 40 % of 5");
+        assert_eq!(lost_at(&[Made { run: &run, result: &result }], "natrix", 64.0), all.shown());
+        let lines = losses(&made).into_iter().map(|(line, point)| (line, point.y)).collect::<Vec<_>>();
+        assert_eq!(lines, [("natrix".to_owned(), 0.0), ("natrix, worst repetition".to_owned(), 40.0)]);
+        assert_eq!([percent(0.0), percent(0.000_01), percent(2.5)], ["0 %", "less than 0.001 %", "2.5 %"]);
     }
 
     #[test]

@@ -4,11 +4,12 @@ use super::Options;
 use super::SHARED_CORES;
 use super::axis;
 use super::paper;
-use crate::study::extract::at;
+use crate::study::extract::Lost;
 use crate::study::extract::delay;
 use crate::study::extract::lost;
+use crate::study::extract::lost_at;
+use crate::study::extract::losses;
 use crate::study::extract::on_its_line;
-use crate::study::extract::shown;
 use crate::study::plan::ChartPlan;
 use crate::study::plan::Plan;
 use crate::study::plan::Run;
@@ -37,7 +38,7 @@ fn charts(x: &Axis) -> Vec<ChartPlan> {
             title: "Frames lost",
             x: x.clone(),
             y: axis("per cent", false),
-            points: Box::new(|made| on_its_line(made, lost(made))),
+            points: Box::new(losses),
         },
         ChartPlan {
             title: "Delay, typical (median of frames)",
@@ -57,7 +58,8 @@ fn charts(x: &Axis) -> Vec<ChartPlan> {
 fn method() -> String {
     format!(
         "{RATE} frames a second over established connections, both ways together, each stamped and checked; lost is what did not come back within the trial \
-         and its grace time (RFC 8219 §7.2, §7.4)."
+         and its grace time (RFC 8219 §7.2, §7.4): of the repetitions the median, and the worst where it is another. Without loss is what lost nothing in any of them. Delays: median, 1st \
+         and 99th percentile of the repetitions."
     )
 }
 
@@ -81,7 +83,7 @@ pub(super) fn sessions(options: &Options) -> Plan {
         question: "Do many sessions at once cost packets or time?",
         paper: hayashi(),
         method: method(),
-        limits: SHARED_CORES.to_owned(),
+        limits: format!("{SHARED_CORES} Frames have 64 bytes, and go at one rate; the paper's datagrams had 100 bytes of payload, sent at once (its table 5)."),
         runs: options.each(counts, 4, arguments).collect(),
         charts: charts(&axis("sessions", true)),
         tables: vec![TablePlan {
@@ -89,7 +91,7 @@ pub(super) fn sessions(options: &Options) -> Plan {
             columns: &["what", "paper", "natrix", "netfilter"],
             rows: Box::new(|made| {
                 let most = made.iter().map(|made| made.run.x).fold(0.0, f64::max);
-                let here = |device| shown(at(made, device, most, lost), "%");
+                let here = |device| lost_at(made, device, most);
                 vec![vec![
                     format!("lost with all sessions there are (paper: 4 095 and 3 974; here {most})"),
                     "none".to_owned(),
@@ -112,7 +114,7 @@ pub(super) fn sizes(options: &Options) -> Plan {
         question: "Do large packets cost packets or time?",
         paper: hayashi(),
         method: method(),
-        limits: SHARED_CORES.to_owned(),
+        limits: format!("{SHARED_CORES} Frames go at one rate; the paper's were sent at once."),
         runs: options.each(options.sizes(), 3, arguments).collect(),
         charts: charts(&axis("frame, bytes", false)),
         tables: vec![TablePlan {
@@ -122,8 +124,8 @@ pub(super) fn sizes(options: &Options) -> Plan {
                 let mut rows = said_of([("0.01 %", "29.28 %")]);
                 // The largest there is to be, whether it has a result or not.
                 rows.extend(devices.iter().map(|device| {
-                    let lost = at(made, device, f64::from(largest), lost);
-                    vec![format!("{device}, {SESSIONS} sessions, {largest} bytes"), shown(lost, "%")]
+                    let lost = lost_at(made, device, f64::from(largest));
+                    vec![format!("{device}, {SESSIONS} sessions, {largest} bytes"), lost]
                 }));
                 rows
             }),
@@ -163,7 +165,9 @@ pub(super) fn filters(options: &Options) -> Plan {
         question: "What do packet filters cost, up to ten thousand of them?",
         paper: hayashi(),
         method: method() + " No filter matches the traffic: each packet is compared with all of a list.",
-        limits: SHARED_CORES.to_owned(),
+        limits: format!(
+            "{SHARED_CORES} {SESSIONS} sessions and frames of 64 bytes; the paper had all ports of its device in use, and 100 bytes of payload (its table 10)."
+        ),
         runs: runs.collect(),
         charts: charts(&axis("filters", false)),
         tables: vec![TablePlan {
@@ -181,8 +185,8 @@ pub(super) fn filters(options: &Options) -> Plan {
                 lines.dedup();
                 for line in lines {
                     let of_line = made.iter().filter(|made| made.run.series == line);
-                    let tried: Vec<(f64, Option<f64>)> =
-                        of_line.map(|made| (made.run.x, lost(made).map(|point| point.y))).collect();
+                    let tried: Vec<(f64, Option<Lost>)> =
+                        of_line.map(|made| (made.run.x, lost(made.result))).collect();
                     rows.push(row(line, without_loss(&tried, &all)));
                 }
                 rows
@@ -191,15 +195,15 @@ pub(super) fn filters(options: &Options) -> Plan {
     }
 }
 
-/// How many filters there were without loss: of each number that was tried, or was to be, what was lost where that is known.
-fn without_loss(tried: &[(f64, Option<f64>)], all: &[f64]) -> String {
+/// How many filters there were without loss in any repetition: of each number that was tried, or was to be, what was lost where that is known.
+fn without_loss(tried: &[(f64, Option<Lost>)], all: &[f64]) -> String {
     let at = |count: f64| tried.iter().find(|(other, _)| *other == count).and_then(|(_, lost)| *lost);
     let mut clean = None;
     for count in all {
         let upto = clean.map_or_else(|| "none".to_owned(), |most: f64| most.to_string());
         match at(*count) {
-            Some(0.0) => clean = Some(*count),
-            Some(lost) => return format!("{upto} (with {count} {lost:.3} % were lost)"),
+            Some(lost) if lost.is_none() => clean = Some(*count),
+            Some(lost) => return format!("{upto} (lost with {count}: {})", lost.shown()),
             None => return format!("{upto} at least (no result with {count})"),
         }
     }
@@ -217,11 +221,14 @@ mod tests {
     #[test]
     fn filters_without_a_result_are_not_taken_for_filters_that_cost_frames() {
         let all = [0.0, 100.0, 10_000.0];
-        let told = |tried: &[(f64, Option<f64>)]| without_loss(tried, &all);
-        assert_eq!(told(&[(0.0, Some(0.0)), (100.0, Some(0.0)), (10_000.0, Some(0.0))]), "10000 (more were not tried)");
-        assert_eq!(told(&[(0.0, Some(0.0)), (100.0, Some(1.5))]), "0 (with 100 1.500 % were lost)");
-        assert_eq!(told(&[(0.0, Some(0.0)), (100.0, None)]), "0 at least (no result with 100)");
-        assert_eq!(told(&[(0.0, Some(2.0))]), "none (with 0 2.000 % were lost)");
+        let told = |tried: &[(f64, Option<Lost>)]| without_loss(tried, &all);
+        let of = |median, worst| Some(Lost { median, worst, repetitions: 5 });
+        let none = of(0.0, 0.0);
+        assert_eq!(told(&[(0.0, none), (100.0, none), (10_000.0, none)]), "10000 (more were not tried)");
+        assert_eq!(told(&[(0.0, none), (100.0, of(1.5, 1.5))]), "0 (lost with 100: 1.5 %)");
+        assert_eq!(told(&[(0.0, none), (100.0, of(0.0, 40.0))]), "0 (lost with 100: median 0 %, worst 40 % of 5)");
+        assert_eq!(told(&[(0.0, none), (100.0, None)]), "0 at least (no result with 100)");
+        assert_eq!(told(&[(0.0, of(2.0, 2.0))]), "none (lost with 0: 2 %)");
         assert_eq!(told(&[]), "none at least (no result with 0)");
     }
 
