@@ -34,9 +34,12 @@ pub use numbers::Numbers;
 pub use parameters::Direction;
 pub use parameters::Parameters;
 pub use samples::Latency;
+pub use samples::LossCurve;
 pub use samples::LossStep;
+pub use samples::NotSent;
 pub use samples::Samples;
 pub use samples::Teardown;
+use samples::Tried;
 
 use crate::device::Device;
 use crate::device::DeviceError;
@@ -99,6 +102,7 @@ pub struct Experiment<'a, I: Io> {
     /// Some connections of the trial before, to see that they are gone.
     before: StateTable,
     was_interrupted: bool,
+    ended_by: Option<ExperimentError>,
     at_least: Option<f64>,
     /// The longest that tester or device were kept from their CPUs since a search began its step.
     hitch_seconds: f64,
@@ -110,6 +114,8 @@ pub struct Experiment<'a, I: Io> {
     pub away: Box<dyn FnMut() -> f64 + 'a>,
     /// The side on which the tester's link to the device is down, as far as somebody can tell who is not the tester's driver.
     pub link_down: Box<dyn FnMut() -> Option<&'static str> + 'a>,
+    /// Told before each trial, for progress: what it does, and for how long.
+    pub on_begin: Box<dyn FnMut(&'static str, Duration) + 'a>,
     /// Told after each trial, for progress.
     pub on_trial: Box<dyn FnMut(&Progress) + 'a>,
 }
@@ -159,12 +165,14 @@ impl<'a, I: Io> Experiment<'a, I> {
             log: Vec::new(),
             before: StateTable::new(0),
             was_interrupted: false,
+            ended_by: None,
             at_least: None,
             hitch_seconds: 0.0,
             rate_limit: parameters.rate_max,
             expected: 1,
             away: Box::new(|| 0.0),
             link_down: Box::new(|| None),
+            on_begin: Box::new(|_, _| {}),
             on_trial: Box::new(|_| {}),
         }
     }
@@ -177,6 +185,11 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// The highest rate that passed before the tester itself ended the search: the device does at least this. None where the tester did not.
     pub fn at_least(&self) -> Option<f64> {
         self.at_least
+    }
+
+    /// Why there are fewer repetitions than asked for, where one of them failed and the ones before it are kept.
+    pub fn ended_by(&mut self) -> Option<ExperimentError> {
+        self.ended_by.take()
     }
 
     /// Whether it was ended before all was measured.
@@ -226,6 +239,8 @@ impl<'a, I: Io> Experiment<'a, I> {
         traffic: &mut T,
         outcome: impl Fn(&T) -> (u64, Faults),
     ) -> Result<(Sent, u64, Faults), ExperimentError> {
+        let seconds = streams.iter().flatten().map(|stream| stream.frames as f64 / stream.rate).fold(0.0, f64::max);
+        (self.on_begin)(phase, Duration::try_from_secs_f64(seconds).unwrap_or_default());
         // What was before is not of this trial.
         (self.away)();
         let done = self.run(table, streams, traffic);
@@ -655,38 +670,41 @@ impl<'a, I: Io> Experiment<'a, I> {
         .map(Samples::of)
     }
 
-    /// Loss at ten rates up to `rate_max`, the highest first.
+    /// Loss at ten rates up to `rate_max`, the highest first. Those that the tester can't keep are told as such.
     ///
     /// # Errors
-    /// When there is no valid result. Steps that the tester can't keep are left out.
-    pub fn loss(&mut self) -> Result<Vec<LossStep>, ExperimentError> {
+    /// When there is no valid result.
+    pub fn loss(&mut self) -> Result<LossCurve, ExperimentError> {
         self.expected = 11;
-        // By tenth of the highest rate: frames sent and lost in each repetition.
-        let mut made: [Vec<[u64; 2]>; 10] = Default::default();
+        // By tenth of the highest rate.
+        let mut tried: [Tried; 10] = Default::default();
         // A rate that the tester did not keep, and what it sent instead.
         let mut slowest = (0.0, 0.0);
         let rate_max = self.parameters.rate_max;
         let rate_of = |tenth: usize| rate_max * (tenth + 1) as f64 / 10.0;
-        self.repeated(|this| {
+        self.repeated_and_kept(|this| {
             let table = this.prepare()?;
-            for (tenth, made) in made.iter_mut().enumerate().rev() {
+            for (tenth, tried) in tried.iter_mut().enumerate().rev() {
                 let rate = rate_of(tenth);
                 let may_be_hitch = |(done, _): &(Phase2, _), most| (1..=most).contains(&done.lost);
                 match this.without_hitch(rate, HITCHES, |this| this.phase2(&table, rate, None), may_be_hitch) {
-                    Ok((done, _)) => made.push([done.sent.frames.iter().sum(), done.lost]),
-                    Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => slowest = (rate, reached),
+                    Ok((done, _)) => tried.made.push([done.sent.frames.iter().sum(), done.lost]),
+                    Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
+                        slowest = (rate, reached);
+                        tried.reached.push(reached);
+                    }
                     Err(other) => return Err(other),
                 }
             }
             Ok(())
         })?;
-        let steps = made.iter().enumerate().rev().filter(|(_, made)| !made.is_empty());
-        let steps: Vec<LossStep> = steps.map(|(tenth, made)| LossStep::of(rate_of(tenth), made)).collect();
-        if steps.is_empty() && !self.was_interrupted {
+        let all = tried.into_iter().enumerate().rev();
+        let curve = LossCurve::of(all.map(|(tenth, tried)| (rate_of(tenth), tried)));
+        if curve.steps.is_empty() && !self.was_interrupted {
             let (asked, reached) = slowest;
             return Err(ExperimentError::Ceiling { what: "frames", passed: 0.0, asked, reached });
         }
-        Ok(steps)
+        Ok(curve)
     }
 
     /// Delays at so many frames a second, both ways together.
@@ -695,7 +713,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// When there is no valid result.
     pub fn latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
         self.expected = 2;
-        self.repeated(|this| {
+        self.repeated_and_kept(|this| {
             let table = this.prepare()?;
             // A frame that waited for a CPU to come back says nothing about the device either.
             let (done, delays) = this.without_hitch(
@@ -714,7 +732,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// When there is no valid result.
     pub fn first_packet_latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
         // As in [`Self::latency`].
-        self.repeated(|this| {
+        self.repeated_and_kept(|this| {
             this.without_hitch(rate, HITCHES_OF_DELAYS, |this| this.first_packet_latency_once(rate), |_, _| true)
         })
     }
@@ -735,7 +753,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// When there is no valid result.
     pub fn capacity(&mut self, limits: &CapacityLimits) -> Result<Vec<search::Capacity>, ExperimentError> {
         self.expected = search::steps_expected(limits) * self.trials_of_search();
-        self.repeated(|this| this.capacity_once(limits))
+        self.repeated_and_kept(|this| this.capacity_once(limits))
     }
 
     fn capacity_once(&mut self, limits: &CapacityLimits) -> Result<search::Capacity, ExperimentError> {
@@ -767,7 +785,7 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// # Errors
     /// When there is no valid result.
     pub fn teardown(&mut self) -> Result<Vec<Teardown>, ExperimentError> {
-        self.repeated(|this| {
+        self.repeated_and_kept(|this| {
             let table = this.prepare()?;
             if let Some(told) = this.device.sessions()?
                 && told < table.len()
@@ -785,21 +803,49 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// So many repetitions, or those that were made until it was interrupted.
     fn repeated<T>(
         &mut self,
-        mut once: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
+        once: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
     ) -> Result<Vec<T>, ExperimentError> {
+        match self.repetitions(once) {
+            (all, None) => Ok(all),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// The same of repetitions that say something each by itself: those that were made before one failed are kept, and [`Self::ended_by`] says why there
+    /// are no more. Of a search they are not: only what the tester could find is there, the lower ones.
+    fn repeated_and_kept<T>(
+        &mut self,
+        once: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
+    ) -> Result<Vec<T>, ExperimentError> {
+        match self.repetitions(once) {
+            (all, Some(error)) if all.is_empty() => Err(error),
+            (all, error) => {
+                self.ended_by = error;
+                Ok(all)
+            }
+        }
+    }
+
+    fn repetitions<T>(
+        &mut self,
+        mut once: impl FnMut(&mut Self) -> Result<T, ExperimentError>,
+    ) -> (Vec<T>, Option<ExperimentError>) {
         let mut all = Vec::new();
         for repetition in 0..self.parameters.repetitions.max(1) {
             self.repetition = repetition;
             match once(self) {
                 Ok(one) => all.push(one),
-                Err(ExperimentError::Tester(TesterError::Interrupted)) => {
+                Err(
+                    ExperimentError::Tester(TesterError::Interrupted)
+                    | ExperimentError::Device(DeviceError::Interrupted),
+                ) => {
                     self.was_interrupted = true;
                     break;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return (all, Some(error)),
             }
         }
-        Ok(all)
+        (all, None)
     }
 }
 

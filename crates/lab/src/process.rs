@@ -3,18 +3,135 @@
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
+use std::ffi::OsStr;
 use std::io;
+use std::io::Read as _;
 use std::process::Command;
+use std::process::ExitStatus;
 use std::process::Output;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::mpsc;
+use std::sync::mpsc::Receiver;
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
+use std::time::Instant;
 
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;
+use rustix::process::kill_process_group;
 
 /// How often it is looked whether a program has ended.
 const TICK: Duration = Duration::from_millis(50);
+/// So often, every 5 ms, it is looked whether a program that failed has said why.
+const LAST_WORDS_TRIES: usize = 20;
+
+/// So long has a group of programs that was asked to end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A command that runs a program which is asked to end (SIGTERM) when this one is gone, however it went: killed, or with its terminal.
+pub fn not_outliving(program: impl AsRef<OsStr>) -> Command {
+    // It puts itself in the program's place, so that the process is the program's.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM"]).arg(program);
+    command
+}
+
+/// How a program came to its end.
+#[derive(Debug)]
+pub enum Ended {
+    /// By itself.
+    Itself {
+        /// With this status.
+        status: ExitStatus,
+        /// So long it ran.
+        took: Duration,
+        /// What it wrote to its standard error, as far as that has come.
+        told: String,
+    },
+    /// It was ended, with all of its group.
+    Stopped,
+}
+
+/// A program in a group of its own that runs until it ends or is ended.
+#[derive(Debug)]
+pub struct Watched {
+    group: u32,
+    ended: Receiver<(io::Result<ExitStatus>, Duration)>,
+    told: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Watched {
+    /// Starts it: `command` has to make a group of it.
+    ///
+    /// # Errors
+    /// It can not be started.
+    pub fn start(command: &mut Command) -> io::Result<Watched> {
+        let begin = Instant::now();
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let (group, errors) = (child.id(), child.stderr.take());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let reads = Arc::clone(&told);
+        // Who holds the pipe may live on: nobody waits for this.
+        thread::spawn(move || {
+            let (mut errors, mut bytes) = (errors, [0; 4096]);
+            while let Some(count) = errors.as_mut().and_then(|pipe| pipe.read(&mut bytes).ok()).filter(|read| *read > 0)
+            {
+                if let Ok(mut told) = reads.lock() {
+                    told.extend_from_slice(&bytes[..count]);
+                }
+            }
+        });
+        let (over, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let status = child.wait();
+            // Nobody listens any more where it was ended.
+            let _ = over.send((status, begin.elapsed()));
+        });
+        Ok(Watched { group, ended, told })
+    }
+
+    /// Until it ends; it is asked to end, and then killed, once `stop` is set or `patience` is over.
+    pub fn wait(self, stop: &AtomicBool, patience: Duration) -> Ended {
+        let begin = Instant::now();
+        loop {
+            match self.ended.recv_timeout(TICK) {
+                Ok((Ok(status), took)) => {
+                    let told = || Some(String::from_utf8_lossy(&self.told.lock().ok()?).into_owned());
+                    // Its last words may be under way still.
+                    let tries = core::iter::repeat_with(|| told().unwrap_or_default()).take(LAST_WORDS_TRIES);
+                    let mut last = String::new();
+                    for words in tries {
+                        let is_whole = status.success() || (!words.is_empty() && words == last);
+                        last = words;
+                        if is_whole {
+                            break;
+                        }
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                    return Ended::Itself { status, took, told: last };
+                }
+                Ok((Err(_), _)) | Err(RecvTimeoutError::Disconnected) => return Ended::Stopped,
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) || begin.elapsed() > patience => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        self.signal(Signal::TERM);
+        if self.ended.recv_timeout(GRACE).is_err() {
+            self.signal(Signal::KILL);
+        }
+        Ended::Stopped
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = i32::try_from(self.group).ok().and_then(Pid::from_raw) {
+            // It may have ended a moment ago.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
 
 /// What a command printed until it ended. It is asked to end once `stop` is set.
 ///
@@ -56,6 +173,30 @@ mod tests {
         let output = output_of(Command::new("/bin/sh").args(["-c", script]), &AtomicBool::new(false)).unwrap();
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(3), b"why\n".as_slice()));
         assert!(output.stdout.ends_with(b"100000\n"));
+    }
+
+    #[test]
+    fn a_program_does_not_outlive_who_started_it() {
+        // A shell that starts one as we do, says its number, and is killed.
+        let mut sleeper = not_outliving("/bin/sleep");
+        sleeper.arg("600");
+        let words: Vec<_> = std::iter::once(sleeper.get_program()).chain(sleeper.get_args()).collect();
+        let words = words.join(OsStr::new(" "));
+        let script = format!("{} & echo $!; wait", words.to_string_lossy());
+        let mut shell = Command::new("/bin/sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
+        let name = format!("/proc/{}/comm", line.trim());
+        let is_sleep = || std::fs::read_to_string(&name).is_ok_and(|comm| comm.trim() == "sleep");
+        // Until it has put itself in its place.
+        while !is_sleep() {
+            thread::yield_now();
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        while is_sleep() {
+            thread::yield_now();
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! It reads a folder: the studies' records (`*.study.json`) and single results (any other `*.json` that a test of the lab wrote).
 
 mod page;
+mod single;
 
 use core::fmt;
 use std::fs;

@@ -52,6 +52,24 @@ impl Machine {
     }
 }
 
+/// Words as one line that a shell takes apart into the same words.
+pub fn command_line<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> String {
+    let is_plain = |word: &str| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:,=@%+".contains(letter);
+        !word.is_empty() && word.chars().all(plain)
+    };
+    let quoted = |word: W| match word.as_ref() {
+        word if is_plain(word) => word.to_owned(),
+        word => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// The command line of this process.
+pub fn own_command_line() -> String {
+    command_line(std::env::args_os().map(|word| word.to_string_lossy().into_owned()))
+}
+
 /// Names and values in the order in which they were given; one JSON object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(pub Vec<(&'static str, String)>);
@@ -126,8 +144,10 @@ pub struct Record {
     pub started_unix: u64,
     /// How long it took.
     pub took_seconds: f64,
-    /// The command.
+    /// The command, as a shell takes it.
     pub command: String,
+    /// Why there is no result, or why there are fewer repetitions than asked for, in one sentence.
+    pub failure: Option<String>,
 }
 
 /// One trial, as it was: a raw sample.

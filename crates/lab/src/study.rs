@@ -18,8 +18,13 @@ mod record;
 mod runner;
 mod summary;
 
+pub(crate) use catalogue::FINDINGS;
 pub use catalogue::Options;
+pub(crate) use catalogue::SHARED_CORES;
 pub use catalogue::StudyName;
+pub(crate) use catalogue::TIMERS;
+pub(crate) use catalogue::findings;
+pub(crate) use catalogue::timers;
 pub use plan::Load;
 pub use plan::Plan;
 pub use plan::Run;
@@ -35,3 +40,4 @@ pub use runner::StudyError;
 pub use runner::perform;
 pub use summary::Summary;
 pub(crate) use summary::found;
+pub(crate) use summary::summary;

@@ -10,14 +10,18 @@
 //! the links themselves; here the device needs one neighbour a side, so that no trial measures ARP). External addresses are of 198.18.0.0/16.
 
 use core::net::Ipv4Addr;
+use core::time::Duration;
 use std::fs;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
+use std::time::Instant;
 
 use rustix::process::Pid;
 use rustix::process::setpriority_process;
@@ -199,7 +203,7 @@ impl Topology {
     /// Namespaces that stand already; None when they do not.
     pub fn standing() -> Option<Topology> {
         let topology = Topology { prefix: Topology::STANDING.to_owned(), stays: true };
-        let is_there = |name: String| std::path::Path::new("/run/netns").join(name).exists();
+        let is_there = |name: String| Path::new("/run/netns").join(name).exists();
         (is_there(topology.tester()) && is_there(topology.device())).then_some(topology)
     }
 
@@ -311,6 +315,9 @@ impl Topology {
     }
 }
 
+/// So long has a device that was asked to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// After this time the kernel takes frames in. Half of it costs the tester a third of its rate, as it works for fewer frames each time; twice of it
 /// costs Natrix a quarter of its throughput, as a pair holds 256 frames, and 100 µs of delay on each of two ways.
 const POLL_TIMEOUT_NS: &str = "100000";
@@ -330,9 +337,75 @@ fn owner_of(namespace: &str) -> Option<u32> {
     rest.strip_suffix("-tester").or(rest.strip_suffix("-device"))?.parse().ok()
 }
 
+/// The folder that a run of this process has for the device's files.
+pub fn run_folder(process: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("{}-{process}", Topology::STANDING))
+}
+
+/// The process whose run has this folder.
+fn owner_of_folder(folder: &Path) -> Option<u32> {
+    folder.file_name()?.to_str()?.strip_prefix(Topology::STANDING)?.strip_prefix('-')?.parse().ok()
+}
+
+/// The folder of the run that a process with this command line, its words ended by zero bytes, is a device of.
+fn folder_of_device(command_line: &[u8]) -> Option<PathBuf> {
+    let words: Vec<&str> = command_line.split(|byte| *byte == 0).map(str::from_utf8).collect::<Result<_, _>>().ok()?;
+    let [_, "run", "-c", configuration, ..] = words[..] else { return None };
+    let folder = Path::new(configuration).parent().filter(|_| configuration.ends_with("/natrix.toml"))?;
+    owner_of_folder(folder).map(|_| folder.to_owned())
+}
+
+/// What runs left that have ended, besides namespaces: devices that run still, and folders.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Numbers of processes that were ended.
+    pub devices: Vec<u32>,
+    /// Folders that were removed.
+    pub folders: Vec<PathBuf>,
+}
+
+/// Ends the devices of runs that have ended, and removes their folders.
+pub fn end_left() -> Left {
+    let mut left = Left::default();
+    let is_left = |folder: &Path| owner_of_folder(folder).is_some_and(is_gone);
+    let mut folders = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(folder) = fs::read(entry.path().join("cmdline")).ok().as_deref().and_then(folder_of_device) else {
+            continue;
+        };
+        if is_left(&folder) {
+            left.devices.push(process);
+            folders.push(folder);
+        }
+    }
+    for process in &left.devices {
+        end(*process);
+    }
+    let here = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
+    folders.extend(here.filter(|path| is_left(path) && path.is_dir()));
+    folders.sort();
+    folders.dedup();
+    left.folders = folders.into_iter().filter(|folder| fs::remove_dir_all(folder).is_ok()).collect();
+    left
+}
+
+/// Asks a process to end, and kills it where it does not.
+fn end(process: u32) {
+    crate::process::ask_to_end(process);
+    let deadline = Instant::now() + PATIENCE;
+    while !is_gone(process) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if let Some(pid) = i32::try_from(process).ok().and_then(Pid::from_raw).filter(|_| !is_gone(process)) {
+        // It may have ended a moment ago.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
 /// Whether there is no such process.
 pub(crate) fn is_gone(process: u32) -> bool {
-    !std::path::Path::new("/proc").join(process.to_string()).exists()
+    !Path::new("/proc").join(process.to_string()).exists()
 }
 
 impl Drop for Topology {
@@ -360,5 +433,44 @@ mod tests {
             assert_eq!(owner_of(other), None, "{other}");
         }
         assert!(!is_gone(std::process::id()));
+    }
+
+    #[test]
+    fn devices_of_runs_are_known_by_the_configuration_they_were_started_with_and_those_of_others_are_not() {
+        let folder = run_folder(4711);
+        let told = |words: &[&str]| folder_of_device(words.join("\0").as_bytes());
+        let configuration = folder.join("natrix.toml");
+        assert_eq!(told(&["/x/natrix", "run", "-c", &configuration.to_string_lossy(), ""]), Some(folder));
+        for other in [
+            "/etc/natrix/natrix.toml",
+            "/tmp/natrix-lab-x/natrix.toml",
+            "/tmp/natrix-lab-4711/other.toml",
+            "/natrix.toml",
+        ] {
+            assert_eq!(told(&["/x/natrix", "run", "-c", other]), None, "{other}");
+        }
+        assert_eq!(told(&["vi", "/tmp/natrix-lab-4711/natrix.toml"]), None);
+    }
+
+    #[test]
+    fn a_device_of_a_run_that_is_gone_is_ended_and_its_folder_removed() {
+        let mut gone = Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let folder = run_folder(gone.id());
+        fs::create_dir_all(&folder).unwrap();
+        // As a device is started; it only sleeps.
+        let configuration = folder.join("natrix.toml");
+        let script = folder.join("run");
+        fs::write(&script, "sleep 600 & trap 'kill $!; exit' TERM; wait").unwrap();
+        let mut device =
+            Command::new("/bin/sh").args(["run", "-c"]).arg(&configuration).current_dir(&folder).spawn().unwrap();
+        let number = device.id();
+        let reaper = std::thread::spawn(move || device.wait());
+        let left = end_left();
+        assert!(left.devices.contains(&number), "{left:?}");
+        assert!(left.folders.contains(&folder) && !folder.exists(), "{left:?}");
+        reaper.join().unwrap().unwrap();
+        let own = run_folder(std::process::id());
+        assert!(!end_left().folders.contains(&own), "its owner lives");
     }
 }

@@ -17,6 +17,7 @@ use std::io::Write;
 
 use cli::LabCommand;
 use lab::device::Limits;
+use lab::topology::Left;
 use lab::topology::Topology;
 
 use crate::failure::Failure;
@@ -27,11 +28,19 @@ pub(crate) fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failu
         LabCommand::Up => up(out),
         LabCommand::Down => {
             let was_there = Topology::remove_standing().map_err(lab_error)?;
+            // Before their namespaces: a process in a namespace without a name is not found by it.
+            let Left { devices, folders } = lab::topology::end_left();
             let left = Topology::remove_left().map_err(lab_error)?;
             writeln!(out, "{}", if was_there { "the test hosts are removed" } else { "there are no test hosts" })?;
             for (path, value) in Limits::of_this_machine().put_back_left() {
                 writeln!(out, "raised by a run that has ended, and put back: {path} to {value}")?;
             }
+            if !devices.is_empty() {
+                let numbers = devices.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+                writeln!(out, "devices of runs that have ended, and ended now: processes {numbers}")?;
+            }
+            let left: Vec<String> =
+                left.into_iter().chain(folders.iter().map(|folder| folder.display().to_string())).collect();
             if !left.is_empty() {
                 writeln!(out, "left by runs that have ended, and removed: {}", left.join(", "))?;
             }

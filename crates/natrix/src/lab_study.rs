@@ -24,6 +24,7 @@ use lab::study::StudyError;
 use lab::study::StudyName;
 use lab::study::StudyRecord;
 use lab::study::perform;
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
 
@@ -124,7 +125,7 @@ fn options(studies: &LabStudies, devices: Vec<String>) -> Result<Options, Failur
 /// Set once a signal asks to end.
 fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
@@ -140,7 +141,8 @@ fn make(name: StudyName, options: &Options, studies: &LabStudies, stop: &AtomicB
     let record = perform(name, options, &studies.results, studies.again, stop, |progress| {
         bar.set_position(progress.done as u64);
         if let Some(reason) = progress.failure {
-            bar.suspend(|| eprintln!("no result: {reason}"));
+            // Where it can not be written, as to a terminal that was closed, nobody reads it.
+            bar.suspend(|| drop(writeln!(io::stderr(), "no result: {reason}")));
         }
         let left = format!("{} min {:02} s left", progress.seconds_left / 60, progress.seconds_left % 60);
         bar.set_message(format!("{left}  {}", progress.running.unwrap_or_default()));
@@ -226,7 +228,8 @@ pub(crate) fn report(arguments: &LabReport, out: &mut dyn Write) -> Result<(), F
     if arguments.studies.quick {
         let options = options(&arguments.studies, ["natrix", "netfilter"].map(str::to_owned).to_vec())?;
         for (position, name) in StudyName::ALL.into_iter().enumerate() {
-            eprintln!("study {} of {}: {name}", position + 1, StudyName::ALL.len());
+            // As above.
+            let _ = writeln!(io::stderr(), "study {} of {}: {name}", position + 1, StudyName::ALL.len());
             if make(name, &options, &arguments.studies, &stop)?.interrupted {
                 break;
             }

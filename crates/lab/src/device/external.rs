@@ -1,26 +1,36 @@
 //! A device that somebody else has started: the tester speaks to it, and a command the user gives empties its table.
 
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::process::Stdio;
-use std::time::Instant;
+use std::sync::Arc;
 
 use super::Device;
 use super::DeviceError;
+use crate::process::Ended;
+use crate::process::Watched;
 use crate::result::Settings;
+
+/// A command that takes longer than this to empty a table hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A device the lab knows nothing of.
 #[derive(Debug)]
 pub struct External {
     empty_command: String,
     described: String,
+    stop: Arc<AtomicBool>,
+    patience: Duration,
 }
 
 impl External {
-    /// `empty_command` is for the shell; `described` is what the user says of the device.
-    pub fn new(empty_command: &str, described: &str) -> External {
-        External { empty_command: empty_command.to_owned(), described: described.to_owned() }
+    /// `empty_command` is for the shell; `described` is what the user says of the device. The command is ended once `stop` is set, or when it hangs.
+    pub fn new(empty_command: &str, described: &str, stop: Arc<AtomicBool>) -> External {
+        let (empty_command, described) = (empty_command.to_owned(), described.to_owned());
+        External { empty_command, described, stop, patience: PATIENCE }
     }
 }
 
@@ -34,15 +44,16 @@ impl Device for External {
     }
 
     fn empty(&mut self) -> Result<Duration, DeviceError> {
-        let begin = Instant::now();
-        let output =
-            Command::new("sh").args(["-c", &self.empty_command]).stdin(Stdio::null()).process_group(0).output();
-        let told = match output {
-            Ok(output) if output.status.success() => return Ok(begin.elapsed()),
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stderr);
-                format!("{}; {}", output.status, text.lines().next().unwrap_or("no message").trim())
+        let mut command = Command::new("sh");
+        // A group of its own: a signal for the lab is the lab's, and what the command has started ends with it.
+        command.args(["-c", &self.empty_command]).stdin(Stdio::null()).process_group(0);
+        let told = match Watched::start(&mut command).map(|watched| watched.wait(&self.stop, self.patience)) {
+            Ok(Ended::Itself { status, took, .. }) if status.success() => return Ok(took),
+            Ok(Ended::Itself { status, told, .. }) => {
+                format!("{status}; {}", told.lines().next().unwrap_or("no message").trim())
             }
+            Ok(Ended::Stopped) if self.stop.load(Ordering::Relaxed) => return Err(DeviceError::Interrupted),
+            Ok(Ended::Stopped) => format!("not over after {} s, and ended", self.patience.as_secs()),
             Err(error) => error.to_string(),
         };
         Err(DeviceError::EmptyCommand { command: self.empty_command.clone(), told })
@@ -62,10 +73,26 @@ impl Device for External {
 mod tests {
     use super::*;
 
+    fn device(command: &str) -> External {
+        External::new(command, "", Arc::default())
+    }
+
     #[test]
     fn the_command_that_empties_is_run_and_its_failure_is_told_with_its_words() {
-        External::new("true", "").empty().unwrap();
-        let told = External::new("echo no such table >&2; exit 3", "").empty().unwrap_err().to_string();
+        device("true").empty().unwrap();
+        let told = device("echo no such table >&2; exit 3").empty().unwrap_err().to_string();
         assert!(told.contains("exit status: 3; no such table") && told.contains("--empty-command"), "{told}");
+        // What it left running in the background is not waited for.
+        device("sleep 600 & true").empty().unwrap();
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_by_a_signal_for_the_lab_and_after_its_time() {
+        let mut hangs = device("trap '' TERM; sleep 600; true");
+        hangs.stop.store(true, Ordering::Relaxed);
+        assert!(matches!(hangs.empty(), Err(DeviceError::Interrupted)));
+        let mut hangs = External { patience: Duration::from_millis(20), ..device("sleep 600; true") };
+        let told = hangs.empty().unwrap_err().to_string();
+        assert!(told.contains("failed (not over after 0 s, and ended); give one that empties"), "{told}");
     }
 }

@@ -189,6 +189,9 @@ pub enum DeviceError {
         /// What helps.
         remedy: &'static str,
     },
+    /// A signal came while it was emptied.
+    #[error("lab: interrupted while the device was emptied; start it again")]
+    Interrupted,
     /// The command that empties the table of a device from elsewhere failed.
     #[error(
         "--empty-command: `{command}` failed ({told}); give one that empties the device's table and then ends with status 0"

@@ -17,6 +17,7 @@ use super::Device;
 use super::DeviceError;
 use super::DeviceTimers;
 use super::Needs;
+use crate::process::not_outliving;
 use crate::result::Settings;
 use crate::topology;
 use crate::topology::Topology;
@@ -266,7 +267,7 @@ impl Device for Natrix {
         }
         // The tester's own CPU is not for the device's threads, which inherit it.
         words.extend(["taskset", "-c", &cpus]);
-        let child = Command::new(words[0])
+        let child = not_outliving(words[0])
             .args(&words[1..])
             .arg(&self.binary)
             .args(["run", "-c"])

@@ -31,6 +31,25 @@ pub enum NumberError {
         /// What would do.
         example: &'static str,
     },
+    /// Validation would not be slower than what it validates.
+    #[error(
+        "--alpha: is not below 1 ({seen}), and validation goes at that share of the rate (RFC 9693 §4.4); give one such as 0.8"
+    )]
+    NotBelowOne {
+        /// What was given.
+        seen: f64,
+    },
+    /// The device could not give each connection a port.
+    #[error(
+        "--sessions: need more external ports than the device is given ({ports} for {endpoints} inside endpoints); lower it (of capacity: --room), raise \
+         --external-addresses, or widen --dut-ports"
+    )]
+    TooFewPorts {
+        /// External ports.
+        ports: u64,
+        /// Inside endpoints, each with a port of its own.
+        endpoints: u64,
+    },
     /// There is nothing to search.
     #[error("--rate-min: is not below --rate-max ({rate_min} and {rate_max} frames/s); lower it, or raise --rate-max")]
     NoRange {
@@ -76,6 +95,8 @@ pub struct Numbers {
     pub rates: Vec<(&'static str, f64)>,
     /// Shares of something.
     pub shares: Vec<(&'static str, f64)>,
+    /// Inside endpoints, and the external ports that there are for them, where the lab sets the device up.
+    pub endpoints_and_ports: Option<[u64; 2]>,
 }
 
 impl Parameters {
@@ -105,6 +126,12 @@ impl Parameters {
             if seen > 1.0 {
                 return Err(NumberError::NoShare { option, seen, example });
             }
+        }
+        if self.alpha >= 1.0 {
+            return Err(NumberError::NotBelowOne { seen: self.alpha });
+        }
+        if let Some([endpoints, ports]) = own.endpoints_and_ports.filter(|[endpoints, ports]| endpoints > ports) {
+            return Err(NumberError::TooFewPorts { ports, endpoints });
         }
         let Parameters { rate_min, rate_max, trial_seconds: seconds, .. } = *self;
         if own.is_search && rate_min >= rate_max {
@@ -160,6 +187,24 @@ mod tests {
     fn a_share_is_no_more_than_the_whole() {
         let own = Numbers { shares: vec![("--beta", 0.1), ("--gamma", 1.5)], ..Numbers::default() };
         assert!(told(&parameters(), &own).starts_with("--gamma: is more than 1 (1.5)"));
+    }
+
+    #[test]
+    fn a_validation_is_slower_than_what_it_validates() {
+        for alpha in [1.0, 3.0] {
+            let told = told(&Parameters { alpha, ..parameters() }, &Numbers::default());
+            assert!(told.starts_with(&format!("--alpha: is not below 1 ({alpha})")), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_has_fewer_ports_than_connections_is_not_measured_with_them() {
+        let with = |endpoints, ports| Numbers { endpoints_and_ports: Some([endpoints, ports]), ..Numbers::default() };
+        assert_eq!(told(&parameters(), &with(100, 100)), "fine");
+        let told = told(&parameters(), &with(5000, 100));
+        let whole =
+            "--sessions: need more external ports than the device is given (100 for 5000 inside endpoints); lower it";
+        assert!(told.starts_with(whole) && told.contains("--dut-ports"), "{told}");
     }
 
     #[test]

@@ -308,7 +308,7 @@ fn what_is_lost_while_a_cpu_was_away_is_tried_again_a_few_times_and_then_counts(
             let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
             this.away = Box::new(|| 2.0 * HITCH_SECONDS);
             // A busy machine: that says nothing here.
-            let Ok(steps) = this.loss() else { continue };
+            let Ok(LossCurve { steps, .. }) = this.loss() else { continue };
             if steps.len() == 10 {
                 return (steps, this.trials().to_vec());
             }
@@ -355,7 +355,7 @@ fn frames_that_are_forged_damaged_or_come_back_are_in_their_trial_and_in_what_is
         let lines = core::cell::RefCell::new(Vec::new());
         let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
         this.on_trial = Box::new(|progress| lines.borrow_mut().push(progress.line.clone()));
-        let steps = this.loss();
+        let curve = this.loss();
         let trials = this.trials().to_vec();
         drop(this);
         if trials.iter().any(|trial| trial.void) {
@@ -366,7 +366,7 @@ fn frames_that_are_forged_damaged_or_come_back_are_in_their_trial_and_in_what_is
         assert_eq!(of(&trials[0]), [0; 5], "of the preparation");
         assert_eq!(of(&trials[1]), [3, 0, 1, 1, 1]);
         assert!(trials[2..].iter().all(|trial| of(trial) == [0; 5]), "{trials:?}");
-        assert_eq!(steps.unwrap()[0].lost, 3);
+        assert_eq!(curve.unwrap().steps[0].lost, 3);
         let told = &lines.borrow()[1];
         assert_eq!(told, "phase2 at 2000/s: 3 of 100 lost, 1 forged, 1 damaged, 1 returned");
         return;
@@ -384,7 +384,7 @@ fn a_known_loss_is_reported_to_the_frame_in_every_repetition_with_median_and_per
         let mut device = EMPTY;
         let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
         // A busy machine keeps not every rate: that says nothing here.
-        let Ok(steps) = this.loss() else { continue };
+        let Ok(LossCurve { steps, .. }) = this.loss() else { continue };
         if steps.len() < 10 {
             continue;
         }
@@ -428,6 +428,39 @@ fn a_trial_the_tester_did_not_keep_says_what_it_sent_until_then() {
         return;
     }
     panic!("no preparation came to its end");
+}
+
+#[test]
+fn repetitions_that_were_made_before_one_failed_are_kept_and_it_is_said_why_there_are_no_more() {
+    let space = tests_of_tester::space();
+    let parameters = Parameters { repetitions: 3, ..parameters() };
+    let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+    let mut device = EMPTY;
+    let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+    let late = || ExperimentError::RangeTooLow { rate: 1.0 };
+    let two = |this: &mut Experiment<'_, Toy>| if this.repetition < 2 { Ok(this.repetition) } else { Err(late()) };
+    assert_eq!(this.repeated_and_kept(two).unwrap(), [0, 1]);
+    assert_eq!(this.ended_by().unwrap().to_string(), late().to_string());
+    // A search would keep the lower ones only.
+    assert!(this.repeated(two).is_err() && this.ended_by().is_none());
+    assert!(this.repeated_and_kept(|_| Err::<(), _>(late())).is_err(), "nothing was made");
+    let interrupted = |_: &mut Experiment<'_, Toy>| Err::<(), _>(DeviceError::Interrupted.into());
+    assert!(this.repeated(interrupted).unwrap().is_empty() && this.was_interrupted());
+}
+
+#[test]
+fn how_long_a_trial_takes_is_said_before_it_begins() {
+    let space = tests_of_tester::space();
+    let parameters = parameters();
+    let begun = core::cell::RefCell::new(Vec::new());
+    let mut tester = Tester::new(Toy::new(Mischief::default()), tests_of_tester::ENDS);
+    let mut device = EMPTY;
+    let mut this = Experiment::new(&mut tester, &mut device, &space, &parameters);
+    this.on_begin = Box::new(|phase, time| begun.borrow_mut().push((phase, time)));
+    let _ = this.prepare();
+    drop(this);
+    // 500 connections at 10 000 a second.
+    assert_eq!(begun.borrow()[0], ("preparation", Duration::from_millis(50)));
 }
 
 #[test]

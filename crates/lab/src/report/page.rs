@@ -1,5 +1,6 @@
 //! The page: what was measured on what, charts, tables, the method and its limits, how to repeat each number.
 
+use chart::Chart;
 use chart::ChartError;
 use chart::Look;
 use chart::short;
@@ -11,11 +12,11 @@ use serde_json::Value;
 
 use super::Results;
 use super::Utc;
+use super::single;
 use crate::result::Machine;
 use crate::study::RunRecord;
 use crate::study::StudyRecord;
 use crate::study::TableRecord;
-use crate::study::found;
 
 /// Titles and names of lines are the page's.
 const LOOK: Look = Look { size: (860, 400), is_titled: false, legend: None, mark: None };
@@ -26,7 +27,13 @@ pub(super) fn page(results: &Results) -> Result<String, ChartError> {
     for study in &results.studies {
         studies.push(section(study)?);
     }
-    let newest = results.studies.iter().map(|study| study.started_unix).max();
+    let mut singles = Vec::new();
+    for (file, record) in &results.single {
+        singles.push(single::section(file, record)?);
+    }
+    let of_single = |(_, record): &(String, Value)| record.get("started_unix").and_then(Value::as_u64);
+    let of_studies = results.studies.iter().map(|study| study.measured_unix().1);
+    let newest = of_studies.chain(results.single.iter().filter_map(of_single)).max();
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -55,7 +62,12 @@ pub(super) fn page(results: &Results) -> Result<String, ChartError> {
                 }
                 main {
                     @for study in &studies { (study) }
-                    (single(&results.single))
+                    @if !singles.is_empty() {
+                        section #single {
+                            h2 { "Single results" }
+                            @for single in &singles { (single) }
+                        }
+                    }
                     (machines(results))
                     @if !results.unread.is_empty() {
                         section {
@@ -71,10 +83,7 @@ pub(super) fn page(results: &Results) -> Result<String, ChartError> {
 }
 
 fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
-    let mut charts = Vec::new();
-    for chart in &study.charts {
-        charts.push((chart, chart::svg(chart, &LOOK)?));
-    }
+    let drawn = figures(&study.charts)?;
     let failures: Vec<_> = study.runs.iter().filter_map(|run| Some((run, run.failure.as_ref()?))).collect();
     // Each arrangement once.
     let mut shared: Vec<String> = study
@@ -92,19 +101,7 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
             p { "After " (study.paper.name) ". There: " (study.paper.machine) "." }
             @for table in &study.tables { (table_of(table)) }
             (every_test(study))
-            @for (chart, svg) in &charts {
-                figure {
-                    figcaption { (chart.title) }
-                    @if chart.series.len() > 1 {
-                        ul.legend {
-                            @for (place, series) in chart.series.iter().enumerate() {
-                                li { span style={ "background:" (chart::colour(place)) } {} (series.name) }
-                            }
-                        }
-                    }
-                    (PreEscaped(svg))
-                }
-            }
+            (drawn)
             @if !failures.is_empty() {
                 h3 { "No result" }
                 ul { @for (run, reason) in &failures { li { code { (run.command) } ": " (reason) } } }
@@ -113,7 +110,7 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
                 dt { "Method" } dd { (study.method) }
                 dt { "Limits" } dd { (study.limits) }
                 dt { "Taken" }
-                dd { (Utc(study.started_unix)) ", " (format!("{:.0}", study.took_seconds)) " s, Natrix " (study.version) ", " (machine_line(&study.machine)) (releases(study)) "; seed " (study.seed) @if let Some(kept) = kept(study) { (kept) } }
+                dd { (taken(study)) ", Natrix " (study.version) ", " (machine_line(&study.machine)) (releases(study)) "; seed " (study.seed) @if let Some(kept) = kept(study) { (kept) } }
             }
             @if !shared.is_empty() {
                 p { "Who shared a CPU:" }
@@ -141,13 +138,36 @@ fn section(study: &StudyRecord) -> Result<Markup, ChartError> {
     })
 }
 
+/// Charts, each with its title and the names of its lines.
+pub(super) fn figures(charts: &[Chart]) -> Result<Markup, ChartError> {
+    let mut drawn = Vec::new();
+    for chart in charts {
+        drawn.push((chart, chart::svg(chart, &LOOK)?));
+    }
+    Ok(html! {
+        @for (chart, svg) in &drawn {
+            figure {
+                figcaption { (chart.title) }
+                @if chart.series.len() > 1 {
+                    ul.legend {
+                        @for (place, series) in chart.series.iter().enumerate() {
+                            li { span style={ "background:" (chart::colour(place)) } {} (series.name) }
+                        }
+                    }
+                }
+                (PreEscaped(svg))
+            }
+        }
+    })
+}
+
 /// Whether a cell is a figure, which stands right.
 fn is_number(cell: &str) -> bool {
     let figure = cell.trim_start_matches("≥ ").trim_start_matches("≤ ");
     figure.starts_with(|letter: char| letter.is_ascii_digit()) && figure.split(' ').count() <= 3
 }
 
-fn table_of(table: &TableRecord) -> Markup {
+pub(super) fn table_of(table: &TableRecord) -> Markup {
     html! {
         h3 { (table.title) }
         table {
@@ -161,7 +181,7 @@ fn table_of(table: &TableRecord) -> Markup {
     }
 }
 
-fn machine_line(machine: &Machine) -> String {
+pub(super) fn machine_line(machine: &Machine) -> String {
     format!(
         "{}, {} CPUs, {} MiB, Linux {}, {}",
         machine.cpu, machine.cpus, machine.memory_mib, machine.kernel, machine.system
@@ -169,7 +189,9 @@ fn machine_line(machine: &Machine) -> String {
 }
 
 fn machines(results: &Results) -> Markup {
-    let mut lines: Vec<String> = results.studies.iter().map(|study| machine_line(&study.machine)).collect();
+    let of_single = results.single.iter().filter_map(|(_, record)| single::machine(record));
+    let all = results.studies.iter().map(|study| study.machine.clone()).chain(of_single);
+    let mut lines: Vec<String> = all.map(|machine| machine_line(&machine)).collect();
     lines.sort();
     lines.dedup();
     html! {
@@ -227,49 +249,21 @@ fn every_test(study: &StudyRecord) -> Markup {
     }
 }
 
+/// When what it shows was measured, and how long this took now.
+fn taken(study: &StudyRecord) -> String {
+    let (first, last) = study.measured_unix();
+    let all_kept = study.runs.iter().all(|run| run.kept_unix.is_some());
+    let when = if first == last { Utc(first).to_string() } else { format!("{} to {}", Utc(first), Utc(last)) };
+    match all_kept && !study.runs.is_empty() {
+        true => format!("{when}, all of it before {}, when it was put together", Utc(study.started_unix)),
+        false => format!("{when}, {:.0} s", study.took_seconds),
+    }
+}
+
 /// Results that were there already, in a sentence; nothing where there were none.
 fn kept(study: &StudyRecord) -> Option<String> {
     let times: Vec<u64> = study.runs.iter().filter_map(|run| run.kept_unix).collect();
     let (first, last) = (times.iter().min()?, times.iter().max()?);
     let (count, all) = (times.len(), study.runs.len());
     Some(format!("; {count} of {all} results were there already, measured from {} to {}", Utc(*first), Utc(*last)))
-}
-
-fn text<'a>(record: &'a Value, pointer: &str) -> &'a str {
-    record.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// The tester alone, in the unit of what it was measured by.
-fn ceiling(record: &Value) -> Markup {
-    let rate = |key: &str| record.pointer(&format!("/ceiling/{key}")).and_then(Value::as_f64);
-    html! {
-        @if let Some(connections) = rate("connections_per_second") { (short(connections)) " handshakes/s" }
-        @else if let Some(frames) = rate("frames_per_second") { (short(frames)) " frames/s" }
-    }
-}
-
-fn single(results: &[(String, Value)]) -> Markup {
-    html! {
-        @if !results.is_empty() {
-            section #single {
-                h2 { "Single results" }
-                table {
-                    thead { tr { th { "test" } th { "device" } th { "transport" } th { "found" } th { "tester's own ceiling" } th { "command" } th { "file" } } }
-                    tbody {
-                        @for (file, record) in results {
-                            tr {
-                                td { (text(record, "/test")) @if record.get("interrupted") == Some(&Value::Bool(true)) { " " span.badge.warn { "interrupted" } } }
-                                td { (text(record, "/dut")) }
-                                td { (text(record, "/transport")) }
-                                td { (found(record)) }
-                                td.number { (ceiling(record)) }
-                                td { code { (text(record, "/command")) } }
-                                td { code { (file) } }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
 }

@@ -44,6 +44,7 @@ fn study(name: &str) -> StudyRecord {
         ceiling: Some(1_234_000.0),
         cores: vec!["CPU 0: tester".to_owned()],
         kept_unix: failure.is_none().then_some(1_794_000_000),
+        measured_unix: failure.is_none().then_some(1_794_000_000),
         summary: failure.is_none().then(|| Summary {
             test: "throughput".to_owned(),
             found: "200 k frames/s (100 k to 300 k)".to_owned(),
@@ -149,4 +150,82 @@ fn a_folder_without_results_is_told_so() {
 fn times_are_in_utc() {
     assert_eq!(Utc(0).to_string(), "1970-01-01 00:00 UTC");
     assert_eq!(Utc(1_795_000_000).to_string(), "2026-11-18 11:06 UTC");
+}
+
+#[test]
+fn a_single_result_says_what_was_measured_on_what_and_how_to_repeat_it() {
+    let folder = Folder::new("single");
+    let tuples =
+        |addresses: u32, start: u16, end: u16| json!({"addresses": addresses, "ports": {"start": start, "end": end}});
+    let share = json!({"values": [0.0, 0.4], "median": 0.2, "p1": 0.0, "p99": 0.4});
+    let common = json!({
+        "dut": "netfilter", "transport": "net_af_xdp", "unit": "frames/s", "started_unix": 1_700_000_000, "took_seconds": 9.0, "seed": 4711,
+        "machine": {"cpu": "An Old CPU", "cpus": 2, "memory_mib": 512, "kernel": "6.1", "system": "Debian"},
+        "versions": {"dpdk": "DPDK 22.11"}, "device": {"nf_conntrack_max": "65536"}, "cores": [{"cpu": 0, "runs": ["tester"]}],
+        "parameters": {"N": 200, "repetitions": 2, "error": 2000.0, "frame_bytes": 64, "inside": tuples(4, 1024, 65_535), "remote": tuples(1, 80, 80), "priority": "nice -19"},
+        "ceiling": {"frames_per_second": 9e5, "loopback": "one pair", "share": null},
+    });
+    let with = |more: Value| {
+        let mut whole = common.clone();
+        whole.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        whole.to_string()
+    };
+    let loss = json!({"test": "loss", "command": "natrix lab loss --described 'my box'", "result": {
+        "steps": [{"rate": 2e6, "sent": 200, "lost": 40, "lost_share": share, "beyond_ceiling": true}, {"rate": 1e6, "sent": 200, "lost": 40, "lost_share": share, "beyond_ceiling": false}],
+        "not_sent": [{"rate": 3e6, "reached": 2.5e6, "repetitions": 2}],
+    }});
+    let throughput = json!({"test": "throughput", "command": "natrix lab throughput", "result": {"samples": {"values": [1e5, 2e5], "median": 1.5e5, "p1": 1e5, "p99": 2e5}}});
+    let delays = json!({"way": "inbound", "typical_us": 2.0, "worst_case_us": 3.0, "histogram_ns": [[1000, 50], [2000, 49], [3000, 1]]});
+    let latency = json!({"test": "latency", "command": "natrix lab latency", "result": {"repetitions": [{"lost": 0, "delays": [delays]}]}});
+    let probe = json!({"test": "probe", "command": "natrix lab probe", "parameters": {"seed": 1}, "findings": [
+        {"name": "mapping.udp", "value": "endpoint-independent", "requirement": "RFC 4787 REQ-1", "verdict": "met"},
+    ]});
+    for (name, more) in [("a.json", loss), ("b.json", throughput), ("c.json", latency), ("d.json", probe)] {
+        folder.put(name, &with(more));
+    }
+    let page = Results::read(&folder.0).unwrap().html().unwrap();
+    for words in [
+        "Newest measurement: 2023-11-14 22:13 UTC",
+        "An Old CPU, 2 CPUs, 512 MiB, Linux 6.1, Debian",
+        "dpdk = DPDK 22.11",
+        "nf_conntrack_max = 65536",
+        "<dt>Seed</dt><dd>4711</dd>",
+        "<dt>Repetitions</dt><dd>2 of 2</dd>",
+        "<dt>Error of the search</dt><dd>2000</dd>",
+        "1024-65535 of 4 addresses",
+        "CPU 0: tester",
+        "900 k frames/s over one pair",
+        "at 3 M no result (tester too slow); at 2 M 20 % lost (worst 40 %) (more than the tester alone passes)",
+        "beyond what the tester alone passes",
+        "RFC 8219 §7.4",
+        "natrix lab loss --described 'my box'",
+        "1 findings: 1 as the RFCs ask",
+        "mapping.udp",
+        "endpoint-independent",
+        "Delays: frames that took no longer",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert_eq!(page.matches("<svg").count(), 3, "loss, throughput, delays");
+    let machines = page.split("id=\"machines\"").nth(1).unwrap();
+    assert!(machines.contains("An Old CPU"), "{machines}");
+}
+
+#[test]
+fn a_study_put_together_of_what_was_there_is_as_old_as_its_results() {
+    let folder = Folder::new("kept");
+    let mut record = study("sizes");
+    record.runs.truncate(1);
+    folder.put("sizes.study.json", &serde_json::to_string(&record).unwrap());
+    let page = Results::read(&folder.0).unwrap().html().unwrap();
+    let then = "2026-11-06 21:20 UTC";
+    assert!(page.contains(&format!("Newest measurement: {then}")), "{page}");
+    assert!(
+        page.contains(&format!("{then}, all of it before 2026-11-18 11:06 UTC, when it was put together")),
+        "{page}"
+    );
+    // A record that says it only of what was kept, with a run that was made then.
+    let mut of_before = study("sizes");
+    of_before.runs.iter_mut().for_each(|run| run.measured_unix = None);
+    assert_eq!(of_before.measured_unix(), (1_794_000_000, 1_795_000_000));
 }

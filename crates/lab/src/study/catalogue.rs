@@ -9,6 +9,11 @@ mod quick_nat;
 
 use core::fmt;
 
+pub(crate) use limits_and_timers::FINDINGS;
+pub(crate) use limits_and_timers::TIMERS;
+pub(crate) use limits_and_timers::findings;
+pub(crate) use limits_and_timers::timers_of as timers;
+
 use super::plan::Plan;
 use super::plan::Run;
 use super::prices::Price;
@@ -210,7 +215,7 @@ fn paper(name: &str, machine: &str) -> Paper {
     Paper { name: name.to_owned(), machine: machine.to_owned() }
 }
 
-const SHARED_CORES: &str = "Tester and device have a CPU each, on which each also does the kernel's work of taking its frames in; each result names under `cores` what ran where. The tester's own ceiling is over one pair; between two, with a device, it ends earlier: then what passed is a bound.";
+pub(crate) const SHARED_CORES: &str = "Tester and device have a CPU each, on which each also does the kernel's work of taking its frames in; each result names under `cores` what ran where. The tester's own ceiling is over one pair; between two, with a device, it ends earlier: then what passed is a bound.";
 
 #[cfg(test)]
 pub(crate) fn test_options(quick: bool) -> Options {

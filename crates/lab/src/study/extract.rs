@@ -227,7 +227,10 @@ mod tests {
         let made = Made { run: &run, result: &delays };
         let point = delay(&made, "typical_us").unwrap();
         assert_eq!(point.y, 7.0, "the worse way of each");
-        assert!((point.low - 4.06).abs() < 1e-9 && (point.high - 8.96).abs() < 1e-9, "1st and 99th percentile: {point:?}");
+        assert!(
+            (point.low - 4.06).abs() < 1e-9 && (point.high - 8.96).abs() < 1e-9,
+            "1st and 99th percentile: {point:?}"
+        );
         assert_eq!(spread(1.0, vec![4.0, 6.0]).unwrap().y, 5.0, "the median of an even number");
         assert_eq!(lost(made.result), None, "nobody knows of how many");
         assert_eq!(number(&Made { run: &run, result: &json!({"ns": 3.0}) }, "/ns", 2.0).unwrap().y, 6.0);

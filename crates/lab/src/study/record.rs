@@ -62,6 +62,19 @@ pub struct StudyRecord {
     pub took_seconds: f64,
 }
 
+impl StudyRecord {
+    /// From when to when its results were measured, seconds since 1970: that may be long before it was made, where all were there already.
+    pub fn measured_unix(&self) -> (u64, u64) {
+        let measured: Vec<u64> = self.runs.iter().filter_map(|run| run.measured_unix.or(run.kept_unix)).collect();
+        // Records of before say it only of what was kept.
+        let is_of_before = self.runs.iter().all(|run| run.measured_unix.is_none());
+        let own = (is_of_before && measured.len() < self.runs.len()).then_some(self.started_unix);
+        let times = || measured.iter().copied().chain(own);
+        let (first, last) = (times().min(), times().max());
+        (first.unwrap_or(self.started_unix), last.unwrap_or(self.started_unix))
+    }
+}
+
 /// One run of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
@@ -84,6 +97,9 @@ pub struct RunRecord {
     /// When its result was there already, of an earlier run on the same machine and release: when that began, seconds since 1970.
     #[serde(default)]
     pub kept_unix: Option<u64>,
+    /// When its result was measured, seconds since 1970; None where there is none.
+    #[serde(default)]
+    pub measured_unix: Option<u64>,
     /// What it found, and with what.
     #[serde(default)]
     pub summary: Option<Summary>,

@@ -8,7 +8,6 @@ use std::io;
 use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
-use std::process::Command;
 use std::process::Stdio;
 use std::thread;
 use std::thread::JoinHandle;
@@ -30,7 +29,10 @@ use super::record::SCHEMA;
 use super::record::StudyRecord;
 use super::summary::summary;
 use crate::process::ask_to_end;
+use crate::process::not_outliving;
 use crate::result::Machine;
+use crate::result::command_line;
+use crate::result::own_command_line;
 use crate::result::unix_now;
 use crate::result::versions;
 
@@ -119,6 +121,7 @@ pub fn perform(
                     ceiling: None,
                     cores: Vec::new(),
                     kept_unix: None,
+                    measured_unix: None,
                     summary: None,
                 });
                 let record = record(name, options, &plan, &made, runs.clone(), (started_unix, started));
@@ -127,14 +130,14 @@ pub fn perform(
             }
         };
         // As anybody can repeat it, anywhere.
-        let command = format!("natrix {} --json", run.arguments.join(" "));
+        let command = format!("natrix {} --json", command_line(&run.arguments));
         if has_ceiling(&run) {
             // The tester is the same for many runs: it is measured once an hour for all of them.
             run.arguments.extend(["--ceiling-file".to_owned(), folder.join(CEILINGS).display().to_string()]);
         }
         let run = &run;
         let path = folder.join(&file);
-        let begun = Instant::now();
+        let (begun, begun_unix) = (Instant::now(), unix_now());
         let kept = if again {
             None
         } else {
@@ -159,7 +162,7 @@ pub fn perform(
                         "version": env!("CARGO_PKG_VERSION"),
                         "versions": versions(env!("CARGO_PKG_VERSION"), None),
                         "seed": options.seed,
-                        "started_unix": unix_now(),
+                        "started_unix": begun_unix,
                         "took_seconds": begun.elapsed().as_secs_f64(),
                         "output": value,
                         "failure": output.failure,
@@ -176,7 +179,20 @@ pub fn perform(
         }
         on_progress(&Progress { done: number + 1, failure: failure.as_deref(), ..progress });
         let series = run.series.clone();
-        runs.push(RunRecord { series, command, file, took_seconds, failure, ceiling, cores, kept_unix, summary });
+        // A run without a result measured nothing.
+        let measured_unix = kept_unix.or(failure.is_none().then_some(begun_unix));
+        runs.push(RunRecord {
+            series,
+            command,
+            file,
+            took_seconds,
+            failure,
+            ceiling,
+            cores,
+            kept_unix,
+            measured_unix,
+            summary,
+        });
         let record = record(name, options, &plan, &made, runs.clone(), (started_unix, started));
         write(&record, folder)?;
     }
@@ -204,7 +220,7 @@ impl Output {
 /// Whether the tester's own ceiling stands beside its result.
 fn has_ceiling(run: &Run) -> bool {
     let [first, test, ..] = &run.arguments[..] else { return false };
-    first == "lab" && matches!(test.as_str(), "cps" | "throughput" | "loss" | "latency")
+    first == "lab" && matches!(test.as_str(), "cps" | "throughput" | "loss" | "latency" | "capacity" | "teardown")
 }
 
 /// A run that was not made: nobody knows at what rate, or with what room.
@@ -310,7 +326,7 @@ fn record(
             .map(|(name, text)| (name.to_owned(), text))
             .collect(),
         seed: options.seed,
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: own_command_line(),
         started_unix,
         took_seconds: started.elapsed().as_secs_f64(),
     }
@@ -345,7 +361,7 @@ fn made_lately(folder: &Path, command: &str, now_unix: u64) -> Option<(String, O
 
 /// Runs one command to its end: what it printed, or the sentence in which it says why it printed nothing.
 fn start(program: &Path, run: &Run, stop: &AtomicBool, mut on_tick: impl FnMut(u64)) -> Result<Output, StudyError> {
-    let mut child = Command::new(program)
+    let mut child = not_outliving(program)
         .args(&run.arguments)
         .arg("--json")
         .stdin(Stdio::null())

@@ -5,6 +5,10 @@ use serde::Deserialize;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::extract::Lost;
+use super::extract::lost;
+use super::extract::percent;
+
 /// A test of RFC 9693 in a few words.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -29,7 +33,7 @@ pub struct Summary {
 }
 
 /// Of a result of the lab; None of anything else.
-pub(super) fn summary(result: &Value) -> Option<Summary> {
+pub(crate) fn summary(result: &Value) -> Option<Summary> {
     let parameters = result.get("parameters")?;
     let test = result.get("test")?.as_str()?;
     let count = |key: &str| parameters.get(key).and_then(Value::as_u64);
@@ -85,9 +89,29 @@ pub(crate) fn found(record: &Value) -> String {
         return format!("≥ {} {} (the tester ended)", short(passed), text(record, "unit"));
     }
     if let Some(steps) = record.pointer("/result/steps").and_then(Value::as_array) {
-        let share = |step: &Value| Some(100.0 * step.get("lost")?.as_f64()? / step.get("sent")?.as_f64()?.max(1.0));
-        let shares: Vec<String> = steps.iter().filter_map(share).map(|share| format!("{share:.3}")).collect();
-        return format!("{} % lost", shares.join(", "));
+        let rate = |step: &Value| step.get("rate").and_then(Value::as_f64).map(short).unwrap_or_default();
+        let step = |step: &Value| {
+            let share = 100.0 * step.get("lost")?.as_f64()? / step.get("sent")?.as_f64()?.max(1.0);
+            let each = step.pointer("/lost_share/values").and_then(Value::as_array).into_iter().flatten();
+            let worst = each.filter_map(Value::as_f64).fold(0.0, f64::max) * 100.0;
+            // Of one repetition they are the same.
+            let worst = if worst > share * 1.0001 { format!(" (worst {})", percent(worst)) } else { String::new() };
+            let is_beyond = step.get("beyond_ceiling") == Some(&Value::Bool(true));
+            let mark = if is_beyond { " (more than the tester alone passes)" } else { "" };
+            Some(format!("at {} {} lost{worst}{mark}", rate(step), percent(share)))
+        };
+        let not_sent = record.pointer("/result/not_sent").and_then(Value::as_array).into_iter().flatten();
+        let not_sent = not_sent.map(|step| format!("at {} no result (tester too slow)", rate(step)));
+        return not_sent.chain(steps.iter().filter_map(step)).collect::<Vec<_>>().join("; ");
+    }
+    if let Some(findings) = record.get("findings").and_then(Value::as_array) {
+        let verdict = |verdict: &str| findings.iter().filter(|finding| text(finding, "verdict") == verdict).count();
+        let [met, not_met, undecided] = ["met", "not_met", "undecided"].map(verdict);
+        let count = findings.len();
+        return format!("{count} findings: {met} as the RFCs ask, {not_met} not, {undecided} undecided");
+    }
+    if let Some(failure) = record.get("failure").and_then(Value::as_str) {
+        return format!("no result: {failure}");
     }
     let over = record.pointer("/result/over_repetitions/delays").and_then(Value::as_array);
     let one = record.pointer("/result/repetitions/0/delays").and_then(Value::as_array);
@@ -106,8 +130,9 @@ pub(crate) fn found(record: &Value) -> String {
         };
         format!("{} {} us, worst {}", text(way, "way"), of("typical_us"), of("worst_case_us"))
     };
+    let lost = lost(record).map_or_else(|| "unknown".to_owned(), Lost::shown);
     over.or(one)
-        .map(|delays| delays.iter().map(delay).collect::<Vec<_>>().join("; "))
+        .map(|delays| format!("{}; lost: {lost}", delays.iter().map(delay).collect::<Vec<_>>().join("; ")))
         .unwrap_or_else(|| "see the file".to_owned())
 }
 
@@ -142,11 +167,30 @@ mod tests {
         let samples = json!({"median": 5.0, "p1": 4.0, "p99": 6.0});
         let way = json!({"way": "inbound", "typical_us": samples, "worst_case_us": samples});
         let told = found(&json!({"result": {"over_repetitions": {"delays": [way]}, "repetitions": []}}));
-        assert_eq!(told, "inbound 5.0 (4.0 to 6.0) us, worst 5.0 (4.0 to 6.0)");
+        assert_eq!(told, "inbound 5.0 (4.0 to 6.0) us, worst 5.0 (4.0 to 6.0); lost: unknown");
         let once = json!({"median": 5.0, "p1": 5.0, "p99": 5.0});
         let way = json!({"way": "inbound", "typical_us": once, "worst_case_us": once});
-        assert_eq!(found(&json!({"result": {"over_repetitions": {"delays": [way]}}})), "inbound 5.0 us, worst 5.0");
+        let trial = |repetition: u32, lost: u32| json!({"repetition": repetition, "phase": "phase2", "sent": 100, "lost": lost, "void": false});
+        let told = found(&json!({
+            "result": {"over_repetitions": {"delays": [way]}, "repetitions": [{}, {}]}, "trials": [trial(0, 0), trial(1, 3)],
+        }));
+        assert_eq!(told, "inbound 5.0 us, worst 5.0; lost: median 1.5 %, worst 3 % of 2");
         let told = found(&json!({"unit": "frames/s", "result": {"samples": null, "at_least": 9e5}}));
         assert_eq!(told, "≥ 900 k frames/s (the tester ended)");
+    }
+
+    #[test]
+    fn a_loss_curve_is_told_by_rate_with_what_the_tester_could_not_do() {
+        let step = |rate: f64, values: &[f64], beyond: bool| json!({"rate": rate, "sent": 200, "lost": 100.0 * values.iter().sum::<f64>(), "lost_share": {"values": values}, "beyond_ceiling": beyond});
+        let told = found(&json!({"result": {
+            "steps": [step(2e6, &[0.0, 0.4], true), step(1e6, &[0.0, 0.0], false)], "not_sent": [{"rate": 3e6}],
+        }}));
+        assert_eq!(
+            told,
+            "at 3 M no result (tester too slow); at 2 M 20 % lost (worst 40 %) (more than the tester alone passes); at 1 M 0 % lost"
+        );
+        let findings = json!({"findings": [{"verdict": "met"}, {"verdict": "met"}, {"verdict": "not_met"}]});
+        assert_eq!(found(&findings), "3 findings: 2 as the RFCs ask, 1 not, 0 undecided");
+        assert_eq!(found(&json!({"result": {"samples": null}, "failure": "tester: slow"})), "no result: tester: slow");
     }
 }

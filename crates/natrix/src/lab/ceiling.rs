@@ -15,6 +15,7 @@ use std::process::Child;
 use std::process::ChildStdin;
 use std::process::Command;
 use std::process::Stdio;
+use std::rc::Rc;
 use std::thread;
 use std::time::Instant;
 
@@ -31,9 +32,11 @@ use lab::device::Wire;
 use lab::experiment::Experiment;
 use lab::experiment::ExperimentError;
 use lab::experiment::Numbers;
+use lab::process::not_outliving;
 use lab::result::Ceiling;
 use lab::result::Machine;
 use lab::result::Record;
+use lab::result::own_command_line;
 use lab::result::unix_now;
 use lab::tester::Tester;
 use lab::tester::TesterError;
@@ -68,11 +71,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A ceiling in a file counts for so long: neighbours on the machine come and go.
 const FRESH_SECONDS: u64 = 3600;
 
-/// The tester's ceiling for this test; None where the test has no rate, or it is not wanted.
+/// The tester's ceiling for this test; None where the tester makes none, or it is not wanted.
 pub(super) fn measured(command: &LabCommand, options: &LabTest, stop: &AtomicBool) -> Result<Option<Ceiling>, Failure> {
     let has_rate = matches!(
         command,
-        LabCommand::Cps(_) | LabCommand::Throughput(_) | LabCommand::Loss(_) | LabCommand::Latency(_)
+        LabCommand::Cps(_)
+            | LabCommand::Throughput(_)
+            | LabCommand::Loss(_)
+            | LabCommand::Latency(_)
+            | LabCommand::Capacity(_)
+            | LabCommand::Teardown(_)
     );
     if !has_rate || options.no_ceiling || options.dut == LabDevice::External {
         return Ok(None);
@@ -113,7 +121,9 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
     };
     // New connections come from one side.
     let direction = match (command, options.direction) {
-        (LabCommand::Cps(_), _) | (_, LabDirection::Outbound) => "outbound",
+        (LabCommand::Cps(_) | LabCommand::Capacity(_) | LabCommand::Teardown(_), _) | (_, LabDirection::Outbound) => {
+            "outbound"
+        }
         (_, LabDirection::Inbound) => "inbound",
         (_, LabDirection::Both) => "both",
     };
@@ -145,6 +155,8 @@ fn handshakes_of(command: &LabCommand) -> &'static [&'static str] {
     let (test, tcp_close) = match command {
         LabCommand::Cps(cps) => (&cps.test, cps.tcp_close),
         LabCommand::Latency(latency) if latency.first_packet => (&latency.test, false),
+        LabCommand::Capacity(capacity) => (&capacity.test, false),
+        LabCommand::Teardown(test) => (test, false),
         _ => return &[],
     };
     match (test.protocol, tcp_close) {
@@ -160,8 +172,9 @@ fn measure(arguments: &[String], stop: &AtomicBool) -> Result<Ceiling, Failure> 
         .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
     let measured_unix = unix_now();
     let busy = told::busy("the tester itself is measured first (--no-ceiling leaves that out)");
-    let output = lab::process::output_of(Command::new(binary).args(["lab", "ceiling", "--json"]).args(arguments), stop)
-        .map_err(|error| fault(format!("tester: its ceiling can not be measured ({error}); use --no-ceiling")))?;
+    let output =
+        lab::process::output_of(not_outliving(binary).args(["lab", "ceiling", "--json"]).args(arguments), stop)
+            .map_err(|error| fault(format!("tester: its ceiling can not be measured ({error}); use --no-ceiling")))?;
     drop(busy);
     if stop.load(Ordering::Relaxed) {
         return Err(lab_error(ExperimentError::from(TesterError::Interrupted)));
@@ -207,7 +220,7 @@ pub(super) fn run(ceiling: &LabCeiling, out: &mut dyn Write) -> Result<(), Failu
     let timed_rate = Some(("--rate-max", parameters.rate_max));
     parameters.check(&Numbers { is_search: true, timed_rate, ..Numbers::default() }).map_err(lab_error)?;
     let stop = measure::stopper()?;
-    let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
+    let folder = topology::run_folder(std::process::id());
     fs::create_dir_all(&folder)
         .map_err(|error| fault(format!("folder {}: {error}; set TMPDIR to another", folder.display())))?;
     let folder = Folder(folder);
@@ -233,7 +246,9 @@ pub(super) fn run(ceiling: &LabCeiling, out: &mut dyn Write) -> Result<(), Failu
     tester.face_itself();
     let mut device = Wire;
     let mut experiment = Experiment::new(&mut tester, &mut device, &space, &parameters);
-    let told = Told::new("ceiling", parameters.repetitions);
+    let told = Rc::new(Told::new("ceiling", parameters.repetitions));
+    let (told, begins) = (Rc::clone(&told), told);
+    experiment.on_begin = Box::new(move |phase, time| begins.begins(phase, time));
     experiment.on_trial = Box::new(move |progress| told.trial(progress));
     let samples = match ceiling.handshakes {
         true => experiment.ceiling_of_handshakes(),
@@ -280,7 +295,8 @@ pub(super) fn run(ceiling: &LabCeiling, out: &mut dyn Write) -> Result<(), Failu
         cores: vec![],
         started_unix,
         took_seconds: started.elapsed().as_secs_f64(),
-        command: env::args().collect::<Vec<_>>().join(" "),
+        command: own_command_line(),
+        failure: None,
     };
     measure::give(&record, options, out)?;
     Ok(())

@@ -7,6 +7,7 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -39,6 +40,7 @@ use lab::link;
 use lab::result::Core;
 use lab::result::Machine;
 use lab::result::Record;
+use lab::result::own_command_line;
 use lab::result::unix_now;
 use lab::search::CapacityLimits;
 use lab::tester::End;
@@ -53,6 +55,7 @@ use packet_io::dpdk;
 use packet_io::dpdk::DpdkIo;
 use serde_json::Value;
 use serde_json::json;
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
 
@@ -127,7 +130,9 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         }
         parameters.tcp_close = cps.tcp_close;
     }
-    parameters.check(&numbers_of(command, &parameters)).map_err(lab_error)?;
+    let numbers =
+        Numbers { endpoints_and_ports: endpoints_and_ports(options, room), ..numbers_of(command, &parameters) };
+    parameters.check(&numbers).map_err(lab_error)?;
     if let Some(path) = &options.output {
         can_be_written(path)?;
     }
@@ -137,14 +142,20 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     if let (Some(ceiling), None) = (&ceiling, options.rate_max) {
         // Nothing above can be kept: trials there would only take time.
         let rate = match command {
-            LabCommand::Cps(_) => ceiling.frames_per_second / f64::from(parameters.frames_per_connection()),
+            LabCommand::Cps(_) | LabCommand::Capacity(_) => {
+                ceiling.frames_per_second / f64::from(parameters.frames_per_connection())
+            }
             _ => ceiling.frames_per_second,
         };
-        let most = (rate * ABOVE_CEILING).max(2.0 * parameters.rate_min);
+        let most = match command {
+            // A curve has no step at which the tester loses by itself.
+            LabCommand::Loss(_) => rate,
+            _ => (rate * ABOVE_CEILING).max(2.0 * parameters.rate_min),
+        };
         parameters.rate_max = parameters.rate_max.min(most);
     }
     let topology = topology_of(options)?;
-    let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
+    let folder = topology::run_folder(std::process::id());
     fs::create_dir_all(&folder)
         .map_err(|error| fault(format!("folder {}: {error}; set TMPDIR to another", folder.display())))?;
     let folder = Folder(folder);
@@ -186,7 +197,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         LabDevice::External => None,
     };
     let watched = watch.is_some();
-    let mut device = device_of(options, topology.as_ref(), &folder.0, needs)?;
+    let mut device = device_of(options, topology.as_ref(), &folder.0, needs, &stop)?;
     // Ports in shared memory have to be there before the device that connects to them; kernel interfaces are.
     let waits_for_tester = transport::is_shared_memory(options.transport);
     if !waits_for_tester {
@@ -208,31 +219,41 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     tester.meet().map_err(|error| lab_error(lab::experiment::ExperimentError::from(error)))?;
     let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
     experiment.rate_limit = rate_limit;
-    let told = Told::new(name, parameters.repetitions);
+    let told = Rc::new(Told::new(name, parameters.repetitions));
+    let (told, begins) = (Rc::clone(&told), told);
+    experiment.on_begin = Box::new(move |phase, time| begins.begins(phase, time));
     experiment.on_trial = Box::new(move |progress| told.trial(progress));
     let links = links_of(options);
     experiment.link_down = Box::new(move || links.iter().find(|(link, _)| link::is_down(link)).map(|(_, side)| *side));
     if let Some(watch) = watch {
         experiment.away = Box::new(move || watch.longest_seconds());
     }
-    let measured = measure(command, &mut experiment, &space);
+    let alone = ceiling.as_ref().map(|ceiling| ceiling.frames_per_second);
+    let measured = measure(command, &mut experiment, &space, alone);
     let (trials, interrupted) = (experiment.trials().to_vec(), experiment.was_interrupted());
-    let at_least = experiment.at_least();
+    let (at_least, ended_by) = (experiment.at_least(), experiment.ended_by());
     drop(experiment);
-    // Where the tester ended the search there is no result, and it fails; what did pass is for whoever compares devices.
-    let (failure, (unit, result)) = match (measured, at_least) {
-        (Ok(measured), _) => (None, measured),
-        (Err(failure), Some(at_least)) => {
-            (Some(failure), (unit_of(command), json!({ "samples": null, "at_least": at_least })))
+    // Where the tester ended the search there is no result, and it fails; what did pass is for whoever compares devices. What was made before that is kept.
+    let (failure, (unit, result)) = match measured {
+        Ok(measured) => (ended_by.map(lab_error), measured),
+        Err(failure) if trials.is_empty() => return Err(failure),
+        Err(failure) => {
+            let mut result = json!({ "samples": null });
+            if let Some(at_least) = at_least {
+                result["at_least"] = json!(at_least);
+            }
+            (Some(failure), (unit_of(command), result))
         }
-        (Err(failure), None) => return Err(failure),
     };
+    let has_figures = failure.is_none() || !result["samples"].is_null() || result.get("samples").is_none();
     if let (Some(ceiling), Some(median)) = (&mut ceiling, result["samples"]["median"].as_f64()) {
         let frames = match command {
-            LabCommand::Cps(_) => median * f64::from(parameters.frames_per_connection()),
-            _ => median,
+            LabCommand::Cps(_) => Some(median * f64::from(parameters.frames_per_connection())),
+            LabCommand::Throughput(_) => Some(median),
+            // What these find is no rate of the tester's frames.
+            _ => None,
         };
-        ceiling.share = Some(frames / ceiling.frames_per_second);
+        ceiling.share = frames.map(|frames| frames / ceiling.frames_per_second);
     }
     let record = Record {
         schema: lab::result::SCHEMA,
@@ -253,9 +274,10 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         cores: cores(options),
         started_unix,
         took_seconds: started.elapsed().as_secs_f64(),
-        command: env::args().collect::<Vec<_>>().join(" "),
+        command: own_command_line(),
+        failure: failure.as_ref().map(ToString::to_string),
     };
-    if failure.is_none() || options.json || options.output.is_some() {
+    if has_figures || options.json || options.output.is_some() {
         give(&record, options, out)?;
     }
     if let Some(failure) = failure {
@@ -326,19 +348,32 @@ pub(super) fn can_be_written(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the record, and writes it where it was asked for.
+/// Prints the record, and writes it where it was asked for. A file that can't be written does not take with it what is printed.
 pub(super) fn give(record: &Record, options: &LabTest, out: &mut dyn Write) -> Result<(), Failure> {
     let object = serde_json::to_value(record).map_err(io::Error::from)?;
-    if let Some(path) = &options.output {
-        fs::write(path, format!("{object}\n"))
-            .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
-    }
     if options.json {
         writeln!(out, "{object}")?;
     } else {
         told::print(&object, out)?;
     }
+    out.flush()?;
+    if let Some(path) = &options.output {
+        fs::write(path, format!("{object}\n"))
+            .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
+    }
     Ok(())
+}
+
+/// Inside endpoints of so many connections, and the external ports that the device gets for them. None where somebody else has set it up.
+fn endpoints_and_ports(options: &LabTest, connections: u64) -> Option<[u64; 2]> {
+    let addresses = match (options.dut, options.rules_kind) {
+        (LabDevice::External, _) => return None,
+        // That of its interface.
+        (LabDevice::Netfilter, LabRules::Masquerade) => 1,
+        _ => u64::from(options.external_addresses),
+    };
+    let ports = u64::from(options.dut_ports.last - options.dut_ports.first) + 1;
+    Some([connections.div_ceil(u64::from(options.remotes)), addresses * ports])
 }
 
 /// All parameters, those of one test only and the ranges of the tuples among them.
@@ -404,21 +439,32 @@ fn cores(options: &LabTest) -> Vec<Core> {
 
 /// Unit of what is searched.
 fn unit_of(command: &LabCommand) -> &'static str {
-    if matches!(command, LabCommand::Cps(_) | LabCommand::Capacity(_)) { "connections/s" } else { "frames/s" }
+    match command {
+        LabCommand::Cps(_) | LabCommand::Capacity(_) => "connections/s",
+        LabCommand::Latency(_) => "us",
+        _ => "frames/s",
+    }
 }
 
-/// Unit and figures.
+/// Unit and figures. `alone`: frames a second that the tester passes with nothing between its ports.
 fn measure(
     command: &LabCommand,
     experiment: &mut Experiment<'_, DpdkIo>,
     space: &TupleSpace,
+    alone: Option<f64>,
 ) -> Result<(&'static str, Value), Failure> {
     Ok(match command {
         LabCommand::Cps(_) => (unit_of(command), json!({ "samples": experiment.cps().map_err(lab_error)? })),
         LabCommand::Throughput(_) => {
             (unit_of(command), json!({ "samples": experiment.throughput().map_err(lab_error)? }))
         }
-        LabCommand::Loss(_) => ("frames", json!({ "steps": experiment.loss().map_err(lab_error)? })),
+        LabCommand::Loss(_) => {
+            let mut curve = experiment.loss().map_err(lab_error)?;
+            if let Some(alone) = alone {
+                curve.mark_beyond(alone);
+            }
+            ("frames", json!(curve))
+        }
         LabCommand::Latency(latency) => {
             let all = match latency.first_packet {
                 true => experiment.first_packet_latency(latency.rate),
@@ -465,6 +511,7 @@ fn device_of(
     topology: Option<&Topology>,
     folder: &Path,
     needs: Needs,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Box<dyn Device>, Failure> {
     match (options.dut, topology) {
         (LabDevice::Natrix, _) => {
@@ -483,7 +530,7 @@ fn device_of(
             Err(fault(format!("--transport: netfilter has no such ports ({transport}); use af-xdp or af-packet")))
         }
         (LabDevice::External, _) => match &options.empty_command {
-            Some(command) => Ok(Box::new(External::new(command, &options.described))),
+            Some(command) => Ok(Box::new(External::new(command, &options.described, Arc::clone(stop)))),
             None => Err(fault(
                 "--empty-command: is missing (every trial begins with an empty table); give a command that empties that of the device".to_owned(),
             )),
@@ -514,7 +561,7 @@ pub(super) fn pin(cpu: u8) -> Result<(), Failure> {
 /// Ends everything in order when a signal asks for it.
 pub(super) fn stopper() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| fault(format!("lab: signals can not be caught ({error}); start it from another place")))?;
     }

@@ -34,6 +34,7 @@ use lab::probe::Told;
 use lab::probe::ports::PortsWorld;
 use lab::probe::timers::TimerLimits;
 use lab::result::Machine;
+use lab::result::own_command_line;
 use lab::result::unix_now;
 use lab::tester::Tester;
 use lab::topology;
@@ -84,7 +85,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         }
         (None, None) => Some(Topology::build(&format!("natrix-lab-{}", std::process::id()), false).map_err(lab_error)?),
     };
-    let folder = env::temp_dir().join(format!("natrix-lab-{}", std::process::id()));
+    let folder = topology::run_folder(std::process::id());
     fs::create_dir_all(&folder)
         .map_err(|error| fault(format!("folder {}: {error}; set TMPDIR to another", folder.display())))?;
     let folder = Folder(folder);
@@ -138,7 +139,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "cpus": [options.tester_cpu, options.device_cpu],
         "started_unix": started_unix,
         "took_seconds": started.elapsed().as_secs_f64(),
-        "command": env::args().collect::<Vec<_>>().join(" "),
+        "command": own_command_line(),
     });
     give(&object, &report, options, out)?;
     if report.interrupted {

@@ -1,12 +1,16 @@
 //! What the lab tells people: how far it is, and what came of it.
 
+use core::fmt;
 use core::time::Duration;
 use std::io;
 use std::io::IsTerminal;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
+use indicatif::ProgressState;
 use indicatif::ProgressStyle;
 use lab::experiment::Progress;
 use serde_json::Value;
@@ -17,42 +21,107 @@ const NEAR_CEILING: f64 = 0.9;
 /// Frames whose delay is taken at least (RFC 8219 §7.2).
 const FRAMES_OF_RFC: u64 = 500;
 
+/// A trial that takes so long is told before it begins.
+const LONG: Duration = Duration::from_secs(3);
+
 /// How often the sign of being at work changes.
 const BUSY_TICK: Duration = Duration::from_millis(200);
 
-/// Progress on standard error: a bar with the time left on a terminal, elsewhere a line for each trial.
+/// Progress on standard error: a bar with the time left on a terminal, elsewhere a line for each trial, and one before each that takes long.
 pub(super) struct Told {
     started: Instant,
     repetitions: u32,
     bar: Option<ProgressBar>,
+    state: Arc<Mutex<Under>>,
+}
+
+/// What is under way.
+#[derive(Clone, Copy, Debug)]
+struct Under {
+    /// When the trial under way is over about; when the last one was.
+    ends: Instant,
+    ended: Instant,
+    /// Trials that are over, and all of them about.
+    trials: [u64; 2],
+    /// How long those took that are over.
+    took: Duration,
+}
+
+impl Under {
+    /// Seconds left, and whether it is that at least: before the first trial is over nobody knows how long the others take.
+    fn left(&self, now: Instant) -> (u64, bool) {
+        let trial = self.ends.saturating_duration_since(now);
+        let [made, all] = self.trials;
+        if made == 0 {
+            return (trial.as_secs(), true);
+        }
+        let each = self.took.as_secs_f64() / made as f64;
+        let whole = Duration::from_secs_f64(each * all.saturating_sub(made) as f64);
+        (whole.saturating_sub(now.saturating_duration_since(self.ended)).max(trial).as_secs(), false)
+    }
 }
 
 impl Told {
     /// For a test of so many repetitions.
     pub(super) fn new(test: &'static str, repetitions: u32) -> Told {
+        let now = Instant::now();
+        let state = Arc::new(Mutex::new(Under { ends: now, ended: now, trials: [0, 0], took: Duration::ZERO }));
         let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(0);
+            let bar = ProgressBar::new(1);
+            let shown = Arc::clone(&state);
+            let left = move |_: &ProgressState, text: &mut dyn fmt::Write| {
+                let Ok((seconds, at_least)) = shown.lock().map(|under| under.left(Instant::now())) else { return };
+                let sign = if at_least { "more than " } else { "" };
+                // It is only shown.
+                let _ = write!(text, "{sign}{seconds} s");
+            };
             // The template is a literal; without it the bar has another look.
-            if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {elapsed} gone, {eta} left  {msg}") {
-                bar.set_style(style);
+            if let Ok(style) =
+                ProgressStyle::with_template("{prefix} {spinner} [{bar:30}] {elapsed} gone, {left} left  {msg}")
+            {
+                bar.set_style(style.with_key("left", left));
             }
             bar.set_prefix(test);
+            bar.set_message("the device is started");
+            bar.enable_steady_tick(BUSY_TICK);
             bar
         });
-        Told { started: Instant::now(), repetitions, bar }
+        Told { started: now, repetitions, bar, state }
+    }
+
+    /// A trial begins that takes so long.
+    pub(super) fn begins(&self, phase: &'static str, time: Duration) {
+        if let Ok(mut under) = self.state.lock() {
+            under.ends = Instant::now() + time;
+        }
+        if time < LONG {
+            return;
+        }
+        let line = format!("{phase} takes {} s", time.as_secs());
+        match &self.bar {
+            Some(bar) => bar.set_message(line),
+            // Where it can not be written nobody reads it.
+            None => drop(writeln!(io::stderr(), "{:>6.1} s  {line}", self.started.elapsed().as_secs_f64())),
+        }
     }
 
     /// A trial was made.
     pub(super) fn trial(&self, progress: &Progress) {
+        let [made, expected] = progress.trials.map(u64::from);
+        let expected = expected.max(made + 1);
+        let made = u64::from(progress.repetitions) * expected + made;
+        let all = u64::from(self.repetitions.max(1)) * expected;
+        if let Ok(mut under) = self.state.lock() {
+            let now = Instant::now();
+            (under.trials, under.ended, under.took) = ([made, all], now, now - self.started);
+        }
         let Some(bar) = &self.bar else {
             // Where it can not be written nobody reads it.
             let _ = writeln!(io::stderr(), "{:>6.1} s  {}", self.started.elapsed().as_secs_f64(), progress.line);
             return;
         };
-        let [made, expected] = progress.trials.map(u64::from);
-        let expected = expected.max(made + 1);
-        bar.set_length(u64::from(self.repetitions.max(1)) * expected);
-        bar.set_position(u64::from(progress.repetitions) * expected + made);
+        bar.set_length(all);
+        bar.set_position(made);
         bar.set_message(progress.line.clone());
     }
 }
@@ -119,6 +188,7 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
         let unit = record["unit"].as_str().unwrap_or_default();
         match (count, result["at_least"].as_f64()) {
             (0, Some(passed)) => writeln!(out, "  no result: {passed:.0} {unit} passed, then the tester ended")?,
+            (0, None) if record["failure"].is_string() => writeln!(out, "  no result")?,
             (0, None) => writeln!(out, "  no result: no repetition came to its end")?,
             (1.., _) => writeln!(
                 out,
@@ -138,10 +208,26 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
             count @ 2.. => {
                 let percent = |key: &str| 100.0 * repeated[key].as_f64().unwrap_or_default();
                 let (median, p1, p99) = (percent("median"), percent("p1"), percent("p99"));
-                writeln!(out, ", median {median:.4} %, 1st percentile {p1:.4}, 99th {p99:.4}, of {count}")?;
+                write!(out, ", median {median:.4} %, 1st percentile {p1:.4}, 99th {p99:.4}, of {count}")?;
             }
-            _ => writeln!(out)?,
+            _ => {}
         }
+        if let Some(missing) = step["not_sent"].as_u64().filter(|missing| *missing > 0) {
+            write!(out, "; not sent in {missing} more: the tester was too slow")?;
+        }
+        if step["beyond_ceiling"] == true {
+            write!(out, "; more than the tester alone passes, which may lose by itself here")?;
+        }
+        writeln!(out)?;
+    }
+    for step in result["not_sent"].as_array().into_iter().flatten() {
+        let number = |key: &str| step[key].as_f64().unwrap_or_default();
+        let (rate, reached) = (number("rate"), number("reached"));
+        writeln!(
+            out,
+            "  {rate:>10.0} frames/s: no result, the tester is too slow ({reached:.0} frames/s at most in {} tries)",
+            step["repetitions"]
+        )?;
     }
     for repetition in result["repetitions"].as_array().into_iter().flatten() {
         for delays in repetition["delays"].as_array().into_iter().flatten() {
@@ -191,6 +277,11 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
             Some(failed) => writeln!(out, "  {} connections held, {failed} not", capacity["stored"])?,
             None => writeln!(out, "  {} connections held; the tester has no more", capacity["stored"])?,
         }
+    }
+    if let (Some(failure), None) =
+        (record["failure"].as_str(), result.get("samples").filter(|samples| samples.is_null()))
+    {
+        writeln!(out, "  fewer repetitions than asked for: {failure}")?;
     }
     if let Some(ceiling) = record["ceiling"].as_object() {
         let share = ceiling["share"].as_f64();
@@ -260,6 +351,34 @@ mod tests {
         let told = printed(&json!({ "repetitions": [], "over_repetitions": { "delays": delays } }));
         assert!(told.contains("  inbound  typical: median 5.0 us, 1st percentile 4.0, 99th 6.0, of 2\n"), "{told}");
         assert!(told.contains("  inbound  worst case: median 5.0 us"), "{told}");
+    }
+
+    #[test]
+    fn a_step_that_the_tester_could_not_send_is_told_and_one_beyond_its_ceiling_marked() {
+        let share = json!({ "values": [0.4], "median": 0.4, "p1": 0.4, "p99": 0.4 });
+        let step = json!({ "rate": 500.0, "sent": 100, "lost": 40, "lost_share": share, "not_sent": 2, "beyond_ceiling": true });
+        let missing = json!({ "rate": 2e6, "reached": 1.4e6, "repetitions": 2 });
+        let told = printed(&json!({ "steps": [step], "not_sent": [missing] }));
+        let marked = "40.0000 % lost (40 of 100); not sent in 2 more: the tester was too slow; more than the tester alone passes, which may lose by itself here\n";
+        assert!(told.contains(marked), "{told}");
+        let none = "  2000000 frames/s: no result, the tester is too slow (1400000 frames/s at most in 2 tries)\n";
+        assert!(told.contains(none), "{told}");
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_trial_under_way_at_least_and_never_none_while_it_runs() {
+        let now = Instant::now();
+        let under = |trials, took| Under {
+            ends: now + Duration::from_secs(20),
+            ended: now,
+            trials,
+            took: Duration::from_secs(took),
+        };
+        assert_eq!(under([0, 0], 0).left(now), (20, true));
+        assert_eq!(under([0, 0], 0).left(now + Duration::from_secs(5)), (15, true));
+        // Three trials took 30 s, and there are four more.
+        assert_eq!(under([3, 7], 30).left(now + Duration::from_secs(1)), (39, false));
+        assert_eq!(under([7, 7], 7).left(now), (20, false));
     }
 
     #[test]

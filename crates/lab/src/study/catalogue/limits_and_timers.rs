@@ -3,12 +3,18 @@
 use serde_json::Value;
 
 use super::Options;
+use super::axis;
 use super::paper;
+use crate::probe::flow_state::FlowState;
+use crate::study::plan::ChartPlan;
 use crate::study::plan::Made;
+use crate::study::plan::Placed;
 use crate::study::plan::Plan;
 use crate::study::plan::Run;
 use crate::study::plan::TablePlan;
 use crate::study::record::Paper;
+use chart::Axis;
+use chart::Point;
 
 fn hayashi() -> Paper {
     paper(
@@ -40,18 +46,98 @@ fn text(value: Option<&Value>) -> String {
     }
 }
 
-/// The findings of each device, one row each.
-fn findings(made: &[Made<'_>]) -> Vec<Vec<String>> {
-    let mut rows = Vec::new();
-    for made in made {
-        let findings = made.result.pointer("/result/findings").or(made.result.get("findings"));
-        for finding in findings.and_then(Value::as_array).into_iter().flatten() {
-            let cell = |key: &str| text(finding.get(key));
-            rows.push(vec![made.run.series.clone(), cell("name"), cell("value"), cell("requirement"), cell("verdict")]);
-        }
-    }
-    rows
+/// Columns of [`findings`].
+pub(crate) const FINDINGS: [&str; 5] = ["device", "what", "found", "requirement", "verdict"];
+/// Columns of [`timers_of`].
+pub(crate) const TIMERS: [&str; 6] = ["device", "protocol", "state", "reached by", "seconds", "renewed by"];
+
+/// The findings of a device, one row each.
+pub(crate) fn findings(device: &str, result: &Value) -> Vec<Vec<String>> {
+    let findings = result.pointer("/result/findings").or(result.get("findings"));
+    let row = |finding: &Value| {
+        let cell = |key: &str| text(finding.get(key));
+        vec![device.to_owned(), cell("name"), cell("value"), cell("requirement"), cell("verdict").replace('_', " ")]
+    };
+    findings.and_then(Value::as_array).into_iter().flatten().map(row).collect()
 }
+
+/// The timers in a result.
+fn timers_in(result: &Value) -> impl Iterator<Item = &Value> {
+    let timers = result.pointer("/result/timers").or(result.get("timers"));
+    timers.and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The timers of a device, one row each.
+pub(crate) fn timers_of(device: &str, result: &Value) -> Vec<Vec<String>> {
+    let row = |timer: &Value| {
+        let cell = |key: &str| text(timer.get(key));
+        let is = |key: &str| timer.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let whose = if is("set_by_lab") { " (with the timers the lab set)" } else { "" };
+        let seconds = match is("beyond") {
+            true => format!("more than {}{whose}", cell("seconds_low")),
+            false => format!("{} to {}{whose}", cell("seconds_low"), cell("seconds_high")),
+        };
+        let state = cell("state").replace('_', " ");
+        vec![device.to_owned(), cell("protocol"), state, cell("reached_by"), seconds, cell("refresh")]
+    };
+    timers_in(result).map(row).collect()
+}
+
+/// The states that the probe looks at, as a chart names them, in its order.
+fn states() -> Vec<(&'static str, &'static str)> {
+    let split = |state: FlowState| state.name().split_once('.').unwrap_or((state.name(), ""));
+    FlowState::ALL.into_iter().map(split).collect()
+}
+
+/// How long each state lasts: a point at the last time that a flow was there, from there to the first that it was not. What lived longer than was waited
+/// for is on a line of its own.
+fn durations(made: &Made<'_>) -> Vec<Placed> {
+    let states = states();
+    let placed = |timer: &Value| {
+        let word = |key: &str| timer.get(key).and_then(Value::as_str);
+        let x =
+            states.iter().position(|state| Some(state.0) == word("protocol") && Some(state.1) == word("state"))? as f64;
+        let low = timer.get("seconds_low")?.as_f64()?;
+        Some(match timer.get("seconds_high").and_then(Value::as_f64) {
+            Some(high) => (made.run.series.clone(), Point { x, y: f64::midpoint(low, high), low, high }),
+            None => (format!("{}, more than", made.run.series), Point::single(x, low)),
+        })
+    };
+    timers_in(made.result).filter_map(placed).collect()
+}
+
+/// The state diagram of a device as rows: from which state what leads where, and when silence ends it.
+fn diagram(made: &Made<'_>) -> Vec<Vec<String>> {
+    let rows = timers_of(&made.run.series, made.result);
+    let place = |row: &Vec<String>| (row[1].clone(), row[2].replace(' ', "_"));
+    let seconds = |protocol: &str, state: &str| {
+        let of_state = |row: &&Vec<String>| place(row) == (protocol.to_owned(), state.to_owned());
+        rows.iter().find(of_state).map(|row| format!("{} s", row[4]))
+    };
+    let arrow = |(from, event, to): &(&str, &str, &str)| {
+        let (protocol, state) = to.split_once('.').unwrap_or((to, ""));
+        let lasts = seconds(protocol, state)?;
+        let show = |name: &str| name.replace(['.', '_'], " ");
+        Some(vec![made.run.series.clone(), show(from), (*event).to_owned(), show(to), lasts])
+    };
+    TRANSITIONS.iter().filter_map(arrow).collect()
+}
+
+/// What leads from one state that is looked at into another.
+const TRANSITIONS: [(&str, &str, &str); 12] = [
+    ("none", "datagram out", "udp.unanswered"),
+    ("udp.unanswered", "datagram in", "udp.answered"),
+    ("udp.answered", "more of them, both ways", "udp.stream"),
+    ("none", "SYN out", "tcp.syn_sent"),
+    ("tcp.syn_sent", "SYN-ACK in", "tcp.syn_received"),
+    ("tcp.syn_received", "ACK out", "tcp.established"),
+    ("tcp.established", "FIN out, acknowledged", "tcp.client_closed"),
+    ("tcp.established", "FIN in, acknowledged", "tcp.server_closed"),
+    ("tcp.client_closed", "FIN in, acknowledged", "tcp.closed"),
+    ("tcp.established", "RST out", "tcp.client_reset"),
+    ("tcp.established", "RST in", "tcp.server_reset"),
+    ("none", "Echo out", "icmp.query"),
+];
 
 /// A study of what the probe finds, beside what the paper says in words.
 struct Findings {
@@ -76,8 +162,10 @@ impl Findings {
             tables: vec![
                 TablePlan {
                     title: "Found",
-                    columns: &["device", "what", "found", "requirement", "verdict"],
-                    rows: Box::new(findings),
+                    columns: &FINDINGS,
+                    rows: Box::new(|made| {
+                        made.iter().flat_map(|made| findings(&made.run.series, made.result)).collect()
+                    }),
                 },
                 TablePlan {
                     title: self.title,
@@ -127,30 +215,26 @@ pub(super) fn timers(options: &Options) -> Plan {
             .to_owned(),
         limits: "A timer longer than what was waited for is given as `more than`. With `--quick` the lab sets the devices' timers, which the rows say.".to_owned(),
         runs: probes(options, "timers", if options.quick { 40 } else { 400 }, &more),
-        charts: Vec::new(),
+        charts: vec![ChartPlan {
+            title: "How long a flow without packets lasts in each state",
+            x: Axis {
+                label: String::new(),
+                logarithmic: false,
+                names: states().iter().map(|(protocol, state)| format!("{protocol} {}", state.replace('_', " "))).collect(),
+            },
+            y: axis("seconds", true),
+            points: Box::new(durations),
+        }],
         tables: vec![
             TablePlan {
                 title: "Found",
-                columns: &["device", "protocol", "state", "seconds", "renewed by"],
-                rows: Box::new(|made| {
-                    let mut rows = Vec::new();
-                    for made in made {
-                        let timers = made.result.pointer("/result/timers").or(made.result.get("timers"));
-                        for timer in timers.and_then(Value::as_array).into_iter().flatten() {
-                            let cell = |key: &str| text(timer.get(key));
-                            let is_beyond = timer.get("beyond").and_then(Value::as_bool).unwrap_or(false);
-                            let is_set = timer.get("set_by_lab").and_then(Value::as_bool).unwrap_or(false);
-                            let whose = if is_set { " (with the timers the lab set)" } else { "" };
-                            let seconds = if is_beyond {
-                                format!("more than {}{whose}", cell("seconds_low"))
-                            } else {
-                                format!("{} to {}{whose}", cell("seconds_low"), cell("seconds_high"))
-                            };
-                            rows.push(vec![made.run.series.clone(), cell("protocol"), cell("state"), seconds, cell("refresh")]);
-                        }
-                    }
-                    rows
-                }),
+                columns: &TIMERS,
+                rows: Box::new(|made| made.iter().flat_map(|made| timers_of(&made.run.series, made.result)).collect()),
+            },
+            TablePlan {
+                title: "State diagram: what leads where, and when silence ends it (two states that last as long may be one of the device's)",
+                columns: &["device", "from", "by", "to", "ends after"],
+                rows: Box::new(|made| made.iter().flat_map(diagram).collect()),
             },
             TablePlan {
                 title: "In the paper",
@@ -159,11 +243,13 @@ pub(super) fn timers(options: &Options) -> Plan {
                     let row = |cells: [&str; 5]| cells.map(str::to_owned).to_vec();
                     vec![
                         row(["ipchains", "UDP", "the only one", "30", "both"]),
-                        row(["iptables", "UDP", "not answered (T1)", "30", "both"]),
-                        row(["iptables", "UDP", "answered, then both ways (T2)", "30, then longer", "both"]),
-                        row(["ipchains", "ICMP", "query", "60", ""]),
-                        row(["ipchains", "TCP", "established", "3600", ""]),
-                        row(["ipchains", "TCP", "after FIN", "120", ""]),
+                        row(["ipchains", "ICMP", "query", "60", "not said"]),
+                        row(["ipchains", "TCP", "established", "3600", "not said"]),
+                        row(["ipchains", "TCP", "after FIN", "120", "not said"]),
+                        row(["OpenBlocks, iptables", "UDP", "not answered (T1)", "30", "not said"]),
+                        row(["OpenBlocks, iptables", "UDP", "answered (T2)", "30", "not said"]),
+                        row(["OpenBlocks, iptables", "TCP", "established", "long (no figure)", "not said"]),
+                        row(["OpenBlocks, iptables", "TCP", "after FIN", "long (no figure)", "not said"]),
                     ]
                 }),
             },
@@ -184,8 +270,33 @@ mod tests {
         let timer = |is_set: bool| json!({"protocol": "udp", "state": "answered", "seconds_low": 5, "seconds_high": 6, "set_by_lab": is_set});
         let result = json!({"timers": [timer(true), timer(false)]});
         let made = [Made { run: &plan.runs[0], result: &result }];
-        let seconds: Vec<String> = (plan.tables[0].rows)(&made).into_iter().map(|mut row| row.swap_remove(3)).collect();
+        let seconds: Vec<String> = (plan.tables[0].rows)(&made).into_iter().map(|mut row| row.swap_remove(4)).collect();
         assert_eq!(seconds, ["5 to 6 (with the timers the lab set)", "5 to 6"]);
-        assert!((plan.tables[1].rows)(&[]).iter().any(|row| row[1] == "ICMP" && row[3] == "60"));
+        assert!((plan.tables[2].rows)(&[]).iter().any(|row| row[1] == "ICMP" && row[3] == "60"));
+    }
+    #[test]
+    fn the_timers_have_a_chart_and_a_diagram_of_states_and_the_paper_is_quoted_as_it_is() {
+        let plan = timers(&test_options(true));
+        let timer = |protocol: &str, state: &str, low: f64, high: Option<f64>| json!({"protocol": protocol, "state": state, "seconds_low": low, "seconds_high": high, "beyond": high.is_none()});
+        let result =
+            json!({"timers": [timer("udp", "unanswered", 29.0, Some(31.0)), timer("udp", "answered", 300.0, None)]});
+        let made = [Made { run: &plan.runs[0], result: &result }];
+        let charts = plan.draw(&made);
+        let lines: Vec<_> = charts[0].series.iter().map(|series| (&*series.name, series.points[0])).collect();
+        assert_eq!(lines[0], ("natrix", Point { x: 0.0, y: 30.0, low: 29.0, high: 31.0 }));
+        assert_eq!(lines[1], ("natrix, more than", Point::single(1.0, 300.0)));
+        let diagram = (plan.tables[1].rows)(&made);
+        assert_eq!(diagram[0], ["natrix", "none", "datagram out", "udp unanswered", "29.0 to 31.0 s"]);
+        assert_eq!(diagram[1], ["natrix", "udp unanswered", "datagram in", "udp answered", "more than 300.0 s"]);
+        assert_eq!(diagram.len(), 2, "of states that were looked at");
+        // Every state that is looked at is somewhere in it.
+        for state in FlowState::ALL {
+            assert!(TRANSITIONS.iter().any(|(.., to)| *to == state.name()), "{state:?}");
+        }
+        let said = (plan.tables[2].rows)(&[]);
+        assert!(said.iter().all(|row| !row[3].contains("then")), "{said:?}");
+        assert!(
+            said.iter().any(|row| row[0].starts_with("OpenBlocks") && row[1] == "TCP" && row[3].starts_with("long"))
+        );
     }
 }

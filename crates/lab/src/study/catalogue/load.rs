@@ -6,9 +6,9 @@ use super::axis;
 use super::paper;
 use crate::study::extract::Lost;
 use crate::study::extract::delay;
+use crate::study::extract::losses;
 use crate::study::extract::lost;
 use crate::study::extract::lost_at;
-use crate::study::extract::losses;
 use crate::study::extract::on_its_line;
 use crate::study::plan::ChartPlan;
 use crate::study::plan::Plan;
@@ -34,12 +34,7 @@ fn hayashi() -> Paper {
 /// Three charts: lost, typical delay, worst delay.
 fn charts(x: &Axis) -> Vec<ChartPlan> {
     vec![
-        ChartPlan {
-            title: "Frames lost",
-            x: x.clone(),
-            y: axis("per cent", false),
-            points: Box::new(losses),
-        },
+        ChartPlan { title: "Frames lost", x: x.clone(), y: axis("per cent", false), points: Box::new(losses) },
         ChartPlan {
             title: "Delay, typical (median of frames)",
             x: x.clone(),
@@ -83,7 +78,9 @@ pub(super) fn sessions(options: &Options) -> Plan {
         question: "Do many sessions at once cost packets or time?",
         paper: hayashi(),
         method: method(),
-        limits: format!("{SHARED_CORES} Frames have 64 bytes, and go at one rate; the paper's datagrams had 100 bytes of payload, sent at once (its table 5)."),
+        limits: format!(
+            "{SHARED_CORES} Frames have 64 bytes, and go at one rate; the paper's datagrams had 100 bytes of payload, sent at once (its table 5)."
+        ),
         runs: options.each(counts, 4, arguments).collect(),
         charts: charts(&axis("sessions", true)),
         tables: vec![TablePlan {
@@ -185,8 +182,7 @@ pub(super) fn filters(options: &Options) -> Plan {
                 lines.dedup();
                 for line in lines {
                     let of_line = made.iter().filter(|made| made.run.series == line);
-                    let tried: Vec<(f64, Option<Lost>)> =
-                        of_line.map(|made| (made.run.x, lost(made.result))).collect();
+                    let tried: Vec<(f64, Option<Lost>)> = of_line.map(|made| (made.run.x, lost(made.result))).collect();
                     rows.push(row(line, without_loss(&tried, &all)));
                 }
                 rows
