@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from kit import *
@@ -187,6 +188,123 @@ def an_interrupted_run_keeps_what_it_has_and_removes_what_it_made(n):
         record = json.loads(file.read_text())
         expect_equal((record["interrupted"], len(record["trials"])), (True, 1), "interrupted, trials")
         expect_equal(namespaces(child.pid), [], "namespaces left")
+
+
+def devices(pid):
+    """Processes of the device that the run `pid` has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if f"natrix-lab-{pid}/natrix.toml".encode() in b" ".join(words) and b"run" in words[:2]:
+                found.append(int(path.parent.name))
+    return found
+
+
+def until(what, happens):
+    """Waits until it happens: how long that takes is not said."""
+    for _ in range(600):
+        if happens():
+            return
+        time.sleep(0.1)
+    raise Failure(f"{what}: not within a minute")
+
+
+@test()
+def a_device_does_not_outlive_a_run_that_was_killed_or_whose_terminal_was_closed(n):
+    words = ["latency", "--dut", "natrix", "--rate", "500", *FEW, "--trial-seconds", "60"]
+    for sent in (signal.SIGHUP, signal.SIGKILL):
+        child = subprocess.Popen([str(n.dut.binary), "lab", *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for line in child.stderr:
+            if "preparation at" in line:
+                break
+        expect_equal(len(devices(child.pid)), 1, "devices while it runs")
+        child.send_signal(sent)
+        child.communicate(timeout=60)
+        until(f"the device ends after {sent.name}", lambda: not devices(child.pid))
+        left = namespaces(child.pid)
+        folder = Path(tempfile.gettempdir()) / f"natrix-lab-{child.pid}"
+        if sent == signal.SIGHUP:
+            expect_equal((child.returncode, left, folder.exists()), (1, [], False), "status, namespaces, folder after SIGHUP")
+        else:
+            expect_equal((len(left), folder.exists()), (2, True), "namespaces, folder of a run that could not remove them")
+            told = subprocess.run([str(n.dut.binary), "lab", "down"], capture_output=True, text=True, check=True).stdout
+            expect(str(folder) in told and all(name in told for name in left), told)
+            expect_equal((namespaces(child.pid), folder.exists()), ([], False), "after lab down")
+
+
+@test()
+def lab_down_ends_a_device_whose_run_is_gone(n):
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    folder = Path(tempfile.gettempdir()) / f"natrix-lab-{gone.pid}"
+    folder.mkdir()
+    configuration = folder / "natrix.toml"
+    configuration.write_text(
+        f'[[interface]]\nname = "inside"\nrealm = "inside"\ndriver = "net_null0"\naddresses = ["10.255.0.1/30"]\n'
+        f'[[interface]]\nname = "outside"\nrealm = "outside"\ndriver = "net_null1"\naddresses = ["172.16.255.1/30"]\n'
+        f'[[pool]]\nname = "lab"\naddresses = ["198.18.0.1"]\nsubscribers = ["10.0.0.0/16"]\n'
+        f'[control]\nsocket = "{folder}/control.sock"\n'
+    )
+    device = subprocess.Popen(
+        [str(n.dut.binary), "run", "-c", str(configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        until("the device runs", lambda: (folder / "control.sock").exists() or device.poll() is not None)
+        expect_equal(device.poll(), None, "status of the device")
+        told = subprocess.run([str(n.dut.binary), "lab", "down"], capture_output=True, text=True, check=True).stdout
+        expect(f"devices of runs that have ended, and ended now: processes {device.pid}" in told and str(folder) in told, told)
+        device.wait(timeout=60)
+        expect(not folder.exists(), "the folder is there still")
+    finally:
+        device.kill()
+        device.wait()
+
+
+@test()
+def a_command_that_empties_and_hangs_ends_with_the_lab(n):
+    words = ["cps", "--dut", "external", "--inside", "no", "--outside", "no", "--empty-command", "sleep 600; true"]
+    child = subprocess.Popen([str(n.dut.binary), "lab", *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+    def hangs():
+        names = Path("/proc") / str(child.pid) / "task" / str(child.pid) / "children"
+        return names.exists() and names.read_text().strip()
+
+    until("the command runs", hangs)
+    child.send_signal(signal.SIGTERM)
+    told = child.communicate(timeout=30)[1]
+    expect_equal(child.returncode, 1, "status")
+    expect("error: lab: interrupted while the device was emptied" in told, told)
+
+
+@test()
+def what_the_tester_could_not_keep_is_written_with_its_reason_and_a_full_disk_takes_nothing_with_it(n):
+    words = ["latency", "--dut", "netfilter", "--rate", "50000000", "--json", *FEW, "--trial-seconds", "0.05"]
+    done = subprocess.run([str(n.dut.binary), "lab", *words], capture_output=True, text=True, timeout=60, check=False)
+    expect_equal(done.returncode, 1, "status")
+    record = json.loads(done.stdout)
+    expect_equal((record["result"]["samples"], record["test"]), (None, "latency"), "samples, test")
+    expect("tester: slower than asked for" in record["failure"] and record["failure"] in done.stderr, str(record["failure"]))
+    expect(record["trials"][-1]["void"] and record["trials"][-1]["phase"] == "phase2", str(record["trials"][-1]))
+    words = ["latency", "--dut", "netfilter", "--rate", "500", "--json", "--output", "/dev/full", *FEW, *SHORT]
+    for _ in range(20):
+        done = subprocess.run([str(n.dut.binary), "lab", *words], capture_output=True, text=True, timeout=60, check=False)
+        if "No space left" in done.stderr:
+            break
+        # The machine was too busy for the tester.
+        expect("error: tester: slower" in done.stderr or "error: device: made" in done.stderr, done.stderr[-300:])
+    expect("error: --output: /dev/full: No space left" in done.stderr and done.returncode == 1, done.stderr[-300:])
+    expect_equal(json.loads(done.stdout)["failure"], None, "failure of what was measured")
+
+
+@test()
+def numbers_that_no_device_could_do_are_refused_with_what_helps(n):
+    told = lab(n, "cps", "--dut", "netfilter", "--alpha", "3", *FEW, ok=False)
+    expect("--alpha: is not below 1 (3)" in told, told)
+    few = ["--external-addresses", "1", "--dut-ports", "2000-2099"]
+    for dut in ("natrix", "netfilter"):
+        told = lab(n, "throughput", "--dut", dut, *few, "--sessions", "5000", "--no-ceiling", ok=False)
+        expect("--sessions: need more external ports than the device is given (100 for 5000 inside endpoints)" in told, told)
 
 
 @test()

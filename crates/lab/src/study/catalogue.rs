@@ -152,6 +152,15 @@ impl Options {
         if self.quick { &SIZES_QUICK } else { &SIZES }
     }
 
+    /// The interval at which a search of a rate ends. A capacity needs no rate but one that is enough.
+    const fn error(&self, test: &str) -> u32 {
+        match (self.quick, test.as_bytes()) {
+            (true, b"capacity") => 100_000,
+            (true, _) => 20_000,
+            (false, _) => 2_000,
+        }
+    }
+
     /// A command of the lab: `natrix lab TEST --dut DEVICE ...`, and what follows.
     fn lab(&self, test: &str, device: &str, more: &[(&str, String)]) -> Vec<String> {
         let mut pairs = vec![("--dut", device.to_owned())];
@@ -163,7 +172,7 @@ impl Options {
             pairs.push(("--repetitions", repetitions.to_string()));
             pairs.push(("--trial-seconds", seconds.to_owned()));
             if test != "latency" {
-                pairs.push(("--error", if self.quick { "20000" } else { "2000" }.to_owned()));
+                pairs.push(("--error", self.error(test).to_string()));
             }
             pairs.push(("--seed", self.seed.to_string()));
         }

@@ -129,6 +129,9 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
     };
     let handshakes = handshakes_of(command);
     let connections = if handshakes.is_empty() { CONNECTIONS } else { HANDSHAKES };
+    // No longer than those of the test it stands beside.
+    let asked = options.trial_seconds.filter(|seconds| *seconds > 0.0);
+    let trial_seconds = asked.map_or(TRIAL_SECONDS, |seconds| seconds.min(TRIAL_SECONDS));
     let cpus: Vec<String> = options.device_cpus.iter().map(u8::to_string).collect();
     let pairs = [
         ("--transport", transport.to_owned()),
@@ -138,6 +141,7 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
         ("--tester-cpu", options.tester_cpu.to_string()),
         ("--seed", options.seed.to_string()),
         ("--sessions", connections.to_string()),
+        ("--trial-seconds", trial_seconds.to_string()),
         ("--device-cpus", cpus.join(",")),
     ];
     let of_tester = options.tester_arguments.iter().map(|arguments| ("--tester-arguments", arguments.clone()));

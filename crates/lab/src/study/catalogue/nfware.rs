@@ -6,6 +6,7 @@ use super::paper;
 use crate::study::extract::Rate;
 use crate::study::extract::capacity;
 use crate::study::extract::delay;
+use crate::study::extract::lost;
 use crate::study::extract::rate;
 use crate::study::plan::Made;
 use crate::study::plan::Plan;
@@ -146,7 +147,13 @@ pub(super) fn plan(options: &Options) -> Plan {
                             return "has none".to_owned();
                         }
                         let is_it = |made: &&Made<'_>| made.run.series == device && made.run.x == position as f64;
-                        Rate::shown(made.iter().find(is_it).and_then(|made| (row.read)(made)), row.unit)
+                        let made = made.iter().find(is_it);
+                        let shown = Rate::shown(made.and_then(|made| (row.read)(made)), row.unit);
+                        // A delay is that of what came.
+                        match made.and_then(|made| lost(made.result)) {
+                            Some(lost) => format!("{shown}, lost: {}", lost.shown()),
+                            None => shown,
+                        }
                     };
                     vec![
                         row.what.to_owned(),
