@@ -243,7 +243,7 @@ def lab_down_ends_a_device_whose_run_is_gone(n):
     configuration.write_text(
         f'[[interface]]\nname = "inside"\nrealm = "inside"\ndriver = "net_null0"\naddresses = ["10.255.0.1/30"]\n'
         f'[[interface]]\nname = "outside"\nrealm = "outside"\ndriver = "net_null1"\naddresses = ["172.16.255.1/30"]\n'
-        f'[[pool]]\nname = "lab"\naddresses = ["198.18.0.1"]\nsubscribers = ["10.0.0.0/16"]\n'
+        f'[[pool]]\nname = "lab"\naddresses = ["198.18.0.1"]\nsubscribers = ["10.255.0.0/30"]\n'
         f'[control]\nsocket = "{folder}/control.sock"\n'
     )
     device = subprocess.Popen(

@@ -78,6 +78,10 @@ const HITCH_SHARE: f64 = 0.9;
 const HITCHES: u32 = 3;
 /// The same where delays are measured: any hitch is among the longest of a thousand, and it is one short trial.
 const HITCHES_OF_DELAYS: u32 = 12;
+/// The same of trials shorter than this, of which a hitch hits fewer: many short ones are for who has little time.
+const SHORT_TRIAL_SECONDS: f64 = 0.5;
+const HITCHES_SHORT: u32 = 2;
+const HITCHES_OF_DELAYS_SHORT: u32 = 8;
 /// No trial is made again after this long, however many may be: long ones are seldom without a hitch on a shared machine.
 const HITCH_PATIENCE: Duration = Duration::from_secs(8);
 /// The same where connections are only made: each trial goes on where the one before ended.
@@ -591,6 +595,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         mut trial: impl FnMut(&mut Self, f64) -> Result<(u64, Faults), ExperimentError>,
     ) -> Result<Found, ExperimentError> {
         let Parameters { rate_max, error, .. } = *self.parameters;
+        let hitches = self.parameters.hitches();
         // The lowest rate that the tester itself could not keep; what it was asked for then, and what it sent.
         let mut ceiling: Option<(f64, [f64; 2])> = None;
         let mut worst = (0, Faults::default());
@@ -599,7 +604,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         let found = search::upwards([low, high], limit, error, |rate| {
             match self.without_hitch(
                 rate,
-                HITCHES,
+                hitches,
                 |this| trial(this, rate),
                 |(lost, faults), most| (1..=most).contains(lost) && faults.sum() == 0,
             ) {
@@ -687,7 +692,12 @@ impl<'a, I: Io> Experiment<'a, I> {
             for (tenth, tried) in tried.iter_mut().enumerate().rev() {
                 let rate = rate_of(tenth);
                 let may_be_hitch = |(done, _): &(Phase2, _), most| (1..=most).contains(&done.lost);
-                match this.without_hitch(rate, HITCHES, |this| this.phase2(&table, rate, None), may_be_hitch) {
+                match this.without_hitch(
+                    rate,
+                    this.parameters.hitches(),
+                    |this| this.phase2(&table, rate, None),
+                    may_be_hitch,
+                ) {
                     Ok((done, _)) => tried.made.push([done.sent.frames.iter().sum(), done.lost]),
                     Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
                         slowest = (rate, reached);
@@ -718,7 +728,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             // A frame that waited for a CPU to come back says nothing about the device either.
             let (done, delays) = this.without_hitch(
                 rate,
-                HITCHES_OF_DELAYS,
+                this.parameters.hitches_of_delays(),
                 |this| this.phase2(&table, rate, Some(TIMED)),
                 |_, _| true,
             )?;
@@ -733,7 +743,12 @@ impl<'a, I: Io> Experiment<'a, I> {
     pub fn first_packet_latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
         // As in [`Self::latency`].
         self.repeated_and_kept(|this| {
-            this.without_hitch(rate, HITCHES_OF_DELAYS, |this| this.first_packet_latency_once(rate), |_, _| true)
+            this.without_hitch(
+                rate,
+                this.parameters.hitches_of_delays(),
+                |this| this.first_packet_latency_once(rate),
+                |_, _| true,
+            )
         })
     }
 

@@ -2,6 +2,11 @@
 
 use serde::Serialize;
 
+use super::HITCHES;
+use super::HITCHES_OF_DELAYS;
+use super::HITCHES_OF_DELAYS_SHORT;
+use super::HITCHES_SHORT;
+use super::SHORT_TRIAL_SECONDS;
 use crate::frame::FrameSizes;
 use crate::frame::Protocol;
 use crate::ledger::Ending;
@@ -55,6 +60,16 @@ impl Parameters {
     /// How connections of TCP end in phase 1.
     pub(super) const fn ending(&self) -> Ending {
         if self.tcp_close { Ending::Closed } else { Ending::Open }
+    }
+
+    /// So often a trial is made again that a hitch may have spoilt.
+    pub(super) fn hitches(&self) -> u32 {
+        if self.trial_seconds < SHORT_TRIAL_SECONDS { HITCHES_SHORT } else { HITCHES }
+    }
+
+    /// The same where delays are measured.
+    pub(super) fn hitches_of_delays(&self) -> u32 {
+        if self.trial_seconds < SHORT_TRIAL_SECONDS { HITCHES_OF_DELAYS_SHORT } else { HITCHES_OF_DELAYS }
     }
 
     /// Frames that each connection of phase 1 takes.

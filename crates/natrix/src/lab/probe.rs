@@ -306,15 +306,23 @@ impl Drop for Waiting {
     }
 }
 
+/// A file that can't be written does not take with it what is printed.
 fn give(object: &Value, report: &ProbeReport, options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
+    if options.json {
+        writeln!(out, "{object}")?;
+    } else {
+        print(report, out)?;
+    }
+    out.flush()?;
     if let Some(path) = &options.output {
         fs::write(path, format!("{object}\n"))
             .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
     }
-    if options.json {
-        writeln!(out, "{object}")?;
-        return Ok(());
-    }
+    Ok(())
+}
+
+/// The findings for people.
+fn print(report: &ProbeReport, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new(&[
         ("FINDING", Align::Left),
         ("VALUE", Align::Left),
@@ -333,6 +341,5 @@ fn give(object: &Value, report: &ProbeReport, options: &LabProbe, out: &mut dyn 
             table.row(vec![name, value, String::new(), String::new()]);
         }
     }
-    table.flush(out)?;
-    Ok(())
+    table.flush(out)
 }

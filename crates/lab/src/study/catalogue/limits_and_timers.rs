@@ -67,18 +67,24 @@ fn timers_in(result: &Value) -> impl Iterator<Item = &Value> {
     timers.and_then(Value::as_array).into_iter().flatten()
 }
 
+/// Seconds that a state lasts, and whose timers these are: nothing where they are the device's own.
+fn lasts(timer: &Value) -> (String, &'static str) {
+    let is = |key: &str| timer.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let cell = |key: &str| text(timer.get(key));
+    let seconds = match is("beyond") {
+        true => format!("more than {}", cell("seconds_low")),
+        false => format!("{} to {}", cell("seconds_low"), cell("seconds_high")),
+    };
+    (seconds, if is("set_by_lab") { " (with the timers the lab set)" } else { "" })
+}
+
 /// The timers of a device, one row each.
 pub(crate) fn timers_of(device: &str, result: &Value) -> Vec<Vec<String>> {
     let row = |timer: &Value| {
         let cell = |key: &str| text(timer.get(key));
-        let is = |key: &str| timer.get(key).and_then(Value::as_bool).unwrap_or(false);
-        let whose = if is("set_by_lab") { " (with the timers the lab set)" } else { "" };
-        let seconds = match is("beyond") {
-            true => format!("more than {}{whose}", cell("seconds_low")),
-            false => format!("{} to {}{whose}", cell("seconds_low"), cell("seconds_high")),
-        };
+        let (seconds, whose) = lasts(timer);
         let state = cell("state").replace('_', " ");
-        vec![device.to_owned(), cell("protocol"), state, cell("reached_by"), seconds, cell("refresh")]
+        vec![device.to_owned(), cell("protocol"), state, cell("reached_by"), seconds + whose, cell("refresh")]
     };
     timers_in(result).map(row).collect()
 }
@@ -108,11 +114,9 @@ fn durations(made: &Made<'_>) -> Vec<Placed> {
 
 /// The state diagram of a device as rows: from which state what leads where, and when silence ends it.
 fn diagram(made: &Made<'_>) -> Vec<Vec<String>> {
-    let rows = timers_of(&made.run.series, made.result);
-    let place = |row: &Vec<String>| (row[1].clone(), row[2].replace(' ', "_"));
     let seconds = |protocol: &str, state: &str| {
-        let of_state = |row: &&Vec<String>| place(row) == (protocol.to_owned(), state.to_owned());
-        rows.iter().find(of_state).map(|row| format!("{} s", row[4]))
+        let is_it = |timer: &&Value| text(timer.get("protocol")) == protocol && text(timer.get("state")) == state;
+        timers_in(made.result).find(is_it).map(lasts).map(|(seconds, whose)| format!("{seconds} s{whose}"))
     };
     let arrow = |(from, event, to): &(&str, &str, &str)| {
         let (protocol, state) = to.split_once('.').unwrap_or((to, ""));
@@ -207,8 +211,8 @@ pub(super) fn exhaustion(options: &Options) -> Plan {
 }
 
 pub(super) fn timers(options: &Options) -> Plan {
-    // The lab sets the timers then, the longest to 7 s: nothing is to be found beyond.
-    let quick = [("--quick", String::new()), ("--timer-max", "9".to_owned())];
+    // The lab sets the timers then, the longest to 7 s, to which Natrix adds 2 s: nothing is to be found beyond.
+    let quick = [("--quick", String::new()), ("--timer-max", "10".to_owned())];
     let more = if options.quick { quick.to_vec() } else { Vec::new() };
     Plan {
         question: "In which states are sessions, how long does each last, and whose packets renew it?",
