@@ -204,13 +204,10 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
         let share = 100.0 * number("lost") / number("sent").max(1.0);
         write!(out, "  {:>10.0} frames/s: {share:.4} % lost ({} of {})", number("rate"), step["lost"], step["sent"])?;
         let repeated = &step["lost_share"];
-        match repeated["values"].as_array().map_or(0, Vec::len) {
-            count @ 2.. => {
-                let percent = |key: &str| 100.0 * repeated[key].as_f64().unwrap_or_default();
-                let (median, p1, p99) = (percent("median"), percent("p1"), percent("p99"));
-                write!(out, ", median {median:.4} %, 1st percentile {p1:.4}, 99th {p99:.4}, of {count}")?;
-            }
-            _ => {}
+        if let count @ 2.. = repeated["values"].as_array().map_or(0, Vec::len) {
+            let percent = |key: &str| 100.0 * repeated[key].as_f64().unwrap_or_default();
+            let (median, p1, p99) = (percent("median"), percent("p1"), percent("p99"));
+            write!(out, ", median {median:.4} %, 1st percentile {p1:.4}, 99th {p99:.4}, of {count}")?;
         }
         if let Some(missing) = step["not_sent"].as_u64().filter(|missing| *missing > 0) {
             write!(out, "; not sent in {missing} more: the tester was too slow")?;
