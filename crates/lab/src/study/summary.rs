@@ -60,7 +60,9 @@ pub(crate) fn summary(result: &Value) -> Option<Summary> {
 /// Repetitions that came to an end.
 fn experiments(result: &Value) -> Option<u64> {
     let length = |pointer: &str| Some(result.pointer(pointer)?.as_array()?.len());
-    let of_steps = || length("/result/steps/0/lost_share/values");
+    // The tester may not have kept the higher rates in each of them.
+    let of_step = |step: &Value| Some(step.pointer("/lost_share/values")?.as_array()?.len());
+    let of_steps = || result.pointer("/result/steps")?.as_array()?.iter().filter_map(of_step).max();
     let count = length("/result/samples/values").or_else(|| length("/result/repetitions")).or_else(of_steps);
     // A bound is of the search that the tester ended.
     let count = count.or_else(|| result.pointer("/result/at_least")?.as_f64().map(|_| 1));
@@ -188,6 +190,12 @@ mod tests {
         assert_eq!(
             told,
             "at 3 M no result (tester too slow); at 2 M 20 % lost (worst 40 %) (more than the tester alone passes); at 1 M 0 % lost"
+        );
+        let steps = [step(2e6, &[0.0], false), step(1e6, &[0.0, 0.0], false)];
+        assert_eq!(
+            experiments(&json!({"result": {"steps": steps}})),
+            Some(2),
+            "those of the rate that was kept most often"
         );
         let findings = json!({"findings": [{"verdict": "met"}, {"verdict": "met"}, {"verdict": "not_met"}]});
         assert_eq!(found(&findings), "3 findings: 2 as the RFCs ask, 1 not, 0 undecided");

@@ -35,29 +35,43 @@ pub(super) struct Told {
     state: Arc<Mutex<Under>>,
 }
 
-/// What is under way.
+/// What is under way, and how long what is over took.
 #[derive(Clone, Copy, Debug)]
 struct Under {
-    /// When the trial under way is over about; when the last one was.
+    /// When the trial under way began, and when it is over about; when the last one was.
+    began: Instant,
     ends: Instant,
     ended: Instant,
-    /// Trials that are over, and all of them about.
-    trials: [u64; 2],
-    /// How long those took that are over.
-    took: Duration,
+    /// Whether it prepares others: it is seldom as long as these.
+    is_preparation: bool,
+    /// Trials that are not made yet, and preparations of repetitions that have not begun.
+    to_be: u64,
+    preparations_to_be: u64,
+    /// Trials that are over, and how long they took: preparations, others.
+    over: [(u32, Duration); 2],
 }
 
 impl Under {
-    /// Seconds left, and whether it is that at least: before the first trial is over nobody knows how long the others take.
+    fn new(now: Instant) -> Under {
+        let over = [(0, Duration::ZERO); 2];
+        Under { began: now, ends: now, ended: now, is_preparation: false, to_be: 0, preparations_to_be: 0, over }
+    }
+
+    /// Seconds left, and whether it is that at least: before a trial is over nobody knows how long the others take.
     fn left(&self, now: Instant) -> (u64, bool) {
         let trial = self.ends.saturating_duration_since(now);
-        let [made, all] = self.trials;
-        if made == 0 {
-            return (trial.as_secs(), true);
-        }
-        let each = self.took.as_secs_f64() / made as f64;
-        let whole = Duration::from_secs_f64(each * all.saturating_sub(made) as f64);
+        let each = |(made, took): (u32, Duration)| took.checked_div(made).map(|each| each.as_secs_f64());
+        let Some(other) = each(self.over[1]) else { return (trial.as_secs(), true) };
+        let preparations = each(self.over[0]).unwrap_or_default() * self.preparations_to_be as f64;
+        let whole = Duration::from_secs_f64(other * self.to_be as f64 + preparations);
         (whole.saturating_sub(now.saturating_duration_since(self.ended)).max(trial).as_secs(), false)
+    }
+
+    /// The trial under way is over.
+    fn made(&mut self, now: Instant) {
+        let (made, took) = &mut self.over[usize::from(!self.is_preparation)];
+        (*made, *took) = (*made + 1, *took + now.saturating_duration_since(self.began));
+        self.ended = now;
     }
 }
 
@@ -65,7 +79,7 @@ impl Told {
     /// For a test of so many repetitions.
     pub(super) fn new(test: &'static str, repetitions: u32) -> Told {
         let now = Instant::now();
-        let state = Arc::new(Mutex::new(Under { ends: now, ended: now, trials: [0, 0], took: Duration::ZERO }));
+        let state = Arc::new(Mutex::new(Under::new(now)));
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(1);
             let shown = Arc::clone(&state);
@@ -92,7 +106,9 @@ impl Told {
     /// A trial begins that takes so long.
     pub(super) fn begins(&self, phase: &'static str, time: Duration) {
         if let Ok(mut under) = self.state.lock() {
-            under.ends = Instant::now() + time;
+            under.began = Instant::now();
+            under.ends = under.began + time;
+            under.is_preparation = phase == "preparation";
         }
         if time < LONG {
             return;
@@ -112,8 +128,9 @@ impl Told {
         let made = u64::from(progress.repetitions) * expected + made;
         let all = u64::from(self.repetitions.max(1)) * expected;
         if let Ok(mut under) = self.state.lock() {
-            let now = Instant::now();
-            (under.trials, under.ended, under.took) = ([made, all], now, now - self.started);
+            under.made(Instant::now());
+            under.to_be = all.saturating_sub(made);
+            under.preparations_to_be = u64::from(self.repetitions.saturating_sub(progress.repetitions + 1));
         }
         let Some(bar) = &self.bar else {
             // Where it can not be written nobody reads it.
@@ -365,17 +382,19 @@ mod tests {
     #[test]
     fn the_time_left_is_that_of_the_trial_under_way_at_least_and_never_none_while_it_runs() {
         let now = Instant::now();
-        let under = |trials, took| Under {
-            ends: now + Duration::from_secs(20),
-            ended: now,
-            trials,
-            took: Duration::from_secs(took),
-        };
-        assert_eq!(under([0, 0], 0).left(now), (20, true));
-        assert_eq!(under([0, 0], 0).left(now + Duration::from_secs(5)), (15, true));
-        // Three trials took 30 s, and there are four more.
-        assert_eq!(under([3, 7], 30).left(now + Duration::from_secs(1)), (39, false));
-        assert_eq!(under([7, 7], 7).left(now), (20, false));
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let mut under = Under { ends: after(20), is_preparation: true, ..Under::new(now) };
+        assert_eq!([under.left(now), under.left(after(5))], [(20, true), (15, true)]);
+        // The preparation says nothing of the trials.
+        under.made(after(20));
+        assert_eq!(under.left(after(20)), (0, true));
+        (under.is_preparation, under.began) = (false, after(20));
+        under.made(after(22));
+        (under.to_be, under.preparations_to_be) = (4, 1);
+        assert_eq!(under.left(after(22)), (4 * 2 + 20, false));
+        assert_eq!(under.left(after(25)), (4 * 2 + 20 - 3, false));
+        (under.to_be, under.preparations_to_be, under.ends) = (0, 0, after(30));
+        assert_eq!(under.left(after(25)), (5, false), "the trial under way is not over");
     }
 
     #[test]
