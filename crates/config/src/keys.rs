@@ -155,8 +155,8 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         about: "Rules by the thousand: a file with one a line, as a script writes it. They come where this table stands among the \
                 `[[rule]]`s, in the order of their lines. The first line names the columns, which are keys of `[[rule]]` in any \
                 order, with commas between; each further line has as many fields, and an empty one says what a missing key says. \
-                Several `targets` have `;` between. A field may stand in double quotes. Empty lines, and those that begin with `#`, \
-                are left out. At most 4194304 rules, with those of all other files.",
+                Several `targets` have `;` between. A field may stand in double quotes, also one with a comma. Empty lines, and those that begin \
+                with `#`, are left out. At most 4194304 rules, with those of all other files.",
         keys: rules::FILE,
     },
     SectionKeys {
@@ -493,7 +493,8 @@ const POOL: &[Key] = &[
         "How long an external port rests when its mapping has ended, before it is given out again (RFC 6888 REQ-8: 2 min), \
          so that what is under way to the old mapping reaches nobody. Resting ports are not free: shorter fills a pool \
          better. How many may rest says `tables.held_ports`. Of ports that flows share each five-tuple rests so, in its record \
-         of `tables.flows`, and the port when it carries nothing.",
+         of `tables.flows`, and the port when it carries nothing. A reload that changes it leaves alone the ports of \
+         mappings that rest already.",
     ),
     key(
         "reuse_at_once",
@@ -970,8 +971,9 @@ const LOG: &[Key] = &[
         "events",
         Kind::Text("absolute path of a file, `\"-\"` for standard output, or `\"\"`"),
         Preset::Value("\"\""),
-        "Where records of allocations, ends, refusals and thresholds go, as lines of JSON. Empty: there are none, and nobody \
-         can tell later who had a port. Whom a subscriber talked to is in no record (RFC 6888 REQ-12), unless a filter has `log`.",
+        "Where records of allocations, ends, refusals and thresholds go, as lines of JSON. Nothing else may be in the file. Empty: \
+         there are none, and nobody can tell later who had a port. Whom a subscriber talked to is in no record (RFC 6888 REQ-12), \
+         unless a filter has `log`.",
     ),
     key(
         "back_pressure",

@@ -23,8 +23,11 @@ use crate::failure::Failure;
 /// Reads and checks a configuration; what the machine must have is checked against `machine`.
 fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
     let file = path.display().to_string();
-    match fs::read_to_string(path) {
-        Ok(text) => config::parse_for(&text, &file, machine),
+    match fs::read(path) {
+        Ok(bytes) => {
+            let text = config::text(bytes, &file).map_err(|fault| vec![*fault])?;
+            config::parse_for(&text, &file, machine)
+        }
         Err(error) => Err(vec![Fault {
             file,
             line: None,

@@ -7,6 +7,7 @@ use nat::types::MappingIndex;
 
 use crate::draft::Draft;
 use crate::draft::singles::DpdkDraft;
+use crate::event_file;
 use crate::keys::POOL_ADDRESSES_MAX;
 use crate::memory::packet_memory_bytes;
 use crate::model::Dpdk;
@@ -43,6 +44,8 @@ pub(crate) fn event_log(draft: &Draft, machine: &Machine, report: &mut Report) {
     if path.is_dir() {
         let remedy = format!("name a file in it, such as \"{seen}/events.json\"");
         report.fault(place, "is a folder", seen, remedy);
+    } else if let Some((problem, remedy)) = event_file::problem(path) {
+        report.fault(place, problem, seen, remedy);
     } else if let Some(folder) = folder {
         let folder = folder.display();
         report.fault(

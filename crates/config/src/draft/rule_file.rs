@@ -27,6 +27,8 @@ use crate::values::ValueError;
 
 /// Rules, or filters, of all files together.
 pub(crate) const LINES_MAX: u32 = 1 << 22;
+/// What some editors and spreadsheets write before the first line of a file in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Bytes of a line.
 const LINE_MAX: usize = 4_096;
 
@@ -180,6 +182,9 @@ impl RuleFile {
                 Ok(0) => return Read::End,
                 Ok(_) => self.number += 1,
             }
+            if self.number == 1 && self.text.starts_with(BYTE_ORDER_MARK) {
+                self.text.drain(..BYTE_ORDER_MARK.len());
+            }
             if self.text.len() > LINE_MAX {
                 let remedy = format!("write one rule a line, at most {LINE_MAX} bytes");
                 report.fault(&place(self.number), "is too long", "", remedy);
@@ -193,16 +198,38 @@ impl RuleFile {
             if text.trim().is_empty() || text.trim_start().starts_with('#') {
                 continue;
             }
-            self.fields.clear();
-            let mut start = 0;
-            for part in text.split(',') {
-                let bare = part.trim();
-                let bare = bare.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(bare).trim();
-                let offset = start + (bare.as_ptr() as usize - part.as_ptr() as usize);
-                self.fields.push(offset..offset + bare.len());
-                start += part.len() + 1;
+            if !split(text, &mut self.fields) {
+                let remedy = "write quotes around the whole field, and none in it";
+                report.fault(&place(self.number), "has a quote that does not end with its field", text.trim(), remedy);
+                return Read::Faulty;
             }
             return Read::Line;
+        }
+    }
+}
+
+/// Where the fields of a line are, without the quotes and blanks around them. False: a quote is not closed, or something follows it.
+fn split(text: &str, fields: &mut Vec<Range<usize>>) -> bool {
+    fields.clear();
+    let mut start = 0;
+    loop {
+        let rest = text.get(start..).unwrap_or_default();
+        let (bare, after) = match rest.trim_start().strip_prefix('"') {
+            // A comma in quotes parts nothing.
+            Some(quoted) => match quoted.split_once('"') {
+                Some((bare, after)) => (bare.trim(), after.trim_start()),
+                None => return false,
+            },
+            None => {
+                let (part, after) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
+                (part.trim(), after)
+            }
+        };
+        let offset = bare.as_ptr() as usize - text.as_ptr() as usize;
+        fields.push(offset..offset + bare.len());
+        match after.strip_prefix(',') {
+            Some(next) => start = text.len() - next.len(),
+            None => return after.is_empty(),
         }
     }
 }
