@@ -12,6 +12,7 @@ use config::Hugepages;
 use mem::NotEnough;
 use mem::Stock;
 use packet_io::Io;
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
@@ -59,8 +60,8 @@ impl<I> From<Vec<I>> for Opened<I> {
     }
 }
 
-/// Runs an instance on the ports that `open` opens, until SIGTERM or SIGINT; then drains it. `prepare` runs first on each
-/// worker's thread. All memory is planned before any is taken.
+/// Runs an instance on the ports that `open` opens, until SIGTERM or SIGINT; then drains it. SIGHUP changes
+/// nothing. `prepare` runs first on each worker's thread. All memory is planned before any is taken.
 ///
 /// # Errors
 /// [`RunError`] says why it did not come up. Once it runs it ends without an error.
@@ -73,7 +74,7 @@ pub fn run_on<I: Io + Send + 'static>(
 ) -> Result<(), RunError> {
     let log = Log::new(config.log.level);
     // From here on a signal is kept until it is asked for, so that one that comes during the start is not lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(RunError::Signals)?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(RunError::Signals)?;
     let socket = Socket::open(&config.control.socket, config.control.mode)?;
     report_panics(log);
     let plan = config.memory_plan(&Stock::of_this_machine())?;
@@ -94,12 +95,26 @@ pub fn run_on<I: Io + Send + 'static>(
         config.control.socket.display(),
     ));
     tell(log, "READY=1");
-    let signal = signals.forever().next();
+    let signal = await_end(&mut signals, log);
     tell(log, "STOPPING=1");
-    let name = if signal == Some(SIGINT) { "SIGINT" } else { "SIGTERM" };
+    let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
     log.info(&format_args!("{name}: draining"));
     running.stop();
     Ok(())
+}
+
+/// Waits for the signal that ends the instance. A terminal that is closed sends SIGHUP, and so does who means a reload: neither asks for
+/// the end of everybody's sessions, and only `natrix reload` can say that a file is refused, and why.
+fn await_end(signals: &mut Signals, log: Log) -> i32 {
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            return signal;
+        }
+        log.warn(
+            &"SIGHUP: nothing is done; natrix reload -c FILE puts a configuration in force, SIGTERM ends this instance",
+        );
+    }
+    SIGTERM
 }
 
 fn tell(log: Log, state: &str) {

@@ -1,4 +1,5 @@
-//! A whole instance in this process: comes up, tells the service manager, forwards, refuses a second one, drains on SIGTERM.
+//! A whole instance in this process: comes up, tells the service manager, forwards, refuses a second one, outlives SIGHUP, drains
+//! on SIGTERM.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -24,6 +25,7 @@ use daemon::server::SocketError;
 use packet_io::MemoryIo;
 use packet_io::memory::MemoryBed;
 use packet_io::memory::MemorySettings;
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::SIGTERM;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +35,7 @@ fn ios() -> Vec<MemoryIo> {
     (0..2).map(|worker| ports.io(worker)).collect()
 }
 
-fn status(socket: &Path) -> Option<Status> {
+fn status_of(socket: &Path) -> Option<Status> {
     let mut client = Client::connect(socket, "0", PATIENCE).ok()?;
     client.send(&Request::Status).ok()?;
     match client.receive().ok()? {
@@ -68,7 +70,7 @@ fn an_instance_comes_up_and_drains_on_sigterm() {
     assert_eq!(told(), "READY=1");
     let start = Instant::now();
     let status = loop {
-        if let Some(status) = status(&socket) {
+        if let Some(status) = status_of(&socket) {
             break status;
         }
         assert!(start.elapsed() < PATIENCE, "the control socket answers");
@@ -79,6 +81,15 @@ fn an_instance_comes_up_and_drains_on_sigterm() {
 
     let second = run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios().into()), || {});
     assert!(matches!(second, Err(RunError::Socket(SocketError::InUse(_)))), "{second:?}");
+
+    // As of a terminal that is closed: nobody asked for the end. The service manager is told of none, and who asks is answered.
+    for _ in 0..2 {
+        signal_hook::low_level::raise(SIGHUP).expect("a signal to ourselves");
+    }
+    manager.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket option");
+    assert!(manager.recv(&mut [0; 64]).is_err(), "it does not stop");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+    assert_eq!(status_of(&socket).map(|status| status.state), Some(RunState::Running));
 
     signal_hook::low_level::raise(SIGTERM).expect("a signal to ourselves");
     assert_eq!(told(), "STOPPING=1");
