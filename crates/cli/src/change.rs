@@ -320,6 +320,14 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
         answer.reloaded.iter().try_for_each(|reloaded| json_line(reloaded, out))?;
         return Ok(());
     }
+    if let Some(reloaded) = answer.reloaded.as_ref().filter(|reloaded| reloaded.changes == 0) {
+        writeln!(
+            out,
+            "nothing differs: {} says what is in force; natrix reload --rollback goes where it did before",
+            reloaded.config
+        )?;
+        return Ok(());
+    }
     print_changes(&answer.changes, out)?;
     if let Some(reloaded) = answer.reloaded {
         writeln!(

@@ -66,6 +66,19 @@ fn pools_show_how_full_they_are() {
 }
 
 #[test]
+fn a_pool_there_is_none_of_is_told() {
+    let outcome = run("show pools --pool nope");
+    let told = "pool \"nope\": does not exist; pools are: public";
+    assert_eq!((outcome.out.as_str(), outcome.error.as_deref()), ("", Some(told)));
+    assert_eq!(run("show pools --pool public --json").out.lines().count(), 1);
+}
+
+#[test]
+fn a_reload_of_what_is_in_force_says_that_nothing_differs() {
+    check("reload_again", "reload -c /etc/natrix/natrix.toml");
+}
+
+#[test]
 fn subscribers_show_their_external_address() {
     check("subscribers", "show subscribers");
     check("subscribers_filtered", "show subscribers --internal 10.0.0.3/32 --json");

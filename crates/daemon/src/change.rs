@@ -62,7 +62,7 @@ pub struct Live {
     pub config: Config,
     /// Where it was read.
     pub path: String,
-    /// What was in force before the last reload.
+    /// What was in force before the last reload that changed something.
     pub previous: Option<(Config, String)>,
     /// Where log lines go.
     pub log: Log,
@@ -96,8 +96,8 @@ fn wanted(live: &Live, asked: &NewConfig) -> Result<(Config, String), Refused> {
     match (&asked.config, asked.rollback) {
         (Some(path), false) => Ok((read(path)?, path.clone())),
         (None, true) => live.previous.clone().ok_or_else(|| {
-            let remedy = "there is something to go back to after a reload";
-            Fault::new("rollback", "nothing was reloaded since the start", remedy).into()
+            let remedy = "there is something to go back to after a reload with differences";
+            Fault::new("rollback", "nothing was changed by a reload since the start", remedy).into()
         }),
         _ => Err(Fault::new("request", "needs either a file or a rollback", "name one of them").into()),
     }
@@ -109,9 +109,14 @@ fn read(path: &str) -> Result<Config, Refused> {
     if !Path::new(path).is_absolute() {
         return Err(Fault::new(object(), "is no absolute path", "write the path from the root").into());
     }
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let bytes = std::fs::read(path).map_err(|error| {
         let fault = Fault::new(object(), "can not be read by the daemon", "check the path and its permissions");
         Refused::from(fault.seen(error.to_string()))
+    })?;
+    let text = config::text(bytes, path).map_err(|fault| {
+        let config::Fault { line, problem, seen, remedy, .. } = *fault;
+        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        Refused::from(Fault::new(format!("{}{line}", object()), problem, remedy).seen(seen))
     })?;
     let machine = Machine { memory: None, ..crate::machine::this_machine() };
     config::parse_for(&text, path, &machine).map_err(|faults| {
@@ -525,8 +530,11 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         view.change(log);
     }
     tell_missing(instance, &after, live.log);
-    live.previous =
-        Some((std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone())));
+    let before = (std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone()));
+    // Who runs a reload twice wants the way back to what was before the first one.
+    if !changes.is_empty() {
+        live.previous = Some(before);
+    }
     let reloaded = Reloaded {
         config: path,
         generation: after.generation(),
@@ -536,9 +544,13 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         took_us: micros(began),
         adoption_us,
     };
+    let differences = match reloaded.changes {
+        0 => "nothing differs".to_owned(),
+        count => format!("differences {count}"),
+    };
     live.log.info(&format_args!(
-        "configuration {}: in force as change {}, differences {}, {} us",
-        reloaded.config, reloaded.generation, reloaded.changes, reloaded.took_us
+        "configuration {}: in force as change {}, {differences}, {} us",
+        reloaded.config, reloaded.generation, reloaded.took_us
     ));
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
 }

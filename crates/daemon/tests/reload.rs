@@ -76,7 +76,7 @@ fn an_instance_is_changed_by_its_socket_and_goes_back() {
     let restart = write("restart.toml", &text.replace("mappings = 1000", "mappings = 2000"));
     assert!(error(&ask(&mut client, &Request::Reload(file(&restart)))).contains("tables.mappings"));
     let back = Request::Reload(NewConfig { rollback: true, ..NewConfig::default() });
-    assert!(error(&ask(&mut client, &back)).contains("nothing was reloaded"));
+    assert!(error(&ask(&mut client, &back)).contains("nothing was changed by a reload"));
     assert_eq!(running.instance().shared().generation(), 0, "what is refused changes nothing");
 
     let told = ask(&mut client, &Request::Reload(file(&second)));
@@ -99,6 +99,54 @@ fn an_instance_is_changed_by_its_socket_and_goes_back() {
 }
 
 #[test]
+fn a_reload_without_differences_leaves_the_way_back_as_it_was() {
+    let mut one = Instance::start("again", "");
+    let text = one.text.clone();
+    let first = one.write("first.toml", &text);
+    let done = |told: &[Reply]| {
+        let done =
+            told.iter().find_map(|reply| if let Reply::Reloaded(done) = reply { Some(done.clone()) } else { None });
+        done.unwrap_or_else(|| panic!("it is made: {told:?}"))
+    };
+    let back = NewConfig { rollback: true, ..NewConfig::default() };
+    // What is in force at the start is no way back to anything.
+    assert_eq!(done(&one.reload(first.clone())).changes, 0);
+    assert!(error(&one.reload(back.clone())).contains("nothing was changed by a reload"), "there is none");
+
+    let next = text.replace("203.0.113.0/28", "203.0.113.16/28");
+    let second = one.write("second.toml", &next);
+    assert_eq!(done(&one.reload(second.clone())).addresses_changed, 32);
+    // Once more, as whoever runs it by habit does; and a copy of it, and one whose remarks alone differ.
+    let copy = one.write("copy.toml", &format!("# A remark.\n{next}"));
+    for again in [&second, &second, &copy] {
+        let told = done(&one.reload(again.clone()));
+        assert_eq!((told.changes, told.addresses_changed), (0, 0), "nobody used the addresses that are gone");
+        assert_eq!(Some(told.config), again.config, "where it was read is told");
+    }
+    let told = one.reload(back.clone());
+    assert!(told.iter().any(|reply| matches!(reply, Reply::Change(_))), "{told:?}");
+    assert_eq!(
+        (done(&told).config, one.status().config),
+        (first.config.clone().expect("a path"), first.config.expect("a path"))
+    );
+    assert_eq!(one.running.instance().shared().settings().pools[0].addresses[0], Ipv4Addr::new(203, 0, 113, 0));
+    // And forward again.
+    assert_eq!(Some(done(&one.reload(back)).config), copy.config);
+    one.stop();
+}
+
+#[test]
+fn a_file_that_is_no_text_is_told_as_such() {
+    let mut one = Instance::start("latin", "");
+    let asked = one.write("next.toml", &one.text.clone());
+    let path = asked.config.clone().expect("a path");
+    fs::write(&path, b"# K\xf6ln\n[workers]\n").expect("a file of our own");
+    let told = error(&one.reload(asked));
+    assert!(told.contains("next.toml:1: is not UTF-8 (byte 0xf6)") && !told.contains("permissions"), "{told}");
+    one.stop();
+}
+
+#[test]
 fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
     let mut one = Instance::start("fails", "[log]\nevents = \"HERE/events.json\"\n");
     one.traffic(5_000..5_040);
@@ -117,6 +165,8 @@ fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
         ),
         ("the log has no folder", text.replace("events.json", "missing/events.json"), "log.events"),
         ("the log is a folder", text.replace(&format!("{place}/events.json"), &place), "log.events"),
+        ("the log is another file", text.replace("events.json", "first.toml"), "is no event log"),
+        ("the log is a device", text.replace(&format!("{place}/events.json"), "/dev/null"), "is no regular file"),
         ("the log ends", text.replace("events = ", "# events = "), "log.events"),
     ];
     for (name, after, expected) in cases {

@@ -19,6 +19,7 @@
 use std::sync::Arc;
 
 use crate::entitled::Entitled;
+use crate::ports::AddressSpec;
 use crate::ports::Mask;
 use crate::ports::never_offered;
 use crate::shared::Shared;
@@ -70,11 +71,12 @@ impl Shared {
             let address = AddressIndex(place as u32);
             let (old, new) = (before.slot(address), self.slot(address));
             let is_new = new.map(|slot| slot.address) != old.map(|slot| slot.address);
-            let offers_others = is_new || was.get(place) != Some(&spec);
+            // The place of an address that is gone offers nothing, as that address did since it was removed.
+            let offers_others = was.get(place) != Some(&spec) || is_new && spec != AddressSpec::NOTHING;
             let sets_aside = |shared: &Shared, slot: Option<&Slot>| slot.map(|_| shared.facts(address).set_aside);
             let guards_others =
                 self.sets_ports_aside(address) && sets_aside(self, new) != sets_aside(before, old.filter(|_| !is_new));
-            if !offers_others && !guards_others {
+            if !is_new && !offers_others && !guards_others {
                 continue;
             }
             let masks = match &last {

@@ -8,6 +8,7 @@ use std::io::Write;
 
 use control::Counter;
 use control::Counters;
+use control::Fault;
 use control::Filter;
 use control::Interface;
 use control::List;
@@ -106,6 +107,11 @@ fn pools(arguments: &ShowPools, out: &mut dyn Write, notes: &mut dyn Write) -> R
     }
     let (mut pools, _) = connect(&arguments.output.socket)?.request::<Pool>(&Request::Pools)?;
     if let Some(name) = &arguments.pool {
+        let known: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+        if !known.contains(&name.as_str()) {
+            let remedy = format!("pools are: {}", known.join(", "));
+            return Err(Fault::new(format!("pool \"{name}\""), "does not exist", remedy).into());
+        }
         pools.retain(|pool| pool.name == *name);
     }
     if !arguments.paging.all {
