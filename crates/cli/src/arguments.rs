@@ -638,7 +638,7 @@ pub struct Find {
     /// Only this transport: udp, tcp or icmp
     #[arg(long, value_name = "PROTOCOL")]
     pub protocol: Option<Protocol>,
-    /// Of internal addresses: only those of this VRF
+    /// Only internal addresses of this VRF, and of an external address only holders in it
     #[arg(long, value_name = "NAME")]
     pub vrf: Option<String>,
     /// Who had it at this time, such as 2026-11-21T19:30:00Z, by the records of the event log

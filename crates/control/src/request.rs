@@ -125,7 +125,7 @@ pub struct Find {
     /// Only this transport; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Of internal addresses: only those of this VRF; all when absent.
+    /// Only internal addresses of this VRF, and of an external one only holders in it; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
     /// Most answers; as in [`List`].

@@ -63,7 +63,7 @@ pub struct Asked<'a> {
     pub port: Option<u16>,
     /// Of ports only those of this transport.
     pub protocol: Option<Protocol>,
-    /// Of inside addresses only those of this VRF.
+    /// Only inside addresses of this VRF, and of an external one only holders in it.
     pub vrf: Option<&'a str>,
 }
 
@@ -94,6 +94,20 @@ impl Asked<'_> {
 /// # Errors
 /// When the configuration alone does not tell.
 pub fn find(settings: &Settings, asked: &Asked<'_>) -> Result<Vec<FindAnswer>, OfflineError> {
+    let mut found = of_all(settings, asked)?;
+    if let Some(vrf) = asked.vrf {
+        found.retain(|answer| answer.vrf.as_ref().is_none_or(|held| held == vrf));
+        if found.is_empty() {
+            let queried = asked.queried();
+            let detail = format!("nobody of VRF \"{vrf}\" holds {queried} by this configuration");
+            found.push(FindAnswer { detail, ..nobody(Place::External, &queried) });
+        }
+    }
+    Ok(found)
+}
+
+/// Of an external address whichever VRF its holder is in.
+fn of_all(settings: &Settings, asked: &Asked<'_>) -> Result<Vec<FindAnswer>, OfflineError> {
     let queried = asked.queried();
     let realms = asked.realms(settings)?;
     let fixed = statics(settings, asked, &realms, &queried);

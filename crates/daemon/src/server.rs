@@ -5,6 +5,7 @@
 pub(crate) mod convert;
 mod find;
 mod lists;
+mod narrow;
 mod numbers;
 mod ticker;
 mod trace;
@@ -233,7 +234,7 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
         Request::Rules(list) => lists::rules(instance, &list),
         Request::Counters(wanted) => numbers::counters(instance, wanted.per_worker).map(whole),
         Request::Drops => numbers::drops(instance).map(whole),
-        Request::Find(find) => find::find(instance, &find),
+        Request::Find(find) => find::find(instance, &find).map(|answered| narrow::narrow(&find, answered)),
         Request::Why(why) => why::why(instance, &why).map(|answer| whole(vec![answer])),
         Request::Plan(asked) => return change_answered(client, change::plan(instance, &asked)),
         Request::Reload(asked) => return change_answered(client, change::reload(instance, &asked)),

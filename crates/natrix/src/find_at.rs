@@ -67,8 +67,7 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
     let was_read = found.is_some();
     let mut found = found.unwrap_or_default();
     if let Some(vrf) = &arguments.vrf {
-        // Of inside addresses, which several VRFs may have.
-        found.holdings.retain(|held| held.subscriber != arguments.endpoint.address || held.realm == *vrf);
+        found.holdings.retain(|held| held.realm == *vrf);
     }
     for holding in &found.holdings {
         if arguments.output.json {
@@ -91,8 +90,9 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
     }
     if found.holdings.is_empty() && slices.is_empty() && !arguments.output.json {
         let port = query.port.map(|port| format!(":{port}")).unwrap_or_default();
+        let of_vrf = arguments.vrf.as_ref().map(|vrf| format!(" of VRF \"{vrf}\"")).unwrap_or_default();
         let source = if was_read { "the log" } else { "the formulas of that configuration" };
-        writeln!(out, "no record of {}{port} at {}, as far as {source} says", query.address, utc_text(at_us))?;
+        writeln!(out, "no record of {}{port}{of_vrf} at {}, as far as {source} says", query.address, utc_text(at_us))?;
     }
     if by_formula.is_none() {
         if found.holdings.is_empty() {

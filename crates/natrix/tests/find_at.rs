@@ -69,14 +69,17 @@ fn the_log_says_who_had_a_port_or_a_block_in_its_rotated_files_too() {
 }
 
 #[test]
-fn of_an_inside_address_only_the_vrf_is_answered_that_was_asked_for() {
+fn only_the_vrf_is_answered_that_was_asked_for() {
     let log = Log::new("vrf");
     let of = |endpoint: &str, vrf: &str| {
         let output = log.find(endpoint, "2026-11-21T19:05:00Z", &["--vrf", vrf]);
         text(&output.stdout).lines().filter(|line| line.starts_with("subscriber")).count()
     };
     assert_eq!((of("100.64.0.10", "default"), of("100.64.0.10", "blue")), (1, 0));
-    assert_eq!((of("203.0.113.1:15007", "default"), of("203.0.113.1:15007", "blue")), (1, 1), "outside there are none");
+    assert_eq!((of("203.0.113.1:15007", "default"), of("203.0.113.1:15007", "blue")), (1, 0));
+    let output = log.find("203.0.113.1:15007", "2026-11-21T19:05:00Z", &["--vrf", "blue"]);
+    let nobody = "no record of 203.0.113.1:15007 of VRF \"blue\" at 2026-11-21T19:05:00.000000Z";
+    assert!(text(&output.stdout).starts_with(nobody), "{output:?}");
 }
 
 #[test]

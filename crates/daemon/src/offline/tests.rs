@@ -261,8 +261,9 @@ fn only_the_transport_and_the_vrf_are_answered_that_were_asked_for() {
     for (port, protocol) in [(9_000, udp), (80, Some(Protocol::Icmp))] {
         assert!(matches!(told(OUTSIDE, Some(port), protocol, None), Err(OfflineError::NotDeterministic { .. })));
     }
-    // The VRF is of inside addresses.
-    assert_eq!(told(OUTSIDE, Some(80), tcp, Some("blue")).unwrap(), of("default", first));
+    assert_eq!(told(OUTSIDE, Some(80), tcp, Some("default")).unwrap(), of("default", first));
+    let nobody = "nobody of VRF \"blue\" holds 192.0.2.1:80 by this configuration";
+    assert_eq!(told(OUTSIDE, Some(80), tcp, Some("blue")).unwrap(), vec![(None, nobody.to_owned())]);
     assert_eq!(told(server, Some(80), None, Some("default")).unwrap(), of("default", first));
     assert_eq!(told(server, Some(80), None, Some("blue")).unwrap(), of("blue", second));
     assert!(told(server, Some(80), udp, Some("blue")).is_err());

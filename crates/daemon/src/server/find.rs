@@ -142,7 +142,12 @@ fn note_who_waits(instance: &Instance, replies: &mut [Reply]) {
         };
         if (found.internal, found.realm.0) != (internal, mapping.realm) {
             let what = if found.one_to_one { "the address is that of" } else { "the port is forwarded to" };
-            answer.detail += &format!("; {what} {}, which waits until this mapping ends", found.internal);
+            // Two VRFs may have the same address.
+            let vrf = match found.realm.0 == mapping.realm {
+                true => String::new(),
+                false => format!("{}/", convert::vrf_name(instance.shared().settings(), found.realm)),
+            };
+            answer.detail += &format!("; {what} {vrf}{}, which waits until this mapping ends", found.internal);
         }
     }
 }

@@ -1,0 +1,49 @@
+//! `find` with a VRF, of a whole instance: whom it leaves over of those that hold an external endpoint.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+#[path = "common/instance.rs"]
+mod instance;
+
+use core::net::Ipv4Addr;
+
+use control::Find;
+use control::FindAnswer;
+use control::Request;
+use instance::Instance;
+
+fn by_address(address: Ipv4Addr, port: u16) -> Find {
+    Find { address, port: Some(port), protocol: None, vrf: None, limit: None, cursor: None }
+}
+
+/// Answers, and where to go on.
+fn found(one: &mut Instance, find: &Find) -> (Vec<FindAnswer>, Option<String>) {
+    one.client.request::<FindAnswer>(&Request::Find(find.clone())).expect("answers")
+}
+
+#[test]
+fn holders_of_other_vrfs_are_left_out_of_an_external_endpoint_too() {
+    let blue = "[[interface]]\nname = \"blue\"\nrealm = \"inside\"\nvrf = \"blue\"\ndriver = \"net_tap2\"\naddresses = [\"10.0.0.1/24\"]\n\n[[pool]]";
+    let forwards = "[[forward]]\nprotocol = \"udp\"\nexternal = \"203.0.113.1\"\nports = 80\ninside = \"10.0.0.80\"\n\
+                    [[forward]]\nprotocol = \"tcp\"\nexternal = \"203.0.113.1\"\nports = 80\ninside = \"10.0.0.81\"\nvrf = \"blue\"\n";
+    let mut one = Instance::start_with("find-vrf", forwards, |text| text.replace("[[pool]]", blue));
+    let asked = by_address(Ipv4Addr::new(203, 0, 113, 1), 80);
+    let holders = |one: &mut Instance, vrf: Option<&str>| {
+        let (found, _) = found(one, &Find { vrf: vrf.map(str::to_owned), ..asked.clone() });
+        found
+            .into_iter()
+            .map(|answer| (answer.vrf, answer.holder.map(|holder| holder.octets()[3]), answer.detail))
+            .collect::<Vec<_>>()
+    };
+    let all = holders(&mut one, None);
+    assert_eq!(all.iter().map(|held| held.1).collect::<Vec<_>>(), [Some(80), Some(81)], "{all:?}");
+    for (vrf, last) in [("default", 80), ("blue", 81)] {
+        let some = holders(&mut one, Some(vrf));
+        assert_eq!((some.len(), some[0].0.as_deref(), some[0].1), (1, Some(vrf), Some(last)), "{some:?}");
+    }
+    let (nobody, _) =
+        found(&mut one, &Find { vrf: Some("blue".to_owned()), protocol: Some(control::Protocol::Udp), ..asked });
+    let told = "nobody of VRF \"blue\" holds 203.0.113.1:80 now";
+    assert_eq!((nobody.len(), nobody[0].holder, nobody[0].detail.as_str()), (1, None, told));
+    one.stop();
+}
