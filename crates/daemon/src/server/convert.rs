@@ -151,6 +151,14 @@ pub(crate) fn mapping(shared: &Shared, view: &MappingView) -> Mapping {
     }
 }
 
+/// The state of sessions that are no TCP connections.
+const ACTIVE: &str = "active";
+
+/// All states a session is shown in.
+pub(crate) fn session_states() -> impl Iterator<Item = &'static str> {
+    [ACTIVE].into_iter().chain(TcpState::ALL.map(TcpState::name))
+}
+
 pub(crate) fn session(shared: &Shared, pool: PoolId, view: &SessionView) -> Session {
     Session {
         protocol: protocol(view.protocol),
@@ -165,7 +173,7 @@ pub(crate) fn session(shared: &Shared, pool: PoolId, view: &SessionView) -> Sess
             Side::Inside => Direction::Outbound,
             Side::Outside => Direction::Inbound,
         }),
-        state: view.state.map_or("active", TcpState::name).to_owned(),
+        state: view.state.map_or(ACTIVE, TcpState::name).to_owned(),
         pool: pool_name(shared, pool),
         worker: view.worker.0,
         age_us: Some(view.age.as_micros()),

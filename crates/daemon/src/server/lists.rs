@@ -83,8 +83,29 @@ fn walk<V>(
     Ok(Answered { replies, cursor: None })
 }
 
+/// What the engine looks at of a filter. A state or a worker that there is none of is a mistake, and not a list without anything.
+fn engine_filter(instance: &Instance, list: &List) -> Result<view::Filter, Fault> {
+    let workers = instance.worker_count();
+    if let Some(worker) = list.filter.worker.filter(|worker| usize::from(*worker) >= workers) {
+        let remedy = if workers == 1 {
+            "there is worker 0 only".to_owned()
+        } else {
+            format!("workers are 0 to {}", workers - 1)
+        };
+        return Err(Fault::new(format!("worker {worker}"), "does not exist", remedy));
+    }
+    if let Some(state) =
+        list.filter.state.as_ref().filter(|state| !convert::session_states().any(|known| known == **state))
+    {
+        let known: Vec<&str> = convert::session_states().collect();
+        let remedy = format!("states are: {}", known.join(", "));
+        return Err(Fault::new(format!("state \"{state}\""), "does not exist", remedy));
+    }
+    convert::engine_filter(&instance.shared(), &list.filter)
+}
+
 pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = convert::engine_filter(&instance.shared(), &list.filter)?;
+    let filter = engine_filter(instance, list)?;
     let answer = |question| if let Question::Mappings(page) = question { Some(page) } else { None };
     walk(instance, list, filter, Question::Mappings, answer, |view| {
         let mapping = convert::mapping(&instance.shared(), &view);
@@ -94,7 +115,7 @@ pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Answered, Fau
 }
 
 pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = convert::engine_filter(&instance.shared(), &list.filter)?;
+    let filter = engine_filter(instance, list)?;
     let answer = |question| if let Question::Sessions(page) = question { Some(page) } else { None };
     walk(instance, list, filter, Question::Sessions, answer, |view| {
         let session = convert::session(&instance.shared(), pool_of(instance, &view), &view);
@@ -109,7 +130,7 @@ fn pool_of(instance: &Instance, view: &SessionView) -> PoolId {
 }
 
 pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = convert::engine_filter(&instance.shared(), &list.filter)?;
+    let filter = engine_filter(instance, list)?;
     let answer = |question| if let Question::Subscribers(page) = question { Some(page) } else { None };
     walk(instance, list, filter, Question::Subscribers, answer, |view| {
         let subscriber = convert::subscriber(&instance.shared(), &view);
@@ -147,6 +168,7 @@ fn page_of<T: Into<Reply>>(list: &List, objects: impl Iterator<Item = T>) -> Res
 
 pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Answered, Fault> {
     let shared = instance.shared();
+    let _known = engine_filter(instance, list)?;
     let addresses = shared.addresses().map(|(index, _)| pool_address(&shared, index));
     page_of(
         list,

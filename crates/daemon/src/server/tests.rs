@@ -393,6 +393,33 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
     client.send(&Request::Mappings(List { cursor: Some("x".to_owned()), ..List::default() })).expect("sent");
     let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
     assert_eq!(fault.to_string(), "cursor: was not made by this list (x); leave it out to start anew");
+    // What there is none of is told, and no empty list.
+    let of = |filter: Filter| List { filter, ..List::default() };
+    let state = of(Filter { state: Some("open".to_owned()), ..Filter::default() });
+    let worker = of(Filter { worker: Some(2), ..Filter::default() });
+    let pool = of(Filter { pool: Some("b".to_owned()), ..Filter::default() });
+    let states = "active, opening_outbound, opening_inbound, established, fin_inside, fin_outside, closing, transitory";
+    let (no_state, no_worker) = (
+        format!("state \"open\": does not exist; states are: {states}"),
+        "worker 2: does not exist; workers are 0 to 1",
+    );
+    for (request, told) in [
+        (Request::Sessions(state), no_state.as_str()),
+        (Request::Mappings(worker.clone()), no_worker),
+        (Request::Sessions(worker.clone()), no_worker),
+        (Request::Subscribers(worker), no_worker),
+        (Request::PoolAddresses(pool), "pool \"b\": does not exist; pools are: a, servers"),
+    ] {
+        client.send(&request).expect("sent");
+        let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("{request:?}: a fault") };
+        assert_eq!(fault.to_string(), told);
+    }
+    // Each state that a session may be shown in can be asked for.
+    for state in states.split(", ") {
+        let filter = Filter { state: Some(state.to_owned()), ..Filter::default() };
+        let sessions: Vec<control::Session> = all(&mut client, Request::Sessions, &List { filter, ..List::default() });
+        assert!(sessions.is_empty(), "nothing was sent");
+    }
     let _: Status = one(&mut client, Request::Status);
 }
 
