@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 from kit import *
+from test_lab import IN_DEVICE, somebody_elses_device
 
 # What it says of both, by finding; of times the configured seconds.
 FINDINGS = {
@@ -127,6 +128,58 @@ def the_probe_finds_natrix_and_netfilter_as_they_are(n):
                 f"{dut}, {name}: {seconds} s is between {low} and {high}",
             )
         expect_equal(timers["udp.answered"]["refresh"], REFRESH[dut], f"{dut}: what refreshes UDP")
+
+
+def probe(n, *words):
+    """What the probe found: status, object or None, what it said."""
+    command = [str(n.dut.binary), "lab", "probe", "--patience", "600", "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def expect_mapping_once_another_has_the_port(result):
+    classes = {"udp": "address-and-port-dependent", "tcp": "address-and-port-dependent", "icmp": "address-dependent"}
+    findings = {finding["name"]: finding for finding in result["findings"]}
+    for protocol, value in classes.items():
+        found = findings[f"mapping.{protocol}"]
+        seen = (found["value"], found["verdict"])
+        expect_equal(seen, (f"{value}, once another host has the port", "not_met"), f"mapping of {protocol}, seen {found['evidence']}")
+
+
+@test()
+def the_probe_sees_through_a_kernel_that_keeps_ports_until_they_collide(n):
+    status, result, told = probe(n, "--dut", "netfilter", "--masquerade", "--only", "mapping", "--tester-cpu", "1", "--seed", "5")
+    expect_equal(status, 0, f"status ({told[-300:]})")
+    expect("masquerade\n" in result["device"]["ruleset"] and "fully-random" not in result["device"]["ruleset"], "the rule")
+    expect_mapping_once_another_has_the_port(result)
+    # It works where the tester sends.
+    expect_equal((result["cpus"], result["parameters"]["seed"]), ([1], 5), "CPUs, seed")
+    expect_equal([len(core["runs"]) for core in result["cores"]], [2], "who works there")
+    with somebody_elses_device(n):
+        for rule in ("snat to 198.18.0.1-198.18.0.4 persistent", "snat to 198.18.0.0-198.18.0.255 persistent"):
+            ruleset = f"flush ruleset; table ip t {{ chain p {{ type nat hook postrouting priority srcnat; oifname outside {rule}; }}; }}"
+            subprocess.run([*IN_DEVICE, "nft", ruleset], check=True)
+            status, result, told = probe(n, "--dut", "external", "--only", "mapping")
+            expect_equal(status, 0, f"status with {rule} ({told[-300:]})")
+            expect_mapping_once_another_has_the_port(result)
+            expect_equal(result["cpus"], [0], "the tester's CPU, and none of a device that is not known")
+        subprocess.run([*IN_DEVICE, "nft", "flush", "ruleset"], check=True)
+        status, result, told = probe(n, "--dut", "external", "--only", "mapping")
+        expect_equal((status, result), (1, None), "a router has no result")
+        errors = [line for line in told.splitlines() if line.startswith("error: ")]
+        expect_equal(
+            errors,
+            ["error: device: passes what comes from 10.0.1.0 to 198.19.0.1 without translating it; see that it translates 10.0.1.0"],
+            "what it is told",
+        )
+
+
+@test()
+def what_the_probe_found_is_told_though_the_file_can_not_be_written(n):
+    status, result, told = probe(n, "--dut", "natrix", "--only", "ttl", "--output", "/dev/full")
+    expect_equal((status, result["dut"]), (1, "natrix"), "status, result")
+    expect("error: --output: /dev/full: " in told, told[-300:])
+    expect_equal([core["cpu"] for core in result["cores"]], result["cpus"], "cores and CPUs")
 
 
 @test()

@@ -93,6 +93,8 @@ pub struct Options {
     pub arrivals: Vec<Arrival>,
     /// Length of all turns of one arrangement together, seconds.
     pub seconds: f64,
+    /// Of the order of the packets, each worker its own.
+    pub seed: u64,
 }
 
 /// One arrangement beside the worker alone. Rates are medians over the turns.
@@ -183,8 +185,8 @@ pub fn run(options: &Options, warn: &dyn Fn(&str)) -> Result<Vec<Report>, Scalin
     let plan = Stock::of_this_machine().plan(sum)?;
     let hz = tsc::frequency_hz(100);
     let [alone, shared] = settings;
-    let mut alone = Team::new(alone, 1, options.sessions, hz)?;
-    let mut team = Team::new(shared, options.workers, options.sessions, hz)?;
+    let mut alone = Team::new(alone, 1, options, hz)?;
+    let mut team = Team::new(shared, options.workers, options, hz)?;
     if let Some(warning) = plan.warning(mem::missed_bytes()) {
         warn(&warning);
     }
@@ -343,7 +345,8 @@ struct Member {
 }
 
 impl Team {
-    fn new(settings: Settings, workers: usize, sessions: u64, hz: f64) -> Result<Team, ScalingError> {
+    fn new(settings: Settings, workers: usize, options: &Options, hz: f64) -> Result<Team, ScalingError> {
+        let Options { sessions, seed, .. } = *options;
         let shared = Arc::new(Shared::new(settings, workers)?);
         let links = [INSIDE, OUTSIDE].map(|port| InterfaceLink { port: PortIndex(port as u16), vlan: None });
         let ios = (0..workers).map(|_| Ports::new()).collect();
@@ -358,7 +361,7 @@ impl Team {
                 .into_iter()
                 .map(|worker| Member {
                     drawn: [Drawn::new(), Drawn::new()],
-                    random: SmallRng::seed_from_u64(11 + worker.id().index() as u64),
+                    random: SmallRng::seed_from_u64((seed << 8) + worker.id().index() as u64),
                     worker,
                 })
                 .collect(),

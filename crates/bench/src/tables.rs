@@ -57,6 +57,8 @@ pub struct Options {
     pub load: u32,
     /// How long to time each at least, in seconds: small sets are repeated. 0: once.
     pub seconds: f64,
+    /// Of the flows, each thread its own.
+    pub seed: u64,
 }
 
 /// Why the study could not be made.
@@ -121,7 +123,7 @@ pub fn run(
             let share = |sessions: u32| Size::with_load(sessions / threads as u32, options.load);
             let mut jobs: Vec<_> =
                 sizes.iter().map(|(kind, sessions)| Job::new(*kind, share(*sessions), threads)).collect();
-            Job::measure_all(&mut jobs, options.seconds, hz)?;
+            Job::measure_all(&mut jobs, options, hz)?;
             for job in jobs {
                 let result = report::row(job.kind, job.size.sessions * threads as u32, &job.results(), hz);
                 row(&result);

@@ -159,6 +159,9 @@ pub struct BenchRules {
     /// Length of each timed part
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     pub seconds: f64,
+    /// Seed of the rules, the packets and the changes
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,
@@ -188,6 +191,9 @@ pub struct BenchTables {
     /// Length of each timed part at least: small sets are repeated; 0 measures once
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
+    /// Seed of the flows
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// Also write the results as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
@@ -330,6 +336,9 @@ pub struct BenchScaling {
     /// Length of all turns of one arrangement together
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
+    /// Seed of the order in which packets come
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// One JSON object per arrival instead of text
     #[arg(long)]
     pub json: bool,

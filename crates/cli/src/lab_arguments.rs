@@ -398,6 +398,9 @@ pub struct LabProbe {
     /// External ports of each of these addresses; few of them are soon exhausted
     #[arg(long, value_name = "FIRST-LAST", default_value = "1024-65535")]
     pub dut_ports: LabPorts,
+    /// Netfilter takes the address of the outside interface for all by `masquerade` alone, as home routers do, in place of addresses and ports of its own
+    #[arg(long, conflicts_with_all = ["external_addresses", "dut_ports"])]
+    pub masquerade: bool,
     /// Flows one host opens at most, to see what happens past the last port
     #[arg(long, value_name = "N", default_value_t = 70_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub exhaust_max: u32,
@@ -410,7 +413,7 @@ pub struct LabProbe {
     /// CPU of the tester
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub tester_cpu: u8,
-    /// CPU of the device
+    /// CPU of Natrix; the kernel's NAT works where the tester sends
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     pub device_cpu: u8,
     /// One JSON object instead of a table

@@ -11,7 +11,8 @@ use crate::failure::Failure;
 
 /// Measures, and prints one report.
 pub(crate) fn run(arguments: &BenchRules, out: &mut dyn Write) -> Result<(), Failure> {
-    let report = bench::rules::run(&Options { rules: arguments.rules, seconds: arguments.seconds })?;
+    let report =
+        bench::rules::run(&Options { rules: arguments.rules, seconds: arguments.seconds, seed: arguments.seed })?;
     let printed = if arguments.json { print_json(&report, out) } else { print(&report, out) };
     Ok(printed?)
 }

@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &BenchScaling, out: &mut dyn Write) -> Result<(), F
         workers: usize::from(arguments.workers),
         arrivals,
         seconds: arguments.seconds,
+        seed: arguments.seed,
     };
     for report in bench::scaling::run(&options, &warn)? {
         if arguments.json {

@@ -51,6 +51,7 @@ pub(crate) fn run(arguments: &BenchTables, out: &mut dyn Write, notes: &mut dyn 
         threads: usize::from(arguments.threads),
         load: arguments.load,
         seconds: arguments.seconds,
+        seed: arguments.seed,
     };
     // Before a long measurement, not after it.
     let mut csv = arguments.csv.as_deref().map(create).transpose()?;

@@ -3,13 +3,14 @@
 use super::*;
 
 fn options(arrivals: &[Arrival]) -> Options {
-    Options { sessions: 500, workers: 2, arrivals: arrivals.to_vec(), seconds: 0.02 }
+    Options { sessions: 500, workers: 2, arrivals: arrivals.to_vec(), seconds: 0.02, seed: 1 }
 }
 
 /// A team on whatever cores there are: sharing one costs time, and changes nothing else.
 fn team(workers: usize) -> (Team, Vec<CoreId>) {
     let hz = tsc::frequency_hz(20);
-    let mut team = Team::new(settings(&options(&[]), workers), workers, 500, hz).unwrap();
+    let options = options(&[]);
+    let mut team = Team::new(settings(&options, workers), workers, &options, hz).unwrap();
     team.establish().unwrap();
     let cores = core_affinity::get_core_ids().unwrap();
     (team, cores.into_iter().cycle().take(workers).collect())

@@ -4,6 +4,7 @@ use std::sync::Barrier;
 
 use mem::tsc;
 
+use super::Options;
 use super::TablesError;
 use super::bst::Bst;
 use super::bucket2::Bucket2;
@@ -62,14 +63,15 @@ impl Job {
         Job { kind, size, threads, rounds: Vec::new(), seconds: 0.0 }
     }
 
-    /// Measures all jobs, in turns, for `seconds` each at least, or once when that is 0. `hz` is the rate of the
+    /// Measures all jobs, in turns, for as long as the options say each at least, or once when that is 0. `hz` is the rate of the
     /// time-stamp counter.
-    pub(super) fn measure_all(jobs: &mut [Job], seconds: f64, hz: f64) -> Result<(), TablesError> {
+    pub(super) fn measure_all(jobs: &mut [Job], options: &Options, hz: f64) -> Result<(), TablesError> {
+        let Options { seconds, seed, .. } = *options;
         let rounds = if seconds > 0.0 { ROUNDS } else { 1 };
         for _ in 0..rounds {
             for job in jobs.iter_mut().filter(|job| job.seconds < LONG_SECONDS.max(seconds)) {
-                let run =
-                    Run { kind: job.kind, size: job.size, threads: job.threads, seconds: seconds / ROUNDS as f64, hz };
+                let (kind, size, threads) = (job.kind, job.size, job.threads);
+                let run = Run { kind, size, threads, seconds: seconds / ROUNDS as f64, seed, hz };
                 let results = measure(run)?;
                 job.seconds += results.iter().map(|result| result.seconds).fold(0.0, f64::max);
                 job.rounds.push(results);
@@ -122,6 +124,7 @@ struct Run {
     size: Size,
     threads: usize,
     seconds: f64,
+    seed: u64,
     /// Rate of the time-stamp counter.
     hz: f64,
 }
@@ -143,7 +146,7 @@ impl Run {
         {
             core_affinity::set_for_current(core);
         }
-        let set = PacketSet::new(self.size.sessions as usize, 0x7461_626c_6573 + thread as u64);
+        let set = PacketSet::new(self.size.sessions as usize, (self.seed << 8) + thread as u64);
         // All threads meet here, also when one has no memory: nobody waits for ever.
         barrier.wait();
         self.repeat::<N>(set?)

@@ -165,7 +165,7 @@ fn packets_without_a_table_come_back_in_order() {
 }
 
 fn options(structures: &[Kind], sessions: &[u32]) -> Options {
-    Options { structures: structures.to_vec(), sessions: sessions.to_vec(), threads: 1, load: 1, seconds: 0.0 }
+    Options { structures: structures.to_vec(), sessions: sessions.to_vec(), threads: 1, load: 1, seconds: 0.0, seed: 1 }
 }
 
 #[test]

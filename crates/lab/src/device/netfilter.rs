@@ -70,6 +70,8 @@ pub struct Netfilter {
     /// Seconds, by the end of their names.
     timeouts: Vec<(&'static str, u32)>,
     tracking: Tracking,
+    /// Nothing but `masquerade`, as home routers have it: no range of ports, no port by chance.
+    is_home_router: bool,
 }
 
 impl Netfilter {
@@ -99,6 +101,7 @@ impl Netfilter {
             weighed: None,
             timeouts,
             tracking: Tracking::Strict,
+            is_home_router: false,
         })
     }
 
@@ -106,6 +109,14 @@ impl Netfilter {
     #[must_use]
     pub fn with_loose_tracking(mut self) -> Netfilter {
         self.tracking = Tracking::Loose;
+        self
+    }
+
+    /// With the rule that home routers have, `masquerade` and nothing else: it keeps ports where nobody has them at the same server. Addresses and ports of
+    /// its needs mean nothing then. To be called before it is started.
+    #[must_use]
+    pub fn as_home_router(mut self) -> Netfilter {
+        self.is_home_router = true;
         self
     }
 
@@ -165,6 +176,7 @@ impl Netfilter {
         };
         // Writing to a String does not fail.
         let _ = match (rules, rules_kind) {
+            _ if self.is_home_router => Ok(()),
             (_, RulesKind::Masquerade) => {
                 writeln!(translate, "{all} masquerade to :{}-{} fully-random", ports.start(), ports.end())
             }
@@ -201,13 +213,14 @@ impl Netfilter {
                 writeln!(forward, "ip daddr @filtered drop\nip saddr @filtered drop")
             }
         };
-        let icmp = match rules_kind {
-            RulesKind::Masquerade => "masquerade".to_owned(),
-            _ => format!("snat to {first}-{last}"),
+        let rest = match rules_kind {
+            _ if self.is_home_router => "masquerade".to_owned(),
+            RulesKind::Masquerade => "meta l4proto icmp masquerade".to_owned(),
+            _ => format!("meta l4proto icmp snat to {first}-{last}"),
         };
         format!(
             "table ip lab {{\n{sets}chain post {{ type nat hook postrouting priority srcnat;\n{translate}\
-             oifname \"{out}\" meta l4proto icmp {icmp}\n}}\n\
+             oifname \"{out}\" {rest}\n}}\n\
              chain forward {{ type filter hook forward priority filter;\n{forward}}}\n}}\n"
         )
     }

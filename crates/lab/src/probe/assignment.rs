@@ -5,6 +5,9 @@ use core::net::SocketAddrV4;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::crowd;
+use super::crowd::Crowd;
+use super::crowd::Shared;
 use super::finding::Finding;
 use super::finding::Verdict;
 use super::prober::ProbeError;
@@ -15,13 +18,11 @@ use super::seen::Protocol;
 const FLOWS: usize = 32;
 /// Hosts whose ports are compared with one another.
 const HOSTS: usize = 8;
-/// Flows towards each server, among which two with the same external endpoint are looked for.
-const CROWD: u32 = 512;
-/// Servers at most. A NAT that shares ports at random among 258 048 external endpoints (four addresses) has 15 pairs of such flows then, and none of them once in
-/// three million times; with two servers it would be once in three.
-const CROWD_SERVERS: u16 = 6;
-/// Flows of a host of the crowd.
-const CROWD_A_HOST: u32 = 8;
+/// 512 flows towards each server, among which two with the same external endpoint are looked for. A NAT that shares ports at random among 258 048 external
+/// endpoints (four addresses) has 15 pairs of such flows then, and none of them once in three million times; with two servers it would be once in three.
+const CROWD: crowd::Size = crowd::Size { hosts: 64, ports: 8, servers: 6 };
+/// Pairs that are told.
+const PAIRS_TOLD: usize = 16;
 /// Differences of neighbours up to this are steps, not chance.
 const STEP_MAX: i32 = 4;
 
@@ -171,34 +172,17 @@ fn low_ports(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
 
 /// RFC 4787 §4.2.1: whether two inside endpoints have the same external one at the same time.
 fn overloading(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
-    let mut owners: BTreeMap<SocketAddrV4, SocketAddrV4> = BTreeMap::new();
-    let mut shared = Vec::new();
-    let mut servers = 0;
-    while servers < CROWD_SERVERS && shared.is_empty() {
-        let server = prober.remote(u32::from(servers), 1000 + servers);
-        servers += 1;
-        let mut flows = Vec::new();
-        for _ in 0..CROWD / CROWD_A_HOST {
-            let host = prober.new_host();
-            // The same ports for all: a NAT that keeps ports is tempted.
-            flows.extend((0..CROWD_A_HOST as u16).map(|port| (SocketAddrV4::new(host, 30_000 + port), server)));
-        }
-        for ((internal, _), external) in flows.iter().zip(prober.open_many(Protocol::Udp, &flows)?) {
-            let Some(external) = external else { continue };
-            if let Some(owner) = owners.insert(external, *internal)
-                && owner != *internal
-            {
-                shared.push(format!("{owner} and {internal} leave as {external}"));
-            }
-        }
-    }
-    let count = owners.len() + shared.len();
+    let Crowd { flows, servers, externals, shared } = crowd::gather(prober, Protocol::Udp, CROWD)?;
     let value = if shared.is_empty() { "none" } else { "external endpoints are shared" };
     let is_met = Verdict::of(shared.is_empty());
-    shared.truncate(16);
+    let pairs = shared.iter().take(PAIRS_TOLD);
+    let words = |pair: &Shared| {
+        let Shared { external, first, second } = pair;
+        format!("{} and {} leave as {external}", first.internal, second.internal)
+    };
     Ok(Finding::new("ports.overloading", value)
-        .seen(format!("{count} flows to {servers} servers, {} external endpoints", owners.len()))
-        .seen_all(shared)
+        .seen(format!("{flows} flows to {servers} servers, {externals} external endpoints"))
+        .seen_all(pairs.map(words).collect())
         .judged("RFC 4787 REQ-3", "no port overloading", is_met))
 }
 
@@ -208,8 +192,8 @@ fn pooling(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
     let mut evidence = Vec::new();
     let mut is_paired = true;
     let mut keeps_ports = true;
-    for _ in 0..HOSTS {
-        let host = prober.new_host();
+    // Neighbours may have the same address by a formula.
+    for host in prober.far_hosts(HOSTS) {
         let mut addresses = BTreeSet::new();
         for (protocol, flows) in [(Protocol::Udp, 16), (Protocol::Tcp, 8), (Protocol::Icmp, 4)] {
             for number in 0..flows {
@@ -221,12 +205,17 @@ fn pooling(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
             }
         }
         evidence.push(format!("{host} leaves as {addresses:?}"));
-        is_paired &= addresses.len() == 1;
+        // Whose flows do not get out says nothing of the others.
+        is_paired &= addresses.len() <= 1;
         everywhere.extend(addresses);
     }
+    let seen = prober.external_addresses();
+    evidence.push(format!("of all flows until now {} external addresses were seen", seen.addresses));
+    let is_own = everywhere.len() == HOSTS && keeps_ports && !seen.is_shared;
     let (value, verdict) = match everywhere.len() {
-        1 => ("one external address", Verdict::NotApplicable),
-        HOSTS if is_paired && keeps_ports => ("an address for each host, ports as they are", Verdict::Met),
+        0 => ("nothing gets out", Verdict::Undecided),
+        _ if seen.addresses == 1 => ("one external address", Verdict::NotApplicable),
+        _ if is_paired && is_own => ("an address for each host, ports as they are", Verdict::Met),
         _ if is_paired => ("paired", Verdict::Met),
         _ => ("arbitrary", Verdict::NotMet),
     };

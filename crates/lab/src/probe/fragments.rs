@@ -32,6 +32,9 @@ const QUESTIONS: [Question; 3] = [
     Question { name: "full_size", asks: "fragments in any order", bytes: 4_000, mtu: 1_500, orders: ANY_ORDER },
 ];
 
+/// Hosts that are tried before a NAT has no port for any: each may have a few only.
+const HOSTS: u32 = 4;
+
 /// Where the tester's ports join fragments, a datagram of no more data surely fits what they hold.
 const WHOLE_MAX: usize = 1_472;
 
@@ -44,7 +47,7 @@ pub fn find(prober: &mut Prober<'_>, arrive_whole: bool) -> Result<Vec<Finding>,
     let mut findings = Vec::new();
     for (side, direction) in [(Side::Inside, "out"), (Side::Outside, "in")] {
         for question in &QUESTIONS {
-            let Question { name, asks, mtu, orders, bytes } = *question;
+            let Question { name, asks, bytes, .. } = *question;
             if arrive_whole && bytes > WHOLE_MAX {
                 let finding =
                     Finding::new(format!("fragments.{direction}.{name}"), "not to be seen over packet sockets");
@@ -52,44 +55,70 @@ pub fn find(prober: &mut Prober<'_>, arrive_whole: bool) -> Result<Vec<Finding>,
                 findings.push(finding.seen(why).judged("RFC 4787 REQ-14", asks, Verdict::Undecided));
                 continue;
             }
-            let mut passed = 0;
-            let mut evidence = Vec::new();
-            for order in orders {
-                let mut words = one(prober, side, question, *order)?;
-                if words.is_err() {
-                    // A link may lose one piece.
-                    words = one(prober, side, question, *order)?;
-                }
-                passed += usize::from(words.is_ok());
-                let words = words.unwrap_or_else(|words| words);
-                evidence.push(format!("fragments {order:?} of {mtu} bytes and less: {words}"));
-            }
-            let value = match passed {
-                0 => "lost".to_owned(),
-                _ if passed == orders.len() => "passed".to_owned(),
-                _ => format!("passed in {passed} of {} orders", orders.len()),
-            };
-            findings.push(Finding::new(format!("fragments.{direction}.{name}"), value).seen_all(evidence).judged(
-                "RFC 4787 REQ-14",
-                asks,
-                Verdict::of(passed == orders.len()),
-            ));
+            findings.push(asked(prober, side, question, format!("fragments.{direction}.{name}"))?);
         }
     }
     Ok(findings)
 }
 
-/// Sends one datagram in pieces; what became of it, in words.
-fn one(
-    prober: &mut Prober<'_>,
-    side: Side,
-    question: &Question,
-    order: [usize; 3],
-) -> Result<Result<String, String>, ProbeError> {
-    let (internal, server) = (prober.fresh(), prober.remote(0, 1000));
-    let Some(external) = prober.open(Protocol::Udp, internal, server)? else {
-        return Ok(Err("nothing gets out".to_owned()));
+/// What became of a datagram in pieces, in words.
+enum Became {
+    Whole(String),
+    Broken(String),
+    /// It was not sent: the NAT had no port for its flow.
+    NoPort,
+}
+
+/// One question, in each of its orders.
+fn asked(prober: &mut Prober<'_>, side: Side, question: &Question, name: String) -> Result<Finding, ProbeError> {
+    let Question { asks, mtu, orders, .. } = *question;
+    let (mut passed, mut asked) = (0, 0);
+    let mut evidence = Vec::new();
+    for order in orders {
+        let mut became = one(prober, side, question, *order)?;
+        if matches!(became, Became::Broken(_)) {
+            // A link may lose one piece.
+            let again = one(prober, side, question, *order)?;
+            became = if matches!(again, Became::NoPort) { became } else { again };
+        }
+        passed += usize::from(matches!(became, Became::Whole(_)));
+        asked += usize::from(!matches!(became, Became::NoPort));
+        let words = match became {
+            Became::Whole(words) | Became::Broken(words) => words,
+            Became::NoPort => format!("not sent, as flows of {HOSTS} hosts get no port"),
+        };
+        evidence.push(format!("fragments {order:?} of {mtu} bytes and less: {words}"));
+    }
+    let count = orders.len();
+    let value = match passed {
+        _ if asked == 0 => "not asked: no flow gets a port".to_owned(),
+        _ if passed == count => "passed".to_owned(),
+        _ if asked < count => format!("passed in {passed} of {asked} orders, the others got no port"),
+        0 => "lost".to_owned(),
+        _ => format!("passed in {passed} of {count} orders"),
     };
+    let verdict = if passed == asked && asked < count { Verdict::Undecided } else { Verdict::of(passed == count) };
+    Ok(Finding::new(name, value).seen_all(evidence).judged("RFC 4787 REQ-14", asks, verdict))
+}
+
+/// A flow of a host that the NAT has a port for; its external endpoint.
+fn flow(prober: &mut Prober<'_>, server: SocketAddrV4) -> Result<Option<[SocketAddrV4; 2]>, ProbeError> {
+    for host in 0..HOSTS {
+        let mut internal = prober.fresh();
+        if host > 0 {
+            internal.set_ip(prober.new_host());
+        }
+        if let Some(external) = prober.open(Protocol::Udp, internal, server)? {
+            return Ok(Some([internal, external]));
+        }
+    }
+    Ok(None)
+}
+
+/// Sends one datagram in pieces.
+fn one(prober: &mut Prober<'_>, side: Side, question: &Question, order: [usize; 3]) -> Result<Became, ProbeError> {
+    let server = prober.remote(0, 1000);
+    let Some([internal, external]) = flow(prober, server)? else { return Ok(Became::NoPort) };
     let (from, to) = match side {
         Side::Inside => (internal, server),
         Side::Outside => (server, external),
@@ -118,7 +147,7 @@ fn one(
         several => build::reassemble(several),
     };
     let Some(seen) = whole.as_deref().and_then(Seen::read) else {
-        return Ok(Err(format!("{count} packets arrive, which make no datagram")));
+        return Ok(Became::Broken(format!("{count} packets arrive, which make no datagram")));
     };
     let ends = match side {
         Side::Inside => seen.source == external && seen.destination == server,
@@ -126,10 +155,10 @@ fn one(
     };
     let faults = seen.faults();
     Ok(match () {
-        () if seen.payload != payload => Err(format!("{count} packets arrive, the data are not those sent")),
-        () if !ends => Err(format!("{count} packets arrive as {} -> {}", seen.source, seen.destination)),
-        () if !faults.is_empty() => Err(format!("{count} packets arrive: {}", faults.join(", "))),
-        () => Ok(format!("{count} packets arrive, which make the datagram")),
+        () if seen.payload != payload => Became::Broken(format!("{count} packets arrive, the data are not those sent")),
+        () if !ends => Became::Broken(format!("{count} packets arrive as {} -> {}", seen.source, seen.destination)),
+        () if !faults.is_empty() => Became::Broken(format!("{count} packets arrive: {}", faults.join(", "))),
+        () => Became::Whole(format!("{count} packets arrive, which make the datagram")),
     })
 }
 

@@ -45,6 +45,10 @@ fn query(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
         let external = prober.open(Protocol::Icmp, internal, server)?;
         externals.push((internal, external));
     }
+    let is_untranslated = |(internal, external): &(SocketAddrV4, Option<SocketAddrV4>)| {
+        external.is_some_and(|to| to.ip() == internal.ip())
+    };
+    let leaks = externals.iter().any(is_untranslated);
     let mut answered = 0;
     for (internal, external) in &externals {
         let Some(external) = external else {
@@ -61,6 +65,7 @@ fn query(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
         ));
     }
     let value = match answered {
+        _ if leaks => "not translated",
         2 => "answered, each host by itself",
         1 => "answered for one of two hosts with the same identifier",
         _ => "not answered",
@@ -68,7 +73,7 @@ fn query(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
     Ok(Finding::new("icmp.query", value).seen_all(evidence).judged(
         "RFC 5508 REQ-1",
         "queries and their replies pass",
-        Verdict::of(answered == 2),
+        Verdict::of(answered == 2 && !leaks),
     ))
 }
 

@@ -1,10 +1,23 @@
 //! Which mapping a flow gets: by its inside endpoint only, or by where it goes too (RFC 4787 §4.1).
 //!
-//! A NAT that keeps ports looks endpoint-independent as long as nobody else has the port. So each host does it twice: with a port of its own, and
-//! with one that another host has taken before.
+//! A NAT that keeps ports looks endpoint-independent as long as nobody else has the port *at the server that is asked*. Who has it at the first one is
+//! no rival: the host gets another port there at once, and has it everywhere. So each host does it with a port of its own, and with one that another
+//! host has taken before, at one server after the other:
+//!
+//! ```text
+//!   rival:5000 -> server 2   leaves as :5000
+//!   host:5000  -> server 1   leaves as :5000   ◄─ nobody has it there
+//!   host:5000  -> server 2   leaves as :28758  ◄─ not what it had: the mapping depends on where it goes
+//! ```
+//!
+//! With several external addresses the rival may be at another one. So in the end two hosts are looked for in a crowd that have the same external
+//! endpoint towards different servers, and one of them sends to the server of the other.
 
 use core::net::SocketAddrV4;
 
+use super::crowd;
+use super::crowd::Crowd;
+use super::crowd::Shared;
 use super::finding::Finding;
 use super::finding::Verdict;
 use super::prober::ProbeError;
@@ -33,37 +46,46 @@ impl Dependence {
     }
 }
 
-/// How often each question is asked: chance may give two flows the same port once, not always.
-const ROUNDS: u32 = 3;
+/// How often each question is asked, with a rival at another server each time: chance may give two flows the same port once, not always.
+const ROUNDS: usize = 3;
+/// Two servers, and as many hosts at each that most meet another one at one of 256 external addresses.
+const CROWD: crowd::Size = crowd::Size { hosts: 64, ports: 1, servers: 2 };
+/// Pairs of the crowd that are asked at most.
+const PAIRS: usize = 4;
 
 /// Mapping of one protocol.
 ///
 /// # Errors
 /// When packets can not be sent.
 pub fn find(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Finding, ProbeError> {
-    let mut evidence = Vec::new();
+    let servers = [prober.remote(0, 1000), prober.remote(0, 1001), prober.remote(1, 1000)];
+    let mut flows = Flows { prober, protocol, is_untranslated: false, evidence: Vec::new() };
     let mut alone = None;
     let mut beside = None;
-    for _ in 0..ROUNDS {
-        let internal = prober.fresh();
-        alone = alone.max(one(prober, protocol, internal, &mut evidence)?);
-        // Another host takes the port first, towards the same server.
-        let other = SocketAddrV4::new(prober.new_host(), internal.port() + 1);
-        let rival = SocketAddrV4::new(prober.new_host(), other.port());
-        let server = prober.remote(0, 1000);
-        if let Some(external) = prober.open(protocol, rival, server)? {
-            evidence.push(format!("{rival} -> {server} leaves as {external}, and then:"));
+    for server in servers.into_iter().cycle().take(ROUNDS) {
+        let internal = flows.prober.fresh();
+        alone = alone.max(flows.one(internal, servers)?);
+        // Another host takes the port first, towards one of them.
+        let other = SocketAddrV4::new(flows.prober.new_host(), internal.port() + 1);
+        let rival = SocketAddrV4::new(flows.prober.new_host(), other.port());
+        if flows.open(rival, server)?.is_some() {
+            flows.evidence.push("and then:".to_owned());
         }
-        beside = beside.max(one(prober, protocol, other, &mut evidence)?);
+        beside = beside.max(flows.one(other, servers)?);
     }
+    // A rival at the third server shows no more than that its address matters.
+    if alone.max(beside).is_some_and(|class| class < Dependence::AddressAndPort) {
+        beside = beside.max(flows.crowded()?);
+    }
+    let Flows { is_untranslated, evidence, .. } = flows;
     let name = format!("mapping.{}", protocol.name());
     let Some(worst) = alone.max(beside) else {
         return Ok(Finding::new(name, "nothing gets out").seen_all(evidence));
     };
-    let value = if alone < beside {
-        format!("{}, once another host has the port", worst.words())
-    } else {
-        worst.words().to_owned()
+    let value = match () {
+        () if is_untranslated => "not translated".to_owned(),
+        () if alone < beside => format!("{}, once another host has the port", worst.words()),
+        () => worst.words().to_owned(),
     };
     let (requirement, asks) = match protocol {
         Protocol::Udp => ("RFC 4787 REQ-1", "endpoint-independent mapping"),
@@ -73,29 +95,69 @@ pub fn find(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Finding, Prob
     Ok(Finding::new(name, value).seen_all(evidence).judged(
         requirement,
         asks,
-        Verdict::of(worst == Dependence::Endpoint),
+        Verdict::of(worst == Dependence::Endpoint && !is_untranslated),
     ))
 }
 
-/// Three flows of one inside endpoint. None when one of them does not get out.
-fn one(
-    prober: &mut Prober<'_>,
+/// Flows of one protocol, and what was seen of them.
+struct Flows<'p, 'w> {
+    prober: &'p mut Prober<'w>,
     protocol: Protocol,
-    internal: SocketAddrV4,
-    evidence: &mut Vec<String>,
-) -> Result<Option<Dependence>, ProbeError> {
-    let servers = [prober.remote(0, 1000), prober.remote(0, 1001), prober.remote(1, 1000)];
-    let mut externals = Vec::new();
-    for server in servers {
-        let external = prober.open(protocol, internal, server)?;
+    /// Whether one left from its inside address.
+    is_untranslated: bool,
+    evidence: Vec<String>,
+}
+
+impl Flows<'_, '_> {
+    /// The external endpoint of a flow.
+    fn open(&mut self, internal: SocketAddrV4, server: SocketAddrV4) -> Result<Option<SocketAddrV4>, ProbeError> {
+        let external = self.prober.open(self.protocol, internal, server)?;
         let words = external.map_or("does not get out".to_owned(), |external| format!("leaves as {external}"));
-        evidence.push(format!("{internal} -> {server} {words}"));
-        externals.extend(external);
+        self.evidence.push(format!("{internal} -> {server} {words}"));
+        self.is_untranslated |= external.is_some_and(|external| external.ip() == internal.ip());
+        Ok(external)
     }
-    let [first, port, address] = externals[..] else { return Ok(None) };
-    Ok(Some(match () {
-        () if first != port => Dependence::AddressAndPort,
-        () if first != address => Dependence::Address,
-        () => Dependence::Endpoint,
-    }))
+
+    /// Three flows of one inside endpoint. None when one of them does not get out.
+    fn one(&mut self, internal: SocketAddrV4, servers: [SocketAddrV4; 3]) -> Result<Option<Dependence>, ProbeError> {
+        let mut externals = Vec::new();
+        for server in servers {
+            externals.extend(self.open(internal, server)?);
+        }
+        let [first, port, address] = externals[..] else { return Ok(None) };
+        Ok(Some(match () {
+            () if first != port => Dependence::AddressAndPort,
+            () if first != address => Dependence::Address,
+            () => Dependence::Endpoint,
+        }))
+    }
+
+    /// Hosts of a crowd that share an external endpoint send to one another's servers. None when no two share one.
+    fn crowded(&mut self) -> Result<Option<Dependence>, ProbeError> {
+        let Crowd { flows, externals, shared, .. } = crowd::gather(self.prober, self.protocol, CROWD)?;
+        self.evidence.push(format!("{flows} flows of as many hosts to two servers leave as {externals} endpoints"));
+        let mut found = None;
+        // Who shares it even towards the same server has nowhere to send to that would show it.
+        for pair in shared.iter().filter(|pair| pair.first.server != pair.second.server).take(PAIRS) {
+            found = found.max(self.crossed(pair)?);
+        }
+        Ok(found)
+    }
+
+    /// The first of two hosts with the same external endpoint sends to the server of the second.
+    fn crossed(&mut self, pair: &Shared) -> Result<Option<Dependence>, ProbeError> {
+        let Shared { external, first, second } = *pair;
+        self.evidence.push(format!(
+            "{} -> {} leaves as {external}, and so does {} -> {}; then:",
+            first.internal, first.server, second.internal, second.server
+        ));
+        // Its address with another port, which nobody has used; then the very endpoint that the other host sends to.
+        let beside = SocketAddrV4::new(*second.server.ip(), second.server.port() + 1_000);
+        for (server, class) in [(beside, Dependence::Address), (second.server, Dependence::AddressAndPort)] {
+            if self.open(first.internal, server)?.is_some_and(|other| other != external) {
+                return Ok(Some(class));
+            }
+        }
+        Ok(None)
+    }
 }

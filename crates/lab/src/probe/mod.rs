@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`mapping`] [`filtering`] | endpoint-independent or not |
 //! | [`assignment`] | ports kept, in order, shared; from which range; addresses paired |
+//! | [`crowd`] | who has the same external endpoint as another, for both |
 //! | [`hairpin`] | two hosts inside that meet at their external endpoints |
 //! | [`fragments`] [`fragment_burst`] [`ttl`] [`icmp`] | what a router does, and what a NAT has to do besides |
 //! | [`handshake`] | unsolicited SYNs, simultaneous open, stray segments |
@@ -13,6 +14,7 @@
 //! [`world`] is what it needs: a place on either side and a clock. It may be real ([`ports`]) or simulated, where hours cost nothing.
 
 pub mod assignment;
+pub mod crowd;
 pub mod exhaustion;
 pub mod filtering;
 pub mod finding;
@@ -94,7 +96,9 @@ impl Part {
     fn seconds(self, options: &ProbeOptions) -> f64 {
         let patience = options.patience.as_secs_f64();
         match self {
-            Part::Mapping | Part::Filtering => 6.0 * patience,
+            // Beside them crowds, each waited for until nothing comes any more.
+            Part::Mapping => 9.0 * patience,
+            Part::Filtering => 6.0 * patience,
             Part::Hairpinning | Part::Ttl => 4.0 * patience,
             // Each datagram is waited for to the end: pieces may follow.
             Part::Fragments => 20.0 * patience,
@@ -254,12 +258,15 @@ fn find(
     Ok(findings)
 }
 
-/// A datagram has to get out and its answer in, or nothing that follows means anything. The first ones may be lost to ARP.
+/// A datagram has to get out from another address and its answer in, or nothing that follows means anything. The first ones may be lost to ARP.
 fn make_sure_something_passes(prober: &mut Prober<'_>) -> Result<(), ProbeError> {
     let (internal, remote) = (prober.fresh(), prober.remote(0, 1000));
     let mut left = 0;
     for _ in 0..TRIES {
         let Some(external) = prober.open(Protocol::Udp, internal, remote)? else { continue };
+        if external.ip() == internal.ip() {
+            return Err(ProbeError::NothingTranslated { inside: *internal.ip(), remote: *remote.ip() });
+        }
         left += 1;
         if prober.udp_reaches(remote, external, internal)? {
             return Ok(());

@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 use serde::Serialize;
@@ -61,6 +62,16 @@ pub enum ProbeError {
         /// Where they came from.
         inside: Ipv4Addr,
         /// Where they were sent.
+        remote: Ipv4Addr,
+    },
+    /// It is a router, or has no rule for this host.
+    #[error(
+        "device: passes what comes from {inside} to {remote} without translating it; see that it translates {inside}"
+    )]
+    NothingTranslated {
+        /// Where a datagram came from, on either side of the device.
+        inside: Ipv4Addr,
+        /// Where it was sent.
         remote: Ipv4Addr,
     },
 }
@@ -135,12 +146,33 @@ pub struct Prober<'w> {
     endpoints: u32,
     serial: u32,
     random: u64,
+    /// Whose each external address is: the first host that was seen with it.
+    externals: BTreeMap<Ipv4Addr, Ipv4Addr>,
+    is_address_shared: bool,
+}
+
+/// External addresses of all flows until now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExternalAddresses {
+    /// How many there are.
+    pub addresses: usize,
+    /// Whether two hosts have the same.
+    pub is_shared: bool,
 }
 
 impl<'w> Prober<'w> {
     /// On this site. What has not come after `patience` counts as lost; `seed` decides ports and sequence numbers.
     pub fn new(world: &'w mut dyn World, site: Site, patience: Duration, seed: u64) -> Prober<'w> {
-        Prober { world, site, patience, endpoints: 0, serial: 0, random: seed | 1 }
+        Prober {
+            world,
+            site,
+            patience,
+            endpoints: 0,
+            serial: 0,
+            random: seed | 1,
+            externals: BTreeMap::new(),
+            is_address_shared: false,
+        }
     }
 
     /// The site.
@@ -190,6 +222,32 @@ impl<'w> Prober<'w> {
     pub fn new_host(&mut self) -> Ipv4Addr {
         self.endpoints = self.endpoints.next_multiple_of(ENDPOINTS_A_HOST) + ENDPOINTS_A_HOST;
         self.host(self.endpoints / ENDPOINTS_A_HOST)
+    }
+
+    /// As many hosts, as far from one another as there are some.
+    pub fn far_hosts(&mut self, count: usize) -> Vec<Ipv4Addr> {
+        self.new_host();
+        let (first, distance) = (self.endpoints / ENDPOINTS_A_HOST, self.site.inside_hosts / count as u32);
+        (0..count as u32).map(|number| self.host(first + number * distance)).collect()
+    }
+
+    /// The n-th host of a crowd: in the second half, where no other questions are asked, and in no order. A NAT that gives out its addresses by a formula
+    /// gives the same one to some of them.
+    pub fn crowd_host(&self, n: u32) -> Ipv4Addr {
+        let half = self.site.inside_hosts / 2;
+        // Knuth's multiplier, and the upper bits, which are the better ones.
+        let number = (n + 1).wrapping_mul(2_654_435_761) >> 8;
+        self.host(half + number % half)
+    }
+
+    /// External addresses of all flows that were opened until now.
+    pub fn external_addresses(&self) -> ExternalAddresses {
+        ExternalAddresses { addresses: self.externals.len(), is_shared: self.is_address_shared }
+    }
+
+    fn note(&mut self, internal: SocketAddrV4, external: SocketAddrV4) {
+        let owner = self.externals.entry(*external.ip()).or_insert(*internal.ip());
+        self.is_address_shared |= owner != internal.ip();
     }
 
     /// An endpoint of the n-th server.
@@ -323,7 +381,11 @@ impl<'w> Prober<'w> {
         to: SocketAddrV4,
     ) -> Result<Option<SocketAddrV4>, ProbeError> {
         let packet = self.first_packet(protocol, from, to);
-        Ok(self.pass(Side::Inside, &packet)?.passed.map(|seen| seen.source))
+        let external = self.pass(Side::Inside, &packet)?.passed.map(|seen| seen.source);
+        if let Some(external) = external {
+            self.note(from, external);
+        }
+        Ok(external)
     }
 
     /// Opens many flows, and gives their external endpoints in the same order. The patience begins anew with each packet that comes.
@@ -368,6 +430,11 @@ impl<'w> Prober<'w> {
             let arrival = self.next(until)?;
             if !take(arrival, &mut waiting) {
                 break;
+            }
+        }
+        for ((from, _), external) in flows.iter().zip(&found) {
+            if let Some(external) = external {
+                self.note(*from, *external);
             }
         }
         Ok(found)

@@ -94,6 +94,32 @@ pub struct Timer {
     pub late_seconds: f64,
     /// What refreshes it, where that was looked at.
     pub refreshed_by: BTreeMap<Refresher, bool>,
+    /// Every flow that was asked: all of the above comes of them. First those that nothing was to refresh, by the times they were asked at.
+    pub samples: Vec<Sample>,
+}
+
+/// A flow that was asked. Times are counted from the last packet that brought it into its state, seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// When it was asked.
+    pub asked_seconds: f64,
+    /// Whether it was there.
+    pub there: bool,
+    /// What was to refresh it before; null where nothing was.
+    pub refresher: Option<Refresher>,
+    /// When that was planned.
+    pub refreshed_seconds: Option<f64>,
+}
+
+impl Sample {
+    fn of(answer: &Answer) -> Sample {
+        Sample {
+            asked_seconds: milliseconds(answer.asked.as_secs_f64()),
+            there: answer.there,
+            refresher: answer.plan.refresh.map(|(_, refresher)| refresher),
+            refreshed_seconds: answer.plan.refresh.map(|(after, _)| milliseconds(after.as_secs_f64())),
+        }
+    }
 }
 
 impl Timer {
@@ -122,6 +148,7 @@ impl Timer {
             "flows": self.flows,
             "contradictions": self.contradictions,
             "late_seconds": milliseconds(self.late_seconds),
+            "samples": self.samples,
         })
     }
 
@@ -139,7 +166,8 @@ impl Timer {
         }
     }
 
-    /// Whether flows live at least so long. A time within the interval counts as long enough.
+    /// Whether flows live at least so long. A time within the interval counts as long enough: the interval is what the time is known to, and a timer that
+    /// is set to the very bound would never be known to reach it.
     pub fn at_least(&self, seconds: f64) -> Verdict {
         match (self.alive_seconds, self.gone_seconds) {
             (Some(alive), _) if alive >= seconds => Verdict::Met,
@@ -362,6 +390,8 @@ fn timer_of(state: FlowState, answers: &[Answer]) -> Timer {
     let contradictions =
         answers.iter().filter(|answer| answer.there && first_gone.is_some_and(|gone| answer.asked > gone));
     let late = answers.iter().map(|answer| answer.asked.saturating_sub(answer.plan.ask));
+    let mut samples: Vec<Sample> = answers.iter().map(Sample::of).collect();
+    samples.sort_by(|a, b| a.asked_seconds.total_cmp(&b.asked_seconds));
     Timer {
         state,
         alive_seconds: alive.map(|alive| alive.as_secs_f64()),
@@ -370,6 +400,7 @@ fn timer_of(state: FlowState, answers: &[Answer]) -> Timer {
         contradictions: contradictions.count() as u32,
         late_seconds: late.max().unwrap_or_default().as_secs_f64(),
         refreshed_by: BTreeMap::new(),
+        samples,
     }
 }
 
@@ -403,6 +434,7 @@ fn find_refreshers(
         let timer = timers.iter_mut().find(|timer| timer.state == answer.plan.state);
         if let Some(timer) = timer {
             timer.refreshed_by.insert(refresher, answer.there);
+            timer.samples.push(Sample::of(&answer));
         }
     }
     done

@@ -174,8 +174,8 @@ impl Options {
             if test != "latency" {
                 pairs.push(("--error", self.error(test).to_string()));
             }
-            pairs.push(("--seed", self.seed.to_string()));
         }
+        pairs.push(("--seed", self.seed.to_string()));
         pairs.push(("--tester-cpu", self.tester_cpu.to_string()));
         // The first but the tester's, where it is not about their number.
         let (option, given) =
@@ -249,6 +249,19 @@ mod tests {
         let seconds: u32 =
             StudyName::ALL.iter().flat_map(|study| study.plan(&options).runs).map(|run| run.seconds).sum();
         assert!(seconds <= 600, "{seconds}");
+    }
+
+    #[test]
+    fn each_run_has_the_seed_of_the_study() {
+        for quick in [false, true] {
+            let options = Options { seed: 77, ..test_options(quick) };
+            for study in StudyName::ALL {
+                for run in study.plan(&options).runs {
+                    let seeds: Vec<&[String]> = run.arguments.windows(2).filter(|pair| pair[0] == "--seed").collect();
+                    assert!(matches!(&seeds[..], [pair] if pair[1] == "77"), "{study}: {run:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -23,7 +23,10 @@ use super::probed;
 use super::simulated::Simulated;
 
 /// What it does whatever its ports are given by.
-const ALWAYS: [(&str, &str); 21] = [
+const ALWAYS: [(&str, &str); 24] = [
+    ("mapping.udp", "endpoint-independent"),
+    ("mapping.tcp", "endpoint-independent"),
+    ("mapping.icmp", "endpoint-independent"),
     ("ports.overloading", "none"),
     ("hairpinning.udp", "yes, with the external source"),
     ("hairpinning.tcp", "yes, with the external source"),
@@ -119,6 +122,7 @@ fn slices_by_formula_are_seen_as_ranges() {
     expect_always(&report);
     let range = &report.finding("ports.range").expect("there is one").value;
     assert!(range.starts_with("each host has a range of its own"), "{range}");
+    expect(&report, "pooling", "paired");
 }
 
 #[test]

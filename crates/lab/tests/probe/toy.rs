@@ -23,6 +23,8 @@ pub(crate) enum Ports {
     Kept,
     /// The inside port, whoever else has it.
     Overloaded,
+    /// As Linux does: what the inside endpoint has already, else the inside port, else by chance; each unless another has it towards the same server.
+    Reused,
     /// One after the other.
     Sequential,
     /// By chance.
@@ -63,6 +65,8 @@ pub(crate) struct Ways {
     pub(crate) low_ports_apart: bool,
     pub(crate) addresses: u32,
     pub(crate) is_paired: bool,
+    /// So many hosts one after the other have the same address, and the next ones the next.
+    pub(crate) hosts_an_address: Option<u32>,
     pub(crate) hairpinning: Hairpinning,
     pub(crate) passes_fragments: bool,
     pub(crate) needs_fragments_in_order: bool,
@@ -99,6 +103,7 @@ impl Default for Ways {
             low_ports_apart: true,
             addresses: 4,
             is_paired: true,
+            hosts_an_address: None,
             hairpinning: Hairpinning::External,
             passes_fragments: true,
             needs_fragments_in_order: false,
@@ -193,6 +198,10 @@ impl Toy {
 
     /// The address of a host, or any.
     fn address(&mut self, internal: SocketAddrV4) -> Ipv4Addr {
+        if let Some(hosts) = self.ways.hosts_an_address {
+            let number = (internal.ip().to_bits() & 0xffff) / hosts;
+            return Ipv4Addr::from_bits(FIRST_EXTERNAL.to_bits() + number % self.ways.addresses);
+        }
         let number = if self.ways.is_paired { internal.ip().to_bits() } else { self.chance() };
         Ipv4Addr::from_bits(FIRST_EXTERNAL.to_bits() + number % self.ways.addresses)
     }
@@ -210,12 +219,32 @@ impl Toy {
         !self.mappings.iter().any(|mapping| mapping.protocol == protocol && mapping.external == external)
     }
 
-    fn choose(&mut self, protocol: Protocol, internal: SocketAddrV4) -> SocketAddrV4 {
+    /// What is free towards this remote, whoever has it towards others.
+    fn shared(&mut self, protocol: Protocol, internal: SocketAddrV4, remote: Option<SocketAddrV4>) -> SocketAddrV4 {
+        let of_protocol = |mapping: &&Mapping| mapping.protocol == protocol;
+        let own = self.mappings.iter().filter(of_protocol).find(|mapping| mapping.internal == internal);
+        let mut external = match own {
+            Some(own) => own.external,
+            None => SocketAddrV4::new(self.address(internal), internal.port()),
+        };
+        let is_taken = |toy: &Toy, external| {
+            toy.mappings.iter().filter(of_protocol).any(|other| other.external == external && other.remote == remote)
+        };
+        while is_taken(self, external) {
+            external.set_port(1_024 + (self.chance() % 64_512) as u16);
+        }
+        external
+    }
+
+    fn choose(&mut self, protocol: Protocol, internal: SocketAddrV4, remote: Option<SocketAddrV4>) -> SocketAddrV4 {
+        if self.ways.ports == Ports::Reused {
+            return self.shared(protocol, internal, remote);
+        }
         let address = self.address(internal);
         let is_low = internal.port() < 1_024 && protocol != Protocol::Icmp && self.ways.low_ports_apart;
         loop {
             let port = match self.ways.ports {
-                Ports::Overloaded => return SocketAddrV4::new(address, internal.port()),
+                Ports::Overloaded | Ports::Reused => return SocketAddrV4::new(address, internal.port()),
                 Ports::Kept if self.is_free(protocol, SocketAddrV4::new(address, internal.port())) => internal.port(),
                 Ports::Kept | Ports::Sequential => {
                     self.next_port = self.next_port.checked_add(1).unwrap_or(30_000);
@@ -293,7 +322,7 @@ impl Toy {
                         Full::EvictOldest => drop(self.mappings.remove(0)),
                     }
                 }
-                let external = self.choose(protocol, seen.source);
+                let external = self.choose(protocol, seen.source, remote);
                 let ends = self.now + self.ways.idle;
                 let mapping = Mapping { protocol, internal: seen.source, external, remote, known: Vec::new(), ends };
                 self.mappings.push(mapping);

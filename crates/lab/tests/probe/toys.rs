@@ -1,6 +1,7 @@
 //! Toy NATs, each wrong in one way: the finding about it says so, and says the opposite of one that is right.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use lab::probe;
 use lab::probe::Part;
@@ -12,6 +13,8 @@ use lab::probe::World;
 use lab::probe::WorldError;
 use lab::probe::flow_state::FlowState;
 use lab::probe::mapping::Dependence;
+use lab::probe::seen::Protocol;
+use lab::probe::seen::Seen;
 use lab::probe::world::Arrival;
 
 use super::expect;
@@ -108,6 +111,38 @@ fn a_symmetric_nat_that_keeps_ports_is_seen_through() {
 }
 
 #[test]
+fn ports_that_hosts_share_towards_different_servers_are_found_out_whatever_the_number_of_addresses() {
+    for mapping in [Dependence::Address, Dependence::AddressAndPort] {
+        for addresses in [1, 4, 256] {
+            let report = with(Part::Mapping, |ways| {
+                ways.mapping = mapping;
+                ways.ports = Ports::Reused;
+                ways.addresses = addresses;
+            });
+            for (protocol, requirement) in
+                [("udp", "RFC 4787 REQ-1"), ("tcp", "RFC 5382 REQ-1"), ("icmp", "RFC 5508 REQ-1a")]
+            {
+                // Queries have no port at the server.
+                let class = if protocol == "icmp" { Dependence::Address } else { mapping };
+                let name = format!("mapping.{protocol}");
+                expect(&report, &name, &format!("{}, once another host has the port", class.words()));
+                expect_verdict(&report, &name, requirement, Verdict::NotMet);
+            }
+        }
+    }
+    // What keeps ports, and gives each to one host only, is independent indeed.
+    for addresses in [1, 4, 256] {
+        let report = with(Part::Mapping, |ways| {
+            ways.ports = Ports::Kept;
+            ways.addresses = addresses;
+        });
+        for protocol in ["udp", "tcp", "icmp"] {
+            expect(&report, &format!("mapping.{protocol}"), "endpoint-independent");
+        }
+    }
+}
+
+#[test]
 fn ports_are_kept_or_given_in_order_or_at_random() {
     let report = with(Part::Ports, |ways| {
         ways.ports = Ports::Kept;
@@ -130,6 +165,21 @@ fn ports_are_kept_or_given_in_order_or_at_random() {
     let report = with(Part::Ports, |ways| ways.is_paired = false);
     expect(&report, "pooling", "arbitrary");
     expect_verdict(&report, "pooling", "RFC 6888 REQ-2", Verdict::NotMet);
+    // Neighbours have the same address, and others another one.
+    let report = with(Part::Ports, |ways| {
+        ways.hosts_an_address = Some(1_024);
+        ways.addresses = 256;
+    });
+    expect(&report, "pooling", "paired");
+    expect_verdict(&report, "pooling", "RFC 4787 REQ-2", Verdict::Met);
+    // Each of the eight hosts that are asked has another address, but not for itself.
+    let report = with(Part::Ports, |ways| {
+        ways.ports = Ports::Reused;
+        ways.mapping = Dependence::AddressAndPort;
+        ways.hosts_an_address = Some(1_024);
+        ways.addresses = 256;
+    });
+    expect(&report, "pooling", "paired");
     let report = with(Part::Ports, |ways| ways.low_ports_apart = false);
     expect(&report, "ports.low", "all lead to 1024 or more");
 }
@@ -174,6 +224,45 @@ fn fragments_as_large_as_a_frame_are_told_from_small_ones() {
     expect(&report, "fragments.in.out_of_order", "passed");
     expect(&report, "fragments.in.full_size", "not to be seen over packet sockets");
     expect_verdict(&report, "fragments.in.full_size", "RFC 4787 REQ-14", Verdict::Undecided);
+}
+
+#[test]
+fn a_flow_that_gets_no_port_is_no_lost_fragment() {
+    let few = |capacity: usize| {
+        with(Part::Fragments, |ways| {
+            ways.capacity = capacity;
+            ways.full = Full::RefuseAndTell;
+        })
+    };
+    // One flow shows that something passes; then there are ports for two, one in order and one of the five out of order.
+    let report = few(3);
+    expect(&report, "fragments.out.in_order", "passed");
+    expect(&report, "fragments.out.out_of_order", "passed in 1 of 1 orders, the others got no port");
+    expect(&report, "fragments.in.full_size", "not asked: no flow gets a port");
+    expect(&report, "fragments.burst", "none of 0 lost out, none of 0 lost back (2000 more flows got no port)");
+    for name in ["fragments.out.out_of_order", "fragments.in.full_size", "fragments.burst"] {
+        expect_verdict(&report, name, "RFC 4787 REQ-14", Verdict::Undecided);
+    }
+    // Those of the burst that have one lose nothing.
+    let report = few(1_000);
+    let values =
+        ["fragments.burst", "fragments.burst.whole"].map(|name| &report.finding(name).expect("it is there").value);
+    for value in values {
+        let (had, refused) = value.split_once(" (").expect("some are refused");
+        let refused: usize = refused.split_once(' ').expect("a number").0.parse().expect("a number");
+        let asked = 2_000 - refused;
+        assert_eq!(had, format!("none of {asked} lost out, none of {asked} lost back"));
+        assert!((900..1_000).contains(&asked), "{asked}");
+    }
+    expect_verdict(&report, "fragments.burst", "RFC 4787 REQ-14", Verdict::Met);
+    // A NAT that has ports and loses fragments is told as before.
+    let report = with(Part::Fragments, |ways| {
+        ways.capacity = 1_000;
+        ways.passes_fragments = false;
+    });
+    let value = &report.finding("fragments.burst").expect("it is there").value;
+    assert!(value.contains("(100.00 %) out, none of 0 lost back ("), "{value}");
+    expect_verdict(&report, "fragments.out.in_order", "RFC 4787 REQ-14", Verdict::NotMet);
 }
 
 #[test]
@@ -285,6 +374,23 @@ fn each_direction_of_refresh_is_seen_by_itself() {
 }
 
 #[test]
+fn the_record_of_a_timer_has_every_flow_that_was_asked() {
+    let report = with(Part::Timers, |ways| ways.idle = Duration::from_millis(7_700));
+    let timer = report.timers.iter().find(|timer| timer.state == FlowState::UdpAnswered).expect("it was asked");
+    let record = timer.record();
+    let samples = record["samples"].as_array().expect("a list");
+    let (plain, refreshed): (Vec<_>, Vec<_>) = samples.iter().partition(|sample| sample["refresher"].is_null());
+    assert_eq!(plain.len(), timer.flows as usize);
+    let asked: Vec<f64> = plain.iter().filter_map(|sample| sample["asked_seconds"].as_f64()).collect();
+    assert!(asked.len() == plain.len() && asked.is_sorted(), "{asked:?}");
+    assert!(plain.iter().all(|sample| sample["there"] == (sample["asked_seconds"].as_f64() < Some(7.7))), "{plain:?}");
+    let by: Vec<_> = refreshed.iter().map(|sample| (sample["refresher"].as_str(), sample["there"].as_bool())).collect();
+    assert_eq!(by.len(), 4, "{by:?}");
+    assert!(by.contains(&(Some("outbound"), Some(true))) && by.contains(&(Some("inbound"), Some(false))), "{by:?}");
+    assert!(refreshed.iter().all(|sample| sample["refreshed_seconds"].as_f64() < sample["asked_seconds"].as_f64()));
+}
+
+#[test]
 fn a_time_beyond_the_limit_is_said_to_be_beyond() {
     let report = with(Part::Timers, |ways| ways.idle = Duration::from_secs(61));
     expect(&report, "timer.udp.answered", "> 60 s");
@@ -324,6 +430,56 @@ fn a_device_through_which_nothing_passes_is_no_result() {
         error,
         "device: no datagram gets out and is answered (10 sent, 0 came out); see that it runs, translates 10.0.1.0 and routes 198.51.100.1"
     );
+}
+
+/// A router: it passes everything as it is, or all but some protocols translated.
+struct Router {
+    toy: Toy,
+    untranslated: &'static [Protocol],
+    arrived: VecDeque<Arrival>,
+}
+
+impl Router {
+    fn of(untranslated: &'static [Protocol]) -> Router {
+        Router { toy: Toy::new(Ways::default()), untranslated, arrived: VecDeque::new() }
+    }
+}
+
+impl World for Router {
+    fn now(&self) -> Duration {
+        self.toy.now()
+    }
+
+    fn send(&mut self, side: Side, packet: &[u8]) -> Result<(), WorldError> {
+        let protocol = Seen::read(packet).and_then(|seen| seen.protocol);
+        if !protocol.is_some_and(|protocol| self.untranslated.contains(&protocol)) {
+            return self.toy.send(side, packet);
+        }
+        self.arrived.push_back(Arrival { side: side.other(), at: self.toy.now(), packet: packet.to_vec() });
+        Ok(())
+    }
+
+    fn next(&mut self, until: Duration) -> Result<Option<Arrival>, WorldError> {
+        self.arrived.pop_front().map_or_else(|| self.toy.next(until), |arrival| Ok(Some(arrival)))
+    }
+}
+
+#[test]
+fn a_router_is_no_nat() {
+    let mut router = Router::of(&[Protocol::Udp, Protocol::Tcp, Protocol::Icmp]);
+    let told = probe::probe(&mut router, Toy::site(), &options(10), &mut |_| {});
+    assert_eq!(
+        told.expect_err("nothing is translated").to_string(),
+        "device: passes what comes from 10.0.1.0 to 198.51.100.1 without translating it; see that it translates 10.0.1.0"
+    );
+    // One that forgets a protocol.
+    let only = ProbeOptions { parts: vec![Part::Mapping, Part::Icmp], ..options(10) };
+    let report = probed(&mut Router::of(&[Protocol::Icmp]), Toy::site(), &only);
+    expect(&report, "mapping.udp", "endpoint-independent");
+    expect(&report, "mapping.icmp", "not translated");
+    expect_verdict(&report, "mapping.icmp", "RFC 5508 REQ-1a", Verdict::NotMet);
+    expect(&report, "icmp.query", "not translated");
+    expect_verdict(&report, "icmp.query", "RFC 5508 REQ-1", Verdict::NotMet);
 }
 
 /// A world that a signal ends.

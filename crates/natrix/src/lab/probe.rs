@@ -33,6 +33,7 @@ use lab::probe::Site;
 use lab::probe::Told;
 use lab::probe::ports::PortsWorld;
 use lab::probe::timers::TimerLimits;
+use lab::result::Core;
 use lab::result::Machine;
 use lab::result::own_command_line;
 use lab::result::unix_now;
@@ -70,6 +71,9 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
     let probe_options = probe_options(options);
     if let Some(path) = &options.output {
         can_be_written(path)?;
+    }
+    if options.masquerade && options.dut != LabProbed::Netfilter {
+        return Err(fault("--masquerade: is a rule of Netfilter's; leave it out, or add --dut netfilter".to_owned()));
     }
     let given = given_ports(options)?;
     let stop = super::measure::stopper()?;
@@ -122,6 +126,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         record["set_by_lab"] = json!(set_by_lab);
         record
     };
+    let cores = cores(options);
     let name = device.as_ref().map_or("external", |device| device.name());
     let object = json!({
         "schema": lab::result::SCHEMA,
@@ -136,7 +141,8 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "device": device.as_ref().map(|device| device.settings()),
         "machine": Machine::this(),
         "versions": lab::result::versions(env!("CARGO_PKG_VERSION"), Some(&dpdk::version())),
-        "cpus": [options.tester_cpu, options.device_cpu],
+        "cpus": cores.iter().map(|core| core.cpu).collect::<Vec<_>>(),
+        "cores": cores,
         "started_unix": started_unix,
         "took_seconds": started.elapsed().as_secs_f64(),
         "command": own_command_line(),
@@ -211,6 +217,25 @@ fn site() -> Site {
     }
 }
 
+/// Who works where, as far as it is known: not of a device from elsewhere.
+fn cores(options: &LabProbe) -> Vec<Core> {
+    let core = |cpu: u8, runs: &[&str]| Core {
+        cpu: usize::from(cpu),
+        runs: runs.iter().map(|what| (*what).to_owned()).collect(),
+    };
+    let tester = "tester: writes, sends and reads packets; the kernel's sending of them";
+    let natrix = "device: a worker, polling, and the kernel's receiving and sending for it";
+    let netfilter = "device: the kernel's receiving, translating and sending, when the tester sends";
+    match options.dut {
+        LabProbed::Natrix if options.device_cpu == options.tester_cpu => {
+            vec![core(options.tester_cpu, &[tester, natrix])]
+        }
+        LabProbed::Natrix => vec![core(options.tester_cpu, &[tester]), core(options.device_cpu, &[natrix])],
+        LabProbed::Netfilter => vec![core(options.tester_cpu, &[tester, netfilter])],
+        LabProbed::External => vec![core(options.tester_cpu, &[tester])],
+    }
+}
+
 /// None for a device that somebody else has started.
 fn device_of(
     options: &LabProbe,
@@ -234,7 +259,8 @@ fn device_of(
         }
         LabProbed::Netfilter => {
             let netfilter = Netfilter::new(topology, &folder.0, needs).map_err(lab_error)?;
-            Some(Box::new(netfilter.with_timers(timers).with_loose_tracking()))
+            let netfilter = netfilter.with_timers(timers).with_loose_tracking();
+            Some(Box::new(if options.masquerade { netfilter.as_home_router() } else { netfilter }))
         }
         LabProbed::External => None,
     })
@@ -306,23 +332,18 @@ impl Drop for Waiting {
     }
 }
 
-/// A file that can't be written does not take with it what is printed.
+/// To who asked and into the file: neither a full disk nor a reader that has gone takes what was found away from the other.
 fn give(object: &Value, report: &ProbeReport, options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
-    if options.json {
-        writeln!(out, "{object}")?;
-    } else {
-        print(report, out)?;
-    }
-    out.flush()?;
+    let printed = if options.json { writeln!(out, "{object}") } else { table(report).flush(out) };
+    let told = printed.and_then(|()| out.flush());
     if let Some(path) = &options.output {
         fs::write(path, format!("{object}\n"))
             .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
     }
-    Ok(())
+    Ok(told?)
 }
 
-/// The findings for people.
-fn print(report: &ProbeReport, out: &mut dyn Write) -> io::Result<()> {
+fn table(report: &ProbeReport) -> Table {
     let mut table = Table::new(&[
         ("FINDING", Align::Left),
         ("VALUE", Align::Left),
@@ -341,5 +362,5 @@ fn print(report: &ProbeReport, out: &mut dyn Write) -> io::Result<()> {
             table.row(vec![name, value, String::new(), String::new()]);
         }
     }
-    table.flush(out)
+    table
 }

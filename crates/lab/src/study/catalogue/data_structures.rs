@@ -151,7 +151,9 @@ pub(super) fn tables(options: &Options) -> Plan {
     let run = Run {
         series: "tables".to_owned(),
         x: 0.0,
-        arguments: ["bench", "tables", "--sessions", sizes, "--seconds", seconds].map(str::to_owned).to_vec(),
+        arguments: ["bench", "tables", "--sessions", sizes, "--seconds", seconds, "--seed", &options.seed.to_string()]
+            .map(str::to_owned)
+            .to_vec(),
         seconds: if options.quick { 25 } else { 300 },
         load: None,
     };

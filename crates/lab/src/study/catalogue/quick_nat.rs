@@ -100,9 +100,11 @@ pub(super) fn cores(options: &Options) -> Plan {
     let engine = Run {
         series: "natrix, tables only".to_owned(),
         x: 2.0,
-        arguments: ["bench", "scaling", "--workers", "2", "--arrival", "steered", "--seconds", "1"]
+        arguments: ["bench", "scaling", "--workers", "2", "--arrival", "steered", "--seconds", "1", "--seed"]
             .map(str::to_owned)
-            .to_vec(),
+            .into_iter()
+            .chain([options.seed.to_string()])
+            .collect(),
         seconds: 8,
         load: None,
     };
@@ -169,6 +171,8 @@ pub(super) fn rules(options: &Options) -> Plan {
             rules.to_string(),
             "--seconds".to_owned(),
             if options.quick { "0.5" } else { "3" }.to_owned(),
+            "--seed".to_owned(),
+            options.seed.to_string(),
         ],
         seconds: if *rules >= 1_000_000 { 15 } else { 4 } * if options.quick { 1 } else { 3 },
         load: None,
