@@ -20,7 +20,7 @@ const FLOWS: usize = 32;
 const HOSTS: usize = 8;
 /// 512 flows towards each server, among which two with the same external endpoint are looked for. A NAT that shares ports at random among 258 048 external
 /// endpoints (four addresses) has 15 pairs of such flows then, and none of them once in three million times; with two servers it would be once in three.
-const CROWD: crowd::Size = crowd::Size { hosts: 64, ports: 8, servers: 6 };
+const CROWD: crowd::Size = crowd::Size { hosts: 64, first_port: 30_000, ports: 8, servers: 6 };
 /// Pairs that are told.
 const PAIRS_TOLD: usize = 16;
 /// Differences of neighbours up to this are steps, not chance.

@@ -15,7 +15,9 @@ use super::seen::Protocol;
 pub struct Size {
     /// Hosts for each server, others for each.
     pub hosts: u32,
-    /// Ports of each of them, the same of all.
+    /// The first of the ports that each of them has, the same of all: a NAT that keeps ports is tempted.
+    pub first_port: u16,
+    /// How many there are from there on.
     pub ports: u16,
     /// Servers at most: no further one is asked once an external endpoint is shared.
     pub servers: u16,
@@ -54,9 +56,6 @@ pub struct Crowd {
     pub shared: Vec<Shared>,
 }
 
-/// The first of the ports.
-const FIRST_PORT: u16 = 30_000;
-
 /// Opens the flows of a crowd.
 ///
 /// # Errors
@@ -71,8 +70,7 @@ pub fn gather(prober: &mut Prober<'_>, protocol: Protocol, size: Size) -> Result
         for number in 0..size.hosts {
             // Those of every crowd are the same: a NAT may have a block of ports for each host, and not many of them.
             let host = prober.crowd_host(u32::from(crowd.servers - 1) * size.hosts + number);
-            // The same ports for all: a NAT that keeps ports is tempted.
-            flows.extend((0..size.ports).map(|port| (SocketAddrV4::new(host, FIRST_PORT + port), server)));
+            flows.extend((0..size.ports).map(|port| (SocketAddrV4::new(host, size.first_port + port), server)));
         }
         for ((internal, _), external) in flows.iter().zip(prober.open_many(protocol, &flows)?) {
             let Some(external) = external else { continue };

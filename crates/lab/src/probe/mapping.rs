@@ -48,8 +48,8 @@ impl Dependence {
 
 /// How often each question is asked, with a rival at another server each time: chance may give two flows the same port once, not always.
 const ROUNDS: usize = 3;
-/// Two servers, and as many hosts at each that most meet another one at one of 256 external addresses.
-const CROWD: crowd::Size = crowd::Size { hosts: 64, ports: 1, servers: 2 };
+/// Hosts of the crowd for each of two servers: so many that some meet another one at one of 256 external addresses.
+const HOSTS: u32 = 64;
 /// Pairs of the crowd that are asked at most.
 const PAIRS: usize = 4;
 
@@ -59,7 +59,7 @@ const PAIRS: usize = 4;
 /// When packets can not be sent.
 pub fn find(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Finding, ProbeError> {
     let servers = [prober.remote(0, 1000), prober.remote(0, 1001), prober.remote(1, 1000)];
-    let mut flows = Flows { prober, protocol, is_untranslated: false, evidence: Vec::new() };
+    let mut flows = Flows { prober, protocol, last_port: 0, is_untranslated: false, evidence: Vec::new() };
     let mut alone = None;
     let mut beside = None;
     for server in servers.into_iter().cycle().take(ROUNDS) {
@@ -103,6 +103,8 @@ pub fn find(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Finding, Prob
 struct Flows<'p, 'w> {
     prober: &'p mut Prober<'w>,
     protocol: Protocol,
+    /// The external port that one had.
+    last_port: u16,
     /// Whether one left from its inside address.
     is_untranslated: bool,
     evidence: Vec<String>,
@@ -114,6 +116,7 @@ impl Flows<'_, '_> {
         let external = self.prober.open(self.protocol, internal, server)?;
         let words = external.map_or("does not get out".to_owned(), |external| format!("leaves as {external}"));
         self.evidence.push(format!("{internal} -> {server} {words}"));
+        self.last_port = external.map_or(self.last_port, |external| external.port());
         self.is_untranslated |= external.is_some_and(|external| external.ip() == internal.ip());
         Ok(external)
     }
@@ -134,7 +137,10 @@ impl Flows<'_, '_> {
 
     /// Hosts of a crowd that share an external endpoint send to one another's servers. None when no two share one.
     fn crowded(&mut self) -> Result<Option<Dependence>, ProbeError> {
-        let Crowd { flows, externals, shared, .. } = crowd::gather(self.prober, self.protocol, CROWD)?;
+        // Ports are kept where they are in the NAT's own range: near one that it gave out, and that nobody has.
+        let first_port = if self.last_port < u16::MAX - 2 { self.last_port + 2 } else { self.last_port - 2 };
+        let size = crowd::Size { hosts: HOSTS, first_port, ports: 1, servers: 2 };
+        let Crowd { flows, externals, shared, .. } = crowd::gather(self.prober, self.protocol, size)?;
         self.evidence.push(format!("{flows} flows of as many hosts to two servers leave as {externals} endpoints"));
         let mut found = None;
         // Who shares it even towards the same server has nowhere to send to that would show it.

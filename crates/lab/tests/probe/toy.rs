@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -62,6 +63,8 @@ pub(crate) struct Ways {
     pub(crate) mapping: Dependence,
     pub(crate) filtering: Dependence,
     pub(crate) ports: Ports,
+    /// Of those that are reused.
+    pub(crate) port_range: RangeInclusive<u16>,
     pub(crate) low_ports_apart: bool,
     pub(crate) addresses: u32,
     pub(crate) is_paired: bool,
@@ -100,6 +103,7 @@ impl Default for Ways {
             mapping: Dependence::Endpoint,
             filtering: Dependence::Endpoint,
             ports: Ports::Random,
+            port_range: 0..=u16::MAX,
             low_ports_apart: true,
             addresses: 4,
             is_paired: true,
@@ -230,8 +234,9 @@ impl Toy {
         let is_taken = |toy: &Toy, external| {
             toy.mappings.iter().filter(of_protocol).any(|other| other.external == external && other.remote == remote)
         };
-        while is_taken(self, external) {
-            external.set_port(1_024 + (self.chance() % 64_512) as u16);
+        let range = self.ways.port_range.clone();
+        while is_taken(self, external) || !range.contains(&external.port()) {
+            external.set_port(self.chance() as u16);
         }
         external
     }

@@ -113,10 +113,14 @@ fn a_symmetric_nat_that_keeps_ports_is_seen_through() {
 #[test]
 fn ports_that_hosts_share_towards_different_servers_are_found_out_whatever_the_number_of_addresses() {
     for mapping in [Dependence::Address, Dependence::AddressAndPort] {
-        for addresses in [1, 4, 256] {
+        let ranges = [0..=u16::MAX, 2_000..=8_999];
+        for (addresses, port_range) in
+            [1, 4, 256].into_iter().flat_map(|count| ranges.clone().map(|range| (count, range)))
+        {
             let report = with(Part::Mapping, |ways| {
                 ways.mapping = mapping;
                 ways.ports = Ports::Reused;
+                ways.port_range = port_range;
                 ways.addresses = addresses;
             });
             for (protocol, requirement) in
