@@ -7,6 +7,8 @@ use std::path::Path;
 
 /// How each record begins.
 const RECORD: &[u8] = b"{\"time\":\"";
+/// Of one that was cut short, so much at least must be there: other files have lines with nothing but a brace.
+const CUT_BYTES_MIN: usize = 3;
 /// Bytes a record is looked for in. The longest has a small part of them.
 const LOOK_BYTES: u64 = 1 << 16;
 
@@ -28,5 +30,5 @@ pub(crate) fn problem(path: &Path) -> Option<(&'static str, &'static str)> {
 
 /// Also of a record that was cut short.
 fn is_record(line: &[u8]) -> bool {
-    !line.is_empty() && (line.starts_with(RECORD) || RECORD.starts_with(line))
+    line.starts_with(RECORD) || line.len() >= CUT_BYTES_MIN && RECORD.starts_with(line)
 }

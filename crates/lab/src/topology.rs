@@ -461,10 +461,16 @@ mod tests {
         // As a device is started; it only sleeps.
         let configuration = folder.join("natrix.toml");
         let script = folder.join("run");
-        fs::write(&script, "sleep 600 & trap 'kill $!; exit' TERM; wait").unwrap();
+        fs::write(&script, "sleep 600 & trap 'kill $!; exit' TERM; touch ready; wait").unwrap();
         let mut device =
             Command::new("/bin/sh").args(["run", "-c"]).arg(&configuration).current_dir(&folder).spawn().unwrap();
         let number = device.id();
+        // Its words can be read only once it runs.
+        let is_ready = (0..2_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            folder.join("ready").exists()
+        });
+        assert!(is_ready, "a shell starts within 20 s");
         let reaper = std::thread::spawn(move || device.wait());
         let left = end_left();
         assert!(left.devices.contains(&number), "{left:?}");

@@ -3,7 +3,7 @@
 //! ```text
 //!   group (external address, protocol, class) → number of ports        an array, read directly
 //!   hash(group, 0..number)                    → record of one port     so that one at random is one lookup
-//!   hash(group, port)                         → the same record        only where there are several workers
+//!   hash(address, protocol, port)             → the same record        only where there are several workers
 //! ```
 //!
 //! A worker takes such a port from the port table like any other, and is its *home*: its entry there says "ask the flows". When there
@@ -49,7 +49,9 @@ impl Group {
         self.0 as usize
     }
 
+    /// Query identifiers are all of one class.
     pub(crate) const fn new(address: AddressIndex, protocol: Protocol, class: PortClass) -> Group {
+        let class = if let Protocol::Icmp = protocol { PortClass::High } else { class };
         Group((address.0 * Protocol::COUNT as u32 + protocol as u32) * CLASSES + class as u32)
     }
 
@@ -209,16 +211,17 @@ impl SharedPorts {
         })
     }
 
-    /// Another hash of the group than any of its ordinals has: those are below 2^32.
+    /// Another hash than any ordinal of a group has: those are below 2^32. Of both classes: a port has one record, whichever of its
+    /// groups that is in.
     fn hash_of_port(&self, group: u32, port: u16) -> u64 {
-        self.hash.hash(u64::from(group), 1 << 32 | u64::from(port))
+        self.hash.hash(u64::from(group / CLASSES), 1 << 32 | u64::from(port))
     }
 
-    /// The record of a port, where other workers' are used.
+    /// The record of a port of this address and protocol, where other workers' are used.
     pub(crate) fn find_port(&self, group: Group, port: u16) -> Option<u32> {
         self.by_port.as_ref()?.find(self.hash_of_port(group.0, port), |slot| {
             let record = &self.records[slot as usize];
-            record.group == group.0 && record.port == port
+            record.group / CLASSES == group.0 / CLASSES && record.port == port
         })
     }
 

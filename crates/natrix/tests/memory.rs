@@ -65,7 +65,7 @@ fn a_number_of_sessions_beyond_every_table_is_one_clear_error() {
         let output = natrix(&format!("bench engine --sessions {sessions} --mode established --workers 1 --seconds 1"));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let expected = format!(
-            "error: bench engine: --sessions is out of range ({sessions}); give at most 66846718 for each worker and \
+            "error: bench engine: --sessions is out of range ({sessions}); give at most 66846463 for each worker and \
              700000000 in all\n"
         );
         assert_eq!(text(&output.stderr), expected);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::HashSet;
 
 use nat::Duration;
+use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
 use nat::settings::Pooling;
@@ -181,6 +182,31 @@ fn whatever_belongs_to_a_flow_finds_its_worker() {
             assert_eq!(!bed.take_outside().is_empty(), answered, "told that nobody is there only if nobody called");
             bed.take_inside();
         }
+    }
+}
+
+/// A query identifier below 1024 is no other kind of port: who may open no further one shares the one he has, and it has one record.
+#[test]
+fn low_and_high_query_identifiers_share_the_same_ports() {
+    for workers in [1, 2, 4] {
+        let mut settings = settings().endpoint_dependent(Prefix::ALL, (0, 65_535)).addresses(&POOL[..1]).short_timers();
+        settings = settings.ports(1, 65_535);
+        settings.pools[0].reuse_delay = Duration::from_secs(20);
+        settings.subscriber.ports_max = [1; Protocol::COUNT];
+        let mut bed = Bed::new(settings).workers(workers).steering(Steering::Random);
+        let first = bed.ping(host(1), 5_000, *server(1).ip());
+        for round in 0..6 {
+            assert_eq!(bed.ping(host(1), 100, *server(2).ip()), first, "{workers} workers, round {round}");
+            assert_eq!(bed.ping(host(1), 5_000, *server(1).ip()), first);
+            for _ in 0..16 {
+                bed.advance_secs(3);
+                assert_eq!(bed.ping(host(1), 5_000, *server(1).ip()), first, "it goes on");
+            }
+            assert_eq!((flows(&bed), bed.ports_used()), (1, 1), "{workers} workers, round {round}");
+        }
+        bed.advance_secs(200);
+        assert_eq!(bed.ports_used(), 0);
+        assert!(bed.shards().all(nat::Shard::is_empty));
     }
 }
 

@@ -55,7 +55,8 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
             Some(port) => holders(instance, find, index, port, &empty)?,
             None => users::users(instance, find, index, &empty)?,
         };
-        if let Some(port) = find.port {
+        // A page after the last one is empty, too, and says nothing of those before.
+        if let Some(port) = find.port.filter(|_| find.cursor.is_none() || !answered.replies.is_empty()) {
             if answered.replies.is_empty() {
                 answered.replies.extend(sleepers(instance, find, &empty).into_iter().map(Into::into));
             } else {
@@ -68,7 +69,6 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
                 answered.replies.extend(torn_block(instance, index, port, &empty).map(Into::into));
             }
         }
-        // A page after the last one is empty, too, and says nothing of the others.
         if answered.replies.is_empty() && find.cursor.is_none() {
             let mut nobody = empty(Place::External, format!("nobody holds {queried}, of pool \"{pool}\", now"));
             nobody.pool = Some(pool);

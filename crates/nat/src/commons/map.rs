@@ -66,9 +66,10 @@ impl SharedMap {
         self.counts[group.index()].load(Ordering::Relaxed)
     }
 
-    /// Ports of a group and class that are shared, in order from `first` on and then from the lowest. Reads a line for every 512.
-    pub(crate) fn from(&self, group: Group, class: PortClass, first: u16) -> impl Iterator<Item = u16> + '_ {
-        let words = class.words(group.protocol());
+    /// Ports of a group's address and protocol that are shared, of one class or of all, in order from `first` on and then from the lowest.
+    /// Reads a line for every 512.
+    pub(crate) fn from(&self, group: Group, class: Option<PortClass>, first: u16) -> impl Iterator<Item = u16> + '_ {
+        let words = class.map_or((0, WORDS), |class| class.words(group.protocol()));
         let base = first_word(group.address(), group.protocol());
         let first = usize::from(first).clamp(words.0 * 64, words.1 * 64 - 1);
         let (start, low) = (first / 64, u64::MAX << (first % 64));
@@ -112,7 +113,7 @@ mod tests {
         map.add(low, 80);
         let mut random = Random::new([1, 2, 3, 4]);
         for first in ports.into_iter().chain((0..200).map(|_| random.below(65_536) as u16)).chain([0, 1_023, 65_535]) {
-            let found: Vec<u16> = map.from(group, PortClass::High, first).collect();
+            let found: Vec<u16> = map.from(group, Some(PortClass::High), first).collect();
             let mut sorted = found.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, ports, "from {first}");
@@ -120,10 +121,11 @@ mod tests {
                 assert_eq!(found[0], next, "from {first}");
             }
         }
-        assert_eq!(map.from(low, PortClass::Low, 500).collect::<Vec<_>>(), [80]);
+        assert_eq!(map.from(low, Some(PortClass::Low), 500).collect::<Vec<_>>(), [80]);
+        assert_eq!(map.from(group, None, 0).collect::<Vec<_>>(), [&[80], &ports[..]].concat());
         assert_eq!((map.count(group), map.count(other), map.count(low)), (6, 1, 1));
         map.remove(group, 30_000);
         assert_eq!(map.count(group), 5);
-        assert!(!map.from(group, PortClass::High, 0).any(|port| port == 30_000));
+        assert!(!map.from(group, Some(PortClass::High), 0).any(|port| port == 30_000));
     }
 }

@@ -4,6 +4,7 @@ use super::Shard;
 use crate::blocks::Block;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::AddressIndex;
 
 /// A whole round over all subscribers takes about this long, if calls come often enough.
 const ROUND_MICROS: u64 = 1_000_000;
@@ -122,13 +123,15 @@ impl Shard {
             && blocks.unused_since(block).is_none()
     }
 
-    /// A mapping of this subscriber has ended. With the last one its block begins to be watched: nobody looked at its ports while
-    /// it had mappings.
+    /// A mapping of this subscriber has ended, on this port. With the last one its block begins to be watched, if the port was in it:
+    /// nobody looked at its ports while it had mappings.
     #[inline]
-    pub(super) fn watch_blocks(&mut self, slot: u32) {
+    pub(super) fn watch_blocks(&mut self, slot: u32, address: Option<AddressIndex>, port: u16) {
         let record = self.subscribers.get(slot);
         if let Some(block) = record.latest_block()
             && !record.has_mappings()
+            && Some(block.address()) == address
+            && (block.first_port()..=block.last_port()).contains(&port)
         {
             self.shared.ports.blocks.set_unused_since(block, None);
         }

@@ -72,7 +72,7 @@ const PROBES: usize = 8;
 /// And so many, one after the other from a random one on, when no other port is to be had: all, where there are no more.
 pub(super) const LAST_PROBES: usize = 64;
 /// Shared ports of all workers looked at, from a random one on, for some that this worker does not use yet.
-pub(super) const BORROWABLE_PROBES: usize = 1_024;
+pub(super) const BORROWABLE_PROBES: usize = 256;
 /// Addresses of a pool looked at, from a random one on, for one with shared ports, when none has a free port.
 const ADDRESS_PROBES: usize = 16;
 /// Tells the hash that chooses targets from others.
@@ -91,6 +91,11 @@ struct Held {
     joined: bool,
     /// Nobody had one there.
     opens: bool,
+}
+
+/// Where ports of other workers are looked for: blocks have those of all classes.
+pub(super) fn class_in(facts: &PoolFacts, class: PortClass) -> Option<PortClass> {
+    facts.blocks.is_none().then_some(class)
 }
 
 /// What a packet to an external endpoint is a flow's by, if any.
@@ -378,7 +383,7 @@ impl Shard {
             return Ok(held);
         }
         let found = self.probe_shared_ports(now, group, (subscriber, far), LAST_PROBES);
-        found.or_else(|| self.borrow_shared_port(now, (group, class), (subscriber, far))).ok_or(none)
+        found.or_else(|| self.borrow_shared_port(now, facts, (group, class), (subscriber, far))).ok_or(none)
     }
 
     /// Looks at so many shared ports, at random, for one that this subscriber may have a flow towards `far` on, which no other flow is
@@ -444,6 +449,7 @@ impl Shard {
         let Some(opens) = self.shared.ports.join(address, protocol, port) else {
             // Its home has given it back.
             self.shared.release(&key, self.worker);
+            self.shared_ports.remove(slot);
             return None;
         };
         let held = Held { slot, address, key, joined: true, opens };
@@ -475,14 +481,17 @@ impl Shard {
     fn borrow_shared_port(
         &mut self,
         now: Instant,
+        facts: &PoolFacts,
         (group, class): (Group, PortClass),
         flow: (u32, (u32, u16)),
     ) -> Option<Held> {
         let shared = Arc::clone(&self.shared);
-        let commons = shared.commons.as_ref().filter(|commons| commons.map.count(group) > 0)?;
+        // Where this worker uses all there are, it has looked at them.
+        let commons =
+            shared.commons.as_ref().filter(|commons| commons.map.count(group) > self.shared_ports.count(group))?;
         let first = self.random.next_u64() as u16;
         let mut probes = 0;
-        for port in commons.map.from(group, class, first).take(BORROWABLE_PROBES) {
+        for port in commons.map.from(group, class_in(facts, class), first).take(BORROWABLE_PROBES) {
             if self.shared_ports.is_full() || probes >= LAST_PROBES {
                 return None;
             }
@@ -494,7 +503,9 @@ impl Shard {
             if let Some(held) = self.hold(now, slot, flow) {
                 return Some(held);
             }
-            self.shared_ports.remove(slot);
+            if self.shared_ports.find_port(group, port) == Some(slot) {
+                self.shared_ports.remove(slot);
+            }
         }
         None
     }
@@ -522,6 +533,7 @@ impl Shard {
         match known.map_or_else(|| self.shared_ports.add(group, port, now), Ok) {
             Ok(slot) => {
                 self.shared.ports.publish(address, protocol, port, self.worker, MappingIndex::SHARED);
+                let group = self.shared_ports.get(slot).map_or(group, SharedPort::group);
                 if let Some(commons) = &self.shared.commons {
                     commons.map.add(group, port);
                 }

@@ -379,7 +379,7 @@ impl Shard {
         if let Some(paired) = self.subscribers.uncount_mapping(subscriber, key.protocol) {
             self.part_with(now, subscriber, paired);
         }
-        self.watch_blocks(subscriber);
+        self.watch_blocks(subscriber, retired.map(|(address, _)| address), external.port);
         self.counters.mappings_removed[key.protocol.index()] += 1;
         if extra > 0 {
             self.mappings.get_mut(index).condemn();

@@ -5,6 +5,8 @@
 //! are the corners of what a rule matches within such addresses; no list gets more than [`STEPS_MAX`] lookups and comparisons. What
 //! is not found goes to nobody: the engine lets in only what can be of one VRF.
 
+use std::collections::BTreeMap;
+
 use nat::Protocol;
 use nat::rules::Match;
 use nat::rules::PortRange;
@@ -189,7 +191,14 @@ impl Search<'_> {
         }
         let matches = both(one, other)?;
         let common = within(self.common, matches.source);
-        for (inside, _) in common.filter(|(_, there)| realms.iter().all(|realm| there.contains(realm))) {
+        for (inside, there) in common {
+            self.steps_left = self.steps_left.saturating_sub(1);
+            if self.steps_left == 0 {
+                return None;
+            }
+            if !realms.iter().all(|realm| there.contains(realm)) {
+                continue;
+            }
             for key in corners(&matches, inside) {
                 if self.steps_left == 0 {
                     return None;
@@ -204,6 +213,20 @@ impl Search<'_> {
         None
     }
 
+    /// Whether a VRF has addresses of this prefix that another has, too.
+    fn has_common(&mut self, source: Prefix, realm: RealmId) -> bool {
+        for (_, realms) in within(self.common, source) {
+            self.steps_left = self.steps_left.saturating_sub(1);
+            if self.steps_left == 0 {
+                return false;
+            }
+            if realms.contains(&realm) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// All, by the rule that is told.
     fn all(&mut self) -> Vec<Ambiguity> {
         let mut found: Vec<Ambiguity> = Vec::new();
@@ -215,9 +238,7 @@ impl Search<'_> {
             let matches = self.matches[rule];
             match matches.realm {
                 None => found.extend(self.of_any(rule)),
-                Some(own) if within(self.common, matches.source).any(|(_, realms)| realms.contains(&own)) => {
-                    of_one.push(rule);
-                }
+                Some(own) if self.has_common(matches.source, own) => of_one.push(rule),
                 Some(_) => {}
             }
         }
@@ -226,24 +247,36 @@ impl Search<'_> {
             let source = self.matches[*rule].source;
             (source.address().to_bits(), source.length(), *rule)
         });
-        let mut around: Vec<usize> = Vec::new();
+        // By VRF: those of one are nothing to each other.
+        let mut around: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         let mut told = vec![false; self.matches.len()];
         for rule in of_one {
-            let source = self.matches[rule].source;
-            while around.last().is_some_and(|last| !self.matches[*last].source.overlaps(source)) {
-                around.pop();
-            }
-            for other in &around {
-                let (earlier, later) = (rule.min(*other), rule.max(*other));
-                if self.steps_left > 0
-                    && !told[later]
-                    && let Some(ambiguity) = self.of_two(earlier, later)
-                {
-                    told[later] = true;
-                    found.push(ambiguity);
+            let Match { source, realm: Some(realm), .. } = self.matches[rule] else { continue };
+            for (other_realm, others) in &mut around {
+                while others.last().is_some_and(|last| !self.matches[*last].source.overlaps(source)) {
+                    others.pop();
+                }
+                if *other_realm == realm.0 {
+                    continue;
+                }
+                for other in &*others {
+                    self.steps_left = self.steps_left.saturating_sub(1);
+                    if self.steps_left == 0 {
+                        break;
+                    }
+                    let (earlier, later) = (rule.min(*other), rule.max(*other));
+                    if !told[later]
+                        && let Some(ambiguity) = self.of_two(earlier, later)
+                    {
+                        told[later] = true;
+                        found.push(ambiguity);
+                    }
                 }
             }
-            around.push(rule);
+            if self.steps_left == 0 {
+                break;
+            }
+            around.entry(realm.0).or_default().push(rule);
         }
         found.sort_by_key(|ambiguity| ambiguity.rule);
         found

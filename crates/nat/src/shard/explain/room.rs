@@ -9,6 +9,7 @@ use crate::settings::Pooling;
 use crate::shard::Shard;
 use crate::shard::dependent::BORROWABLE_PROBES;
 use crate::shard::dependent::LAST_PROBES;
+use crate::shard::dependent::class_in;
 use crate::shard::port_choice::UNPAIRED;
 use crate::shard::port_choice::port_class;
 use crate::shared::PoolFacts;
@@ -128,7 +129,7 @@ impl Shard {
         if self.shared_ports.is_full() {
             return false;
         }
-        if self.would_borrow(group, class, external, far, may_open) {
+        if self.would_borrow(group, class_in(facts, class), external, far, may_open) {
             return true;
         }
         if !may_open {
@@ -153,7 +154,14 @@ impl Shard {
     }
 
     /// Whether other workers have a shared port of this group for a flow towards `far`, of those this one does not use.
-    fn would_borrow(&self, group: Group, class: PortClass, external: u32, far: (u32, u16), may_open: bool) -> bool {
+    fn would_borrow(
+        &self,
+        group: Group,
+        class: Option<PortClass>,
+        external: u32,
+        far: (u32, u16),
+        may_open: bool,
+    ) -> bool {
         let (address, protocol) = (group.address(), group.protocol());
         let Some(commons) = &self.shared.commons else { return false };
         let ports = commons.map.from(group, class, 0).take(BORROWABLE_PROBES);
