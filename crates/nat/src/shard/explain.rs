@@ -535,7 +535,7 @@ impl Shard {
         let comes_home = self
             .subscribers
             .find(account.realm, source)
-            .filter(|slot| self.goes_to_own_pool(&self.shared, *slot, pool, &self.shared.pools[pool.index()]));
+            .filter(|slot| self.goes_to_own_pool(*slot, pool, &self.shared.pools[pool.index()]));
         let is_own = match self.subscribers.find(account.realm, source) {
             Some(slot) => comes_home.is_some() || self.would_be_of(slot, key, pool, penalty) == pool,
             None => true,

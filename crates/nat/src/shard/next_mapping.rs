@@ -92,11 +92,9 @@ impl Shard {
         let paired = AddressIndex(subscriber.paired);
         if subscriber.generation == shared.stamp() {
             return match paired {
-                _ if penalty.is_none() && self.goes_to_own_pool(shared, slot, pool, facts) => {
-                    let place = self.place_in_own_pool(slot, pool);
-                    let known = place.filter(|_| facts.pooling == Pooling::Paired && shared.formula(pool).is_none());
-                    known.map_or_else(|| self.next_in_pool(shared, slot, &key, facts), Next::At)
-                }
+                _ if penalty.is_none() && self.goes_to_own_pool(slot, pool, facts) => self
+                    .place_in_own_pool(slot, pool, facts)
+                    .map_or_else(|| self.next_in_pool(shared, slot, &key, facts), Next::At),
                 _ if subscriber.pool != pool.0 => self.next_in_other_pool(shared, slot, facts, shares_ports),
                 UNPAIRED => Next::Any(pool),
                 paired => Next::At(paired),

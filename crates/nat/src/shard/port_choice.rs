@@ -195,7 +195,8 @@ impl Shard {
 
     /// Whether a subscriber whom a rule entered with a pool of single ports is entered with his own when that one, of blocks or slices, is
     /// to give him something: only there he can have any, and single ports serve him from wherever he is entered.
-    pub(super) fn goes_to_own_pool(&self, shared: &Shared, slot: u32, pool: PoolId, facts: &PoolFacts) -> bool {
+    pub(super) fn goes_to_own_pool(&self, slot: u32, pool: PoolId, facts: &PoolFacts) -> bool {
+        let shared = &self.shared;
         if facts.gives_single_ports() || facts.one_to_one {
             return false;
         }
@@ -209,8 +210,12 @@ impl Shard {
             && shared.pool_for(record.realm(), Ipv4Addr::from_bits(record.address)) == Some(pool)
     }
 
-    /// Where [`Shard::goes_to_own_pool`] finds him a place that he has had: with blocks of his, or what he had last there.
-    pub(super) fn place_in_own_pool(&self, slot: u32, pool: PoolId) -> Option<AddressIndex> {
+    /// Where [`Shard::goes_to_own_pool`] finds him a place that he has had: with blocks of his, or what he had last there. None also where
+    /// a formula says it, or nobody is paired.
+    pub(super) fn place_in_own_pool(&self, slot: u32, pool: PoolId, facts: &PoolFacts) -> Option<AddressIndex> {
+        if facts.pooling != Pooling::Paired || self.shared.formula(pool).is_some() {
+            return None;
+        }
         let is_open =
             |address: &AddressIndex| self.shared.pool_of(*address) == pool && !self.shared.facts(*address).is_closed;
         let of_blocks = self.blocks_of(slot).map(|block| block.address()).find(is_open);
@@ -229,13 +234,10 @@ impl Shard {
         (pool, facts): (PoolId, &PoolFacts),
         class: PortClass,
     ) -> Result<bool, Verdict> {
-        if !self.goes_to_own_pool(&self.shared, subscriber, pool, facts) {
+        if !self.goes_to_own_pool(subscriber, pool, facts) {
             return Ok(false);
         }
-        let known = self
-            .place_in_own_pool(subscriber, pool)
-            .filter(|_| facts.pooling == Pooling::Paired && self.shared.formula(pool).is_none());
-        let new = match known {
+        let new = match self.place_in_own_pool(subscriber, pool, facts) {
             Some(known) => known,
             None => self.address_for(key, pool, facts, class)?,
         };

@@ -233,8 +233,7 @@ impl Shard {
             let slice = formula.slice_of(key.address).ok_or_else(|| formula.why_no_slice(key.address))?;
             return Ok(Some(self.shared.member(facts, slice.address)));
         }
-        let known = self.place_in_own_pool(slot, pool).filter(|_| facts.pooling == Pooling::Paired);
-        match known {
+        match self.place_in_own_pool(slot, pool, facts) {
             Some(known) => Ok(Some(known)),
             None => self.would_get_address(key, pool, facts).map(|()| None),
         }
