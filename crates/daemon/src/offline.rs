@@ -69,7 +69,7 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     fn queried(&self) -> String {
-        self.port.map_or_else(|| self.address.to_string(), |port| format!("{}:{port}", self.address))
+        queried(self.address, self.port)
     }
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> + use<> {
@@ -490,7 +490,13 @@ fn of_slice(
     }
 }
 
-fn nobody(place: Place, queried: &str) -> FindAnswer {
+/// What is asked about, as people write it.
+pub(crate) fn queried(address: Ipv4Addr, port: Option<u16>) -> String {
+    port.map_or_else(|| address.to_string(), |port| format!("{address}:{port}"))
+}
+
+/// An answer that names nobody yet.
+pub(crate) fn nobody(place: Place, queried: &str) -> FindAnswer {
     FindAnswer {
         queried: queried.to_owned(),
         place,

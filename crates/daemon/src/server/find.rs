@@ -31,24 +31,10 @@ use crate::mailbox::Question;
 use crate::offline;
 
 pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> {
-    let queried = match find.port {
-        Some(port) => format!("{}:{port}", find.address),
-        None => find.address.to_string(),
-    };
+    let queried = offline::queried(find.address, find.port);
     // Whom a VRF that is none concerns is told so, whatever the address is.
     let _all_known = realms_of(instance, find)?;
-    let empty = |place, detail: String| FindAnswer {
-        queried: queried.clone(),
-        place,
-        holder: None,
-        realm: None,
-        vrf: None,
-        external_address: None,
-        pool: None,
-        own_ports: Vec::new(),
-        mapping: None,
-        detail,
-    };
+    let empty = |place, detail: String| FindAnswer { detail, ..offline::nobody(place, &queried) };
     if let Some(index) = instance.shared().address_index(find.address) {
         let pool = convert::pool_name(&instance.shared(), instance.shared().pool_of(index));
         let mut answered = match find.port {

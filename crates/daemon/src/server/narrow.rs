@@ -6,6 +6,7 @@ use control::Place;
 use control::Reply;
 
 use super::Answered;
+use crate::offline;
 
 /// Leaves out holders in other VRFs than the one that is asked about, if one is. Of an external address there may be some in each.
 pub(crate) fn narrow(find: &Find, mut answered: Answered) -> Answered {
@@ -17,23 +18,9 @@ pub(crate) fn narrow(find: &Find, mut answered: Answered) -> Answered {
     });
     let is_whole = find.cursor.is_none() && answered.cursor.is_none();
     if had_some && answered.replies.is_empty() && is_whole {
-        let queried = match find.port {
-            Some(port) => format!("{}:{port}", find.address),
-            None => find.address.to_string(),
-        };
+        let queried = offline::queried(find.address, find.port);
         let detail = format!("nobody of VRF \"{vrf}\" holds {queried} now");
-        let nobody = FindAnswer {
-            queried,
-            place: Place::External,
-            holder: None,
-            realm: None,
-            vrf: None,
-            external_address: None,
-            pool: None,
-            own_ports: Vec::new(),
-            mapping: None,
-            detail,
-        };
+        let nobody = FindAnswer { detail, ..offline::nobody(Place::External, &queried) };
         answered.replies.push(nobody.into());
     }
     answered
