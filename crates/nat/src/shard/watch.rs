@@ -186,6 +186,8 @@ impl Shard {
     #[inline]
     pub(super) fn watch_leaving(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         if self.subscribers.get(subscriber).is_above_any() {
+            // What ends may be the first of it since the settings changed.
+            self.update_class(subscriber);
             self.compare_with_marks(now, subscriber, protocol, 1);
         }
     }
@@ -193,14 +195,14 @@ impl Shard {
     /// The same once a flow of it is off the books.
     pub(super) fn watch_left(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         if self.subscribers.get(subscriber).is_above_any() {
+            // What ends may be the first of it since the settings changed.
+            self.update_class(subscriber);
             self.compare_with_marks(now, subscriber, protocol, 0);
         }
     }
 
     #[inline(never)]
     fn compare_with_marks(&mut self, now: Instant, subscriber: u32, protocol: Protocol, less: u32) {
-        // What ends may be the first of it since the settings changed.
-        self.update_class(subscriber);
         let record = self.subscribers.get(subscriber);
         let marks = self.shared.classes.facts(record.class).marks;
         let used = record.mappings[protocol.index()]
