@@ -86,6 +86,7 @@ mod own_ports;
 mod penalty;
 mod port_choice;
 mod port_rest;
+mod port_sharing;
 mod retell;
 mod rules;
 mod shorten;
