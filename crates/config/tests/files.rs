@@ -133,3 +133,45 @@ fn a_file_that_is_no_text_is_told_with_its_line() {
     assert_eq!(fault.to_string(), told);
     assert_eq!(config::text("# K\u{f6}ln".into(), "natrix.toml").as_deref(), Ok("# K\u{f6}ln"));
 }
+
+#[test]
+fn untranslated_rules_of_vrfs_with_the_same_addresses_that_are_too_many_to_compare_are_told() {
+    let folder = Folder::new("untold");
+    let lines = |count: u16| {
+        let line = |n: u16| {
+            // Ports of one VRF are not those of the other, so that no answer could be for either.
+            let (vrf, port) = if n.is_multiple_of(2) { ("default", 10_000 + n) } else { ("blue", 40_000 + n) };
+            format!("no-translation,{vrf},tcp,100.64.0.0/10,192.0.2.128/25,{port}\n")
+        };
+        let lines: String = (0..count).map(line).collect();
+        format!("action,vrf,protocol,inside,outside,outside_ports\n{lines}")
+    };
+    let vrfs = r#"
+[[interface]]
+name = "lan2"
+realm = "inside"
+vrf = "blue"
+driver = "net_tap2"
+addresses = ["10.1.0.1/24"]
+
+[[route]]
+prefix = "100.64.0.0/10"
+via = "10.0.0.2"
+
+[[route]]
+prefix = "100.64.0.0/10"
+via = "10.1.0.2"
+
+[[rule_file]]
+path = "rules.csv"
+"#;
+    let told = |count: u16| -> Vec<String> {
+        folder.write("rules.csv", lines(count).as_bytes());
+        let config = folder.parse(vrfs).expect("no fault");
+        config.warnings.iter().map(ToString::to_string).filter(|told| told.contains("not all were compared")).collect()
+    };
+    assert_eq!(told(100), [""; 0]);
+    let told = told(5_000);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("rule: list: so many rules let packets of VRFs"), "{told:?}");
+}

@@ -49,9 +49,27 @@ fn divides(pool: &PoolDraft, size: BlockSize, ports: &RangeInclusive<u16>, repor
     let remedy = if aligned_first < end {
         format!("write ports = \"{aligned_first}-{}\", or blocks that fit", end - 1)
     } else {
-        "write smaller blocks, or a range that has room for one".to_owned()
+        let whole = |size: u32| (first.next_multiple_of(size), (last + 1) / size * size);
+        let smaller = (6..size.ilog2()).rev().map(|bits| 1 << bits).find(|size| whole(*size).0 < whole(*size).1);
+        match smaller {
+            Some(smaller) => {
+                let (first, end) = whole(smaller);
+                format!(
+                    "write ports = \"{first}-{}\" and block_size = {smaller}, or a range that has room for one",
+                    end - 1
+                )
+            }
+            None => format!("write a range that has room for one, such as ports = \"{}\"", around(first, last, size)),
+        }
     };
     report.fault(&pool.allocation.block_size, "does not divide the ports of the pool", over, remedy);
+}
+
+/// The block that begins nearest below a range, with all after it that the range has ports of.
+fn around(first: u32, last: u32, size: u32) -> String {
+    let first = (first / size * size).max(1024_u32.next_multiple_of(size));
+    let end = (last + 1).next_multiple_of(size).clamp(first + size, 1 << 16);
+    format!("{first}-{}", end - 1)
 }
 
 /// Who leases a block that is reserved for the most part has paid a block of his few for hardly a port. One that is reserved as a

@@ -1,6 +1,8 @@
 //! What a sound configuration says in vain: classes that nobody is in, limits above what there is to have, keys that say nothing of
 //! their pool, pools that nothing is ever taken from. Told only where that is certain.
 
+use core::net::Ipv4Addr;
+use std::collections::HashMap;
 use std::collections::HashSet;
 
 use nat::Protocol;
@@ -46,6 +48,20 @@ pub(crate) fn check(draft: &Draft, settings: &Settings, report: &Report) -> Vec<
         );
         let remedy = "narrow these rules and filters, write one before them that translates, or remove the pool";
         warnings.push(report.warning(None, &written.place, problem, remedy));
+    }
+    let forwarded = forwarded_ports(settings);
+    for (written, pool) in draft.pools.iter().zip(&settings.pools) {
+        if let Some(protocols) = all_forwarded(pool, &forwarded) {
+            let problem = format!("has no {protocols} port to give out: forwards have all of them on each address");
+            let remedy = "widen ports, or add addresses without forwards";
+            warnings.push(report.warning(None, &written.place, problem, remedy));
+        }
+        if let Some(reserved) = written.reserved_ports.first()
+            && let Some(poor) = poor_slices(pool)
+        {
+            let remedy = "reserve fewer ports, or ports that lie in the dynamic slices";
+            warnings.push(report.warning(None, &reserved.place, poor, remedy));
+        }
     }
     for (written, class) in draft.classes.iter().zip(&settings.classes) {
         for prefix in written.subscribers.iter().filter(|prefix| !is_served(settings, class, prefix.value)) {
@@ -174,6 +190,67 @@ fn above_blocks(settings: &Settings, class: Option<&Class>, limits: &[u32; Proto
         return None;
     }
     Some(Unreached { protocol: Some(protocol).filter(|_| !is_of_all), limit, most, how })
+}
+
+/// The ports of each external address that forwards have, from the first to the last.
+type Forwarded = HashMap<Ipv4Addr, Vec<(Protocol, (u16, u16))>>;
+
+/// The ports that forwards have.
+fn forwarded_ports(settings: &Settings) -> Forwarded {
+    let singles = settings.forwards.iter().map(|it| (it.external, it.protocol, it.ports));
+    let balanced = settings.balanced_forwards.iter().map(|it| (it.external, it.protocol, it.ports));
+    let mut by_address = Forwarded::new();
+    for (external, protocol, ports) in singles.chain(balanced) {
+        by_address.entry(external).or_default().push((protocol, ports));
+    }
+    by_address
+}
+
+/// The protocols of which a pool has no port for its subscribers, as forwards have all it could give out.
+fn all_forwarded(pool: &Pool, forwarded: &Forwarded) -> Option<String> {
+    if pool.one_to_one || pool.subscribers.is_empty() {
+        return None;
+    }
+    let mut reserved = vec![false; 1 << 16];
+    pool.reserved_ports.iter().for_each(|port| reserved[usize::from(*port)] = true);
+    let is_all = |protocol: Protocol| {
+        pool.addresses.iter().all(|address| {
+            let Some(forwards) = forwarded.get(address) else { return false };
+            let mut is_taken = reserved.clone();
+            for (_, (first, last)) in forwards.iter().filter(|(of, _)| *of == protocol) {
+                is_taken[usize::from(*first)..=usize::from(*last)].fill(true);
+            }
+            is_taken[usize::from(pool.port_min)..=usize::from(pool.port_max)].iter().all(|is_taken| *is_taken)
+        })
+    };
+    let names: Vec<String> =
+        [Protocol::Udp, Protocol::Tcp].into_iter().filter(|it| is_all(*it)).map(|it| it.to_string()).collect();
+    (!names.is_empty()).then(|| names.join(" or "))
+}
+
+/// Whose slices of a formula have less than half of their ports, which is as poor as blocks may not be, and what is said of it. Slices
+/// without any are faults.
+fn poor_slices(pool: &Pool) -> Option<String> {
+    let formula = Formula::of(pool).ok()??;
+    let is_reserved: HashSet<u16> = pool.reserved_ports.iter().copied().collect();
+    let size = formula.slice_ports();
+    let first = |slice: u32| pool.port_min + (slice * size) as u16;
+    let usable = |slice: u32| {
+        let first = first(slice);
+        (first..=first + (size - 1) as u16).filter(|port| !is_reserved.contains(port)).count()
+    };
+    let poor: Vec<(u32, usize)> = (0..formula.slices())
+        .map(|slice| (slice, usable(slice)))
+        .filter(|(_, usable)| *usable * 2 < size as usize)
+        .collect();
+    let (slice, usable) = poor.first()?;
+    let first = first(*slice);
+    Some(format!(
+        "leaves less than half of its ports to {} of {} slices on each address, the first ports {first}-{} with {usable} of {size}",
+        poor.len(),
+        formula.slices(),
+        u32::from(first) + size - 1,
+    ))
 }
 
 /// By pool, whether something may be taken from it; true where that is not certain.

@@ -121,15 +121,16 @@ pub(crate) fn check(
     );
     let matches: Vec<Match> = rules.iter().map(|rule| rule.matches).collect();
     let is_untranslated = |at: usize| rules.get(at).is_some_and(|rule: &Rule| rule.action == RuleAction::NoTranslation);
-    ambiguous::check(&matches, &is_untranslated, &known, &sources, report);
+    let uncompared = ambiguous::check(&matches, &is_untranslated, &known, &sources, report);
     let tables = draft.rules.iter().map(|rule| &rule.matches.place).collect();
     let mut pass_sources = Sources::new("rule", tables, &draft.rule_files);
     pass_origins.iter().for_each(|origin| pass_sources.push(*origin));
     let matches: Vec<Match> = passes.iter().map(PassRule::matches).collect();
-    ambiguous::check(&matches, &|_| true, &known, &pass_sources, report);
+    let uncompared_passes = ambiguous::check(&matches, &|_| true, &known, &pass_sources, report);
     let mut warnings = served::check(&rules, &sources, draft, report);
     warnings.extend(to_natrix_itself(&rules, &known, &sources, report));
     warnings.extend(unsettled.into_iter().chain(unsettled_filter));
+    warnings.extend(uncompared.into_iter().chain(uncompared_passes));
     warnings.extend(unheard(&filters, &filter_sources, draft, report));
     if report.is_clean() {
         warnings.extend(overlaps::of_rules(&rules, &sources, report));

@@ -3,7 +3,7 @@
 //!
 //! A rule is told where a packet is found that rules let through in two VRFs which both have a way to its inside address. Looked at
 //! are the corners of what a rule matches within such addresses; no list gets more than [`STEPS_MAX`] lookups and comparisons. What
-//! is not found goes to nobody: the engine lets in only what can be of one VRF.
+//! is not found is warned of, and goes to nobody: the engine lets in only what can be of one VRF.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,8 @@ use nat::types::RealmId;
 use crate::check::range_text;
 use crate::check::rules::known::Known;
 use crate::check::rules::origin::Sources;
+use crate::fault::Warning;
+use crate::report::Place;
 use crate::report::Report;
 
 /// Told one by one; more are counted.
@@ -284,21 +286,22 @@ impl Search<'_> {
 }
 
 /// Tells the rules of a list whose answers could be those of more than one VRF; `passes` says of a position whether packets are let
-/// through as they are.
+/// through as they are. Warns where so many were to be compared that some may be untold.
 pub(super) fn check(
     matches: &[Match],
     passes: &dyn Fn(usize) -> bool,
     known: &Known<'_>,
     sources: &Sources<'_>,
     report: &mut Report,
-) {
+) -> Option<Warning> {
     let common = known.common_inside();
     if common.is_empty() || !(0..matches.len()).any(passes) {
-        return;
+        return None;
     }
     // Too many of them are told already.
-    let Ok(set) = RuleSet::new(matches) else { return };
-    let found = Search { matches, passes, set, common: &common, steps_left: STEPS_MAX }.all();
+    let set = RuleSet::new(matches).ok()?;
+    let mut search = Search { matches, passes, set, common: &common, steps_left: STEPS_MAX };
+    let found = search.all();
     for ambiguity in found.iter().take(TOLD_MAX) {
         let [one, other] = ambiguity.realms.map(|realm| known.vrf_name(realm));
         let seen = format!("inside {}", range_text(ambiguity.inside.0, ambiguity.inside.1));
@@ -328,4 +331,12 @@ pub(super) fn check(
         let seen = format!("{} in all", found.len());
         sources.fault(next.rule, problem, &seen, "write the VRF that each is for, or narrow them", report);
     }
+    // What was found is of use first.
+    (search.steps_left == 0 && found.is_empty()).then(|| {
+        let problem = "list: so many rules let packets of VRFs with the same inside addresses through that not all were compared; \
+                       answers that could be for more than one VRF are dropped"
+            .to_owned();
+        let place = Place { path: "rule".into(), line: None };
+        report.warning(None, &place, problem, "write fewer and wider rules, or none for addresses that VRFs share")
+    })
 }
