@@ -269,8 +269,8 @@ pub struct Shared {
     has_deadlines: bool,
     /// Whom changes took their place away, and since when.
     pub(crate) displacements: Displacements,
-    /// By place: its position among the addresses of its pool.
-    position_of: Vec<u32>,
+    /// By place: its position among the addresses of its pool; None where the pool has it no more.
+    position_of: Vec<Option<u32>>,
     /// Counts the changes since the start, from 0.
     generation: u32,
     /// By realm, the pool by subscriber prefix: value is the pool.
@@ -355,7 +355,7 @@ impl Shared {
             || (0..).map(AddressIndex).zip(&slots.slots).filter_map(|(place, slot)| Some((place, slot.as_ref()?)));
         let place_of: HashMap<Ipv4Addr, AddressIndex> = places().map(|(place, slot)| (slot.address, place)).collect();
         let (mut open, mut members) = (Vec::new(), Vec::new());
-        let mut position_of = vec![0; slots.slots.len()];
+        let mut position_of = vec![None; slots.slots.len()];
         let mut pools = Vec::with_capacity(pool_count * 2);
         let mut formulas = Vec::with_capacity(pool_count);
         let reserved = reservations(&settings)?;
@@ -366,7 +366,7 @@ impl Shared {
             let (first, first_member) = (open.len(), members.len());
             members.extend(pool.addresses.iter().filter_map(|address| place_of.get(address).copied()));
             for (position, place) in (0..).zip(&members[first_member..]) {
-                position_of[place.index()] = position;
+                position_of[place.index()] = Some(position);
             }
             let is_open = |place: &AddressIndex| {
                 let slot = slots.slots.get(place.index()).copied().flatten();
@@ -853,11 +853,12 @@ impl Shared {
         Some((PortRange { address: index, first: blocks.first, last: blocks.last }, blocks.size))
     }
 
-    /// The subscriber whose slice an external port is in, if its pool is deterministic.
+    /// The subscriber whose slice an external port is in, if its pool is deterministic. An address that was removed from one is in no
+    /// formula any more, though mappings may be left there.
     pub fn slice_owner(&self, index: AddressIndex, port: u16) -> Option<Owner> {
         let facts = self.facts(index);
         let formula = self.formula(facts.id)?;
-        Some(formula.owner_of(*self.position_of.get(index.index())?, port))
+        Some(formula.owner_of((*self.position_of.get(index.index())?)?, port))
     }
 
     /// The pool that serves an inside address of this realm.

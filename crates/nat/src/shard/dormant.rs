@@ -10,7 +10,6 @@ use super::notes::Unmade;
 use super::outbound::Flow;
 use super::outbound::remote_port;
 use crate::mapping::InternalKey;
-use crate::mapping::NewSession;
 use crate::packet::PacketMeta;
 use crate::packet::Sink;
 use crate::packet::Stage;
@@ -199,15 +198,7 @@ impl Shard {
             Err(verdict) => return self.refuse_waking(now, &key, verdict),
         };
         let first = self.lifetimes.first(protocol, remote_port, Side::Outside);
-        let new = NewSession {
-            remote_address: parsed.source,
-            remote_port,
-            state: first.state,
-            opened_from: Side::Outside,
-            hairpin: self.local.lookup(parsed.source).is_some(),
-            has_own_timer: first.has_own_timer,
-            expires: now + first.lifetime,
-        };
+        let new = self.session_from_outside(parsed, remote_port, first, now + first.lifetime);
         match self.create_session(now, index, &new, Shard::hashed_by(&facts, protocol)) {
             Ok(session) => self.established_inbound(at, bytes, Flow { index, session: Some(session) }, &hop, via, sink),
             Err(verdict) => Fate::Done(verdict),

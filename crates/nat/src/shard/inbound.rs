@@ -22,10 +22,12 @@ use crate::rewrite::rewrite;
 use crate::rules::RuleKey;
 use crate::session::HashedBy;
 use crate::settings::Filtering;
+use crate::settings::RuleAction;
 use crate::shared::NextHop;
 use crate::tcp;
 use crate::tcp::TcpState;
 use crate::time::Instant;
+use crate::timers::FirstLife;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
@@ -197,28 +199,27 @@ impl Shard {
             let is_syn = parsed.class == Class::Tcp && tcp::opens(Flags(parsed.tcp_flags));
             return Err(if is_syn { self.hold_syn(at, bytes) } else { Fate::Done(Verdict::Filtered) });
         }
+        // The packet ends here, and must not leave a session behind (conformance point S7).
+        let ends_here = parsed.ttl <= 1;
         match protocol {
             // Passing needs no state of its own; a session comes with the first packet from inside, so that
             // a flood from outside takes no memory.
-            Protocol::Udp | Protocol::Icmp => Ok(None),
+            Protocol::Udp | Protocol::Icmp => {
+                let asks = matches!(parsed.class, Class::Udp | Class::IcmpRequest);
+                if asks && !ends_here && self.rules_lead_away(index, parsed) {
+                    self.open_for_answers(at, index, protocol, by);
+                }
+                Ok(None)
+            }
             Protocol::Tcp => {
                 if parsed.class == Class::LaterFragment || !tcp::opens(Flags(parsed.tcp_flags)) {
                     return Err(Fate::Done(Verdict::TcpNoSession));
                 }
-                if parsed.ttl <= 1 {
-                    // The packet ends here, and must not leave a session behind (conformance point S7).
+                if ends_here {
                     return Ok(None);
                 }
                 let first = self.lifetimes.first(Protocol::Tcp, remote_port, Side::Outside);
-                let new = NewSession {
-                    remote_address: parsed.source,
-                    remote_port,
-                    state: first.state,
-                    opened_from: Side::Outside,
-                    hairpin: self.local.lookup(parsed.source).is_some(),
-                    has_own_timer: first.has_own_timer,
-                    expires: now + first.lifetime,
-                };
+                let new = self.session_from_outside(parsed, remote_port, first, now + first.lifetime);
                 match self.create_session(now, index, &new, by) {
                     Ok(session) => Ok(Some(session)),
                     Err(verdict) => {
@@ -233,6 +234,50 @@ impl Shard {
                 }
             }
         }
+    }
+
+    /// A session that a packet from outside, or from another subscriber, opens.
+    pub(super) fn session_from_outside(
+        &self,
+        parsed: &Parsed,
+        remote_port: u16,
+        first: FirstLife,
+        expires: Instant,
+    ) -> NewSession {
+        NewSession {
+            remote_address: parsed.source,
+            remote_port,
+            state: first.state,
+            opened_from: Side::Outside,
+            hairpin: self.local.lookup(parsed.source).is_some(),
+            has_own_timer: first.has_own_timer,
+            expires,
+        }
+    }
+
+    /// Whether rules would send the answer to this packet elsewhere, or drop it, if it opened something itself.
+    fn rules_lead_away(&self, index: u32, parsed: &Parsed) -> bool {
+        if self.shared.rules.is_empty() {
+            return false;
+        }
+        let key = self.mappings.get(index).key();
+        let remote = (parsed.source, remote_port(key.protocol, parsed.source_port));
+        let action = self.shared.rule_for(&RuleKey::of_flow(&key, remote)).action;
+        matches!(action, RuleAction::Redirect(_) | RuleAction::NoTranslation | RuleAction::Drop)
+    }
+
+    /// Opens a session for an asker from outside whose answers rules would lead away: rules are about what the inside opens. It lasts
+    /// as briefly as one that nobody has answered yet, and is left out where there is no room for it; who floods from outside
+    /// gets no more, and keeps no mapping alive where his packets may not (RFC 4787 §4.3 REQ-6).
+    fn open_for_answers(&mut self, at: Arrival<'_>, index: u32, protocol: Protocol, by: HashedBy) {
+        let Arrival { now, parsed, .. } = at;
+        let first = self.lifetimes.first(protocol, 0, Side::Outside);
+        let unanswered = now + self.lifetimes.first_of_target(protocol).lifetime;
+        let mapped_until = self.mappings.get(index).expires();
+        let expires = if self.shared.settings().inbound_refresh { unanswered } else { unanswered.min(mapped_until) };
+        let new = self.session_from_outside(parsed, remote_port(protocol, parsed.source_port), first, expires);
+        // The packet passes in any case.
+        let _ = self.create_session(now, index, &new, by);
     }
 
     /// RFC 4787 §5: whether this remote address may send to the mapping although it has no session with it.
