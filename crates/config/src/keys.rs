@@ -142,7 +142,8 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
     SectionKeys {
         name: "rule",
         repeats: true,
-        about: "What is done with packets from inside that open a mapping or a session. The first rule that matches counts, in the \
+        about: "What is done with packets from inside that open a mapping or a session. Who asks from outside, by a forward or \
+                a mapping, is answered by it, whatever a rule says of his address. The first rule that matches counts, in the \
                 order of the file; without one the pool that serves the subscriber translates. How many rules there are costs \
                 nothing as long as few of them fit the same packet: those that differ only in port ranges that overlap are looked at \
                 one after the other. Other protocols than TCP, UDP and ICMP are dropped unless a rule with `action = \"pass\"` lets them through \

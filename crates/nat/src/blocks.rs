@@ -408,6 +408,11 @@ impl BlockTable {
         }
     }
 
+    /// No address is known to have no free block.
+    pub(crate) fn forget_full(&self) {
+        self.full.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+    }
+
     /// Grains leased on one address. For people: reads 16 words.
     pub(crate) fn leased_grains(&self, address: usize) -> u32 {
         (0..LEASED_WORDS).map(|index| self.leased(address, index).count_ones()).sum()

@@ -650,7 +650,19 @@ impl PortTable {
         if hint.load(Ordering::SeqCst) & bit != 0 {
             self.clear(hint, bit);
         }
-        self.blocks.set_not_full(address);
+        self.note_block_free_around(base, word);
+    }
+
+    /// Clears the hint that the address has no free block, if one could be free now: while other ports of this word are in use, none is.
+    fn note_block_free_around(&self, base: usize, word: usize) {
+        let address = base / Protocol::COUNT;
+        if self.blocks.is_full(address) {
+            let place = base * WORDS + word;
+            let offered = !self.kept[place].load(Ordering::SeqCst);
+            if self.used[place].load(Ordering::SeqCst) & offered == 0 {
+                self.blocks.set_not_full(address);
+            }
+        }
     }
 
     /// Whether a port is offered and nobody has it, nor a block with it: [`PortTable::claim`] would take it.

@@ -649,6 +649,7 @@ impl Shared {
 
     /// All workers go by this, and none by what was before.
     pub fn settle(&self) {
+        self.ports.forget_full_addresses();
         self.is_settled.store(true, Ordering::Release);
     }
 

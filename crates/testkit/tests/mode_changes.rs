@@ -459,6 +459,52 @@ fn who_leaves_the_slice_of_a_formula_is_told_in_the_log_when_the_formula_changes
     assert!(ledger.at(bed.now()).is_empty(), "and their ends are told too");
 }
 
+/// The formula of the configuration knows nothing of an address that is not there any more.
+#[test]
+fn who_has_a_slice_of_an_address_that_leaves_is_told_in_the_log() {
+    covers!("6888-4");
+    let formula = |addresses: &[Ipv4Addr]| {
+        let mut settings = roomy();
+        let overflow = random_blocks(64, &mut SmallRng::seed_from_u64(1));
+        settings.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 0, overflow };
+        settings.pools[0].subscribers = vec![topology::prefix([100, 64, 1, 0], 28)];
+        settings.pools[0].addresses = addresses.to_vec();
+        settings
+    };
+    // Replaced, one of several, and the first of several, so that the others have other slices.
+    let changes: [(&[Ipv4Addr], &[Ipv4Addr]); 3] =
+        [(&POOL[..1], &POOL[1..2]), (&POOL[..3], &POOL[..2]), (&POOL[..3], &POOL[1..3])];
+    for (before, after) in changes {
+        let mut bed = Bed::new(formula(before)).workers(2).record_events(1 << 10);
+        let mut ledger = Ledger::default();
+        let internals: Vec<_> = (1..15).map(|host| at(Ipv4Addr::new(100, 64, 1, host), 5_000)).collect();
+        let talks: Vec<_> = internals.iter().map(|one| Talk::begin(&mut bed, *one, at(E1, 80)).expect("let")).collect();
+        bed.reload(formula(after));
+        bed.advance_secs(1);
+        for worker in 0..2 {
+            ledger.read(worker, &bed.take_events(worker, usize::MAX));
+        }
+        let (booked, shared) = (ledger.at(bed.now()), bed.shared());
+        for talk in &talks {
+            let external = (*talk.external.ip(), Protocol::Udp, talk.external.port());
+            let place = shared.address_index(*talk.external.ip()).expect("an address of the pool, still");
+            let owner = shared.slice_owner(place, talk.external.port());
+            if !after.contains(talk.external.ip()) {
+                assert_eq!(owner, None, "{talk:?}");
+            }
+            match booked.get(&external) {
+                Some(holder) => assert_eq!((holder.subscriber, holder.port), (*talk.internal.ip(), 5_000)),
+                None => assert_eq!(owner, Some(Owner::Subscriber(*talk.internal.ip())), "{talk:?} is told nowhere"),
+            }
+        }
+        bed.run_out();
+        for worker in 0..2 {
+            ledger.read(worker, &bed.take_events(worker, usize::MAX));
+        }
+        assert!(ledger.at(bed.now()).is_empty(), "and their ends are told too");
+    }
+}
+
 /// Two realms with the same addresses: to the formula they look alike.
 #[test]
 fn who_leaves_the_slice_of_a_formula_is_told_in_the_log_when_the_formula_goes_to_another_realm() {

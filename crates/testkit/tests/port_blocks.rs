@@ -15,6 +15,7 @@ use nat::blocks::BlockSize;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::rules::Match;
+use nat::rules::PortRange;
 use nat::settings::Admission;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
@@ -420,4 +421,56 @@ fn slices_are_the_same_after_a_restart() {
         owners
     };
     assert_eq!(ranges(1), ranges(2));
+}
+
+/// Of an address with eight blocks one is kept by flows that share a port of it, and seven are leased. Of another all are free.
+#[test]
+fn an_address_whose_blocks_are_all_kept_is_passed_over() {
+    covers!("6888-REQ-13");
+    for selection in [Selection::LeastUsed, Selection::RoundRobin, Selection::Hash] {
+        for workers in [1, 2] {
+            let dns = Match { protocol: Some(17), destination_ports: PortRange { first: 53, last: 53 }, ..Match::ALL };
+            let action = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent };
+            let mut settings = with(settings().addresses(&POOL[..1]), Allocation::Blocks(blocks(64, 1, 600)));
+            settings = settings.rule(dns, action).limits(|limits| {
+                limits.external_addresses_max = 4;
+                limits.flows_max = 100;
+            });
+            (settings.pools[0].port_min, settings.pools[0].port_max) = (2_048, 2_559);
+            settings.pools[0].selection = selection;
+            let mut bed = Bed::new(settings.clone()).workers(workers);
+            bed.inside(&build::udp(at(subscriber(200), 5_000), at(E1, 53)).build());
+            assert_eq!(bed.take_outside().len(), 1, "a flow");
+            let first = open(&mut bed, (0..8).map(|number| at(subscriber(number), 5_000)));
+            assert_eq!(first.len(), 7, "and seven blocks");
+            settings.pools[0].addresses.push(POOL[1]);
+            bed.reload(settings);
+            let second = open(&mut bed, (20..28).map(|number| at(subscriber(number), 5_000)));
+            assert_eq!(second.len(), 8, "{selection:?}, {workers} workers");
+            assert!(second.values().all(|external| *external.ip() == POOL[1]));
+        }
+    }
+}
+
+/// Single ports from before stand everywhere on the old address: whoever comes has blocks of the new one, to the last.
+#[test]
+fn after_single_ports_blocks_come_from_where_they_are_free() {
+    for selection in [Selection::LeastUsed, Selection::RoundRobin, Selection::Hash] {
+        let mut settings = with(settings().addresses(&POOL[..1]), Allocation::Ports);
+        settings = settings.limits(|limits| limits.external_addresses_max = 4);
+        (settings.pools[0].port_min, settings.pools[0].port_max) = (2_048, 2_559);
+        settings.pools[0].selection = selection;
+        let mut bed = Bed::new(settings.clone()).workers(2);
+        let before = open(&mut bed, (0..200).map(|number| at(subscriber(number), 5_000)));
+        assert_eq!(before.len(), 200);
+        settings.pools[0].addresses.push(POOL[1]);
+        settings.pools[0].allocation = Allocation::Blocks(blocks(64, 1, 600));
+        bed.reload(settings);
+        let after = open(&mut bed, (300..308).map(|number| at(subscriber(number), 5_000)));
+        assert_eq!(after.len(), 8, "{selection:?}");
+        assert!(after.values().all(|external| *external.ip() == POOL[1]), "{selection:?}: {after:?}");
+        // When the single ports are back, so are the blocks they kept.
+        bed.advance_secs(400);
+        assert_eq!(open(&mut bed, (400..408).map(|number| at(subscriber(number), 5_000))).len(), 8, "{selection:?}");
+    }
 }

@@ -191,7 +191,11 @@ impl PortTable {
         }
         self.set(&self.kept[base * WORDS + usize::from(port / 64)], 1 << (port % 64));
         // If it is offered again since, it belongs to whoever of both clears the bit.
-        self.is_withheld_at(base, port) || !self.unkeep(base, port)
+        let is_out = self.is_withheld_at(base, port) || !self.unkeep(base, port);
+        if is_out {
+            self.note_block_free_around(base, usize::from(port / 64));
+        }
+        is_out
     }
 
     /// Takes a port out that was just freed and is withheld since.

@@ -256,7 +256,12 @@ impl PortTable {
                 return Some(block);
             }
             self.blocks.let_go(block);
-            self.note_block_free(block);
+            self.note_ports_free(block);
+            // Who looked for a block meanwhile found this one leased. Where ports of it are in use still, whoever gives the last
+            // of them back says so.
+            if self.content(block) == Content::Free {
+                self.blocks.set_not_full(address.index());
+            }
         }
         None
     }
@@ -383,8 +388,13 @@ impl PortTable {
 
     /// Clears the hints that say the address has nothing left.
     fn note_block_free(&self, block: Block) {
+        self.blocks.set_not_full(block.address().index());
+        self.note_ports_free(block);
+    }
+
+    /// Clears those about single ports.
+    fn note_ports_free(&self, block: Block) {
         let address = block.address().index();
-        self.blocks.set_not_full(address);
         for protocol in Protocol::ALL {
             let hint = &self.address_full[protocol.index()][address / 64];
             if hint.load(Ordering::SeqCst) >> (address % 64) & 1 != 0 {
@@ -466,12 +476,39 @@ impl PortTable {
         (taken > 0).then_some(TornBlock { first, last, shared, others: taken.saturating_sub(shared) })
     }
 
-    /// Whether a block of this size seems to be free within the range. False is for sure but for one that comes back now.
-    #[inline]
+    /// Whether a block of this size is free within the range: leased to nobody, and with none of its ports in use. Where there was none
+    /// before and nothing came back since, the answer is at hand; else it reads a word for each 64 ports of each block that is not leased,
+    /// until it finds one that is free.
     pub fn has_free_block(&self, range: &PortRange, size: BlockSize) -> bool {
-        let address = range.address.index();
-        !self.blocks.is_full(address)
-            && self.blocks.free(address, size, range.first, range.last).iter().any(|bits| *bits != 0)
+        if self.seems_without_block(range.address) {
+            return false;
+        }
+        let has_one = || {
+            let free = self.blocks.free(range.address.index(), size, range.first, range.last);
+            let mut grains = (0..free.len() * 64).filter(|grain| free[grain / 64] >> (grain % 64) & 1 != 0);
+            grains.any(|grain| self.content(Block::new(range.address, grain as u32, size)) == Content::Free)
+        };
+        if has_one() {
+            return true;
+        }
+        self.blocks.set_full(range.address.index());
+        // One may have come back meanwhile, and its releaser found the hint still clear.
+        let came_back = has_one();
+        if came_back {
+            self.blocks.set_not_full(range.address.index());
+        }
+        came_back
+    }
+
+    /// Whether nobody found a free block on the address the last time, and nothing came back since.
+    #[inline]
+    pub fn seems_without_block(&self, address: AddressIndex) -> bool {
+        self.blocks.is_full(address.index())
+    }
+
+    /// Blocks have another size from now on, or lie elsewhere: what was found out about those before says nothing.
+    pub fn forget_full_addresses(&self) {
+        self.blocks.forget_full();
     }
 }
 

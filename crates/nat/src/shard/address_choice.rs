@@ -10,6 +10,10 @@ use crate::settings::Selection;
 use crate::shared::PoolFacts;
 use crate::types::AddressIndex;
 
+/// Addresses whose blocks are looked through for a free one, at the most, for one packet: in vain so far, after a change that left single
+/// ports everywhere. The next packet looks at others, as of these it is known then.
+const LOOKS_MAX: u32 = 64;
+
 impl Shard {
     /// An address of the pool with room for this internal endpoint: a free port, or a free block where ports come in blocks.
     pub(super) fn choose_address(
@@ -50,11 +54,20 @@ impl Shard {
             }
         };
         // The next one with room, if that one has none.
+        let mut looked_at = 0;
         let with_room = (0..facts.count)
             .map(|step| {
                 self.open_address(facts, ((u64::from(first) + u64::from(step)) % u64::from(facts.count)) as u32)
             })
-            .find(|address| self.has_room(facts, *address, key, class));
+            .find(|address| {
+                let is_known = facts.blocks.is_none() || self.shared.ports.seems_without_block(*address);
+                if !is_known && looked_at >= LOOKS_MAX {
+                    return false;
+                }
+                let has_room = self.has_room(facts, *address, key, class);
+                looked_at += u32::from(!is_known && !has_room);
+                has_room
+            });
         match with_room {
             None if facts.is_guarded() => self.address_with_part_of_guarantee(facts, key),
             found => found,

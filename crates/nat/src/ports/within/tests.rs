@@ -301,3 +301,53 @@ fn one_block_after_the_other_is_not_the_next_one() {
     let next = blocks.windows(2).filter(|pair| pair[0].last_port().wrapping_add(1) == pair[1].first_port()).count();
     assert!(next < 10, "{next} of 125 blocks follow the one before");
 }
+
+/// Of all blocks some port is somebody's, leased or taken singly: there is none, until all of one are back.
+#[test]
+fn an_address_has_a_free_block_only_if_none_of_its_ports_is_anybodys() {
+    let table = table(2_048, 2_048 + 511, vec![2_300]);
+    let (all, size, mut random) = (range(2_048, 2_048 + 511), size(128), random(3));
+    let lease = |random: &mut Random| table.lease(&all, size, holder(0), None, NOW, random);
+    let single = |port| {
+        table.allocate_within(&range(port, port), Protocol::Udp, None, Taker::Anyone, &mut Random::new([1, 2, 3, 4]))
+    };
+    // Two in one block, of two words; one in each of two others.
+    for port in [2_048, 2_112, 2_200, 2_310] {
+        assert_eq!(single(port), Some(port));
+    }
+    assert!(table.has_free_block(&all, size));
+    let block = lease(&mut random).expect("the last one");
+    assert!(!table.has_free_block(&all, size));
+    assert_eq!(lease(&mut random), None);
+    assert!(table.seems_without_block(A), "known by now, also after somebody tried");
+    // One of two ports that keep a block; then one of another word.
+    table.release_vacant(A, Protocol::Udp, 2_048);
+    assert!(!table.has_free_block(&all, size));
+    table.release_vacant(A, Protocol::Udp, 2_112);
+    assert!(table.has_free_block(&all, size));
+    assert_eq!(lease(&mut random).map(|block| block.first_port()), Some(2_048));
+    assert!(!table.has_free_block(&all, size));
+    table.give_back(block);
+    assert!(table.has_free_block(&all, size));
+    // Smaller ones are free where larger ones are not.
+    assert!(lease(&mut random).is_some());
+    assert!(!table.has_free_block(&all, size));
+    table.forget_full_addresses();
+    assert!(table.has_free_block(&all, BlockSize::MIN));
+}
+
+/// A port that is withheld when it comes back keeps no block from being leased.
+#[test]
+fn a_block_is_free_when_what_is_in_use_of_it_is_given_out_no_more() {
+    let table = table(2_048, 2_048 + 127, Vec::new());
+    let (all, mut random) = (range(2_048, 2_048 + 127), random(3));
+    let taken = table.allocate_within(&range(2_050, 2_050), Protocol::Udp, None, Taker::Anyone, &mut random);
+    assert_eq!(taken, Some(2_050));
+    assert!(!table.has_free_block(&all, size(128)));
+    let mut mask = Box::new([0_u64; WORDS]);
+    mask[2_050 / 64] |= 1 << (2_050 % 64);
+    table.withhold(A, Protocol::Udp, &mask);
+    assert!(!table.has_free_block(&all, size(128)));
+    table.release_vacant(A, Protocol::Udp, 2_050);
+    assert!(table.has_free_block(&all, size(128)));
+}
