@@ -800,6 +800,15 @@ impl PortTable {
             .all(|index| self.words_not_full_in(base, class, protocol, None, index) == 0)
     }
 
+    /// Whether a port of this class is free, and in nobody's block. As cheap as [`PortTable::is_exhausted`].
+    pub fn has_single_port(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
+        let base = space(address, protocol);
+        (0..SUMMARY_WORDS).any(|index| {
+            let leased = self.blocks.leased(address.index(), index);
+            self.words_not_full_in(base, class, protocol, None, index) & !leased != 0
+        })
+    }
+
     /// Ports in use now, whether offered still or not. Reads 16 KiB: for people, not for packets.
     pub fn used(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         let words = space(address, protocol) * WORDS..(space(address, protocol) + 1) * WORDS;

@@ -72,7 +72,7 @@ impl Shard {
             Err(Verdict::PortsExhausted) if facts.pooling == Pooling::Paired => {}
             created => return created,
         }
-        let paired = self.address_with_shared_ports(key.protocol, facts, class).ok_or(Verdict::PortsExhausted)?;
+        let paired = self.address_for_flows(key.protocol, facts, class).ok_or(Verdict::PortsExhausted)?;
         let slot = self.subscribers.insert(key.realm, key.address, pool, paired, self.shared.stamp());
         let slot = slot.ok_or(Verdict::SubscriberTableFull)?;
         self.shared.ports.pair(paired);
@@ -86,11 +86,40 @@ impl Shard {
         facts: &PoolFacts,
         class: PortClass,
     ) -> Option<AddressIndex> {
+        self.random_address(facts, |shard, address| shard.has_shared_ports(Group::new(address, protocol, class)))
+    }
+
+    /// A random address of a pool without room for a mapping, where flows get a port all the same: a single one of a block that nobody
+    /// can lease, or one that is shared.
+    fn address_for_flows(&mut self, protocol: Protocol, facts: &PoolFacts, class: PortClass) -> Option<AddressIndex> {
+        let single =
+            self.random_address(facts, |shard, address| shard.has_port_for_flows(facts, address, protocol, class));
+        single.or_else(|| self.address_with_shared_ports(protocol, facts, class))
+    }
+
+    /// Of some addresses of the pool, from a random one on, the first that `suits`.
+    fn random_address(
+        &mut self,
+        facts: &PoolFacts,
+        suits: impl Fn(&Shard, AddressIndex) -> bool,
+    ) -> Option<AddressIndex> {
         let open = self.shared.choices(facts);
         let first = if open.is_empty() { 0 } else { self.random.below(open.len() as u32) as usize };
         let (before, after) = open.split_at(first);
         let mut from_there = after.iter().chain(before).take(ADDRESS_PROBES).copied();
-        from_there.find(|address| self.has_shared_ports(Group::new(*address, protocol, class)))
+        from_there.find(|address| suits(self, *address))
+    }
+
+    /// Whether flows get a port of a pool of blocks that is in none: without a free block there may be one.
+    pub(super) fn has_port_for_flows(
+        &self,
+        facts: &PoolFacts,
+        address: AddressIndex,
+        protocol: Protocol,
+        class: PortClass,
+    ) -> bool {
+        let gives_blocks = facts.blocks.is_some() && facts.slice_ports == 0;
+        gives_blocks && self.shared.ports.has_single_port(address, protocol, class)
     }
 
     /// Whether flows of any worker share ports of this group.
@@ -125,7 +154,7 @@ impl Shard {
             Ok(paired) => paired,
             Err(_) => {
                 // Where none is free some may be shared.
-                let address = self.address_with_shared_ports(protocol, facts, class).ok_or(none)?;
+                let address = self.address_for_flows(protocol, facts, class).ok_or(none)?;
                 self.pair_with(subscriber, pool, address);
                 address
             }
@@ -133,7 +162,7 @@ impl Shard {
         let address = match paired {
             UNPAIRED if may_open => {
                 let free = self.choose_address(key, facts, class);
-                free.or_else(|| self.address_with_shared_ports(protocol, facts, class)).ok_or(none)?
+                free.or_else(|| self.address_for_flows(protocol, facts, class)).ok_or(none)?
             }
             // One with free ports is of no use.
             UNPAIRED => self.address_with_shared_ports(protocol, facts, class).ok_or(none)?,

@@ -58,6 +58,7 @@ impl Shard {
             let open = self.shared.choices(&facts);
             let takes_part = |address: &&AddressIndex| {
                 self.has_room(&facts, **address, key, class)
+                    || self.has_port_for_flows(&facts, **address, key.protocol, class)
                     || self.has_shared_ports(Group::new(**address, key.protocol, class))
             };
             let mut candidates = open.iter().filter(takes_part).peekable();
