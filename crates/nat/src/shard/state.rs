@@ -296,9 +296,14 @@ impl Shard {
             self.forget_subscriber_if_new(now, subscriber, is_new);
             return Err(verdict);
         }
-        if let Err(verdict) = self.settle_pairing(subscriber, key, pool, &facts, class) {
-            self.forget_subscriber_if_new(now, subscriber, is_new);
-            return Err(verdict);
+        match self.settle_pairing(subscriber, key, pool, &facts, class) {
+            // Static mappings need no room: he is paired anew when he wants something else.
+            Err(Verdict::PortsExhausted) if dormant.is_some() => {}
+            Err(verdict) => {
+                self.forget_subscriber_if_new(now, subscriber, is_new);
+                return Err(verdict);
+            }
+            Ok(_) => {}
         }
         let aim = foresight.aim.filter(|_| known == Some(foreseen));
         let taken = match dormant {
