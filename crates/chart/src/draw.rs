@@ -6,6 +6,7 @@ use plotters::chart::ChartBuilder;
 use plotters::chart::ChartContext;
 use plotters::chart::SeriesLabelPosition;
 use plotters::coord::Shift;
+use plotters::coord::combinators::BindKeyPoints;
 use plotters::coord::combinators::IntoLogRange;
 use plotters::coord::ranged1d::Ranged;
 use plotters::coord::ranged1d::ValueFormatter;
@@ -30,6 +31,7 @@ use crate::Chart;
 use crate::Point;
 use crate::Series;
 use crate::short;
+use crate::ticks;
 
 /// How a chart looks.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,15 +138,21 @@ fn draw<B: DrawingBackend>(chart: &Chart, look: &Look, area: &DrawingArea<B, Shi
     }
     builder.margin(12).x_label_area_size(labels).y_label_area_size(76);
     let x_ends = [x.start, x.end];
+    let multiplied = |range: &Range<f64>| range.clone().log_scale().with_key_points(ticks::logarithmic(range));
     match (chart.x.logarithmic, chart.y.logarithmic) {
         (false, false) => fill(&mut builder.build_cartesian_2d(x, y.clone())?, chart, look, (x_ends, y))?,
-        (true, false) => fill(&mut builder.build_cartesian_2d(x.log_scale(), y.clone())?, chart, look, (x_ends, y))?,
-        (false, true) => fill(&mut builder.build_cartesian_2d(x, y.clone().log_scale())?, chart, look, (x_ends, y))?,
+        (true, false) => fill(&mut builder.build_cartesian_2d(multiplied(&x), y.clone())?, chart, look, (x_ends, y))?,
+        (false, true) => fill(&mut builder.build_cartesian_2d(x, multiplied(&y))?, chart, look, (x_ends, y))?,
         (true, true) => {
-            fill(&mut builder.build_cartesian_2d(x.log_scale(), y.clone().log_scale())?, chart, look, (x_ends, y))?
+            fill(&mut builder.build_cartesian_2d(multiplied(&x), multiplied(&y))?, chart, look, (x_ends, y))?
         }
     }
     area.present()
+}
+
+/// What stands beside an axis: one whose steps multiply says so, as it has no zero.
+fn described(axis: &Axis) -> String {
+    if axis.logarithmic { format!("{}, logarithmic", axis.label) } else { axis.label.clone() }
 }
 
 fn fill<'a, B, X, Y>(
@@ -161,8 +169,8 @@ where
     let number = |value: &f64| short(*value);
     let names = chart.x.names.len();
     let mut mesh = context.configure_mesh();
-    mesh.x_desc(chart.x.label.as_str())
-        .y_desc(chart.y.label.as_str())
+    mesh.x_desc(described(&chart.x))
+        .y_desc(described(&chart.y))
         .y_label_formatter(&number)
         .axis_desc_style(("sans-serif", 15))
         .label_style(("sans-serif", 13))
@@ -315,6 +323,27 @@ mod tests {
             svg(&chart(axis(false, &["whole", "in pieces"]), axis(false, &[]), &[(0.0, 1.0), (1.0, 2.0)]), &BARE)
                 .unwrap();
         assert!(drawn.contains("in pieces") && drawn.matches("<rect").count() >= 5, "{drawn}");
+    }
+
+    /// The texts of a drawing, in order.
+    fn texts(drawn: &str) -> Vec<&str> {
+        drawn
+            .split("<text")
+            .skip(1)
+            .filter_map(|text| text.split('>').nth(1)?.split('<').next())
+            .map(str::trim)
+            .collect()
+    }
+
+    #[test]
+    fn an_axis_between_two_powers_of_ten_has_numbers_and_says_that_it_is_logarithmic() {
+        let mut narrow = chart(axis(false, &[]), axis(true, &[]), &[(1.0, 248.0), (9.0, 407.0)]);
+        let points = narrow.series.iter_mut().flat_map(|series| &mut series.points);
+        points.for_each(|point| *point = Point::single(point.x, point.y));
+        let drawn = svg(&narrow, &BARE).unwrap();
+        let texts = texts(&drawn);
+        assert!(["200", "300", "400", "500", "600"].iter().all(|number| texts.contains(number)), "{texts:?}");
+        assert!(texts.contains(&"across, logarithmic") && texts.contains(&"across"), "{texts:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The report of the lab and the figures of the table study are drawn by this.
 
 mod draw;
+mod ticks;
 
 use serde::Deserialize;
 use serde::Serialize;
