@@ -12,8 +12,8 @@ pub use draw::ChartError;
 pub use draw::Corner;
 pub use draw::Look;
 pub use draw::Mark;
-pub use draw::colour;
 pub use draw::svg;
+pub use draw::swatch;
 
 /// A chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -151,7 +151,7 @@ pub(super) fn figures(charts: &[Chart]) -> Result<Markup, ChartError> {
                 @if chart.series.len() > 1 {
                     ul.legend {
                         @for (place, series) in chart.series.iter().enumerate() {
-                            li { span style={ "background:" (chart::colour(place)) } {} (series.name) }
+                            li { span style={ "background:" (chart::swatch(place)) } {} (series.name) }
                         }
                     }
                 }
