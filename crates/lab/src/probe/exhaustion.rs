@@ -86,10 +86,12 @@ pub fn find(prober: &mut Prober<'_>, max: u32, timers: &[Timer]) -> Result<Vec<F
         asked += 1;
     }
     let mut findings = vec![past_the_last(prober, refused, evicted, server, &mut evidence)?];
-    let eviction = match (evicted, all_live) {
-        (true, _) => ("flows are evicted to make room", Verdict::NotMet),
-        (false, Some(_)) => ("those that are there stay", Verdict::Met),
-        (false, None) => ("not known: they are older than their timer", Verdict::Undecided),
+    let eviction = match (evicted, refused, all_live) {
+        (true, ..) => ("flows are evicted to make room", Verdict::NotMet),
+        // Nothing was short: one that evicts when something is would look the same.
+        (false, None, _) => ("not known: no end was found, so that none had to go", Verdict::Undecided),
+        (false, Some(_), Some(_)) => ("those that are there stay", Verdict::Met),
+        (false, Some(_), None) => ("not known: they are older than their timer", Verdict::Undecided),
     };
     findings[0].evidence = evidence;
     findings.push(

@@ -87,7 +87,9 @@ fn asked(prober: &mut Prober<'_>, side: Side, question: &Question, name: String)
             Became::Whole(words) | Became::Broken(words) => words,
             Became::NoPort => format!("not sent, as flows of {HOSTS} hosts get no port"),
         };
-        evidence.push(format!("fragments {order:?} of {mtu} bytes and less: {words}"));
+        let order: Vec<String> = order.iter().map(ToString::to_string).collect();
+        let order = order.join(", ");
+        evidence.push(format!("fragments {order} of {mtu} bytes and less: {words}"));
     }
     let count = orders.len();
     let value = match passed {

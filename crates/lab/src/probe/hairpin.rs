@@ -105,13 +105,7 @@ fn error(prober: &mut Prober<'_>, sender: Peer, receiver: Peer, arrived: &Seen) 
         (false, None) => "no",
     };
     let words = seen.map_or("nothing".to_owned(), |seen| {
-        format!(
-            "3/3 {} -> {}, quoting {:?}, {:?}",
-            seen.source.ip(),
-            seen.destination.ip(),
-            seen.quoted(),
-            seen.faults()
-        )
+        format!("3/3 {} -> {}, {}", seen.source.ip(), seen.destination.ip(), seen.quotes())
     });
     Ok(Finding::new("hairpinning.icmp_error", value)
         .seen(format!("{} answers 3/3; inside comes {words}", receiver.internal))

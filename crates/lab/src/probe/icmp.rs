@@ -170,7 +170,10 @@ fn errors_in(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Vec<Finding>
 fn faults_of(seen: &Seen, connection: &Connection, transit: core::net::Ipv4Addr, sent: (u8, u8)) -> Vec<String> {
     let mut faults = seen.faults();
     if seen.quoted() != Some((connection.internal, connection.remote)) {
-        faults.push(format!("quotes {:?}", seen.quoted()));
+        faults.push(match seen.quoted() {
+            Some((from, to)) => format!("quotes {from} -> {to}"),
+            None => "quotes nothing".to_owned(),
+        });
     }
     if seen.destination.ip() != connection.internal.ip() {
         faults.push(format!("sent to {}", seen.destination.ip()));
@@ -183,7 +186,7 @@ fn faults_of(seen: &Seen, connection: &Connection, transit: core::net::Ipv4Addr,
         .and_then(|view| wire::icmp::Icmp::new_checked(view.payload().to_vec()).ok())
         .map(|message| message.next_hop_mtu());
     if sent == (3, 4) && next_hop_mtu != Some(NEXT_HOP_MTU) {
-        faults.push(format!("next-hop MTU {next_hop_mtu:?}"));
+        faults.push(next_hop_mtu.map_or_else(|| "no next-hop MTU".to_owned(), |mtu| format!("next-hop MTU {mtu}")));
     }
     faults
 }
@@ -204,7 +207,7 @@ fn error_out(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
             let is_right = seen.quoted() == Some((connection.remote, connection.external))
                 && seen.source.ip() != connection.internal.ip()
                 && seen.faults().is_empty();
-            let words = format!("3/3 from {}, quoting {:?}, {:?}", seen.source.ip(), seen.quoted(), seen.faults());
+            let words = format!("3/3 from {}, {}", seen.source.ip(), seen.quotes());
             (if is_right { "translated" } else { "wrong" }, words)
         }
     };

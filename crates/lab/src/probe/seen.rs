@@ -142,6 +142,14 @@ impl Seen {
         Some((endpoint(header.source(), from), endpoint(header.destination(), to)))
     }
 
+    /// What an ICMP error quotes and what is wrong with it, in words.
+    pub fn quotes(&self) -> String {
+        let quoted = self.quoted().map_or_else(|| "nothing".to_owned(), |(from, to)| format!("{from} -> {to}"));
+        let faults = self.faults();
+        let faults = if faults.is_empty() { String::new() } else { format!(", with faults: {}", faults.join(", ")) };
+        format!("quoting {quoted}{faults}")
+    }
+
     /// Everything wrong with its lengths and checksums, in words.
     pub fn faults(&self) -> Vec<String> {
         wire::verify::faults(&self.packet).iter().map(ToString::to_string).collect()

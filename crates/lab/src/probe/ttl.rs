@@ -47,7 +47,8 @@ fn passing(prober: &mut Prober<'_>, side: Side, direction: &str) -> Result<Findi
         Some(ttl) => format!("less by {}", i16::from(TTL) - i16::from(ttl)),
         None => "nothing arrives".to_owned(),
     };
-    Ok(Finding::new(name, value).seen(format!("sent with {TTL}, arrives with {left:?}")).judged(
+    let arrives = left.map_or_else(|| "does not arrive".to_owned(), |left| format!("arrives with {left}"));
+    Ok(Finding::new(name, value).seen(format!("sent with {TTL}, {arrives}")).judged(
         "RFC 1812 §5.3.1",
         "TTL less by at least 1",
         Verdict::of(left.is_some_and(|left| left < TTL)),
@@ -65,7 +66,7 @@ fn running_out(prober: &mut Prober<'_>, side: Side, direction: &str) -> Result<F
         (Some(_), _) => "the packet passes",
         (None, None) => "no answer",
         (None, Some((_, seen))) => {
-            evidence.push(format!("from {}, quoting {:?}, {:?}", seen.source.ip(), seen.quoted(), seen.faults()));
+            evidence.push(format!("from {}, {}", seen.source.ip(), seen.quotes()));
             let is_right = seen.quoted() == Some((sent.source, sent.destination))
                 && seen.destination.ip() == sent.source.ip()
                 && seen.faults().is_empty();

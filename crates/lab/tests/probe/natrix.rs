@@ -6,6 +6,7 @@ use lab::probe::Verdict;
 use lab::probe::flow_state::FlowState;
 use nat::Duration;
 use nat::blocks::BlockSize;
+use nat::settings::Algorithm;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Filtering;
@@ -114,15 +115,54 @@ fn port_blocks_are_seen_as_ranges() {
 #[test]
 fn slices_by_formula_are_seen_as_ranges() {
     let mut settings = settings();
-    settings.pools[0].subscribers = vec![testkit::topology::prefix([100, 64, 8, 0], 25)];
+    settings.pools[0].subscribers = vec![testkit::topology::prefix([100, 64, 8, 0], 22)];
     settings.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 2, overflow: blocks(64, 2) };
     // Neither the first address of the prefix nor the last is anybody's.
-    let site = lab::probe::Site { first_inside: [100, 64, 8, 1].into(), inside_hosts: 126, ..Simulated::site() };
+    let site = lab::probe::Site { first_inside: [100, 64, 8, 1].into(), inside_hosts: 1_022, ..Simulated::site() };
     let report = probed_parts(settings, site, &PORTS);
     expect_always(&report);
     let range = &report.finding("ports.range").expect("there is one").value;
     assert!(range.starts_with("each host has a range of its own"), "{range}");
     expect(&report, "pooling", "paired");
+}
+
+#[test]
+fn slices_on_ever_other_addresses_and_slices_with_blocks_beyond_are_ranges() {
+    let deterministic = |blocks_for: u16, algorithm: Algorithm| {
+        let mut settings = settings();
+        settings.pools[0].subscribers = vec![testkit::topology::prefix([100, 64, 8, 0], 25)];
+        settings.pools[0].allocation =
+            Allocation::Deterministic { dynamic_slices: blocks_for, overflow: blocks(64, 2) };
+        settings.pools[0].algorithm = algorithm;
+        settings
+    };
+    let site = || lab::probe::Site { first_inside: [100, 64, 8, 1].into(), inside_hosts: 126, ..Simulated::site() };
+    // Of sixteen hosts one after the other each has another address: that those of one address have slices is seen from others.
+    let mut spread = deterministic(2, Algorithm::Spread);
+    spread.pools[0].addresses = (0..16).map(|last| core::net::Ipv4Addr::from_bits(0xcb00_7100 + last)).collect();
+    let report = probed_parts(spread, site(), &[Part::Ports]);
+    let range = &report.finding("ports.range").expect("there is one").value;
+    assert!(range.starts_with("each host has a range of its own"), "{range}");
+    expect(&report, "pooling", "paired");
+    // 15 ports of a slice, and then a block far from it.
+    let mut hybrid = deterministic(9, Algorithm::Sequential).addresses(&POOL[..1]);
+    hybrid.pools[0].port_min = 1_024;
+    hybrid.pools[0].port_max = 1_024 + 15 * (128 + 9 * 3) - 1;
+    hybrid.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 9 * 3, overflow: blocks(64, 2) };
+    let report = probed_parts(hybrid, site(), &[Part::Ports]);
+    let range = &report.finding("ports.range").expect("there is one").value;
+    assert!(range.starts_with("each host has ranges of its own"), "{range}");
+}
+
+#[test]
+fn blocks_on_any_address_are_arbitrary_pooling() {
+    let mut settings = settings().pooling(Pooling::Arbitrary);
+    settings.pools[0].allocation = Allocation::Blocks(blocks(64, 8));
+    let report = probed_parts(settings, Simulated::site(), &[Part::Mapping, Part::Ports]);
+    let range = &report.finding("ports.range").expect("there is one").value;
+    assert!(range.starts_with("each host has a range of its own"), "{range}");
+    expect(&report, "pooling", "arbitrary");
+    expect_verdict(&report, "pooling", "RFC 6888 REQ-2", Verdict::NotMet);
 }
 
 #[test]
@@ -195,8 +235,10 @@ fn natrix_as_it_comes_meets_what_it_claims() {
     expect_time(&report, FlowState::TcpClosed, 240.0);
     expect_time(&report, FlowState::TcpServerReset, 240.0);
     expect_time(&report, FlowState::IcmpQuery, 60.0);
-    // Of the pool's default range, 1024 to 65535: a deviation that is stated in docs/conformance.md.
-    for finding in report.findings.iter().filter(|finding| finding.name != "ports.low") {
+    // Of the pool's default range, 1024 to 65535: a deviation that is stated in docs/conformance.md. And so few flows find no end.
+    let elsewhere = ["ports.low", "exhaustion.eviction"];
+    expect(&report, "exhaustion.refusal", "no end found");
+    for finding in report.findings.iter().filter(|finding| !elsewhere.contains(&&*finding.name)) {
         for judgement in &finding.judgements {
             assert_ne!(judgement.verdict, Verdict::NotMet, "{finding:#?}");
             assert_ne!(judgement.verdict, Verdict::Undecided, "{finding:#?}");

@@ -186,6 +186,28 @@ fn ports_are_kept_or_given_in_order_or_at_random() {
     expect(&report, "pooling", "paired");
     let report = with(Part::Ports, |ways| ways.low_ports_apart = false);
     expect(&report, "ports.low", "all lead to 1024 or more");
+    expect_verdict(&report, "ports.low", "RFC 4787 REQ-3a", Verdict::NotMet);
+}
+
+#[test]
+fn of_ports_from_which_nothing_gets_out_nothing_is_known() {
+    let report = with(Part::Ports, |ways| {
+        // The hosts before take all.
+        ways.capacity = 200;
+        ways.full = Full::RefuseSilently;
+    });
+    expect(&report, "ports.low", "not known: from ports below 1024 nothing gets out");
+    expect_verdict(&report, "ports.low", "RFC 4787 REQ-3a", Verdict::Undecided);
+}
+
+#[test]
+fn ports_in_order_are_no_ranges() {
+    let report = with(Part::Ports, |ways| {
+        ways.ports = Ports::Sequential;
+        ways.addresses = 1;
+    });
+    expect(&report, "ports.order", "one after the other");
+    expect(&report, "ports.range", "one for all hosts");
 }
 
 #[test]
@@ -421,8 +443,13 @@ fn past_the_last_port_is_refusal_with_or_without_a_word_or_eviction() {
             expect(&report, "exhaustion.limit", "of all hosts together");
         }
     }
-    let report = with(Part::Exhaustion, |_| {});
-    expect(&report, "exhaustion.refusal", "no end found");
+    // Nothing was short: what happens when it is was not seen, whatever that is.
+    for full in [Full::RefuseAndTell, Full::EvictOldest] {
+        let report = with(Part::Exhaustion, |ways| ways.full = full);
+        expect(&report, "exhaustion.refusal", "no end found");
+        expect(&report, "exhaustion.eviction", "not known: no end was found, so that none had to go");
+        expect_verdict(&report, "exhaustion.eviction", "RFC 6888 REQ-11d", Verdict::Undecided);
+    }
 }
 
 #[test]
