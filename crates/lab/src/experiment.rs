@@ -29,6 +29,7 @@ pub use delays::RESOLUTION;
 pub use delays::Spread;
 use delays::delays_of;
 pub use error::ExperimentError;
+pub use error::RATE;
 pub use numbers::NumberError;
 pub use numbers::Numbers;
 pub use parameters::Direction;
@@ -110,6 +111,9 @@ pub struct Experiment<'a, I: Io> {
     at_least: Option<f64>,
     /// The longest that tester or device were kept from their CPUs since a search began its step.
     hitch_seconds: f64,
+    /// Whether that may have decided the last trial that counts, and how many figures such trials decided.
+    is_disturbed: bool,
+    disturbed: u32,
     /// A search goes on beyond the highest rate of the parameters, where that passes, up to this one: that of the parameters may be a guess.
     pub rate_limit: f64,
     /// About how many trials a repetition will be.
@@ -172,6 +176,8 @@ impl<'a, I: Io> Experiment<'a, I> {
             ended_by: None,
             at_least: None,
             hitch_seconds: 0.0,
+            is_disturbed: false,
+            disturbed: 0,
             rate_limit: parameters.rate_max,
             expected: 1,
             away: Box::new(|| 0.0),
@@ -189,6 +195,11 @@ impl<'a, I: Io> Experiment<'a, I> {
     /// The highest rate that passed before the tester itself ended the search: the device does at least this. None where the tester did not.
     pub fn at_least(&self) -> Option<f64> {
         self.at_least
+    }
+
+    /// Figures that a trial decided in which a CPU was away each time it was made: they may be worse than the device.
+    pub fn disturbed(&self) -> u32 {
+        self.disturbed
     }
 
     /// Why there are fewer repetitions than asked for, where one of them failed and the ones before it are kept.
@@ -558,6 +569,7 @@ impl<'a, I: Io> Experiment<'a, I> {
         may_come_of_it: impl Fn(&T, u64) -> bool,
     ) -> Result<T, ExperimentError> {
         let begin = Instant::now();
+        self.is_disturbed = false;
         for _ in 0..hitches {
             if begin.elapsed() > HITCH_PATIENCE {
                 break;
@@ -565,16 +577,12 @@ impl<'a, I: Io> Experiment<'a, I> {
             self.hitch_seconds = 0.0;
             let trial_began = Instant::now();
             let outcome = trial(self);
-            // The longest hitch is known, and not how many there were.
-            let hitches_seconds = self.hitch_seconds * trial_began.elapsed().as_secs_f64().max(1.0) * HITCHES_A_SECOND;
+            let most = self.most_by_hitches(rate, trial_began);
             match outcome {
                 // Of what was asked for in the trial that it did not keep: validation is slower than what it validates.
                 Err(ExperimentError::Tester(TesterError::TooSlow { asked, reached, .. }))
                     if reached >= asked * HITCH_SHARE => {}
-                Ok(outcome)
-                    if self.hitch_seconds > HITCH_SECONDS
-                        && may_come_of_it(&outcome, (rate * hitches_seconds) as u64) =>
-                {
+                Ok(outcome) if self.hitch_seconds > HITCH_SECONDS && may_come_of_it(&outcome, most) => {
                     if let Some(last) = self.log.last_mut() {
                         last.void = true;
                     }
@@ -584,7 +592,19 @@ impl<'a, I: Io> Experiment<'a, I> {
                 other => return other,
             }
         }
-        trial(self)
+        self.hitch_seconds = 0.0;
+        let trial_began = Instant::now();
+        let outcome = trial(self)?;
+        // Who reads the figure is told: a busy machine is no slow device.
+        self.is_disturbed =
+            self.hitch_seconds > HITCH_SECONDS && may_come_of_it(&outcome, self.most_by_hitches(rate, trial_began));
+        Ok(outcome)
+    }
+
+    /// Frames that hitches as long as the longest may have lost since a trial began. How many there were is not known.
+    fn most_by_hitches(&self, rate: f64, trial_began: Instant) -> u64 {
+        let seconds = self.hitch_seconds * trial_began.elapsed().as_secs_f64().max(1.0) * HITCHES_A_SECOND;
+        (rate * seconds) as u64
     }
 
     /// The highest rate of a range that passes, in `what` a second. What only the tester can't do is no result.
@@ -599,6 +619,8 @@ impl<'a, I: Io> Experiment<'a, I> {
         // The lowest rate that the tester itself could not keep; what it was asked for then, and what it sent.
         let mut ceiling: Option<(f64, [f64; 2])> = None;
         let mut worst = (0, Faults::default());
+        // The lowest rate that the device did not pass, and whether a CPU was away then.
+        let mut decided = (f64::INFINITY, false);
         self.at_least = None;
         let limit = if high >= rate_max { self.rate_limit.max(high) } else { high };
         let found = search::upwards([low, high], limit, error, |rate| {
@@ -611,6 +633,9 @@ impl<'a, I: Io> Experiment<'a, I> {
                 Ok((0, faults)) if faults.sum() == 0 => Ok(true),
                 Ok(seen) => {
                     worst = seen;
+                    if rate < decided.0 {
+                        decided = (rate, self.is_disturbed);
+                    }
                     Ok(false)
                 }
                 Err(ExperimentError::Tester(TesterError::TooSlow { asked, reached, .. })) => {
@@ -622,6 +647,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                 Err(other) => Err(other),
             }
         })?;
+        self.disturbed += u32::from(decided.1);
         match (found, ceiling) {
             (Found { failed: Some(failed), best, .. }, Some((lowest, [asked, reached]))) if lowest <= failed => {
                 self.at_least = (best > 0.0).then_some(best);
@@ -629,7 +655,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             }
             (Found { failed: None, best, .. }, _) if high >= rate_max => {
                 self.at_least = Some(best);
-                Err(ExperimentError::RangeTooLow { rate: best })
+                Err(ExperimentError::RangeTooLow { what, rate: best })
             }
             (Found { best: 0.0, .. }, _) => {
                 let (lost, faults) = worst;
@@ -698,7 +724,10 @@ impl<'a, I: Io> Experiment<'a, I> {
                     |this| this.phase2(&table, rate, None),
                     may_be_hitch,
                 ) {
-                    Ok((done, _)) => tried.made.push([done.sent.frames.iter().sum(), done.lost]),
+                    Ok((done, _)) => {
+                        this.disturbed += u32::from(this.is_disturbed);
+                        tried.made.push([done.sent.frames.iter().sum(), done.lost]);
+                    }
                     Err(ExperimentError::Tester(TesterError::TooSlow { reached, .. })) => {
                         slowest = (rate, reached);
                         tried.reached.push(reached);
@@ -732,6 +761,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                 |this| this.phase2(&table, rate, Some(TIMED)),
                 |_, _| true,
             )?;
+            this.disturbed += u32::from(this.is_disturbed);
             Ok(Latency { rate, lost: done.lost, delays })
         })
     }
@@ -743,12 +773,14 @@ impl<'a, I: Io> Experiment<'a, I> {
     pub fn first_packet_latency(&mut self, rate: f64) -> Result<Vec<Latency>, ExperimentError> {
         // As in [`Self::latency`].
         self.repeated_and_kept(|this| {
-            this.without_hitch(
+            let once = this.without_hitch(
                 rate,
                 this.parameters.hitches_of_delays(),
                 |this| this.first_packet_latency_once(rate),
                 |_, _| true,
-            )
+            )?;
+            this.disturbed += u32::from(this.is_disturbed);
+            Ok(once)
         })
     }
 
@@ -788,7 +820,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                 }
                 Err(ExperimentError::NothingPasses { .. }) => Ok(None),
                 // Here the rate only has to be enough.
-                Err(ExperimentError::RangeTooLow { rate }) => Ok(Some(rate)),
+                Err(ExperimentError::RangeTooLow { rate, .. }) => Ok(Some(rate)),
                 Err(ExperimentError::Ceiling { passed, .. }) if passed > 0.0 => Ok(Some(passed)),
                 Err(other) => Err(other),
             }

@@ -11,6 +11,7 @@ mod handshake;
 mod remaining;
 mod segments;
 
+use core::fmt;
 use core::ops::AddAssign;
 
 use serde::Serialize;
@@ -51,6 +52,25 @@ impl Faults {
     /// All together.
     pub fn sum(&self) -> u64 {
         self.swapped + self.repeated + self.untranslated + self.moved + self.not_routed + self.misnumbered
+    }
+}
+
+/// `3 reached another endpoint, 2 left untranslated`; people read it behind what is missing.
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Faults { swapped, repeated, untranslated, moved, not_routed, misnumbered } = *self;
+        let all = [
+            (swapped, "reached another endpoint"),
+            (repeated, "came a second time"),
+            (untranslated, "left untranslated"),
+            (moved, "left from another external endpoint than before"),
+            (not_routed, "with a time to live that is not less"),
+            (misnumbered, "with another number in the header of TCP"),
+        ];
+        let told: Vec<String> =
+            all.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        f.write_str(if told.is_empty() { "nothing wrong with those that came" } else { "" })?;
+        f.write_str(&told.join(", "))
     }
 }
 

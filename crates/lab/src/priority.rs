@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rustix::process::getpriority_process;
 use rustix::process::setpriority_process;
 
 /// The highest but one: the kernel's own threads stay before it.
@@ -16,6 +17,8 @@ const GROUP: &str = "/proc/self/autogroup";
 pub struct Raised {
     /// What was reached, for the result: both devices get the same.
     pub told: String,
+    /// Niceness of the process before: what is not of the lab goes on with it.
+    pub nice_before: i32,
     /// Niceness of the group before, where it was another.
     group_before: Option<String>,
 }
@@ -25,13 +28,14 @@ impl Raised {
     #[expect(clippy::new_without_default, reason = "it changes the process")]
     pub fn new() -> Raised {
         let before = fs::read_to_string(GROUP).ok().as_deref().and_then(niceness_in).map(str::to_owned);
+        let nice_before = getpriority_process(None).unwrap_or(0);
         let group = fs::write(GROUP, NICE.to_string()).is_ok();
         let told = match setpriority_process(None, NICE) {
             Ok(()) if group => format!("nice {NICE}, its group too"),
             Ok(()) => format!("nice {NICE}"),
             Err(error) => format!("ordinary ({error})"),
         };
-        Raised { told, group_before: before.filter(|_| group) }
+        Raised { told, nice_before, group_before: before.filter(|_| group) }
     }
 }
 

@@ -105,6 +105,27 @@ pub struct Ceiling {
     pub share: Option<f64>,
 }
 
+/// A result of this share of the tester's own ceiling says of the device only that it does no less.
+pub const NEAR_CEILING: f64 = 0.9;
+
+/// The share of the tester's own ceiling that a result is, where it is so near that the device may do more.
+pub fn near_ceiling(record: &Value) -> Option<f64> {
+    record.pointer("/ceiling/share")?.as_f64().filter(|share| *share >= NEAR_CEILING)
+}
+
+/// That trials in which a CPU was away decided figures of a result, where it is so: behind what was found.
+pub fn disturbed(record: &Value) -> Option<String> {
+    let count = record.pointer("/result/disturbed")?.as_u64().filter(|count| *count > 0)?;
+    let which = if count == 1 { "a figure was".to_owned() } else { format!("{count} figures were") };
+    Some(format!("{which} decided while a CPU was away: this machine was too busy, and the device may do better"))
+}
+
+/// Why only a bound is known of a result: what ended a search before the device did.
+pub fn bound_by(record: &Value) -> &'static str {
+    let failure = record.get("failure").and_then(Value::as_str).unwrap_or_default();
+    if failure.starts_with(crate::experiment::RATE) { "no higher rate was asked for" } else { "the tester ended" }
+}
+
 /// One result, with all that is needed to repeat it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {

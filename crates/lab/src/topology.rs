@@ -25,6 +25,7 @@ use std::time::Instant;
 
 use rustix::process::Pid;
 use rustix::process::setpriority_process;
+use rustix::thread::CapabilitySet;
 use rustix::thread::CpuSet;
 use rustix::thread::sched_setaffinity;
 
@@ -61,7 +62,7 @@ pub enum TopologyError {
         source: io::Error,
     },
     /// A command failed.
-    #[error("lab: `{command}` failed ({told}); run as root, and `natrix lab down` removes what an earlier run left")]
+    #[error("lab: `{command}` failed ({told}); {}`natrix lab down` removes what an earlier run left", as_root())]
     Command {
         /// The whole command.
         command: String,
@@ -75,6 +76,16 @@ pub enum TopologyError {
     NotRoot {
         /// Who it is.
         user: u32,
+    },
+    /// Root without all that root may do, as in a container.
+    #[error(
+        "lab: {what} needs {missing}, which this process has not got; run it with {missing} (in a container: --cap-add, or --privileged)"
+    )]
+    Capability {
+        /// What needs them.
+        what: &'static str,
+        /// Their names.
+        missing: String,
     },
     /// A thread of the kernel stays where it is.
     #[error(
@@ -120,10 +131,37 @@ fn output_of(words: &[&str]) -> Result<Output, TopologyError> {
     command.output().map_err(|source| TopologyError::Program { program: (*program).to_owned(), source })
 }
 
+/// What helps first who is not root.
+fn as_root() -> &'static str {
+    if rustix::process::geteuid().is_root() { "" } else { "run as root; " }
+}
+
+/// What namespaces, their links, and sockets that take whole frames need.
+const NEEDED: [(CapabilitySet, &str); 3] = [
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+];
+/// What it needs to say where a thread of the kernel runs: that may do all that there is.
+const NEEDED_TO_PIN: [(CapabilitySet, &str); 1] = [(CapabilitySet::SYS_NICE, "CAP_SYS_NICE")];
+
+/// The names of those that are missing; None when none is.
+fn missing(needed: &[(CapabilitySet, &str)], held: CapabilitySet) -> Option<String> {
+    let missing: Vec<&str> = needed.iter().filter(|(one, _)| !held.contains(*one)).map(|(_, name)| *name).collect();
+    (!missing.is_empty()).then(|| missing.join(" and "))
+}
+
+/// Whether this process may do what needs these.
+fn check_capabilities(what: &'static str, needed: &[(CapabilitySet, &str)]) -> Result<(), TopologyError> {
+    // Where the kernel does not say, what needs them does.
+    let held = rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective);
+    missing(needed, held).map_or(Ok(()), |missing| Err(TopologyError::Capability { what, missing }))
+}
+
 /// Whether this process may make namespaces: said before anything is made.
 fn check_privileges() -> Result<(), TopologyError> {
     match rustix::process::geteuid().as_raw() {
-        0 => Ok(()),
+        0 => check_capabilities("a network namespace, with ports for the tester,", &NEEDED),
         user => Err(TopologyError::NotRoot { user }),
     }
 }
@@ -248,6 +286,8 @@ impl Topology {
     /// # Errors
     /// Without the privilege.
     pub fn enter_tester(&self) -> Result<(), TopologyError> {
+        // Hosts that stand already were made by somebody who may more.
+        check_privileges()?;
         let name = self.tester();
         let enter = || -> io::Result<()> {
             let file = File::open(format!("/run/netns/{name}"))?;
@@ -272,6 +312,7 @@ impl Topology {
     /// # Errors
     /// When the kernel does not let us.
     pub fn thread_device_on(&self, cpus: &[usize]) -> Result<(), TopologyError> {
+        check_capabilities("the device, whose threads are the kernel's and have a CPU of their own,", &NEEDED_TO_PIN)?;
         let device = self.device();
         let before = napi_threads();
         for pair in [INSIDE, OUTSIDE] {
@@ -422,6 +463,18 @@ impl Drop for Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capabilities_that_are_missing_are_named() {
+        let all = CapabilitySet::all();
+        assert_eq!(missing(&NEEDED, all), None);
+        assert_eq!(missing(&NEEDED, all - CapabilitySet::NET_RAW).as_deref(), Some("CAP_NET_RAW"));
+        assert_eq!(missing(&NEEDED, CapabilitySet::SYS_ADMIN).as_deref(), Some("CAP_NET_ADMIN and CAP_NET_RAW"));
+        assert_eq!(missing(&NEEDED_TO_PIN, CapabilitySet::empty()).as_deref(), Some("CAP_SYS_NICE"));
+        let error = TopologyError::Capability { what: "a namespace", missing: "CAP_NET_RAW".to_owned() };
+        let told = "lab: a namespace needs CAP_NET_RAW, which this process has not got; run it with CAP_NET_RAW (in a container: --cap-add, or --privileged)";
+        assert_eq!(error.to_string(), told);
+    }
 
     #[test]
     fn namespaces_of_runs_are_told_from_those_that_stand_and_from_others() {

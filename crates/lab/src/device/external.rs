@@ -3,10 +3,17 @@
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::thread;
+
+use rustix::process::setpriority_process;
+use rustix::thread::CpuSet;
+use rustix::thread::sched_getaffinity;
+use rustix::thread::sched_setaffinity;
 
 use super::Device;
 use super::DeviceError;
@@ -24,13 +31,33 @@ pub struct External {
     described: String,
     stop: Arc<AtomicBool>,
     patience: Duration,
+    place: Place,
+}
+
+/// Where programs run that are not of the lab, and how soon: the tester has a CPU of its own, and is before them.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    cpus: Option<CpuSet>,
+    nice: i32,
+}
+
+impl Place {
+    /// Puts the calling thread, and all that it starts from now on, there. Who may have less stays where it is, which is no worse for it.
+    fn enter(self) {
+        if let Some(cpus) = &self.cpus {
+            let _ = sched_setaffinity(None, cpus);
+        }
+        let _ = setpriority_process(None, self.nice);
+    }
 }
 
 impl External {
-    /// `empty_command` is for the shell; `described` is what the user says of the device. The command is ended once `stop` is set, or when it hangs.
-    pub fn new(empty_command: &str, described: &str, stop: Arc<AtomicBool>) -> External {
+    /// `empty_command` is for the shell; `described` is what the user says of the device. The command is ended once `stop` is set, or when it hangs. It
+    /// runs, with all that it starts, where the calling thread may run now, and with this niceness.
+    pub fn new(empty_command: &str, described: &str, nice: i32, stop: Arc<AtomicBool>) -> External {
         let (empty_command, described) = (empty_command.to_owned(), described.to_owned());
-        External { empty_command, described, stop, patience: PATIENCE }
+        let place = Place { cpus: sched_getaffinity(None).ok(), nice };
+        External { empty_command, described, stop, patience: PATIENCE, place }
     }
 }
 
@@ -47,7 +74,15 @@ impl Device for External {
         let mut command = Command::new("sh");
         // A group of its own: a signal for the lab is the lab's, and what the command has started ends with it.
         command.args(["-c", &self.empty_command]).stdin(Stdio::null()).process_group(0);
-        let told = match Watched::start(&mut command).map(|watched| watched.wait(&self.stop, self.patience)) {
+        let started = thread::scope(|scope| {
+            let start = || {
+                // A device that it starts anew has the tester's CPU else, with which it would share it.
+                self.place.enter();
+                Watched::start(&mut command)
+            };
+            scope.spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("its thread ended")))
+        });
+        let told = match started.map(|watched| watched.wait(&self.stop, self.patience)) {
             Ok(Ended::Itself { status, took, .. }) if status.success() => return Ok(took),
             Ok(Ended::Itself { status, told, .. }) => {
                 format!("{status}; {}", told.lines().next().unwrap_or("no message").trim())
@@ -74,7 +109,7 @@ mod tests {
     use super::*;
 
     fn device(command: &str) -> External {
-        External::new(command, "", Arc::default())
+        External::new(command, "", 0, Arc::default())
     }
 
     #[test]
@@ -84,6 +119,24 @@ mod tests {
         assert!(told.contains("exit status: 3; no such table") && told.contains("--empty-command"), "{told}");
         // What it left running in the background is not waited for.
         device("sleep 600 & true").empty().unwrap();
+    }
+
+    #[test]
+    fn what_empties_runs_where_it_would_without_the_tester() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let allowed =
+            |status: &str| status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).map(str::to_owned);
+        let before = allowed(&status).unwrap();
+        let (_, cpus) = before.split_once('\t').unwrap();
+        let command =
+            format!("[ \"$(grep Cpus_allowed_list: /proc/self/status | cut -f2)\" = {cpus} ] && [ $(nice) = 7 ]");
+        let mut external = External::new(&command, "", 7, Arc::default());
+        // As the tester does: it has one CPU from then on.
+        let first = (0..CpuSet::MAX_CPU).find(|cpu| sched_getaffinity(None).unwrap().is_set(*cpu)).unwrap();
+        let mut one = CpuSet::new();
+        one.set(first);
+        sched_setaffinity(None, &one).unwrap();
+        external.empty().unwrap();
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl<I: Io> Experiment<'_, I> {
                 Ok(found) => Ok(found.best),
                 // Here it is the tester that is asked.
                 Err(ExperimentError::Ceiling { passed, .. }) if passed > 0.0 => Ok(passed),
-                Err(ExperimentError::RangeTooLow { rate }) => Ok(rate),
+                Err(ExperimentError::RangeTooLow { rate, .. }) => Ok(rate),
                 Err(other) => Err(other),
             }
         })

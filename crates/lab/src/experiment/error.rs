@@ -4,6 +4,9 @@ use crate::device::DeviceError;
 use crate::ledger::Faults;
 use crate::tester::TesterError;
 
+/// What a message begins with that is about the rates that were asked for, and neither about the tester nor the device.
+pub const RATE: &str = "rate: ";
+
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
@@ -15,8 +18,8 @@ pub enum ExperimentError {
     Device(#[from] DeviceError),
     /// The device is faster than the tester.
     #[error(
-        "tester: slower than the device ({passed:.0} {what}/s pass; of {asked:.0} asked for the tester sent {reached:.0}); give the tester a \
-         core of its own, another transport or larger frames"
+        "tester: slower than the device ({passed:.0} {what}/s pass; of {asked:.0} asked for the tester sent {reached:.0}); it does that at \
+         least (`at_least` of the result), and how much more a faster tester finds: on a core of its own, if it shares one, or on a faster machine"
     )]
     Ceiling {
         /// `frames` or `connections`.
@@ -29,14 +32,16 @@ pub enum ExperimentError {
         reached: f64,
     },
     /// The device is faster than it was asked for.
-    #[error("rate: passes at the highest asked for ({rate:.0} frames/s); raise --rate-max")]
+    #[error("rate: passes at the highest asked for ({rate:.0} {what}/s); raise --rate-max")]
     RangeTooLow {
+        /// `frames` or `connections`.
+        what: &'static str,
         /// The highest asked for.
         rate: f64,
     },
     /// Not even the lowest rate passes.
     #[error(
-        "device: loses frames at the lowest rate ({rate:.0} frames/s: {lost} of {sent} missing, faults {faults:?}); see that it translates and routes"
+        "device: loses frames at the lowest rate ({rate:.0} frames/s: {lost} of {sent} missing, {faults}); see that it translates and routes"
     )]
     NothingPasses {
         /// The lowest rate.
@@ -58,7 +63,7 @@ pub enum ExperimentError {
     },
     /// What it passes it has not translated, or not routed.
     #[error(
-        "device: made none of {sent} connections, though frames came out of it (faults {faults:?}); see that it translates what comes from \
+        "device: made none of {sent} connections, though frames came out of it ({faults}); see that it translates what comes from \
          10.0.0.0/8, and routes it"
     )]
     NoConnection {
@@ -85,8 +90,8 @@ pub enum ExperimentError {
     },
     /// It does not even hold what a search begins with.
     #[error(
-        "device: does not hold the connections that the search begins with ({lost} of {c0} are missing at {rate:.0} frames/s, faults \
-         {faults:?}); lower --c0, or --rate-min"
+        "device: does not hold the connections that the search begins with ({lost} of {c0} are missing at {rate:.0} frames/s, \
+         {faults}); lower --c0, or --rate-min"
     )]
     BelowC0 {
         /// C0.
@@ -100,7 +105,7 @@ pub enum ExperimentError {
     },
     /// Phase 1 did not make all connections.
     #[error(
-        "device: made {made} of {wanted} connections at {rate:.0} frames/s (faults {faults:?}); lower --preparation-rate, or ask for \
+        "device: made {made} of {wanted} connections at {rate:.0} frames/s ({faults}); lower --preparation-rate, or ask for \
          fewer connections"
     )]
     NotPrepared {
@@ -121,4 +126,24 @@ pub enum ExperimentError {
         /// Entries it tells of.
         told: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_frames_that_came_is_told_in_words() {
+        let faults = Faults { untranslated: 3000, ..Faults::default() };
+        let told = ExperimentError::NoConnection { sent: 3000, faults }.to_string();
+        assert!(told.contains("(3000 left untranslated)"), "{told}");
+        let none = ExperimentError::NothingPasses { rate: 100.0, lost: 5, sent: 50, faults: Faults::default() };
+        assert!(none.to_string().contains("5 of 50 missing, nothing wrong with those that came)"), "{none}");
+        let faults = Faults { swapped: 1, not_routed: 2, ..Faults::default() };
+        let both = ExperimentError::NotPrepared { made: 1, wanted: 2, rate: 1.0, faults };
+        assert!(
+            both.to_string().contains("(1 reached another endpoint, 2 with a time to live that is not less)"),
+            "{both}"
+        );
+    }
 }

@@ -15,6 +15,7 @@ use super::page::figures;
 use super::page::machine_line;
 use super::page::table_of;
 use crate::result::Machine;
+use crate::result::near_ceiling;
 use crate::study::FINDINGS;
 use crate::study::SHARED_CORES;
 use crate::study::TIMERS;
@@ -101,8 +102,9 @@ fn limits(record: &Value) -> Vec<String> {
 
 /// The tester alone, in the unit of what it was measured by.
 fn ceiling(record: &Value) -> String {
+    let more = near_ceiling(record).map_or("", |_| ", so the device may do more");
     let share = number(record, "/ceiling/share")
-        .map_or_else(String::new, |share| format!("; this is {:.0} % of it", 100.0 * share));
+        .map_or_else(String::new, |share| format!("; this is {:.0} % of it{more}", 100.0 * share));
     let rate = match (number(record, "/ceiling/connections_per_second"), number(record, "/ceiling/frames_per_second")) {
         (Some(connections), _) => format!("{} handshakes/s", short(connections)),
         (None, Some(frames)) => format!("{} frames/s", short(frames)),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::plan::Made;
 use super::plan::Placed;
 use crate::experiment::Samples;
+use crate::result::near_ceiling;
 
 /// Median and percentiles of a result with one figure a repetition, multiplied.
 pub(super) fn samples(made: &Made<'_>, factor: f64) -> Option<Point> {
@@ -112,6 +113,9 @@ fn spread(x: f64, values: Vec<f64>) -> Option<Point> {
     (!values.is_empty()).then_some(Point { x, y: median, low: p1, high: p99 })
 }
 
+/// What the line of bounds is called.
+pub(super) const AT_LEAST: &str = "at least";
+
 /// A rate, or what is known of it where the tester was slower than the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rate {
@@ -153,10 +157,11 @@ impl Rate {
     }
 }
 
-/// The rate a run found.
+/// The rate a run found: a bound where the tester ended before the device, or may have.
 pub(super) fn rate(made: &Made<'_>) -> Option<Rate> {
-    let exact = samples(made, 1.0).map(|point| Rate { value: point.y, is_least: false });
-    exact.or_else(|| {
+    let is_least = near_ceiling(made.result).is_some();
+    let found = samples(made, 1.0).map(|point| Rate { value: point.y, is_least });
+    found.or_else(|| {
         let value = made.result.pointer("/result/at_least")?.as_f64()?;
         Some(Rate { value, is_least: true })
     })
@@ -178,17 +183,11 @@ pub(super) fn bytes_per_connection(result: &Value) -> Option<f64> {
 
 /// Rates on the line of the run, multiplied; those of which only a bound is known on one of its own.
 pub(super) fn rates(made: &Made<'_>, factor: f64) -> Vec<Placed> {
-    let bound = || {
-        let Rate { value, .. } = rate(made).filter(|rate| rate.is_least)?;
-        let y = value * factor;
-        Some((
-            format!("{}, at least (tester too slow for more)", made.run.series),
-            Point { x: made.run.x, y, low: y, high: y },
-        ))
-    };
-    match samples(made, factor) {
-        Some(point) => on_its_line(made, Some(point)),
-        None => bound().into_iter().collect(),
+    match rate(made) {
+        Some(Rate { value, is_least: true }) => {
+            vec![(format!("{}, {AT_LEAST}", made.run.series), Point::single(made.run.x, value * factor))]
+        }
+        _ => on_its_line(made, samples(made, factor)),
     }
 }
 
@@ -296,5 +295,20 @@ mod tests {
         assert_eq!(placed(&bound)[0].1.y, 0.5);
         assert!(placed(&bound)[0].0.starts_with("natrix, at least"));
         assert!(samples(&Made { run: &run, result: &bound }, 1.0).is_none());
+    }
+
+    #[test]
+    fn a_result_at_the_testers_own_ceiling_is_a_bound() {
+        let run = run();
+        let of = |share: Value| {
+            let result = json!({"result": {"samples": {"median": 938e3}}, "ceiling": {"share": share}});
+            let made = Made { run: &run, result: &result };
+            (Rate::shown(rate(&made), ""), rates(&made, 1e-6).swap_remove(0).0)
+        };
+        assert_eq!(of(json!(1.0004)), ("≥ 938 k".to_owned(), "natrix, at least".to_owned()));
+        assert_eq!(of(json!(0.9)).0, "≥ 938 k");
+        for far in [json!(0.89), Value::Null] {
+            assert_eq!(of(far), ("938 k".to_owned(), "natrix".to_owned()));
+        }
     }
 }

@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::extract::Lost;
 use super::extract::lost;
 use super::extract::percent;
+use crate::result::bound_by;
+use crate::result::disturbed;
+use crate::result::near_ceiling;
 
 /// A test of RFC 9693 in a few words.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -78,6 +81,11 @@ fn ports(range: &Value) -> Option<String> {
 
 /// What came of a result, in a few words.
 pub(crate) fn found(record: &Value) -> String {
+    let found = figures(record);
+    disturbed(record).map_or_else(|| found.clone(), |disturbed| format!("{found}; {disturbed}"))
+}
+
+fn figures(record: &Value) -> String {
     let number = |pointer: &str| record.pointer(pointer).and_then(Value::as_f64);
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     if let Some(median) = number("/result/samples/median") {
@@ -85,10 +93,17 @@ pub(crate) fn found(record: &Value) -> String {
         // Of one experiment they are the median.
         let ends = ends.filter(|(low, high)| low < high);
         let ends = ends.map(|(low, high)| format!(" ({} to {})", short(low), short(high))).unwrap_or_default();
-        return format!("{} {}{ends}", short(median), text(record, "unit"));
+        let (sign, why) = match near_ceiling(record) {
+            Some(share) => {
+                let share = 100.0 * share;
+                ("≥ ", format!(" ({share:.0} % of the tester's own ceiling, so the device may do more)"))
+            }
+            None => ("", String::new()),
+        };
+        return format!("{sign}{} {}{ends}{why}", short(median), text(record, "unit"));
     }
     if let Some(passed) = number("/result/at_least") {
-        return format!("≥ {} {} (the tester ended)", short(passed), text(record, "unit"));
+        return format!("≥ {} {} ({})", short(passed), text(record, "unit"), bound_by(record));
     }
     if let Some(steps) = record.pointer("/result/steps").and_then(Value::as_array) {
         let rate = |step: &Value| step.get("rate").and_then(Value::as_f64).map(short).unwrap_or_default();
@@ -179,6 +194,26 @@ mod tests {
         assert_eq!(told, "inbound 5.0 us, worst 5.0; lost: median 1.5 %, worst 3 % of 2");
         let told = found(&json!({"unit": "frames/s", "result": {"samples": null, "at_least": 9e5}}));
         assert_eq!(told, "≥ 900 k frames/s (the tester ended)");
+        let failure = crate::experiment::ExperimentError::RangeTooLow { what: "connections", rate: 3e4 }.to_string();
+        let told =
+            found(&json!({"unit": "connections/s", "result": {"samples": null, "at_least": 3e4}, "failure": failure}));
+        assert_eq!(told, "≥ 30 k connections/s (no higher rate was asked for)");
+        assert_eq!(failure, "rate: passes at the highest asked for (30000 connections/s); raise --rate-max");
+        let busy = found(&json!({"unit": "frames/s", "result": {"samples": {"median": 9e4}, "disturbed": 1}}));
+        assert_eq!(
+            busy,
+            "90 k frames/s; a figure was decided while a CPU was away: this machine was too busy, and the device may do better"
+        );
+    }
+
+    #[test]
+    fn what_the_tester_alone_does_no_better_is_told_as_a_bound() {
+        let of = |share: f64| {
+            let samples = json!({"values": [938e3], "median": 938e3, "p1": 938e3, "p99": 938e3});
+            found(&json!({"unit": "connections/s", "result": {"samples": samples}, "ceiling": {"share": share}}))
+        };
+        assert_eq!(of(1.0004), "≥ 938 k connections/s (100 % of the tester's own ceiling, so the device may do more)");
+        assert_eq!(of(0.5), "938 k connections/s");
     }
 
     #[test]

@@ -197,7 +197,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         LabDevice::External => None,
     };
     let watched = watch.is_some();
-    let mut device = device_of(options, topology.as_ref(), &folder.0, needs, &stop)?;
+    let mut device = device_of(options, topology.as_ref(), &folder.0, needs, (priority.nice_before, &stop))?;
     // Ports in shared memory have to be there before the device that connects to them; kernel interfaces are.
     let waits_for_tester = transport::is_shared_memory(options.transport);
     if !waits_for_tester {
@@ -231,7 +231,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     let alone = ceiling.as_ref().map(|ceiling| ceiling.frames_per_second);
     let measured = measure(command, &mut experiment, &space, alone);
     let (trials, interrupted) = (experiment.trials().to_vec(), experiment.was_interrupted());
-    let (at_least, ended_by) = (experiment.at_least(), experiment.ended_by());
+    let (at_least, ended_by, disturbed) = (experiment.at_least(), experiment.ended_by(), experiment.disturbed());
     drop(experiment);
     // Where the tester ended the search there is no result, and it fails; what did pass is for whoever compares devices. What was made before that is kept.
     let (failure, (unit, result)) = match measured {
@@ -245,6 +245,10 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
             (Some(failure), (unit_of(command), result))
         }
     };
+    let mut result = result;
+    if disturbed > 0 {
+        result["disturbed"] = json!(disturbed);
+    }
     let has_figures = failure.is_none() || !result["samples"].is_null() || result.get("samples").is_none();
     if let (Some(ceiling), Some(median)) = (&mut ceiling, result["samples"]["median"].as_f64()) {
         let frames = match command {
@@ -420,8 +424,14 @@ pub(super) fn cpus(options: &LabTest) -> Vec<usize> {
 
 /// Who works where, as the lab has set it up.
 fn cores(options: &LabTest) -> Vec<Core> {
-    let tester = "tester: writes, sends and checks frames; the kernel's sending of them".to_owned();
+    // Shared memory has no kernel on the way, nor have cards that DPDK drives.
+    let is_kernels = transport::is_of_kernel(&transport::named(options.transport, [&options.inside, &options.outside]));
+    let tester = match is_kernels {
+        true => "tester: writes, sends and checks frames; the kernel's sending of them".to_owned(),
+        false => "tester: writes, sends and checks frames".to_owned(),
+    };
     let device = match options.dut {
+        LabDevice::Natrix if !is_kernels => "device: a worker, polling",
         LabDevice::Natrix => "device: a worker, polling, and the kernel's receiving and sending for it",
         LabDevice::Netfilter => "device: the kernel's receiving, translating and sending (threaded NAPI)",
         LabDevice::External => return vec![Core { cpu: usize::from(options.tester_cpu), runs: vec![tester] }],
@@ -511,7 +521,7 @@ fn device_of(
     topology: Option<&Topology>,
     folder: &Path,
     needs: Needs,
-    stop: &Arc<AtomicBool>,
+    (nice, stop): (i32, &Arc<AtomicBool>),
 ) -> Result<Box<dyn Device>, Failure> {
     match (options.dut, topology) {
         (LabDevice::Natrix, _) => {
@@ -530,7 +540,7 @@ fn device_of(
             Err(fault(format!("--transport: netfilter has no such ports ({transport}); use af-xdp or af-packet")))
         }
         (LabDevice::External, _) => match &options.empty_command {
-            Some(command) => Ok(Box::new(External::new(command, &options.described, Arc::clone(stop)))),
+            Some(command) => Ok(Box::new(External::new(command, &options.described, nice, Arc::clone(stop)))),
             None => Err(fault(
                 "--empty-command: is missing (every trial begins with an empty table); give a command that empties that of the device".to_owned(),
             )),

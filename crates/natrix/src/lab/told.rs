@@ -13,10 +13,10 @@ use indicatif::ProgressBar;
 use indicatif::ProgressState;
 use indicatif::ProgressStyle;
 use lab::experiment::Progress;
+use lab::result::bound_by;
+use lab::result::disturbed;
+use lab::result::near_ceiling;
 use serde_json::Value;
-
-/// A result of this share of the tester's ceiling says little of the device.
-const NEAR_CEILING: f64 = 0.9;
 
 /// Frames whose delay is taken at least (RFC 8219 §7.2).
 const FRAMES_OF_RFC: u64 = 500;
@@ -204,7 +204,9 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
         let count = samples["values"].as_array().map_or(0, Vec::len);
         let unit = record["unit"].as_str().unwrap_or_default();
         match (count, result["at_least"].as_f64()) {
-            (0, Some(passed)) => writeln!(out, "  no result: {passed:.0} {unit} passed, then the tester ended")?,
+            (0, Some(passed)) => {
+                writeln!(out, "  no result: {passed:.0} {unit} passed, then {}", bound_by(record))?;
+            }
             (0, None) if record["failure"].is_string() => writeln!(out, "  no result")?,
             (0, None) => writeln!(out, "  no result: no repetition came to its end")?,
             (1.., _) => writeln!(
@@ -297,13 +299,13 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
     {
         writeln!(out, "  fewer repetitions than asked for: {failure}")?;
     }
+    if let Some(disturbed) = disturbed(record) {
+        writeln!(out, "  {disturbed}")?;
+    }
     if let Some(ceiling) = record["ceiling"].as_object() {
         let share = ceiling["share"].as_f64();
         let of_it = share.map_or_else(String::new, |share| format!("; this is {:.0} % of it", 100.0 * share));
-        let warning = match share {
-            Some(share) if share >= NEAR_CEILING => ", so the device may do more",
-            _ => "",
-        };
+        let warning = near_ceiling(record).map_or("", |_| ", so the device may do more");
         let frames = format!("{:.0} frames/s", ceiling["frames_per_second"].as_f64().unwrap_or_default());
         let rate = match ceiling["connections_per_second"].as_f64() {
             Some(connections) => format!("{connections:.0} connections/s by handshakes ({frames})"),

@@ -43,6 +43,11 @@ pub(super) fn named(transport: LabTransport, given: [&Option<String>; 2]) -> Str
     }
 }
 
+/// Whether the kernel takes in and sends what ports of this driver do.
+pub(super) fn is_of_kernel(driver: &str) -> bool {
+    matches!(driver, "net_af_xdp" | "net_af_packet" | "net_pcap" | "net_tap")
+}
+
 /// The driver that the name of a DPDK device begins with, before its number.
 fn driver_in(port: &str) -> &str {
     let end = port.find([',', '@']).unwrap_or(port.len());

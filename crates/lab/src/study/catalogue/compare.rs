@@ -135,7 +135,7 @@ pub(super) fn plan(options: &Options) -> Plan {
              Netfilter: what the kernel's slabs (/proc/slabinfo: nf_conntrack, and those kmalloc sizes that grow with it) have more with {WEIGHED} connections than \
              without, for each; its hash buckets, made at boot, are not counted. In Natrix: what its configuration reserves for so many mappings more than for \
              one, for each, and a port of its pool. Each table is limited to as many as fit. Where the tester ends before the device there is no result; what had passed until then is \
-             given as a bound (≥); where a share of it was the load of another row, that row says of what."
+             given as a bound (≥), and so is a result of 90 % of the tester's own ceiling or more; where a share of it was the load of another row, that row says of what."
         ),
         limits: SHARED_CORES.to_owned(),
         runs,

@@ -6,6 +6,7 @@ use super::Options;
 use super::SHARED_CORES;
 use super::axis;
 use super::paper;
+use crate::study::extract::AT_LEAST;
 use crate::study::extract::Rate;
 use crate::study::extract::rate;
 use crate::study::extract::rates;
@@ -252,7 +253,8 @@ pub(super) fn cost(options: &Options) -> Plan {
                 let place = |name: &str| names.iter().position(|other| other == name).unwrap_or_default() as f64;
                 let placed = |(name, rate, price): (String, Rate, f64)| {
                     let y = rate.value * 1e-6 / price * 1e3;
-                    ("Mpps for 1 000 USD".to_owned(), Point { x: place(&name), y, low: y, high: y })
+                    let line = if rate.is_least { AT_LEAST } else { "Mpps for 1 000 USD" };
+                    (line.to_owned(), Point::single(place(&name), y))
                 };
                 bars.into_iter().map(placed).collect()
             }),

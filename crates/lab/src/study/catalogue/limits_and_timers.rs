@@ -51,14 +51,23 @@ pub(crate) const FINDINGS: [&str; 5] = ["device", "what", "found", "requirement"
 /// Columns of [`timers_of`].
 pub(crate) const TIMERS: [&str; 6] = ["device", "protocol", "state", "reached by", "seconds", "renewed by"];
 
-/// The findings of a device, one row each.
+/// The findings of a device, a row for each requirement: of one finding one may be met and another not.
 pub(crate) fn findings(device: &str, result: &Value) -> Vec<Vec<String>> {
     let findings = result.pointer("/result/findings").or(result.get("findings"));
-    let row = |finding: &Value| {
-        let cell = |key: &str| text(finding.get(key));
-        vec![device.to_owned(), cell("name"), cell("value"), cell("requirement"), cell("verdict").replace('_', " ")]
+    let rows = |finding: &Value| {
+        let judgements = finding.get("judgements").and_then(Value::as_array).filter(|all| !all.is_empty());
+        let of_finding = judgements.cloned().unwrap_or_else(|| vec![finding.clone()]);
+        let row = |judged: &Value| {
+            let requirement = match (text(judged.get("requirement")), text(judged.get("asks"))) {
+                (number, asks) if asks.is_empty() => number,
+                (number, asks) => format!("{number}: {asks}"),
+            };
+            let verdict = text(judged.get("verdict")).replace('_', " ");
+            vec![device.to_owned(), text(finding.get("name")), text(finding.get("value")), requirement, verdict]
+        };
+        of_finding.iter().map(row).collect::<Vec<_>>()
     };
-    findings.and_then(Value::as_array).into_iter().flatten().map(row).collect()
+    findings.and_then(Value::as_array).into_iter().flatten().flat_map(rows).collect()
 }
 
 /// The timers in a result.
@@ -269,6 +278,21 @@ mod tests {
 
     use super::super::test_options;
     use super::*;
+
+    #[test]
+    fn each_requirement_of_a_finding_has_its_own_verdict() {
+        let judged = |requirement: &str, asks: &str, verdict: &str| json!({"requirement": requirement, "asks": asks, "verdict": verdict});
+        let refusal = json!({
+            "name": "exhaustion.refusal", "value": "refused silently", "requirement": "RFC 6888 REQ-11a, RFC 6888 REQ-11b", "verdict": "not_met",
+            "judgements": [judged("RFC 6888 REQ-11a", "refused packets are dropped", "met"), judged("RFC 6888 REQ-11b", "ICMP 3/1", "not_met")],
+        });
+        let plain = json!({"name": "ports.parity", "value": "kept", "requirement": "", "verdict": "not_applicable", "judgements": []});
+        let rows = findings("netfilter", &json!({"findings": [refusal, plain]}));
+        let of_refusal = ["netfilter", "exhaustion.refusal", "refused silently"];
+        assert_eq!(rows[0], [&of_refusal[..], &["RFC 6888 REQ-11a: refused packets are dropped", "met"]].concat());
+        assert_eq!(rows[1], [&of_refusal[..], &["RFC 6888 REQ-11b: ICMP 3/1", "not met"]].concat());
+        assert_eq!(rows[2], ["netfilter", "ports.parity", "kept", "", "not applicable"]);
+    }
 
     #[test]
     fn a_timer_that_the_lab_set_is_told_from_the_devices_own_and_the_paper_has_its_timer_of_icmp() {

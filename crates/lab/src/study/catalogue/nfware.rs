@@ -149,8 +149,9 @@ pub(super) fn plan(options: &Options) -> Plan {
                         let is_it = |made: &&Made<'_>| made.run.series == device && made.run.x == position as f64;
                         let made = made.iter().find(is_it);
                         let shown = Rate::shown(made.and_then(|made| (row.read)(made)), row.unit);
-                        // A delay is that of what came.
-                        match made.and_then(|made| lost(made.result)) {
+                        // A delay is that of what came. What a search lost was beyond what it found.
+                        let is_delay = row.test == "latency";
+                        match made.filter(|_| is_delay).and_then(|made| lost(made.result)) {
                             Some(lost) => format!("{shown}, lost: {}", lost.shown()),
                             None => shown,
                         }
@@ -170,8 +171,24 @@ pub(super) fn plan(options: &Options) -> Plan {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::test_options;
     use super::*;
+
+    #[test]
+    fn only_delays_have_what_was_lost_beside_them() {
+        // The last trial of a search for a capacity is one that had to fail.
+        let trial = json!({"repetition": 0, "phase": "phase2", "sent": 21_250, "lost": 1250, "void": false});
+        let capacity = json!({"result": {"samples": {"median": 2e4}, "repetitions": [{"stored": 20_000, "failed": 21_250}]}, "trials": [trial]});
+        let delays = json!({"result": {"repetitions": [{"delays": [{"typical_us": 5.0}]}]}, "trials": [trial]});
+        let plan = plan(&test_options(true));
+        let result = |run: &Run| if run.arguments[1] == "capacity" { &capacity } else { &delays };
+        let made: Vec<Made<'_>> = plan.runs.iter().map(|run| Made { run, result: result(run) }).collect();
+        let rows = (plan.tables[0].rows)(&made);
+        assert_eq!(rows[4][2..], ["20 k", "20 k"]);
+        assert_eq!(rows[6][2..], ["5 µs, lost: 5.88 %", "5 µs, lost: 5.88 %"]);
+    }
 
     #[test]
     fn a_row_without_a_result_says_so_and_one_that_a_device_can_not_have_too() {
