@@ -8,8 +8,11 @@ use plotters::chart::SeriesLabelPosition;
 use plotters::coord::Shift;
 use plotters::coord::combinators::BindKeyPoints;
 use plotters::coord::combinators::IntoLogRange;
+use plotters::coord::ranged1d::DefaultFormatting;
+use plotters::coord::ranged1d::KeyPointHint;
 use plotters::coord::ranged1d::Ranged;
 use plotters::coord::ranged1d::ValueFormatter;
+use plotters::coord::types::RangedCoordf64;
 use plotters::drawing::DrawingArea;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::drawing::IntoDrawingArea;
@@ -179,17 +182,46 @@ fn draw<B: DrawingBackend>(
     builder.margin(MARGIN).x_label_area_size(room_for(named)).y_label_area_size(NUMBERS_WIDTH);
     let x_ends = [x.start, x.end];
     let multiplied = |range: &Range<f64>| range.clone().log_scale().with_key_points(ticks::logarithmic(range));
+    let are_wholes = points(chart).all(|point| point.x.fract() == 0.0);
+    let added = |range: &Range<f64>| Added { axis: range.clone().into(), ticks: ticks::linear(range, are_wholes) };
     match (chart.x.logarithmic, chart.y.logarithmic) {
-        (false, false) => fill(&mut builder.build_cartesian_2d(x, y.clone())?, chart, (look, named), (x_ends, y))?,
+        (false, false) => {
+            fill(&mut builder.build_cartesian_2d(added(&x), y.clone())?, chart, (look, named), (x_ends, y))?
+        }
         (true, false) => {
             fill(&mut builder.build_cartesian_2d(multiplied(&x), y.clone())?, chart, (look, named), (x_ends, y))?
         }
-        (false, true) => fill(&mut builder.build_cartesian_2d(x, multiplied(&y))?, chart, (look, named), (x_ends, y))?,
+        (false, true) => {
+            fill(&mut builder.build_cartesian_2d(added(&x), multiplied(&y))?, chart, (look, named), (x_ends, y))?
+        }
         (true, true) => {
             fill(&mut builder.build_cartesian_2d(multiplied(&x), multiplied(&y))?, chart, (look, named), (x_ends, y))?
         }
     }
     area.present()
+}
+
+/// An axis whose steps add, with these numbers: the library's own has no way to choose them.
+struct Added {
+    axis: RangedCoordf64,
+    ticks: Vec<f64>,
+}
+
+impl Ranged for Added {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.axis.map(value, limit)
+    }
+
+    fn key_points<H: KeyPointHint>(&self, hint: H) -> Vec<f64> {
+        if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.axis.range()
+    }
 }
 
 /// What stands beside an axis: one whose steps multiply says so, as it has no zero.

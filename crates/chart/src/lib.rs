@@ -81,7 +81,10 @@ pub fn short(number: f64) -> String {
         100.0.. => 0,
         10.0.. => 1,
         1.0.. => 2,
-        _ => 3,
+        0.1.. => 3,
+        // What is not nothing is not shown as nothing.
+        small if small > 0.0 => (2 - small.log10().floor() as i32).clamp(4, 12) as usize,
+        _ => 0,
     };
     let text = format!("{number:.digits$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
@@ -94,6 +97,7 @@ mod tests {
 
     #[test]
     fn numbers_are_written_short() {
+        assert_eq!([0.0004, 0.0123, 0.099_96].map(short), ["0.0004", "0.0123", "0.1"]);
         let all = [0.0, 0.34, 5.0, 47.25, 8_000.0, 128_300.0, 65_500_000.0, 12e9].map(short);
         assert_eq!(all, ["0", "0.34", "5", "47.2", "8000", "128 k", "65.5 M", "12 G"]);
     }

@@ -25,6 +25,16 @@ fn within(range: &Range<f64>, multiples: &[f64]) -> Vec<f64> {
     all.filter(|tick| (range.start..=range.end).contains(tick)).collect()
 }
 
+/// The numbers of an axis with equal steps: of what comes in wholes they are whole.
+pub(crate) fn linear(range: &Range<f64>, are_wholes: bool) -> Vec<f64> {
+    match range.end - range.start {
+        few if are_wholes && few <= FEWEST as f64 => {
+            (range.start.ceil() as i64..=range.end as i64).map(|number| number as f64).collect()
+        }
+        _ => equal_steps(range),
+    }
+}
+
 /// The widest steps of 1, 2 or 5 times a power of ten by which there are enough numbers.
 fn equal_steps(range: &Range<f64>) -> Vec<f64> {
     let widest = (range.end - range.start).log10().ceil() as i32;
@@ -45,6 +55,15 @@ fn power_of_ten(exponent: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_in_wholes_has_whole_numbers() {
+        assert_eq!(linear(&(0.0..1.08), true), [0.0, 1.0]);
+        assert_eq!(linear(&(0.0..3.24), true), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(linear(&(0.0..8.64), true), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(linear(&(0.0..1640.0), true), [0.0, 500.0, 1000.0, 1500.0]);
+        assert_eq!(linear(&(0.0..1.08), false), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
+    }
 
     #[test]
     fn an_axis_has_enough_numbers_however_short_it_is_and_not_too_many() {

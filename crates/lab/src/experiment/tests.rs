@@ -272,7 +272,10 @@ fn every_test_of_tcp_opens_its_connections_by_handshakes_and_sends_data_over_the
     assert!(delays.contains("lost: 0") && delays.contains("frames: 500"), "{delays}");
     let leak = Mischief { misnumber: Some(1400), ..Mischief::default() };
     let told_of = told(leak, EMPTY, &parameters, |this| this.throughput());
-    assert!(told_of.contains(" of 500 connections at") && told_of.contains("(1 with another number in the header of TCP)"), "{told_of}");
+    assert!(
+        told_of.contains(" of 500 connections at") && told_of.contains("(1 with another number in the header of TCP)"),
+        "{told_of}"
+    );
 }
 
 #[test]

@@ -94,9 +94,6 @@ fn limits(record: &Value) -> Vec<String> {
     if record.get("interrupted") == Some(&Value::Bool(true)) {
         all.push("It was ended by a signal: there are fewer repetitions than asked for.".to_owned());
     }
-    if let Some(failure) = record.get("failure").and_then(Value::as_str) {
-        all.push(format!("It failed: {failure}."));
-    }
     all
 }
 
@@ -248,7 +245,10 @@ pub(super) fn section(file: &str, record: &Value) -> Result<Markup, ChartError> 
             @for table in &tables(record) { (table_of(table)) }
             dl {
                 dt { "Method" } dd { (method(test)) }
-                @for limit in &limits(record) { dt { "Limits" } dd { (limit) } }
+                @let limits = limits(record);
+                @if !limits.is_empty() { dt { "Limits" } }
+                @for limit in &limits { dd { (limit) } }
+                @if let Some(failure) = record.get("failure").and_then(Value::as_str) { dt { "It failed" } dd { (failure) } }
                 dt { "To repeat it" } dd { code { (text(record, "/command")) } "; its result: " code { (file) } }
             }
             details {

@@ -134,6 +134,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "dut": name,
         "transport": transport::named(options.transport, [&options.inside, &options.outside]),
         "parameters": probe_options,
+        "seed": probe_options.seed,
         "site": site(),
         "findings": report.findings.iter().map(lab::probe::Finding::record).collect::<Vec<_>>(),
         "interrupted": report.interrupted,

@@ -137,7 +137,7 @@ fn diagram(made: &Made<'_>) -> Vec<Vec<String>> {
 }
 
 /// What leads from one state that is looked at into another.
-const TRANSITIONS: [(&str, &str, &str); 12] = [
+const TRANSITIONS: [(&str, &str, &str); 13] = [
     ("none", "datagram out", "udp.unanswered"),
     ("udp.unanswered", "datagram in", "udp.answered"),
     ("udp.answered", "more of them, both ways", "udp.stream"),
@@ -147,6 +147,7 @@ const TRANSITIONS: [(&str, &str, &str); 12] = [
     ("tcp.established", "FIN out, acknowledged", "tcp.client_closed"),
     ("tcp.established", "FIN in, acknowledged", "tcp.server_closed"),
     ("tcp.client_closed", "FIN in, acknowledged", "tcp.closed"),
+    ("tcp.server_closed", "FIN out, acknowledged", "tcp.closed"),
     ("tcp.established", "RST out", "tcp.client_reset"),
     ("tcp.established", "RST in", "tcp.server_reset"),
     ("none", "Echo out", "icmp.query"),
