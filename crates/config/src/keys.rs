@@ -143,7 +143,8 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         name: "rule",
         repeats: true,
         about: "What is done with packets from inside that open a mapping or a session. Who asks from outside, by a forward or \
-                a mapping, is answered by it, whatever a rule says of his address. The first rule that matches counts, in the \
+                a mapping, is answered by it, also where a rule redirects what is sent to him or exempts it from translation; \
+                `drop` drops answers by UDP, too. The first rule that matches counts, in the \
                 order of the file; without one the pool that serves the subscriber translates. How many rules there are costs \
                 nothing as long as few of them fit the same packet: those that differ only in port ranges that overlap are looked at \
                 one after the other. Other protocols than TCP, UDP and ICMP are dropped unless a rule with `action = \"pass\"` lets them through \

@@ -1,4 +1,5 @@
-//! Rules are about what the inside opens: who asks a mapping from outside is answered by it, whatever rules say of his address.
+//! Rules are about what the inside opens: who asks a mapping from outside is answered by it, also where a rule redirects what is sent
+//! to him, or exempts it from translation (ADR 4).
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -24,7 +25,7 @@ const DROPPED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
 const REDIRECTED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 200);
 /// Another, of whom none says anything.
 const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 102, 9);
-const ASKERS: [Ipv4Addr; 4] = [UNTRANSLATED, DROPPED, REDIRECTED, OTHER];
+const ASKERS: [Ipv4Addr; 3] = [UNTRANSLATED, REDIRECTED, OTHER];
 /// An inside host with a forward, and one with an address of his own.
 const SERVER: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 80);
 const WHOLE: Ipv4Addr = Ipv4Addr::new(100, 64, 9, 2);
@@ -94,6 +95,12 @@ fn a_mapping_answers_whoever_asked_and_rules_hold_for_what_it_opens() {
         for asker in ASKERS {
             ask_and_answer(&mut bed, at(asker, 999), external, internal);
         }
+        // What is to be dropped is, and takes no session.
+        bed.outside(&build::udp(at(DROPPED, 999), external).build());
+        assert_eq!(destination(&bed.only_inside()), internal);
+        assert_eq!(bed.sessions().len(), 1 + ASKERS.len());
+        bed.inside(&build::udp(internal, at(DROPPED, 999)).build());
+        bed.assert_silent();
         // Nobody asked from these ports.
         bed.inside(&build::udp(internal, at(DROPPED, 1_000)).build());
         bed.assert_silent();
@@ -130,7 +137,7 @@ fn askers_take_no_more_than_there_is_and_keep_no_mapping_alive() {
     let external = source(&bed.only_outside());
     // One asks from many ports, and passes as he did before.
     for port in 1_000..1_100 {
-        bed.outside(&build::udp(at(DROPPED, port), external).build());
+        bed.outside(&build::udp(at(REDIRECTED, port), external).build());
         assert_eq!(destination(&bed.only_inside()), internal);
     }
     assert_eq!(bed.sessions().len(), 5);
@@ -151,7 +158,7 @@ fn a_packet_that_ends_here_opens_nothing() {
     let mut bed = Bed::new(with_rules());
     bed.inside(&build::udp(at(I1, 5_000), at(E1, 53)).build());
     let external = source(&bed.only_outside());
-    bed.outside(&build::udp(at(DROPPED, 999), external).ttl(1).build());
+    bed.outside(&build::udp(at(REDIRECTED, 999), external).ttl(1).build());
     assert_eq!(bed.take_outside().len(), 1, "time exceeded");
     assert_eq!(bed.sessions().len(), 1);
     bed.run_out();

@@ -401,6 +401,12 @@ enum Probe {
     Stranger { protocol: Protocol, remote: SocketAddrV4, external: SocketAddrV4 },
 }
 
+/// Whether a rule would send what answers somebody elsewhere, or from elsewhere.
+fn leads_away(settings: &Settings, key: &TalkKey) -> bool {
+    let action = rule_for(settings, &key.rule_key()).map(|rule| rule.action);
+    matches!(action, Some(RuleAction::Redirect(_) | RuleAction::NoTranslation))
+}
+
 /// At least and at most so many.
 #[derive(Clone, Copy, Debug, Default)]
 struct Between {
@@ -1103,6 +1109,12 @@ impl World {
             let talk = self.account.talks.get_mut(&key).expect("it was entered");
             talk.is_flow = self.ledger.had_flow(&flow, internal, now);
             self.count("forwarded", 1);
+        } else if protocol == Protocol::Tcp
+            || protocol == Protocol::Udp && self.in_force.iter().any(|settings| leads_away(settings, &key))
+        {
+            // A SYN, or what has to be answered from where it was sent to.
+            self.account.opened_from_outside(now, key, external);
+            self.count("asked", 1);
         }
         // It may keep what there is alive.
         let same = self.account.talks.keys().filter(|of| (of.protocol, of.internal) == (protocol, internal));

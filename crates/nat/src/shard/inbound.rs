@@ -255,7 +255,8 @@ impl Shard {
         }
     }
 
-    /// Whether rules would send the answer to this packet elsewhere, or drop it, if it opened something itself.
+    /// Whether rules would send the answer to this packet elsewhere or with another source, if it opened something itself. One that they
+    /// would drop takes no memory.
     fn rules_lead_away(&self, index: u32, parsed: &Parsed) -> bool {
         if self.shared.rules.is_empty() {
             return false;
@@ -263,7 +264,7 @@ impl Shard {
         let key = self.mappings.get(index).key();
         let remote = (parsed.source, remote_port(key.protocol, parsed.source_port));
         let action = self.shared.rule_for(&RuleKey::of_flow(&key, remote)).action;
-        matches!(action, RuleAction::Redirect(_) | RuleAction::NoTranslation | RuleAction::Drop)
+        matches!(action, RuleAction::Redirect(_) | RuleAction::NoTranslation)
     }
 
     /// Opens a session for an asker from outside whose answers rules would lead away: rules are about what the inside opens. It lasts
