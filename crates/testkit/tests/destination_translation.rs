@@ -240,3 +240,27 @@ fn a_target_reached_by_many_from_one_port_is_told_apart_by_port() {
         }
     }
 }
+
+/// Flows of a host with an address of its own come from there, also of one that was paired with another before the pool became one of
+/// such addresses.
+#[test]
+fn who_gets_an_address_of_his_own_is_redirected_from_there() {
+    let mut settings = to(vec![target(E2, None, 1)]).limits(|limits| limits.external_addresses_max = 20);
+    settings.pools[0].addresses = (64..72).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect();
+    settings.pools[0].subscribers = vec![topology::prefix([100, 64, 9, 0], 29)];
+    let hosts: Vec<Ipv4Addr> = (0..8).map(|last| Ipv4Addr::new(100, 64, 9, last)).collect();
+    for mut bed in beds(&settings) {
+        for host in &hosts {
+            open(&mut bed, at(*host, 5_000), at(E1, 53));
+        }
+        let mut next = settings.clone();
+        next.pools[0].one_to_one = true;
+        bed.reload(next);
+        for (last, host) in (64..).zip(&hosts) {
+            let (external, far) = open(&mut bed, at(*host, 6_000), at(ASKED, 53));
+            assert_eq!((*external.ip(), far), (Ipv4Addr::new(203, 0, 113, last), at(E2, 53)), "{host}");
+            assert_eq!(open(&mut bed, at(*host, 6_000), at(ASKED, 53)).0, external, "and goes on");
+        }
+        bed.run_out();
+    }
+}

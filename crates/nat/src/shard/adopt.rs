@@ -171,7 +171,7 @@ impl Shard {
             self.subscribers.account_mut(slot).set_home(Some(old));
         }
         let shared = &self.shared;
-        let fits = old != UNPAIRED && shared.pool_of(old) == pool && !shared.facts(old).is_closed;
+        let fits = self.fits(old, key, pool, facts);
         let there = self.place_in(&self.shared, slot, pool);
         let new = match facts.pooling {
             Pooling::Paired if fits && shared.formula(pool).is_none() => old,
@@ -186,6 +186,14 @@ impl Shard {
             self.stay_elsewhere(slot, old, pool, there == Some(new));
         }
         Ok(new)
+    }
+
+    /// Whether the address that a subscriber is paired with is one for him in this pool still: open, and, where each has one of his own, his.
+    pub(super) fn fits(&self, paired: AddressIndex, key: &InternalKey, pool: PoolId, facts: &PoolFacts) -> bool {
+        paired != UNPAIRED
+            && self.shared.pool_of(paired) == pool
+            && !self.shared.facts(paired).is_closed
+            && (!facts.one_to_one || self.static_home(key, pool) == Some(paired))
     }
 
     /// The pool in which a subscriber stays who is paired with `paired` and has a mapping of `pool` now: a rule that sends some of his flows to

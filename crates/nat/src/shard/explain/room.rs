@@ -77,9 +77,11 @@ impl Shard {
                 Some(address) => Ok(at(address)),
             };
         }
-        let fits = paired != UNPAIRED && self.shared.pool_of(paired) == pool && !self.shared.facts(paired).is_closed;
-        if is_settled && paired != UNPAIRED || fits {
+        if is_settled && paired != UNPAIRED || self.fits(paired, key, pool, &facts) {
             return Ok(at(paired));
+        }
+        if let Some(home) = self.static_home(key, pool).filter(|_| facts.one_to_one) {
+            return Ok(at(home));
         }
         Ok(self.place_in(&self.shared, slot, pool).map_or_else(anywhere, at))
     }
@@ -210,7 +212,7 @@ impl Shard {
         let record = self.subscribers.get(slot);
         let paired = AddressIndex(record.paired);
         let is_settled = record.generation == self.shared.stamp();
-        let is_usable = || self.shared.pool_of(paired) == pool && !self.shared.facts(paired).is_closed;
+        let is_usable = || self.fits(paired, key, pool, facts);
         if paired != UNPAIRED && (is_settled || facts.pooling == Pooling::Paired && is_usable()) {
             return Ok(Some(paired));
         }
