@@ -3,7 +3,8 @@
 //! | module | what it finds |
 //! |---|---|
 //! | [`mapping`] [`filtering`] | endpoint-independent or not |
-//! | [`assignment`] | ports kept, in order, shared; from which range; addresses paired |
+//! | [`assignment`] [`low_ports`] | ports kept, in order, shared, below 1024 |
+//! | [`ranges`] [`pooling`] | ranges of ports of each host; addresses paired |
 //! | [`crowd`] | who has the same external endpoint as another, for both |
 //! | [`hairpin`] | two hosts inside that meet at their external endpoints |
 //! | [`fragments`] [`fragment_burst`] [`ttl`] [`icmp`] | what a router does, and what a NAT has to do besides |
@@ -24,9 +25,12 @@ pub mod fragments;
 pub mod hairpin;
 pub mod handshake;
 pub mod icmp;
+pub mod low_ports;
 pub mod mapping;
+pub mod pooling;
 pub mod ports;
 pub mod prober;
+pub mod ranges;
 pub mod seen;
 pub mod timers;
 pub mod ttl;

@@ -218,10 +218,12 @@ impl<'w> Prober<'w> {
         self.host(self.endpoints / ENDPOINTS_A_HOST)
     }
 
-    /// A host on which nothing was done yet, as long as there are some.
+    /// A host on which nothing was done yet, as long as there are some, and which is not asked for anything else: it may be given more than the few mappings
+    /// of the others.
     pub fn new_host(&mut self) -> Ipv4Addr {
-        self.endpoints = self.endpoints.next_multiple_of(ENDPOINTS_A_HOST) + ENDPOINTS_A_HOST;
-        self.host(self.endpoints / ENDPOINTS_A_HOST)
+        let number = self.endpoints / ENDPOINTS_A_HOST + 1;
+        self.endpoints = number * ENDPOINTS_A_HOST + (ENDPOINTS_A_HOST - 1);
+        self.host(number)
     }
 
     /// As many hosts, as far from one another as there are some.

@@ -154,15 +154,62 @@ fn slices_on_ever_other_addresses_and_slices_with_blocks_beyond_are_ranges() {
     assert!(range.starts_with("each host has ranges of its own"), "{range}");
 }
 
+/// A pool of many addresses for as many hosts as the big sites have.
+fn wide(allocation: Allocation) -> nat::Settings {
+    let mut settings = settings();
+    let pool = &mut settings.pools[0];
+    pool.addresses = (0..64).map(|last| core::net::Ipv4Addr::from_bits(0xcb00_7100 + last)).collect();
+    pool.subscribers = vec![testkit::topology::prefix([100, 64, 0, 0], 18)];
+    pool.allocation = allocation;
+    settings
+}
+
+fn expect_ranges(report: &ProbeReport) {
+    let finding = report.finding("ports.range").expect("there is one");
+    assert!(finding.value.starts_with("each host has a range of its own"), "{finding:#?}");
+}
+
 #[test]
-fn blocks_on_any_address_are_arbitrary_pooling() {
-    let mut settings = settings().pooling(Pooling::Arbitrary);
-    settings.pools[0].allocation = Allocation::Blocks(blocks(64, 8));
+fn slices_of_each_algorithm_are_seen_as_ranges() {
+    for algorithm in [Algorithm::Sequential, Algorithm::Spread, Algorithm::Keyed(0x1234_5678_9abc)] {
+        let mut settings = wide(Allocation::Deterministic { dynamic_slices: 0, overflow: blocks(64, 0) });
+        settings.pools[0].algorithm = algorithm;
+        let report = probed_parts(settings, Simulated::site(), &[Part::Ports]);
+        expect_ranges(&report);
+        expect(&report, "pooling", "paired");
+        expect_verdict(&report, "pooling", "RFC 6888 REQ-2", Verdict::Met);
+        expect(&report, "ports.low", "all lead to 1024 or more");
+    }
+}
+
+#[test]
+fn slices_with_blocks_beside_them_are_seen_as_ranges() {
+    let mut settings = wide(Allocation::Deterministic { dynamic_slices: 16, overflow: blocks(64, 4) });
+    (settings.pools[0].port_min, settings.pools[0].port_max) = (1_024, 5_119);
     let report = probed_parts(settings, Simulated::site(), &[Part::Mapping, Part::Ports]);
-    let range = &report.finding("ports.range").expect("there is one").value;
-    assert!(range.starts_with("each host has a range of its own"), "{range}");
-    expect(&report, "pooling", "arbitrary");
-    expect_verdict(&report, "pooling", "RFC 6888 REQ-2", Verdict::NotMet);
+    expect(&report, "ports.range", "each host has ranges of its own");
+    expect(&report, "pooling", "paired");
+    expect(&report, "ports.low", "all lead to 1024 or more");
+    expect_verdict(&report, "ports.low", "RFC 4787 REQ-3a", Verdict::NotMet);
+}
+
+#[test]
+fn arbitrary_pooling_is_seen_behind_blocks_of_any_size() {
+    for (ports, pooling, value, verdict) in [
+        (64, Pooling::Arbitrary, "arbitrary", Verdict::NotMet),
+        (512, Pooling::Arbitrary, "arbitrary", Verdict::NotMet),
+        (4_096, Pooling::Arbitrary, "arbitrary", Verdict::NotMet),
+        (64, Pooling::Paired, "paired", Verdict::Met),
+        (512, Pooling::Paired, "paired", Verdict::Met),
+        (4_096, Pooling::Paired, "paired", Verdict::Met),
+    ] {
+        let mut settings = wide(Allocation::Blocks(blocks(ports, 8))).pooling(pooling);
+        settings.subscriber.ports_max = [u32::MAX; 3];
+        let report = probed_parts(settings, Simulated::site(), &[Part::Ports]);
+        expect_ranges(&report);
+        expect(&report, "pooling", value);
+        expect_verdict(&report, "pooling", "RFC 6888 REQ-2", verdict);
+    }
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn of_ports_from_which_nothing_gets_out_nothing_is_known() {
         ways.capacity = 200;
         ways.full = Full::RefuseSilently;
     });
-    expect(&report, "ports.low", "not known: from ports below 1024 nothing gets out");
+    expect(&report, "ports.low", "not known: none gets out");
     expect_verdict(&report, "ports.low", "RFC 4787 REQ-3a", Verdict::Undecided);
 }
 
