@@ -3,6 +3,9 @@
 import json
 import signal
 import subprocess
+import tempfile
+import time
+from pathlib import Path
 
 from kit import *
 from test_lab import IN_DEVICE, somebody_elses_device
@@ -60,6 +63,7 @@ BOTH = {
     "icmp.errors.bad_checksum": "dropped",
     "tcp.simultaneous_open": "works",
     "exhaustion.refusal": "no end found",
+    "exhaustion.eviction": "not known: no end was found, so that none had to go",
 }
 # As the lab sets them with --quick. Natrix takes a SYN-ACK for the end of the opening (RFC 7857 §2), keeps half-closed connections as
 # established ones, and lets those that were silent for long close.
@@ -135,6 +139,132 @@ def probe(n, *words):
     command = [str(n.dut.binary), "lab", "probe", "--patience", "600", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+# A pool of each kind, and what is found of it: ranges of ports, pooling, ports below 1024.
+OWN_RANGE, OWN_RANGES = "each host has a range of its own", "each host has ranges of its own"
+POOLS = {
+    "arbitrary pooling, blocks of 64": (
+        """
+pooling = "arbitrary"
+allocation = "blocks"
+block_size = 64
+""",
+        (OWN_RANGE, "arbitrary"),
+    ),
+    "paired pooling, blocks of 64": ('allocation = "blocks"\nblock_size = 64\n', (OWN_RANGE, "paired")),
+    "deterministic": ('allocation = "deterministic"\nblocks_per_subscriber = 0\n', (OWN_RANGE, "paired")),
+    "deterministic, spread": ('allocation = "deterministic"\nalgorithm = "spread"\nblocks_per_subscriber = 0\n', (OWN_RANGE, "paired")),
+    "deterministic, keyed": (
+        """
+allocation = "deterministic"
+algorithm = "keyed"
+algorithm_key = "abcdefghijkl"
+blocks_per_subscriber = 0
+""",
+        (OWN_RANGE, "paired"),
+    ),
+    "deterministic with dynamic blocks": (
+        """
+allocation = "deterministic"
+ports = "1024-5119"
+dynamic_slices = 16
+blocks_per_subscriber = 4
+block_size = 64
+""",
+        (OWN_RANGES, "paired"),
+    ),
+}
+NATRIX = """
+[[interface]]
+name = "inside"
+realm = "inside"
+driver = "net_memif0,role=client,id=0,socket={folder}/in.sock,socket-abstract=no"
+addresses = ["10.255.0.1/30"]
+
+[[interface]]
+name = "outside"
+realm = "outside"
+driver = "net_memif1,role=client,id=1,socket={folder}/out.sock,socket-abstract=no"
+addresses = ["172.16.255.1/30"]
+
+[[route]]
+prefix = "10.0.0.0/16"
+via = "10.255.0.2"
+
+[[route]]
+prefix = "198.19.0.0/16"
+via = "172.16.255.2"
+
+[[pool]]
+name = "lab"
+addresses = ["198.18.0.0-198.18.0.255"]
+subscribers = ["10.0.0.0/16"]
+{pool}
+
+[tables]
+flows = 50000
+mappings = 200000
+extra_sessions = 1000
+subscribers = 65536
+
+[workers]
+count = 1
+cpus = [1]
+
+[control]
+socket = "{folder}/control.sock"
+"""
+
+
+def beside_natrix_over_memif(n, pool, *words):
+    """The status of the probe of Natrix with a pool of this kind, which it knows nothing of; what it found, what it said."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "natrix.toml").write_text(NATRIX.format(folder=folder, pool=pool))
+        port = "net_memif{},role=server,id={},socket={}/{}.sock,socket-abstract=no"
+        ends = ["--inside", port.format(0, 0, folder, "in"), "--outside", port.format(1, 1, folder, "out")]
+        command = [str(n.dut.binary), "lab", "probe", "--dut", "external", *ends, "--patience", "600", "--json", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as prober:
+            # The sockets are the probe's.
+            until = time.monotonic() + 30
+            while not ((folder / "in.sock").exists() and (folder / "out.sock").exists()) and time.monotonic() < until:
+                time.sleep(0.05)
+            natrix = subprocess.Popen(
+                [str(n.dut.binary), "run", "-c", str(folder / "natrix.toml")],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+            )
+            try:
+                out, told = prober.communicate(timeout=120)
+            finally:
+                prober.kill()
+                natrix.kill()
+                natrix.wait()
+        return prober.returncode, out, told.decode()
+
+
+def probed_over_memif(n, pool, *words):
+    """What the probe finds of it."""
+    for _ in range(ATTEMPTS):
+        status, out, told = beside_natrix_over_memif(n, pool, *words)
+        # The probe waits for five seconds, and on a busy machine Natrix may begin later.
+        if "error: device: does not answer ARP" not in told:
+            break
+    expect_equal(status, 0, f"status of the probe, which says {told[-300:]}")
+    return json.loads(out)
+
+
+@test()
+def the_probe_finds_ranges_and_pooling_of_natrix_in_each_kind_of_pool(n):
+    for name, (pool, (ranges, pooling)) in POOLS.items():
+        result = probed_over_memif(n, pool, "--only", "ports")
+        findings = {finding["name"]: finding for finding in result["findings"]}
+        values = {what: findings[what]["value"] for what in ("pooling", "ports.low")}
+        expect_equal(values, {"pooling": pooling, "ports.low": "all lead to 1024 or more"}, f"{name}: {findings}")
+        expect(findings["ports.range"]["value"].startswith(ranges), f"{name}: {findings['ports.range']}")
+        verdicts = {finding["name"]: finding["verdict"] for finding in result["findings"]}
+        wanted = "met" if pooling == "paired" else "not_met"
+        expect_equal((verdicts["pooling"], verdicts["ports.low"]), (wanted, "not_met"), f"{name}: verdicts")
 
 
 def expect_mapping_once_another_has_the_port(result):
