@@ -106,7 +106,8 @@ impl Part {
             Part::Hairpinning | Part::Ttl => 4.0 * patience,
             // Each datagram is waited for to the end: pieces may follow.
             Part::Fragments => 20.0 * patience,
-            Part::Ports => 10.0 * patience,
+            // Hosts that have used up their ports are waited for.
+            Part::Ports => 20.0 * patience,
             Part::Icmp => 12.0 * patience,
             // It waits two times for what is to come after six seconds.
             Part::Tcp => 15.0 + 2.0 * patience,
