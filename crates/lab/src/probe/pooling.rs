@@ -19,6 +19,8 @@ use super::seen::Protocol;
 
 /// Flows to servers of their own, of each protocol.
 const FEW: [(Protocol, u32); 3] = [(Protocol::Udp, 16), (Protocol::Tcp, 8), (Protocol::Icmp, 4)];
+/// Those of them that may be lost before no further one is sent.
+const REFUSED: u32 = 2;
 /// Their first inside port.
 const FIRST_PORT: u16 = 25_000;
 /// The first inside port of those that look for another range: beyond all others.
@@ -110,11 +112,17 @@ pub(super) fn find(
             host.note(Protocol::Udp, *internal, *external);
         }
         for (protocol, count) in FEW {
+            let mut refused = 0;
             for number in 0..count {
                 let internal = SocketAddrV4::new(*address, FIRST_PORT + number as u16);
                 let server = prober.remote(number, 1000);
-                if let Some(external) = prober.open(protocol, internal, server)? {
-                    host.note(protocol, internal, external);
+                match prober.open(protocol, internal, server)? {
+                    Some(external) => host.note(protocol, internal, external),
+                    None => refused += 1,
+                }
+                // Each is waited for, and a host may have nothing left.
+                if refused == REFUSED {
+                    break;
                 }
             }
         }
