@@ -289,6 +289,16 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         let each = each.join(", ");
         writeln!(out, "warning: pool \"{}\": {each} are others' now; they are set aside as they come free", pool.pool)?;
     }
+    for pool in answer.pools.iter().filter(|pool| pool.slices_leased > 0) {
+        let PoolPlan { pool, slices, slices_leased: leased, slices_leased_whole: whole, slices_leased_us, .. } = pool;
+        let latest = slices_leased_us.map(|time| format!(", after {} at the latest", human::duration(time)));
+        writeln!(
+            out,
+            "warning: pool \"{pool}\": ports of {leased} of {slices} slices are in port blocks of others now, of {whole} all of them; \
+             their subscribers get these as the blocks go back{}",
+            latest.unwrap_or_default()
+        )?;
+    }
     let total = &plan.total;
     if total.subscribers_drain + total.mappings_drain + total.flows_drain + total.blocks_drain > 0 {
         writeln!(out, "drain: as long as they are used")?;

@@ -641,7 +641,7 @@ const CLASS: &[Key] = &[
          for. Ports that others have when a reload sets or raises it stay theirs; \
          others get none until what is missing has come free, and `natrix plan` tells how much that is. What a rule sends to another pool is \
          guaranteed nothing there. Ports that rest count among the others'; where none of those is left a guaranteed port is free at \
-         once. Other modes need no such key: in a deterministic pool each slice is guaranteed, and `check` compares; in a pool \
+         once. Other modes need no such key: in a deterministic pool each slice is guaranteed, and `check` compares (after a reload from port blocks each is whole when the blocks of others in it have gone back, of which `natrix plan` warns); in a pool \
          with blocks who has a block has all of its ports.",
     ),
     key(

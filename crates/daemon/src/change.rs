@@ -38,9 +38,12 @@ use nat::Outlook;
 use nat::PoolCensus;
 use nat::Prospect;
 use nat::Shared;
+use nat::SliceHolds;
+use nat::SlicePlan;
 use nat::change::GuaranteePlan;
 use nat::change::Reshape;
 use nat::slots::Slot;
+use nat::types::PoolId;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
@@ -211,6 +214,10 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     for plan in candidate.guarantee_plan(&census.entitled) {
         guarantee(&candidate, &plan, &mut pools, &mut total);
     }
+    let now = instance.clock.now();
+    for plan in candidate.slice_plan(&census.slice_holds) {
+        slices(&candidate, &plan, now, &mut pools, &mut total);
+    }
     let (added, closed) = (opened(&candidate, &shared), opened(&shared, &candidate));
     let addresses = (added.len() + closed.len()) as u64;
     let plan = Plan {
@@ -226,7 +233,6 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         total,
         took_us: micros(began),
     };
-    let now = instance.clock.now();
     let subscribers = census.affected.iter().map(|affected| subscriber_detail((&shared, &candidate), affected, now));
     let fates = [(added, PlanFate::Added, &candidate), (closed, PlanFate::Closed, &shared)];
     let addresses = fates.into_iter().flat_map(|(slots, becomes, snapshot)| {
@@ -396,17 +402,34 @@ fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
 
 /// Adds what is guaranteed in a pool, and what of it is others' now, to the pool's plan and to that of all together.
 fn guarantee(candidate: &Shared, plan: &GuaranteePlan, pools: &mut Vec<PoolPlan>, total: &mut PoolPlan) {
-    let name = candidate.pool(plan.pool).map_or("", |pool| &pool.name);
-    let position = pools.iter().position(|pool| pool.pool == name);
-    let position = position.unwrap_or_else(|| {
-        pools.push(PoolPlan { pool: name.to_owned(), ..PoolPlan::default() });
-        pools.len() - 1
-    });
     let (guaranteed, missing) = (convert::per_protocol(plan.set_aside), convert::per_protocol(plan.missing));
-    for sum in pools.get_mut(position).into_iter().chain([total]) {
+    for sum in [plan_of(candidate, plan.pool, pools), total] {
         sum.guaranteed = sum.guaranteed.plus(&guaranteed);
         sum.guarantee_missing = sum.guarantee_missing.plus(&missing);
     }
+}
+
+/// Adds which slices of a pool lie in blocks of others, likewise.
+fn slices(candidate: &Shared, plan: &SlicePlan, now: nat::Instant, pools: &mut Vec<PoolPlan>, total: &mut PoolPlan) {
+    let until = plan.until.map(|until| until.saturating_since(now).as_micros());
+    for sum in [plan_of(candidate, plan.pool, pools), total] {
+        let is_first = sum.slices_leased == 0;
+        let latest = sum.slices_leased_us.zip(until).map(|(one, other)| one.max(other));
+        sum.slices_leased_us = if is_first { until } else { latest };
+        sum.slices += plan.slices;
+        sum.slices_leased += plan.leased;
+        sum.slices_leased_whole += plan.leased_whole;
+    }
+}
+
+/// The plan of a pool that is to be.
+fn plan_of<'a>(candidate: &Shared, pool: PoolId, pools: &'a mut Vec<PoolPlan>) -> &'a mut PoolPlan {
+    let name = candidate.pool(pool).map_or("", |pool| &pool.name);
+    let position = pools.iter().position(|pool| pool.pool == name).unwrap_or(pools.len());
+    if position == pools.len() {
+        pools.push(PoolPlan { pool: name.to_owned(), ..PoolPlan::default() });
+    }
+    &mut pools[position]
 }
 
 fn micros(began: SystemInstant) -> u64 {
@@ -433,6 +456,7 @@ fn census(
         concerned: Named::with_room(details),
         kept: Named::with_room(if kept { details } else { 0 }),
         entitled: Entitled::under(candidate),
+        slice_holds: SliceHolds::under(candidate),
         outlook,
     });
     for worker in 0..instance.worker_count() {
@@ -449,8 +473,16 @@ fn census(
     Ok(*census)
 }
 
-/// Writes to the log what is missing of what these settings, now in force, guarantee.
+/// Writes to the log what is missing of what these settings, now in force, guarantee: by a class, or by a formula.
 fn tell_missing(instance: &Instance, shared: &Arc<Shared>, log: Log) {
+    for plan in shared.slice_plan(&SliceHolds::default()) {
+        let name = shared.pool(plan.pool).map_or("", |pool| &pool.name);
+        log.warn(&format_args!(
+            "pool \"{name}\": ports of {} of {} slices are in blocks of others, of {} all of them; their subscribers get these as the \
+             blocks go back",
+            plan.leased, plan.slices, plan.leased_whole
+        ));
+    }
     let is_missing = |plan: &GuaranteePlan| plan.missing.iter().any(|ports| *ports > 0);
     // Mostly nothing is, even with what subscribers have themselves.
     if !shared.guarantee_plan(&Entitled::default()).iter().any(is_missing) {

@@ -224,6 +224,51 @@ fn a_plan_tells_what_of_a_guarantee_is_not_there_at_once() {
 }
 
 #[test]
+fn a_plan_tells_which_slices_lie_in_blocks_of_others_and_until_when() {
+    let in_blocks = "[\"203.0.113.1\"]\nports = \"1024-2047\"\nallocation = \"blocks\"\nblock_size = 128";
+    let by_formula = "[\"203.0.113.1\"]\nports = \"1024-2047\"\nallocation = \"deterministic\"\ndynamic_slices = 0\n\
+                      blocks_per_subscriber = 0\nsubscribers = [\"10.0.0.32/29\"]\n\n[[pool]]\nname = \"b\"\n\
+                      addresses = [\"203.0.113.2\"]";
+    let mut one = Instance::start_with("slices", "", |text: &str| text.replace("[\"203.0.113.0/28\"]", in_blocks));
+    one.traffic(5_000..5_008);
+    let text = one.text.replace(in_blocks, by_formula);
+    let limited = one.write("limited.toml", &format!("{text}\n[reload]\ndrain_time = \"1 h\"\n"));
+    let asked = one.write("next.toml", &text);
+    for (asked, longest) in [(limited, Some(3_600_000_000..3_800_000_000_u64)), (asked.clone(), None)] {
+        let told = ask(&mut one.client, &Request::Plan(asked));
+        let pool = told.iter().find_map(|reply| if let Reply::PoolPlan(pool) = reply { Some(pool) } else { None });
+        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
+        for pool in [pool.expect("the pool there is"), &plan.expect("a plan").total] {
+            assert_eq!((pool.slices, pool.slices_leased, pool.slices_leased_whole), (6, 6, 6), "{pool:?}");
+            match (&longest, pool.slices_leased_us) {
+                (Some(longest), Some(time)) => assert!(longest.contains(&time), "{pool:?}"),
+                (longest, time) => assert!(longest.is_none() && time.is_none(), "{pool:?}"),
+            }
+        }
+    }
+    let told = one.reload(asked);
+    assert!(told.iter().any(|reply| matches!(reply, Reply::Reloaded(_))), "{told:?}");
+    let source = "10.0.0.33:5000".parse().expect("an endpoint");
+    let destination = "192.0.2.77:53".parse().expect("an endpoint");
+    let protocol = control::Protocol::Udp;
+    let why = control::Why {
+        protocol,
+        source,
+        destination,
+        inbound: false,
+        tcp_segment: None,
+        length_bytes: None,
+        dont_fragment: false,
+        interface: None,
+    };
+    let answer: control::WhyAnswer = one.client.request_one(&Request::Why(why)).expect("an answer");
+    assert_eq!(answer.verdict, "ports_exhausted");
+    let step = answer.steps.last().expect("a step");
+    assert!(step.decision.contains("170 of 170 ports are in port blocks of others"), "{step:?}");
+    one.stop();
+}
+
+#[test]
 fn a_plan_names_so_many_mappings_and_says_how_many_more_there_are() {
     let mut one = Instance::start("names", "");
     one.traffic(5_000..5_030);

@@ -308,6 +308,20 @@ impl Formula {
         })
     }
 
+    /// First and last port of each slice, somebody's or nobody's, that has some of these ports.
+    pub(crate) fn slices_over(&self, first: u16, last: u16) -> impl Iterator<Item = (u16, u16)> + use<> {
+        let (port_min, slice_ports) = (u32::from(self.port_min), self.slice_ports);
+        let from = u32::from(first).saturating_sub(port_min) / slice_ports;
+        let end = match u32::from(last).checked_sub(port_min) {
+            Some(offset) => (offset / slice_ports + 1).min(self.slices),
+            None => 0,
+        };
+        (from..end).map(move |slice| {
+            let begins = port_min + slice * slice_ports;
+            (begins as u16, (begins + slice_ports - 1) as u16)
+        })
+    }
+
     /// Why an inside address has no slice.
     pub(crate) fn why_no_slice(&self, inside: u32) -> Verdict {
         if self.leaves_out(inside) { Verdict::BoundaryAddress } else { Verdict::SourceNotSubscriber }

@@ -252,6 +252,17 @@ pub enum Step {
         /// Not yet.
         missing: u32,
     },
+    /// Of the ports of this protocol in the subscriber's slice some, or all, are in port blocks of others still.
+    SliceInBlocks {
+        /// Lowest port of the slice.
+        first: u16,
+        /// Highest.
+        last: u16,
+        /// Ports in blocks of others.
+        leased: u32,
+        /// Ports of the slice that are given out.
+        ports: u32,
+    },
     /// The subscriber ran against its limits too often: it is served by this pool for a while.
     Penalty(PoolId),
     /// The subscriber is already paired with this address.

@@ -23,6 +23,8 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
+use nat::SliceHolds;
+use nat::SlicePlan;
 use nat::Verdict;
 use nat::change::GuaranteePlan;
 use nat::event::Event;
@@ -322,6 +324,15 @@ impl Bed {
         candidate.guarantee_plan(&self.census_under(&candidate, 0).entitled)
     }
 
+    /// Of the slices of each pool of these settings, those in blocks of others.
+    ///
+    /// # Panics
+    /// When the settings can not follow the present ones.
+    pub fn slice_plan(&self, settings: Settings) -> Vec<SlicePlan> {
+        let candidate = self.candidate(settings);
+        candidate.slice_plan(&self.census_under(&candidate, 0).slice_holds)
+    }
+
     fn candidate(&self, settings: Settings) -> Arc<Shared> {
         self.machine.successor(settings, self.now).expect("the settings can follow those before")
     }
@@ -332,7 +343,8 @@ impl Bed {
         let named = || Named::with_room(each);
         let entitled = Entitled::under(candidate);
         let outlook = Outlook::between(self.shared(), candidate);
-        let mut census = Census { pools, affected, concerned: named(), kept: named(), entitled, outlook };
+        let slice_holds = SliceHolds::under(candidate);
+        let mut census = Census { pools, affected, concerned: named(), kept: named(), entitled, slice_holds, outlook };
         for shard in self.shards() {
             census.entitled.begin_worker();
             let mut cursor = Some(0);

@@ -326,10 +326,20 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         subscribers: Vec::new(),
         ..Pool::default()
     };
-    if random.random() {
-        let idle = Duration::from_secs(60);
-        second.allocation = Allocation::Blocks(Blocks { size: BlockSize::MIN, per_subscriber_max: 1, idle });
-        second.subscribers = vec![prefix([100, 64, 0, 12], 30)];
+    // Blocks, and slices for others on the same ports: a reload goes from each to each.
+    let blocks =
+        |per_subscriber_max| Blocks { size: BlockSize::MIN, per_subscriber_max, idle: Duration::from_secs(60) };
+    match random.random_range(0..4) {
+        0 => {}
+        1..3 => {
+            second.allocation = Allocation::Blocks(blocks(1));
+            second.subscribers = vec![prefix([100, 64, 0, 12], 30)];
+        }
+        _ => {
+            let overflow = blocks(random.random_range(0..3));
+            second.allocation = Allocation::Deterministic { dynamic_slices: random.random_range(0..4), overflow };
+            second.subscribers = vec![prefix([100, 64, 0, 8], random.random_range(28..31))];
+        }
     }
     settings.pools.push(second);
     // Each of four subscribers has an address of its own, of which some drain.

@@ -80,6 +80,18 @@ pub struct PoolPlan {
     /// Those of them that others have now: they are set aside as they come free.
     #[serde(default)]
     pub guarantee_missing: PerProtocol,
+    /// Slices of its formula, where there are any of the next.
+    #[serde(default)]
+    pub slices: u64,
+    /// Slices with ports in port blocks of others now: whose they are gets these as the blocks go back.
+    #[serde(default)]
+    pub slices_leased: u64,
+    /// Those of them that have no other ports.
+    #[serde(default)]
+    pub slices_leased_whole: u64,
+    /// After how long the last of these blocks is back at the latest; absent: when nothing in it is used.
+    #[serde(default)]
+    pub slices_leased_us: Option<u64>,
 }
 
 /// What a change does to one subscriber, external address, mapping, flow or port block: some of them, as many as were asked for.

@@ -160,6 +160,11 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             format!("{ports} of {} guaranteed ports", ports + missing),
             format!("{missing} are still others', and are set aside as they come free"),
         ),
+        view::Step::SliceInBlocks { first, last, leased, ports } => (
+            "port",
+            format!("slice {first}-{last}: {leased} of {ports} ports are in port blocks of others"),
+            "leased before the formula gave them away; they are the subscriber's as those blocks go back".to_owned(),
+        ),
         view::Step::PairedWith(address) => (
             "pool",
             format!("external address {address}"),

@@ -63,7 +63,7 @@ impl PortRange {
 
     /// Of the 64 ports of this word of `used`, those that are in the range.
     #[inline]
-    fn mask(&self, word: usize) -> u64 {
+    pub(crate) fn mask(&self, word: usize) -> u64 {
         let word = word as u16;
         let from_first = if word == self.first / 64 { u64::MAX << (self.first % 64) } else { u64::MAX };
         let to_last = if word == self.last / 64 { u64::MAX >> (63 - self.last % 64) } else { u64::MAX };
@@ -71,7 +71,7 @@ impl PortRange {
     }
 
     /// First word and the one after the last.
-    const fn words(&self) -> (usize, usize) {
+    pub(crate) const fn words(&self) -> (usize, usize) {
         ((self.first / 64) as usize, (self.last / 64) as usize + 1)
     }
 }
@@ -348,9 +348,14 @@ impl PortTable {
     /// Ports of one class that whoever comes could have of an address now: not in use, and not in somebody's block. For people:
     /// reads a word for each 64 ports.
     pub fn free_of_class(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> u32 {
-        let Some((first, last)) = self.range(address, protocol, class) else { return 0 };
-        let range = PortRange { address, first, last };
-        let (base, (first, end)) = (space(address, protocol), range.words());
+        let range = self.range(address, protocol, class);
+        range.map_or(0, |(first, last)| self.free_within(&PortRange { address, first, last }, protocol))
+    }
+
+    /// The same of the ports within a range.
+    pub fn free_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
+        let (address, (first, end)) = (range.address, range.words());
+        let base = space(address, protocol);
         let open = (first..end).filter(|word| !self.blocks.is_leased(address.index(), *word));
         let free = open.map(|word| {
             let used = self.used[base * WORDS + word].load(Ordering::Relaxed);

@@ -13,8 +13,11 @@ use crate::displaced::Displaced;
 use crate::entitled::Entitled;
 use crate::flow::endpoint;
 use crate::outlook::Outlook;
+use crate::ports::PortRange;
 use crate::shared::Shared;
+use crate::slices_in_blocks::SliceHolds;
 use crate::slots::ends;
+use crate::subscriber::Subscriber;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -251,6 +254,8 @@ pub struct Census {
     pub kept: Named,
     /// What subscribers have of the ports that are to be guaranteed to them.
     pub entitled: Entitled,
+    /// Until when blocks lie in slices of others.
+    pub slice_holds: SliceHolds,
     /// What both settings say, to ask subscribers about.
     pub outlook: Outlook,
 }
@@ -441,10 +446,12 @@ impl Shard {
             seen_in_all += 1;
             let pool = self.shared.pool_of(block.address());
             let Some(count) = census.pools.get_mut(pool.index()) else { continue };
-            let (fate, seen) = self.fate_of_block(now, candidate, block);
+            let (fate, seen) = self.fate_of_block(now, candidate, block, subscriber);
             seen_in_all += seen;
             count.blocks.count(fate);
             let becomes = fate.prospect();
+            let (range, holder) = (PortRange::of_block(block), (realm, subscriber.address));
+            census.slice_holds.count(candidate, range, holder, becomes, now);
             name(&mut census.named(becomes).blocks, || Held {
                 realm,
                 internal: Endpoint::new(address, 0),
@@ -461,7 +468,7 @@ impl Shard {
 
     /// What becomes of a port block, and at how many of its ports was looked for that. It stays leased while a mapping has one of its
     /// ports or one rests, and then for as long as its pool lets it lie idle.
-    fn fate_of_block(&self, now: Instant, candidate: &Shared, block: Block) -> (Fate, usize) {
+    fn fate_of_block(&self, now: Instant, candidate: &Shared, block: Block, holder: &Subscriber) -> (Fate, usize) {
         let address = block.address();
         let of_address = self.fate_of_address(now, candidate, address);
         let Some(facts) = candidate.slot(address).map(|_| candidate.facts(address)) else { return (Fate::End, 0) };
@@ -475,7 +482,10 @@ impl Shard {
         let pool = candidate.pool(facts.id);
         let is_offered =
             pool.is_some_and(|pool| pool.port_min <= block.last_port() && block.first_port() <= pool.port_max);
-        if of_address == Fate::Keep && is_offered && !facts.gives_single_ports() {
+        // Whom the formula of the pool does not know gets no more of them.
+        let is_known = candidate.formula(facts.id).is_none_or(|formula| formula.slice_of(holder.address).is_some())
+            && pool.is_some_and(|pool| pool.serves(holder.realm()));
+        if of_address == Fate::Keep && is_offered && !facts.gives_single_ports() && is_known {
             return (Fate::Drain, 0);
         }
         let idle = facts.blocks.map_or(Duration::ZERO, |blocks| blocks.idle);

@@ -336,11 +336,12 @@ impl Shard {
                     account.steps.push(Step::NoMapping);
                     return Verdict::NoMapping;
                 }
-                if target.is_some_and(|target| !self.shared.may_hairpin(key.realm, target.realm)) {
+                let opens_to = target.filter(|_| session.is_none());
+                if opens_to.is_some_and(|target| !self.shared.may_hairpin(key.realm, target.realm)) {
                     return Verdict::HairpinRefused;
                 }
                 let here = owner.filter(|(worker, mapping)| *worker == self.worker && *mapping != MappingIndex::SHARED);
-                if let Some((_, mapping)) = here.filter(|_| !is_balanced)
+                if let Some((_, mapping)) = here.filter(|(_, mapping)| !is_balanced && self.is_mapped(*mapping, now))
                     && !self.shared.may_hairpin(key.realm, self.mappings.get(mapping.0).realm())
                 {
                     return Verdict::HairpinRefused;
@@ -584,6 +585,12 @@ impl Shard {
             if let Err(verdict) = admitted {
                 return Some(verdict);
             }
+            // Whom a rule sends to a formula that does not know him is refused there, whatever leads to him.
+            if let Some(slot) = known.filter(|_| is_own && comes_home.is_none())
+                && let Err(verdict) = self.would_be_paired(slot, key, pool, facts)
+            {
+                return Some(verdict);
+            }
             account.source_after = Some(external);
             let is_ones_own = |owner| dead.is_some_and(|dead| owner == (self.worker, MappingIndex(dead)));
             let is_awaited = self.shared.address_index(external.address).is_some_and(|address| {
@@ -595,21 +602,16 @@ impl Shard {
             }
             return is_awaited.then_some(Verdict::PortsExhausted);
         }
-        let paired = if let Some(slot) = comes_home {
-            match self.would_go_to_own_pool(slot, key, pool, facts) {
-                Ok(paired) => paired,
-                Err(verdict) => return Some(verdict),
-            }
-        } else if is_own {
-            match known {
-                Some(slot) => match self.would_be_paired(slot, key, pool, facts) {
-                    Ok(paired) => paired,
-                    Err(verdict) => return Some(verdict),
-                },
-                None => None,
-            }
-        } else {
-            self.address_in(key, pool)
+        let paired = match (comes_home, known) {
+            (Some(slot), _) => self.would_go_to_own_pool(slot, key, pool, facts),
+            (None, Some(slot)) if is_own => self.would_be_paired(slot, key, pool, facts),
+            (None, None) => Ok(None),
+            _ => Ok(self.address_in(key, pool)),
+        };
+        let paired = match paired {
+            Ok(paired) => paired,
+            // His limits come first.
+            Err(verdict) => return Some(admitted.err().unwrap_or(verdict)),
         };
         account.address = paired.or(match self.shared.choices(facts) {
             [only] => Some(*only),
@@ -630,10 +632,13 @@ impl Shard {
         }
         let ports_free = match paired {
             _ if !facts.gives_single_ports() && !is_own => 0,
-            _ if !facts.gives_single_ports() => match self.own_ports_left(known, paired, facts, source, protocol) {
-                Ok(left) => left,
-                Err(verdict) => return Some(verdict),
-            },
+            _ if !facts.gives_single_ports() => {
+                self.explain_slice(facts, key, account);
+                match self.own_ports_left(known, paired, facts, source, protocol) {
+                    Ok(left) => left,
+                    Err(verdict) => return Some(verdict),
+                }
+            }
             Some(address) => free(address),
             None => self.shared.choices(facts).iter().map(|address| free(*address)).sum(),
         };
@@ -651,6 +656,14 @@ impl Shard {
             (true, _) => account.steps.push(Step::Penalty(pool)),
             (false, true) => {}
             (false, false) => account.steps.push(Step::Pool(pool)),
+        }
+    }
+
+    /// What others have of the slice of a new mapping, if they have any.
+    fn explain_slice(&self, facts: &PoolFacts, key: &InternalKey, account: &mut Account) {
+        if let Some((slice, used)) = self.slice_in_blocks(facts, key).filter(|(_, used)| used.leased > 0) {
+            let (first, last, leased, ports) = (slice.first, slice.last, used.leased, used.offered);
+            account.steps.push(Step::SliceInBlocks { first, last, leased, ports });
         }
     }
 

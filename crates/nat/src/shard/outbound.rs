@@ -279,16 +279,20 @@ impl Shard {
             if !is_static && (is_napt_query || !has_owner) {
                 return Err(Fate::Done(Verdict::NoMapping));
             }
+            // Where a session goes is said in the second half, too: to whom has the port from before the forward, perhaps.
             if let Some(target) = target
+                && session.is_none()
                 && !self.shared.may_hairpin(key.realm, target.realm)
             {
                 return Err(Fate::Done(Verdict::HairpinRefused));
             }
-            // A mapping of another worker says its realm there, in the second half.
+            // A mapping of another worker says its realm there, in the second half. One that is over says nothing: the forward that has its
+            // port now may lead elsewhere.
             if let Some((worker, mapping)) = owner
                 && worker == self.worker
                 && mapping != MappingIndex::SHARED
                 && !is_balanced
+                && self.is_mapped(mapping, now)
                 && !self.shared.may_hairpin(key.realm, self.mappings.get(mapping.0).realm())
             {
                 return Err(Fate::Done(Verdict::HairpinRefused));

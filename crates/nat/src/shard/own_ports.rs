@@ -12,6 +12,7 @@ use crate::ports::PortClass;
 use crate::ports::PortRange;
 use crate::ports::Taker;
 use crate::shared::PoolFacts;
+use crate::slices_in_blocks::SliceUse;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
@@ -188,6 +189,13 @@ impl Shard {
         Err(Verdict::PortsExhausted)
     }
 
+    /// First and last port of an inside address's slice, and what of it others have in blocks of theirs. None where the pool has
+    /// no slice for it. For people.
+    pub(super) fn slice_in_blocks(&self, facts: &PoolFacts, key: &InternalKey) -> Option<(PortRange, SliceUse)> {
+        let slice = self.slice_of(facts, key.address).filter(|_| facts.slice_ports != 0)?;
+        Some((slice, self.shared.slice_in_blocks(slice, key.protocol, key.realm, key.address)))
+    }
+
     /// Ports a subscriber, or somebody who would become one, could still have of this protocol, who is, or would be, `paired` with an address; at
     /// most, as others may be faster.
     /// Reads the words of all ports it may have: for people.
@@ -208,7 +216,8 @@ impl Shard {
             let formula = self.shared.formula(facts.id);
             let why = || formula.map_or(Verdict::SourceNotSubscriber, |formula| formula.why_no_slice(inside));
             let slice = self.slice_of(facts, inside).ok_or_else(why)?;
-            free += left(slice);
+            // Those in a block of his come with the block.
+            free += u64::from(ports.free_within(&slice, protocol));
             paired = Some(slice.address);
         }
         let mut count = 0;

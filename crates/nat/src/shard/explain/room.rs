@@ -212,6 +212,9 @@ impl Shard {
         let record = self.subscribers.get(slot);
         let paired = AddressIndex(record.paired);
         let is_settled = record.generation == self.shared.stamp();
+        if let Some(by_formula) = self.address_by_formula(key, pool, facts).filter(|_| !is_settled) {
+            return by_formula.map(Some);
+        }
         let is_usable = || self.fits(paired, key, pool, facts);
         if paired != UNPAIRED && (is_settled || facts.pooling == Pooling::Paired && is_usable()) {
             return Ok(Some(paired));
@@ -232,9 +235,8 @@ impl Shard {
         pool: PoolId,
         facts: &PoolFacts,
     ) -> Result<Option<AddressIndex>, Verdict> {
-        if let Some(formula) = self.shared.formula(pool) {
-            let slice = formula.slice_of(key.address).ok_or_else(|| formula.why_no_slice(key.address))?;
-            return Ok(Some(self.shared.member(facts, slice.address)));
+        if let Some(by_formula) = self.address_by_formula(key, pool, facts) {
+            return by_formula.map(Some);
         }
         match self.place_in_own_pool(slot, pool, facts) {
             Some(known) => Ok(Some(known)),
@@ -242,10 +244,22 @@ impl Shard {
         }
     }
 
+    /// The address that the formula of a pool gives somebody, or why it gives him none. None: the pool has no formula.
+    fn address_by_formula(
+        &self,
+        key: &InternalKey,
+        pool: PoolId,
+        facts: &PoolFacts,
+    ) -> Option<Result<AddressIndex, Verdict>> {
+        let formula = self.shared.formula(pool)?;
+        let slice = formula.slice_of(key.address).ok_or_else(|| formula.why_no_slice(key.address));
+        Some(slice.map(|slice| self.shared.member(facts, slice.address)))
+    }
+
     /// Whether who is new gets an address of this pool, as [`Shard::address_for`] finds it.
     pub(super) fn would_get_address(&self, key: &InternalKey, pool: PoolId, facts: &PoolFacts) -> Result<(), Verdict> {
-        if let Some(formula) = self.shared.formula(pool) {
-            return formula.slice_of(key.address).map(|_| ()).ok_or_else(|| formula.why_no_slice(key.address));
+        if let Some(by_formula) = self.address_by_formula(key, pool, facts) {
+            return by_formula.map(|_| ());
         }
         let class = port_class(key.port, facts);
         let mut open = self.shared.choices(facts).iter();
