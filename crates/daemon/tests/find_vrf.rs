@@ -9,6 +9,7 @@ use core::net::Ipv4Addr;
 
 use control::Find;
 use control::FindAnswer;
+use control::Place;
 use control::Request;
 use instance::Instance;
 
@@ -45,5 +46,39 @@ fn holders_of_other_vrfs_are_left_out_of_an_external_endpoint_too() {
         found(&mut one, &Find { vrf: Some("blue".to_owned()), protocol: Some(control::Protocol::Udp), ..asked });
     let told = "nobody of VRF \"blue\" holds 203.0.113.1:80 now";
     assert_eq!((nobody.len(), nobody[0].holder, nobody[0].detail.as_str()), (1, None, told));
+    one.stop();
+}
+
+#[test]
+fn an_inside_address_without_a_mapping_is_told_with_its_vrf_and_only_where_a_route_leads_to_it() {
+    let blue = "[[interface]]\nname = \"blue\"\nrealm = \"inside\"\nvrf = \"blue\"\ndriver = \"net_tap2\"\naddresses = [\"10.0.0.1/24\", \"10.1.0.1/24\"]\n\n[[pool]]";
+    let mut one = Instance::start_with("find-idle", "", |text| text.replace("[[pool]]", blue));
+    let asked = |last: [u8; 4], vrf: Option<&str>| Find {
+        port: None,
+        vrf: vrf.map(str::to_owned),
+        ..by_address(last.into(), 0)
+    };
+    let mut told = |address: [u8; 4], vrf: Option<&str>| {
+        let (found, _) = found(&mut one, &asked(address, vrf));
+        found.into_iter().map(|answer| (answer.place, answer.vrf, answer.detail)).collect::<Vec<_>>()
+    };
+    let idle = |vrf: &str, who: &str| {
+        let detail = format!("{who} may use pool \"a\" and has no mapping now");
+        (Place::Internal, Some(vrf.to_owned()), detail)
+    };
+    let (here, there) = (idle("default", "10.0.0.99"), idle("blue", "blue/10.0.0.99"));
+    assert_eq!(told([10, 0, 0, 99], None), [here.clone(), there.clone()]);
+    assert_eq!(told([10, 0, 0, 99], Some("default")), [here]);
+    assert_eq!(told([10, 0, 0, 99], Some("blue")), [there]);
+    // Only one of them has a way to it.
+    assert_eq!(told([10, 1, 0, 9], None), [idle("blue", "blue/10.1.0.9")]);
+    let nobody = |of_vrf: &str, address: &str| {
+        let detail = format!(
+            "{address} is no pool's external address, no subscriber's{of_vrf}, as no inside route leads to it, and not Natrix's own"
+        );
+        (Place::Nowhere, None, detail)
+    };
+    assert_eq!(told([10, 1, 0, 9], Some("default")), [nobody(" of VRF \"default\"", "10.1.0.9")]);
+    assert_eq!(told([8, 8, 8, 8], None), [nobody("", "8.8.8.8")]);
     one.stop();
 }

@@ -888,6 +888,11 @@ impl Shared {
         }
     }
 
+    /// Whether packets to an address of this inside realm are sent anywhere inside.
+    pub fn leads_inside(&self, realm: RealmId, address: Ipv4Addr) -> bool {
+        self.route_in(realm, address.to_bits()).is_some()
+    }
+
     /// What an address is to Natrix, given what it is to somebody, as a packet from `from` sees it: what only another inside realm has
     /// is nothing here.
     #[inline]

@@ -71,12 +71,13 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
     let served: Vec<(RealmId, PoolId)> = realms_of(instance, find)?
         .filter_map(|realm| instance.shared().pool_for(realm, find.address).map(|pool| (realm, pool)))
         .collect();
+    let of_vrf = find.vrf.as_ref().map(|vrf| format!(" of VRF \"{vrf}\"")).unwrap_or_default();
+    let nowhere = |because: &str| {
+        let nobodys = format!("{} is no pool's external address, no subscriber's{of_vrf}", find.address);
+        empty(Place::Nowhere, format!("{nobodys}{because} and not Natrix's own"))
+    };
     if served.is_empty() {
-        let of_vrf = find.vrf.as_ref().map(|vrf| format!(" of VRF \"{vrf}\"")).unwrap_or_default();
-        return Ok(whole(vec![empty(
-            Place::Nowhere,
-            format!("{} is no pool's external address, no subscriber's{of_vrf} and not Natrix's own", find.address),
-        )]));
+        return Ok(whole(vec![nowhere("")]));
     }
     let mut refusals = Vec::new();
     let mut answered = internal(instance, find, &mut refusals, &empty)?;
@@ -87,9 +88,15 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
     if find.cursor.is_none() {
         let has_answer = !answered.replies.is_empty();
         let answers = served.into_iter().map(|(realm, pool)| unused(instance, find, (realm, pool), &empty));
+        let was_refused = |answer: &FindAnswer| refusals.iter().any(|(realm, _)| answer.realm == Some(*realm));
+        // A pool may serve whatever there is; who can be no subscriber as he can not be reached is told as nobody.
+        let is_led = |answer: &FindAnswer| {
+            let leads = |realm| instance.shared().leads_inside(RealmId(realm), find.address);
+            answer.realm.is_some_and(leads) || answer.holder.is_some() || was_refused(answer)
+        };
+        let answers = answers.filter(is_led);
         let is_told = |answer: &FindAnswer| {
-            let was_refused = refusals.iter().any(|(realm, _)| answer.realm == Some(*realm));
-            (answer.holder.is_some() || was_refused) && !is_answered(&answered.replies, answer.realm)
+            (answer.holder.is_some() || was_refused(answer)) && !is_answered(&answered.replies, answer.realm)
         };
         let new = answers.filter(|answer| !has_answer || is_told(answer));
         let new: Vec<Reply> = new.map(Into::into).collect();
@@ -101,6 +108,9 @@ pub(crate) fn find(instance: &Instance, find: &Find) -> Result<Answered, Fault> 
         let forwards = offline::forwards_to(instance.shared().settings(), find.address, &queried);
         let asked = forwards.into_iter().filter(|answer| answer.realm.is_some_and(|realm| realms.contains(&realm)));
         answered.replies.extend(asked.map(Reply::from));
+    }
+    if answered.replies.is_empty() && find.cursor.is_none() {
+        answered.replies.push(nowhere(", as no inside route leads to it,").into());
     }
     Ok(answered)
 }
@@ -166,22 +176,23 @@ fn unused(
 ) -> FindAnswer {
     let shared = instance.shared();
     let name = convert::pool_name(&shared, pool);
-    let mut idle = empty(Place::Internal, format!("{} may use pool \"{name}\" and has no mapping now", find.address));
+    let vrf = convert::vrf_name(shared.settings(), realm);
+    // Two VRFs may have the same address.
+    let who = if realm == RealmId::default() { find.address.to_string() } else { format!("{vrf}/{}", find.address) };
+    let mut idle = empty(Place::Internal, format!("{who} may use pool \"{name}\" and has no mapping now"));
     idle.pool = Some(name);
     idle.realm = Some(realm.0);
-    idle.vrf = Some(convert::vrf_name(shared.settings(), realm));
+    idle.vrf = Some(vrf);
     if shared.is_nobody_by_formula(pool, find.address) {
         idle.place = Place::Nowhere;
-        idle.detail = format!("{} is the network or broadcast address of its prefix, and no subscriber", find.address);
+        idle.detail = format!("{who} is the network or broadcast address of its prefix, and no subscriber");
         return idle;
     }
     // In a deterministic pool it has ports all the same.
     let own = shared.own_ports(pool, realm, find.address, None);
     if let Some(slice) = own.first().filter(|own| own.leased_s.is_none()) {
-        idle.detail = format!(
-            "{} has ports {}-{} of {}, and no mapping now",
-            find.address, slice.first, slice.last, slice.address
-        );
+        idle.detail =
+            format!("{who} has ports {}-{} of {}, and no mapping now", slice.first, slice.last, slice.address);
         idle.holder = Some(find.address);
         idle.external_address = Some(slice.address);
         idle.own_ports = own.iter().map(convert::own_ports).collect();
