@@ -80,7 +80,7 @@ pub struct SubscriberView {
     pub address: Ipv4Addr,
     /// Inside realm.
     pub realm: RealmId,
-    /// Pool of the address it is paired with and has something on, which a rule may have chosen; else the one that serves it.
+    /// Pool of the address it is paired with, which a rule may have chosen; of one that is paired with none the pool that serves it.
     pub pool: PoolId,
     /// Pool that serves it where no rule says otherwise.
     pub own_pool: PoolId,

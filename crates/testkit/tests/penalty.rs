@@ -111,6 +111,8 @@ fn an_offender_gets_new_mappings_from_the_penalty_pool_and_keeps_what_it_has() {
         let cause = Cause::Verdict(Verdict::SubscriberPortQuota);
         assert_eq!((begun.kind, begun.subscriber, begun.pool), (EventKind::PenaltyBegun, I1, PoolName(1)));
         assert_eq!((begun.amount, begun.cause), (10, cause));
+        // Until it has something there it is shown with the address it has, and the pool of that.
+        assert_eq!((view(&bed, I1).pool, view(&bed, I1).external_address), (PoolId(0), Some(own)));
         // TCP has a quota of its own. All of its new mappings are on one address of the penalty pool.
         let sent = open_tcp(&mut bed, I1, 30_000).expect("a port");
         assert!(PENALTY_POOL.contains(&sent), "{sent}");
@@ -390,8 +392,9 @@ fn with_many_subscribers_and_workers_nobody_is_in_the_wrong_pool() {
         bed.advance(Duration::from_millis(random.random_range(1..4_000)));
         for view in bed.subscribers() {
             let is_sent = view.external_address.is_some_and(|address| PENALTY_POOL.contains(&address));
-            // Who was released is paired anew with its next mapping.
-            assert!(view.is_offender || !is_sent || view.pool == PoolId(0), "{view:?}");
+            // Who was released has nothing there, and is paired anew with its next mapping.
+            assert!(view.is_offender || !is_sent || view.mappings == [0; Protocol::COUNT], "{view:?}");
+            assert_eq!(view.pool, PoolId(u16::from(is_sent)), "the pool is that of the address: {view:?}");
         }
         bed.check_books();
     }

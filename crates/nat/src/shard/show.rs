@@ -177,10 +177,10 @@ impl Shard {
             *sum = sum.saturating_add(more);
         }
         let own_pool = self.pool_of_subscriber(slot).or_else(|| self.pool_in_use(slot)).unwrap_or(PoolId::NONE);
-        // What he has is where he is paired, which a rule may have chosen.
+        // That of the address he is told to have, which a rule may have chosen, or a penalty that is over or a later one will change.
+        let paired = Some(paired).filter(|paired| *paired != UNPAIRED && self.shared.slot(*paired).is_some());
+        let pool = paired.map_or(own_pool, |paired| self.shared.pool_of(paired));
         let has_any = subscriber.mappings_total() > 0 || subscriber.flows > 0;
-        let is_there = has_any && paired != UNPAIRED && !subscriber.is_offender();
-        let pool = if is_there { self.shared.pool_of(paired) } else { own_pool };
         // Places are the same under all settings; what is at one of them may have become another pool's.
         let elsewhere = subscriber.elsewhere().filter(|address| has_any && self.shared.slot(*address).is_some());
         let elsewhere = elsewhere.filter(|address| self.shared.pool_of(*address) != pool);
@@ -191,7 +191,7 @@ impl Shard {
             own_pool,
             elsewhere: elsewhere.map(|address| self.shared.address(address)),
             pool_elsewhere: elsewhere.map(|address| self.shared.pool_of(address)),
-            external_address: (paired != UNPAIRED).then(|| self.shared.address(paired)),
+            external_address: paired.map(|paired| self.shared.address(paired)),
             worker: self.worker,
             mappings: subscriber.mappings,
             shared_ports: self.subscribers.shared_ports(slot),
