@@ -653,10 +653,11 @@ impl PortTable {
         self.note_block_free_around(base, word);
     }
 
-    /// Clears the hint that the address has no free block, if one could be free now: while other ports of this word are in use, none is.
+    /// Clears the hint that the address has no free block, if one could be free now: while other ports of this word are in use, none is,
+    /// and of one that is leased whoever gives it back says so.
     fn note_block_free_around(&self, base: usize, word: usize) {
         let address = base / Protocol::COUNT;
-        if self.blocks.is_full(address) {
+        if self.blocks.is_full(address) && !self.blocks.is_leased(address, word) {
             let place = base * WORDS + word;
             let offered = !self.kept[place].load(Ordering::SeqCst);
             if self.used[place].load(Ordering::SeqCst) & offered == 0 {

@@ -507,8 +507,15 @@ impl PortTable {
 
     /// Whether nobody found a free block on the address the last time, and nothing came back since.
     #[inline]
-    pub fn seems_without_block(&self, address: AddressIndex) -> bool {
+    fn seems_without_block(&self, address: AddressIndex) -> bool {
         self.blocks.is_full(address.index())
+    }
+
+    /// Whether [`PortTable::has_free_block`] has blocks to look through: some that nobody has leased. As cheap as 16 loads.
+    pub fn has_unleased_block(&self, range: &PortRange, size: BlockSize) -> bool {
+        let address = range.address.index();
+        !self.seems_without_block(range.address)
+            && self.blocks.free(address, size, range.first, range.last).iter().any(|bits| *bits != 0)
     }
 
     /// Blocks have another size from now on, or lie elsewhere: what was found out about those before says nothing.

@@ -60,12 +60,16 @@ impl Shard {
                 self.open_address(facts, ((u64::from(first) + u64::from(step)) % u64::from(facts.count)) as u32)
             })
             .find(|address| {
-                let is_known = facts.blocks.is_none() || self.shared.ports.seems_without_block(*address);
-                if !is_known && looked_at >= LOOKS_MAX {
+                // Where all are leased that is seen at once.
+                let needs_look = facts.blocks.is_some_and(|blocks| {
+                    let range = PortRange { address: *address, first: blocks.first, last: blocks.last };
+                    self.shared.ports.has_unleased_block(&range, blocks.size)
+                });
+                if facts.blocks.is_some() && (!needs_look || looked_at >= LOOKS_MAX) {
                     return false;
                 }
                 let has_room = self.has_room(facts, *address, key, class);
-                looked_at += u32::from(!is_known && !has_room);
+                looked_at += u32::from(needs_look && !has_room);
                 has_room
             });
         match with_room {

@@ -213,7 +213,7 @@ impl Shard {
         let stays = if paired == UNPAIRED {
             shared.pools[own.index()].pooling == Pooling::Arbitrary
         } else {
-            shared.pool_of(paired) == own && !shared.facts(paired).is_closed
+            self.fits(paired, key, own, &shared.pools[own.index()])
         };
         stays.then_some(own)
     }

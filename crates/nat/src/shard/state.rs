@@ -297,8 +297,8 @@ impl Shard {
             return Err(verdict);
         }
         match self.settle_pairing(subscriber, key, pool, &facts, class) {
-            // Static mappings need no room: he is paired anew when he wants something else.
-            Err(Verdict::PortsExhausted) if dormant.is_some() => {}
+            // Static mappings need no room, nor an address that takes more: he is paired anew when he wants something else.
+            Err(Verdict::PortsExhausted | Verdict::AddressDraining) if dormant.is_some() => {}
             Err(verdict) => {
                 self.forget_subscriber_if_new(now, subscriber, is_new);
                 return Err(verdict);

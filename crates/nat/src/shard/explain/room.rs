@@ -56,6 +56,10 @@ impl Shard {
                 return Ok(at(home));
             }
             let open = self.shared.choices(&facts);
+            let mut with_room = open.iter().filter(|address| self.has_room(&facts, **address, key, class));
+            if let Some(home) = self.static_home(key, pool).filter(|_| with_room.next().is_none()) {
+                return Ok(at(home));
+            }
             let takes_part = |address: &&AddressIndex| {
                 self.has_room(&facts, **address, key, class)
                     || self.has_port_for_flows(&facts, **address, key.protocol, class)
@@ -63,8 +67,7 @@ impl Shard {
             };
             let mut candidates = open.iter().filter(takes_part).peekable();
             if candidates.peek().is_none() {
-                let home = self.static_home(key, pool).ok_or(Verdict::PortsExhausted)?;
-                return Ok(at(home));
+                return Err(Verdict::PortsExhausted);
             }
             return Ok(RoomForFlow { paired: None, has_port: candidates.any(|address| has_port(*address)) });
         };
