@@ -633,6 +633,8 @@ fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: F
     back.settle_hits(after);
     if all_adopted {
         back.settle();
+    } else {
+        back.forget_full_addresses();
     }
     instance.set_shared(Arc::clone(&back));
     let _ = reshape(instance, &back, &reshapes, true);

@@ -653,6 +653,12 @@ impl Shared {
         self.is_settled.store(true, Ordering::Release);
     }
 
+    /// What was found out about addresses without free blocks says nothing any more: some workers may have looked for blocks of another
+    /// size, or elsewhere.
+    pub fn forget_full_addresses(&self) {
+        self.ports.forget_full_addresses();
+    }
+
     /// Whether all workers go by this.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {

@@ -474,3 +474,27 @@ fn after_single_ports_blocks_come_from_where_they_are_free() {
         assert_eq!(open(&mut bed, (400..408).map(|number| at(subscriber(number), 5_000))).len(), 8, "{selection:?}");
     }
 }
+
+/// A hundred addresses with one block each, all leased, and one more: it is found however many are full.
+#[test]
+fn one_address_with_a_free_block_is_found_among_many_without() {
+    for selection in [Selection::LeastUsed, Selection::RoundRobin, Selection::Hash] {
+        let address = |number: u8| Ipv4Addr::new(203, 0, 114, number);
+        let addresses: Vec<Ipv4Addr> = (0..100).map(address).collect();
+        let mut settings = with(settings().addresses(&addresses), Allocation::Blocks(blocks(64, 1, 600)));
+        settings = settings.limits(|limits| limits.external_addresses_max = 210);
+        (settings.pools[0].port_min, settings.pools[0].port_max) = (2_048, 2_111);
+        settings.pools[0].selection = selection;
+        let mut bed = Bed::new(settings.clone()).workers(2);
+        let leased = open(&mut bed, (0..100).map(|number| at(subscriber(number), 5_000)));
+        assert_eq!(leased.len(), 100, "{selection:?}");
+        for number in 100..110 {
+            settings.pools[0].addresses.push(address(number));
+            // With this all forget what is full.
+            bed.reload(settings.clone());
+            let one = at(subscriber(u32::from(number)), 5_000);
+            let found = open(&mut bed, [one].into_iter());
+            assert_eq!(found.get(&one).map(|external| *external.ip()), Some(address(number)), "{selection:?}");
+        }
+    }
+}
