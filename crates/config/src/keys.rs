@@ -449,7 +449,7 @@ const POOL: &[Key] = &[
         Preset::Value("\"least-used\""),
         "Which address a new subscriber is paired with: of two chosen at random the one with clearly fewer ports in \
          use (in blocks: leased), else the one with fewer subscribers, which spreads them evenly; one after the other; or always the same for the same subscriber, as long as the pool's \
-         addresses stay the same. One without room is passed over.",
+         addresses stay the same. One without room is passed over; of those with single ports in all blocks, from before a change, 64 for one packet.",
     ),
     key(
         "filtering",

@@ -9,11 +9,16 @@ use core::net::SocketAddrV4;
 use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
+use nat::Verdict;
+use nat::blocks::BlockSize;
 use nat::rules::Match;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
 use nat::settings::Class;
 use nat::settings::MappingKind;
 use nat::settings::Rule;
 use nat::settings::RuleAction;
+use nat::settings::Selection;
 use nat::settings::SubscriberLimits;
 use nat::types::Side;
 use nat::view::Step;
@@ -429,5 +434,51 @@ fn with_many_workers_no_guaranteed_port_is_ever_refused() {
         bed.sweep();
         assert_eq!(bed.ports_used(), 0);
         assert_eq!((opened(&mut bed, I1, 100), opened(&mut bed, I2, 100)), (80, 80), "two subscribers of two each");
+    }
+}
+
+/// All ports of the old address are in blocks from before: whoever comes has one of the new one, and the guarantee.
+#[test]
+fn blocks_from_before_are_no_room() {
+    for selection in [Selection::LeastUsed, Selection::RoundRobin, Selection::Hash] {
+        let mut before = without(1).ports(1_024, 1_535).limits(|limits| limits.external_addresses_max = 4);
+        let size = BlockSize::of_ports(64).expect("a size");
+        before.pools[0].allocation =
+            Allocation::Blocks(Blocks { size, per_subscriber_max: 1, idle: Duration::from_secs(60) });
+        before.pools[0].selection = selection;
+        let mut bed = Bed::new(before).workers(2);
+        let holder = |n: u32| Ipv4Addr::from_bits(0x6440_0300 + n);
+        assert_eq!((0..10).filter(|n| opens(&mut bed, holder(*n), 5_000)).count(), 8, "eight blocks");
+        let mut next = guaranteed(2).ports(1_024, 1_535).limits(|limits| limits.external_addresses_max = 4);
+        next.pools[0].selection = selection;
+        bed.reload(next);
+        for n in 0..12 {
+            assert!(opens(&mut bed, holder(100 + n), 5_000), "{selection:?}, {n}");
+        }
+        for n in 0..4 {
+            assert_eq!(opened(&mut bed, business(n), GUARANTEED), usize::from(GUARANTEED), "{selection:?}, {n}");
+        }
+        bed.check_books();
+    }
+}
+
+/// Where there is no other address, `why` says that nothing is free.
+#[test]
+fn ports_in_blocks_from_before_are_not_told_as_free() {
+    let mut before = without(1).ports(1_024, 1_535);
+    let size = BlockSize::of_ports(64).expect("a size");
+    before.pools[0].allocation =
+        Allocation::Blocks(Blocks { size, per_subscriber_max: 1, idle: Duration::from_secs(60) });
+    let mut bed = Bed::new(before);
+    for n in 0..8 {
+        assert!(opens(&mut bed, Ipv4Addr::from_bits(0x6440_0300 + n), 5_000));
+    }
+    bed.reload(guaranteed(1).ports(1_024, 1_535));
+    for subscriber in [business(0), I1] {
+        let packet = build::udp(SocketAddrV4::new(subscriber, 10_000), FAR).build();
+        let shard = bed.shards().next().expect("there is one");
+        let explained = shard.explain(bed.now(), Side::Inside.into(), &packet);
+        assert_eq!(explained.verdict, Verdict::PortsExhausted, "{subscriber}");
+        assert!(!opens(&mut bed, subscriber, 10_000));
     }
 }

@@ -91,10 +91,12 @@ impl Shard {
         key: &InternalKey,
         class: PortClass,
     ) -> bool {
-        if facts.is_guarded() {
-            return self.has_room_beside_guarantees(facts, address, key);
-        }
         let ports = &self.shared.ports;
+        if facts.is_guarded() {
+            // Blocks from before are in no book of guarantees.
+            return ports.has_single_port(address, key.protocol, class)
+                && self.has_room_beside_guarantees(facts, address, key);
+        }
         match facts.blocks {
             Some(blocks) => {
                 ports.has_free_block(&PortRange { address, first: blocks.first, last: blocks.last }, blocks.size)

@@ -11,6 +11,7 @@
 
 use super::Shard;
 use super::port_choice::UNPAIRED;
+use super::port_choice::port_class;
 use super::sweep::budget;
 use crate::mapping::InternalKey;
 use crate::ports::Guard;
@@ -110,9 +111,13 @@ impl Shard {
     pub(super) fn address_with_part_of_guarantee(&self, facts: &PoolFacts, key: &InternalKey) -> Option<AddressIndex> {
         let guard = self.shared.ports.guard().filter(|_| self.reserved_for_key(facts, key) != NOTHING)?;
         let (p, protocol) = (key.protocol.index(), key.protocol);
-        let some_set_aside = |address: &&AddressIndex| self.stock(guard, facts, **address)[p].room() > 0;
+        // Blocks from before are in no book of guarantees.
+        let class = port_class(key.port, facts);
+        let is_free = |address: AddressIndex| self.shared.ports.has_single_port(address, protocol, class);
+        let some_set_aside =
+            |address: &&AddressIndex| self.stock(guard, facts, **address)[p].room() > 0 && is_free(**address);
         let some_rest = |address: &&AddressIndex| {
-            guard.taken(**address, protocol) < self.rest_of_address(facts, **address, protocol)
+            guard.taken(**address, protocol) < self.rest_of_address(facts, **address, protocol) && is_free(**address)
         };
         let open = self.shared.choices(facts);
         open.iter().find(some_set_aside).or_else(|| open.iter().find(some_rest)).copied()
@@ -283,8 +288,8 @@ impl Shard {
         let account = subscriber.map(|slot| self.subscribers.account(slot)).filter(|it| it.is_pledged(address));
         let within = account.map_or(0, |account| account.within()[p]);
         let own = self.guarantee_now(subscriber, facts, Some(address), key).map_or(0, |it| it.ports[p]);
-        // A pledge from other settings may be of ports that are not offered any more.
-        let free = ports.available(address, protocol).saturating_sub(ports.used(address, protocol));
+        // A pledge from other settings may be of ports that are not offered any more, or are in blocks from before.
+        let free = ports.free_of_class(address, protocol, port_class(key.port, facts));
         u64::from((rest + own.saturating_sub(within)).min(free))
     }
 
