@@ -183,7 +183,12 @@ fn draw<B: DrawingBackend>(
     let x_ends = [x.start, x.end];
     let multiplied = |range: &Range<f64>| range.clone().log_scale().with_key_points(ticks::logarithmic(range));
     let are_wholes = points(chart).all(|point| point.x.fract() == 0.0);
-    let added = |range: &Range<f64>| Added { axis: range.clone().into(), ticks: ticks::linear(range, are_wholes) };
+    // Names stand where the numbers would.
+    let numbers = |range: &Range<f64>| match &chart.x.names[..] {
+        [] => ticks::linear(range, are_wholes),
+        _ => Vec::new(),
+    };
+    let added = |range: &Range<f64>| Added { axis: range.clone().into(), ticks: numbers(range) };
     match (chart.x.logarithmic, chart.y.logarithmic) {
         (false, false) => {
             fill(&mut builder.build_cartesian_2d(added(&x), y.clone())?, chart, (look, named), (x_ends, y))?
@@ -463,6 +468,18 @@ mod tests {
             .map(|name| Series { name: name.to_owned(), points: values.iter().map(point).collect() })
             .to_vec();
         Chart { title: "a".to_owned(), x, y, series }
+    }
+
+    #[test]
+    fn where_there_are_names_there_are_no_numbers_beside_them() {
+        let drawn =
+            svg(&chart(axis(false, &["whole", "in pieces"]), axis(false, &[]), &[(0.0, 1.0), (1.0, 2.0)]), &BARE);
+        let drawn = drawn.expect("it is drawn");
+        let texts: Vec<&str> =
+            drawn.lines().map(str::trim).filter(|line| !line.starts_with('<') && !line.is_empty()).collect();
+        assert!(texts.contains(&"whole") && texts.contains(&"in pieces"), "{texts:?}");
+        // The library writes its own numbers so; those of the other axis are shorter.
+        assert!(!texts.iter().any(|text| text.ends_with(".0")), "{texts:?}");
     }
 
     #[test]

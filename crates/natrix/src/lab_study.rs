@@ -20,6 +20,7 @@ use lab::report::Results;
 use lab::study::Options;
 use lab::study::Price;
 use lab::study::PricesError;
+use lab::study::RunRecord;
 use lab::study::StudyError;
 use lab::study::StudyName;
 use lab::study::StudyRecord;
@@ -178,7 +179,9 @@ pub(crate) fn study(arguments: &LabStudy, out: &mut dyn Write) -> Result<(), Fai
     if record.interrupted {
         return Err(failure(StudyFailure::Interrupted(0)));
     }
-    let reasons: Vec<&String> = record.runs.iter().filter_map(|run| run.failure.as_ref()).collect();
+    // What the tester ended has its bound in the tables.
+    let has_nothing = |run: &&RunRecord| run.summary.as_ref().is_none_or(|summary| summary.experiments == 0);
+    let reasons: Vec<&String> = record.runs.iter().filter(has_nothing).filter_map(|run| run.failure.as_ref()).collect();
     match reasons.first() {
         Some(reason) if reasons.len() == record.runs.len() => {
             Err(failure(StudyFailure::Nothing { name, runs: reasons.len(), reason: (*reason).clone() }))

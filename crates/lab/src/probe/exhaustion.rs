@@ -100,7 +100,7 @@ pub fn find(prober: &mut Prober<'_>, max: u32, timers: &[Timer]) -> Result<Vec<F
             .judged("RFC 6888 REQ-11d", "nothing is evicted to make room", eviction.1),
     );
     if let Some(refused) = refused {
-        findings.push(whose_limit(prober, refused, server, open.len())?);
+        findings.push(whose_limit(prober, refused, server, &open)?);
     }
     Ok(findings)
 }
@@ -178,32 +178,47 @@ fn past_the_last(
         .judged("RFC 6888 REQ-11b", "ICMP 3/1 to whom is refused", Verdict::of(told == Some((3, 1)))))
 }
 
-/// Whether others are refused, too, and whether the one that was refused still is.
+/// Whether others are refused, too, and whether the one that was refused still is. Only who shares its external address tells a limit of its own
+/// from a full address.
 fn whose_limit(
     prober: &mut Prober<'_>,
     refused: SocketAddrV4,
     server: SocketAddrV4,
-    flows: usize,
+    open: &[(SocketAddrV4, SocketAddrV4, Duration)],
 ) -> Result<Finding, ProbeError> {
+    /// Hosts asked, at least, and at most while none of them shares the address.
     const ROUNDS: u16 = 8;
-    let (mut others, mut again) = (0, 0);
-    for round in 0..ROUNDS {
-        let other = SocketAddrV4::new(prober.new_host(), refused.port());
-        others += u16::from(retried(prober, other, server)?.is_some());
-        // Ports below 1024 have no flow yet.
-        let same = SocketAddrV4::new(*refused.ip(), if round == 0 { refused.port() } else { round });
-        again += u16::from(prober.open(Protocol::Udp, same, server)?.is_some());
-    }
-    let (value, verdict) = match (others, again) {
-        (0, 0) => ("of all hosts together", Verdict::NotMet),
-        (ROUNDS, 0) => ("of each host", Verdict::Met),
-        // Hosts that share its external address are refused with it.
-        (_, 0) => ("of the hosts that share an external address", Verdict::NotMet),
-        (_, _) => ("none that is sharp: the same host gets ports again", Verdict::Undecided),
+    const ROUNDS_MAX: u16 = 32;
+    let is_shared = |external: SocketAddrV4| {
+        open.iter().any(|(internal, own, _)| internal.ip() == refused.ip() && own.ip() == external.ip())
     };
+    let (mut asked, mut others, mut sharing, mut again) = (0, 0, 0, 0);
+    while asked < ROUNDS || asked < ROUNDS_MAX && others == asked && sharing == 0 {
+        let other = SocketAddrV4::new(prober.new_host(), refused.port());
+        let external = retried(prober, other, server)?;
+        others += u16::from(external.is_some());
+        sharing += u16::from(external.is_some_and(is_shared));
+        if asked < ROUNDS {
+            // Ports below 1024 have no flow yet.
+            let same = SocketAddrV4::new(*refused.ip(), if asked == 0 { refused.port() } else { asked });
+            again += u16::from(prober.open(Protocol::Udp, same, server)?.is_some());
+        }
+        asked += 1;
+    }
+    let (value, verdict) = match (others, sharing, again) {
+        (_, _, 1..) => ("none that is sharp: the same host gets ports again", Verdict::Undecided),
+        (0, _, _) => ("of all hosts together", Verdict::NotMet),
+        (all, 1.., _) if all == asked => ("of each host", Verdict::Met),
+        (all, 0, _) if all == asked => ("not known: no other host has its external address", Verdict::Undecided),
+        // Those that were refused share its external address, and the others have another one.
+        (_, 0, _) => ("of the hosts that share an external address", Verdict::NotMet),
+        (_, _, _) => ("not known: of those that share its external address some get ports", Verdict::Undecided),
+    };
+    let flows = open.len();
     Ok(Finding::new("exhaustion.limit", value)
         .seen(format!(
-            "{flows} flows until one was refused; then other hosts got a port {others} times of {ROUNDS}, the same host {again} times"
+            "{flows} flows until one was refused; then other hosts got a port {others} times of {asked}, {sharing} of them at its external \
+             address, the same host {again} times of {ROUNDS}"
         ))
         .judged("RFC 6888 REQ-4", "a limit for each subscriber", verdict))
 }

@@ -255,6 +255,10 @@ fn a_quota_is_told_from_a_pool_that_is_full() {
     expect(&report, "exhaustion.refusal", "refused with ICMP 3/1");
     expect(&report, "exhaustion.limit", "of all hosts together");
     expect(&report, "exhaustion.eviction", "those that are there stay");
+    // One address of several is full, and nobody who is asked then is given that one.
+    let report = probed_parts(settings().ports(20_000, 21_499), Simulated::site(), &[Part::Exhaustion]);
+    expect(&report, "exhaustion.limit", "not known: no other host has its external address");
+    expect_verdict(&report, "exhaustion.limit", "RFC 6888 REQ-4", Verdict::Undecided);
     let mut silent = settings().addresses(&POOL[..1]).ports(20_000, 21_499);
     silent.icmp.no_resources_code = None;
     let report = probed_parts(silent, Simulated::site(), &[Part::Exhaustion]);
