@@ -78,6 +78,10 @@ fn method(test: &str) -> &'static str {
     }
 }
 
+/// Of results over memory that tester and device share.
+const SHARED_MEMORY: &str = "Tester and device have a CPU each, and write into memory of each other: there is no kernel in the path, as there is with network cards or \
+    virtual Ethernet. The tester's own ceiling is over such memory, between two ports of its own.";
+
 /// What a result does not say.
 fn limits(record: &Value) -> Vec<String> {
     let mut all = Vec::new();
@@ -86,7 +90,8 @@ fn limits(record: &Value) -> Vec<String> {
     } else if text(record, "/dut") == "external" {
         all.push("Nothing is known of the device's CPUs; whether its table was empty is seen by frames to endpoints of before.".to_owned());
     } else if record.get("cores").is_some() {
-        all.push(SHARED_CORES.to_owned());
+        let has_kernel_between = text(record, "/transport").starts_with("net_af_");
+        all.push(if has_kernel_between { SHARED_CORES } else { SHARED_MEMORY }.to_owned());
     }
     if record.pointer("/parameters/device_cpus_watched") == Some(&Value::Bool(false)) {
         all.push("Nobody saw whether a CPU of the device was taken from it.".to_owned());

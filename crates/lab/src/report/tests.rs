@@ -153,6 +153,19 @@ fn times_are_in_utc() {
 }
 
 #[test]
+fn limits_are_those_of_the_transport() {
+    for (transport, is_shared) in [("net_memif", true), ("net_af_xdp", false)] {
+        let folder = Folder::new(transport);
+        let single = json!({"test": "latency", "dut": "natrix", "transport": transport, "command": "natrix lab latency",
+            "unit": "us", "cores": {"0": ["tester"]}, "result": {}});
+        folder.put("latency.json", &single.to_string());
+        let page = Results::read(&folder.0).unwrap().html().unwrap();
+        assert_eq!(page.contains("no kernel in the path"), is_shared, "{transport}");
+        assert_eq!(page.contains("taking its frames in"), !is_shared, "{transport}");
+    }
+}
+
+#[test]
 fn a_single_result_says_what_was_measured_on_what_and_how_to_repeat_it() {
     let folder = Folder::new("single");
     let tuples =
