@@ -1,4 +1,5 @@
-# Natrix: make demo and make test do all their own set-up on a fresh Debian 12 or Ubuntu machine, as root.
+# Natrix. make demo and make test do all their own set-up on a fresh Debian 12 or Ubuntu machine,
+# as root.
 
 SHELL := /bin/bash
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin:$(HOME)/.cargo/bin
@@ -14,7 +15,7 @@ SOAK_MINUTES ?= 30
 .PHONY: help setup build demo test netns conformance bench fuzz soak clean
 
 help: ## what can be made here
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: ## installs what is missing (packages, Rust); needs root only for that
 	@scripts/setup.sh

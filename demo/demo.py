@@ -38,7 +38,7 @@ def make_dut(options):
 
 
 def run_programs(programs):
-    """Runs all programs; returns [(title, result)] and tells each as it ends."""
+    """Runs all programs, prints the result of each when it ends, and returns [(title, result)]."""
     results = []
     for title, program in programs.all():
         print(f"  {title:<42}", end="", flush=True)
@@ -62,8 +62,8 @@ def print_summary(options, network, programs, results):
     if programs.throughput:
         rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in programs.throughput.items())
         print(f"throughput, Mbit/s: {rates}")
-    for fact in network.dut.facts():
-        print(fact)
+    for line_of_nat in network.dut.summary():
+        print(line_of_nat)
     passed = sum(result.passed for _, result in results)
     print(f"{line}\n{passed} of {len(results)} programs saw what they should")
 
@@ -79,7 +79,8 @@ def print_how_to_look(network):
 
 def main():
     options = arguments()
-    # Ctrl-C and a polite kill both end by way of the clearing up below, also where a shell had Ctrl-C ignored.
+    # Ctrl-C and a polite kill both end by way of the clearing up below, also where a shell had
+    # Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cleared = state.clear_up_after_the_dead()

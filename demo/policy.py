@@ -21,8 +21,8 @@ IP_RECVERR = 11
 
 
 def _exchange(host, source, ports):
-    """Sends a datagram from each of so many sockets of this address and asks the server's echo for an answer; how many got one,
-    how many were told that there is no way."""
+    """Sends a datagram from each of so many sockets of this address to the server's echo. Returns how many got an answer
+    and how many got an ICMP error instead."""
     answered, refused = 0, 0
     sockets = []
     try:
@@ -35,11 +35,13 @@ def _exchange(host, source, ports):
             sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
             sock.bind((source, 0))
             sock.connect((topology.SRV1, 53))
-        # A burst to a station nobody has spoken to yet waits for ARP, and not all of it: ask again, as a resolver does.
+        # A burst to a station nobody has spoken to yet waits for ARP, and not all of it: ask again,
+        # as a resolver does.
         waiting = sockets
         for _ in range(3):
             for sock in waiting:
-                # A question for the root's name servers: whatever the server says to it is an answer.
+                # A question for the root's name servers: whatever the server says to it is an
+                # answer.
                 with contextlib.suppress(OSError):
                     sock.send(b"\x12\x34\x01\x00\x00\x01" + bytes(7) + b"\x00\x02\x00\x01")
             silent = []
@@ -119,12 +121,12 @@ class Policy:
         return self.natrix.show("mappings", "--internal", internal, "--protocol", "udp")
 
     def quota(self):
-        """Each of so many sockets gets an answer, each one more is told by ICMP, and Natrix has counted the same."""
-        answered, told = _exchange(self.network.sub2, WITH_QUOTA, QUOTA + TOO_MANY)
+        """Each socket up to the quota gets an answer, each further one an ICMP error, and Natrix counted the same."""
+        answered, errors = _exchange(self.network.sub2, WITH_QUOTA, QUOTA + TOO_MANY)
         seen = self.natrix.show("subscribers", "--internal", WITH_QUOTA)
         has, refused = (seen[0]["mappings"]["udp"], seen[0]["refused"]["port_quota"]) if seen else (0, 0)
-        saw = f"{answered} of {QUOTA + TOO_MANY} answered, {told} told by ICMP that there is no way; {has} mappings"
-        return Result((answered, told, has) == (QUOTA, TOO_MANY, QUOTA) and refused >= TOO_MANY, saw)
+        saw = f"{answered} of {QUOTA + TOO_MANY} answered, {errors} refused with an ICMP error; {has} mappings"
+        return Result((answered, errors, has) == (QUOTA, TOO_MANY, QUOTA) and refused >= TOO_MANY, saw)
 
     def _changed(self):
         """The configuration with the raised quota in which the external address of the subscriber in blocks drains, or None."""
@@ -158,7 +160,8 @@ class Policy:
             plan, error = self._plan(new)
             if plan is None:
                 return Result(False, f"plan: {error}")
-            # The subscriber in blocks moves with its next mapping; what it has drains. Everybody else keeps all.
+            # The subscriber in blocks moves with its next mapping; what it has drains. Everybody
+            # else keeps all.
             blocks, public = plan["blocks"], plan["public"]
             foretold = {
                 "subscribers_keep": 0,
@@ -179,7 +182,7 @@ class Policy:
             still = [m["external"] for m in self._mappings(IN_BLOCKS) if m["internal"] == conversation.internal()]
         process.wait_until(lambda: not ping.alive(), 20, 0.1)
         replies = ping.log().split(" received")[0].split()[-1]
-        more, told = _exchange(self.network.sub2, WITH_QUOTA, RAISED_QUOTA - QUOTA + 1)
-        passed = (replies, after, still) == ("100", 100, external) and (more, told) == (RAISED_QUOTA - QUOTA, 1)
+        more, errors = _exchange(self.network.sub2, WITH_QUOTA, RAISED_QUOTA - QUOTA + 1)
+        passed = (replies, after, still) == ("100", 100, external) and (more, errors) == (RAISED_QUOTA - QUOTA, 1)
         saw = f"{blocks['mappings_drain']} mappings drain, as planned; ping {replies} of 100, conversation {after} of 100"
         return Result(passed, f"{saw}, then {QUOTA} + {more} ports")

@@ -50,7 +50,6 @@ class Programs:
         self.upload_root = servers.start_web(network, network.srv2)
         servers.start_dns(network, network.srv1, DNS_NAME, topology.SRV1)
         servers.start_stun(network, network.srv1)
-        servers.start_iperf(network, network.srv1)
 
     def all(self):
         """(title, function) of each program."""
@@ -158,6 +157,7 @@ class Programs:
     # Throughput.
 
     def iperf(self, *options):
+        servers.start_iperf(self.network, self.network.srv1)
         status, out, _ = self.network.sub1.run(
             ["iperf3", "--json", "--time", "5", "--connect-timeout", "3000", *options, "--client", topology.SRV1],
             timeout=30,
@@ -270,7 +270,7 @@ class Programs:
         _, out, err = sub2.run(["ping", "-n", "-c", "2", "-i", "0.3", "-W", "1", "-M", "do", "-s", "1400", topology.SRV2])
         found = re.search(r"mtu ?= ?(\d+)", out + err)
         mtu = int(found.group(1)) if found else 0
-        return Result(mtu == topology.NARROW_MTU, f"told the MTU: {mtu}" if mtu else "told nothing")
+        return Result(mtu == topology.NARROW_MTU, f"reported MTU: {mtu}" if mtu else "no MTU reported")
 
     def upload(self):
         _, out, err = self.network.sub2.run(

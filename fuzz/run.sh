@@ -19,9 +19,9 @@ if ! command -v c++ >/dev/null 2>&1; then
     exit 1
 fi
 
-# What `cargo fuzz` does, without the sanitizers, which need a nightly compiler: LLVM's coverage pass with the
-# counters, program counters and comparisons libFuzzer listens to. With --target, build scripts and procedural
-# macros stay without.
+# What `cargo fuzz` does, without the sanitizers, which need a nightly compiler: LLVM's coverage
+# pass with the counters, program counters and comparisons libFuzzer listens to. With --target,
+# build scripts and procedural macros stay without.
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
@@ -43,8 +43,8 @@ fuzz() {
         if [ -d "$folder" ]; then seeds="$seeds $folder"; fi
     done
     # Inputs found go to the first folder, the others are only read.
-    # Value profiles: the optimiser joins the tests of several fields in one branch; only with the compared values does
-    # libFuzzer see that it comes nearer to passing them all.
+    # Value profiles: the optimiser joins the tests of several fields in one branch; only with the
+    # compared values does libFuzzer see that it comes nearer to passing them all.
     # shellcheck disable=SC2086
     FUZZ_TARGET="$target" "$program" "corpus/$target" $seeds "-max_total_time=$seconds" \
         "-artifact_prefix=artifacts/$target/" -use_value_profile=1 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$@"

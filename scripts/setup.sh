@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what building, testing and demonstrating Natrix needs on Debian 12 or later and on Ubuntu.
-# Quick when all is there. Starts no service, keeps none for the next boot that was not there before,
-# and gives back what it had to change while installing.
+# Installs what building, testing and demonstrating Natrix needs on Debian 12 or later and on
+# Ubuntu. Quick when all is there. Starts no service, keeps none for the next boot that was not
+# there before, and gives back what it had to change while installing.
 #
 #   scripts/setup.sh          install what is missing
 #   scripts/setup.sh --check  only say what is missing; exit status 1 when something is
@@ -131,9 +131,10 @@ candidate_version() {
 }
 
 install_rust() {
-    # `rustc` of Debian is too old up to Debian 13. From Debian 13 and Ubuntu 24.04 on the package of rustup
-    # brings a current compiler. Debian 12 has none; there the compiler that Debian keeps current to build
-    # web browsers is new enough. apt takes away an older `rustc` or `cargo` for it: they cannot be there together.
+    # `rustc` of Debian is too old up to Debian 13. From Debian 13 and Ubuntu 24.04 on the package
+    # of rustup brings a current compiler. Debian 12 has none; there the compiler that Debian keeps
+    # current to build web browsers is new enough. apt takes away an older `rustc` or `cargo` for
+    # it: they cannot be there together.
     if ! command -v rustup >/dev/null && command -v apt-get >/dev/null; then
         [ "$(id -u)" -ne 0 ] || refresh_lists
         if [ -n "$(candidate_version rustup)" ]; then

@@ -18,9 +18,12 @@ class Namespace:
         self.name = name
         self.full_name = f"{state.prefix}-{name}"
         self.daemons = []
+        # iperf3 servers by port.
+        self.iperf_servers = {}
         process.run(["ip", "netns", "add", self.full_name])
         self.ip("link", "set", "lo", "up")
-        # Silence of its own: no IPv6 chatter, no filtering by reverse path, answers to every packet that deserves one.
+        # Silence of its own: no IPv6 chatter, no filtering by reverse path, answers to every packet
+        # that deserves one.
         for key, value in (
             ("net.ipv6.conf.all.disable_ipv6", 1),
             ("net.ipv6.conf.default.disable_ipv6", 1),

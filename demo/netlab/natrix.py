@@ -139,7 +139,7 @@ class Natrix:
             return []
         return [json.loads(line) for line in out.splitlines() if line.strip()]
 
-    def facts(self):
+    def summary(self):
         status = self.show("status")[0]
         lines = [
             f"sessions now {status['sessions']:,}, mappings now {status['mappings']:,}, subscribers {status['subscribers']}; "

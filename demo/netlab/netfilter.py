@@ -37,8 +37,8 @@ class Netfilter:
     def stop(self):
         """Goes with its namespace. Returns what went wrong, here nothing."""
 
-    def facts(self):
-        """What the NAT says of itself, for the summary: lines of text."""
+    def summary(self):
+        """Lines of text about the NAT, for the end of the run."""
         return []
 
     def how_to_look(self):

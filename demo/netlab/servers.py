@@ -1,5 +1,6 @@
 """Real servers in namespaces, each with its own configuration and files; the host's own services stay as they are."""
 
+from . import process
 from . import topology
 
 STUN_PORT = 3478
@@ -8,7 +9,7 @@ WEB_PORT = 80
 
 
 def start_web(network, host, port=WEB_PORT):
-    """nginx: files of the run, `/whoami` tells the caller's endpoint, PUT below `/up/` stores a file."""
+    """nginx: files of the run, `/whoami` returns the caller's endpoint, PUT below `/up/` stores a file."""
     root = network.state.bulk / f"web-{host.name}"
     (root / "up").mkdir(parents=True, exist_ok=True)
     configuration = network.state.directory / f"nginx-{host.name}.conf"
@@ -72,7 +73,21 @@ def start_stun(network, host):
     return daemon
 
 
-def start_iperf(network, host, port=5201):
-    daemon = host.start("iperf3", ["iperf3", "--server", "--port", port])
+IPERF_PORT = 5201
+
+
+def start_iperf(network, host, port=IPERF_PORT):
+    """iperf3 as the server of one test.
+
+    An iperf3 server takes one test at a time, and stays busy for a moment after the client of a test has ended: it would
+    refuse the next client. So each test has a server of its own, and the port is free again when the server of the last
+    test has ended.
+    """
+    before = host.iperf_servers.pop(port, None)
+    if before is not None and not process.wait_until(lambda: not before.alive(), 10):
+        # Its client never came.
+        before.end()
+    daemon = host.start(f"iperf3-server-{port}", ["iperf3", "--server", "--one-off", "--port", port])
+    host.iperf_servers[port] = daemon
     network.wait_for_listener(host, port)
     return daemon

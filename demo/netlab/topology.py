@@ -10,7 +10,8 @@ INSIDE_PREFIX = "100.64.0.0/24"
 NAT_INSIDE = "100.64.0.1"
 NAT_OUTSIDE = "198.51.100.2"
 CORE = "198.51.100.1"
-# Deliberately not contiguous; the last one lies on the outside subnet itself, so that the NAT must answer ARP for it.
+# Deliberately not contiguous; the last one lies on the outside subnet itself, so that the NAT must
+# answer ARP for it.
 POOL = ["203.0.113.1", "203.0.113.9", "203.0.113.129", "198.51.100.77"]
 SRV1 = "192.0.2.10"
 SRV1_SECOND = "192.0.2.11"

@@ -1,4 +1,5 @@
-//! The fuzzer. `FUZZ_TARGET` names the target; everything else is libFuzzer's. Started by `run.sh`.
+//! The fuzzer, started by `run.sh`. `FUZZ_TARGET` names the target; libFuzzer reads everything
+//! else.
 
 #![no_main]
 

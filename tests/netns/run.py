@@ -18,6 +18,8 @@ import test_balanced  # noqa: E402, F401
 import test_fragments  # noqa: E402, F401
 import test_icmp  # noqa: E402, F401
 import test_lab  # noqa: E402, F401
+import test_lab_end  # noqa: E402, F401
+import test_lab_vpp  # noqa: E402, F401
 import test_limits  # noqa: E402, F401
 import test_live_change  # noqa: E402, F401
 import test_probe  # noqa: E402, F401

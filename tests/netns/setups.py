@@ -2,7 +2,8 @@
 
 SHORT_SECONDS = 3
 
-# A thousand subscribers behind sub2, in 100.64.4.0/22; the first half of them in a class of their own.
+# A thousand subscribers behind sub2, in 100.64.4.0/22; the first half of them in a class of their
+# own.
 MANY = 1000
 MANY_FIRST = "100.64.4.0"
 QUOTAS = {"few": {"udp": 2, "tcp": 1, "icmp": 1}, None: {"udp": 4, "tcp": 3, "icmp": 2}}

@@ -33,6 +33,7 @@ def resident_kib(pid):
 def load_streams(n, chance):
     """A few seconds of TCP at full speed, in a random direction."""
     options = ["--reverse"] if chance.random() < 0.5 else []
+    servers.start_iperf(n, n.srv1)
     n.sub1.run(["iperf3", "--time", "5", "--parallel", str(chance.randint(1, 8)), *options, "--client", SRV1])
 
 
@@ -117,7 +118,6 @@ def main():
         watch_for_leaks(n)
         dut.start(n)
         servers.start_web(n, n.srv1)
-        servers.start_iperf(n, n.srv1)
         begun, number, resident_first = time.monotonic(), 0, None
         while time.monotonic() - begun < options.minutes * 60:
             number += 1

@@ -11,7 +11,8 @@ from netlab import process
 from netlab.topology import SRV1
 
 CONNECTIONS = 300
-# Of a download that is slow enough to outlast what is granted to it: bytes of the file, of the buffer, and of one step.
+# Of a download that is slow enough to outlast what is granted to it: bytes of the file, of the
+# buffer, and of one step.
 SIZE, BUFFER, STEP = 28 << 20, 32 << 10, 64 << 10
 PAUSE_SECONDS = 0.2
 # Without a byte for so long it counts as over.
@@ -88,7 +89,7 @@ def servers_behind_one_endpoint_share_by_weight_and_one_is_taken_out_live(n):
         spread = 4 * math.sqrt(CONNECTIONS * share * (1 - share))
         expect(abs(counts[address] - CONNECTIONS * share) < spread, f"{address} of weight {weight}: {counts}")
     rule = next(rule for rule in n.dut.show("rules") if rule["kind"] == "forward")
-    # Who comes again from the same port goes on with the session he had.
+    # A client that comes again from the same port goes on with its session.
     expect_equal(rule["target_hits"], [len(set(came[address])) for address in setups.SERVERS], "hits of the targets")
 
     ports = iter(range(FIRST_PORT, FIRST_PORT + 200))

@@ -18,7 +18,8 @@ from setups import QUOTAS
 
 # What each subscriber tries, of every protocol more than it may have.
 WANTED = {"udp": 6, "tcp": 5, "icmp": 4}
-# Every packet is sent so often at least: lost ones, and those a full queue of the kernel refused, do not decide.
+# Every packet is sent so often at least: lost ones, and those a full queue of the kernel refused,
+# do not decide.
 ROUNDS = 6
 PATIENCE_SECONDS = 30
 # So long at most, where a busy machine loses much.
@@ -187,7 +188,8 @@ def a_thousand_subscribers_have_exactly_the_connections_they_may(n):
             for address, socks in made.items():
                 for number, sock in enumerate(socks):
                     if sock.connect_ex((SRV1, port)) not in (0, errno.EINPROGRESS):
-                        # Refused before the call came back; such a socket has no error any more, and is not connected.
+                        # Refused before the call came back; such a socket has no error any more,
+                        # and is not connected.
                         continue
                     owners[sock.fileno()] = (address, number)
                     poller.register(sock.fileno(), select.EPOLLOUT | select.EPOLLONESHOT)
@@ -200,11 +202,12 @@ def a_thousand_subscribers_have_exactly_the_connections_they_may(n):
                 take_connections(server, accepted)
                 for file, _ in poller.poll(0.05, 4096):
                     address, number = owners[file]
-                    # Of one that was refused the error may be told already; it has no peer.
+                    # A refused socket may have got its error already; then it has no peer.
                     if made[address][number].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 and has_peer(made[address][number]):
                         served[address].add(number)
                 if settled is None and sum(map(len, served.values())) >= quota:
-                    # All that may be are there. Those above the quota go on trying: none must get through.
+                    # All that may be are there. Those above the quota go on trying: none must get
+                    # through.
                     settled = time.monotonic() + 3
             expect_exact(n, "tcp", served)
             take_connections(server, accepted)
@@ -262,6 +265,6 @@ def a_refusal_is_told_and_counted(n):
         expect_equal((error.kind, error.code), (3, 1), "ICMP type and code")
     drops = {drop["reason"]: drop["packets"] for drop in n.dut.show("drops")}
     # Every refused packet is some subscriber's.
-    told = sum(line["refused"]["port_quota"] for line in shown(n).values())
-    expect(told > 0, "nobody was told to have been refused")
-    expect_equal(told, drops["subscriber_port_quota"], "refused packets by subscriber, and dropped")
+    shown_refusals = sum(line["refused"]["port_quota"] for line in shown(n).values())
+    expect(shown_refusals > 0, "no refusal is shown")
+    expect_equal(shown_refusals, drops["subscriber_port_quota"], "refused packets by subscriber, and dropped")

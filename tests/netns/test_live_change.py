@@ -38,6 +38,7 @@ class Iperf:
 
     def start(self):
         self.runs += 1
+        servers.start_iperf(self.n, self.n.srv1, self.port)
         self.not_taken_before = not_taken(self.receiver)
         self.daemon = self.n.sub1.start(
             f"iperf3-{self.port}-{self.runs}",
@@ -57,10 +58,12 @@ class Iperf:
             return
         total = report["end"]["sum"]
         expect(total["packets"] > 100, f"{what}: {total['packets']} datagrams")
-        # Datagrams that the receiver's kernel had no room for came through the NAT; that kernel counts them.
+        # Datagrams that the receiver's kernel had no room for came through the NAT; that kernel
+        # counts them.
         late = not_taken(self.receiver) - self.not_taken_before
         expect(total["lost_packets"] <= late, f"{what}: {total['lost_packets']} of {total['packets']} datagrams lost")
-        # Only gaps count as lost there, not silence up to the end; what is on its way when iperf3 ends is no silence.
+        # Only gaps count as lost there, not silence up to the end; what is on its way when iperf3
+        # ends is no silence.
         sent, arrived = (report["end"][side]["bytes"] // LENGTH for side in ("sum_sent", "sum_received"))
         expect(arrived + late + IN_FLIGHT >= sent, f"{what}: {arrived} of {sent} datagrams arrived")
 
@@ -132,7 +135,7 @@ class Change:
             expect(re.search(says, err), f"natrix {word} of a faulty file says: {err.strip()}")
 
     def in_force(self, text):
-        """Whether this text is what is in force: then there is nothing to do."""
+        """Whether this text is the running configuration: then a reload has nothing to do."""
         path = self.path.with_name("compared.toml")
         path.write_text(text)
         status, out, err = self.n.dut.command("plan", "-c", path)
@@ -161,8 +164,6 @@ def external_port(sub, server, port):
 def reloads_of_all_kinds_lose_no_packet_of_whoever_is_not_concerned(n):
     web = servers.start_web(n, n.srv1)
     digest = checksum_of_new_file(web / "slow")
-    for port in (UDP_UP, UDP_DOWN, TCP):
-        servers.start_iperf(n, n.srv1, port)
     change = Change(n)
     sub1 = SUBSCRIBERS["sub1"]
     with contextlib.ExitStack() as stack:

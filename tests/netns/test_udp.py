@@ -195,7 +195,8 @@ def no_checksum_stays_no_checksum_both_ways(n):
             expect_equal(seen[0].payload[6:8], b"\0\0", f"checksum seen by {address}")
 
 
-# Not over packet sockets: when the queue of a flow is nearly full, the kernel moves on to another one with it.
+# Not over packet sockets: when the queue of a flow is nearly full, the kernel moves on to another
+# one with it.
 @test("default", "tap_devices")
 @shows("S15")
 def order_is_kept_within_a_flow(n):

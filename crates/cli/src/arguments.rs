@@ -1,4 +1,4 @@
-//! The command line: one definition gives parsing, help and completions.
+//! The command line: one definition for parsing, help and completions.
 
 use std::net::Ipv4Addr;
 use std::net::SocketAddrV4;
@@ -19,7 +19,7 @@ use crate::lab_arguments::LabCommand;
 
 /// A carrier-grade NAT in software.
 #[derive(Debug, Parser)]
-#[command(name = "natrix", version, about, long_about = None, disable_help_subcommand = true, max_term_width = 100)]
+#[command(name = "natrix", version, long_about = None, disable_help_subcommand = true, max_term_width = 100)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -35,10 +35,10 @@ pub enum Command {
     Run(Run),
     /// Translate captures offline: no privileges, capture time as the clock
     Replay(Replay),
-    /// Benchmarks of the engine and of the whole path
+    /// Benchmark the engine and the whole path
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Measure a NAT from outside: this one, the kernel's
+    /// Measure a NAT from outside: Natrix, the kernel's, VPP or any other
     #[command(subcommand)]
     Lab(LabCommand),
     /// Print the completion script of a shell
@@ -46,7 +46,7 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
-    /// The commands that ask a running instance.
+    /// Commands for a running instance.
     #[command(flatten)]
     Client(ClientCommand),
 }
@@ -57,10 +57,10 @@ pub struct Check {
     /// Configuration file
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
-    /// One JSON object per fault
+    /// Print one JSON object per fault
     #[arg(long)]
     pub json: bool,
-    /// Do not ask whether its tables fit the memory this machine has available now
+    /// Do not check that the tables fit into the memory of this machine
     #[arg(long)]
     pub any_machine: bool,
 }
@@ -79,16 +79,16 @@ pub struct Replay {
     /// Configuration file
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Capture of what arrives from inside
+    /// Capture of the packets from inside
     #[arg(long, value_name = "IN.pcap")]
     pub inside: PathBuf,
-    /// Capture of what arrives from outside
+    /// Capture of the packets from outside
     #[arg(long, value_name = "OUT.pcap")]
     pub outside: PathBuf,
-    /// Folder for what leaves, made when missing
+    /// Folder for the captures of translated packets; created if missing
     #[arg(long, value_name = "DIR")]
     pub out_dir: PathBuf,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -98,15 +98,16 @@ pub struct Replay {
 pub enum BenchCommand {
     /// The whole engine on frames in memory
     Engine(BenchEngine),
-    /// The whole path through DPDK drivers, beside plain forwarding and dpdk-testpmd
+    /// The whole path through DPDK drivers, compared with plain forwarding and dpdk-testpmd
     Forward(BenchForward),
-    /// Data structures for NAT tables, side by side
+    /// Data structures for NAT tables, compared
     Tables(BenchTables),
-    /// The rule search, beside a linear one
+    /// The rule search, compared with a linear one
     Rules(BenchRules),
-    /// Burst times of the engine while tables are listed, a pool runs full, or millions of sessions end at once
+    /// Burst times of the engine while tables are listed, a pool is full, or millions of sessions
+    /// end
     Stalls(BenchStalls),
-    /// What further workers bring, with packets that arrive at their owner and with packets that must be handed off
+    /// The gain from more workers, with and without hand-off between them
     Scaling(BenchScaling),
 }
 
@@ -119,7 +120,7 @@ pub struct BenchEngine {
     /// What the packets do
     #[arg(long, value_enum, default_value_t = BenchMode::Established)]
     pub mode: BenchMode,
-    /// How external ports are given out: one by one, or in blocks of 64
+    /// How external ports are allocated: one by one, or in blocks of 64
     #[arg(long, value_enum, default_value_t = BenchAllocation::Ports)]
     pub allocation: BenchAllocation,
     /// Workers, one thread each
@@ -128,32 +129,32 @@ pub struct BenchEngine {
     /// Length of the timed part
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
-    /// What becomes of the events: there are none, a thread takes and forgets them, or one makes lines of them
+    /// Events: none, discarded by a thread, or written as lines by a thread
     #[arg(long, value_enum, default_value_t = BenchEvents::Nowhere)]
     pub events: BenchEvents,
-    /// Packet filters, all of which let the traffic pass
+    /// Number of packet filters, all of which permit the traffic
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub filters: u32,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// What becomes of the events of a benchmark.
+/// The destination of the events of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BenchEvents {
-    /// There are none
+    /// No events
     Nowhere,
-    /// A thread takes them and forgets them
+    /// A thread takes and discards them
     Discarded,
-    /// A thread makes lines of them and writes these to /dev/null
+    /// A thread writes them as lines to /dev/null
     Written,
 }
 
 /// `natrix bench rules`.
 #[derive(Debug, Args)]
 pub struct BenchRules {
-    /// Rules
+    /// Number of rules
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(6..=10_000_000))]
     pub rules: u32,
     /// Length of each timed part
@@ -162,7 +163,7 @@ pub struct BenchRules {
     /// Seed of the rules, the packets and the changes
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -170,7 +171,7 @@ pub struct BenchRules {
 /// `natrix bench tables`.
 #[derive(Debug, Args)]
 pub struct BenchTables {
-    /// Sessions, all of them new and then all answered; several sizes with commas between
+    /// Number of sessions, first new and then answered; separate several sizes by commas
     #[arg(
         long,
         value_name = "N[,N...]",
@@ -185,10 +186,10 @@ pub struct BenchTables {
     /// Measure with 1 thread, 2 and so on up to T
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub threads: u8,
-    /// Sessions a cell in the hash tables of the study: chain, chain-tree, bucket2, bucket3
+    /// Sessions per cell in the hash tables of the study: chain, chain-tree, bucket2, bucket3
     #[arg(long, value_name = "L", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub load: u32,
-    /// Length of each timed part at least: small sets are repeated; 0 measures once
+    /// Minimum length of each timed part: small sets are repeated; 0 measures once
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
     /// Seed of the flows
@@ -197,10 +198,10 @@ pub struct BenchTables {
     /// Also write the results as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Also write results (tables.csv) and plots (SVG) into this folder, made when missing
+    /// Also write results (tables.csv) and plots (SVG) into this folder; created if missing
     #[arg(long, value_name = "DIR")]
     pub out_dir: Option<PathBuf>,
-    /// One JSON object a result instead of text
+    /// Print one JSON object per result instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -220,7 +221,7 @@ const BENCH_STRUCTURES: [&str; 11] = [
     "none",
 ];
 
-/// How ports are given out in a benchmark.
+/// The port allocation of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchAllocation {
     /// Each mapping takes any free port
@@ -229,19 +230,19 @@ pub enum BenchAllocation {
     Blocks,
 }
 
-/// What the packets of a benchmark do.
+/// The packets of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchMode {
-    /// All belong to sessions that exist
+    /// All belong to existing sessions
     Established,
-    /// All make new sessions
+    /// All create new sessions
     New,
-    /// Most belong to sessions that exist; as many sessions end as begin
+    /// Most belong to existing sessions; as many sessions end as begin
     Mixed,
 }
 
 impl BenchMode {
-    /// The word of the command line and of JSON.
+    /// The name on the command line and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             BenchMode::Established => "established",
@@ -260,13 +261,13 @@ pub struct BenchForward {
     /// Sessions to hold, all established
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(1..))]
     pub sessions: u64,
-    /// How long each of the three runs on each driver
+    /// Length of each of the three runs on each driver
     #[arg(long, value_name = "S", default_value_t = 5.0)]
     pub seconds: f64,
-    /// Leave out dpdk-testpmd
+    /// Skip dpdk-testpmd
     #[arg(long)]
     pub no_testpmd: bool,
-    /// One JSON object per driver instead of text
+    /// Print one JSON object per driver instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -280,7 +281,7 @@ pub enum BenchDriver {
     /// Shared memory
     #[value(name = "net_memif")]
     Memif,
-    /// Buffers out of the pool and back into it
+    /// Buffers from the pool and back to it
     #[value(name = "net_null")]
     Null,
 }
@@ -288,58 +289,58 @@ pub enum BenchDriver {
 /// `natrix bench stalls`.
 #[derive(Debug, Args)]
 pub struct BenchStalls {
-    /// Established sessions, which the traffic belongs to
+    /// Established sessions that carry the traffic
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub sessions: u64,
-    /// Further sessions, which all end at one instant
+    /// Further sessions, which all end at the same instant
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub ending: u64,
-    /// What happens, one after the other [default: all]
+    /// Events, one after the other [default: all]
     #[arg(long = "event", value_enum, value_delimiter = ',', value_name = "EVENT")]
     pub events: Vec<BenchEvent>,
-    /// How much of the engine's time to measure undisturbed before each event
+    /// Undisturbed engine time to measure before each event
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
-    /// One JSON object per event instead of text
+    /// Print one JSON object per event instead of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// Something that must not delay packets.
+/// An event that must not delay packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchEvent {
-    /// The configuration changes, again and again
+    /// The configuration changes repeatedly
     Reload,
     /// All sessions are listed
     Dump,
-    /// A pool runs full to its last port, and stays so
+    /// A pool is used up to its last port and stays full
     #[value(name = "pool_full")]
     PoolFull,
-    /// Millions of sessions end at one instant
+    /// Millions of sessions end at the same instant
     Expiry,
-    /// Each of the others
+    /// All of the above, one after the other
     All,
 }
 
 /// `natrix bench scaling`.
 #[derive(Debug, Args)]
 pub struct BenchScaling {
-    /// Sessions in all
+    /// Total number of sessions
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub sessions: u64,
-    /// Workers to set beside one, each on a CPU of its own
+    /// Workers to compare with one, each on a CPU of its own
     #[arg(long, value_name = "W", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     pub workers: u8,
     /// Where packets from outside arrive [default: each, one after the other]
     #[arg(long = "arrival", value_enum, value_delimiter = ',', value_name = "ARRIVAL")]
     pub arrivals: Vec<BenchArrival>,
-    /// Length of all turns of one arrangement together
+    /// Total length of all turns of one arrangement
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
-    /// Seed of the order in which packets come
+    /// Seed of the packet order
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// One JSON object per arrival instead of text
+    /// Print one JSON object per arrival instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -353,23 +354,23 @@ pub enum BenchArrival {
     Handoff,
 }
 
-/// Commands that ask a running instance.
+/// Commands for a running instance.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// Show the state of the running instance
     #[command(subcommand)]
     Show(Show),
-    /// Who holds this external (or internal) endpoint
+    /// Find the holder of an external (or internal) endpoint
     Find(Find),
-    /// What would happen to this packet now, step by step, changing nothing
+    /// Explain what would happen to a packet now, step by step; changes nothing
     Why(Why),
-    /// What a reload would do to the running instance: subscribers and mappings that keep, move, drain or end
+    /// Report what a reload would do: subscribers and mappings that keep, move, drain or end
     Plan(PlanArguments),
-    /// Go over to another configuration while traffic flows
+    /// Switch to another configuration under traffic
     Reload(NewConfig),
-    /// Packets as they pass, with what became of them
+    /// Print packets as they pass, with their verdicts
     Trace(Trace),
-    /// Dashboard in the terminal
+    /// Show a dashboard in the terminal
     Top(Top),
 }
 
@@ -377,13 +378,14 @@ pub enum ClientCommand {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub struct PlanArguments {
-    /// Name so many affected subscribers, external addresses, mappings, flows and port blocks at most, of each (10000 at most)
+    /// Name up to N affected subscribers, addresses, mappings, flows and port blocks each (max.
+    /// 10000)
     #[arg(long, value_name = "N", default_value_t = 0, num_args = 0..=1, default_missing_value = "20")]
     pub details: u32,
-    /// Name also so many mappings, flows and port blocks that nothing happens to
+    /// Also name as many unchanged mappings, flows and port blocks
     #[arg(long, requires = "details")]
     pub kept: bool,
-    /// What to go over to.
+    /// The new configuration.
     #[command(flatten)]
     pub target: NewConfig,
 }
@@ -395,15 +397,15 @@ pub struct NewConfig {
     /// Configuration file; the running instance reads it
     #[arg(short, long, value_name = "FILE", required_unless_present = "rollback", conflicts_with = "rollback")]
     pub config: Option<PathBuf>,
-    /// Back to what was in force before the last reload
+    /// Return to the configuration before the last reload
     #[arg(long)]
     pub rollback: bool,
-    /// Socket and form of the output.
+    /// Socket and output format.
     #[command(flatten)]
     pub output: Output,
 }
 
-/// Where the running instance listens.
+/// The control socket.
 #[derive(Clone, Debug, Args)]
 pub struct Socket {
     /// Control socket of the running instance
@@ -411,13 +413,13 @@ pub struct Socket {
     pub socket: PathBuf,
 }
 
-/// Socket and form of the output.
+/// Socket and output format.
 #[derive(Clone, Debug, Args)]
 pub struct Output {
-    /// Where the instance listens.
+    /// The control socket.
     #[command(flatten)]
     pub socket: Socket,
-    /// JSON, one object per line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -441,7 +443,7 @@ pub enum Show {
     Rules(ShowRules),
     /// All counters
     Counters(ShowCounters),
-    /// Packets dropped, by reason, most frequent first
+    /// Dropped packets by reason, most frequent first
     Drops(ShowDrops),
 }
 
@@ -451,7 +453,7 @@ pub struct ShowStatus {
     /// Output.
     #[command(flatten)]
     pub output: Output,
-    /// Most workers to show
+    /// Maximum number of workers to show
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
 }
@@ -462,21 +464,21 @@ pub struct ShowInterfaces {
     /// Output.
     #[command(flatten)]
     pub output: Output,
-    /// Most interfaces to show
+    /// Maximum number of interfaces to show
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
 }
 
-/// How much of a list.
+/// The part of a list.
 #[derive(Clone, Debug, Args)]
 pub struct Paging {
-    /// Most objects to show
+    /// Maximum number of objects to show
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
-    /// Show all, however many
+    /// Show all
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
-    /// Go on where an earlier page ended
+    /// Continue where an earlier page ended
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<String>,
 }
@@ -487,7 +489,7 @@ pub struct ShowPools {
     /// Output.
     #[command(flatten)]
     pub output: Output,
-    /// Each external address instead of each pool
+    /// List external addresses instead of pools
     #[arg(long)]
     pub addresses: bool,
     /// Only this pool
@@ -521,7 +523,7 @@ pub struct ShowSubscribers {
     pub paging: Paging,
 }
 
-/// Which owner.
+/// Conditions on the owner.
 #[derive(Clone, Debug, Args)]
 pub struct OwnerFilter {
     /// Name of the pool
@@ -535,7 +537,7 @@ pub struct OwnerFilter {
     pub worker: Option<u8>,
 }
 
-/// Which mappings.
+/// Conditions on mappings.
 #[derive(Clone, Debug, Args)]
 pub struct EndpointFilters {
     /// Transport: udp, tcp or icmp
@@ -561,7 +563,7 @@ pub struct ShowMappings {
     /// Output.
     #[command(flatten)]
     pub output: Output,
-    /// Which.
+    /// Conditions on endpoints.
     #[command(flatten)]
     pub endpoints: EndpointFilters,
     /// Paging.
@@ -575,13 +577,13 @@ pub struct ShowSessions {
     /// Output.
     #[command(flatten)]
     pub output: Output,
-    /// Which.
+    /// Conditions on endpoints.
     #[command(flatten)]
     pub endpoints: EndpointFilters,
     /// Remote address, prefix or endpoint
     #[arg(long, value_name = "ADDRESS[/LENGTH][:PORT]")]
     pub remote: Option<EndpointFilter>,
-    /// State, as the table shows it
+    /// State, as shown in the table
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
     /// Paging.
@@ -606,16 +608,16 @@ pub struct ShowCounters {
     /// Output.
     #[command(flatten)]
     pub output: Output,
-    /// Each worker by itself instead of the sums
+    /// Show each worker instead of the sums
     #[arg(long)]
     pub per_worker: bool,
-    /// Only counters with this text in their name
+    /// Only counters with this text in the name
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
-    /// Counters that are zero too
+    /// Include counters that are zero
     #[arg(long)]
     pub all: bool,
-    /// Most counters to show
+    /// Maximum number of counters to show
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
 }
@@ -626,10 +628,10 @@ pub struct ShowDrops {
     /// Output.
     #[command(flatten)]
     pub output: Output,
-    /// Reasons that never occurred too
+    /// Include reasons that never occurred
     #[arg(long)]
     pub all: bool,
-    /// Most reasons to show
+    /// Maximum number of reasons to show
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
 }
@@ -640,21 +642,21 @@ pub struct Find {
     /// Address, or address and port (or ICMP query identifier)
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub endpoint: AddressAndPort,
-    /// Answer from this configuration alone, for deterministic pools; no instance is asked. With --at: the configuration of that
-    /// time, whose formulas are asked besides the log
+    /// Answer for deterministic pools from this file alone, without an instance. With --at: the
+    /// configuration of that time, used together with the log
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["cursor", "all"])]
     pub config: Option<PathBuf>,
     /// Only this transport: udp, tcp or icmp
     #[arg(long, value_name = "PROTOCOL")]
     pub protocol: Option<Protocol>,
-    /// Only internal addresses of this VRF, and of an external address only holders in it
+    /// Only internal addresses of this VRF, or holders of an external address in it
     #[arg(long, value_name = "NAME")]
     pub vrf: Option<String>,
-    /// Who had it at this time, such as 2026-11-21T19:30:00Z, by the records of the event log
+    /// Find the holder at this time, such as 2026-11-21T19:30:00Z, in the event log
     #[arg(long, value_name = "TIME")]
     pub at: Option<String>,
-    /// The event log: one file (with those it was before it was rotated), or several in the order of time. Without it, that of
-    /// the running instance
+    /// The event log: one file (its rotated files are included), or several in the order of time
+    /// [default: the log of the running instance]
     #[arg(long, value_name = "FILE", requires = "at")]
     pub log: Vec<PathBuf>,
     /// Output.
@@ -677,19 +679,19 @@ pub struct Why {
     /// Destination
     #[arg(value_name = "DST:PORT")]
     pub destination: SocketAddrV4,
-    /// The packet comes from outside
+    /// The packet arrives from outside
     #[arg(long)]
     pub inbound: bool,
     /// Flags of a TCP segment: syn, syn_ack, ack, fin or rst
     #[arg(long, value_name = "FLAGS")]
     pub segment: Option<TcpSegment>,
-    /// Length of the IP packet in bytes; the shortest possible when absent
+    /// Length of the IP packet in bytes [default: the shortest possible]
     #[arg(long, value_name = "BYTES")]
     pub length: Option<u16>,
     /// The packet carries Don't Fragment
     #[arg(long)]
     pub dont_fragment: bool,
-    /// Interface it arrives on; the first one of its side when absent
+    /// Interface it arrives on [default: the first one of its side]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
     /// Output.
@@ -700,10 +702,10 @@ pub struct Why {
 /// `natrix trace`.
 #[derive(Debug, Args)]
 pub struct Trace {
-    /// Write the frames to this capture file too: each as it came and as it left
+    /// Also write the frames to this capture file, as received and as sent
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// End after so many packets
+    /// Stop after N packets
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Transport: udp, tcp or icmp
@@ -721,10 +723,10 @@ pub struct Trace {
     /// Only packets with this verdict (see `natrix show counters --all`)
     #[arg(long, value_name = "NAME")]
     pub verdict: Option<String>,
-    /// Only packets that were dropped
+    /// Only dropped packets
     #[arg(long)]
     pub dropped: bool,
-    /// Every decision under its packet
+    /// Print every decision below its packet
     #[arg(long)]
     pub steps: bool,
     /// Output.
@@ -735,7 +737,7 @@ pub struct Trace {
 /// `natrix top`.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Where the instance listens.
+    /// The control socket.
     #[command(flatten)]
     pub socket: Socket,
 }

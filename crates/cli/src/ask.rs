@@ -76,10 +76,10 @@ pub(crate) fn find(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write)
     )
 }
 
-/// Prints answers of `find` that came from elsewhere than a running instance.
+/// Prints answers of `find` that do not come from a running instance.
 ///
 /// # Errors
-/// When they can not be written.
+/// Writing to `out` failed.
 pub fn print_found(answers: &[FindAnswer], json: bool, out: &mut dyn Write) -> io::Result<()> {
     print_all(answers, json, out)
 }
@@ -112,7 +112,7 @@ fn print_why(answer: &WhyAnswer, out: &mut dyn Write) -> io::Result<()> {
         Direction::Inbound => "outside",
     };
     writeln!(out, "{protocol} {source} > {destination}, from {from}, on worker {worker}\n")?;
-    let mut steps = Table::new(&[("", Right), ("STEP", Left), ("DECISION", Left), ("GROUNDS", Left)]);
+    let mut steps = Table::new(&[("", Right), ("STEP", Left), ("DECISION", Left), ("REASON", Left)]);
     for (position, step) in answer.steps.iter().enumerate() {
         let number = (position + 1).to_string();
         steps.row(vec![number, step.step.clone(), step.decision.clone(), step.detail.clone()]);
@@ -123,8 +123,8 @@ fn print_why(answer: &WhyAnswer, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "leaves as: {protocol} {source} > {destination}")?;
     }
     if answer.state_changed {
-        writeln!(out, "the daemon says that asking changed its state")
+        writeln!(out, "warning: the daemon reports that this question changed its state")
     } else {
-        writeln!(out, "nothing was changed by asking")
+        writeln!(out, "nothing was changed")
     }
 }

@@ -31,9 +31,9 @@ use crate::table::Align::Left;
 use crate::table::Align::Right;
 use crate::table::Table;
 
-/// A plan looks through all tables, a piece at a time; a reload compiles a whole configuration.
+/// A plan reads all tables, a part at a time; a reload compiles a whole configuration.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
-/// What a daemon names at most of each kind.
+/// Most objects of each kind that a daemon names.
 const DETAILS_MAX: u32 = 10_000;
 
 impl Row for Change {
@@ -51,16 +51,17 @@ impl Row for Change {
     }
 }
 
-/// One kind of things of one pool.
+/// The plan for one kind of object of one pool.
 struct PlanRow {
     pool: String,
     what: &'static str,
-    /// That keep, move (subscribers only), drain, drain no longer than the drain time, end (subscribers: leave).
+    /// Counts of keep, move (subscribers only), drain, drain until the drain time, and end
+    /// (subscribers: leave).
     numbers: [Option<u64>; 5],
 }
 
 impl PlanRow {
-    /// The rows of one pool: subscribers and mappings always, flows and blocks where there are some.
+    /// The rows of one pool: subscribers and mappings always, flows and blocks if there are any.
     fn of(plan: &PoolPlan) -> Vec<PlanRow> {
         let pool = if plan.pool.is_empty() { "all".to_owned() } else { plan.pool.clone() };
         let row = |what, numbers| PlanRow { pool: pool.clone(), what, numbers };
@@ -74,7 +75,7 @@ impl PlanRow {
         let mappings = [plan.mappings_keep, plan.mappings_drain, plan.mappings_drain_until, plan.mappings_end];
         let flows = [plan.flows_keep, plan.flows_drain, plan.flows_drain_until, plan.flows_end];
         let blocks = [plan.blocks_keep, plan.blocks_drain, plan.blocks_drain_until, plan.blocks_end];
-        // Nothing but a subscriber moves.
+        // Only subscribers move.
         let stays = |[keep, drain, until, end]: [u64; 4]| [Some(keep), None, Some(drain), Some(until), Some(end)];
         let mut rows = vec![row("subscribers", subscribers.map(Some)), row("mappings", stays(mappings))];
         for (what, numbers) in [("flows", flows), ("blocks", blocks)] {
@@ -127,43 +128,55 @@ impl PlanRow {
     }
 }
 
-/// What becomes of what a detail is about, why, and for how long it may last.
+/// The effect on the object of a detail, the reason, and the time that is left.
 fn becomes(detail: &PlanDetail) -> String {
-    let mut told = detail.becomes.name().to_owned();
+    let mut text = detail.becomes.name().to_owned();
     if let Some(pool) = detail.next_pool.as_ref().filter(|pool| **pool != detail.pool) {
-        told += &format!(" to pool \"{pool}\"");
+        text += &format!(" to pool \"{pool}\"");
     }
     if let Some(time) = detail.ends_in_us {
-        told += &format!(", {} at most", human::duration(time));
+        text += &format!(", {} at most", human::duration(time));
     }
     if let Some(denied) = detail.denied {
-        told += &format!(": {}", denied.name());
+        text += &format!(": {}", denied.name());
     }
     if !detail.protocols.is_empty() {
         let names: Vec<String> = detail.protocols.iter().map(ToString::to_string).collect();
-        told += &format!(" ({} only)", names.join(", "));
+        text += &format!(" ({} only)", names.join(", "));
     }
-    told
+    text
 }
 
-/// How rules differ, and what the numbers of a plan say of it.
+/// The differences of rules, and how the counts of a plan include them.
 fn rules(rules: &PlanRules) -> Option<String> {
     let PlanRules { added, removed, moved, narrow, compared } = *rules;
     if added + removed + moved == 0 {
         return None;
     }
-    let mut told = format!("rules: {added} added, {removed} removed, {moved} moved");
+    let mut text = format!("rules: {added} added, {removed} removed, {moved} moved");
     if !compared {
-        told += "; they name every destination or port, so that no subscriber is asked about by them";
+        text += "; too many different conditions, so the counts do not include the effect of rules";
     } else if narrow > 0 {
-        told += &format!(
-            "; {narrow} of them are about some destinations or ports only: what is new there goes as they say, and counts as nobody's move"
+        text += &format!(
+            "; {narrow} of them match only some destinations or ports: the counts do not include their effect on new mappings there"
         );
     }
-    Some(told)
+    Some(text)
 }
 
-/// What a plan does not name, if there is more.
+/// The ports of forwards that old mappings still have, and until when.
+fn waiting_forwards(plan: &PoolPlan, drain_time_us: Option<u64>) -> String {
+    let PoolPlan { pool, forwards_wait_drain: unlimited, forwards_wait_drain_until: limited, .. } = plan;
+    let latest = drain_time_us.filter(|_| *unlimited == 0).map(human::duration);
+    let latest = latest.map_or_else(String::new, |time| format!(", after {time} at the latest"));
+    format!(
+        "warning: pool \"{pool}\": {} ports of forwards are in use by mappings of other inside endpoints; these forwards take no new \
+         sessions until the mappings end{latest}",
+        unlimited + limited
+    )
+}
+
+/// Counts of the objects that a plan does not name.
 fn unnamed(more: &Unnamed) -> Option<String> {
     let kinds = [
         (more.subscribers, "subscribers"),
@@ -173,11 +186,12 @@ fn unnamed(more: &Unnamed) -> Option<String> {
         (more.flows, "flows"),
     ];
     let there = kinds.into_iter().filter(|(count, _)| *count > 0);
-    let told: Vec<String> = there.map(|(count, what)| format!("{what} {count}")).collect();
-    (!told.is_empty()).then(|| format!("not named: {}; --details N names up to {DETAILS_MAX} of each", told.join(", ")))
+    let counts: Vec<String> = there.map(|(count, what)| format!("{what} {count}")).collect();
+    (!counts.is_empty())
+        .then(|| format!("not named: {}; --details N names up to {DETAILS_MAX} of each", counts.join(", ")))
 }
 
-/// What came in answer to a plan or a reload.
+/// The answer to a plan or a reload.
 #[derive(Default)]
 struct Answer {
     changes: Vec<Change>,
@@ -185,13 +199,13 @@ struct Answer {
     details: Vec<PlanDetail>,
     plan: Option<Plan>,
     reloaded: Option<Reloaded>,
-    /// Why it is not done.
+    /// Why the change is refused.
     refused: Option<Fault>,
 }
 
 impl Answer {
-    /// What is told of a change that is not made: what would differ.
-    fn tell_refused(&self, is_json: bool, out: &mut dyn Write) -> Result<(), CliError> {
+    /// Prints the differences of a refused change.
+    fn report_refused(&self, is_json: bool, out: &mut dyn Write) -> Result<(), CliError> {
         let Some(fault) = self.refused.clone() else { return Ok(()) };
         if is_json {
             self.changes.iter().try_for_each(|change| json_line(change, out))?;
@@ -202,7 +216,8 @@ impl Answer {
     }
 }
 
-/// Asks, and gathers what comes. Faults of the file go to `notes` one by one, before the error that follows them.
+/// Sends the request and collects the answer. Writes faults of the file to `notes`, before the
+/// error that follows them.
 fn ask(
     arguments: &NewConfig,
     (details, kept): (u32, bool),
@@ -233,7 +248,7 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
                 let line = fault.line.map(|line| format!(":{line}")).unwrap_or_default();
                 let object = if fault.object.is_empty() { String::new() } else { format!(": {}", fault.object) };
                 let seen = if fault.seen.is_empty() { String::new() } else { format!(" ({})", fault.seen) };
-                // Where notes can not be written nobody reads them.
+                // A failure to write notes has no reader to report to.
                 let _ =
                     writeln!(notes, "error: {}{line}{object}: {}{seen}; {}", fault.file, fault.problem, fault.remedy);
             }
@@ -242,13 +257,14 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
                 answer.refused = Some(fault);
                 return Ok(answer);
             }
-            // A newer daemon tells more than is asked for here.
+            // A newer daemon may send other kinds of objects.
             _ => {}
         }
     }
 }
 
-/// What does what was planned. Going back is to the configuration before, which its file may not have any more.
+/// The command that makes the planned change. A rollback uses the previous configuration itself,
+/// because its file may have changed.
 fn reload_command(is_rollback: bool, config: &str) -> String {
     if is_rollback { "natrix reload --rollback".to_owned() } else { format!("natrix reload -c {config}") }
 }
@@ -256,7 +272,7 @@ fn reload_command(is_rollback: bool, config: &str) -> String {
 /// Runs `plan`.
 pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
     let answer = ask(&arguments.target, (arguments.details, arguments.kept), Request::Plan, notes)?;
-    answer.tell_refused(arguments.target.output.json, out)?;
+    answer.report_refused(arguments.target.output.json, out)?;
     if arguments.target.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
         answer.pools.iter().try_for_each(|pool| json_line(pool, out))?;
@@ -278,30 +294,37 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         writeln!(out, "{more}")?;
     }
     writeln!(out, "\nexternal addresses: {} added, {} closed", plan.addresses_added, plan.addresses_closed)?;
-    if let Some(told) = rules(&plan.rules) {
-        writeln!(out, "{told}")?;
+    if let Some(text) = rules(&plan.rules) {
+        writeln!(out, "{text}")?;
     }
     for pool in answer.pools.iter().filter(|pool| pool.guarantee_missing.total() > 0) {
         let of = |missing: u64, guaranteed: u64, what| format!("{missing} of {guaranteed} guaranteed {what} ports");
         let (missing, all) = (&pool.guarantee_missing, &pool.guaranteed);
-        let each = [(missing.udp, all.udp, "udp"), (missing.tcp, all.tcp, "tcp"), (missing.icmp, all.icmp, "icmp")];
+        let each = [(missing.udp, all.udp, "UDP"), (missing.tcp, all.tcp, "TCP"), (missing.icmp, all.icmp, "ICMP")];
         let each: Vec<String> = each.into_iter().filter(|it| it.0 > 0).map(|(m, a, what)| of(m, a, what)).collect();
         let each = each.join(", ");
-        writeln!(out, "warning: pool \"{}\": {each} are others' now; they are set aside as they come free", pool.pool)?;
+        writeln!(
+            out,
+            "warning: pool \"{}\": {each} are in use by other subscribers; they will be reserved as they become free",
+            pool.pool
+        )?;
+    }
+    for pool in answer.pools.iter().filter(|pool| pool.forwards_wait_drain + pool.forwards_wait_drain_until > 0) {
+        writeln!(out, "{}", waiting_forwards(pool, plan.drain_time_us))?;
     }
     for pool in answer.pools.iter().filter(|pool| pool.slices_leased > 0) {
         let PoolPlan { pool, slices, slices_leased: leased, slices_leased_whole: whole, slices_leased_us, .. } = pool;
-        let latest = slices_leased_us.map(|time| format!(", after {} at the latest", human::duration(time)));
+        let latest = slices_leased_us.map(|time| format!(", within {}", human::duration(time)));
         writeln!(
             out,
-            "warning: pool \"{pool}\": ports of {leased} of {slices} slices are in port blocks of others now, of {whole} all of them; \
-             their subscribers get these as the blocks go back{}",
+            "warning: pool \"{pool}\": {leased} of {slices} slices overlap port blocks of other subscribers ({whole} of them completely); \
+             their subscribers get these ports as the blocks are returned{}",
             latest.unwrap_or_default()
         )?;
     }
     let total = &plan.total;
     if total.subscribers_drain + total.mappings_drain + total.flows_drain + total.blocks_drain > 0 {
-        writeln!(out, "drain: as long as they are used")?;
+        writeln!(out, "drain: until no longer used")?;
     }
     if let Some(time) = plan.drain_time_us
         && total.mappings_drain_until
@@ -310,13 +333,13 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
             + total.subscribers_drain_until
             > 0
     {
-        writeln!(out, "drain until: mappings that are left after {} end", human::duration(time))?;
+        writeln!(out, "drain until: mappings end after {} at the latest", human::duration(time))?;
     }
     if plan.applies {
         let command = reload_command(arguments.target.rollback, &plan.config);
-        writeln!(out, "{command} would do this; nothing was changed by asking")?;
+        writeln!(out, "nothing was changed; to make this change: {command}")?;
     } else {
-        writeln!(out, "{} of these differences need a restart: a reload would be refused", plan.changes_restart)?;
+        writeln!(out, "{} of these differences need a restart; a reload would be refused", plan.changes_restart)?;
     }
     Ok(())
 }
@@ -324,7 +347,7 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
 /// Runs `reload`.
 pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
     let answer = ask(arguments, (0, false), Request::Reload, notes)?;
-    answer.tell_refused(arguments.output.json, out)?;
+    answer.report_refused(arguments.output.json, out)?;
     if arguments.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
         answer.reloaded.iter().try_for_each(|reloaded| json_line(reloaded, out))?;
@@ -333,7 +356,7 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
     if let Some(reloaded) = answer.reloaded.as_ref().filter(|reloaded| reloaded.changes == 0) {
         writeln!(
             out,
-            "nothing differs: {} says what is in force; natrix reload --rollback goes where it did before",
+            "no changes: {} matches the running configuration; the `--rollback` target stays the same",
             reloaded.config
         )?;
         return Ok(());
@@ -342,7 +365,7 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
     if let Some(reloaded) = answer.reloaded {
         writeln!(
             out,
-            "\n{} is in force: change {} since the start, {} external addresses changed, {} workers went over in {} us ({} us in all)",
+            "\n{} is in use: change {} since the start, {} external addresses changed, {} workers switched in {} us ({} us in total)",
             reloaded.config,
             reloaded.generation,
             reloaded.addresses_changed,
@@ -363,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_ends_with_the_command_that_does_it() {
+    fn a_plan_ends_with_the_command_for_the_change() {
         assert_eq!(reload_command(false, "/etc/natrix/new.toml"), "natrix reload -c /etc/natrix/new.toml");
         assert_eq!(reload_command(true, "/etc/natrix/new.toml"), "natrix reload --rollback");
     }

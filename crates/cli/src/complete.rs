@@ -11,7 +11,7 @@ use crate::arguments::Arguments;
 /// Writes the completion script of `shell`.
 ///
 /// # Errors
-/// When `out` can not be written to.
+/// Writing to `out` failed.
 pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "natrix", &mut script);

@@ -1,18 +1,18 @@
-//! What can go wrong in a command.
+//! Errors of commands.
 
 use std::io;
 
 use control::ClientError;
 use control::Fault;
 
-/// Why a command failed; `Display` gives `<object>: <what is wrong> (<value seen>); <what to do>`.
+/// Why a command failed. `Display` prints `<object>: <what is wrong> (<value seen>); <what to do>`.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// The daemon did not answer, or refused.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Standard output can not be written.
-    #[error("standard output: can not be written ({0}); look at where it goes")]
+    /// Writing to standard output failed.
+    #[error("standard output: cannot write ({0}); check its destination")]
     Output(#[from] io::Error),
     /// Anything else.
     #[error(transparent)]
@@ -20,7 +20,8 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// Whether the reader of the output has gone (`natrix show ... | head`), which is no failure.
+    /// True if the reader of the output has gone (`natrix show ... | head`), which is not a
+    /// failure.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -1,4 +1,4 @@
-//! Runs the commands that ask a running instance.
+//! Runs the commands for a running instance.
 
 use std::io;
 use std::io::BufWriter;
@@ -16,13 +16,13 @@ use crate::show;
 use crate::top;
 use crate::trace;
 
-/// How long the daemon may take for one reply.
+/// Time limit of one reply of the daemon.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs one command; what it prints goes to `out`, remarks that are no part of the output to `notes`.
+/// Runs one command. Its output goes to `out`, other remarks to `notes`.
 ///
 /// # Errors
-/// What went wrong, ready to be printed after `error: `. [`CliError::is_broken_pipe`] is for leaving quietly.
+/// The error, to print after `error: `. If [`CliError::is_broken_pipe`], exit without a message.
 pub fn execute(
     command: &ClientCommand,
     out: &mut (dyn Write + Send),
@@ -39,7 +39,7 @@ pub fn execute(
     }
 }
 
-/// Long lists are written in large pieces; what was printed before an error still appears.
+/// Writes long lists in large pieces. Output before an error still appears.
 fn buffered(out: &mut dyn Write, command: impl FnOnce(&mut dyn Write) -> Result<(), CliError>) -> Result<(), CliError> {
     let mut out = BufWriter::new(out);
     let outcome = command(&mut out);

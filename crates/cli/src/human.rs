@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Formats numbers for display.
 
 /// A count with separators: `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
@@ -28,12 +28,12 @@ pub(crate) fn duration(micros: u64) -> String {
     }
 }
 
-/// A time that is not always known.
+/// A time that may be unknown.
 pub(crate) fn duration_or_dash(micros: Option<u64>) -> String {
     micros.map_or_else(|| "-".to_owned(), duration)
 }
 
-/// A value that is not always there.
+/// A value that may be absent.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -58,7 +58,7 @@ pub(crate) fn with_unit(number: f64, unit: &str) -> String {
     format!("{number}{}{unit}", if joins { "" } else { " " })
 }
 
-/// A part of a whole: `42.5 %`. Neither nothing nor all is shown by rounding.
+/// A part of a whole: `42.5 %`. Never rounds to 0 % or 100 %.
 pub(crate) fn percent(ratio: f64) -> String {
     let percent = if ratio.is_finite() { ratio.max(0.0) * 100.0 } else { 0.0 };
     if percent > 0.0 && percent < 0.1 {
@@ -77,8 +77,8 @@ pub(crate) fn time_of_day(unix_micros: u64) -> String {
     format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
-/// Blocks and slices of a subscriber: `5120-5631, 8192-8703`; the address of one where it is not the paired one. Of many the
-/// first three.
+/// Blocks and slices of a subscriber: `5120-5631, 8192-8703`, with the address if it is not the
+/// paired one. Shows at most three.
 pub(crate) fn own_ports(all: &[control::OwnPorts], paired: Option<std::net::Ipv4Addr>) -> String {
     const SHOWN: usize = 3;
     let one = |ports: &control::OwnPorts| {
@@ -92,7 +92,7 @@ pub(crate) fn own_ports(all: &[control::OwnPorts], paired: Option<std::net::Ipv4
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
-/// An inside address or endpoint, with its VRF unless that is the preset one: `blue/10.0.0.1`.
+/// An inside address or endpoint, with its VRF unless that is the default: `blue/10.0.0.1`.
 pub(crate) fn in_vrf<T: ToString>(vrf: &str, inside: T) -> String {
     if vrf == "default" { inside.to_string() } else { format!("{vrf}/{}", inside.to_string()) }
 }

@@ -14,26 +14,27 @@ pub enum LabCommand {
     Up,
     /// Remove the test hosts
     Down,
-    /// Highest rate without loss over connections that exist (RFC 9693 §4.6)
+    /// Highest rate without loss over established connections (RFC 9693 §4.6)
     Throughput(LabTest),
-    /// Share lost at ten rates up to the highest (RFC 8219 §7.4)
+    /// Loss at ten rates up to the highest (RFC 8219 §7.4)
     Loss(LabTest),
     /// Delay and its variation at one rate (RFC 8219 §7.2, §7.3)
     Latency(LabLatency),
-    /// Highest rate of new connections, each validated (RFC 9693 §4.5)
+    /// Highest rate of new connections, each of them validated (RFC 9693 §4.5)
     Cps(LabCps),
-    /// Connections the table holds (RFC 9693 §4.9)
+    /// Number of connections the table can hold (RFC 9693 §4.9)
     Capacity(LabCapacity),
-    /// Connections deleted a second (RFC 9693 §4.8)
+    /// Connections deleted per second (RFC 9693 §4.8)
     Teardown(LabTest),
-    /// How the device behaves, found from outside: mapping, filtering, ports, timers and more
+    /// Find a device's behaviour from outside: mapping, filtering, ports, timers and more
     Probe(LabProbe),
-    /// What the tester can do with nothing between its two ports
+    /// Measure the tester itself, with nothing between its two ports
     Ceiling(LabCeiling),
-    /// Pass frames between two ports as they come, until standard input ends: the far end of the tester's loopback over vhost-user
+    /// Pass frames between two ports unchanged until standard input ends: the far end of the
+    /// tester's loopback over vhost-user
     #[command(hide = true)]
     Join(LabJoin),
-    /// Repeat a published experiment, with the paper's own figures beside ours
+    /// Repeat a published experiment, and show the paper's own figures beside ours
     Study(LabStudy),
     /// Write results as one HTML file
     Report(LabReport),
@@ -46,7 +47,9 @@ pub enum LabDevice {
     Natrix,
     /// The kernel's NAT, by nf_tables
     Netfilter,
-    /// Any other, which you start and connect to --inside and --outside yourself
+    /// The `vpp` found on the path with its plugin nat44-ed, over memif
+    Vpp,
+    /// Any other device; start it and connect it to --inside and --outside yourself
     External,
 }
 
@@ -66,22 +69,22 @@ pub enum LabTransport {
 /// What the connections of a test are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabProtocol {
-    /// A datagram makes a connection
+    /// The first datagram makes a connection
     Udp,
-    /// A handshake of three segments makes it
+    /// A handshake of three segments makes a connection
     Tcp,
 }
 
-/// How rules are told to a device that has several ways.
+/// How rules are written for a device that has several ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabRules {
-    /// One after the other
+    /// One rule after the other
     List,
     /// One rule with a set of addresses
     Set,
     /// One rule with a map of addresses
     Map,
-    /// One rule for all that masquerades: the address of the outside interface for all, as home routers have it
+    /// One masquerade rule: all share the address of the outside interface, as on home routers
     Masquerade,
 }
 
@@ -126,10 +129,10 @@ pub enum LabDirection {
     Inbound,
 }
 
-/// Sizes of frames.
+/// Frame sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabFrames {
-    /// All the same, bytes.
+    /// All frames have this many bytes.
     Fixed(u16),
     /// The simple Internet mix.
     Imix,
@@ -155,17 +158,17 @@ pub struct LabTest {
     /// The device under test
     #[arg(long, value_enum, default_value_t = LabDevice::Natrix)]
     pub dut: LabDevice,
-    /// How tester and device are connected
-    #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
-    pub transport: LabTransport,
-    /// What connections are made of; with tcp each by a handshake, and data follows within its window
+    /// How tester and device are connected [default: af-xdp; for vpp memif]
+    #[arg(long, value_enum)]
+    pub transport: Option<LabTransport>,
+    /// What makes a connection; with tcp, a handshake, followed by data within its window
     #[arg(long, value_enum, default_value_t = LabProtocol::Udp)]
     pub protocol: LabProtocol,
     /// Connections (RFC 9693: N)
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=60_000_000))]
     pub sessions: u64,
-    /// Remote endpoints each inside endpoint talks to: further connections of a mapping where the device maps
-    /// endpoint-independently
+    /// Remote endpoints per inside endpoint: if the device maps endpoint-independently, they share
+    /// a mapping
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub remotes: u32,
     /// External addresses of the device
@@ -174,56 +177,62 @@ pub struct LabTest {
     /// External ports of each of these addresses
     #[arg(long, value_name = "FIRST-LAST", default_value = "1024-65535")]
     pub dut_ports: LabPorts,
-    /// Translation rules of the device, each for one inside address; the traffic comes from all of these alike. 0: one rule for all
+    /// Translation rules of the device, each for one inside address; all these addresses send the
+    /// same traffic. 0: one rule for all
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_533))]
     pub rules: u32,
-    /// How netfilter has these rules, and the filters
+    /// How rules and filters are written for netfilter
     #[arg(long, value_enum, default_value_t = LabRules::Map)]
     pub rules_kind: LabRules,
-    /// Packet filters of the device that match nothing of the traffic
+    /// Packet filters of the device that match none of the traffic
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub filters: u32,
-    /// How natrix gives out ports
+    /// How natrix allocates ports
     #[arg(long, value_enum, default_value_t = LabAllocation::Ports)]
     pub allocation: LabAllocation,
-    /// Bytes of a frame with its check sequence, 64 to 1518, or `imix`: of twelve frames seven of 64, four of 594, one of 1518
+    /// Frame size in bytes with the check sequence, 64 to 1518, or `imix`: seven of twelve frames
+    /// have 64, four have 594, one has 1518
     #[arg(long, value_name = "BYTES|imix", default_value = "64")]
     pub frame_bytes: LabFrames,
-    /// Rate at which connections are made where a test only needs them, frames a second; surely below what the device can
+    /// Rate at which a test makes the connections it needs, frames per second; choose it well below
+    /// the device's limit
     #[arg(long, value_name = "R", default_value_t = 20_000.0)]
     pub preparation_rate: f64,
-    /// Rate of the validation as a share of that of the new connections (RFC 9693: alpha)
+    /// Rate of the validation, relative to that of the new connections (RFC 9693: alpha)
     #[arg(long, default_value_t = 0.8)]
     pub alpha: f64,
-    /// Length of a trial of existing connections, seconds [default: 2, with --quick 0.5]; RFC 2544 wants 60
+    /// Length of a trial over established connections, seconds [default: 2, with --quick 0.5]; RFC
+    /// 2544 asks for 60
     #[arg(long, value_name = "S")]
     pub trial_seconds: Option<f64>,
-    /// The lowest rate searched, frames a second
+    /// Lowest rate of the search, frames per second
     #[arg(long, value_name = "R", default_value_t = 1_000.0)]
     pub rate_min: f64,
-    /// The highest [default: 2000000, over shared memory 20000000]
+    /// Highest rate of the search [default: 2000000, over shared memory 20000000]
     #[arg(long, value_name = "R")]
     pub rate_max: Option<f64>,
-    /// The search ends at an interval of this, frames a second (RFC 9693: error) [default: a thousandth of the highest, with --quick a
-    /// fortieth]
+    /// Interval at which the search ends, frames per second (RFC 9693: error) [default: a
+    /// thousandth of the highest rate, with --quick a fortieth]
     #[arg(long, value_name = "R")]
     pub error: Option<f64>,
-    /// How often the test is made [default: 3, with --quick 1]
+    /// Number of repetitions [default: 3, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: Option<u32>,
-    /// Which way the frames over existing connections go
+    /// Direction of the frames over established connections
     #[arg(long, value_enum, default_value_t = LabDirection::Both)]
     pub direction: LabDirection,
     /// Seed of all pseudorandom orders
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// CPU of the tester
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub tester_cpu: u8,
-    /// CPUs of the device, with commas between; natrix has a worker on each
-    #[arg(long, visible_alias = "device-cpu", value_name = "LIST", default_value = "1", value_delimiter = ',')]
+    /// CPU of the tester [default: the first that natrix may use and the device does not]
+    #[arg(long, value_name = "CPU")]
+    pub tester_cpu: Option<u8>,
+    /// CPUs of the device, separated by commas; natrix runs a worker on each [default: the first
+    /// that natrix may use and the tester does not]
+    #[arg(long, visible_alias = "device-cpu", value_name = "LIST", value_delimiter = ',')]
     pub device_cpus: Vec<u8>,
-    /// Of --dut external: the tester's inside port, a kernel interface, a PCI address or a DPDK device with its arguments
+    /// With --dut external: the tester's inside port, a kernel interface, a PCI address or a DPDK
+    /// device with its arguments
     #[arg(long, value_name = "PORT")]
     pub inside: Option<String>,
     /// The tester's outside port
@@ -232,31 +241,40 @@ pub struct LabTest {
     /// Arguments to add to the device strings of the tester's driver, such as busy_budget=0
     #[arg(long, value_name = "LIST")]
     pub tester_arguments: Option<String>,
-    /// The same for the device's driver
+    /// Arguments to add to the device strings of the device's driver
     #[arg(long, value_name = "LIST")]
     pub device_arguments: Option<String>,
-    /// Command of the shell that empties the device's table
+    /// Shell command that empties the device's table
     #[arg(long, value_name = "COMMAND")]
     pub empty_command: Option<String>,
-    /// What the result is to say of the device
+    /// Description of the device, for the result
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub described: String,
-    /// One repetition, short trials, a coarse search: for a first look. What you give yourself counts all the same
+    /// One repetition, short trials and a coarse search, for a first look; options you set still
+    /// count
     #[arg(long)]
     pub quick: bool,
-    /// Do not measure the tester itself first, with nothing between its ports
+    /// Skip the measurement of the tester itself, with nothing between its ports
     #[arg(long)]
     pub no_ceiling: bool,
-    /// Takes the tester's own ceiling from this file, if it was measured within the last hour on the same transport, frames and CPUs; else measures it and
-    /// writes it there
+    /// Read the tester's own ceiling from this file if it was measured within the last hour with
+    /// the same transport, frames and CPUs; otherwise measure it and write it there
     #[arg(long, value_name = "FILE", conflicts_with = "no_ceiling")]
     pub ceiling_file: Option<PathBuf>,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
     /// Also write the JSON object into this file
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+impl LabTest {
+    /// How tester and device are connected.
+    pub fn transport(&self) -> LabTransport {
+        let default = if self.dut == LabDevice::Vpp { LabTransport::Memif } else { LabTransport::AfXdp };
+        self.transport.unwrap_or(default)
+    }
 }
 
 /// `natrix lab cps`.
@@ -265,7 +283,8 @@ pub struct LabCps {
     /// Parameters of every test.
     #[command(flatten)]
     pub test: LabTest,
-    /// Of --protocol tcp: both ends close each connection as soon as it is established, seven segments in all; there is no validation then
+    /// With --protocol tcp: both ends close each connection as soon as it is established, seven
+    /// segments in all; nothing is validated then
     #[arg(long)]
     pub tcp_close: bool,
 }
@@ -276,10 +295,10 @@ pub struct LabCeiling {
     /// Parameters of every test.
     #[command(flatten)]
     pub test: LabTest,
-    /// Of --protocol tcp: handshakes in place of data, both ends of which are the tester's
+    /// With --protocol tcp: make handshakes instead of sending data; the tester is both ends
     #[arg(long)]
     pub handshakes: bool,
-    /// Of --handshakes: both ends close each connection as soon as it is established
+    /// With --handshakes: both ends close each connection as soon as it is established
     #[arg(long, requires = "handshakes")]
     pub tcp_close: bool,
 }
@@ -298,10 +317,10 @@ pub struct LabLatency {
     /// Parameters of every test.
     #[command(flatten)]
     pub test: LabTest,
-    /// Frames a second, both ways together
+    /// Frames per second, both directions together
     #[arg(long, value_name = "R", default_value_t = 20_000.0)]
     pub rate: f64,
-    /// The delay of the packets that make new connections (phase 1), not of those of connections that exist
+    /// Measure the packets that make new connections (phase 1) instead of those of established ones
     #[arg(long)]
     pub first_packet: bool,
 }
@@ -312,31 +331,31 @@ pub struct LabCapacity {
     /// Parameters of every test.
     #[command(flatten)]
     pub test: LabTest,
-    /// Connections that can surely be stored (RFC 9693: C0)
+    /// Number of connections that the table can certainly hold (RFC 9693: C0)
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub c0: u64,
-    /// Share of the rate below which the doubling ends (RFC 9693: beta)
+    /// Fraction of the rate below which the doubling ends (RFC 9693: beta)
     #[arg(long, default_value_t = 0.1)]
     pub beta: f64,
-    /// Share of the rate below which the halving goes down (RFC 9693: gamma)
+    /// Fraction of the rate below which the halving goes down (RFC 9693: gamma)
     #[arg(long, default_value_t = 0.5)]
     pub gamma: f64,
     /// Allowed error of the capacity (RFC 9693: E)
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub capacity_error: u64,
-    /// Connections the device is set up for
+    /// Number of connections the device is configured for
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub room: u64,
 }
 
-/// Whose behaviour is found.
+/// The device whose behaviour is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabProbed {
     /// This binary
     Natrix,
     /// The kernel's NAT, by nf_tables
     Netfilter,
-    /// Whatever translates between the standing test hosts
+    /// Any device that translates between the test hosts
     External,
 }
 
@@ -345,11 +364,11 @@ pub enum LabProbed {
 pub enum LabProbePart {
     /// What a mapping depends on
     Mapping,
-    /// Who may send to it
+    /// Which hosts may send to it
     Filtering,
-    /// Which ports and addresses are given
+    /// Which ports and addresses are allocated
     Ports,
-    /// Two hosts inside that meet at their external endpoints
+    /// Two inside hosts that reach each other at their external endpoints
     Hairpinning,
     /// Fragments in order and out of order
     Fragments,
@@ -359,64 +378,70 @@ pub enum LabProbePart {
     Icmp,
     /// Unsolicited SYNs, simultaneous open
     Tcp,
-    /// How long flows are kept, and what refreshes them
+    /// How long flows last, and what refreshes them
     Timers,
-    /// What happens past the last port
+    /// What happens when all ports are in use
     Exhaustion,
 }
 
 /// `natrix lab probe`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct LabProbe {
-    /// The device; `external` is whatever was started between the hosts of `natrix lab up`, or is connected to --inside and --outside
+    /// The device; `external` is any device you start between the hosts of `natrix lab up`, or
+    /// connect to --inside and --outside
     #[arg(long, value_enum)]
     pub dut: LabProbed,
-    /// The tester's port to the inside of an external device: a kernel interface, a PCI address or a DPDK device
+    /// The tester's port on the inside of an external device: a kernel interface, a PCI address or
+    /// a DPDK device
     #[arg(long, value_name = "PORT")]
     pub inside: Option<String>,
-    /// The tester's port to its outside
+    /// The tester's port on its outside
     #[arg(long, value_name = "PORT")]
     pub outside: Option<String>,
-    /// Only these parts
+    /// Probe only these parts
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,…")]
     pub only: Vec<LabProbePart>,
-    /// How tester and device are connected; the sockets of af-packet join fragments before anybody sees them
+    /// How tester and device are connected; af-packet sockets reassemble fragments before the
+    /// tester sees them
     #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
     pub transport: LabTransport,
-    /// Timers are looked for up to this time, seconds; each takes it once, all at the same time
+    /// Search for timers up to this time, seconds; all timers are searched at once
     #[arg(long, value_name = "S", default_value_t = 300.0, value_parser = seconds)]
     pub timer_max: f64,
-    /// The interval a timer is found in, seconds; a hundredth of the time when that is more
+    /// Precision of a timer, seconds, but at least a hundredth of the time
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     pub resolution: f64,
-    /// Sets the device's timers to a few seconds, looks for them up to 12 s, and opens at most 4096 flows of one host
+    /// Set the device's timers to a few seconds, search for them up to 12 s, and open at most 4096
+    /// flows from one host
     #[arg(long)]
     pub quick: bool,
     /// External addresses of the device
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub external_addresses: u32,
-    /// External ports of each of these addresses; few of them are soon exhausted
+    /// External ports of each of these addresses; with few ports they soon run out
     #[arg(long, value_name = "FIRST-LAST", default_value = "1024-65535")]
     pub dut_ports: LabPorts,
-    /// Netfilter takes the address of the outside interface for all by `masquerade` alone, as home routers do, in place of addresses and ports of its own
+    /// Let netfilter use only `masquerade`: one outside address for all, as on home routers,
+    /// instead of its own addresses and ports
     #[arg(long, conflicts_with_all = ["external_addresses", "dut_ports"])]
     pub masquerade: bool,
-    /// Flows one host opens at most, to see what happens past the last port
+    /// Most flows opened by a host, to see what happens when all ports are in use
     #[arg(long, value_name = "N", default_value_t = 70_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub exhaust_max: u32,
-    /// A packet that has not come after this time is lost, milliseconds
+    /// Time after which a packet counts as lost, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub patience: u32,
     /// Seed of ports and sequence numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// CPU of the tester
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub tester_cpu: u8,
-    /// CPU of Natrix; the kernel's NAT works where the tester sends
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub device_cpu: u8,
-    /// One JSON object instead of a table
+    /// CPU of the tester [default: the first that natrix may use and the device does not]
+    #[arg(long, value_name = "CPU")]
+    pub tester_cpu: Option<u8>,
+    /// CPU of Natrix; the kernel's NAT runs where the tester sends [default: the first that natrix
+    /// may use and the tester does not]
+    #[arg(long, value_name = "CPU")]
+    pub device_cpu: Option<u8>,
+    /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
     /// Also write the JSON object into this file
@@ -435,7 +460,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// A published experiment, or the comparison with Netfilter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabStudyName {
-    /// Natrix beside Netfilter on the same transport and core
+    /// Natrix and Netfilter on the same transport and core
     Compare,
     /// Loss and delay against sessions (Hayashi)
     Sessions,
@@ -445,7 +470,7 @@ pub enum LabStudyName {
     Fragments,
     /// Loss and delay against packet filters (Hayashi)
     Filters,
-    /// What happens past the last port (Hayashi)
+    /// What happens when all ports are in use (Hayashi)
     Exhaustion,
     /// The timer state diagram (Hayashi)
     Timers,
@@ -455,13 +480,13 @@ pub enum LabStudyName {
     QuicknatCores,
     /// Time of a rule search (Quick NAT)
     QuicknatRules,
-    /// Throughput, new connections, concurrent ones, delay (NFWare)
+    /// Throughput, new connections, concurrent connections, delay (NFWare)
     Nfware,
     /// Packet I/O drivers and frame sizes (NAT in P4 with MACSAD)
     Drivers,
     /// Data structures of the translation table (Plotnikov)
     Tables,
-    /// Million packets a second for 1 000 USD (Plotnikov)
+    /// Million packets per second for 1 000 USD (Plotnikov)
     Cost,
 }
 
@@ -474,19 +499,20 @@ pub struct LabStudies {
     /// Folder of the results
     #[arg(long, value_name = "DIR", default_value = "natrix-lab-results")]
     pub results: PathBuf,
-    /// How tester and device are connected, where a study does not vary that
+    /// How tester and device are connected, unless the study varies it
     #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
     pub transport: LabTransport,
     /// Seed of all pseudorandom orders
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// CPU of the tester; the device gets the others
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub tester_cpu: u8,
-    /// Price list of the cost study: lines of maker,model,mpps,price_usd; without mpps it is this Natrix
+    /// CPU of the tester; the device gets the others [default: the first that natrix may use]
+    #[arg(long, value_name = "CPU")]
+    pub tester_cpu: Option<u8>,
+    /// Price list of the cost study: lines of maker,model,mpps,price_usd; a line without mpps is
+    /// for this Natrix
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
-    /// Measure again what the folder has already
+    /// Measure again what is already in the folder
     #[arg(long)]
     pub again: bool,
 }
@@ -494,7 +520,7 @@ pub struct LabStudies {
 /// `natrix lab study`.
 #[derive(Clone, Debug, Args)]
 pub struct LabStudy {
-    /// Which
+    /// The study
     #[arg(value_enum)]
     pub name: LabStudyName,
     /// The devices
@@ -503,7 +529,7 @@ pub struct LabStudy {
     /// What studies have in common.
     #[command(flatten)]
     pub studies: LabStudies,
-    /// The study's record as JSON instead of text
+    /// Print the study's record as JSON instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -511,7 +537,8 @@ pub struct LabStudy {
 /// `natrix lab report`.
 #[derive(Clone, Debug, Args)]
 pub struct LabReport {
-    /// What studies have in common. With `--quick` all of them are made first; without, the report has what the folder has.
+    /// Common parameters. With `--quick` all studies run first; without it, the report shows the
+    /// results in the folder.
     #[command(flatten)]
     pub studies: LabStudies,
     /// The file to write

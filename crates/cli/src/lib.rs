@@ -1,7 +1,7 @@
 //! The natrix commands and the terminal dashboard; talks to the control socket only.
 //!
-//! [`parse`] reads the command line. What needs the engine itself (`check`, `run`, `replay`, `bench`) is handed back to the
-//! binary; everything else is a [`ClientCommand`] for [`execute`].
+//! [`parse`] reads the command line. The binary runs the commands that need the engine (`check`,
+//! `run`, `replay`, `bench`, `lab`); all others are a [`ClientCommand`] for [`execute`].
 
 mod arguments;
 mod ask;
@@ -71,5 +71,5 @@ pub use table::write_table;
 pub use usage::parse;
 pub use usage::try_parse_from;
 
-/// Exit status for a command line that is not understood; everything else that fails exits with 1.
+/// Exit status of a wrong command line; any other failure exits with 1.
 pub const EXIT_USAGE: u8 = 2;

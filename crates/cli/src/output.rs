@@ -1,4 +1,4 @@
-//! Where objects go: a table for people, or JSON lines for programs.
+//! Prints objects: as a table for people, or as JSON lines for programs.
 
 use std::io;
 use std::io::Write;
@@ -21,11 +21,11 @@ pub(crate) fn json_line<T: Object>(object: &T, out: &mut dyn Write) -> io::Resul
     out.write_all(b"\n")
 }
 
-/// Objects of one page: large enough to be quick, small enough that tables start at once.
+/// Objects of one page: large enough to be fast, small enough that a table appears at once.
 const PAGE_OBJECTS: u64 = 1_000;
 const _: () = assert!(PAGE_OBJECTS <= PAGE_OBJECTS_MAX as u64);
 
-/// How a kind of object looks in a table.
+/// The columns of a kind of object in a table.
 pub(crate) trait Row: Object {
     /// Headings of the columns.
     const COLUMNS: &'static [(&'static str, Align)];
@@ -34,7 +34,7 @@ pub(crate) trait Row: Object {
     fn cells(&self) -> Vec<String>;
 }
 
-/// Prints objects that are all here.
+/// Prints a complete list.
 pub(crate) fn print_all<T: Row>(objects: &[T], json: bool, out: &mut dyn Write) -> io::Result<()> {
     if json {
         return objects.iter().try_for_each(|object| json_line(object, out));
@@ -44,8 +44,8 @@ pub(crate) fn print_all<T: Row>(objects: &[T], json: bool, out: &mut dyn Write) 
     table.flush(out)
 }
 
-/// Prints a list page by page as it comes, up to the limit. Says on standard error where to go on when there is more: the
-/// output itself stays a list.
+/// Prints a list page by page, up to the limit. If there is more, prints the next cursor to
+/// `notes`, so that the output remains a list.
 pub(crate) fn print_pages<T: Row>(
     client: &mut Client,
     paging: &Paging,
@@ -75,8 +75,8 @@ pub(crate) fn print_pages<T: Row>(
             None => return Ok(()),
             Some(next) if left == 0 => {
                 out.flush()?;
-                // Where notes can not be written nobody reads them.
-                let _ = writeln!(notes, "more: --cursor {next} goes on from here, --all shows everything");
+                // A failure to write notes has no reader to report to.
+                let _ = writeln!(notes, "more: continue with --cursor {next}, or use --all");
                 return Ok(());
             }
             next => cursor = next,

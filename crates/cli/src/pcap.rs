@@ -1,4 +1,4 @@
-//! Capture files, as `tcpdump` and Wireshark read them.
+//! Writes capture files for `tcpdump` and Wireshark.
 
 use std::fs::File;
 use std::io;
@@ -7,24 +7,25 @@ use std::path::Path;
 
 /// Link type of Ethernet frames.
 const LINK_TYPE_ETHERNET: u32 = 1;
-/// Most bytes of one frame.
+/// Maximum bytes of one frame.
 pub(crate) const SNAP_BYTES: u32 = 65_535;
 
-/// A capture file that is complete after each frame, so that interrupting the command loses nothing.
+/// A capture file that is complete after each frame, so that an interrupt loses nothing.
 #[derive(Debug)]
 pub(crate) struct PcapWriter<W> {
     out: W,
 }
 
 impl PcapWriter<File> {
-    /// Makes the file, or empties it.
+    /// Creates or truncates the file.
     pub(crate) fn create(path: &Path) -> io::Result<PcapWriter<File>> {
         PcapWriter::new(File::create(path)?)
     }
 }
 
 impl<W: Write> PcapWriter<W> {
-    /// Writes the header: magic for microseconds, version 2.4, no time zone, snapshot length, link type.
+    /// Writes the header: magic for microseconds, version 2.4, no time zone, snapshot length, link
+    /// type.
     pub(crate) fn new(mut out: W) -> io::Result<PcapWriter<W>> {
         let mut header = Vec::with_capacity(24);
         header.extend(0xa1b2_c3d4_u32.to_le_bytes());
@@ -37,7 +38,7 @@ impl<W: Write> PcapWriter<W> {
         Ok(PcapWriter { out })
     }
 
-    /// Adds one frame, of which `frame` may be only the first part.
+    /// Adds one frame; `frame` may be only its first part.
     pub(crate) fn frame(&mut self, unix_micros: u64, frame: &[u8], length_bytes: u32) -> io::Result<()> {
         let captured = frame.get(..SNAP_BYTES as usize).unwrap_or(frame);
         // Seconds since 1970 are 32 bits in this format; they last until 2106.

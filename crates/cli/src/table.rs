@@ -1,9 +1,9 @@
-//! Aligned tables for people.
+//! Aligned tables.
 
 use std::io;
 use std::io::Write;
 
-/// Which side of its column a text stands on.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Words.
@@ -12,7 +12,8 @@ pub enum Align {
     Right,
 }
 
-/// A table that can be printed in parts: columns are as wide as what has been seen so far, the heading is printed once.
+/// A table that can be printed in parts. Columns are as wide as the widest cell so far, and the
+/// heading is printed once.
 #[derive(Debug)]
 pub struct Table {
     columns: Vec<(String, Align)>,
@@ -22,7 +23,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without rows; a heading for each column.
+    /// Makes a table without rows.
     pub fn new(columns: &[(&str, Align)]) -> Table {
         let widths = columns.iter().map(|(name, _)| width_of(name)).collect();
         let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect();
@@ -37,10 +38,10 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Prints what was added since the last flush.
+    /// Prints the rows that were added since the last flush.
     ///
     /// # Errors
-    /// When it can not be written.
+    /// Writing to `out` failed.
     pub fn flush(&mut self, out: &mut dyn Write) -> io::Result<()> {
         if !self.heading_printed {
             self.heading_printed = true;
@@ -70,10 +71,10 @@ impl Table {
     }
 }
 
-/// A whole table whose columns are not known before: those of figures only stand right.
+/// Prints a whole table. Columns of figures only are aligned right.
 ///
 /// # Errors
-/// Those of `out`.
+/// Writing to `out` failed.
 pub fn write_table(columns: &[String], rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
     let is_figure = |cell: &String| cell.is_empty() || cell.starts_with(|letter: char| letter.is_ascii_digit());
     let align = |column: usize| {
@@ -89,7 +90,8 @@ pub fn write_table(columns: &[String], rows: &[Vec<String>], out: &mut dyn Write
     table.flush(out)
 }
 
-/// Columns a text takes. Names come from the configuration and are plain; wide characters would only misalign their row.
+/// Width of a text. Names in the configuration are plain; a wide character would only misalign its
+/// row.
 fn width_of(text: &str) -> usize {
     text.chars().count()
 }
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_right_and_words_left_without_trailing_spaces() {
+    fn numbers_align_right_and_words_left_without_trailing_spaces() {
         let mut table = Table::new(&[("NAME", Align::Left), ("COUNT", Align::Right), ("", Align::Left)]);
         table.row(vec!["a".to_owned(), "1,000,000".to_owned(), "x".to_owned()]);
         let mut out = Vec::new();

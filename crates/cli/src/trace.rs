@@ -17,14 +17,14 @@ use crate::output::json_line;
 use crate::pcap;
 use crate::pcap::PcapWriter;
 
-/// Prints packets as they come, until the count is reached, the daemon ends or the reader goes. Interrupting the command is the
-/// usual end: each record is out before the next is read.
+/// Prints packets as they pass, until the count is reached, the daemon ends, or the reader goes
+/// away. The usual end is an interrupt, so each record is flushed before the next is read.
 pub(crate) fn run(arguments: &Trace, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
     let mut client = connect(&arguments.output.socket)?;
     let mut capture = match &arguments.pcap {
         None => None,
         Some(path) => Some(PcapWriter::create(path).map_err(|error| {
-            Fault::new(path.display().to_string(), "can not be written", "name another file").seen(error.to_string())
+            Fault::new(path.display().to_string(), "cannot be written", "name another file").seen(error.to_string())
         })?),
     };
     client.send(&Request::Trace(control::Trace {
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Trace, out: &mut dyn Write, notes: &mut dyn Write)
         count: arguments.count,
         snap_bytes: if capture.is_some() { pcap::SNAP_BYTES } else { 0 },
     }))?;
-    // Packets may be long in coming.
+    // The next packet may come after any time.
     client.set_read_timeout(None)?;
     loop {
         let record = match client.next_object::<TraceRecord>()? {
@@ -50,8 +50,8 @@ pub(crate) fn run(arguments: &Trace, out: &mut dyn Write, notes: &mut dyn Write)
         if record.lost_before > 0 && !arguments.output.json {
             out.flush()?;
             let lost = human::count(record.lost_before);
-            // Where notes can not be written nobody reads them.
-            let _ = writeln!(notes, "lost: {lost} packets were too quick to be shown here; narrow the filters");
+            // A failure to write notes has no reader to report to.
+            let _ = writeln!(notes, "lost: {lost} packets came faster than they could be shown; use narrower filters");
         }
         if arguments.output.json {
             json_line(&record, out)?;
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Trace, out: &mut dyn Write, notes: &mut dyn Write)
     }
 }
 
-/// Writes the frame as it came and as it left, at the same time.
+/// Writes the frame as received and as sent, with the same time.
 fn save(record: &TraceRecord, capture: &mut PcapWriter<impl Write>) -> io::Result<()> {
     if let Some(frame) = &record.frame {
         capture.frame(record.time_us, &frame.0, record.length_bytes)?;

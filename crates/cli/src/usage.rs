@@ -1,4 +1,4 @@
-//! Reading the command line, and saying what is wrong with it.
+//! Reads the command line and reports its errors.
 
 use std::ffi::OsString;
 use std::process;
@@ -14,12 +14,12 @@ use crate::EXIT_USAGE;
 use crate::arguments::Arguments;
 use crate::arguments::Command;
 
-/// The command of this process. Prints help and version itself; leaves with status 2 when the line is not understood.
+/// The command of this process. Prints help and version; exits with status 2 on a wrong line.
 pub fn parse() -> Command {
     match try_parse_from(std::env::args_os()) {
         Ok(command) => command,
         Err(error) if !error.use_stderr() => {
-            // Help and version: a reader that has gone away is no error.
+            // Help and version: a reader that has gone away is not an error.
             let _ = error.print();
             process::exit(0);
         }
@@ -30,10 +30,10 @@ pub fn parse() -> Command {
     }
 }
 
-/// The command of a line of words, the first of which is the name of the program.
+/// The command of a list of words that begins with the name of the program.
 ///
 /// # Errors
-/// What clap says about it, help and version included.
+/// The error of clap; help and version are errors too.
 pub fn try_parse_from<I, T>(words: I) -> Result<Command, clap::Error>
 where
     I: IntoIterator<Item = T>,
@@ -49,7 +49,7 @@ fn text(value: &ContextValue) -> String {
     }
 }
 
-/// The error in the form of all errors of Natrix; help where no command was given.
+/// The error in the form of all errors of Natrix, or the help if there is no command.
 pub(crate) fn describe(error: &clap::Error) -> String {
     let context = |kind| error.get(kind).map(text).filter(|text| !text.is_empty());
     let argument = context(ContextKind::InvalidArg);
@@ -68,19 +68,19 @@ pub(crate) fn describe(error: &clap::Error) -> String {
             return usage_help(error);
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => match value {
-            Some(value) => (object, reason.unwrap_or_else(|| "not a value it takes".to_owned()), Some(value)),
+            Some(value) => (object, reason.unwrap_or_else(|| "not a valid value".to_owned()), Some(value)),
             None => (object, "needs a value".to_owned(), None),
         },
-        ErrorKind::UnknownArgument => (object, "there is no such argument here".to_owned(), None),
+        ErrorKind::UnknownArgument => (object, "no such argument".to_owned(), None),
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand);
-            ("command".to_owned(), "there is none of that name".to_owned(), word)
+            ("command".to_owned(), "no such command".to_owned(), word)
         }
         ErrorKind::MissingRequiredArgument => (object, "is missing".to_owned(), None),
         ErrorKind::ArgumentConflict => {
             let problem = match context(ContextKind::PriorArg) {
                 Some(prior) if prior == object => "is given more than once".to_owned(),
-                prior => format!("can not be used with {}", prior.unwrap_or_else(|| "another argument".to_owned())),
+                prior => format!("cannot be used with {}", prior.unwrap_or_else(|| "another argument".to_owned())),
             };
             (object, problem, None)
         }
@@ -105,12 +105,12 @@ mod tests {
     #[test]
     fn usage_errors_have_the_form_of_all_errors() {
         for (words, message) in [
-            ("shwo", "error: command: there is none of that name (shwo); did you mean `show`?"),
-            ("show sesions", "error: command: there is none of that name (sesions); did you mean `sessions`?"),
+            ("shwo", "error: command: no such command (shwo); did you mean `show`?"),
+            ("show sesions", "error: command: no such command (sesions); did you mean `sessions`?"),
             ("check", "error: --config <FILE>: is missing; see `natrix --help`"),
             ("check -c a -c b", "error: --config <FILE>: is given more than once; see `natrix --help`"),
             ("check -c", "error: --config <FILE>: needs a value; see `natrix --help`"),
-            ("show status --jsn", "error: --jsn: there is no such argument here; did you mean `--json`?"),
+            ("show status --jsn", "error: --jsn: no such argument; did you mean `--json`?"),
             (
                 "show mappings --limit 0",
                 "error: --limit <N>: 0 is not in 1..18446744073709551615 (0); see `natrix --help`",
@@ -123,22 +123,22 @@ mod tests {
                 "show mappings --internal 10.0.0.256",
                 "error: --internal <ADDRESS[/LENGTH][:PORT]>: 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 expected (10.0.0.256); see `natrix --help`",
             ),
-            ("show mappings --all --limit 5", "error: --all: can not be used with --limit <N>; see `natrix --help`"),
+            ("show mappings --all --limit 5", "error: --all: cannot be used with --limit <N>; see `natrix --help`"),
             (
                 "bench engine --mode quick",
-                "error: --mode <MODE>: not a value it takes (quick); use one of: established new mixed",
+                "error: --mode <MODE>: not a valid value (quick); use one of: established new mixed",
             ),
             (
                 "bench forward --driver net_ring,net_rings",
-                "error: --driver <DRIVER>: not a value it takes (net_rings); did you mean `net_ring`?",
+                "error: --driver <DRIVER>: not a valid value (net_rings); did you mean `net_ring`?",
             ),
             (
                 "bench tables --structures btree",
-                "error: --structures <NAME[,NAME...]>: not a value it takes (btree); did you mean `rbtree`?",
+                "error: --structures <NAME[,NAME...]>: not a valid value (btree); did you mean `rbtree`?",
             ),
             (
                 "bench stalls --event dump,pool_fall",
-                "error: --event <EVENT>: not a value it takes (pool_fall); did you mean `pool_full`?",
+                "error: --event <EVENT>: not a valid value (pool_fall); did you mean `pool_full`?",
             ),
             ("bench scaling --workers 1", "error: --workers <W>: 1 is not in 2..=64 (1); see `natrix --help`"),
             (
@@ -157,6 +157,7 @@ mod tests {
     fn a_command_line_without_a_command_shows_help() {
         let error = try_parse_from(["natrix"]).unwrap_err();
         assert!(describe(&error).contains("Usage: natrix <COMMAND>"));
+        assert!(describe(&error).starts_with("A carrier-grade NAT in software"), "the program, not its crate");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Every command, end to end: words of a command line in, a socket in between, text out.
+//! Every command from its command line over a socket to its output.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -66,15 +66,15 @@ fn pools_show_how_full_they_are() {
 }
 
 #[test]
-fn a_pool_there_is_none_of_is_told() {
+fn an_unknown_pool_is_an_error() {
     let outcome = run("show pools --pool nope");
-    let told = "pool \"nope\": does not exist; pools are: public";
-    assert_eq!((outcome.out.as_str(), outcome.error.as_deref()), ("", Some(told)));
+    let error = "pool \"nope\": does not exist; pools are: public";
+    assert_eq!((outcome.out.as_str(), outcome.error.as_deref()), ("", Some(error)));
     assert_eq!(run("show pools --pool public --json").out.lines().count(), 1);
 }
 
 #[test]
-fn a_reload_of_what_is_in_force_says_that_nothing_differs() {
+fn a_reload_of_the_same_configuration_reports_no_changes() {
     check("reload_again", "reload -c /etc/natrix/natrix.toml");
 }
 
@@ -98,7 +98,7 @@ fn sessions_are_filtered_by_every_endpoint() {
 }
 
 #[test]
-fn a_limit_ends_a_list_and_says_where_it_goes_on() {
+fn a_limit_ends_a_list_with_a_cursor() {
     check("sessions_limit", "show sessions --limit 2");
     check("sessions_cursor", "show sessions --limit 2 --cursor 2");
     let all = run("show sessions --all --json");
@@ -117,27 +117,27 @@ fn every_show_takes_a_limit() {
 }
 
 #[test]
-fn a_plan_tells_what_differs_and_what_becomes_of_what_is_there() {
+fn a_plan_shows_differences_and_their_effects() {
     check("plan", "plan -c /etc/natrix/new.toml");
     check("plan_details", "plan -c /etc/natrix/new.toml --details 5");
     check("plan_json", "plan -c /etc/natrix/new.toml --json");
 }
 
 #[test]
-fn a_reload_tells_what_changed() {
+fn a_reload_shows_what_changed() {
     check("reload", "reload -c /etc/natrix/new.toml");
     check("reload_rollback", "reload --rollback --json");
 }
 
 #[test]
-fn faults_of_a_new_configuration_are_all_told() {
+fn all_faults_of_a_new_configuration_are_reported() {
     let outcome = run("plan -c /etc/natrix/faulty.toml");
     let fault = "error: /etc/natrix/new.toml:14: pool \"main\".ports: is no range of ports (\"x\"); write ports = \"1024-65535\"\n";
     assert_eq!(outcome.notes, fault);
     let error = "configuration /etc/natrix/faulty.toml: has faults (1); correct them and try again";
     assert_eq!(outcome.error.as_deref(), Some(error));
-    assert!(cli::try_parse_from(["natrix", "reload"]).is_err(), "what to go over to is missing");
-    assert!(cli::try_parse_from(["natrix", "reload", "--rollback", "-c", "x"]).is_err(), "either of them");
+    assert!(cli::try_parse_from(["natrix", "reload"]).is_err(), "the new configuration is missing");
+    assert!(cli::try_parse_from(["natrix", "reload", "--rollback", "-c", "x"]).is_err(), "only one of them is allowed");
 }
 
 #[test]
@@ -152,13 +152,13 @@ fn counters_are_filtered_by_name() {
 }
 
 #[test]
-fn drops_come_most_frequent_first_with_their_sentence() {
+fn drops_are_most_frequent_first_with_a_sentence() {
     check("drops", "show drops");
     check("drops_all", "show drops --all --json");
 }
 
 #[test]
-fn find_names_the_holder_or_says_that_there_is_none() {
+fn find_names_the_holder_or_reports_that_there_is_none() {
     check("find", "find 203.0.113.10:40001");
     check("find_nobody", "find 203.0.113.11:9");
     check("find_json", "find 203.0.113.10:40001 --protocol udp --json");
@@ -194,9 +194,9 @@ fn trace_writes_a_capture_file_with_both_frames() {
 }
 
 #[test]
-fn a_refused_request_gives_the_daemons_reason() {
+fn a_refused_request_shows_the_daemons_reason() {
     let outcome = run("why udp 10.0.0.2:4000 198.51.100.7:53 --interface dmz");
-    assert_eq!(outcome.error.unwrap(), "interface: there is none of that name (dmz); see `natrix show interfaces`");
+    assert_eq!(outcome.error.unwrap(), "interface: no such interface (dmz); see `natrix show interfaces`");
     let outcome = run("show sessions --cursor nonsense");
     assert_eq!(outcome.error.unwrap(), "cursor: not made by this daemon (nonsense); start from the first page");
 }
@@ -225,7 +225,7 @@ fn another_protocol_version_is_refused_with_both_versions() {
 }
 
 #[test]
-fn a_server_that_is_no_natrix_is_recognised() {
+fn a_server_that_is_not_natrix_is_recognised() {
     let mock = Mock::serve(|mut stream: UnixStream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
@@ -249,7 +249,7 @@ fn a_daemon_that_dies_in_the_middle_is_an_error() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_reader_that_goes_away_is_not_a_failure() {
     struct Gone;
     impl Write for Gone {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -270,7 +270,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn every_example_of_the_documentation_is_what_the_command_prints() {
+fn every_example_in_the_documentation_is_real() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(tests.join("../../docs/commands.md")).unwrap();
     let expected: Vec<String> = std::fs::read_dir(tests.join("tests/expected"))

@@ -3,10 +3,10 @@
 pub(crate) mod allocation;
 pub(crate) mod classes;
 pub(crate) mod forwards;
-pub(crate) mod in_vain;
 pub(crate) mod interfaces;
 pub(crate) mod log;
 pub(crate) mod machine;
+pub(crate) mod no_effect;
 pub(crate) mod pools;
 pub(crate) mod reserve;
 pub(crate) mod routes;
@@ -31,6 +31,8 @@ pub(crate) struct Reach {
     pub(crate) interface: usize,
     /// VRF of the interface; means nothing outside.
     pub(crate) vrf: String,
+    /// The connected prefix of a link to a router: subscribers are behind it, not on it.
+    pub(crate) is_link: bool,
     /// For messages: `interface "lan"`, `the route on line 7`.
     pub(crate) by: String,
 }
@@ -42,14 +44,15 @@ pub(crate) fn reaches(draft: &Draft, routes: &[ResolvedRoute]) -> Vec<Reach> {
         let Some(side) = written.side else { continue };
         for (prefix, _) in written.connected() {
             let by = format!("interface \"{}\"", written.label());
-            reaches.push(Reach { side, prefix, interface, vrf: vrf_of(written), by });
+            let is_link = routes.iter().any(|route| route.interface == interface && prefix.contains(route.next_hop));
+            reaches.push(Reach { side, prefix, interface, vrf: vrf_of(written), is_link, by });
         }
     }
     for route in routes {
         let Some(leads) = draft.interfaces.get(route.interface) else { continue };
         let (Some(side), vrf) = (leads.side, vrf_of(leads)) else { continue };
         let by = format!("the route {}", route.place.on_line());
-        reaches.push(Reach { side, prefix: route.prefix, interface: route.interface, vrf, by });
+        reaches.push(Reach { side, prefix: route.prefix, interface: route.interface, vrf, is_link: false, by });
     }
     reaches
 }

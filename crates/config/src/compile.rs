@@ -36,8 +36,8 @@ use crate::model::Port;
 use crate::report::Place;
 use crate::report::Report;
 
-/// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults; files that
-/// it names are looked for in its folder.
+/// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults;
+/// files that it names are looked for in its folder.
 ///
 /// # Errors
 /// Every fault of the text, by line.
@@ -50,6 +50,19 @@ pub fn parse(text: &str, file_name: &str) -> Result<Config, Vec<Fault>> {
 /// # Errors
 /// Every fault of the text, by line.
 pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Config, Vec<Fault>> {
+    compile(text, file_name, machine, None)
+}
+
+/// As [`parse_for`], for a configuration that is to follow `before`, which has no faults. Takes
+/// less time if they have most rules in common, and leaves out warnings about overlaps of rules.
+///
+/// # Errors
+/// Every fault of the text, by line.
+pub fn parse_following(text: &str, file_name: &str, machine: &Machine, before: &Config) -> Result<Config, Vec<Fault>> {
+    compile(text, file_name, machine, Some(&before.nat))
+}
+
+fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Settings>) -> Result<Config, Vec<Fault>> {
     let mut report = Report::new(file_name, text);
     let document = match ImDocument::parse(text) {
         Ok(document) => document,
@@ -66,13 +79,13 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
     let draft = Draft::read(document.as_table(), &mut report);
     let links = check::interfaces::check(&draft.interfaces, &mut report);
     let routes = check::routes::check(&draft, &mut report);
-    // What can not be reached because of a fault told already is not told again.
+    // Addresses that are unreachable because of an earlier fault are not reported again.
     let is_network_clean = report.is_clean();
     let reaches = check::reaches(&draft, &routes);
     let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
     check::forwards::check(&draft, &addresses, &reaches, is_network_clean, &mut report);
     let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
-    let rules = check::rules::check(&draft, &reaches, is_network_clean, folder, &mut report);
+    let rules = check::rules::check(&draft, &reaches, is_network_clean, folder, before, &mut report);
     check::classes::check(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
@@ -131,12 +144,12 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
         event_log: singles.event_log.clone(),
         warnings: {
             let drained = check::pools::drained(&draft, &report).into_iter();
-            drained.chain(rules.warnings).chain(check::log::untold(&draft, &report)).collect()
+            drained.chain(rules.warnings).chain(check::log::unreported(&draft, &report)).collect()
         },
     };
     let unheld = check::reserve::check(&config.nat, &draft.classes, &draft.singles.limits, &mut report);
     config.warnings.extend(unheld);
-    config.warnings.extend(check::in_vain::check(&draft, &config.nat, &report));
+    config.warnings.extend(check::no_effect::check(&draft, &config.nat, &report));
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
 }

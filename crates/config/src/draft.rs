@@ -105,7 +105,7 @@ fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) ->
     }
     if tables.len() > REPEATS_MAX {
         let remedy = format!("write at most {REPEATS_MAX}");
-        report.fault(&whole, "stands in the file too often", tables.len().to_string(), remedy);
+        report.fault(&whole, "appears too often in the file", tables.len().to_string(), remedy);
         tables.truncate(REPEATS_MAX);
     }
     let mut drafts = Vec::new();
@@ -130,7 +130,7 @@ fn single<'a>(root: &'a Table, name: &str, empty: &'a Table, report: &mut Report
     match item.as_table_like() {
         Some(table) => Section::new(name, table, place(line), report),
         None => {
-            let problem = if item.is_array_of_tables() { "stands for one table only" } else { "is not a table" };
+            let problem = if item.is_array_of_tables() { "is an array of tables" } else { "is not a table" };
             report.fault(&place(line), problem, "", format!("write [{name}], once"));
             Section::new(name, empty, place(line), report)
         }

@@ -66,7 +66,7 @@ pub(crate) fn parse(text: &str) -> Result<Driver, DriverFault> {
         return Ok(Driver { text, kind: DriverKind::Pci, device: address, kernel_interface: None });
     }
     let Some(kind) = VIRTUAL_KINDS.iter().find(|kind| is_instance(device, kind.name)) else {
-        return Err(fault("is of no known kind", kinds()));
+        return Err(fault("is not a known kind of driver", kinds()));
     };
     let mut pairs = Vec::new();
     for argument in arguments.into_iter().flat_map(|arguments| arguments.split(',')) {

@@ -9,9 +9,11 @@ use serde::Serialize;
 pub struct Fault {
     /// The file, as the caller named it.
     pub file: String,
-    /// Line of the file, counted from 1; none when the fault is something missing from the file as a whole.
+    /// Line of the file, counted from 1; none when the fault is something missing from the file as
+    /// a whole.
     pub line: Option<u32>,
-    /// What is at fault, as a path into the file: `pool "a".addresses[2]`. Empty when it is the file itself.
+    /// What is at fault, as a path into the file: `pool "a".addresses[2]`. Empty when it is the
+    /// file itself.
     pub object: String,
     /// What is wrong with it.
     pub problem: String,
@@ -22,7 +24,8 @@ pub struct Fault {
 }
 
 impl fmt::Display for Fault {
-    /// `error: FILE:LINE: OBJECT: PROBLEM (SEEN); REMEDY`: the form of all errors of the command line.
+    /// `error: FILE:LINE: OBJECT: PROBLEM (SEEN); REMEDY`: the form of all errors of the command
+    /// line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error: {}", self.file)?;
         if let Some(line) = self.line {

@@ -1,5 +1,5 @@
-//! Every key of the configuration file, once: the parser takes types, ranges and defaults from here, and
-//! `docs/configuration.md` is written from it.
+//! Every key of the configuration file, once: the parser takes types, ranges and defaults from
+//! here, and `docs/configuration.md` is written from it.
 
 /// A table of the file.
 #[derive(Clone, Copy, Debug)]
@@ -8,7 +8,7 @@ pub(crate) struct SectionKeys {
     pub(crate) name: &'static str,
     /// `[[name]]`, any number of times, or `[name]`, once.
     pub(crate) repeats: bool,
-    /// What it is for: one paragraph of the manual.
+    /// Its purpose: one paragraph of the manual.
     pub(crate) about: &'static str,
     /// Its keys.
     pub(crate) keys: &'static [Key],
@@ -21,9 +21,9 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// Type, unit and range.
     pub(crate) kind: Kind,
-    /// What holds without it.
+    /// Its default.
     pub(crate) default: Preset,
-    /// What it does, and what a larger or smaller value costs.
+    /// Its effect, and the cost of larger or smaller values.
     pub(crate) consequence: &'static str,
 }
 
@@ -42,11 +42,11 @@ pub(crate) enum Kind {
     Boolean,
     /// One of these strings.
     Choice(&'static [&'static str]),
-    /// A string; what may stand in it.
+    /// A string, and its valid content.
     Text(&'static str),
-    /// An array; what its elements are.
+    /// An array, and its elements.
     List(&'static str),
-    /// Several types; what they are.
+    /// Several types, in words.
     Mixed(&'static str),
 }
 
@@ -59,19 +59,19 @@ pub(crate) struct RfcBound {
     pub(crate) min_us: u64,
 }
 
-/// What holds without the key. Values are TOML, read by the same code as the file.
+/// The default. Values are TOML, read by the same code as the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Preset {
-    /// There is none; the example is shown to who forgot it.
+    /// There is none; an error shows the example.
     Required(&'static str),
     /// This value.
     Value(&'static str),
-    /// Follows from other keys, as these words say; the example is shown to who wrote something else.
+    /// Depends on other keys, as `rule` says; an error shows the example.
     Derived { rule: &'static str, example: &'static str },
 }
 
 impl Preset {
-    /// A value that may stand there.
+    /// A valid value.
     pub(crate) const fn example(self) -> &'static str {
         match self {
             Preset::Required(example) | Preset::Value(example) | Preset::Derived { example, .. } => example,
@@ -85,7 +85,7 @@ const MINUTE: u64 = 60 * S;
 const DAY: u64 = 24 * 60 * MINUTE;
 const MIB: u64 = 1 << 20;
 
-/// Largest IP packet an interface may carry: what one slot for fragments and own packets holds.
+/// Largest MTU: the size of a slot for fragments and own packets.
 pub(crate) const MTU_MAX: u64 = 9_216;
 /// External addresses of all pools together. Each takes 0.8 MiB: this many take 51 GiB.
 pub(crate) const POOL_ADDRESSES_MAX: u64 = 65_536;
@@ -109,137 +109,145 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
     SectionKeys {
         name: "interface",
         repeats: true,
-        about: "A logical interface. One with `driver` is a port of the machine; one with `parent` and `vlan` is an \
-                802.1Q sub-interface of the port that the interface named by `parent` is on. At least one faces the \
-                inside and one the outside.",
+        about: "A logical interface. With `driver` it is a port of the machine; with `parent` and `vlan` it \
+                is an 802.1Q sub-interface of the parent's port. At least one interface is inside and one \
+                outside.",
         keys: INTERFACE,
     },
     SectionKeys {
         name: "route",
         repeats: true,
-        about: "A static route. Connected prefixes need none. The longest prefix wins; inside and outside have \
-                tables of their own.",
+        about: "A static route. Connected prefixes need no route. The longest prefix wins. Inside and \
+                outside have separate tables.",
         keys: ROUTE,
     },
     SectionKeys {
         name: "pool",
         repeats: true,
-        about: "A set of external addresses and how their ports are given out. A subscriber is served by the pool \
-                with the longest matching prefix in `subscribers`. At least one pool is needed. An address of a pool \
-                may be Natrix's own address on an outside interface, never one of the inside (RFC 3022 §5.1).",
+        about: "A set of external addresses and the allocation of their ports. A subscriber is served by the \
+                pool with the longest matching prefix in `subscribers`. At least one pool is needed. A pool \
+                address may be Natrix's own address on an outside interface, but not on an inside one (RFC \
+                3022 §5.1).",
         keys: POOL,
     },
     SectionKeys {
         name: "forward",
         repeats: true,
-        about: "A static port forward: external ports that lead to one inside address for ever, whoever sends to them, and that \
-                nobody else is ever given. What the inside sends from these internal ports leaves from these external ones. An \
-                internal endpoint has one external endpoint (RFC 4787 REQ-1), so none may be forwarded twice. With `targets` they \
-                lead to several (load balancing); then each session is a flow of its own, and what a target itself opens from its \
-                port to others gets an external port of its pool.",
+        about: "A static port forward: external ports that always lead to one inside address and are \
+                allocated to no other subscriber. Packets from these internal ports leave from these \
+                external ports. An internal endpoint has one external endpoint (RFC 4787 REQ-1), so it can \
+                be forwarded only once. With `targets`, the ports lead to several inside endpoints (load \
+                balancing): each session is then a flow, and connections that a target opens itself get an \
+                external port of its pool.",
         keys: rules::FORWARD,
     },
     SectionKeys {
         name: "rule",
         repeats: true,
-        about: "What is done with packets from inside that open a mapping or a session. Who asks from outside, by a forward or \
-                a mapping, is answered by it, also where a rule redirects what is sent to him or exempts it from translation; \
-                `drop` drops answers by UDP, too. The first rule that matches counts, in the \
-                order of the file; without one the pool that serves the subscriber translates. How many rules there are costs \
-                nothing as long as few of them fit the same packet: those that differ only in port ranges that overlap are looked at \
-                one after the other. Other protocols than TCP, UDP and ICMP are dropped unless a rule with `action = \"pass\"` lets them through \
-                untranslated, between these prefixes and in both directions.",
+        about: "The action for packets from inside that open a mapping or a session. The first matching rule \
+                in the order of the file applies; without one, the pool of the subscriber translates. \
+                Answers to packets from outside, by a forward or a mapping, are not redirected or exempted \
+                from translation, but `drop` drops UDP answers too. The number of rules does not matter \
+                while few of them match the same packet; rules that differ only in overlapping port ranges \
+                are compared one by one. Protocols other than TCP, UDP and ICMP are dropped unless a rule \
+                with `action = \"pass\"` passes them untranslated, between its prefixes and in both \
+                directions.",
         keys: rules::RULE,
     },
     SectionKeys {
         name: "rule_file",
         repeats: true,
-        about: "Rules by the thousand: a file with one a line, as a script writes it. They come where this table stands among the \
-                `[[rule]]`s, in the order of their lines. The first line names the columns, which are keys of `[[rule]]` in any \
-                order, with commas between; each further line has as many fields, and an empty one says what a missing key says. \
-                Several `targets` have `;` between. A field may stand in double quotes, also one with a comma. Empty lines, and those that begin \
-                with `#`, are left out. At most 4194304 rules, with those of all other files.",
+        about: "A file with one rule a line, for thousands or millions of rules from a script. Its rules \
+                take the place of this table among the `[[rule]]`s. The first line names the columns, which \
+                are keys of `[[rule]]` in any order, separated by commas. An empty field means the default. \
+                Several `targets` are separated by `;`. A field may be in double quotes, for example if it \
+                contains a comma. Empty lines and lines that begin with `#` are ignored. All files together \
+                may have 4194304 rules.",
         keys: rules::FILE,
     },
     SectionKeys {
         name: "filter",
         repeats: true,
-        about: "Which packets may pass, by their five-tuple as the inside sees it. Stateless: each direction is judged by itself, and \
-                by the first filter that matches in the order of the file; without one packets may pass. Packets of sessions that \
-                may pass in both directions are not slowed down. Packets to Natrix itself and ICMP errors are not filtered.",
+        about: "Permits or denies packets by their five-tuple, with inside addresses. Filters have no state: \
+                each direction is checked separately, and the first matching filter in the order of the file \
+                decides; without one, packets pass. Sessions that may pass in both directions are not \
+                slower. Packets to Natrix itself and ICMP errors are not filtered.",
         keys: rules::FILTER,
     },
     SectionKeys {
         name: "filter_file",
         repeats: true,
-        about: "Filters by the thousand: as `[[rule_file]]`, with the keys of `[[filter]]`.",
+        about: "As `[[rule_file]]`, with the keys of `[[filter]]`.",
         keys: rules::FILE,
     },
     SectionKeys {
         name: "subscriber",
         repeats: false,
-        about: "What each subscriber may use (RFC 6888 REQ-4, REQ-5). What is above a limit is dropped, answered by ICMP as \
-                `icmp.no_resources` says, and counted by cause, in all and for the subscriber; nothing that exists is touched.",
+        about: "Limits of each subscriber (RFC 6888 REQ-4, REQ-5). A packet above a limit is dropped, \
+                answered by ICMP as `icmp.no_resources` says, and counted by cause, in total and for the \
+                subscriber. Existing state is not touched.",
         keys: SUBSCRIBER,
     },
     SectionKeys {
         name: "class",
         repeats: true,
-        about: "Subscribers with limits of their own. A limit that it does not name is that of `[subscriber]`.",
+        about: "Subscribers with other limits. Limits that a class does not set are those of `[subscriber]`.",
         keys: CLASS,
     },
     SectionKeys {
         name: "timeouts",
         repeats: false,
-        about: "Timers, exact to the microsecond. A value below what an RFC asks for is refused unless \
+        about: "Timers, exact to the microsecond. A value below the bound of an RFC is refused unless \
                 `allow_below_rfc` is set.",
         keys: TIMEOUTS,
     },
     SectionKeys {
         name: "port_timeout",
         repeats: true,
-        about: "A timer of its own for sessions with certain destination ports. Of several for one port the first holds.",
+        about: "A separate timer for sessions with certain destination ports. If several match, the first \
+                applies.",
         keys: PORT_TIMEOUT,
     },
     SectionKeys {
         name: "tables",
         repeats: false,
-        about: "How much state there can be, for the whole instance. All memory is taken at start, and nothing is \
-                evicted to make room (RFC 6888 REQ-11). With one worker its tables hold exactly these numbers. With \
-                more, each has its share and an eighth on top, because subscribers do not spread evenly.",
+        about: "Table sizes of the whole instance. All memory is reserved at start, and no entry is ever \
+                evicted (RFC 6888 REQ-11). With one worker the tables have exactly these sizes. With more, \
+                each worker has its share and an eighth more, because subscribers are not spread evenly.",
         keys: TABLES,
     },
     SectionKeys {
         name: "reload",
         repeats: false,
-        about: "How `natrix reload` treats what is there when the new configuration has no place for it. The values of the \
-                new configuration apply.",
+        about: "How `natrix reload` treats existing state that has no place in the new configuration. The \
+                values of the new configuration apply.",
         keys: RELOAD,
     },
     SectionKeys {
         name: "icmp",
         repeats: false,
-        about: "ICMP messages that Natrix itself sends. Translation of other hosts' messages is not affected.",
+        about: "ICMP messages of Natrix itself. Messages of other hosts are translated in any case.",
         keys: ICMP,
     },
     SectionKeys {
         name: "workers",
         repeats: false,
-        about: "The threads that move packets. One with a CPU of its own polls and takes it whole; one without gives way when nothing comes.",
+        about: "The threads that process packets. A worker with its own CPU polls and uses it fully; a \
+                worker without one sleeps when idle.",
         keys: WORKERS,
     },
-    SectionKeys { name: "dpdk", repeats: false, about: "What DPDK is started with.", keys: DPDK },
+    SectionKeys { name: "dpdk", repeats: false, about: "Options for DPDK.", keys: DPDK },
     SectionKeys {
         name: "control",
         repeats: false,
-        about: "The socket that `natrix show`, `find`, `why`, `trace` and `top` talk to.",
+        about: "The control socket for `natrix show`, `find`, `why`, `plan`, `reload`, `trace` and `top`.",
         keys: CONTROL,
     },
     SectionKeys {
         name: "log",
         repeats: false,
-        about: "What `natrix run` writes to standard error (`level`), and where it keeps records of who had which external \
-                port (all other keys). How much that is and how to read it: [operations.md](operations.md#logs).",
+        about: "The log on standard error (`level`), and the event log that records who had which external \
+                port (all other keys). Its volume and format: [operations.md](operations.md#logs).",
         keys: LOG,
     },
 ];
@@ -259,8 +267,8 @@ const INTERFACE: &[Key] = &[
         "vrf",
         Kind::Text("as `name`"),
         Preset::Value("\"default\""),
-        "Of an inside interface: the set of subscribers it belongs to. Inside addresses of one VRF mean nothing in another, so \
-         that they may overlap; the mappings, pairing and limits of a subscriber are those of its VRF. At most 128.",
+        "Inside interfaces: the VRF of their subscribers. VRFs are separate, so their inside addresses may \
+         overlap; mappings, pairing and limits belong to a subscriber of one VRF. At most 128.",
     ),
     key(
         "driver",
@@ -269,7 +277,7 @@ const INTERFACE: &[Key] = &[
              `net_ring`, `net_pcap`, `net_null` with an instance number and arguments",
         ),
         Preset::Derived { rule: "none: needed unless `parent` is given", example: "\"net_af_xdp0,iface=eth1\"" },
-        "The DPDK device, as `--allow` or `--vdev` takes it. A device serves one port.",
+        "The DPDK device in the form of `--allow` or `--vdev`. A device serves one port.",
     ),
     key(
         "parent",
@@ -287,21 +295,21 @@ const INTERFACE: &[Key] = &[
         "addresses",
         Kind::List("IPv4 address with the length of its connected prefix, 1 to 32, one of them below 32"),
         Preset::Required("[\"10.0.0.1/24\"]"),
-        "Natrix's own addresses. Neighbours and next hops are looked for in their prefixes.",
+        "Natrix's own addresses. Neighbours and next hops must be in their prefixes.",
     ),
     key(
         "mtu",
         Kind::Integer { min: 68, max: MTU_MAX, unit: "bytes" },
-        Preset::Derived { rule: "1500; of a sub-interface that of its parent", example: "1500" },
-        "Largest IP packet sent. Larger ones are fragmented, or answered with ICMP \"too big\" when they must not be. \
-         Packet buffers grow with the largest.",
+        Preset::Derived { rule: "1500, or the value of the parent", example: "1500" },
+        "Largest IP packet to send. Larger ones are fragmented, or answered with ICMP \"too big\" if they \
+         may not be fragmented. Packet buffers are as large as the largest MTU needs.",
     ),
     key(
         "rx_descriptors",
         Kind::Integer { min: 64, max: 8_192, unit: "packets" },
         Preset::Value("1024"),
-        "Receive ring of each queue, a power of two. Larger rings ride out longer bursts and take more buffers and \
-         cache.",
+        "Receive ring of each queue, a power of two. Larger rings absorb longer bursts and take more buffers \
+         and cache.",
     ),
     key(
         "tx_descriptors",
@@ -312,18 +320,13 @@ const INTERFACE: &[Key] = &[
 ];
 
 const ROUTE: &[Key] = &[
-    key("prefix", Kind::Text(PREFIX), Preset::Required("\"0.0.0.0/0\""), "Destinations it covers."),
-    key(
-        "via",
-        Kind::Text("IPv4 address on a connected prefix"),
-        Preset::Required("\"192.0.2.1\""),
-        "The router packets are handed to.",
-    ),
+    key("prefix", Kind::Text(PREFIX), Preset::Required("\"0.0.0.0/0\""), "Destinations of the route."),
+    key("via", Kind::Text("IPv4 address on a connected prefix"), Preset::Required("\"192.0.2.1\""), "The router."),
     key(
         "interface",
         Kind::Text("name of an interface"),
-        Preset::Derived { rule: "the one whose connected prefix holds `via`", example: "\"wan\"" },
-        "Interface packets leave by. Only a check: `via` already tells.",
+        Preset::Derived { rule: "the one with the connected prefix of `via`", example: "\"wan\"" },
+        "Interface towards the router. Only a check, because `via` implies it.",
     ),
 ];
 
@@ -333,123 +336,127 @@ const POOL: &[Key] = &[
         "addresses",
         Kind::List("`\"a\"`, `\"a-b\"` or `\"prefix/length\"`; 65536 addresses in all pools together"),
         Preset::Required("[\"203.0.113.0/28\"]"),
-        "External addresses, contiguous or not. Each takes 0.8 MiB. Of a prefix all addresses are used.",
+        "External addresses, contiguous or not. Each takes 0.8 MiB. All addresses of a prefix are used.",
     ),
     key(
         "exclude",
         Kind::List("as `addresses`"),
         Preset::Value("[]"),
-        "Taken out of `addresses`. Each element must take something out.",
+        "Addresses to remove from `addresses`. Each element must remove at least one.",
     ),
     key(
         "ports",
         Kind::Text("`\"low-high\"` within 1-65535"),
         Preset::Value("\"1024-65535\""),
-        "External ports given out. Blocks and slices bound ICMP identifiers, too; with single ports these are any from 1 to 65535, \
-         as they can hit no service. Internal ports 0-1023 are mapped to external ones below 1024 \
-         where the range has some (RFC 4787 REQ-3a).",
+        "External ports to allocate. Blocks and slices limit ICMP identifiers too; with single ports these \
+         are 1 to 65535, because they reach no service. Internal ports 0-1023 are mapped to external ports \
+         below 1024 if the range has any (RFC 4787 REQ-3a).",
     ),
     key(
         "reserved_ports",
         Kind::List("port, or `\"low-high\"`, within 1-65535"),
         Preset::Value("[]"),
-        "TCP and UDP ports never given out, for services that live on the address. A port block that has none left is never leased; \
-         one that keeps some must keep half of them.",
+        "TCP and UDP ports that are never allocated, for services on the address. A port block without other \
+         ports is never leased; a block with some reserved ports must keep half of its ports.",
     ),
     key(
         "subscribers",
         Kind::List(PREFIX),
         Preset::Value("[\"0.0.0.0/0\"]"),
-        "Inside addresses served; the longest prefix over all pools wins. Each must be reachable by an inside \
-         interface or route.",
+        "Inside addresses that this pool serves; the longest prefix of all pools wins. An inside interface \
+         or route must reach each.",
     ),
     key(
         "vrfs",
         Kind::List("name of a VRF"),
         Preset::Derived { rule: "all", example: "[\"default\"]" },
-        "VRFs whose subscribers the pool serves. Pools of different VRFs may serve the same prefixes; a pool of several \
-         shares its addresses among them.",
+        "VRFs of the subscribers. Pools of different VRFs may serve the same prefixes; the VRFs of one pool \
+         share its addresses.",
     ),
     key(
         "draining",
         Kind::Boolean,
         Preset::Value("false"),
-        "No new mappings and no new subscribers in this pool; those that are there stay. Its subscribers need another pool: \
-         `check` warns where it still serves some, and refuses rules and `penalty_pool` into it.",
+        "No new mappings and no new subscribers in this pool; existing ones stay. Its subscribers need \
+         another pool: `check` warns if it still serves some, and refuses rules and a `penalty_pool` that \
+         use it.",
     ),
     key(
         "drain",
         Kind::List("as `addresses`"),
         Preset::Value("[]"),
-        "The same for these addresses: subscribers get another address of the pool with their next mapping. Each element \
-         must have an address of the pool. With all of its addresses the pool drains. `check` warns where what `reserved_ports` \
-         of a class guarantees is not there without them.",
+        "The same for some addresses: subscribers get another address of the pool with their next mapping. \
+         Each element must contain an address of the pool. If it contains all of them, the pool drains. \
+         `check` warns if guaranteed ports (`reserved_ports` of a class) do not exist without them.",
     ),
     key(
         "pooling",
         Kind::Choice(&["paired", "arbitrary"]),
         Preset::Value("\"paired\""),
-        "`paired`: a subscriber keeps one external address (RFC 6888 REQ-2). `arbitrary` fills pools more evenly, and \
-         breaks applications that compare the addresses of their connections.",
+        "`paired`: a subscriber keeps one external address (RFC 6888 REQ-2). `arbitrary` fills the pool more \
+         evenly, but breaks applications that compare the addresses of their connections.",
     ),
     key(
         "allocation",
         Kind::Choice(&["ports", "blocks", "deterministic"]),
         Preset::Value("\"ports\""),
-        "`ports`: each mapping takes any free port, which uses addresses best and logs each mapping. `blocks`: subscribers \
-         lease blocks of ports, and only these are logged (RFC 6888 REQ-14). `deterministic`: each subscriber has a slice \
-         of one address by a formula, so that nothing but dynamic blocks has to be logged (RFC 7422); `natrix find \
-         --config FILE` tells offline whose a port is.",
+        "`ports`: each mapping gets any free port; this uses addresses best and logs each mapping. `blocks`: \
+         subscribers lease blocks of ports, and only blocks are logged (RFC 6888 REQ-14). `deterministic`: a \
+         formula gives each subscriber a slice of one address, so only dynamic blocks are logged (RFC 7422); \
+         `natrix find --config FILE` finds the holder of a port offline.",
     ),
     key(
         "block_size",
         Kind::Integer { min: 64, max: 4_096, unit: "ports" },
         Preset::Value("512"),
-        "Ports of a block, a power of two; blocks are aligned to it, and `ports` must divide. Larger blocks mean fewer \
-         records and fewer subscribers per address.",
+        "Ports of a block, a power of two that divides `ports`. Larger blocks mean fewer records and fewer \
+         subscribers per address.",
     ),
     key(
         "blocks_per_subscriber",
         Kind::Integer { min: 0, max: 1_023, unit: "blocks" },
         Preset::Value("8"),
-        "Blocks one subscriber may have at a time. Where all are full, new mappings are refused. In a deterministic pool \
-         the dynamic ones besides its slice: 0 for none.",
+        "Blocks of one subscriber at a time. If all are full, new mappings are refused. In a deterministic \
+         pool: dynamic blocks in addition to the slice; 0 for none.",
     ),
     key(
         "block_idle",
         timeout(0, 7 * DAY, None),
         Preset::Value("\"2 min\""),
-        "How long a block is kept in which no port is in use. Longer means fewer records, and that a subscriber comes back \
-         to the same ports.",
+        "Time to keep a block without ports in use. Longer means fewer records, and a subscriber that \
+         returns gets the same ports.",
     ),
     key(
         "dynamic_slices",
         Kind::Integer { min: 0, max: 65_535, unit: "slices" },
         Preset::Value("2"),
-        "Deterministic pools: so many slices of each address are left for dynamic blocks (RFC 7422: D). Of the ports each \
-         subscriber gets one part in subscribers per address plus this number.",
+        "Deterministic pools: slices of each address that remain for dynamic blocks (D in RFC 7422). The \
+         ports are divided by the subscribers per address plus this number.",
     ),
     key(
         "algorithm",
         Kind::Choice(&["sequential", "spread", "keyed"]),
         Preset::Value("\"sequential\""),
-        "Deterministic pools: which subscriber has which slice (RFC 7422 §2). `sequential`: one address after the other (algorithm 0). \
-         `spread`: neighbours are on different addresses, so that a busy prefix loads them all. `keyed`: in an order nobody can tell \
-         without `algorithm_key`, which is to be kept as long as somebody may ask who had a port.",
+        "Deterministic pools: which subscriber has which slice (RFC 7422 §2). `sequential`: one address \
+         after the other (algorithm 0). `spread`: neighbouring subscribers are on different addresses, so \
+         that a busy prefix uses all of them. `keyed`: in an order that nobody can compute without \
+         `algorithm_key`; keep the key as long as the holder of a port may have to be found.",
     ),
     key(
         "algorithm_key",
         Kind::Text("8 to 64 characters"),
         Preset::Derived { rule: "none", example: "\"winter-sparrow-42\"" },
-        "Of `algorithm = \"keyed\"`.",
+        "For `algorithm = \"keyed\"`.",
     ),
     key(
         "selection",
         Kind::Choice(&["least-used", "round-robin", "hash"]),
         Preset::Value("\"least-used\""),
-        "Which address a new subscriber is paired with: of two chosen at random the one with clearly fewer ports in \
-         use (in blocks: leased), else the one with fewer subscribers, which spreads them evenly; one after the other; or always the same for the same subscriber, as long as the pool's \
-         addresses stay the same. One without room is passed over; of those with single ports in all blocks, from before a change, 64 for one packet.",
+        "The address of a new subscriber. `least-used`: of two random ones the one with clearly fewer ports \
+         in use (with blocks: leased), otherwise the one with fewer subscribers. `round-robin`: one after \
+         the other. `hash`: always the same for a subscriber, while the addresses of the pool stay the same. \
+         Addresses without free ports are skipped; after a change to blocks, at most 64 addresses with \
+         single ports in all blocks are skipped for one packet.",
     ),
     key(
         "filtering",
@@ -458,61 +465,63 @@ const POOL: &[Key] = &[
              each of `{ udp, tcp, icmp }`",
         ),
         Preset::Value("\"endpoint-independent\""),
-        "Who may send to a mapping: anyone, addresses it has sent to, or address and port pairs it has sent to. \
-         Anyone is what peer-to-peer applications need (RFC 4787 REQ-8). A protocol left out of the table keeps the \
-         default.",
+        "Remotes that may send to a mapping: all, addresses that it has sent to, or endpoints that it has \
+         sent to. Peer-to-peer applications need `endpoint-independent` (RFC 4787 REQ-8). Protocols without \
+         a value keep the default.",
     ),
     key(
         "parity",
         Kind::Boolean,
         Preset::Value("false"),
-        "Even internal ports get even external ones, odd get odd (RFC 4787 REQ-4): old RTP applications want it, and \
-         a class of ports is used up sooner.",
+        "Even internal ports get even external ports, odd get odd (RFC 4787 REQ-4). For old RTP \
+         applications; one half of the ports is then used up sooner.",
     ),
     key(
         "threshold",
         Kind::Integer { min: 1, max: 100, unit: "%" },
         Preset::Derived { rule: "none", example: "90" },
-        "An event tells when this share of the ports of a protocol is in use, or leased in blocks.",
+        "Log an event when this share of the ports of a protocol is in use, or leased in blocks.",
     ),
     key(
         "threshold_clear",
         Kind::Integer { min: 0, max: 99, unit: "%" },
         Preset::Derived { rule: "10 less than `threshold`", example: "80" },
-        "Another event tells when it has fallen to this share.",
+        "Log another event when use has fallen to this share.",
     ),
     key(
         "one_to_one",
         Kind::Boolean,
         Preset::Value("false"),
-        "The n-th address belongs to the n-th address of `subscribers`, both ways, with all ports and ICMP; ports stay as they are \
-         (RFC 2663 basic NAT). There are as many of both, and the pool serves one VRF. Keys about ports do not apply.",
+        "The n-th address belongs to the n-th address of `subscribers` in both directions, with all ports \
+         and ICMP. Ports are not translated (RFC 2663 basic NAT). Both lists are equally long, and the pool \
+         serves one VRF. Keys about ports do not apply.",
     ),
     key(
         "reuse_delay",
         timeout(0, DAY, None),
         Preset::Value("\"2 min\""),
-        "How long an external port rests when its mapping has ended, before it is given out again (RFC 6888 REQ-8: 2 min), \
-         so that what is under way to the old mapping reaches nobody. Resting ports are not free: shorter fills a pool \
-         better. How many may rest says `tables.held_ports`. Of ports that flows share each five-tuple rests so, in its record \
-         of `tables.flows`, and the port when it carries nothing. A reload that changes it leaves alone the ports of \
-         mappings that rest already.",
+        "Hold-down of an external port after its mapping has ended (RFC 6888 REQ-8: 2 min), so that late \
+         packets reach no other subscriber. Held ports are not free: a shorter time fills the pool better. \
+         `tables.held_ports` limits their number. On shared ports each five-tuple is held, in its record of \
+         `tables.flows`, and the port itself when it has no flow. A reload that changes this key does not \
+         affect ports that are already held.",
     ),
     key(
         "reuse_at_once",
         Kind::List("`\"tcp-closed\"`, `\"filtered\"`"),
         Preset::Value("[\"tcp-closed\"]"),
-        "Ports that need no rest, as RFC 6888 REQ-8 allows. `tcp-closed`: of TCP, when both sides had closed the last \
-         connection and `timeouts.tcp_closing` is over. `filtered`: of protocols whose `filtering` is not \
-         endpoint-independent, and what flows share.",
+        "Ports without hold-down, as RFC 6888 REQ-8 allows. `tcp-closed`: TCP ports whose last connection \
+         both sides closed, after `timeouts.tcp_closing`. `filtered`: ports of protocols whose `filtering` \
+         is not endpoint-independent, and shared ports.",
     ),
     key(
         "shared_ports",
         Kind::Integer { min: 1, max: 4_096, unit: "ports" },
         Preset::Value("64"),
-        "Endpoint-dependent flows of one worker spread over this many ports of an external address and protocol before two of \
-         them share one. More are harder to guess for outsiders (RFC 6056), fewer leave more to others, and to each subscriber of \
-         its `ports`. When no port is free any more, workers use each other's.",
+        "Number of ports of an external address and protocol over which a worker spreads endpoint-dependent \
+         flows before two of them share one. More ports are harder to guess (RFC 6056); fewer leave more \
+         ports for other uses and for the `ports` limit of subscribers. When no port is free, workers use \
+         the ports of other workers.",
     ),
 ];
 
@@ -531,62 +540,64 @@ const LIMITS: [Key; 9] = [
         "ports",
         Kind::Mixed("number 0 to 10000000, or one for some of `{ udp, tcp, icmp }`"),
         no_limit("2000"),
-        "External ports, and query identifiers, one subscriber can have at once; by protocol, one number stands for each of \
-         them. The next mapping is refused, what is there stays (RFC 6888 REQ-4). A mapping counts until its port is free \
-         again, at most some seconds after it has run out. A port that endpoint-dependent flows share counts for whoever was \
-         the first on it, as long as it has a flow there; others share it for nothing, also those who have no port left.",
+        "External ports and query identifiers of one subscriber at a time, for each protocol. Above it, new \
+         mappings are refused and existing ones stay (RFC 6888 REQ-4). A mapping counts until its port is \
+         free, some seconds after its end. A shared port counts for the subscriber whose flow was first on \
+         it, while that subscriber has a flow there; other subscribers share it without charge, even at \
+         their limit.",
     ),
     key(
         "sessions",
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "sessions" },
         no_limit("4000"),
-        "Sessions of one subscriber at once, of all mappings together (RFC 6888 REQ-5); the first of a mapping counts until the mapping ends. \
-         Above it new mappings are refused as well as new remote endpoints of old ones.",
+        "Sessions of one subscriber at a time, in all its mappings (RFC 6888 REQ-5). The first session of a \
+         mapping counts until the mapping ends. Above it, new mappings and new remotes of existing mappings \
+         are refused.",
     ),
     key(
         "memory",
         Kind::Size { min: 0, max: 1 << 40 },
         no_limit("\"256 KiB\""),
-        "State of one subscriber at once (RFC 6888 REQ-5): 73 bytes for each mapping, 58 for each session beyond its first,
-         110 for each endpoint-dependent flow. `check` refuses less than 73.",
+        "State of one subscriber at a time (RFC 6888 REQ-5): 73 bytes for each mapping, 58 for each session beyond \
+         its first, 110 for each endpoint-dependent flow. `check` refuses less than 73.",
     ),
     key(
         "new_mappings",
         Kind::Rate { min: 1, max: 10_000_000 },
         no_limit("\"100/s\""),
-        "Mappings one subscriber can make (RFC 6888 REQ-4c): scanners and infected hosts then leave the ports and the CPU to \
-         others. The rate is remembered until the burst is whole again, also when all mappings have ended.",
+        "Rate of new mappings of one subscriber (RFC 6888 REQ-4c), so that scanners and infected hosts leave \
+         ports and CPU to others. It is remembered after the last mapping until the burst is full again.",
     ),
     key(
         "new_mappings_burst",
         Kind::Integer { min: 1, max: nat::class::BURST_MAX as u64, unit: "mappings" },
         Preset::Derived { rule: "a second's worth of `new_mappings`", example: "200" },
-        "After a pause, so many at once: a browser opens dozens.",
+        "Burst after a pause: a browser opens dozens of mappings.",
     ),
     key(
         "new_sessions",
         Kind::Rate { min: 1, max: 10_000_000 },
         no_limit("\"200/s\""),
-        "Further sessions in mappings of one subscriber, opened from either side (RFC 6888 REQ-5b): also what a flood of SYNs \
-         from outside to an open port is held to.",
+        "Rate of further sessions in the mappings of one subscriber, opened from either side (RFC 6888 \
+         REQ-5b). It also limits a flood of SYNs from outside to an open port.",
     ),
     key(
         "new_sessions_burst",
         Kind::Integer { min: 1, max: nat::class::BURST_MAX as u64, unit: "sessions" },
         Preset::Derived { rule: "a second's worth of `new_sessions`", example: "400" },
-        "After a pause, so many at once.",
+        "Burst after a pause.",
     ),
     key(
         "threshold",
         Kind::Integer { min: 1, max: 100, unit: "%" },
         Preset::Derived { rule: "none; in a class as in `[subscriber]`", example: "80" },
-        "An event tells when a subscriber uses this share of its `ports` of a protocol or of its `sessions`.",
+        "Log an event when a subscriber uses this share of its `ports` of a protocol or of its `sessions`.",
     ),
     key(
         "threshold_clear",
         Kind::Integer { min: 0, max: 99, unit: "%" },
         Preset::Derived { rule: "10 less than `threshold`", example: "70" },
-        "Another event tells when it has fallen to this share.",
+        "Log another event when use has fallen to this share.",
     ),
 ];
 
@@ -595,15 +606,15 @@ const SUBSCRIBER: &[Key] = &[
         "sessions_per_mapping",
         Kind::Integer { min: 1, max: 65_535, unit: "sessions" },
         Preset::Value("4096"),
-        "Remote endpoints one mapping can talk to at once; the next gets no session and its packets are dropped. Keeps one \
-         subscriber from filling the table (RFC 6888 REQ-5).",
+        "Remote endpoints of one mapping at a time. Packets of further ones are dropped without a session, \
+         so that a single subscriber cannot fill the table (RFC 6888 REQ-5).",
     ),
     key(
         "hairpin_between_vrfs",
         Kind::Boolean,
         Preset::Value("true"),
-        "Subscribers of different VRFs reach each other's external endpoints (RFC 4787 REQ-9), as they would over the \
-         Internet. Without, such packets are dropped as `hairpin_refused`.",
+        "Subscribers of different VRFs reach each other's external endpoints (RFC 4787 REQ-9), as they would \
+         over the Internet. If false, such packets are dropped as `hairpin_refused`.",
     ),
     LIMITS[0],
     LIMITS[1],
@@ -622,55 +633,57 @@ const CLASS: &[Key] = &[
         "subscribers",
         Kind::List(PREFIX),
         Preset::Required("[\"100.64.0.0/16\"]"),
-        "Inside addresses that are in it; the longest prefix over all classes wins.",
+        "Inside addresses of the class; the longest prefix of all classes wins.",
     ),
     key(
         "vrfs",
         Kind::List("name of a VRF"),
         Preset::Derived { rule: "all", example: "[\"default\"]" },
-        "VRFs it is about.",
+        "VRFs of the class.",
     ),
     key(
         "reserved_ports",
         Kind::Mixed("number 0 to 10000000, or one for some of `{ udp, tcp, icmp }`"),
         Preset::Derived { rule: "none", example: "100" },
-        "External ports each of these subscribers can always have, however full its pool is: they are set aside for it, used or \
-         not, so that name small prefixes. Needs a pool with single ports (from 1024 on) and paired pooling; `check` refuses \
-         more than there is on addresses that do not drain, without the ports of forwards, and more than `ports`, `sessions` or `memory` \
-         of the class allow, with a session and 73 bytes for each port of any protocol, and more than `tables.mappings` has room \
-         for. Ports that others have when a reload sets or raises it stay theirs; \
-         others get none until what is missing has come free, and `natrix plan` tells how much that is. What a rule sends to another pool is \
-         guaranteed nothing there. Ports that rest count among the others'; where none of those is left a guaranteed port is free at \
-         once. Other modes need no such key: in a deterministic pool each slice is guaranteed, and `check` compares (after a reload from port blocks each is whole when the blocks of others in it have gone back, of which `natrix plan` warns); in a pool \
-         with blocks who has a block has all of its ports.",
+        "Guaranteed external ports for each of these subscribers, in use or not, however full the pool is. \
+         Use small prefixes. Needs a pool with single ports (from 1024 on) and paired pooling. `check` \
+         refuses guarantees that exceed the ports of addresses that do not drain (without ports of \
+         forwards), the `ports`, `sessions` or `memory` of the class (one session and 73 bytes for each port \
+         of any protocol), or `tables.mappings`. When a reload sets or raises it, ports in use by other \
+         subscribers are reserved as they become free; until then no other subscriber gets a port, and \
+         `natrix plan` shows the number. It does not apply to other pools that a rule uses. Held ports count \
+         as in use by others; if no others are left, a guaranteed port is free at once. Other modes do not \
+         need it: a deterministic pool guarantees each slice (after a change from blocks, when the blocks in \
+         it are returned; `natrix plan` warns), and a subscriber with a block has all its ports.",
     ),
     key(
         "penalty_pool",
         Kind::Text("name of a pool"),
         Preset::Derived { rule: "none", example: "\"penalty\"" },
-        "Offenders get new mappings from this pool instead of their own: subscribers with `penalty_refusals` packets \
-         refused because of their limits. What they have stays; with their next mapping they are paired with an address \
-         of this pool, so that scanners and infected hosts harm the good name, and use up the ports, of none but its \
-         addresses. The pool may have `subscribers = []`.",
+        "Offenders get new mappings from this pool instead of their own: subscribers with `penalty_refusals` \
+         refused packets. Existing mappings stay. With the next mapping they are paired with an address of \
+         this pool, so that scanners and infected hosts use up only its ports and harm only its reputation. \
+         The pool may have `subscribers = []`.",
     ),
     key(
         "penalty_refusals",
         Kind::Integer { min: 1, max: 1_000_000_000, unit: "packets" },
         Preset::Value("1000"),
-        "So many packets from inside refused within `penalty_window`, because of any limit of the subscriber, make an offender. \
-         What others send to it does not count, and neither does a pool that has run out.",
+        "Packets from inside, refused within `penalty_window` because of any limit of the subscriber, that \
+         make an offender. Packets from other hosts and an exhausted pool do not count.",
     ),
     key(
         "penalty_window",
         timeout(S, DAY, None),
         Preset::Value("\"1 min\""),
-        "The time within which they are counted, from the first one on, whatever the subscriber has meanwhile.",
+        "Time in which refusals are counted, from the first one on.",
     ),
     key(
         "penalty_release",
         timeout(S, 30 * DAY, None),
         Preset::Value("\"10 min\""),
-        "Over after this time without such a refusal: the next mapping comes from the subscriber's own pool again.",
+        "The penalty ends after this time without a refusal; the next mapping is from the subscriber's own \
+         pool again.",
     ),
     LIMITS[0],
     LIMITS[1],
@@ -688,20 +701,21 @@ const PORT_TIMEOUT: &[Key] = &[
         "protocol",
         Kind::Choice(&["udp", "tcp"]),
         Preset::Value("\"udp\""),
-        "`udp`; or `tcp`, whose established sessions it is about.",
+        "`udp`, or `tcp` for established sessions.",
     ),
     key(
         "ports",
         Kind::Text("port, or `\"low-high\"`, within 1-65535"),
         Preset::Required("\"53\""),
-        "Destination ports, as the inside sees them.",
+        "Destination ports, before translation.",
     ),
     key(
         "idle",
         timeout(100 * MS, 30 * DAY, None),
         Preset::Required("\"10 s\""),
-        "Idle time of sessions with these ports, answered or not. Of UDP it may be below 2 min for ports up to 1023 only (RFC \
-         4787 §4.3 REQ-5a): a query to a DNS or NTP server is over with its answer, and its port is free at once for the next.",
+        "Idle time of sessions to these ports, answered or not. For UDP it may be below 2 min only for ports \
+         up to 1023 (RFC 4787 §4.3 REQ-5a): a DNS or NTP query ends with its answer, and its port is free at \
+         once.",
     ),
 ];
 
@@ -710,27 +724,28 @@ const TIMEOUTS: &[Key] = &[
         "udp",
         timeout(100 * MS, 7 * DAY, bound("RFC 4787 §4.3 REQ-5", 2 * MINUTE)),
         Preset::Value("\"5 min\""),
-        "Idle UDP mapping and session. Shorter frees ports sooner and breaks games and calls in a lull.",
+        "Idle UDP mapping and session. Shorter frees ports sooner, but breaks games and calls during silence.",
     ),
     key(
         "udp_unanswered",
         timeout(100 * MS, 7 * DAY, bound("RFC 4787 §4.3 REQ-5", 2 * MINUTE)),
-        Preset::Derived { rule: "as long as `udp`", example: "\"2 min\"" },
-        "Idle UDP session to which nothing has come back yet. Shorter than `udp`: what nobody answers, scans above all, holds \
-         its port for less time. Packets of such sessions take a longer way through Natrix until the first answer.",
+        Preset::Derived { rule: "value of `udp`", example: "\"2 min\"" },
+        "Idle UDP session without an answer. If shorter than `udp`, unanswered packets, above all scans, \
+         hold their ports for less time. Packets of such sessions take a longer way through Natrix until the \
+         first answer.",
     ),
     key(
         "tcp_opening",
         timeout(100 * MS, 7 * DAY, None),
         Preset::Value("\"4 min\""),
-        "TCP session whose handshake is not complete. May be set lower (RFC 7857 §2.1): scans and SYN floods then hold \
-         ports for less time.",
+        "TCP session before its handshake is complete. May be lower (RFC 7857 §2.1), so that scans and SYN \
+         floods hold ports for less time.",
     ),
     key(
         "tcp_established",
         timeout(100 * MS, 30 * DAY, bound("RFC 5382 §5 REQ-5", 124 * MINUTE)),
         Preset::Value("\"2 h 4 min\""),
-        "Idle TCP session. Shorter breaks connections that send nothing but keep-alives every two hours.",
+        "Idle TCP session. Shorter breaks connections with keep-alives every two hours.",
     ),
     key(
         "tcp_closing",
@@ -748,36 +763,36 @@ const TIMEOUTS: &[Key] = &[
         "unsolicited_syn",
         timeout(100 * MS, MINUTE, bound("RFC 5382 §4.3 REQ-4", 6 * S)),
         Preset::Value("\"6 s\""),
-        "How long an unsolicited inbound SYN is held for a simultaneous open before it is answered.",
+        "Time to hold an unsolicited inbound SYN for a simultaneous open, before it is answered.",
     ),
     key(
         "fragment",
         timeout(100 * MS, MINUTE, bound("RFC 6146 §3.4", 2 * S)),
         Preset::Value("\"2 s\""),
-        "How long an incomplete fragmented datagram is kept.",
+        "Time to keep an incomplete fragmented datagram.",
     ),
     key(
         "adapt_above",
         Kind::Integer { min: 1, max: 99, unit: "%" },
         Preset::Derived { rule: "never", example: "80" },
-        "From this share of the fullest pool's ports of a protocol on, idle times of UDP, ICMP, opening and established TCP are \
-         shortened, evenly down to the RFCs' bounds when no port is left. Those below the bounds, and those of `[[port_timeout]]`, \
-         stay. A session gets the time in force with each packet; one that is silent already ends when that time has passed since \
-         timers became shorter, if it would last for longer. \
-         `natrix show status` tells what is in force.",
+        "Above this share of the fullest pool's ports of a protocol, idle times of UDP, ICMP, opening and \
+         established TCP shrink evenly, to the bounds of the RFCs when no port is left. Values below the \
+         bounds, and those of `[[port_timeout]]`, do not change. A session gets the current time with each \
+         packet; a silent session ends when the current time has passed since the change, if it would last \
+         longer. `natrix show status` shows the current times.",
     ),
     key(
         "inbound_refresh",
         Kind::Boolean,
         Preset::Value("false"),
-        "Inbound UDP and ICMP packets refresh the timer too (RFC 4787 §4.3 REQ-6). An outsider can then keep a mapping \
-         alive. TCP always does.",
+        "Inbound UDP and ICMP packets refresh the timer too (RFC 4787 §4.3 REQ-6), so a remote can keep a \
+         mapping alive. TCP always does this.",
     ),
     key(
         "allow_below_rfc",
         Kind::Boolean,
         Preset::Value("false"),
-        "Accepts timers below the RFCs' bounds: for tests, and for who knows what breaks.",
+        "Permit timers below the bounds of the RFCs, for tests and special cases.",
     ),
 ];
 
@@ -786,46 +801,46 @@ const TABLES: &[Key] = &[
         "mappings",
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "mappings" },
         Preset::Value("1000000"),
-        "73 bytes each. When all are in use, new mappings are refused.",
+        "Mappings: 73 bytes each. If all are in use, new mappings are refused.",
     ),
     key(
         "extra_sessions",
         Kind::Integer { min: 1, max: 4_000_000_000, unit: "sessions" },
         Preset::Value("500000"),
-        "Sessions beyond the first of their mapping: 58 bytes each. When all are in use, further sessions are refused.",
+        "Sessions beyond the first of their mapping: 58 bytes each. If all are in use, further sessions are refused.",
     ),
     key(
         "flows",
         Kind::Integer { min: 0, max: 4_000_000_000, unit: "flows" },
         Preset::Value("0"),
-        "Endpoint-dependent flows, which share external ports: 110 bytes each, with several workers 135. Rules that make flows \
-         need some. When all are in use, further flows are refused.",
+        "Endpoint-dependent flows, which share external ports: 110 bytes each, or 135 with several workers. \
+         Endpoint-dependent rules and forwards with `targets` need some. If all are in use, further flows are refused.",
     ),
     key(
         "subscribers",
         Kind::Integer { min: 1, max: 100_000_000, unit: "subscribers" },
         Preset::Value("100000"),
-        "Subscribers with a mapping at the same time: 181 bytes each. Those above are refused. Of one whose mappings have ended \
-         the record remembers rates and offences while they count, as long as nobody else needs it: the one that has waited \
-         longest goes first.",
+        "Subscribers with a mapping at the same time: 181 bytes each. Further ones are refused. After the last mapping of \
+         a subscriber, its record keeps rates and offences while they count, unless a new subscriber needs it; the \
+         oldest such record is used first.",
     ),
     key(
         "fragmented_datagrams",
         Kind::Integer { min: 1, max: 1_000_000, unit: "datagrams" },
         Preset::Value("4096"),
-        "Fragmented datagrams tracked at once. Those above are dropped.",
+        "Fragmented datagrams to track at a time. Further ones are dropped.",
     ),
     key(
         "fragments_held",
         Kind::Integer { min: 1, max: 1_000_000, unit: "fragments" },
         Preset::Value("1024"),
-        "Fragments held until the first one of their datagram arrives: 2 to 9 KiB each, by MTU.",
+        "Fragments to hold until the first fragment of their datagram arrives: 2 to 9 KiB each, by MTU.",
     ),
     key(
         "unsolicited_syns",
         Kind::Integer { min: 1, max: 1_000_000, unit: "segments" },
         Preset::Value("4096"),
-        "Unsolicited SYNs held at once. Those above are dropped without an answer.",
+        "Unsolicited SYNs to hold at a time. Further ones are dropped without an answer.",
     ),
     key(
         "held_ports",
@@ -834,15 +849,15 @@ const TABLES: &[Key] = &[
             rule: "a sixteenth of `tables.mappings`, at least 65536 and at most 500000",
             example: "500000",
         },
-        "External ports that rest at once (`pool.reuse_delay`): 8 bytes each. When more would, those that have rested longest \
-         are given out early and counted. 0: none rests.",
+        "External ports held down at a time (`pool.reuse_delay`): 8 bytes each. If there are more, the oldest are used \
+         early and counted. 0: no hold-down.",
     ),
     key(
         "external_addresses",
         Kind::Integer { min: 1, max: POOL_ADDRESSES_MAX, unit: "addresses" },
-        Preset::Derived { rule: "twice those of the pools, and 16 more than these at least", example: "64" },
-        "External addresses there can be while it runs: those of the pools, those a reload adds, and removed ones that still \
-         drain. 0.85 MiB each; what is not used is not touched, but counts where hugepages are taken.",
+        Preset::Derived { rule: "twice the addresses of the pools, and at least 16 more", example: "64" },
+        "External addresses of a running instance: those of the pools, those that a reload adds, and removed ones that \
+         still drain. 0.85 MiB each. Unused ones take no ordinary memory, but count for hugepages.",
     ),
 ];
 
@@ -851,15 +866,16 @@ const RELOAD: &[Key] = &[
         "removed",
         Kind::Choice(&["drain", "end"]),
         Preset::Value("\"drain\""),
-        "What becomes of mappings on external addresses that are removed, and on forwards that are removed or moved: they stay as \
-         long as they are used, but admit nobody new by a forward that is gone; or they end within some seconds.",
+        "Mappings on removed external addresses, and on removed or changed forwards. `drain`: they stay \
+         while they are used, but a removed forward accepts no new remotes. `end`: they end within some \
+         seconds.",
     ),
     key(
         "drain_time",
         timeout(S, 30 * DAY, None),
-        Preset::Derived { rule: "none: as long as they are used", example: "\"1 h\"" },
-        "How long mappings of a draining or removed address may stay, and those on ports that a change reserved, took out of the \
-         range or gave to a forward. Those that are left then end, whoever uses them.",
+        Preset::Derived { rule: "none: while they are used", example: "\"1 h\"" },
+        "Maximum time for mappings on a draining or removed address, and on ports that a change reserved, \
+         removed from the range or forwarded. Then they end, in use or not.",
     ),
 ];
 
@@ -868,41 +884,41 @@ const ICMP: &[Key] = &[
         "errors_to_inside",
         Kind::Boolean,
         Preset::Value("true"),
-        "Send errors (time exceeded, too big, unreachable) to subscribers. Without, traceroute and path MTU discovery \
-         fail at Natrix.",
+        "Send errors (time exceeded, too big, unreachable) to subscribers. If false, traceroute and path MTU \
+         discovery fail at Natrix.",
     ),
     key(
         "errors_to_outside",
         Kind::Boolean,
         Preset::Value("true"),
-        "Send errors to the Internet. Without, path MTU discovery towards subscribers fails.",
+        "Send errors to the Internet. If false, path MTU discovery towards subscribers fails.",
     ),
     key(
         "error_rate",
         Kind::Rate { min: 1, max: 10_000_000 },
         Preset::Value("\"1000/s\""),
-        "Errors sent in all (RFC 1812 §4.3.2.8), shared evenly by the workers. The rest is counted.",
+        "Maximum rate of errors (RFC 1812 §4.3.2.8), divided evenly among the workers. Others are counted.",
     ),
     key(
         "error_rate_per_destination",
         Kind::Rate { min: 1, max: 10_000_000 },
         Preset::Value("\"20/s\""),
-        "Errors one worker sends to one address. One traceroute wants about 10 a second.",
+        "Maximum rate of errors from one worker to one address. A traceroute needs about 10 a second.",
     ),
     key(
         "no_resources",
         Kind::Choice(&["host-unreachable", "administratively-prohibited", "silent"]),
         Preset::Value("\"host-unreachable\""),
-        "Answer when no mapping can be made: type 3 code 1 (RFC 6888 REQ-11b), which programs take as passing; code 13 \
-         (RFC 5508 REQ-8); or none.",
+        "Answer if no mapping can be created: type 3 code 1 (RFC 6888 REQ-11b), which programs treat as \
+         temporary; code 13 (RFC 5508 REQ-8); or none.",
     ),
     key("answer_echo", Kind::Boolean, Preset::Value("true"), "Answer pings to Natrix's own addresses."),
     key(
         "answer_unsolicited_syn",
         Kind::Boolean,
         Preset::Value("true"),
-        "Answer an unsolicited inbound SYN with port unreachable after `timeouts.unsolicited_syn` (RFC 5382 §4.3 \
-         REQ-4). Without, it is dropped silently.",
+        "Answer an unsolicited inbound SYN with port unreachable after `timeouts.unsolicited_syn` (RFC 5382 \
+         §4.3 REQ-4). If false, it is dropped silently.",
     ),
 ];
 
@@ -910,14 +926,14 @@ const WORKERS: &[Key] = &[
     key(
         "count",
         Kind::Integer { min: 1, max: 64, unit: "threads" },
-        Preset::Derived { rule: "as many as `cpus` names, else 1", example: "2" },
-        "Not more than the machine has CPUs: two workers on one CPU wait for each other.",
+        Preset::Derived { rule: "the length of `cpus`, otherwise 1", example: "2" },
+        "Number of workers, at most the number of CPUs: two workers on one CPU wait for each other.",
     ),
     key(
         "cpus",
         Kind::List("CPU number, each once"),
         Preset::Value("[]"),
-        "CPU of each worker, in order. Empty: the kernel places them, and may move them.",
+        "CPU of each worker, in order. If empty, the kernel chooses and may move them.",
     ),
 ];
 
@@ -926,8 +942,8 @@ const DPDK: &[Key] = &[
         "hugepages",
         Kind::Choice(&["auto", "off", "required"]),
         Preset::Value("\"auto\""),
-        "`auto` takes hugepages where enough are free, else ordinary pages. `off` for demos and tests. PCI devices want \
-         them.",
+        "`auto` uses hugepages if enough are free, otherwise ordinary pages. `off` is for demos and tests. \
+         PCI devices need hugepages.",
     ),
     key(
         "memory",
@@ -942,8 +958,8 @@ const DPDK: &[Key] = &[
             rule: "for each port and worker its descriptors and 4096, and 2048 for each worker",
             example: "32768",
         },
-        "Packet buffers shared by all ports and workers: 2.4 KiB each with an MTU of 1500. With too few, receive rings \
-         stay empty and packets are lost.",
+        "Packet buffers of all ports and workers: 2.4 KiB each with an MTU of 1500. With too few, receive \
+         rings stay empty and packets are lost.",
     ),
 ];
 
@@ -952,13 +968,13 @@ const CONTROL: &[Key] = &[
         "socket",
         Kind::Text("absolute path of at most 107 bytes"),
         Preset::Value("\"/run/natrix/control.sock\""),
-        "Where the socket is.",
+        "Path of the socket.",
     ),
     key(
         "mode",
         Kind::Text("octal permissions, `\"0600\"` to `\"0777\"`, readable and writable for the owner"),
         Preset::Value("\"0660\""),
-        "Who may connect. Whoever may can see all subscribers.",
+        "Permissions of the socket. A client sees all subscribers.",
     ),
 ];
 
@@ -967,23 +983,23 @@ const LOG: &[Key] = &[
         "level",
         Kind::Choice(&["error", "warn", "info", "debug"]),
         Preset::Value("\"info\""),
-        "The least severe level written. Packets are never logged.",
+        "The least severe level to write. Packets are never logged.",
     ),
     key(
         "events",
         Kind::Text("absolute path of a file, `\"-\"` for standard output, or `\"\"`"),
         Preset::Value("\"\""),
-        "Where records of allocations, ends, refusals and thresholds go, as lines of JSON. Nothing else may be in the file. Empty: \
-         there are none, and nobody can tell later who had a port. Whom a subscriber talked to is in no record (RFC 6888 REQ-12), \
-         unless a filter has `log`.",
+        "File for records of allocations, ends, refusals and thresholds, as lines of JSON and nothing else. \
+         If empty, there are no records, and the holder of a port cannot be found later. Destinations are \
+         not recorded (RFC 6888 REQ-12) unless a filter has `log`.",
     ),
     key(
         "back_pressure",
         Kind::Choice(&["refuse", "drop"]),
         Preset::Value("\"refuse\""),
-        "What happens when records can not be written as fast as they come (a full or slow disk). `refuse`: no new mapping or \
-         block without its record, new ones are refused (`log_full`) and established traffic goes on. `drop`: traffic goes \
-         on, records are lost, and a record tells how many.",
+        "What happens if records cannot be written fast enough (a full or slow disk). `refuse`: no new \
+         mapping or block without its record; new ones are refused (`log_full`), and established traffic \
+         continues. `drop`: traffic continues, records are lost, and a `gap` record counts them.",
     ),
     key(
         "queue",
@@ -995,55 +1011,57 @@ const LOG: &[Key] = &[
         "block_mappings",
         Kind::Boolean,
         Preset::Value("false"),
-        "In pools that give out blocks of ports or whole ranges, record single mappings, too. Without it the block is the \
-         record (RFC 6888 REQ-14).",
+        "In pools with blocks or slices, also record single mappings. Otherwise the block is the record (RFC \
+         6888 REQ-14).",
     ),
     key(
         "refusal_interval",
         timeout(0, 60 * MINUTE, None),
         Preset::Value("\"10 s\""),
-        "Refusals of one subscriber for one cause are told at once, and then together once in so long.",
+        "Interval between records of refusals of one subscriber for the same cause. The first refusal is \
+         recorded at once.",
     ),
     key(
         "filter_rate",
         Kind::Rate { min: 0, max: 10_000_000 },
         Preset::Value("\"1000/s\""),
-        "Decisions of filters with `log`, of all workers together; of more than that a record tells only how many they were.",
+        "Maximum rate of records of filters with `log`, for all workers together. A further record counts \
+         the others.",
     ),
     key(
         "rotate_size",
         Kind::Size { min: MIB, max: 1 << 40 },
         Preset::Value("\"256 MiB\""),
-        "A file that would grow beyond this is put aside under a name with the time.",
+        "A file that would exceed this size is renamed with the time of its end.",
     ),
     key(
         "rotate_interval",
         timeout(MINUTE, 366 * DAY, None),
         Preset::Value("\"1 d\""),
-        "A file that was begun so long ago is put aside, too.",
+        "A file of this age is renamed too.",
     ),
     key(
         "keep_files",
         Kind::Integer { min: 0, max: 1_000_000, unit: "files" },
         Preset::Value("0"),
-        "Files put aside that are kept; the oldest beyond them are removed. 0 keeps all.",
+        "Renamed files to keep; older ones are removed. 0 keeps all.",
     ),
     key(
         "sync",
         Kind::Choice(&["never", "on-rotation", "interval", "always"]),
         Preset::Value("\"interval\""),
-        "When what was written has to be on the disk (fsync). `always` loses nothing when the machine fails, and costs an \
-         fsync for each piece that is written.",
+        "When to write to the disk (fsync). `always` loses nothing in a failure of the machine, and costs an \
+         fsync for each write.",
     ),
     key(
         "sync_interval",
         timeout(10 * MS, 60 * MINUTE, None),
         Preset::Value("\"1 s\""),
-        "How often, with `sync = \"interval\"`: records of so long a time may be lost when the machine fails.",
+        "Interval for `sync = \"interval\"`: a failure of the machine may lose the records of this time.",
     ),
 ];
 
-/// The keys of a table; none when there is no such table.
+/// The keys of a table, if it exists.
 pub(crate) fn keys_of(section: &str) -> &'static [Key] {
     SECTIONS.iter().find(|known| known.name == section).map_or(&[], |known| known.keys)
 }

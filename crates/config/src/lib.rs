@@ -1,7 +1,9 @@
-//! Natrix configuration: TOML text to a validated, compiled snapshot, reporting every fault at once.
+//! Natrix configuration: TOML text to a validated, compiled snapshot, reporting every fault at
+//! once.
 //!
-//! The text is walked by hand, value by value, because a derived reader stops at its first fault. Types, ranges
-//! and defaults come from one table of keys, which is also what the manual is written from ([`manual`]).
+//! The text is walked by hand, value by value, because a derived reader stops at its first fault.
+//! Types, ranges and defaults come from one table of keys, which is also what the manual is written
+//! from ([`manual`]).
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +27,7 @@ pub use change::Change;
 pub use change::changes;
 pub use check::machine::Machine;
 pub use compile::parse;
+pub use compile::parse_following;
 pub use compile::parse_for;
 pub use fault::Fault;
 pub use fault::Warning;

@@ -14,23 +14,26 @@ const HEAD: &str = "# Configuration
 
 <!-- Written from crates/config/src/keys.rs by `UPDATE=1 cargo test -p config --test manual`. Do not edit. -->
 
-A configuration is one TOML file. `natrix check -c FILE` reports every fault of it at once, each with its line, its path, what is
-wrong, the value seen and what to do. An unknown key is a fault. A configuration that could not pass traffic is one too.
+A configuration is one TOML file. `natrix check -c FILE` reports all its faults at once, each with line, path, problem,
+value seen and remedy. An unknown key is a fault, and so is a configuration that could not pass traffic.
 
-The smallest useful file is two interfaces and a pool:
+The smallest useful file has two interfaces and a pool:
 
 ```toml
 ";
 
 const AFTER_SAMPLE: &str = "```
 
-More in [examples](../examples).
+There are more in [examples](../examples).
 
-Durations are strings of whole numbers and units, `\"2 h 4 min\"`: `d`, `h`, `min`, `s`, `ms`, `us`. Sizes are `\"256 MiB\"`: `B`,
-`kB`, `MB`, `GB`, `TB`, `KiB`, `MiB`, `GiB`, `TiB`. Rates are `\"1000/s\"`: `/s`, `k/s`, `M/s`.
+| type | form | units |
+|---|---|---|
+| duration | `\"2 h 4 min\"` | `d`, `h`, `min`, `s`, `ms`, `us` |
+| size | `\"256 MiB\"` | `B`, `kB`, `MB`, `GB`, `TB`, `KiB`, `MiB`, `GiB`, `TiB` |
+| rate | `\"1000/s\"` | `/s`, `k/s`, `M/s` |
 
-Change: `live` keys change with `natrix reload` while traffic flows; what `natrix plan` says will become of what is there. A file that
-changes a `restart` key is refused by `natrix reload`, and nothing is changed.
+Column *change*: `live` keys change with `natrix reload` under traffic, and `natrix plan` shows the effect first.
+`natrix reload` refuses a file that changes a `restart` key, and changes nothing.
 ";
 
 /// The smallest useful file.
@@ -60,7 +63,7 @@ pub fn manual() -> String {
         let _ = write!(
             text,
             "\n## `{title}`\n\n{}\n\n| key | type and unit | range | default | change | what it does |\n|---|---|---|---|---|---|\n",
-            section.about
+            wrapped(section.about)
         );
         for key in section.keys {
             let _ = writeln!(
@@ -74,6 +77,24 @@ pub fn manual() -> String {
                 key.consequence
             );
         }
+    }
+    text
+}
+
+/// Breaks a paragraph at the width of Markdown in this tree.
+fn wrapped(paragraph: &str) -> String {
+    const WIDTH: usize = 120;
+    let mut text = String::new();
+    let mut column = 0;
+    for word in paragraph.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 {
+            let breaks = column + 1 + length > WIDTH;
+            text.push(if breaks { '\n' } else { ' ' });
+            column = if breaks { 0 } else { column + 1 };
+        }
+        text.push_str(word);
+        column += length;
     }
     text
 }

@@ -1,4 +1,5 @@
-//! How much memory a configuration takes: all of it is taken at start, so that it can be told beforehand.
+//! How much memory a configuration takes. All of it is taken at start, so it can be reported in
+//! advance.
 
 use mem::Need;
 use mem::NotEnough;
@@ -67,7 +68,8 @@ impl Config {
     }
 }
 
-/// Memory DPDK needs for so many buffers: their data room with headroom, their headers, and queues; whole MiB.
+/// Memory DPDK needs for so many buffers: their data room with headroom, their headers, and queues;
+/// whole MiB.
 pub(crate) fn packet_memory_bytes(buffers: u64, mtu: u16) -> u64 {
     const HEADROOM: u64 = 128;
     const HEADERS: u64 = 128 + 64;

@@ -1,4 +1,5 @@
-//! The compiled snapshot: everything a configuration file says, checked and in the types of those who use it.
+//! The compiled snapshot: everything a configuration file says, checked and in the types of those
+//! who use it.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ use crate::fault::Warning;
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What the engine is told. Limits and rates are per worker already.
+    /// The settings of the engine. Limits and rates are already per worker.
     pub nat: Settings,
     /// Physical (or virtual) ports, in the order of the file.
     pub ports: Vec<Port>,
@@ -19,7 +20,7 @@ pub struct Config {
     pub interfaces: Vec<InterfaceLink>,
     /// The threads that move packets.
     pub workers: Workers,
-    /// What DPDK is told.
+    /// The settings of DPDK.
     pub dpdk: Dpdk,
     /// The control socket.
     pub control: Control,
@@ -36,7 +37,8 @@ pub struct Config {
 pub struct Port {
     /// Name of the interface that carries the `driver` key.
     pub name: String,
-    /// The device, as DPDK's `--allow` or `--vdev` takes it: `0000:3b:00.0`, `net_af_packet0,iface=veth0`.
+    /// The device, as DPDK's `--allow` or `--vdev` takes it: `0000:3b:00.0`,
+    /// `net_af_packet0,iface=veth0`.
     pub driver: String,
     /// Whether `driver` is a PCI address or a virtual device.
     pub kind: DriverKind,
@@ -48,7 +50,7 @@ pub struct Port {
     pub tx_descriptors: u16,
 }
 
-/// How DPDK is told of a device.
+/// How a device is named to DPDK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverKind {
     /// A PCI address, given to `--allow`.
@@ -75,7 +77,7 @@ pub struct Workers {
     pub cpus: Vec<u16>,
 }
 
-/// What DPDK is told.
+/// The settings of DPDK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dpdk {
     /// Whether memory comes from hugepages.

@@ -43,18 +43,18 @@ pub(crate) struct Report<'a> {
     /// Files read so far.
     files: usize,
     /// Faults that were not kept, as there were so many of their file.
-    untold: usize,
+    unreported: usize,
 }
 
 /// A file that the first one names.
 struct OtherFile {
     name: String,
-    told: usize,
-    untold: usize,
+    reported: usize,
+    unreported: usize,
 }
 
-/// Faults told one by one of each file that the first one names; more are counted.
-const OTHER_TOLD_MAX: usize = 20;
+/// Faults reported one by one of each file that the configuration names; further ones are counted.
+const OTHER_REPORTED_MAX: usize = 20;
 
 impl<'a> Report<'a> {
     pub(crate) fn new(file: &'a str, text: &str) -> Report<'a> {
@@ -65,7 +65,7 @@ impl<'a> Report<'a> {
             faults: Vec::new(),
             other: None,
             files: 0,
-            untold: 0,
+            unreported: 0,
         }
     }
 
@@ -84,13 +84,13 @@ impl<'a> Report<'a> {
         remedy: impl Into<String>,
     ) {
         let (file, order) = match &mut self.other {
-            Some(other) if other.told == OTHER_TOLD_MAX => {
-                other.untold += 1;
-                self.untold += 1;
+            Some(other) if other.reported == OTHER_REPORTED_MAX => {
+                other.unreported += 1;
+                self.unreported += 1;
                 return;
             }
             Some(other) => {
-                other.told += 1;
+                other.reported += 1;
                 (other.name.as_str(), self.files)
             }
             None => (self.file, 0),
@@ -119,21 +119,21 @@ impl<'a> Report<'a> {
     pub(crate) fn enter(&mut self, name: &str) {
         self.leave();
         self.files += 1;
-        self.other = Some(OtherFile { name: name.to_owned(), told: 0, untold: 0 });
+        self.other = Some(OtherFile { name: name.to_owned(), reported: 0, unreported: 0 });
     }
 
     /// What follows is about the first file again.
     pub(crate) fn leave(&mut self) {
-        if let Some(OtherFile { name, untold, .. }) = self.other.take()
-            && untold > 0
+        if let Some(OtherFile { name, unreported, .. }) = self.other.take()
+            && unreported > 0
         {
             let fault = Fault {
                 file: name,
                 line: None,
                 object: String::new(),
-                problem: format!("has {untold} more faults"),
+                problem: format!("has {unreported} more faults"),
                 seen: String::new(),
-                remedy: "correct those that are told and check again".to_owned(),
+                remedy: "correct those reported and check again".to_owned(),
             };
             self.faults.push((self.files, fault));
         }
@@ -141,7 +141,7 @@ impl<'a> Report<'a> {
 
     /// Faults so far.
     pub(crate) fn fault_count(&self) -> usize {
-        self.faults.len() + self.untold
+        self.faults.len() + self.unreported
     }
 
     /// Whether nothing is wrong so far.
@@ -149,7 +149,8 @@ impl<'a> Report<'a> {
         self.faults.is_empty()
     }
 
-    /// The faults by line; those of a file as a whole come last, and those of other files after those of the first.
+    /// The faults by line; those of a file as a whole come last, and those of other files after
+    /// those of the first.
     pub(crate) fn into_faults(mut self) -> Vec<Fault> {
         self.leave();
         self.faults.sort_by_key(|(file, fault)| (*file, fault.line.unwrap_or(u32::MAX)));

@@ -57,7 +57,8 @@ impl<'a> Section<'a> {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// What the file says, or the default; none when there is neither, which is a fault for a required key.
+    /// What the file says, or the default; none when there is neither, which is a fault for a
+    /// required key.
     fn found(&self, name: &str, report: &mut Report) -> Option<(&'static Key, Placed<Value>)> {
         let key = self.key(name)?;
         let place = self.place_of(name, report);
@@ -210,7 +211,8 @@ impl<'a> Section<'a> {
         array.iter().enumerate().map(element).collect()
     }
 
-    /// The elements of an array of strings, each read by one of the functions of [`values`]; faulty ones are left out.
+    /// The elements of an array of strings, each read by one of the functions of [`values`]; faulty
+    /// ones are left out.
     pub(crate) fn parsed_list<T>(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! Values inside strings: durations, sizes, rates, ports, addresses and prefixes. Pure functions of the text.
+//! Values inside strings: durations, sizes, rates, ports, addresses and prefixes. Pure functions of
+//! the text.
 
 use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
@@ -35,7 +36,7 @@ pub enum ValueError {
     #[error("has no prefix length")]
     NoLength,
     /// A share of nothing.
-    #[error("has weight 0, so that it would get nothing")]
+    #[error("has weight 0, so it would get no connections")]
     WeightZero,
     /// Port 0.
     #[error("contains port 0, which no packet may use")]

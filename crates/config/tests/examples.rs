@@ -54,7 +54,7 @@ fn every_example_is_valid() {
 }
 
 #[test]
-fn two_interfaces_and_a_pool_are_enough_and_the_rest_are_the_engine_s_defaults() {
+fn two_interfaces_and_a_pool_suffice_the_rest_are_defaults() {
     let config = compiled(&smallest());
     let expected = Settings {
         interfaces: config.nat.interfaces.clone(),
@@ -142,31 +142,59 @@ fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
 #[test]
 fn an_event_log_has_to_have_a_place_on_this_machine() {
     let here = Machine { has_folders: true, ..Machine::default() };
-    let told = |path: &str, machine: &Machine| {
+    let reported = |path: &str, machine: &Machine| {
         let text = smallest() + &format!("[log]\nevents = \"{path}\"\n");
         let faults = config::parse_for(&text, "natrix.toml", machine).err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let folder = std::env::temp_dir().display().to_string();
     let is_folder = format!("log.events: is a folder ({folder}); name a file in it, such as \"{folder}/events.json\"");
-    assert!(told(&folder, &here)[0].ends_with(&is_folder), "{:?}", told(&folder, &here));
+    assert!(reported(&folder, &here)[0].ends_with(&is_folder), "{:?}", reported(&folder, &here));
     let missing = format!("{folder}/natrix-is-not-here/events.json");
     let is_missing = format!(
         "is in a folder that is not there ({missing}); make {folder}/natrix-is-not-here, or name a file elsewhere"
     );
-    assert!(told(&missing, &here)[0].ends_with(&is_missing), "{:?}", told(&missing, &here));
+    assert!(reported(&missing, &here)[0].ends_with(&is_missing), "{:?}", reported(&missing, &here));
     for (path, machine) in
         [(format!("{folder}/events.json"), &here), (missing, &Machine::default()), ("-".to_owned(), &here)]
     {
-        assert_eq!(told(&path, machine), [""; 0], "{path}");
+        assert_eq!(reported(&path, machine), [""; 0], "{path}");
     }
 }
 
 #[test]
-fn the_opening_and_the_closing_time_are_set_apart_and_opening_may_be_short() {
+fn opening_and_closing_timeouts_differ_and_opening_may_be_short() {
     // covers: 7857-2.1b, 7857-2.1a, 5382-REQ-5a
     let config = compiled(&format!("{}\n[timeouts]\ntcp_opening = \"30 s\"\ntcp_closing = \"5 min\"\n", smallest()));
     let timeouts = config.nat.timeouts;
     assert_eq!((timeouts.tcp_opening, timeouts.tcp_closing), (Duration::from_secs(30), Duration::from_secs(300)));
     assert_eq!(timeouts.tcp_established, Settings::default().timeouts.tcp_established);
+}
+
+#[test]
+fn vrfs_may_share_a_link_under_a_rule_for_all_of_them() {
+    let text = |routers: &str| {
+        let lan = |name: &str, vrf: &str| {
+            format!(
+                "[[interface]]\nname = \"{name}\"\nrealm = \"inside\"\nvrf = \"{vrf}\"\n\
+                 driver = \"net_tap_{name}\"\naddresses = [\"10.255.0.1/30\"]\n"
+            )
+        };
+        let wan = "[[interface]]\nname = \"wan\"\nrealm = \"outside\"\ndriver = \"net_tap_w\"\naddresses = [\"192.0.2.2/24\"]\n";
+        let rest = "[[pool]]\nname = \"a\"\naddresses = [\"203.0.113.1\"]\n\
+                    [[rule]]\naction = \"no-translation\"\noutside = \"192.0.2.128/25\"\n";
+        format!("{}{}{wan}{rest}{routers}", lan("a", "red"), lan("b", "blue"))
+    };
+    let route = |interface: &str, prefix: &str| {
+        format!("[[route]]\nprefix = \"{prefix}\"\nvia = \"10.255.0.2\"\ninterface = \"{interface}\"\n")
+    };
+    let apart = text(&(route("a", "100.64.0.0/16") + &route("b", "100.65.0.0/16")));
+    assert_eq!(compiled(&apart).warnings, []);
+    // The same subscribers, or hosts on the subnet of one VRF: an answer could be for either.
+    let same = text(&(route("a", "100.64.0.0/16") + &route("b", "100.64.0.0/16")));
+    let hosts = text(&route("a", "100.64.0.0/16"));
+    for text in [same, hosts] {
+        let faults = config::parse(&text, "natrix.toml").expect_err("it is ambiguous");
+        assert!(faults.iter().all(|fault| fault.problem.contains("could be for either")), "{faults:?}");
+    }
 }

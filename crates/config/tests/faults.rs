@@ -1,6 +1,8 @@
-//! Faulty files, each with the exact messages it gets: `tests/faults/NAME.toml` and `NAME.expected`.
+//! Faulty files, each with the exact messages it gets: `tests/faults/NAME.toml` and
+//! `NAME.expected`.
 //!
-//! `UPDATE=1 cargo test -p config --test faults` writes the messages anew; read the difference before you commit.
+//! `UPDATE=1 cargo test -p config --test faults` writes the messages anew; read the difference
+//! before you commit.
 #![allow(clippy::expect_used, reason = "helpers of tests; a missing file should stop them")]
 
 use std::env;
@@ -65,10 +67,11 @@ fn every_message_names_the_file_what_is_wrong_and_what_to_do() {
     for path in files() {
         for message in messages(&path).lines() {
             let name = path.file_name().expect("its name").to_string_lossy();
-            let told = message.strip_prefix("error: ").or_else(|| message.strip_prefix("warning: "));
-            let named = told.and_then(|told| told.strip_prefix(&*name));
-            let rest =
-                named.or_else(|| told.and_then(|told| told.strip_prefix("tests/faults/"))).expect("the file is named");
+            let reported = message.strip_prefix("error: ").or_else(|| message.strip_prefix("warning: "));
+            let named = reported.and_then(|reported| reported.strip_prefix(&*name));
+            let rest = named
+                .or_else(|| reported.and_then(|reported| reported.strip_prefix("tests/faults/")))
+                .expect("the file is named");
             let (wrong, remedy) = rest.rsplit_once("; ").expect("there is a remedy");
             assert!(wrong.contains(": ") && !remedy.is_empty(), "{message}");
         }

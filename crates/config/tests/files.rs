@@ -56,7 +56,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn a_rule_file_may_begin_with_a_byte_order_mark_and_stand_in_quotes() {
+fn a_rule_file_may_have_a_byte_order_mark_and_quoted_fields() {
     let folder = Folder::new("quotes");
     let lines = "\u{feff}# From a spreadsheet.\r\naction,\"name\",protocol,outside\r\n\
                  \"deny\",\"mail\",\"tcp\",192.0.2.0/25\r\n\
@@ -76,8 +76,8 @@ fn a_comma_in_quotes_parts_no_fields() {
     let folder = Folder::new("commas");
     folder.write("filters.csv", b"action,protocol,outside_ports,outside\ndeny,tcp,\"80,443\",\"192.0.2.0/25\"\n");
     let faults = folder.parse("[[filter_file]]\npath = \"filters.csv\"\n").expect_err("ports are one range");
-    let told: Vec<_> = faults.iter().map(|fault| (fault.object.as_str(), fault.seen.as_str())).collect();
-    assert_eq!(told, [("outside_ports", "80,443")], "the field is at fault, and not their number");
+    let reported: Vec<_> = faults.iter().map(|fault| (fault.object.as_str(), fault.seen.as_str())).collect();
+    assert_eq!(reported, [("outside_ports", "80,443")], "the field is at fault, and not their number");
 }
 
 #[test]
@@ -85,9 +85,10 @@ fn quotes_that_are_not_around_a_field_are_told() {
     let folder = Folder::new("torn");
     folder.write("filters.csv", b"action,name,protocol\ndeny,\"web,tcp\ndeny,\"web\"s,tcp\ndeny,web,tcp\n");
     let faults = folder.parse("[[filter_file]]\npath = \"filters.csv\"\n").expect_err("two lines are faulty");
-    let told: Vec<_> = faults.iter().map(|fault| (fault.line, fault.problem.as_str(), fault.seen.as_str())).collect();
+    let reported: Vec<_> =
+        faults.iter().map(|fault| (fault.line, fault.problem.as_str(), fault.seen.as_str())).collect();
     let problem = "has a quote that does not end with its field";
-    assert_eq!(told, [(Some(2), problem, "deny,\"web,tcp"), (Some(3), problem, "deny,\"web\"s,tcp")]);
+    assert_eq!(reported, [(Some(2), problem, "deny,\"web,tcp"), (Some(3), problem, "deny,\"web\"s,tcp")]);
 }
 
 #[test]
@@ -110,14 +111,14 @@ fn records_go_to_no_file_that_is_something_else() {
     let text = folder.write("natrix.toml", TEXT.as_bytes());
     let others = folder.write("others.json", b"{\"name\": \"natrix\"}\n");
     for (path, problem) in [
-        (text.as_str(), "is no event log: no line of it is a record"),
-        (&others, "is no event log: no line of it is a record"),
-        ("/dev/null", "is no regular file"),
-        ("/dev/full", "is no regular file"),
+        (text.as_str(), "is not an event log: none of its lines is a record"),
+        (&others, "is not an event log: none of its lines is a record"),
+        ("/dev/null", "is not a regular file"),
+        ("/dev/full", "is not a regular file"),
     ] {
         let faults = of(path).expect_err("it is refused");
-        let told: Vec<_> = faults.iter().map(|fault| (fault.object.as_str(), fault.problem.as_str())).collect();
-        assert_eq!(told, [("log.events", problem)], "{path}");
+        let reported: Vec<_> = faults.iter().map(|fault| (fault.object.as_str(), fault.problem.as_str())).collect();
+        assert_eq!(reported, [("log.events", problem)], "{path}");
         assert_eq!(faults[0].seen, path);
         // What is for another machine is not looked for on this one.
         let elsewhere = config::parse(&format!("{TEXT}[log]\nevents = \"{path}\"\n"), "natrix.toml");
@@ -128,18 +129,18 @@ fn records_go_to_no_file_that_is_something_else() {
 #[test]
 fn a_file_that_is_no_text_is_told_with_its_line() {
     let fault = config::text(b"[workers]\n# K\xf6ln\n".to_vec(), "natrix.toml").expect_err("it is Latin-1");
-    let told =
+    let reported =
         "error: natrix.toml:2: is not UTF-8 (byte 0xf6); save the file as UTF-8, or write this line in plain ASCII";
-    assert_eq!(fault.to_string(), told);
+    assert_eq!(fault.to_string(), reported);
     assert_eq!(config::text("# K\u{f6}ln".into(), "natrix.toml").as_deref(), Ok("# K\u{f6}ln"));
 }
 
 #[test]
-fn untranslated_rules_of_vrfs_with_the_same_addresses_that_are_too_many_to_compare_are_told() {
-    let folder = Folder::new("untold");
+fn too_many_ambiguous_untranslated_rules_give_one_warning() {
+    let folder = Folder::new("unreported");
     let lines = |count: u16| {
         let line = |n: u16| {
-            // Ports of one VRF are not those of the other, so that no answer could be for either.
+            // The VRFs use different ports, so that no reply could be for either.
             let (vrf, port) = if n.is_multiple_of(2) { ("default", 10_000 + n) } else { ("blue", 40_000 + n) };
             format!("no-translation,{vrf},tcp,100.64.0.0/10,192.0.2.128/25,{port}\n")
         };
@@ -165,13 +166,18 @@ via = "10.1.0.2"
 [[rule_file]]
 path = "rules.csv"
 "#;
-    let told = |count: u16| -> Vec<String> {
+    let reported = |count: u16| -> Vec<String> {
         folder.write("rules.csv", lines(count).as_bytes());
         let config = folder.parse(vrfs).expect("no fault");
-        config.warnings.iter().map(ToString::to_string).filter(|told| told.contains("not all were compared")).collect()
+        config
+            .warnings
+            .iter()
+            .map(ToString::to_string)
+            .filter(|reported| reported.contains("not all were compared"))
+            .collect()
     };
-    assert_eq!(told(100), [""; 0]);
-    let told = told(5_000);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("rule: list: so many rules let packets of VRFs"), "{told:?}");
+    assert_eq!(reported(100), [""; 0]);
+    let reported = reported(5_000);
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(reported[0].contains("rule: list: so many rules pass packets of VRFs"), "{reported:?}");
 }

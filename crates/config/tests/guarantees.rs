@@ -1,7 +1,9 @@
-//! What is told of a guarantee that a pool can not hold is the border: so many ports or addresses are accepted, one less is not.
+//! The border of what a pool can guarantee is exact: so many ports or addresses are accepted, one
+//! less is not.
 #![allow(clippy::panic, reason = "helpers of tests; faults not expected should stop them")]
 
-/// Whether a guarantee of so many UDP ports for two hosts is accepted, in a pool with 100 ports an address.
+/// Whether a guarantee of so many UDP ports for two hosts is accepted, in a pool with 100 ports an
+/// address.
 fn is_held(reserved: u32, pool: &str, forwards: &str) -> bool {
     let text = format!(
         r#"
@@ -22,7 +24,7 @@ fn is_held(reserved: u32, pool: &str, forwards: &str) -> bool {
         "#
     );
     match config::parse(&text, "test") {
-        // What can not be held only while addresses drain is no fault, but told.
+        // A guarantee that fails only while addresses drain is a warning, not a fault.
         Ok(config) => !config.warnings.iter().any(|warning| warning.to_string().contains("reserved_ports")),
         Err(faults) => {
             assert!(faults.iter().all(|fault| fault.object == "class \"guaranteed\".reserved_ports"), "{faults:?}");
@@ -99,13 +101,16 @@ fn tables_hold(reserved: u32, tables: &str) -> Result<(), Vec<String>> {
 fn guarantees_need_room_in_the_tables() {
     // Four times 20 and 230 are 1000.
     assert_eq!(tables_hold(230, "mappings = 1000"), Ok(()));
-    let told = tables_hold(231, "mappings = 1000").expect_err("four mappings are missing");
-    assert_eq!(told.len(), 1);
-    assert!(told[0].contains("guarantees 4 subscribers 1004 ports together"), "{told:?}");
-    assert!(told[0].contains("tables.mappings = 1000") && told[0].contains("write tables.mappings = 1004"), "{told:?}");
+    let reported = tables_hold(231, "mappings = 1000").expect_err("four mappings are missing");
+    assert_eq!(reported.len(), 1);
+    assert!(reported[0].contains("guarantees 4 subscribers 1004 ports together"), "{reported:?}");
+    assert!(
+        reported[0].contains("tables.mappings = 1000") && reported[0].contains("write tables.mappings = 1004"),
+        "{reported:?}"
+    );
     // The remedy works.
     assert_eq!(tables_hold(231, "mappings = 1004"), Ok(()));
     assert_eq!(tables_hold(230, "subscribers = 4"), Ok(()));
-    let told = tables_hold(230, "subscribers = 3").expect_err("a subscriber is missing");
-    assert!(told[0].contains("write tables.subscribers = 4"), "{told:?}");
+    let reported = tables_hold(230, "subscribers = 3").expect_err("a subscriber is missing");
+    assert!(reported[0].contains("write tables.subscribers = 4"), "{reported:?}");
 }

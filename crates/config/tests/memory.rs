@@ -1,4 +1,4 @@
-//! The memory told beforehand is what the engine takes.
+//! The engine takes as much memory as is reported in advance.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn the_memory_told_is_what_the_engine_takes() {
     let pools = shared.bytes() as u64;
     assert!(
         needed.pools_bytes.abs_diff(pools) < pools / 20 + SLACK_BYTES,
-        "{} told, {pools} taken",
+        "{} reported, {pools} taken",
         needed.pools_bytes
     );
 
@@ -37,7 +37,7 @@ fn the_memory_told_is_what_the_engine_takes() {
     let tables: u64 = shards.map(|shard| shard.bytes() as u64 + heaps).sum();
     assert!(
         needed.tables_bytes.abs_diff(tables) < tables / 20 + SLACK_BYTES,
-        "{} told, {tables} taken",
+        "{} reported, {tables} taken",
         needed.tables_bytes
     );
 }

@@ -1,4 +1,4 @@
-//! The client's end, with blocking sockets.
+//! The client end of the control socket, with blocking I/O.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+use std::time::Instant;
 
 use crate::fault::Fault;
 use crate::hello::Hello;
@@ -19,19 +20,23 @@ use crate::reply::Object;
 use crate::reply::Reply;
 use crate::request::List;
 use crate::request::Request;
+use crate::server::SILENCE_MAX;
+
+/// After this time without a request, the daemon may have closed the connection: connect again.
+const RECONNECTS_AFTER: Duration = SILENCE_MAX.saturating_sub(Duration::from_secs(1));
 
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens, or this user may not connect.
+    /// No daemon listens, or this user may not connect.
     #[error("{}: cannot connect ({source}); is `natrix run` running, and may this user use the socket?", path.display())]
     Connect {
         /// The socket.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The other side speaks another version, or is no Natrix.
+    /// The other side speaks another version, or is not Natrix.
     #[error(
         "{}: protocol mismatch (daemon {daemon}, this command version {PROTOCOL_VERSION}); use the natrix command of the daemon's release",
         path.display()
@@ -39,10 +44,10 @@ pub enum ClientError {
     Version {
         /// The socket.
         path: PathBuf,
-        /// What the daemon said about itself.
+        /// The hello of the daemon.
         daemon: String,
     },
-    /// The daemon went away, or stopped answering.
+    /// The daemon went away or stopped answering.
     #[error("{}: lost the daemon ({reason}); look at the daemon's log and try again", path.display())]
     Lost {
         /// The socket.
@@ -62,11 +67,16 @@ pub struct Client {
     reader: LineReader<UnixStream>,
     writer: UnixStream,
     daemon_version: String,
+    /// The release of this program.
+    version: String,
+    timeout: Duration,
+    /// When the last answer was complete.
+    idle_since: Instant,
 }
 
 impl Client {
-    /// Connects to the socket at `path` and exchanges hellos. Connecting, and each read and write, fails when it takes longer than
-    /// `timeout`. `version` is the release of this program.
+    /// Connects to the socket at `path` and exchanges hellos. Connecting, and each read and write,
+    /// fails after `timeout`. `version` is the release of this program.
     pub fn connect(path: &Path, version: &str, timeout: Duration) -> Result<Client, ClientError> {
         let open = || -> io::Result<(UnixStream, UnixStream)> {
             let writer = connect_in_time(path, timeout)?;
@@ -76,8 +86,16 @@ impl Client {
         };
         let (reader, writer) = open().map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
         let reader = LineReader::new(reader, REPLY_BYTES_MAX);
-        let mut client = Client { path: path.to_owned(), reader, writer, daemon_version: String::new() };
-        // What the other side said before it went away explains more than that it went away.
+        let mut client = Client {
+            path: path.to_owned(),
+            reader,
+            writer,
+            daemon_version: String::new(),
+            version: version.to_owned(),
+            timeout,
+            idle_since: Instant::now(),
+        };
+        // If the other side sent a reason before it closed, report that reason.
         let sent = write_line(&mut client.writer, &Hello::new(version));
         match client.reader.next_value::<Hello>() {
             Ok(Some(hello)) if hello.speaks_our_version() => {
@@ -102,12 +120,13 @@ impl Client {
         &self.daemon_version
     }
 
-    /// Time a read may take from now on; None waits for ever (for a trace).
+    /// Limits the time of a read from now on; None waits without limit (for a trace).
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ClientError> {
         self.reader.stream().set_read_timeout(timeout).map_err(|error| self.lost(&LineError::Io(error)))
     }
 
-    /// A handle on the stream, to send [`Request::TraceStop`] from elsewhere or to shut the connection down.
+    /// A handle on the stream, to send [`Request::TraceStop`] from another thread or to shut the
+    /// connection down.
     pub fn stream(&self) -> Result<UnixStream, ClientError> {
         self.writer.try_clone().map_err(|error| self.lost(&LineError::Io(error)))
     }
@@ -129,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The next object of the answer to the request sent last; the cursor where the answer ends.
+    /// The next object of the answer to the last request, or the cursor at the end of the answer.
     pub fn next_object<T: Object>(&mut self) -> Result<Next<T>, ClientError> {
         match self.receive()? {
             Reply::End(end) => Ok(Next::End(end.cursor)),
@@ -141,14 +160,22 @@ impl Client {
         }
     }
 
-    /// One page: the objects that answer `request`, and the cursor.
+    /// One page: the objects that answer `request`, and the cursor. Connects again first if the
+    /// last request is so long ago that the daemon may have closed the connection, for example
+    /// while a pager shows a long list.
     pub fn request<T: Object>(&mut self, request: &Request) -> Result<(Vec<T>, Option<String>), ClientError> {
+        if self.idle_since.elapsed() >= RECONNECTS_AFTER {
+            *self = Client::connect(&self.path, &self.version, self.timeout)?;
+        }
         self.send(request)?;
         let mut objects = Vec::new();
         loop {
             match self.next_object()? {
                 Next::Object(object) => objects.push(object),
-                Next::End(cursor) => return Ok((objects, cursor)),
+                Next::End(cursor) => {
+                    self.idle_since = Instant::now();
+                    return Ok((objects, cursor));
+                }
             }
         }
     }
@@ -168,7 +195,8 @@ impl Client {
         Pages { client: self, list, page, buffered: Vec::new().into_iter(), done: false }
     }
 
-    /// Why something could not be sent. A daemon that turns clients away says the reason before it closes.
+    /// Why a request could not be sent. A daemon that refuses a client sends the reason before it
+    /// closes.
     fn unsent(&mut self, error: io::Error) -> ClientError {
         match self.reader.next_value() {
             Ok(Some(Reply::Error(fault))) => ClientError::Refused(fault),
@@ -191,20 +219,21 @@ impl Client {
     }
 }
 
-/// Connects, or gives up. A daemon that does not accept makes `connect` wait for ever once its backlog is full, and the socket of
-/// the standard library has no limit for that: so a thread waits in its place.
+/// Connects within `timeout`. `connect` blocks without limit once the backlog of a daemon that does
+/// not accept is full, and the socket of the standard library has no timeout for it. So a thread
+/// waits instead.
 fn connect_in_time(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let (sender, receiver) = mpsc::channel();
     let path = path.to_owned();
     let connect = move || {
-        // Nobody may be listening any more: then the stream is closed again.
+        // If the receiver has timed out, this closes the stream again.
         let _ = sender.send(UnixStream::connect(path));
     };
     thread::Builder::new().name("connect".to_owned()).spawn(connect)?;
     receiver.recv_timeout(timeout).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// What [`Client::next_object`] finds.
+/// A result of [`Client::next_object`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next<T> {
     /// One object.

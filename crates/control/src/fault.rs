@@ -1,4 +1,4 @@
-//! What went wrong, in the form every Natrix error has.
+//! An error in the form that all Natrix errors have.
 
 use core::fmt;
 
@@ -8,14 +8,14 @@ use serde::Serialize;
 /// One error: `<object>: <what is wrong> (<value seen>); <what to do>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// What it is about: `pool "a"`, `request`, a path.
+    /// The subject: `pool "a"`, `request`, a path.
     pub object: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
-    /// The value that is wrong, where there is one.
+    /// The wrong value, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<String>,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -25,7 +25,7 @@ impl Fault {
         Fault { object: object.into(), problem: problem.into(), seen: None, remedy: remedy.into() }
     }
 
-    /// The same fault with the value that was seen.
+    /// Adds the value that was seen.
     #[must_use]
     pub fn seen(mut self, value: impl Into<String>) -> Fault {
         self.seen = Some(value.into());

@@ -1,4 +1,4 @@
-//! Which objects of a list are wanted.
+//! Conditions on the objects of a list.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -9,27 +9,28 @@ use serde::Serialize;
 use crate::values::Prefix;
 use crate::values::Protocol;
 
-/// Conditions on mappings, sessions and subscribers; all that are given must hold. A condition on something an object does not
-/// have (the state of a mapping, the protocol of a subscriber) is not looked at.
+/// Conditions on mappings, sessions and subscribers. All given conditions must hold. A condition on
+/// a field that the object does not have (the state of a mapping, the protocol of a subscriber) is
+/// ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
     /// Transport.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Internal address lies in this prefix.
+    /// Prefix of the internal address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub internal: Option<Prefix>,
     /// Internal port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub internal_port: Option<u16>,
-    /// External address lies in this prefix.
+    /// Prefix of the external address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external: Option<Prefix>,
     /// External port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_port: Option<u16>,
-    /// Remote address lies in this prefix.
+    /// Prefix of the remote address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<Prefix>,
     /// Remote port.
@@ -47,12 +48,12 @@ pub struct Filter {
     /// Name of the VRF.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
-    /// Owner.
+    /// Number of the owning worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u8>,
 }
 
-/// The parts of an object a [`Filter`] looks at; None is what it does not have.
+/// The fields of an object that a [`Filter`] checks; None if the object does not have the field.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Candidate<'a> {
     /// Transport.
@@ -73,11 +74,11 @@ pub struct Candidate<'a> {
     pub pool: Option<&'a str>,
     /// Name of the VRF.
     pub vrf: Option<&'a str>,
-    /// Owner.
+    /// Number of the owning worker.
     pub worker: Option<u8>,
 }
 
-/// A condition holds when it is not set, when the object has no such thing, or when `test` says so.
+/// True if the condition is not set, if the object does not have the field, or if `test` passes.
 fn holds<W, H>(wanted: Option<W>, has: Option<H>, test: impl FnOnce(W, H) -> bool) -> bool {
     match (wanted, has) {
         (Some(wanted), Some(has)) => test(wanted, has),
@@ -86,7 +87,7 @@ fn holds<W, H>(wanted: Option<W>, has: Option<H>, test: impl FnOnce(W, H) -> boo
 }
 
 impl Filter {
-    /// Whether every condition holds for `candidate`. Allocates nothing.
+    /// True if every condition holds for `candidate`. Allocates nothing.
     pub fn matches(&self, candidate: &Candidate<'_>) -> bool {
         let remote_address = candidate.remote.map(|endpoint| *endpoint.ip());
         let remote_port = candidate.remote.map(|endpoint| endpoint.port());

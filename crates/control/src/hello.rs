@@ -1,27 +1,28 @@
-//! The first line of each side: which protocol it speaks.
+//! The first line of each side, with its protocol version.
 
 use serde::Deserialize;
 use serde::Serialize;
 
-/// Version of the protocol this crate speaks. It grows when an old peer would misunderstand; new fields do not change it.
+/// The protocol version of this crate. It increases if an older peer would misunderstand a message;
+/// new fields do not change it.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// The first line each side sends, before anything else.
+/// The first line that each side sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Protocol version of the sender. The field's name tells a stray program what it has connected to.
+    /// Protocol version of the sender. The name of the field identifies Natrix to a stray program.
     pub natrix_control: u32,
-    /// Release of the sender, for people.
+    /// Release of the sender, for display.
     pub version: String,
 }
 
 impl Hello {
-    /// The hello of this build; `version` is the release of the program that speaks.
+    /// The hello of this build; `version` is the release of the program.
     pub fn new(version: &str) -> Hello {
         Hello { natrix_control: PROTOCOL_VERSION, version: version.to_owned() }
     }
 
-    /// Whether the two sides understand each other.
+    /// True if the sender speaks the version of this build.
     pub fn speaks_our_version(&self) -> bool {
         self.natrix_control == PROTOCOL_VERSION
     }

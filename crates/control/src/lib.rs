@@ -1,20 +1,21 @@
-//! Types of the control protocol, spoken as JSON lines over a Unix stream socket.
+//! Types of the control protocol: JSON lines over a Unix stream socket.
 //!
 //! ```text
 //! client                                        server
 //!   | -- {"natrix_control":1,"version":"0.1.0"} -> |   each side sends its hello at once
-//!   | <- {"natrix_control":1,"version":"0.1.0"} -- |   and checks the other's
+//!   | <- {"natrix_control":1,"version":"0.1.0"} -- |   and checks the hello of the other
 //!   | -- {"request":"mappings","limit":2} -------> |
 //!   | <- {"mapping":{...}} ----------------------- |   no, one or many objects,
 //!   | <- {"mapping":{...}} ----------------------- |
 //!   | <- {"end":{"cursor":"7"}} ------------------ |   then one end or one error
 //! ```
 //!
-//! A list that is longer than its limit ends with a cursor; the same request with that cursor gives the next page.
-//! Cursors are opaque: only the server that made one can read it. The field names of the objects are a contract.
+//! A list that exceeds its limit ends with a cursor; the same request with that cursor returns the
+//! next page. Cursors are opaque: only the server that made one can read it. The field names of the
+//! objects are a contract.
 //!
-//! This crate knows no other crate of Natrix: it mirrors the few words it needs (`udp`, `inside`, `paired`), so that
-//! the protocol does not change by accident when the engine does.
+//! This crate uses no other crate of Natrix. It repeats the few words it needs (`udp`, `inside`,
+//! `paired`), so that a change of the engine cannot change the protocol by accident.
 
 pub mod client;
 mod fault;
@@ -75,8 +76,10 @@ pub use objects::Worker;
 pub use objects::WorkerPackets;
 pub use reply::End;
 pub use reply::Object;
+pub use reply::Page;
 pub use reply::Reply;
 pub use request::Counters;
+pub use request::Cursor;
 pub use request::Find;
 pub use request::List;
 pub use request::NewConfig;
@@ -96,5 +99,5 @@ pub use values::Side;
 pub use values::VerdictKind;
 pub use values::ratio;
 
-/// Where the daemon listens unless it is told otherwise.
+/// Default path of the socket.
 pub const SOCKET_PATH_DEFAULT: &str = "/run/natrix/control.sock";

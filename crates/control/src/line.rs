@@ -1,4 +1,4 @@
-//! Lines of bounded length, in and out.
+//! Reads and writes lines of bounded length.
 
 use std::io;
 use std::io::Read;
@@ -9,25 +9,25 @@ use serde::de::DeserializeOwned;
 
 /// Longest line a server reads.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// Longest line a client reads: two frames of 64 KiB in hexadecimal, and room.
+/// Longest line a client reads: two frames of 64 KiB in hexadecimal, and some room.
 pub const REPLY_BYTES_MAX: usize = 1024 * 1024;
 
-/// What can be wrong with a line.
+/// A fault of a line.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// The stream failed. `WouldBlock` and `TimedOut` lose nothing: reading goes on where it stopped.
+    /// The stream failed. `WouldBlock` and `TimedOut` lose nothing: the next read continues.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The line does not end in time. The stream is of no more use.
+    /// The line is too long. The stream cannot be used any more.
     #[error("line of more than {limit} bytes")]
     TooLong {
-        /// Longest line that is read.
+        /// The limit in bytes.
         limit: usize,
     },
     /// The stream ended inside a line.
     #[error("connection closed in the middle of a line")]
     Truncated,
-    /// The line is not what was expected. The next line can be read.
+    /// The line has wrong content. The next line can be read.
     #[error("unreadable line: {0}")]
     Unreadable(String),
 }
@@ -38,13 +38,13 @@ pub struct LineReader<R> {
     stream: R,
     limit: usize,
     buffer: Vec<u8>,
-    /// Start of the bytes not handed out yet.
+    /// Start of the bytes that were not returned yet.
     start: usize,
-    /// Bytes before this one are known to hold no line end.
+    /// Offset up to which there is no line end.
     scanned: usize,
 }
 
-/// Bytes asked from the stream at once.
+/// Bytes to read at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 impl<R: Read> LineReader<R> {
@@ -53,12 +53,12 @@ impl<R: Read> LineReader<R> {
         LineReader { stream, limit, buffer: Vec::new(), start: 0, scanned: 0 }
     }
 
-    /// The stream below.
+    /// The underlying stream.
     pub fn stream(&self) -> &R {
         &self.stream
     }
 
-    /// The next line without its end; None when the stream has ended between lines.
+    /// The next line without its end; None if the stream ended between lines.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineError> {
         loop {
             let end = self.buffer.get(self.scanned..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n'));
@@ -83,9 +83,10 @@ impl<R: Read> LineReader<R> {
         }
     }
 
-    /// Adds what one read gives; 0 at the end of the stream.
+    /// Appends the bytes of one read and returns their number; 0 at the end of the stream.
     fn read_chunk(&mut self) -> Result<usize, LineError> {
-        // Lines already handed out make room first, so that the buffer never holds more than one line and one chunk.
+        // Free returned lines first, so that the buffer never holds more than one line and one
+        // chunk.
         self.buffer.drain(..self.start);
         self.scanned -= self.start;
         self.start = 0;
@@ -102,7 +103,7 @@ impl<R: Read> LineReader<R> {
         outcome.map_err(LineError::Io)
     }
 
-    /// The next line as a value; None when the stream has ended. Empty lines are skipped.
+    /// The next line as a value; None if the stream has ended. Skips empty lines.
     pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LineError> {
         loop {
             let Some(line) = self.next_line()? else { return Ok(None) };

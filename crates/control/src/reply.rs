@@ -1,4 +1,4 @@
-//! What the server answers.
+//! Answers of the server.
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -27,9 +27,37 @@ use crate::objects::WhyAnswer;
 /// Closes the answer to a request that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// Where to go on; absent when nothing is left.
+    /// Cursor of the next page; absent at the end.
     #[serde(default)]
     pub cursor: Option<String>,
+}
+
+/// One page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// The objects.
+    pub objects: Vec<T>,
+    /// Cursor of the next page; None at the end.
+    pub cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// A list of one page.
+    pub fn whole(objects: Vec<T>) -> Page<T> {
+        Page { objects, cursor: None }
+    }
+
+    /// The same page of other objects.
+    pub fn map<U>(self, convert: impl FnMut(T) -> U) -> Page<U> {
+        Page { objects: self.objects.into_iter().map(convert).collect(), cursor: self.cursor }
+    }
+}
+
+impl<T: Into<Reply>> Page<T> {
+    /// The page as lines from the server.
+    pub fn replies(self) -> Page<Reply> {
+        self.map(Into::into)
+    }
 }
 
 macro_rules! replies {
@@ -66,7 +94,7 @@ macro_rules! replies {
 
 /// An object that answers a request.
 pub trait Object: Sized + Serialize + Into<Reply> {
-    /// The object in `reply`, or the reply back when it holds another kind.
+    /// The object in `reply`, or the reply itself if it is of another kind.
     fn from_reply(reply: Reply) -> Result<Self, Box<Reply>>;
 }
 

@@ -1,4 +1,4 @@
-//! What a client can ask.
+//! Requests of the client.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -6,6 +6,7 @@ use core::net::SocketAddrV4;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::values::Prefix;
 use crate::values::Protocol;
@@ -16,12 +17,13 @@ use core::str::FromStr;
 
 use crate::values::ParseError;
 
-/// Objects in a page when the request names no limit.
+/// Objects in a page if the request names no limit.
 pub const PAGE_OBJECTS_DEFAULT: u32 = 100;
-/// Most objects in one page; a larger limit is cut to this.
+/// Maximum of objects in one page; larger limits are reduced to it.
 pub const PAGE_OBJECTS_MAX: u32 = 10_000;
 
-/// One line from the client. Unknown fields are refused, so that a misspelt filter is not taken for no filter.
+/// One line from the client. Unknown fields are refused, so that a misspelt filter does not count
+/// as no filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
@@ -31,7 +33,7 @@ pub enum Request {
     Interfaces,
     /// [`crate::Pool`]s in configuration order.
     Pools,
-    /// [`crate::PoolAddress`]es, by pool and address. Looks at `filter.pool` and `filter.external`.
+    /// [`crate::PoolAddress`]es, by pool and address. Uses `filter.pool` and `filter.external`.
     PoolAddresses(List),
     /// [`crate::Subscriber`]s.
     Subscribers(List),
@@ -43,35 +45,38 @@ pub enum Request {
     Rules(List),
     /// [`crate::Counter`]s.
     Counters(Counters),
-    /// [`crate::DropReason`]s, all of them, in the order of the verdicts.
+    /// All [`crate::DropReason`]s, in the order of the verdicts.
     Drops,
     /// [`crate::FindAnswer`]s.
     Find(Find),
     /// One [`crate::WhyAnswer`].
     Why(Why),
-    /// [`crate::TraceRecord`]s as packets pass, until the count is reached or [`Request::TraceStop`] comes.
+    /// [`crate::TraceRecord`]s as packets pass, until the count or [`Request::TraceStop`].
     Trace(Trace),
-    /// What a reload would do: [`crate::Change`]s, a [`crate::PoolPlan`] for each pool, one [`crate::Plan`].
+    /// What a reload would do: [`crate::Change`]s, a [`crate::PoolPlan`] for each pool, one
+    /// [`crate::Plan`].
     Plan(NewConfig),
     /// Changes the configuration while traffic flows: [`crate::Change`]s, one [`crate::Reloaded`].
     Reload(NewConfig),
-    /// Ends the trace of this connection; the trace is answered by its end line, this request by nothing of its own.
+    /// Ends the trace of this connection. The trace gets its end line; this request has no answer
+    /// of its own.
     TraceStop,
 }
 
-/// A configuration to go over to: a file, or what was in force before the last reload.
+/// The configuration to change to: a file, or the one before the last reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewConfig {
-    /// Absolute path of the file; the daemon reads it.
+    /// Absolute path of the file, which the daemon reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
-    /// Back to what was in force before the last reload.
+    /// Return to the configuration before the last reload.
     pub rollback: bool,
-    /// Of a plan: subscribers, external addresses, mappings, flows and port blocks it tells by name at most, of each.
+    /// For a plan: the maximum of subscribers, external addresses, mappings, flows and port blocks
+    /// to name, of each.
     #[serde(skip_serializing_if = "is_zero")]
     pub details: u32,
-    /// Of a plan: also so many mappings, flows and port blocks that nothing happens to.
+    /// For a plan: also name as many unchanged mappings, flows and port blocks.
     #[serde(skip_serializing_if = "is_false")]
     pub kept: bool,
 }
@@ -90,18 +95,48 @@ fn is_false(flag: &bool) -> bool {
 pub struct List {
     /// Which objects.
     pub filter: Filter,
-    /// Most objects in this page; [`PAGE_OBJECTS_DEFAULT`] when absent, at most [`PAGE_OBJECTS_MAX`].
+    /// Most objects in this page; [`PAGE_OBJECTS_DEFAULT`] when absent, at most
+    /// [`PAGE_OBJECTS_MAX`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where the page before this one ended.
+    /// End of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 impl List {
-    /// Objects this page may have.
+    /// The limit that applies to this page.
     pub fn limit_effective(&self) -> u32 {
         self.limit.unwrap_or(PAGE_OBJECTS_DEFAULT).clamp(1, PAGE_OBJECTS_MAX)
+    }
+
+    /// The place where this page starts.
+    ///
+    /// # Errors
+    /// The cursor is not from a list.
+    pub fn start(&self) -> Result<Cursor, Fault> {
+        let Some(text) = &self.cursor else { return Ok(Cursor::default()) };
+        let parts = text.split_once('.').and_then(|(part, place)| Some((part.parse().ok()?, place.parse().ok()?)));
+        let wrong =
+            || Fault::new("cursor", "is not from this list", "omit it to start from the beginning").seen(text.as_str());
+        let (part, place) = parts.ok_or_else(wrong)?;
+        Ok(Cursor { part, place })
+    }
+}
+
+/// A place in a list of several parts, such as the records of each worker. Its text is the cursor
+/// of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// The part.
+    pub part: usize,
+    /// The place in it.
+    pub place: u32,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.part, self.place)
     }
 }
 
@@ -113,7 +148,7 @@ pub struct Counters {
     pub per_worker: bool,
 }
 
-/// Who holds an endpoint. Without a port: who uses the address.
+/// The holder of an endpoint. Without a port: the users of the address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Find {
@@ -122,22 +157,22 @@ pub struct Find {
     /// Port or ICMP query identifier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Only this transport; all when absent.
+    /// Only this transport; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Only internal addresses of this VRF, and of an external one only holders in it; all when absent.
+    /// Only internal addresses of this VRF, or holders of an external address in it; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
-    /// Most answers; as in [`List`].
+    /// Maximum of answers; as in [`List`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where the page before this one ended.
+    /// End of the previous page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 words!(
-    /// Flags of the TCP segment `why` asks about.
+    /// Flags of the TCP segment in a `why` request.
     TcpSegment, "syn, syn_ack, ack, fin or rst", {
         /// SYN.
         Syn = "syn",
@@ -152,11 +187,11 @@ words!(
     }
 );
 
-/// What would happen to a packet.
+/// Asks what would happen to a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Why {
-    /// Transport; ICMP means an echo request (outbound) or an echo reply (inbound).
+    /// Transport; ICMP is an echo request (outbound) or an echo reply (inbound).
     pub protocol: Protocol,
     /// Source; for ICMP the port is the query identifier.
     pub source: SocketAddrV4,
@@ -165,28 +200,28 @@ pub struct Why {
     /// The packet comes from outside.
     #[serde(default)]
     pub inbound: bool,
-    /// For TCP; SYN when absent.
+    /// For TCP; absent: SYN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_segment: Option<TcpSegment>,
-    /// Length of the IP packet; the shortest possible when absent.
+    /// Length of the IP packet; absent: the shortest possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_bytes: Option<u16>,
     /// The packet carries Don't Fragment.
     #[serde(default)]
     pub dont_fragment: bool,
-    /// Interface it arrives on; the first one of its side when absent.
+    /// Interface it arrives on; absent: the first one of its side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }
 
-/// Which packets to trace; all conditions that are given must hold.
+/// Which packets to trace. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Trace {
     /// Transport.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Source or destination lies in this prefix, before or after translation.
+    /// Prefix of source or destination, before or after translation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Prefix>,
     /// Source or destination port, before or after translation.
@@ -200,9 +235,9 @@ pub struct Trace {
     pub verdict: Option<String>,
     /// Only packets that were dropped.
     pub dropped_only: bool,
-    /// End after so many records.
+    /// Maximum of records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Bytes of each frame to send along; none when 0.
+    /// Bytes of each frame to include; 0: none.
     pub snap_bytes: u32,
 }

@@ -1,8 +1,9 @@
-//! The server's end of one connection.
+//! The server end of one connection.
 
 use std::io;
 use std::io::Read;
 use std::io::Write;
+use std::time::Duration;
 
 use crate::fault::Fault;
 use crate::hello::Hello;
@@ -15,21 +16,26 @@ use crate::reply::End;
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// One client. `R` and `W` are the two halves of its stream (for a Unix stream: itself and its `try_clone`).
+/// The server closes the connection of a client without a request for this long, so that silent
+/// clients cannot take all places.
+pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// One client. `R` and `W` are the two halves of its stream (for a Unix stream: itself and its
+/// `try_clone`).
 #[derive(Debug)]
 pub struct Connection<R, W> {
     reader: LineReader<R>,
     writer: W,
-    /// Lines of the answer under way: a long list goes out in large pieces, not line by line.
+    /// Lines of the current answer: a long list is sent in large pieces and not line by line.
     unsent: Vec<u8>,
     greeted: bool,
 }
 
-/// Bytes of an answer that go out together.
+/// Bytes of an answer to send together.
 const UNSENT_BYTES: usize = 64 * 1024;
 
 impl<R: Read, W: Write> Connection<R, W> {
-    /// Takes the stream over and sends the server's hello; `version` is the daemon's release.
+    /// Takes the stream and sends the hello of the server; `version` is the release of the daemon.
     pub fn new(reader: R, mut writer: W, version: &str) -> io::Result<Connection<R, W>> {
         write_line(&mut writer, &Hello::new(version))?;
         writer.flush()?;
@@ -41,15 +47,16 @@ impl<R: Read, W: Write> Connection<R, W> {
         })
     }
 
-    /// The next request; None when the client has gone. The client's hello is read and checked on the way.
+    /// The next request; None if the client has gone. Reads and checks the hello of the client
+    /// first.
     ///
     /// # Errors
-    /// [`LineError::Unreadable`] has been answered already, and the next request can be read. `WouldBlock` and `TimedOut` lose
-    /// nothing either. After any other error the connection is to be closed.
+    /// [`LineError::Unreadable`] has been answered, and the next request can be read. `WouldBlock`
+    /// and `TimedOut` lose nothing either. After any other error, close the connection.
     pub fn next_request(&mut self) -> Result<Option<Request>, LineError> {
         if !self.greeted {
             let hello = self.next_or_refuse::<Hello>("hello", "send the hello line first");
-            // What begins with something else is no client of ours, and nothing it sends later will be.
+            // A client that begins with something else will not send anything useful later.
             let hello = hello.map_err(|error| match error {
                 LineError::Unreadable(_) => LineError::Io(io::Error::new(io::ErrorKind::InvalidData, error)),
                 error => error,

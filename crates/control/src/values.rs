@@ -1,4 +1,4 @@
-//! Small values of the protocol, spelled the same way in requests, replies, commands and JSON.
+//! Small values of the protocol, spelled the same in requests, replies, commands and JSON.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -14,7 +14,7 @@ use serde::de::Error as _;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{expected} expected")]
 pub struct ParseError {
-    /// What would have been right, for people.
+    /// The expected form, for the message.
     pub expected: &'static str,
 }
 
@@ -89,21 +89,21 @@ words!(
 words!(
     /// Which remote endpoints may send to a mapping (RFC 4787 §5).
     Filtering, "endpoint_independent, address_dependent or address_and_port_dependent", {
-        /// Anyone.
+        /// All remotes.
         EndpointIndependent = "endpoint_independent",
-        /// Addresses the internal endpoint has sent to.
+        /// Addresses that the internal endpoint has sent to.
         AddressDependent = "address_dependent",
-        /// Address and port pairs the internal endpoint has sent to.
+        /// Address and port pairs that the internal endpoint has sent to.
         AddressAndPortDependent = "address_and_port_dependent",
     }
 );
 
 words!(
-    /// The three sorts of verdict.
+    /// The three kinds of verdict.
     VerdictKind, "forwarded, local or dropped", {
         /// Sent on, translated or passed.
         Forwarded = "forwarded",
-        /// Meant for Natrix itself and dealt with.
+        /// Handled by Natrix itself.
         Local = "local",
         /// Dropped, for the reason the verdict names.
         Dropped = "dropped",
@@ -145,7 +145,7 @@ impl Prefix {
         self.length
     }
 
-    /// Whether `address` lies in the prefix.
+    /// True if the prefix contains `address`.
     pub fn contains(self, address: Ipv4Addr) -> bool {
         address.to_bits() & Prefix::mask(self.length) == self.address.to_bits()
     }

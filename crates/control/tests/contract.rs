@@ -1,5 +1,5 @@
-//! The field names, their order and their units are what other programs read: every line of the golden files must come back
-//! byte for byte. A change to one of them is a change of the protocol.
+//! Other programs read the field names, their order and their units: every line of the golden files
+//! must come back byte for byte. A change to one of them changes the protocol.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -16,7 +16,7 @@ const REQUESTS: &str = include_str!("requests.jsonl");
 fn every_golden_reply_comes_back_byte_for_byte() {
     for line in REPLIES.lines() {
         let reply: Reply = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        // `1.55e-5` and `0.0000155` are one number; everything else is compared as text.
+        // `1.55e-5` and `0.0000155` are the same number; everything else is compared as text.
         let written = serde_json::to_string(&reply).unwrap().replace("0.0000155", "1.55e-5");
         assert_eq!(written, line.replace("0.0000155", "1.55e-5"));
     }

@@ -55,7 +55,7 @@ impl Drop for Listening {
     }
 }
 
-/// Pages of mappings by position; everything else is refused.
+/// Pages of mappings by position; all other requests are refused.
 fn serve(stream: UnixStream) {
     let mut connection = Connection::new(stream.try_clone().unwrap(), stream, "0.1.0").unwrap();
     loop {
@@ -137,7 +137,7 @@ fn a_client_that_sends_no_hello_is_told_and_let_go() {
     let mut stream = UnixStream::connect(listening.0.join("socket")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"nonsense\n").unwrap();
-    // The lines end because the server closes: this side does not.
+    // The lines end because the server closes; this side does not.
     let lines: Vec<String> = BufReader::new(&stream).lines().collect::<Result<_, _>>().unwrap();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].starts_with(r#"{"error":{"object":"hello","problem":"unreadable line"#), "{}", lines[1]);
@@ -178,7 +178,7 @@ fn a_client_that_is_turned_away_learns_why() {
         let mut connection = Connection::new(&stream, &stream, "0.1.0").unwrap();
         connection.send(&Reply::Error(Fault::new("control socket", "too many clients", "try again later"))).unwrap();
     });
-    // The daemon may have closed before the hello, before the request or not yet: the reason is the same.
+    // The daemon may close before the hello, before the request or later: the reason is the same.
     let asked = listening.connect().and_then(|mut client| client.request_one::<Status>(&Request::Status));
     let error = asked.unwrap_err();
     assert_eq!(error.to_string(), "control socket: too many clients; try again later");

@@ -1,4 +1,4 @@
-//! What a filter lets through.
+//! Which objects a filter passes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 

@@ -1,4 +1,5 @@
-//! Lines of any content, in pieces of any size: never a panic, never more memory than the limit, nothing lost.
+//! Lines of any content, in pieces of any size: never a panic, never more memory than the limit,
+//! nothing lost.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -13,7 +14,7 @@ use control::line::REPLY_BYTES_MAX;
 use control::server::Connection;
 use proptest::prelude::*;
 
-/// Gives its bytes in pieces; a piece of length 0 is a read that would have to wait.
+/// Returns its bytes in pieces; a piece of length 0 is a read that would block.
 struct Pieces {
     bytes: Vec<u8>,
     sizes: Vec<usize>,
@@ -33,7 +34,7 @@ impl Read for Pieces {
     }
 }
 
-/// All lines, going on where a read would have to wait.
+/// All lines, continuing where a read would block.
 fn lines_of(reader: &mut LineReader<Pieces>) -> Result<Vec<Vec<u8>>, LineError> {
     let mut lines = Vec::new();
     loop {

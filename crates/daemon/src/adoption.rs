@@ -1,5 +1,5 @@
-//! How a worker goes over to other settings: what it needs is prepared by who changes them, and what it had before comes back,
-//! so that it neither allocates nor frees anything.
+//! How a worker adopts other settings. The control thread prepares everything that the worker needs
+//! and takes back what it had, so that the worker neither allocates nor frees memory.
 
 use std::sync::Arc;
 
@@ -13,21 +13,23 @@ use nat::types::Side;
 use packet_io::Io;
 
 use crate::neighbour::Answerer;
+use crate::next_hop::NextHop;
 use crate::worker::Worker;
 
-/// Everything one worker needs to go on under other settings; after that, what it had before.
+/// All that a worker needs to run with other settings; afterwards, its previous state.
 #[derive(Debug)]
 pub struct Adoption {
     successor: Successor,
     answerer: Answerer,
-    /// External addresses on connected subnets that were not there before: they are asked for and announced.
+    next_hops: Vec<NextHop>,
+    /// New external addresses on connected subnets, to probe and announce.
     fresh: Vec<(InterfaceId, u32)>,
-    /// All addresses, for a worker that has not announced those of its start yet.
+    /// All addresses, for a worker that has not announced its first ones yet.
     all: Vec<(InterfaceId, u32)>,
 }
 
 impl Adoption {
-    /// For one worker that is to go over from `before` to `shared`, its successor.
+    /// Prepares the change of one worker from `before` to its successor `shared`.
     pub fn new(before: &Shared, shared: &Arc<Shared>) -> Adoption {
         let all = announced(shared);
         let known = announced(before);
@@ -35,17 +37,19 @@ impl Adoption {
             fresh: all.iter().copied().filter(|address| !known.contains(address)).collect(),
             all,
             answerer: Answerer::of(shared),
+            next_hops: NextHop::all_of(shared),
             successor: Successor::new(before, shared),
         }
     }
 
-    /// The settings it is about.
+    /// The new settings.
     pub fn shared(&self) -> &Arc<Shared> {
         self.successor.shared()
     }
 }
 
-/// What one worker needs to know of the addresses of a configuration before others may give them out; after that, what it knew before.
+/// The addresses of a configuration that a worker must know before other workers may allocate them;
+/// afterwards, its previous knowledge.
 #[derive(Debug)]
 pub struct Expectation {
     local: Arc<LocalAddresses>,
@@ -53,13 +57,14 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// For each worker that is to go over from `before` to `shared`; None when there are no new addresses.
+    /// For a worker's change from `before` to `shared`; None if there are no new addresses.
     pub fn new(before: &Shared, shared: &Shared) -> Option<Expectation> {
         Some(Expectation { local: shared.expected(before)?, answerer: Answerer::of_both(before, shared) })
     }
 }
 
-/// The addresses Natrix announces: its own, and the external ones on connected subnets outside.
+/// The addresses that Natrix announces: its own, and the external ones on connected outside
+/// subnets.
 fn announced(shared: &Shared) -> Vec<(InterfaceId, u32)> {
     let mut addresses = Vec::new();
     for (index, interface) in shared.settings().interfaces.iter().enumerate() {
@@ -83,17 +88,19 @@ fn announced(shared: &Shared) -> Vec<(InterfaceId, u32)> {
 }
 
 impl<I: Io> Worker<I> {
-    /// Knows these addresses from now on, between two polls; what it knew before comes back in the same place.
+    /// Takes these addresses between two polls and returns the previous ones in their place.
     pub fn expect(&mut self, expectation: &mut Expectation) {
         self.shard.expect(&mut expectation.local);
         core::mem::swap(&mut self.outlet.answerer, &mut expectation.answerer);
     }
 
-    /// Goes on under other settings, between two polls; what it had before comes back in the same place. Packets that wait
-    /// for their neighbour go on waiting.
+    /// Takes other settings between two polls and returns the previous ones in their place. Packets
+    /// that wait for their neighbour keep waiting.
     pub fn adopt(&mut self, now: Instant, adoption: &mut Adoption) {
         self.shard.adopt(&mut adoption.successor);
         core::mem::swap(&mut self.outlet.answerer, &mut adoption.answerer);
+        core::mem::swap(&mut self.outlet.next_hops, &mut adoption.next_hops);
+        self.outlet.place_next_hops();
         self.outlet.announcer.announce(now, &mut adoption.fresh, &mut adoption.all);
     }
 }

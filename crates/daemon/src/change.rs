@@ -1,9 +1,11 @@
 //! A change of the configuration of a running instance: what it would do, doing it, and going back.
 //!
-//! All that can fail comes first and touches nothing: reading and checking the file, comparing it with the one in force,
-//! compiling the snapshot. Then every worker learns of new addresses, ports that are no longer offered are taken out, every worker
-//! goes over between two polls, and ports that are offered more are put in (`nat::change` says why in this order). A worker that does not answer undoes the
-//! change: the others go back, and it follows when it goes on.
+//! All that can fail comes first and touches nothing: reading and checking the file, comparing it
+//! with the running configuration, compiling the snapshot. Then every worker learns of new
+//! addresses, ports that are no longer offered are taken out, every worker switches to the new
+//! snapshot between two polls, and ports that are offered now are put in (`nat::change` explains
+//! this order). If a worker does not answer, the change is undone: the others switch back at once,
+//! and that worker does when it goes on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,11 +27,13 @@ use control::PoolPlan;
 use control::Reloaded;
 use control::Reply;
 use control::Unnamed;
+use lookup::convert::pool_name;
+use lookup::convert::protocol;
 use nat::Affected;
+use nat::AlreadyHeld;
 use nat::BuildError;
 use nat::Census;
 use nat::Denial;
-use nat::Entitled;
 use nat::Fates;
 use nat::Held;
 use nat::Named;
@@ -40,9 +44,9 @@ use nat::Prospect;
 use nat::Shared;
 use nat::SliceHolds;
 use nat::SlicePlan;
+use nat::address_slots::Slot;
 use nat::change::GuaranteePlan;
 use nat::change::Reshape;
-use nat::slots::Slot;
 use nat::types::PoolId;
 
 use crate::adoption::Adoption;
@@ -58,14 +62,14 @@ use crate::server::convert;
 /// Addresses whose ports are changed between two polls of a worker: some tens of microseconds.
 const RESHAPES_PER_QUESTION: usize = 1;
 
-/// The configuration in force, and the one before.
+/// The running configuration, and the one before.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// In force.
+    /// The running configuration.
     pub config: Config,
     /// Where it was read.
     pub path: String,
-    /// What was in force before the last reload that changed something.
+    /// What ran before the last reload that changed something.
     pub previous: Option<(Config, String)>,
     /// Where log lines go.
     pub log: Log,
@@ -74,13 +78,13 @@ pub struct Live {
 /// Why a change is not made. Nothing is changed then.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// What is to be told before the fault.
+    /// What is sent before the fault.
     pub(crate) replies: Vec<Reply>,
     pub(crate) fault: Fault,
 }
 
 impl Refused {
-    /// With something to be told before.
+    /// The same, with more replies in front.
     fn after(self, replies: impl Iterator<Item = Reply>) -> Refused {
         Refused { replies: replies.chain(self.replies).collect(), ..self }
     }
@@ -97,23 +101,24 @@ const UNCHANGED: &str = "nothing was changed";
 /// The configuration asked for, and where it comes from.
 fn wanted(live: &Live, asked: &NewConfig) -> Result<(Config, String), Refused> {
     match (&asked.config, asked.rollback) {
-        (Some(path), false) => Ok((read(path)?, path.clone())),
+        (Some(path), false) => Ok((read(path, &live.config)?, path.clone())),
         (None, true) => live.previous.clone().ok_or_else(|| {
-            let remedy = "there is something to go back to after a reload with differences";
-            Fault::new("rollback", "nothing was changed by a reload since the start", remedy).into()
+            let remedy = "a rollback is possible after a reload with differences";
+            Fault::new("rollback", "no reload has changed anything since the start", remedy).into()
         }),
         _ => Err(Fault::new("request", "needs either a file or a rollback", "name one of them").into()),
     }
 }
 
-/// Reads and checks a file as at start, but for memory: tables keep theirs.
-fn read(path: &str) -> Result<Config, Refused> {
+/// Reads and checks a file that is to follow the configuration in use, but for memory: tables keep
+/// theirs.
+fn read(path: &str, before: &Config) -> Result<Config, Refused> {
     let object = || format!("configuration {path}");
     if !Path::new(path).is_absolute() {
-        return Err(Fault::new(object(), "is no absolute path", "write the path from the root").into());
+        return Err(Fault::new(object(), "is not an absolute path", "write the path from the root").into());
     }
     let bytes = std::fs::read(path).map_err(|error| {
-        let fault = Fault::new(object(), "can not be read by the daemon", "check the path and its permissions");
+        let fault = Fault::new(object(), "cannot be read by the daemon", "check the path and its permissions");
         Refused::from(fault.seen(error.to_string()))
     })?;
     let text = config::text(bytes, path).map_err(|fault| {
@@ -122,7 +127,7 @@ fn read(path: &str) -> Result<Config, Refused> {
         Refused::from(Fault::new(format!("{}{line}", object()), problem, remedy).seen(seen))
     })?;
     let machine = Machine { memory: None, ..crate::machine::this_machine() };
-    config::parse_for(&text, path, &machine).map_err(|faults| {
+    config::parse_following(&text, path, &machine, before).map_err(|faults| {
         let count = faults.len();
         let replies = faults.into_iter().map(|fault| {
             let config::Fault { file, line, object, problem, seen, remedy } = fault;
@@ -147,7 +152,7 @@ fn changes(before: &Config, after: &Config) -> Vec<Change> {
     told.collect()
 }
 
-/// The snapshot of another configuration. Of what needs a restart it keeps what is there.
+/// Compiles another configuration. What can only change by a restart stays as it is.
 fn candidate(instance: &Instance, live: &Live, config: &Config, path: &str) -> Result<Arc<Shared>, Refused> {
     let mut settings = config.nat.clone();
     settings.interfaces.clone_from(&live.config.nat.interfaces);
@@ -160,13 +165,13 @@ fn candidate(instance: &Instance, live: &Live, config: &Config, path: &str) -> R
         };
         let told: Vec<Reply> = faults.iter().map(|error| hindrance(path, error).into()).collect();
         let object = format!("configuration {path}");
-        let remedy = format!("see the faults told; {UNCHANGED}");
-        let fault = Fault::new(object, "can not follow the one in force", remedy).seen(told.len().to_string());
+        let remedy = format!("see the faults listed; {UNCHANGED}");
+        let fault = Fault::new(object, "cannot replace the running one", remedy).seen(told.len().to_string());
         Refused { replies: told, fault }
     })
 }
 
-/// Why a configuration that could start an instance can not follow the one in force, and what to do.
+/// Why a configuration that could start an instance cannot replace the running one, and what to do.
 fn hindrance(path: &str, error: &BuildError) -> ConfigFault {
     let (object, problem, seen, remedy) = match error {
         BuildError::NoRoomForAddresses { needed, removed, places } => (
@@ -176,12 +181,12 @@ fn hindrance(path: &str, error: &BuildError) -> ConfigFault {
             if needed - removed > *places {
                 "restart with this configuration, or write fewer addresses".to_owned()
             } else {
-                "wait until removed ones are free, as natrix show pools --addresses tells, or restart".to_owned()
+                "wait until removed ones are free (see natrix show pools --addresses), or restart".to_owned()
             },
         ),
         BuildError::TooManyTargetLists { protocol, external, limit } => (
             format!("forward of {protocol} {external}"),
-            format!("has sessions of {limit} lists of targets, as many as there can be at once, and would have one more"),
+            format!("has sessions of {limit} lists of targets, which is the maximum, and would have one more"),
             format!("list {}", limit + 1),
             "wait until the sessions of one of the earlier lists have ended; reload.drain_time bounds those of targets that \
              are gone"
@@ -192,7 +197,8 @@ fn hindrance(path: &str, error: &BuildError) -> ConfigFault {
     ConfigFault { file: path.to_owned(), line: None, object, problem, seen, remedy }
 }
 
-/// What a reload would do: differences, pool by pool what becomes of what is there, some by name, and all together.
+/// What a reload would do: differences, pool by pool what becomes of what is there, some by name,
+/// and all together.
 pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>, Refused> {
     let began = SystemInstant::now();
     let live = lock(&instance.live).clone().ok_or_else(not_reloadable)?;
@@ -211,7 +217,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let mut sum = PoolCensus::default();
     census.pools.iter().for_each(|count| sum.add(count));
     let mut total = pool_plan(String::new(), &sum);
-    for plan in candidate.guarantee_plan(&census.entitled) {
+    for plan in candidate.guarantee_plan(&census.already_held) {
         guarantee(&candidate, &plan, &mut pools, &mut total);
     }
     let now = instance.clock.now();
@@ -293,7 +299,7 @@ fn subscriber_detail((shared, candidate): (&Shared, &Shared), affected: &Affecte
         None => (None, None),
     };
     let concerned = nat::Protocol::ALL.into_iter().filter(|protocol| affected.protocols[protocol.index()]);
-    let protocols: Vec<_> = concerned.map(convert::protocol).collect();
+    let protocols: Vec<_> = concerned.map(protocol).collect();
     PlanDetail {
         what: PlanSubject::Subscriber,
         vrf: shared.settings().realm_names.get(affected.realm.index()).cloned(),
@@ -339,9 +345,9 @@ fn held_detail(shared: &Shared, what: PlanSubject, held: &Held, now: nat::Instan
         what,
         vrf: shared.settings().realm_names.get(held.realm.index()).cloned(),
         address: held.internal.address,
-        protocol: held.protocol.map(convert::protocol),
+        protocol: held.protocol.map(protocol),
         internal_port: held.protocol.map(|_| held.internal.port),
-        pool: convert::pool_name(shared, held.pool),
+        pool: pool_name(shared, held.pool),
         external: Some(held.external),
         first_port: Some(held.ports.0),
         last_port: Some(held.ports.1),
@@ -376,7 +382,7 @@ fn address_detail(shared: &Shared, slot: Slot, becomes: PlanFate) -> PlanDetail 
 }
 
 fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
-    let PoolCensus { mappings, flows, blocks, .. } = count;
+    let PoolCensus { mappings, flows, blocks, in_the_way_of_forwards, .. } = count;
     PoolPlan {
         pool,
         subscribers_keep: count.subscribers_keep,
@@ -396,20 +402,23 @@ fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
         blocks_drain: blocks.drain,
         blocks_drain_until: blocks.drain_until,
         blocks_end: blocks.end,
+        forwards_wait_drain: in_the_way_of_forwards.drain,
+        forwards_wait_drain_until: in_the_way_of_forwards.drain_until,
         ..PoolPlan::default()
     }
 }
 
-/// Adds what is guaranteed in a pool, and what of it is others' now, to the pool's plan and to that of all together.
+/// Adds the guaranteed ports of a pool, and those that other subscribers still use, to the plan of
+/// the pool and to the sum of all pools.
 fn guarantee(candidate: &Shared, plan: &GuaranteePlan, pools: &mut Vec<PoolPlan>, total: &mut PoolPlan) {
-    let (guaranteed, missing) = (convert::per_protocol(plan.set_aside), convert::per_protocol(plan.missing));
+    let (guaranteed, missing) = (convert::per_protocol(plan.for_guarantees), convert::per_protocol(plan.missing));
     for sum in [plan_of(candidate, plan.pool, pools), total] {
         sum.guaranteed = sum.guaranteed.plus(&guaranteed);
         sum.guarantee_missing = sum.guarantee_missing.plus(&missing);
     }
 }
 
-/// Adds which slices of a pool lie in blocks of others, likewise.
+/// The same for slices of a pool that overlap leased blocks of other subscribers.
 fn slices(candidate: &Shared, plan: &SlicePlan, now: nat::Instant, pools: &mut Vec<PoolPlan>, total: &mut PoolPlan) {
     let until = plan.until.map(|until| until.saturating_since(now).as_micros());
     for sum in [plan_of(candidate, plan.pool, pools), total] {
@@ -440,8 +449,9 @@ fn not_reloadable() -> Fault {
     Fault::new("instance", "has no configuration file to change", "start it with natrix run -c FILE")
 }
 
-/// Counts what `candidate` would do, a bounded piece of every worker's tables at a time. Names so many subscribers who notice it, and so
-/// many of what does not stay as it is; `kept`: and of what does.
+/// Counts what `candidate` would do, in bounded pieces of every worker's tables. Names at most so
+/// many of the subscribers that would notice and of the mappings, flows and blocks that would not
+/// stay as they are; with `kept`, also of those that would.
 fn census(
     instance: &Instance,
     shared: &Shared,
@@ -455,12 +465,12 @@ fn census(
         affected: Vec::with_capacity(details),
         concerned: Named::with_room(details),
         kept: Named::with_room(if kept { details } else { 0 }),
-        entitled: Entitled::under(candidate),
+        already_held: AlreadyHeld::under(candidate),
         slice_holds: SliceHolds::under(candidate),
         outlook,
     });
     for worker in 0..instance.worker_count() {
-        census.entitled.begin_worker();
+        census.already_held.begin_worker();
         let mut cursor = Some(0);
         while cursor.is_some() {
             let question = Question::Census { candidate: Arc::clone(candidate), cursor, census };
@@ -473,34 +483,35 @@ fn census(
     Ok(*census)
 }
 
-/// Writes to the log what is missing of what these settings, now in force, guarantee: by a class, or by a formula.
+/// Logs which guarantees of these settings, which are now in use, cannot be kept yet, by class and
+/// by formula.
 fn tell_missing(instance: &Instance, shared: &Arc<Shared>, log: Log) {
     for plan in shared.slice_plan(&SliceHolds::default()) {
         let name = shared.pool(plan.pool).map_or("", |pool| &pool.name);
         log.warn(&format_args!(
-            "pool \"{name}\": ports of {} of {} slices are in blocks of others, of {} all of them; their subscribers get these as the \
-             blocks go back",
+            "pool \"{name}\": {} of {} slices overlap blocks that other subscribers lease, {} of them completely; their \
+             subscribers get these ports as the leases end",
             plan.leased, plan.slices, plan.leased_whole
         ));
     }
     let is_missing = |plan: &GuaranteePlan| plan.missing.iter().any(|ports| *ports > 0);
-    // Mostly nothing is, even with what subscribers have themselves.
-    if !shared.guarantee_plan(&Entitled::default()).iter().any(is_missing) {
+    // Usually no port is missing, not even with the ports that the subscribers have themselves.
+    if !shared.guarantee_plan(&AlreadyHeld::default()).iter().any(is_missing) {
         return;
     }
     let Ok(census) = census(instance, shared, shared, Outlook::default(), (0, false)) else { return };
-    for plan in shared.guarantee_plan(&census.entitled).iter().filter(|plan| is_missing(plan)) {
+    for plan in shared.guarantee_plan(&census.already_held).iter().filter(|plan| is_missing(plan)) {
         let (name, missing) = (shared.pool(plan.pool).map_or("", |pool| &pool.name), plan.missing.iter().sum::<u64>());
         log.warn(&format_args!(
-            "pool \"{name}\": {missing} guaranteed ports are still others', and are set aside as they come free"
+            "pool \"{name}\": {missing} guaranteed ports are in use by other subscribers; they will be reserved as they become free"
         ));
     }
 }
 
-/// Differences a refusal names; the others are told before it.
+/// The most differences that a refusal names; all are listed before it.
 const NAMED_MAX: usize = 10;
 
-/// Why a running instance can not go over, with all differences that hinder it.
+/// The fault for all differences that a running instance cannot take over, if there are any.
 fn needs_restart(path: &str, changes: &[Change]) -> Option<Fault> {
     let fixed: Vec<&Change> = changes.iter().filter(|change| !change.live).collect();
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
@@ -522,14 +533,14 @@ fn needs_restart(path: &str, changes: &[Change]) -> Option<Fault> {
     };
     let it = if fixed.len() == 1 { "it as it is" } else { "them as they are" };
     let object = format!("configuration {path}: {}{more}", objects.join(", "));
-    let problem = format!("can not change while it runs: {}", reasons.join(", and "));
+    let problem = format!("cannot change while the instance runs: {}", reasons.join(", and "));
     Some(Fault::new(object, problem, format!("restart the instance, or leave {it}; {UNCHANGED}")).seen(seen))
 }
 
 /// Makes a change.
 pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>, Refused> {
     let began = SystemInstant::now();
-    // One change at a time; whoever comes second works on what the first one left.
+    // One change at a time: the next one starts from what this one leaves.
     let mut guard = lock(&instance.live);
     let live = guard.as_mut().ok_or_else(not_reloadable)?;
     let (config, path) = wanted(live, asked)?;
@@ -540,7 +551,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     let before = instance.shared();
     let after = candidate(instance, live, &config, &path);
     let after = after.map_err(|refused| refused.after(changes.iter().cloned().map(Reply::from)))?;
-    // Where the log goes from now on is open before anything is changed.
+    // The new log is opened before anything is changed.
     let log_changes = live.config.event_log != config.event_log;
     let wanted_log = config.event_log.as_ref().filter(|_| log_changes);
     let log = wanted_log.map(event_log::prepare).transpose().map_err(|error| {
@@ -563,7 +574,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     }
     tell_missing(instance, &after, live.log);
     let before = (std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone()));
-    // Who runs a reload twice wants the way back to what was before the first one.
+    // Two reloads of one file must not lose the way back to what was before the first.
     if !changes.is_empty() {
         live.previous = Some(before);
     }
@@ -577,17 +588,17 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         adoption_us,
     };
     let differences = match reloaded.changes {
-        0 => "nothing differs".to_owned(),
+        0 => "no changes".to_owned(),
         count => format!("differences {count}"),
     };
     live.log.info(&format_args!(
-        "configuration {}: in force as change {}, {differences}, {} us",
+        "configuration {}: in use as change {}, {differences}, {} us",
         reloaded.config, reloaded.generation, reloaded.took_us
     ));
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
 }
 
-/// Has all workers go over; the time from the first to the last in microseconds.
+/// Switches all workers; returns the time from the first to the last in microseconds.
 fn commit(
     instance: &Instance,
     before: &Arc<Shared>,
@@ -608,20 +619,20 @@ fn commit(
     after.settle_hits(before);
     after.settle();
     instance.set_shared(Arc::clone(after));
-    // It is in force. Ports that could not be put in are missing, until the next change puts them in.
+    // The snapshot is in use. Ports that could not be put in are missing until the next change.
     if let Err(fault) = reshape(instance, after, reshapes, true) {
         log.warn(&format_args!("reload: not all ports are offered: {fault}"));
     }
     Ok(took)
 }
 
-/// Goes back after some workers went over and one did not answer. What those made on addresses that only `after` has is not
-/// lost: it drains, as after any other change. Who does not answer goes over and back when it goes on, as questions are answered
-/// in order.
+/// Undoes a change after some workers switched and one did not answer. Mappings made on addresses
+/// that only `after` has are not lost: they drain, as after any other change. The silent worker
+/// answers its questions in order when it goes on, so it switches and switches back.
 fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: Fault) -> Fault {
     after.settle_hits(before);
     let back = after.successor(before.settings().clone(), instance.clock.now());
-    // It was compiled before.
+    // These settings were compiled before.
     let Ok(back) = back.map(Arc::new) else { return fault };
     let reshapes = back.reshapes(after);
     let _ = reshape(instance, &back, &reshapes, false);
@@ -638,31 +649,32 @@ fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: F
     }
     instance.set_shared(Arc::clone(&back));
     let _ = reshape(instance, &back, &reshapes, true);
-    let remedy = format!("see the log of the daemon; the configuration before is in force, {UNCHANGED}");
+    let remedy = format!("see the log of the daemon; the old configuration is still in use, {UNCHANGED}");
     Fault { remedy, ..fault }
 }
 
-/// Has one worker know of addresses that are new.
+/// Announces new addresses to one worker.
 fn expect(instance: &Instance, worker: usize, before: &Shared, after: &Shared) -> Result<(), Fault> {
     let Some(expectation) = Expectation::new(before, after) else { return Ok(()) };
     match instance.ask(worker, Question::Expect(Box::new(expectation)))? {
-        // What comes back is what it knew before, and ends here.
+        // The reply holds what the worker knew before; it is freed here.
         Question::Expect(_) => Ok(()),
         _ => Err(mismatch(worker)),
     }
 }
 
-/// Has one worker go over.
+/// Switches one worker.
 fn adopt(instance: &Instance, worker: usize, before: &Shared, after: &Arc<Shared>) -> Result<(), Fault> {
     let adoption = Adoption::new(before, after);
     match instance.ask(worker, Question::Adopt(Box::new(adoption)))? {
-        // What comes back is what it had before, and ends here.
+        // The reply holds the worker's old snapshot; it is freed here.
         Question::Adopt(_) => Ok(()),
         _ => Err(mismatch(worker)),
     }
 }
 
-/// Takes ports out, or puts them in. The first worker does it: with one worker nobody else may write to the port table.
+/// Takes ports out, or puts them in. The first worker does it, because an instance with one worker
+/// allows no other thread to write to the port table.
 fn reshape(instance: &Instance, shared: &Arc<Shared>, reshapes: &[Reshape], offers: bool) -> Result<(), Fault> {
     for some in reshapes.chunks(RESHAPES_PER_QUESTION) {
         let question = Question::Reshape { shared: Arc::clone(shared), reshapes: some.to_vec(), offers };

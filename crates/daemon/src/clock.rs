@@ -1,14 +1,15 @@
 //! The clock of a running instance: µs since its start, from CLOCK_MONOTONIC.
 //!
-//! A worker reads it once per poll, not per packet. On Linux that is a read of the time-stamp counter in user space (vDSO),
-//! calibrated and kept steady by the kernel: some 20 ns for a burst of up to 64 packets.
+//! A worker reads it once per poll, not per packet. On Linux this is a read of the time-stamp
+//! counter in user space (vDSO), calibrated by the kernel: some 20 ns for a burst of up to 64
+//! packets.
 
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
 use nat::Instant;
 
-/// Counts from when it was made. Copies share the origin.
+/// Counts from its creation. Copies share the origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: std::time::Instant,
@@ -16,7 +17,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now, at one second: instants before the start can be told from the origin.
+    /// A clock that starts now, at one second, so that instants before the start differ from the
+    /// origin.
     pub fn start() -> Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clock {
@@ -25,7 +27,7 @@ impl Clock {
         }
     }
 
-    /// The time now.
+    /// The current time.
     #[inline]
     pub fn now(&self) -> Instant {
         let elapsed = self.origin.elapsed();
@@ -37,7 +39,8 @@ impl Clock {
         self.now().as_micros() - START_US
     }
 
-    /// µs since 1970 at `instant`, for people. Steps of the system's clock since the start are not in it.
+    /// µs since 1970 at `instant`, for display. Ignores steps of the system's clock since the
+    /// start.
     pub fn unix_us(&self, instant: Instant) -> u64 {
         self.origin_unix_us + instant.as_micros()
     }

@@ -1,13 +1,14 @@
-//! The rings between workers: packets that another worker owns or has to send, and what ARP told one of them.
+//! The rings between workers: packets that another worker owns or must send, and learned
+//! neighbours.
 //!
-//! Every ordered pair of workers has two rings of its own, so each has one producer and one consumer and nothing
-//! is locked. Small messages do not share the ring of the packets: a packet flood must not keep ARP from working.
+//! Every ordered pair of workers has two rings of its own, so each ring has one producer and one
+//! consumer, without a lock. ARP messages have their own ring, so that a packet flood cannot stop
+//! ARP.
 
 use mem::ring;
 use mem::ring::Consumer;
 use mem::ring::Producer;
 use nat::Verdict;
-use nat::packet::Egress;
 use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
 
@@ -16,6 +17,15 @@ use crate::neighbour::Learnt;
 /// ARP messages that fit between two workers.
 const LEARNT_CAPACITY: usize = 64;
 
+/// The next hop of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Interface towards it.
+    pub interface: InterfaceId,
+    /// Its address, in host bit order.
+    pub address: u32,
+}
+
 /// One item of a hand-off ring.
 #[derive(Debug)]
 pub enum Crossing<B> {
@@ -23,15 +33,16 @@ pub enum Crossing<B> {
     Process {
         /// The packet.
         buffer: B,
-        /// What travels with it.
+        /// Its metadata.
         meta: PacketMeta,
     },
-    /// An IP packet that is done but for its link header, for a worker that has a transmit queue of the port.
+    /// An IP packet that only lacks its link header, for a worker with a transmit queue of the
+    /// port.
     Transmit {
         /// The packet, exactly as long as its IP length.
         buffer: B,
-        /// Where to.
-        egress: Egress,
+        /// The next hop by address, because the other worker may use another snapshot.
+        to: Neighbour,
         /// The verdict to count for it; None when Natrix made it itself.
         verdict: Option<Verdict>,
     },
@@ -44,16 +55,16 @@ pub enum Crossing<B> {
     },
 }
 
-/// One worker's ends of all rings. At its own index there is none.
+/// One worker's ends of all rings. There is none at its own index.
 #[derive(Debug)]
 pub struct Crossings<B> {
     /// Towards each worker.
     pub to: Vec<Option<Producer<Crossing<B>>>>,
     /// From each worker.
     pub from: Vec<Option<Consumer<Crossing<B>>>>,
-    /// ARP news towards each worker.
+    /// ARP messages towards each worker.
     pub learnt_to: Vec<Option<Producer<Learnt>>>,
-    /// ARP news from each worker.
+    /// ARP messages from each worker.
     pub learnt_from: Vec<Option<Consumer<Learnt>>>,
 }
 
@@ -67,7 +78,7 @@ impl<B> Crossings<B> {
     }
 }
 
-/// Rings between `workers` workers, each for `capacity` packets; one value per worker, in order.
+/// Makes rings between `workers` workers, each for `capacity` packets; one value per worker.
 pub fn mesh<B: Send>(workers: usize, capacity: usize) -> Vec<Crossings<B>> {
     let empty = || Crossings { to: Vec::new(), from: Vec::new(), learnt_to: Vec::new(), learnt_from: Vec::new() };
     let mut all: Vec<Crossings<B>> = (0..workers).map(|_| empty()).collect();
@@ -79,7 +90,7 @@ pub fn mesh<B: Send>(workers: usize, capacity: usize) -> Vec<Crossings<B>> {
                 let (learnt_producer, learnt_consumer) = ring::channel(LEARNT_CAPACITY);
                 ends = (Some(producer), Some(consumer), Some(learnt_producer), Some(learnt_consumer));
             }
-            // Pushed in ascending order of the other worker, so that position is that worker's number.
+            // In ascending order of the other worker, so that the position is its number.
             if let Some(crossings) = all.get_mut(from) {
                 crossings.to.push(ends.0);
                 crossings.learnt_to.push(ends.2);

@@ -2,6 +2,9 @@
 
 use core::error::Error;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use config::Config;
 use config::DriverKind;
@@ -11,6 +14,8 @@ use packet_io::dpdk::DpdkIo;
 use packet_io::dpdk::DpdkNotice;
 use packet_io::dpdk::DpdkPort;
 use packet_io::dpdk::DpdkSettings;
+use signal_hook::consts::SIGINT;
+use signal_hook::consts::SIGTERM;
 
 use crate::log::Log;
 use crate::run::Opened;
@@ -44,7 +49,16 @@ fn open(config: &Config, log: Log) -> Result<Opened<DpdkIo>, Box<dyn Error + Sen
         memory_bytes: config.dpdk.memory_bytes,
         buffers: config.dpdk.buffers,
     };
-    let ios = dpdk::start(&settings)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&is_over))?;
+    }
+    let ios = dpdk::start_patiently(&settings, &mut |waiting| {
+        if waiting.looks == 0 {
+            log.info(waiting);
+        }
+        !is_over.load(Ordering::Relaxed)
+    })?;
     let mut missed_bytes = 0;
     for notice in ios.first().map(DpdkIo::notices).unwrap_or_default() {
         match notice {

@@ -1,4 +1,4 @@
-//! The event log of an instance: rings for the workers, and the thread that writes what they record.
+//! The event log of an instance: rings for the workers, and the thread that writes their records.
 
 use std::io;
 use std::path::PathBuf;
@@ -34,12 +34,12 @@ use crate::instance::lock;
 /// Why there is no event log.
 #[derive(Debug, thiserror::Error)]
 pub enum EventLogError {
-    /// The file can not be opened.
-    #[error("event log {path}: {source}; make the folder and let Natrix write there, or set another [log] events", path = .path.display())]
+    /// The file cannot be opened.
+    #[error("event log {path}: {source}; create the folder and let Natrix write there, or set another [log] events", path = .path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// No thread could be started.
@@ -47,27 +47,27 @@ pub enum EventLogError {
     Thread(io::Error),
 }
 
-/// What the control server knows of the log.
+/// The control server's view of the log.
 #[derive(Debug)]
 pub struct EventLogView {
     /// Path of the file, or `-`.
     destination: Mutex<String>,
-    /// Figures and names, and where lines go.
+    /// Figures, names and the destination of lines.
     pub handle: Handle,
 }
 
-/// Where lines go once a change is made; open already. Without being put in force it leaves no trace.
+/// The destination of lines after a change, already open. Dropping it without use leaves no trace.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     output: Option<Output>,
     destination: String,
-    /// The file, if this made it.
+    /// The file, if this created it.
     made: Option<PathBuf>,
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // Nothing was written to it: nobody but the exporter writes, and it never had it.
+        // It is empty: only the exporter writes, and it never had this file.
         if let Some(path) = &self.made
             && self.output.is_some()
         {
@@ -82,7 +82,7 @@ impl EventLogView {
         lock(&self.destination).clone()
     }
 
-    /// Has lines go where `prepared` says.
+    /// Sends lines to `prepared`.
     pub(crate) fn change(&self, mut prepared: Prepared) {
         if let Some(output) = prepared.output.take() {
             self.handle.set_output(output);
@@ -91,10 +91,10 @@ impl EventLogView {
     }
 }
 
-/// Opens what `wanted` asks for.
+/// Opens the destination in `wanted`.
 ///
 /// # Errors
-/// When the file can not be opened; nothing is changed then.
+/// The file cannot be opened; nothing changes then.
 pub(crate) fn prepare(wanted: &EventLog) -> Result<Prepared, EventLogError> {
     let options = options_of(wanted);
     match &wanted.target {
@@ -127,23 +127,24 @@ fn options_of(wanted: &EventLog) -> WriterOptions {
     }
 }
 
-/// A log that is running.
+/// A running log.
 #[derive(Debug)]
 pub struct Started {
     /// Its thread.
     pub exporter: Exporter,
-    /// What the control server knows of it.
+    /// The control server's view.
     pub view: EventLogView,
     /// The rings, for the workers, in order.
     pub rings: Vec<Producer<Event>>,
-    /// Where workers see that records go into another log.
+    /// Shows the workers that records go to another log.
     pub opened: Arc<LogsOpened>,
 }
 
-/// Starts the log that `config` asks for; None when it asks for none. The rings are for the workers, in order.
+/// Starts the log of `config`, if it has one. The rings are for the workers, in order.
 ///
 /// # Errors
-/// [`EventLogError`]; a file that can not be written is told at the start, and not when it is needed.
+/// [`EventLogError`]; a file that cannot be written is an error at the start, not at the first
+/// record.
 pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Result<Option<Started>, EventLogError> {
     let Some(wanted) = &config.event_log else { return Ok(None) };
     let (producers, rings) = (0..workers).map(|_| ring::channel(wanted.queue as usize)).unzip();
@@ -173,19 +174,19 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     Ok(Some(Started { exporter, view, rings: producers, opened: seen }))
 }
 
-/// The names that events know by number, where an instance begins with these settings.
+/// The names for numbers in events, for an instance that starts with these settings.
 pub fn names_of(settings: &Settings) -> Names {
     let pools = settings.pools.iter().map(|pool| pool.name.clone());
     names(settings, 0, pools.collect())
 }
 
-/// The same of an instance that may have begun with others: numbers of pools' names stay.
+/// The same for an instance that may have started with others: pools keep their numbers.
 pub(crate) fn names_in(shared: &Shared) -> Names {
     names(shared.settings(), shared.generation(), shared.pool_names().map(str::to_owned).collect())
 }
 
 fn names(settings: &Settings, generation: u32, pools: Vec<String>) -> Names {
-    // There may be a million filters, and hardly ever one that logs.
+    // There may be a million filters, but few of them log.
     let logs = settings.filters.iter().any(|filter| filter.log);
     let filters = logs.then(|| FilterNames {
         names: settings.filter_names.clone(),
@@ -201,7 +202,8 @@ fn names(settings: &Settings, generation: u32, pools: Vec<String>) -> Names {
 }
 
 impl Clock {
-    /// The time now by both clocks, so that the time of day of an event follows the system's clock, steps included.
+    /// The current time by both clocks, so that the times of events follow the system's clock,
+    /// including steps.
     fn both(&self) -> Clocks {
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Clocks { now: self.now(), unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX) }

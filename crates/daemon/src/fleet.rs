@@ -1,7 +1,7 @@
-//! The threads of the workers: each polls its worker until it is told to stop, then drains it.
+//! The threads of the workers: each polls its worker until it must stop, then drains it.
 //!
-//! One bad packet never takes the process down: a panic inside a poll is caught, the burst goes to the quarantine, and the
-//! worker goes on with its state.
+//! A bad packet never ends the process: a panic inside a poll is caught, the burst goes to the
+//! quarantine, and the worker continues with its state.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU64;
@@ -22,51 +22,52 @@ use crate::clock::Clock;
 use crate::mailbox::Snapshot;
 use crate::worker::Worker;
 
-/// What a worker does when there are no packets.
+/// What a worker does without packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Polls on, for the least delay: the worker has its CPU for itself.
+    /// Keeps polling, for the least delay: the worker has its own CPU.
     Poll,
-    /// Gives up the CPU, for longer the longer nothing comes; the first packet after a pause waits up to
-    /// [`SLEEP_MAX`] for it.
+    /// Gives up the CPU for growing intervals. The first packet after a pause waits up to
+    /// [`SLEEP_MAX`].
     #[default]
     Sleep,
 }
 
-/// Longest pause of a worker that sleeps when idle.
+/// Longest sleep of an idle worker.
 pub const SLEEP_MAX: Duration = Duration::from_micros(200);
-/// Idle time before a worker yields the CPU, sleeps shortly, sleeps longer.
+/// Idle times before a worker yields the CPU, sleeps briefly, and sleeps longer.
 const YIELD_AFTER_US: u64 = 20;
 const NAP_AFTER_US: u64 = 500;
 const SLEEP_AFTER_US: u64 = 10_000;
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long a worker that is to stop waits for what other workers still send it.
+/// Time that a stopping worker waits for packets of other workers.
 const DRAIN_QUIET_US: u64 = 50_000;
-/// How long it goes on at most: enough for a neighbour to answer once more, and less than a service manager waits.
+/// Maximum time to stop: enough for one more answer of a neighbour, and less than a service manager
+/// waits.
 const DRAIN_MAX_US: u64 = 2_000_000;
 
-/// Packets of a burst the engine failed on.
+/// Packets of a burst on which the engine failed.
 #[derive(Debug)]
 pub struct Quarantined {
-    /// The worker it happened on.
+    /// The failed worker.
     pub worker: u8,
-    /// When.
+    /// The time.
     pub at: Instant,
-    /// The packets, from their IP headers on.
+    /// The packets from their IP headers.
     pub packets: Vec<Vec<u8>>,
-    /// Packets lost, including those that could not be kept.
+    /// Packets lost, including those that are not kept.
     pub lost: u64,
 }
 
-/// What every worker thread needs.
+/// Arguments of all worker threads.
 #[derive(Clone, Debug)]
 pub struct ThreadOptions {
     /// The clock of the instance.
     pub clock: Clock,
-    /// What to do when idle.
+    /// Behaviour when idle.
     pub idle: Idle,
-    /// Where failed bursts go; when it is full they are counted and dropped.
+    /// Channel for failed bursts; when it is full they are counted and dropped.
     pub quarantine: SyncSender<Quarantined>,
 }
 
@@ -79,11 +80,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a thread for each worker; the one for worker `n` is pinned to `cpus[n]`, where given. `prepare` runs
-    /// first on each thread (DPDK wants to know its threads).
+    /// Starts a thread for each worker and pins worker `n` to `cpus[n]`, if given. `prepare` runs
+    /// first on each thread (to register it with DPDK).
     ///
     /// # Errors
-    /// When a thread cannot be started; those that were are stopped.
+    /// A thread cannot be started. The others are stopped.
     pub fn start<I>(
         workers: Vec<Worker<I>>,
         cpus: &[Option<u16>],
@@ -102,7 +103,7 @@ impl Fleet {
             let name = format!("worker {}", worker.id().0);
             let run = move || {
                 if let Some(cpu) = cpu {
-                    // Checked before the start; a CPU that went away since costs speed, not function.
+                    // Checked before the start; a CPU that disappeared since costs only speed.
                     let _ = core_affinity::set_for_current(core_affinity::CoreId { id: usize::from(cpu) });
                 }
                 prepare();
@@ -113,16 +114,16 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Bursts the engine failed on so far.
+    /// Bursts on which the engine failed so far.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// Tells all workers to drain: no more packets are taken from ports, those inside go out. Returns the last numbers of
-    /// each worker, when all are done.
+    /// Drains all workers: they take no more packets from ports and send those they hold. Returns
+    /// the last numbers of each worker when all are done.
     pub fn stop(mut self) -> Vec<Snapshot> {
         self.stop.store(true, Ordering::Relaxed);
-        // A thread that died has no numbers to give.
+        // A dead thread has no numbers.
         self.threads.drain(..).map(|thread| thread.join().unwrap_or_default()).collect()
     }
 }
@@ -131,7 +132,7 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic there was reported by its own message.
+            // A panic of the thread was reported by its own message.
             let _ = thread.join();
         }
     }
@@ -177,7 +178,7 @@ fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool,
     last
 }
 
-/// Gives up the CPU for a while that grows with the time nothing has come.
+/// Gives up the CPU, for longer the longer no packet has arrived.
 fn rest(idle_us: u64) {
     match idle_us {
         0..YIELD_AFTER_US => core::hint::spin_loop(),
@@ -191,7 +192,7 @@ fn quarantine<I: Io>(worker: &mut Worker<I>, options: &ThreadOptions, now: Insta
     let mut packets = Vec::new();
     let lost = worker.recover(|packet| packets.push(packet.to_vec()));
     let failed = Quarantined { worker: worker.id().0, at: now, packets, lost };
-    // A full queue means that many such bursts are being written already.
+    // A full queue means that many such bursts are already being written.
     let _ = options.quarantine.try_send(failed);
 }
 

@@ -1,4 +1,5 @@
-//! A running instance as the control server sees it: what it was configured with, and how to ask its workers.
+//! A running instance as seen by the control server: its configuration, and questions to its
+//! workers.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU64;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use control::Fault;
 use control::RunState;
 use nat::Shared;
+use nat::view::Query;
 use wire::ethernet::MacAddress;
 
 use crate::change::Live;
@@ -23,10 +25,11 @@ use crate::event_log::EventLogView;
 use crate::event_log::names_in;
 use crate::links::InterfaceLink;
 use crate::mailbox::Asker;
+use crate::mailbox::Listed;
 use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
 
-/// How long a worker may take for one question. A healthy one takes microseconds.
+/// Time limit for a worker's answer. A healthy worker takes microseconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// A port, for `show interfaces`.
@@ -40,7 +43,7 @@ pub struct PortDescription {
     pub station: MacAddress,
 }
 
-/// What does not change while the instance runs.
+/// The part that does not change while the instance runs.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// Release.
@@ -49,9 +52,9 @@ pub struct Description {
     pub config_path: String,
     /// Ports in order.
     pub ports: Vec<PortDescription>,
-    /// Where each interface is.
+    /// Port and VLAN of each interface.
     pub links: Vec<InterfaceLink>,
-    /// CPU each worker is pinned to.
+    /// CPU of each pinned worker.
     pub cpus: Vec<Option<u16>>,
 }
 
@@ -72,13 +75,13 @@ pub struct Rates {
 
 /// A running instance. Control threads share it.
 pub struct Instance {
-    /// What does not change.
+    /// The constant part.
     pub description: Description,
     /// The clock of the workers.
     pub clock: Clock,
-    /// What the workers go by, or are just going over to.
+    /// The snapshot that the workers use or are switching to.
     shared: Mutex<Arc<Shared>>,
-    /// The configuration in force, for whoever changes it; None: it can not be changed.
+    /// The current configuration, to change it; None if it cannot be changed.
     pub(crate) live: Mutex<Option<Live>>,
     askers: Vec<Mutex<Asker>>,
     rates: Mutex<Rates>,
@@ -87,13 +90,14 @@ pub struct Instance {
     event_log: OnceLock<EventLogView>,
 }
 
-/// Takes a lock even when a thread panicked while it held it: what the locks here guard is consistent at any time.
+/// Takes a lock even if a thread panicked while holding it: the guarded data is consistent at any
+/// time.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Instance {
-    /// An instance whose workers answer to `askers`, in order.
+    /// An instance whose workers answer `askers`, in order.
     pub fn new(description: Description, shared: Arc<Shared>, clock: Clock, askers: Vec<Asker>) -> Instance {
         Instance {
             description,
@@ -108,24 +112,25 @@ impl Instance {
         }
     }
 
-    /// What the workers go by. A change may follow at any time: who looks at several things looks at one answer.
+    /// The snapshot of the workers. It may change at any time: use one answer for related
+    /// questions.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&lock(&self.shared))
     }
 
-    /// Says which configuration is in force, so that it can be changed.
+    /// Sets the current configuration, so that it can be changed.
     pub fn set_live(&self, live: Live) {
         *lock(&self.live) = Some(live);
     }
 
-    /// Where the configuration in force comes from.
+    /// Path of the current configuration.
     pub fn config_path(&self) -> String {
-        // While it is being changed it is still the one before.
+        // During a change this is still the previous one.
         let live = self.live.try_lock().ok().and_then(|live| live.as_ref().map(|live| live.path.clone()));
         live.unwrap_or_else(|| self.description.config_path.clone())
     }
 
-    /// Says what the workers go by from now on.
+    /// Sets the snapshot of the workers.
     pub fn set_shared(&self, shared: Arc<Shared>) {
         if let Some(log) = self.event_log() {
             log.handle.set_names(names_in(&shared));
@@ -133,35 +138,36 @@ impl Instance {
         *lock(&self.shared) = shared;
     }
 
-    /// Workers are about to go by this: the log says which formulas each of them adopts, and names what is new.
+    /// Prepares the log for workers that adopt `shared`: its names and the checksum of its
+    /// formulas.
     pub fn announce(&self, next: &Shared) {
         if let Some(log) = self.event_log() {
             log.handle.announce(names_in(next));
         }
     }
 
-    /// Says where records of events go; once, before anybody asks.
+    /// Sets the destination of event records, once at the start.
     pub fn set_event_log(&self, view: EventLogView) {
-        // A second one would be a mistake in the start of the instance; the first is the one that runs.
+        // A second call would be a mistake in the start; the first log is the one that runs.
         let _ = self.event_log.set(view);
     }
 
-    /// Where records of events go; None: nowhere.
+    /// The destination of event records, if any.
     pub fn event_log(&self) -> Option<&EventLogView> {
         self.event_log.get()
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     pub fn worker_count(&self) -> usize {
         self.askers.len()
     }
 
-    /// What the instance is doing.
+    /// The state of the instance.
     pub fn state(&self) -> RunState {
         RunState::ALL.get(usize::from(self.state.load(Ordering::Relaxed))).copied().unwrap_or(RunState::Running)
     }
 
-    /// Says what the instance is doing from now on.
+    /// Sets the state of the instance.
     pub fn set_state(&self, state: RunState) {
         let position = RunState::ALL.iter().position(|known| *known == state).unwrap_or(0);
         self.state.store(position as u8, Ordering::Relaxed);
@@ -182,10 +188,18 @@ impl Instance {
         *lock(&self.rates) = rates;
     }
 
+    /// A page of the records of one worker.
+    ///
+    /// # Errors
+    /// As [`Instance::ask`].
+    pub fn page<V: Listed>(&self, worker: usize, query: Query<V>) -> Result<Query<V>, Fault> {
+        V::page(self.ask(worker, V::question(query))?).ok_or_else(|| mismatch(worker))
+    }
+
     /// Asks one worker and waits for its answer.
     ///
     /// # Errors
-    /// When there is no such worker, or it does not answer in time.
+    /// No such worker, or it does not answer in time.
     pub fn ask(&self, worker: usize, question: Question) -> Result<Question, Fault> {
         let object = || format!("worker {worker}");
         let asker = self.askers.get(worker);
@@ -230,7 +244,7 @@ impl Instance {
     }
 }
 
-/// A worker answered another question than it was asked, which its mailbox rules out.
+/// A worker answered another question, which its mailbox rules out.
 pub(crate) fn mismatch(worker: usize) -> Fault {
     Fault::new(format!("worker {worker}"), "answered another question", "report this")
 }

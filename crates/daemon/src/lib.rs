@@ -1,4 +1,4 @@
-//! Workers, clock, steering, hand-off, neighbours, control socket: everything around the engine that makes it run.
+//! Everything around the engine: workers, clock, steering, hand-off, neighbours, control socket.
 //!
 //! ```text
 //!   ports ─► Worker 0 ─► Shard 0        control socket ─► server threads
@@ -6,8 +6,9 @@
 //!     └────► Worker 1 ─► Shard 1  ◄────────────┘
 //! ```
 //!
-//! [`worker::Worker`] is the heart; it has neither thread nor clock. `run` gives each one a thread and DPDK ports, `replay`
-//! gives it captures and their time, tests and simulations give it memory and a virtual clock.
+//! [`worker::Worker`] has neither thread nor clock. `run` gives it a thread and DPDK ports,
+//! `replay` gives it captures and their time, tests and simulations give it memory and a virtual
+//! clock.
 
 pub mod adoption;
 pub mod change;
@@ -23,8 +24,8 @@ pub mod log;
 pub mod machine;
 pub mod mailbox;
 pub mod neighbour;
+mod next_hop;
 pub mod notify;
-pub mod offline;
 pub mod outlet;
 pub mod quarantine;
 pub mod replay;

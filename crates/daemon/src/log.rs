@@ -6,42 +6,42 @@ use std::io::Write;
 
 use config::LogLevel;
 
-/// Writes what is at least as severe as its level.
+/// Writes messages that are at least as severe as its level.
 #[derive(Clone, Copy, Debug)]
 pub struct Log {
-    /// None: nothing at all.
+    /// None writes nothing.
     level: Option<LogLevel>,
 }
 
 impl Log {
-    /// A log that leaves out what is less severe than `level`.
+    /// A log of messages at least as severe as `level`.
     pub const fn new(level: LogLevel) -> Log {
         Log { level: Some(level) }
     }
 
-    /// A log that nobody reads.
+    /// A log that writes nothing.
     pub const fn silent() -> Log {
         Log { level: None }
     }
 
-    /// Something failed.
+    /// Reports a failure.
     pub fn error(self, message: &dyn Display) {
         self.write(LogLevel::Error, "error", message);
     }
 
-    /// Something will fail, or works less well than asked for.
+    /// Reports a coming failure, or a function that works less well than configured.
     pub fn warn(self, message: &dyn Display) {
         self.write(LogLevel::Warn, "warning", message);
     }
 
-    /// Start, stop and changes.
+    /// Reports start, stop and changes.
     pub fn info(self, message: &dyn Display) {
         self.write(LogLevel::Info, "info", message);
     }
 
     fn write(self, level: LogLevel, word: &str, message: &dyn Display) {
         if self.level.is_some_and(|least| level <= least) {
-            // Where the log cannot be written there is nobody to tell.
+            // A failure to write the log cannot be reported anywhere.
             let _ = writeln!(io::stderr().lock(), "{word}: {message}");
         }
     }

@@ -1,16 +1,16 @@
-//! What the machine has, for a configuration to be checked against before anything is taken.
+//! The resources of the machine, to check a configuration before anything is allocated.
 
 use std::fs;
 
 use config::Machine;
 use mem::Stock;
 
-/// CPUs and memory of this machine, as far as it tells.
+/// CPUs and memory of this machine, as far as known.
 pub fn this_machine() -> Machine {
     Machine { cpus: cpus(), memory: Some(Stock::of_this_machine()), has_folders: true }
 }
 
-/// One more than the highest number of a CPU that is on.
+/// One more than the highest number of an online CPU.
 fn cpus() -> Option<usize> {
     parse_cpus(&fs::read_to_string("/sys/devices/system/cpu/online").ok()?)
 }

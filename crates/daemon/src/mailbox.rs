@@ -1,7 +1,7 @@
 //! Questions of the control server to one worker, answered between two bursts.
 //!
-//! Each answer is bounded work: a page of at most so many records, found by looking at no more than so many. What it
-//! needs is allocated by who asks and comes back with the answer.
+//! Each answer is bounded work: a page limits both the records returned and the records examined.
+//! The asking thread allocates the memory, which comes back with the answer.
 
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use nat::view::Explanation;
 use nat::view::Filter;
 use nat::view::MappingView;
 use nat::view::Onward;
+use nat::view::Query;
 use nat::view::SessionView;
 use nat::view::SubscriberView;
 use packet_io::Io;
@@ -35,125 +36,133 @@ use crate::outlet::LinkCounters;
 use crate::trace::Tap;
 use crate::worker::Worker;
 
-/// Questions that may wait for one worker.
+/// Maximum questions that wait for one worker.
 const QUESTIONS_MAX: usize = 16;
 
-/// Records a worker returns between two bursts at most.
+/// Maximum records that a worker returns between two bursts.
 pub const PAGE_RECORDS: usize = 64;
-/// Records a worker looks at between two bursts at most: some tens of microseconds.
+/// Maximum records that a worker examines between two bursts: some tens of microseconds.
 pub const PAGE_SCAN: usize = 1_024;
 
-/// A page of records.
-#[derive(Debug)]
-pub struct Page<V> {
-    /// Where to start; 0 at first, then what the page before ended with.
-    pub cursor: u32,
-    /// Records wanted at most.
-    pub limit: usize,
-    /// Records looked at most.
-    pub scan_max: usize,
-    /// Which records.
-    pub filter: Filter,
-    /// Where they go; has room for `limit`.
-    pub records: Vec<V>,
-    /// Out: where to go on; None at the end.
-    pub next: Option<u32>,
+/// A question for a page of at most `limit` records from `cursor` on.
+pub fn page<V>(cursor: u32, limit: usize, filter: Filter) -> Query<V> {
+    Query { cursor, limit, scan_max: PAGE_SCAN, filter, records: Vec::with_capacity(limit), next: None }
 }
 
-impl<V> Page<V> {
-    /// An empty page.
-    pub fn new(cursor: u32, limit: usize, scan_max: usize, filter: Filter) -> Page<V> {
-        Page { cursor, limit, scan_max, filter, records: Vec::with_capacity(limit), next: None }
-    }
-}
-
-/// What a worker can be asked. It comes back, filled in, as the answer.
+/// A question to a worker, which fills it in and returns it as the answer.
 #[derive(Debug)]
 pub enum Question {
     /// All numbers of the worker.
     Snapshot(Box<Snapshot>),
     /// Mappings.
-    Mappings(Page<MappingView>),
+    Mappings(Query<MappingView>),
     /// Sessions.
-    Sessions(Page<SessionView>),
+    Sessions(Query<SessionView>),
     /// Subscribers.
-    Subscribers(Page<SubscriberView>),
+    Subscribers(Query<SubscriberView>),
     /// The mapping with this external endpoint.
     Holder {
         /// The endpoint.
         external: Endpoint,
         /// Its transport.
         protocol: Protocol,
-        /// Out: the mapping, when this worker has it.
+        /// Out: the mapping, if this worker has it.
         mapping: Option<MappingView>,
     },
-    /// What would happen to this IP packet.
+    /// Explains what would happen to an IP packet.
     Explain {
-        /// Where it would come from.
+        /// Interface of the packet.
         from: Facing,
-        /// Its second half, if it is hairpinned and the first one is explained.
+        /// The second half of a hairpin, whose first half is explained.
         onward: Option<Onward>,
         /// The packet.
         packet: Vec<u8>,
         /// Out: the explanation.
         explanation: Option<Explanation>,
     },
-    /// Know the addresses of settings that others may go by soon.
+    /// Take the addresses of settings that other workers may use soon.
     Expect(Box<Expectation>),
-    /// Go on under other settings.
+    /// Take other settings.
     Adopt(Box<Adoption>),
-    /// Take ports of some addresses out, or put them in.
+    /// Remove ports of some addresses, or add them.
     Reshape {
-        /// The snapshot that says how.
+        /// The snapshot with these ports.
         shared: Arc<Shared>,
         /// The addresses, few enough for one poll.
         reshapes: Vec<Reshape>,
-        /// Put in; false: take out.
+        /// True to add, false to remove.
         offers: bool,
     },
-    /// What a change would do to the records from `cursor` on.
+    /// Counts what a change would do to the records from `cursor` on.
     Census {
-        /// The snapshot it would lead to.
+        /// The snapshot after the change.
         candidate: Arc<Shared>,
-        /// Where to go on; 0 at first. Out: None at the end.
+        /// Start of this part; 0 at first. Out: None at the end.
         cursor: Option<u32>,
-        /// What was counted so far.
+        /// The counts so far.
         census: Box<Census>,
     },
-    /// Start a trace. The tap comes back when there are too many.
+    /// Start a trace. Returns the tap if there are too many.
     TraceStart(Option<Tap>),
     /// End a trace.
     TraceStop(u64),
 }
 
+/// A kind of record that workers list.
+pub trait Listed: Sized {
+    /// Asks for a page.
+    fn question(query: Query<Self>) -> Question;
+
+    /// The page in an answer.
+    fn page(answer: Question) -> Option<Query<Self>>;
+}
+
+macro_rules! listed {
+    ($( $variant:ident($view:ident) ),+) => {
+        $(
+            impl Listed for $view {
+                fn question(query: Query<$view>) -> Question {
+                    Question::$variant(query)
+                }
+
+                fn page(answer: Question) -> Option<Query<$view>> {
+                    if let Question::$variant(page) = answer { Some(page) } else { None }
+                }
+            }
+        )+
+    };
+}
+
+listed!(Mappings(MappingView), Sessions(SessionView), Subscribers(SubscriberView));
+
 /// The numbers of one worker at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When it was taken.
+    /// Time of the snapshot.
     pub now: Instant,
     /// Verdicts and events.
     pub counters: Counters,
-    /// Mappings now.
+    /// Current mappings.
     pub mappings: u64,
-    /// Sessions now.
+    /// Current sessions.
     pub sessions: u64,
-    /// Subscribers with at least one mapping now.
+    /// Current subscribers with at least one mapping.
     pub subscribers: u64,
-    /// The idle times in force.
+    /// The current idle times.
     pub timeouts: nat::settings::Timeouts,
-    /// What became of its events.
+    /// Counters of its events.
     pub events: EventCounters,
-    /// What happened on the links.
+    /// Counters of the links.
     pub links: LinkCounters,
     /// By logical interface.
     pub interfaces: Vec<InterfaceCounters>,
-    /// By port; over all workers, not this one's share.
+    /// By port, for all workers together.
     pub ports: Vec<PortStatistics>,
     /// By port.
     pub ports_up: Vec<bool>,
-    /// Time this worker had something to do.
+    /// Busy time of this worker.
     pub busy_us: u64,
-    /// Somebody else claimed an address of ours since the last snapshot.
+    /// Another station claimed an address of Natrix since the last snapshot.
     pub conflict: Option<Learnt>,
 }
 
@@ -165,7 +174,7 @@ pub struct Mailbox {
     current: u64,
 }
 
-/// The asker's end. One at a time may use it.
+/// The asker's end, for one thread at a time.
 #[derive(Debug)]
 pub struct Asker {
     questions: Producer<(u64, Question)>,
@@ -176,7 +185,7 @@ pub struct Asker {
 /// The two ends of a mailbox.
 pub fn mailbox() -> (Asker, Mailbox) {
     let (questions, questions_consumer) = ring::channel(QUESTIONS_MAX);
-    // As many answers as questions can be on their way, so that a worker never waits.
+    // The capacity for answers equals that for questions, so that a worker never waits.
     let (answers_producer, answers) = ring::channel(QUESTIONS_MAX * 2);
     let asker = Asker { questions, answers, last: 0 };
     (asker, Mailbox { questions: questions_consumer, answers: answers_producer, current: 0 })
@@ -190,22 +199,22 @@ impl Mailbox {
     }
 
     pub(crate) fn answer(&mut self, answer: Question) {
-        // Full only when the asker has given up on so many; then it does not want this one either.
+        // Full only if the asker has given up on that many; then it does not want this one either.
         let _ = self.answers.try_push((self.current, answer));
     }
 }
 
 impl Asker {
-    /// Leaves a question.
+    /// Posts a question.
     ///
     /// # Errors
-    /// The question, when the worker has not got round to earlier ones.
+    /// Returns the question if the worker has not answered earlier ones.
     pub fn ask(&mut self, question: Question) -> Result<(), Question> {
         self.last += 1;
         self.questions.try_push((self.last, question)).map_err(|(_, question)| question)
     }
 
-    /// The answer to the last question, if it is there. Answers to earlier ones, which nobody waited for, are dropped.
+    /// The answer to the last question, if it is there. Drops answers to earlier questions.
     pub fn answer(&mut self) -> Option<Question> {
         while let Some((number, answer)) = self.answers.try_pop() {
             if number == self.last {
@@ -215,7 +224,7 @@ impl Asker {
         None
     }
 
-    /// Whether the worker is gone.
+    /// True if the worker is gone.
     pub fn is_abandoned(&self) -> bool {
         self.questions.is_abandoned()
     }
@@ -230,40 +239,19 @@ impl<I: Io> Worker<I> {
                 Question::Snapshot(snapshot)
             }
             Question::Mappings(mut page) => {
-                page.next = self.shard.mappings_page(
-                    now,
-                    page.cursor,
-                    page.limit,
-                    page.scan_max,
-                    &page.filter,
-                    &mut page.records,
-                );
+                self.shard.view().mappings_page(now, &mut page);
                 Question::Mappings(page)
             }
             Question::Sessions(mut page) => {
-                page.next = self.shard.sessions_page(
-                    now,
-                    page.cursor,
-                    page.limit,
-                    page.scan_max,
-                    &page.filter,
-                    &mut page.records,
-                );
+                self.shard.view().sessions_page(now, &mut page);
                 Question::Sessions(page)
             }
             Question::Subscribers(mut page) => {
-                page.next = self.shard.subscribers_page(
-                    now,
-                    page.cursor,
-                    page.limit,
-                    page.scan_max,
-                    &page.filter,
-                    &mut page.records,
-                );
+                self.shard.view().subscribers_page(now, &mut page);
                 Question::Subscribers(page)
             }
             Question::Holder { external, protocol, .. } => {
-                let mapping = self.shard.mapping_by_external(now, external, protocol);
+                let mapping = self.shard.view().mapping_by_external(now, external, protocol);
                 Question::Holder { external, protocol, mapping }
             }
             Question::Explain { from, onward, packet, .. } => {
@@ -293,7 +281,7 @@ impl<I: Io> Worker<I> {
             }
             Question::Census { candidate, cursor, mut census } => {
                 let from = cursor.unwrap_or(0);
-                let cursor = self.shard.census_page(now, &candidate, from, PAGE_SCAN, &mut census);
+                let cursor = self.shard.view().census_page(now, &candidate, from, PAGE_SCAN, &mut census);
                 Question::Census { candidate, cursor, census }
             }
             Question::TraceStart(tap) => Question::TraceStart(tap.and_then(|tap| self.tracer.start(tap).err())),
@@ -308,9 +296,9 @@ impl<I: Io> Worker<I> {
     pub fn fill_snapshot(&mut self, now: Instant, snapshot: &mut Snapshot) {
         snapshot.now = now;
         snapshot.counters.clone_from(self.shard.counters());
-        snapshot.mappings = u64::from(self.shard.mappings_len());
+        snapshot.mappings = u64::from(self.shard.view().mappings_len());
         snapshot.sessions = self.shard.sessions_len();
-        snapshot.subscribers = self.shard.subscribers_len() as u64;
+        snapshot.subscribers = self.shard.view().subscribers_len() as u64;
         snapshot.events = self.shard.event_counters();
         snapshot.timeouts = self.shard.timeouts();
         snapshot.links = self.outlet.counters;

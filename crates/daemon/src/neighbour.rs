@@ -1,7 +1,9 @@
-//! Link-layer addresses of next hops (RFC 826, RFC 1122 §2.3.2, RFC 5227), without a clock, a socket or a thread.
+//! Link-layer addresses of next hops (RFC 826, RFC 1122 §2.3.2, RFC 5227), without a clock, a
+//! socket or a thread.
 //!
-//! Each worker that transmits has a cache of its own, so no lock is needed. A worker that receives an ARP packet
-//! repeats what it learnt to the others in a small message ([`Learnt`]); a lost message costs one more request.
+//! Each worker that transmits has a cache of its own, so no lock is needed. A worker that receives
+//! an ARP packet repeats what it learnt to the others in a small message ([`Learnt`]); a lost
+//! message costs one more request.
 
 pub mod announce;
 pub mod answer;

@@ -1,4 +1,4 @@
-//! Tells the service manager how things stand (sd_notify(3)): one datagram to the socket it names.
+//! Reports the state to the service manager (sd_notify(3)): one datagram to the socket it names.
 
 use std::env;
 use std::io;
@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 
-/// Sends `state`, such as `READY=1`; does nothing when no service manager asked to be told.
+/// Sends `state`, such as `READY=1`; does nothing without a service manager.
 ///
 /// # Errors
-/// When the service manager's socket does not take it.
+/// The socket of the service manager refuses the datagram.
 pub fn notify(state: &str) -> io::Result<()> {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let address = match path.as_bytes().strip_prefix(b"@") {

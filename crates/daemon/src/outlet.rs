@@ -1,15 +1,19 @@
-//! The way out of a worker: neighbour, Ethernet header, transmit queue, or the ring to another worker.
+//! The way out of a worker: neighbour, Ethernet header, transmit queue, or the ring to another
+//! worker.
 //!
-//! The shard has counted a forwarded packet before the outlet sees it. When the packet then waits for its neighbour,
-//! crosses to another worker or is dropped, the outlet takes that verdict back. It cannot reach the shard's counters
-//! while the shard runs, so it writes corrections in a [`Ledger`] that the worker adds at the end of the burst.
+//! The shard has counted a forwarded packet before the outlet sees it. When the packet then waits
+//! for its neighbour, crosses to another worker or is dropped, the outlet takes that verdict back.
+//! It cannot reach the shard's counters while the shard runs, so it writes corrections in a
+//! [`Ledger`] that the worker adds at the end of the burst.
 
 use std::sync::Arc;
 
 use nat::Counters;
 use nat::Duration;
 use nat::Instant;
+use nat::Outcome;
 use nat::Settings;
+use nat::Shared;
 use nat::Verdict;
 use nat::packet::Egress;
 use nat::packet::PacketMeta;
@@ -30,19 +34,29 @@ use wire::ethernet::TAGGED_HEADER_LENGTH;
 
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
+use crate::crossing::Neighbour;
 use crate::links::Links;
 use crate::neighbour::Action;
 use crate::neighbour::Announcer;
 use crate::neighbour::Answerer;
 use crate::neighbour::Neighbours;
+use crate::next_hop::FrameHeader;
+use crate::next_hop::NextHop;
+use crate::worker::Decided;
 use crate::worker::Ends;
 use crate::worker::LinkMode;
 use crate::worker::WorkerOptions;
 
-/// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the packets.
+/// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the
+/// packets.
 const NEIGHBOUR_ACTIONS_MAX: usize = 64;
-/// Time between two announcements of an address that somebody else claims (RFC 5227 §1.1 DEFEND_INTERVAL).
+/// Time between two announcements of an address that somebody else claims (RFC 5227 §1.1
+/// DEFEND_INTERVAL).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Bursts of fewer packets wait in the queue for those of other ports, so that a card gets few
+/// doorbells.
+const WHOLE_MIN: usize = 16;
 
 /// Packets and bytes of one logical interface, Ethernet headers included. Only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +118,7 @@ impl Ledger {
     /// Adds everything to `counters` and starts afresh.
     #[inline]
     pub fn settle(&mut self, counters: &mut Counters) {
+        counters.handed_off += core::mem::take(&mut self.handed_off);
         if !self.dirty {
             return;
         }
@@ -111,7 +126,6 @@ impl Ledger {
             *counter = counter.wrapping_add_signed(core::mem::take(change));
         }
         counters.neighbour_pending = counters.neighbour_pending.wrapping_add_signed(core::mem::take(&mut self.pending));
-        counters.handed_off += core::mem::take(&mut self.handed_off);
         self.dirty = false;
     }
 }
@@ -129,7 +143,7 @@ struct Waiting<B> {
 struct Mark {
     interface: InterfaceId,
     verdict: Option<Verdict>,
-    length: u32,
+    length: u16,
 }
 
 struct Queue<B: Buffer> {
@@ -152,6 +166,8 @@ pub struct Outlet<I: Io> {
     /// The instant of the running poll.
     pub(crate) now: Instant,
     pub(crate) mode: LinkMode,
+    /// Those of the shard's snapshot.
+    pub(crate) next_hops: Vec<NextHop>,
     queues: Vec<Queue<I::Buffer>>,
     neighbours: Neighbours<Waiting<I::Buffer>>,
     pub(crate) announcer: Announcer,
@@ -163,6 +179,7 @@ impl<I: Io> Outlet<I> {
     pub(crate) fn new(
         io: I,
         links: &Arc<Links>,
+        shared: &Shared,
         settings: &Arc<Settings>,
         ends: Ends<I::Buffer>,
         announces: impl Fn(InterfaceId) -> bool,
@@ -175,8 +192,9 @@ impl<I: Io> Outlet<I> {
             let sender = if can_transmit { None } else { ends.senders.get(port).copied().flatten() };
             Queue { burst: Burst::new(), marks: [Mark::default(); BURST_MAX], sender }
         });
-        Outlet {
+        let mut outlet = Outlet {
             queues: queues.collect(),
+            next_hops: NextHop::all_of(shared),
             answerer: Answerer::new(settings),
             crossings: ends.crossings,
             ledger: Ledger::new(),
@@ -190,31 +208,170 @@ impl<I: Io> Outlet<I> {
             io,
             links: Arc::clone(links),
             settings: Arc::clone(settings),
+        };
+        outlet.place_next_hops();
+        outlet
+    }
+
+    /// Finds out where the next hops of another snapshot are.
+    pub(crate) fn place_next_hops(&mut self) {
+        for hop in &mut self.next_hops {
+            hop.place(&self.links);
+        }
+    }
+
+    /// Whether a frame is for this station and not for others.
+    #[inline]
+    pub(crate) fn is_for_us(&self, port: PortIndex, header: &LinkHeader) -> bool {
+        header.destination == self.links.station(port)
+            || (self.mode == LinkMode::Offline && header.destination.is_unicast())
+    }
+
+    /// Where the IPv4 packet of a frame for this station begins, and the interface the frame is of.
+    #[inline(never)]
+    pub(crate) fn packet_for_us(&self, port: PortIndex, frame: &[u8]) -> Option<(InterfaceId, usize)> {
+        let header = LinkHeader::parse(frame).ok()?;
+        let interface = self.links.interface(port, header.vlan)?;
+        let is_packet = header.ether_type == ETHER_TYPE_IPV4 && self.is_for_us(port, &header);
+        is_packet.then_some((interface, header.payload_offset()))
+    }
+
+    /// Counts frames received on an interface, and their bytes.
+    #[inline]
+    pub(crate) fn count_received(&mut self, (interface, packets, bytes): (InterfaceId, u64, u64)) {
+        if let Some(counters) = self.interfaces.get_mut(interface.index()) {
+            counters.received_packets += packets;
+            counters.received_bytes += bytes;
+        }
+    }
+
+    /// The interface a next hop is on.
+    pub(crate) fn interface_of(&self, egress: Egress) -> Option<InterfaceId> {
+        self.next_hops.get(egress.next_hop.index()).map(|hop| hop.interface)
+    }
+
+    /// Sends a burst in which each packet leaves by the same next hop, without a queue between.
+    /// Returns false, having sent nothing, for any other burst.
+    #[inline]
+    pub(crate) fn send_whole(&mut self, burst: &mut Burst<I::Buffer>, results: &[Decided]) -> bool {
+        let Some((Outcome::Transmit { egress: first, .. }, ..)) = results.first() else { return false };
+        let Some(hop) = self.next_hops.get(first.next_hop.index()) else { return false };
+        let Some(header) = hop.ready(self.neighbours.generation()).copied() else { return false };
+        let (port, interface) = (hop.port, hop.interface);
+        let leaves = |(outcome, ..): &Decided| matches!(outcome, Outcome::Transmit { egress, .. } if egress == first);
+        if burst.len() < WHOLE_MIN || !results.iter().all(leaves) {
+            return false;
+        }
+        let mut is_written = true;
+        let mut bytes = 0;
+        for (buffer, (outcome, ..)) in burst.iter_mut().zip(results) {
+            let Outcome::Transmit { start, length, .. } = *outcome else { continue };
+            let written = header.write(buffer, start, length);
+            is_written &= written.is_some();
+            bytes += u64::from(written.unwrap_or(0));
+        }
+        if !is_written {
+            // Without room for its header one has to be dropped. Nothing of the others was changed
+            // that is not changed again.
+            return false;
+        }
+        // What is queued there was decided before.
+        self.flush(port);
+        self.io.transmit(port, burst);
+        let unsent = burst.len();
+        let sent = results.len() - unsent;
+        bytes -= burst.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        burst.clear();
+        if let Some(interface) = self.interfaces.get_mut(interface.index()) {
+            interface.sent_packets += sent as u64;
+            interface.sent_bytes += bytes;
+            interface.unsent_packets += unsent as u64;
+        }
+        for (_, verdict, _) in results.iter().skip(sent) {
+            match verdict {
+                Some(verdict) => self.ledger.change(*verdict, Verdict::TransmitFull),
+                None => self.counters.originated_dropped += 1,
+            }
+        }
+        true
+    }
+
+    /// Sends the IP packet of `length` bytes that begins at `start` of its buffer.
+    #[inline(always)]
+    pub(crate) fn send_packet(
+        &mut self,
+        mut buffer: I::Buffer,
+        egress: Egress,
+        (start, length): (u16, u16),
+        verdict: Option<Verdict>,
+    ) {
+        if let Some(hop) = self.next_hops.get(egress.next_hop.index())
+            && let Some(header) = hop.ready(self.neighbours.generation())
+            && let Some(length) = header.write(&mut buffer, start, length)
+        {
+            let (port, interface) = (hop.port, hop.interface);
+            return self.enqueue(port, buffer, Mark { interface, verdict, length });
+        }
+        self.send_by_neighbour(buffer, egress, (start, length), verdict);
+    }
+
+    /// As [`Outlet::send_packet`], for a next hop whose header is not ready.
+    #[inline(never)]
+    fn send_by_neighbour(
+        &mut self,
+        mut buffer: I::Buffer,
+        egress: Egress,
+        (start, length): (u16, u16),
+        verdict: Option<Verdict>,
+    ) {
+        let Some(packet) = buffer.set_frame(start, length) else {
+            return self.drop_packet(verdict, Verdict::NoBuffer);
+        };
+        let Some(hop) = self.next_hops.get(egress.next_hop.index()).copied() else {
+            return self.drop_packet(verdict, Verdict::NoRoute);
+        };
+        let (interface, port) = (hop.interface, hop.port);
+        let Some(address) = hop.neighbour(packet) else { return self.drop_packet(verdict, Verdict::NoRoute) };
+        let sends_here = self.queues.get(port.index()).is_some_and(|queue| queue.sender.is_none());
+        let to = Neighbour { interface, address };
+        if sends_here && let Some(station) = self.station_of(to) {
+            if let Some(header) = hop.on_link().map(|header| header.to(station)) {
+                return self.send_frame_to(buffer, &header, port, interface, verdict);
+            }
+            let generation = self.neighbours.generation();
+            if let Some(hop) = self.next_hops.get_mut(egress.next_hop.index()) {
+                hop.learn(station, generation);
+            }
+        }
+        self.send(buffer, to, verdict);
+    }
+
+    /// The link-layer address of a neighbour, if it is known and no packet waits for it.
+    #[inline]
+    fn station_of(&mut self, to: Neighbour) -> Option<MacAddress> {
+        match self.mode {
+            LinkMode::Live => self.neighbours.lookup(to.interface, to.address),
+            LinkMode::Offline => Some(made_up_station(to.address)),
         }
     }
 
     /// Sends an IP packet whose buffer is exactly as long as the packet.
-    #[inline]
-    pub(crate) fn send(&mut self, buffer: I::Buffer, egress: Egress, verdict: Option<Verdict>) {
-        let Some(link) = self.links.link(egress.interface) else {
+    pub(crate) fn send(&mut self, buffer: I::Buffer, to: Neighbour, verdict: Option<Verdict>) {
+        let Some(link) = self.links.link(to.interface) else {
             return self.drop_packet(verdict, Verdict::NoRoute);
         };
         if let Some(Queue { sender: Some(sender), .. }) = self.queues.get(link.port.index()) {
-            return self.cross(*sender, Crossing::Transmit { buffer, egress, verdict }, verdict);
+            return self.cross(*sender, Crossing::Transmit { buffer, to, verdict }, verdict);
         }
-        let station = match self.mode {
-            LinkMode::Live => self.neighbours.lookup(egress.interface, egress.next_hop),
-            LinkMode::Offline => Some(made_up_station(egress.next_hop)),
-        };
-        match station {
-            Some(station) => self.send_to(buffer, egress.interface, station, verdict),
-            None => self.wait(buffer, egress, verdict),
+        match self.station_of(to) {
+            Some(station) => self.send_to(buffer, to.interface, station, verdict),
+            None => self.wait(buffer, to, verdict),
         }
     }
 
-    fn wait(&mut self, buffer: I::Buffer, egress: Egress, verdict: Option<Verdict>) {
+    fn wait(&mut self, buffer: I::Buffer, to: Neighbour, verdict: Option<Verdict>) {
         let waiting = Waiting { buffer, verdict };
-        match self.neighbours.hold(self.now, egress.interface, egress.next_hop, waiting) {
+        match self.neighbours.hold(self.now, to.interface, to.address, waiting) {
             Ok(()) => {
                 if let Some(verdict) = verdict {
                     self.ledger.add(verdict, -1);
@@ -225,26 +382,40 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// Writes the Ethernet header and puts the frame into the transmit queue.
-    #[inline]
-    fn send_to(&mut self, mut buffer: I::Buffer, interface: InterfaceId, to: MacAddress, verdict: Option<Verdict>) {
-        let Some(link) = self.links.link(interface) else { return self.drop_packet(verdict, Verdict::NoRoute) };
-        if !buffer.prepend(Links::header_length(link)) {
-            return self.drop_packet(verdict, Verdict::NoBuffer);
-        }
-        let header = self.links.header(link, to, ETHER_TYPE_IPV4);
-        // The header fits: that much was prepended.
-        let _ = header.write(buffer.bytes_mut());
-        self.enqueue(link.port, buffer, interface, verdict);
-    }
-
-    #[inline]
-    fn enqueue(&mut self, port: PortIndex, buffer: I::Buffer, interface: InterfaceId, verdict: Option<Verdict>) {
-        let Some(queue) = self.queues.get_mut(port.index()) else {
+    /// Sends an IP packet whose buffer is exactly as long as the packet to a station.
+    fn send_to(&mut self, buffer: I::Buffer, interface: InterfaceId, to: MacAddress, verdict: Option<Verdict>) {
+        let (Some(link), Some(header)) = (self.links.link(interface), FrameHeader::of(&self.links, interface)) else {
             return self.drop_packet(verdict, Verdict::NoRoute);
         };
-        if let Some(mark) = queue.marks.get_mut(queue.burst.len()) {
-            *mark = Mark { interface, verdict, length: buffer.len() as u32 };
+        self.send_frame_to(buffer, &header.to(to), link.port, interface, verdict);
+    }
+
+    /// Writes the Ethernet header in front of an IP packet whose buffer is exactly as long as the
+    /// packet, and puts the frame into the transmit queue.
+    #[inline]
+    fn send_frame_to(
+        &mut self,
+        mut buffer: I::Buffer,
+        header: &FrameHeader,
+        port: PortIndex,
+        interface: InterfaceId,
+        verdict: Option<Verdict>,
+    ) {
+        let (frame, start) = buffer.frame_mut();
+        let length = frame.len() as u16 - start;
+        match header.write(&mut buffer, start, length) {
+            Some(length) => self.enqueue(port, buffer, Mark { interface, verdict, length }),
+            None => self.drop_packet(verdict, Verdict::NoBuffer),
+        }
+    }
+
+    #[inline(always)]
+    fn enqueue(&mut self, port: PortIndex, buffer: I::Buffer, mark: Mark) {
+        let Some(queue) = self.queues.get_mut(port.index()) else {
+            return self.drop_packet(mark.verdict, Verdict::NoRoute);
+        };
+        if let Some(place) = queue.marks.get_mut(queue.burst.len()) {
+            *place = mark;
         }
         // There is room: a full burst is flushed at once.
         let _ = queue.burst.push(buffer);
@@ -253,7 +424,8 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// Hands all queued frames to the ports, and shows the other workers what was handed off to them.
+    /// Hands all queued frames to the ports, and shows the other workers what was handed off to
+    /// them.
     #[inline]
     pub(crate) fn flush_all(&mut self) {
         self.publish();
@@ -279,7 +451,16 @@ impl<I: Io> Outlet<I> {
         self.io.transmit(port, &mut queue.burst);
         let sent = count - queue.burst.len();
         queue.burst.clear();
-        for (position, mark) in queue.marks.iter().take(count).enumerate() {
+        let Some(marks) = queue.marks.get(..count) else { return };
+        let first = marks.first().map_or_else(InterfaceId::default, |mark| mark.interface);
+        if sent == count && marks.iter().all(|mark| mark.interface == first) {
+            if let Some(interface) = self.interfaces.get_mut(first.index()) {
+                interface.sent_packets += count as u64;
+                interface.sent_bytes += marks.iter().map(|mark| u64::from(mark.length)).sum::<u64>();
+            }
+            return;
+        }
+        for (position, mark) in marks.iter().enumerate() {
             let Some(interface) = self.interfaces.get_mut(mark.interface.index()) else { continue };
             if position < sent {
                 interface.sent_packets += 1;
@@ -308,13 +489,12 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// Gives a packet that the shard does not own to the worker that does, which sees it at the end of this poll. It has no
-    /// verdict yet.
+    /// Gives a packet that the shard does not own to the worker that does, which sees it at the end
+    /// of this poll. It has no verdict yet.
     #[inline]
     pub(crate) fn hand_off_buffer(&mut self, worker: WorkerId, buffer: I::Buffer, meta: PacketMeta) {
         let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
         let pushed = ring.is_some_and(|ring| ring.stage(Crossing::Process { buffer, meta }).is_ok());
-        self.ledger.dirty = true;
         if pushed {
             self.ledger.handed_off += 1;
         } else {
@@ -328,7 +508,10 @@ impl<I: Io> Outlet<I> {
             Some(Queue { sender: Some(sender), .. }) => {
                 self.cross(*sender, Crossing::Frame { buffer, interface }, None);
             }
-            _ => self.enqueue(port, buffer, interface, None),
+            _ => {
+                let mark = Mark { interface, verdict: None, length: buffer.len() as u16 };
+                self.enqueue(port, buffer, mark);
+            }
         }
     }
 
@@ -431,8 +614,9 @@ impl<I: Io> Outlet<I> {
         self.send_frame(link.port, interface, buffer);
     }
 
-    /// Somebody else claims an address of ours. RFC 5227 §2.4(c): an address that can not be given up is defended by one
-    /// announcement, and not again for ten seconds, so that two hosts never argue without end.
+    /// Another station claims an address of ours. RFC 5227 §2.4(c): an address that cannot be given
+    /// up is defended by one announcement, and not again for ten seconds, so that two hosts do not
+    /// argue without end.
     pub(crate) fn defend(&mut self, interface: InterfaceId, address: u32) {
         self.counters.address_conflicts += 1;
         if self.defended_at.is_some_and(|at| self.now < at + DEFEND_INTERVAL) {
@@ -466,7 +650,9 @@ impl<I: Io> Sink for Outlet<I> {
             self.counters.originated_dropped += 1;
             return false;
         }
-        self.send(buffer, egress, None);
+        let (frame, start) = buffer.frame_mut();
+        let length = frame.len() as u16 - start;
+        self.send_packet(buffer, egress, (start, length), None);
         true
     }
 

@@ -1,4 +1,4 @@
-//! Where the bursts go that the engine failed on: a capture for its developers, bounded in size.
+//! Keeps bursts on which the engine failed in a capture of limited size, for its developers.
 
 use std::fs::File;
 use std::io;
@@ -18,11 +18,11 @@ use crate::clock::Clock;
 use crate::fleet::Quarantined;
 use crate::log::Log;
 
-/// Bytes of captures kept; what comes later is only counted.
+/// Maximum size of the capture; later bursts are only counted.
 const BYTES_MAX: u64 = 4 << 20;
 /// Time between two log lines about failures.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// Failed bursts that may wait to be written.
+/// Maximum failed bursts that wait to be written.
 const WAITING_MAX: usize = 16;
 
 /// The thread that writes the quarantine.
@@ -33,10 +33,11 @@ pub struct Quarantine {
 }
 
 impl Quarantine {
-    /// Starts the thread; the file at `path` is made (or emptied) only when there is something to write.
+    /// Starts the thread. Creates or truncates the file at `path` only when there is a burst to
+    /// write.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// No thread can be started.
     pub fn start(path: PathBuf, clock: Clock, log: Log) -> io::Result<Quarantine> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let write = move || write_all(&path, clock, log, &receiver);
@@ -44,7 +45,7 @@ impl Quarantine {
         Ok(Quarantine { sender: Some(sender), thread: Some(thread) })
     }
 
-    /// Where the workers send what they failed on.
+    /// The channel for failed bursts of the workers.
     pub fn sender(&self) -> Option<SyncSender<Quarantined>> {
         self.sender.clone()
     }
@@ -52,16 +53,16 @@ impl Quarantine {
 
 impl Drop for Quarantine {
     fn drop(&mut self) {
-        // Without senders the thread writes what is left and ends.
+        // Without senders the thread writes the rest and ends.
         self.sender = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its own message.
+            // A panic of the thread was reported by its own message.
             let _ = thread.join();
         }
     }
 }
 
-/// Failures not logged yet: whoever can make the engine fail must not be able to fill the log.
+/// Failures that are not logged yet: a sender that makes the engine fail must not fill the log.
 #[derive(Default)]
 struct Unreported {
     bursts: u64,

@@ -1,5 +1,6 @@
-//! `natrix replay`: captures through one worker, with the time of the captures as the clock. The same captures and the same
-//! configuration always give the same result: even the ports are drawn from a fixed seed.
+//! `natrix replay`: sends captures through one worker, with the time of the captures as the clock.
+//! The same captures and configuration always give the same result: even the ports are drawn from a
+//! fixed seed.
 
 use core::fmt;
 use core::fmt::Write as _;
@@ -46,63 +47,64 @@ use crate::worker::Worker;
 use crate::worker::WorkerOptions;
 use crate::worker::build_workers;
 
-/// Where the records of events go, in the folder for results.
+/// File of the event records in the folder for results.
 pub const EVENTS_FILE: &str = "events.json";
 
 const INSIDE: PortIndex = PortIndex(0);
 const OUTSIDE: PortIndex = PortIndex(1);
-/// Nobody has to guess anything here, and results are to be the same each time.
+/// A fixed secret: offline there is no attacker, and results must be the same each time.
 const SEED: [u64; 4] = [0x6e61, 0x7472, 0x6978, 0x2e];
 /// The clock of the engine at the first frame.
 const START: Instant = Instant::from_micros(1_000_000);
-/// Polls between frames that are far apart, so that timers run out when they should: often at first, then seldom.
+/// Polls between frames that are far apart, so that timers expire in time: often at first, then
+/// rarely.
 const STEP: Duration = Duration::from_millis(100);
 const STEPS_SHORT: u32 = 200;
 const STEP_LONG: Duration = Duration::from_secs(10);
-/// A gap that takes more polls than this is jumped over; some captures have frames years apart.
+/// A gap that needs more polls is skipped; some captures have frames years apart.
 const STEPS_MAX: u32 = 10_000;
 
-/// Captures in, and where the captures out go.
+/// Input captures and the folder for results.
 #[derive(Clone, Debug)]
 pub struct ReplayFiles {
-    /// What arrives from inside.
+    /// Packets from inside.
     pub inside: PathBuf,
-    /// What arrives from outside.
+    /// Packets from outside.
     pub outside: PathBuf,
-    /// Folder for `inside.pcap` and `outside.pcap`, what left on each side, and `events.json` where the configuration wants an event
-    /// log; made when missing.
+    /// Folder for the results, created if missing: `inside.pcap` and `outside.pcap` with the
+    /// packets that left on each side, and `events.json` if the configuration has an event log.
     pub out_dir: PathBuf,
 }
 
 /// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A capture can not be read or written.
+    /// A capture cannot be read or written.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The engine could not be built.
     #[error("engine: {0}")]
     Engine(#[from] BuildError),
-    /// Not everything fits this machine's memory. Nothing has been taken.
+    /// The tables do not fit into the memory of this machine. Nothing is allocated.
     #[error("memory: {0}; lower [tables], use fewer pool addresses, or add memory")]
     Memory(#[from] NotEnough),
-    /// The folder for the results can not be made.
+    /// The folder for the results cannot be created.
     #[error("folder {path}: {source}; choose another --out-dir", path = .path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The records of events can not be written.
+    /// The event records cannot be written.
     #[error("event log {path}: {source}; choose another --out-dir", path = .path.display())]
     Events {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is no worker to run: a bug.
+    /// No worker was built: a bug.
     #[error("engine: no worker was built; report this")]
     NoWorker,
     /// An output would replace an input.
@@ -119,7 +121,7 @@ pub struct BySide {
     pub outside: u64,
 }
 
-/// What came of a replay. The field names are a contract.
+/// The result of a replay. The field names are a contract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Time from the first frame to the last.
@@ -128,17 +130,17 @@ pub struct Summary {
     pub frames_in: BySide,
     /// Frames that left, by side.
     pub frames_out: BySide,
-    /// Frames that were forwarded.
+    /// Forwarded frames.
     pub packets_forwarded: u64,
-    /// Frames that were for Natrix itself.
+    /// Frames to Natrix itself.
     pub packets_local: u64,
-    /// Frames that were dropped.
+    /// Dropped frames.
     pub packets_dropped: u64,
-    /// Frames by verdict, without those that did not occur.
+    /// Frames by verdict, for verdicts that occurred.
     pub verdicts: BTreeMap<&'static str, u64>,
-    /// Mappings made, by transport.
+    /// Created mappings by transport.
     pub mappings_created: BTreeMap<&'static str, u64>,
-    /// Sessions made.
+    /// Created sessions.
     pub sessions_created: u64,
     /// Mappings at the end.
     pub mappings: u64,
@@ -168,8 +170,8 @@ impl fmt::Display for Summary {
             let separator = if created.is_empty() { "" } else { ", " };
             write!(created, "{separator}{count} {protocol}")?;
         }
-        writeln!(f, "mappings made     {created}")?;
-        writeln!(f, "sessions made     {}", self.sessions_created)?;
+        writeln!(f, "mappings created  {created}")?;
+        writeln!(f, "sessions created  {}", self.sessions_created)?;
         writeln!(
             f,
             "at the end        {} mappings, {} sessions, {} subscribers",
@@ -219,7 +221,7 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
     let journal = match &config.event_log {
         Some(wanted) => {
             let (producer, ring) = ring::channel(wanted.queue as usize);
-            // It has one log only.
+            // It has only one log.
             worker.set_events(producer, Arc::default());
             let first_us = worker.io().now_ns() / 1_000;
             Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat), first_us)?)
@@ -229,7 +231,7 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
     run(worker, journal)
 }
 
-/// The event log of a replay: the records with the time of the captures, wherever the configuration sends those of an instance.
+/// The event log of a replay, with the time of the captures. Ignores the path in the configuration.
 struct Journal {
     path: PathBuf,
     file: BufWriter<File>,
@@ -246,7 +248,7 @@ impl Journal {
         Ok(Journal { path, file: BufWriter::new(file), ring, names, first_us, line: Vec::new() })
     }
 
-    /// Writes what the worker has recorded.
+    /// Writes the records of the worker.
     fn take(&mut self) -> Result<(), ReplayError> {
         while let Some(event) = self.ring.try_pop() {
             let since_first = event.at.as_micros().saturating_sub(START.as_micros());
@@ -282,7 +284,7 @@ fn run(mut worker: Worker<Replay>, mut journal: Option<Journal>) -> Result<Summa
         journal.as_mut().map_or(Ok(()), Journal::take)?;
     }
     let duration_us = worker.io().elapsed_us();
-    // What is still held (fragments, unsolicited SYNs) gets the time it has.
+    // Let held fragments and unsolicited SYNs reach the end of their time.
     let settings = worker.shard().shared().settings();
     let longest = settings.timeouts.fragment.as_micros().max(settings.timeouts.unsolicited_syn.as_micros());
     let end_ns = worker.io().now_ns().saturating_add((longest + STEP.as_micros()).saturating_mul(1_000));
@@ -294,7 +296,7 @@ fn run(mut worker: Worker<Replay>, mut journal: Option<Journal>) -> Result<Summa
     Ok(summary)
 }
 
-/// Polls up to (and not at) `time_ns`.
+/// Polls until just before `time_ns`.
 fn wait_until(worker: &mut Worker<Replay>, time_ns: u64, mut journal: Option<&mut Journal>) -> Result<(), ReplayError> {
     for count in 0..STEPS_MAX {
         let step = if count < STEPS_SHORT { STEP } else { STEP_LONG };
@@ -329,8 +331,8 @@ fn summary_of(worker: &Worker<Replay>, duration_us: u64) -> Summary {
         verdicts: occurred.map(|verdict| (verdict.name(), counters.of(*verdict))).collect(),
         mappings_created: created.map(|(protocol, count)| (protocol.name(), count)).collect(),
         sessions_created: counters.sessions_created,
-        mappings: u64::from(worker.shard().mappings_len()),
+        mappings: u64::from(worker.shard().view().mappings_len()),
         sessions: worker.shard().sessions_len(),
-        subscribers: worker.shard().subscribers_len() as u64,
+        subscribers: worker.shard().view().subscribers_len() as u64,
     }
 }

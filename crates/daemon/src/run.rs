@@ -40,7 +40,7 @@ pub enum RunError {
     /// Something else was missing.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Signals can not be received.
+    /// Signals cannot be received.
     #[error("signals: {0}; see the system's log")]
     Signals(io::Error),
 }
@@ -60,8 +60,9 @@ impl<I> From<Vec<I>> for Opened<I> {
     }
 }
 
-/// Runs an instance on the ports that `open` opens, until SIGTERM or SIGINT; then drains it. SIGHUP changes
-/// nothing. `prepare` runs first on each worker's thread. All memory is planned before any is taken.
+/// Runs an instance on the ports that `open` opens, until SIGTERM or SIGINT; then drains it. SIGHUP
+/// changes nothing. `prepare` runs first on each worker's thread. All memory is planned before any
+/// is taken.
 ///
 /// # Errors
 /// [`RunError`] says why it did not come up. Once it runs it ends without an error.
@@ -73,12 +74,20 @@ pub fn run_on<I: Io + Send + 'static>(
     prepare: impl Fn() + Clone + Send + 'static,
 ) -> Result<(), RunError> {
     let log = Log::new(config.log.level);
-    // From here on a signal is kept until it is asked for, so that one that comes during the start is not lost.
+    // From here on a signal is kept until it is read, so a signal during the start is not lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(RunError::Signals)?;
     let socket = Socket::open(&config.control.socket, config.control.mode)?;
     report_panics(log);
     let plan = config.memory_plan(&Stock::of_this_machine())?;
-    let Opened { ios, missed_bytes } = open(config, log).map_err(RunError::Ports)?;
+    let Opened { ios, missed_bytes } = match open(config, log) {
+        Ok(opened) => opened,
+        // While it waited for the other end of a port.
+        Err(_) if signals.pending().any(|signal| signal != SIGHUP) => {
+            log.info(&"ended by a signal before all ports were open");
+            return Ok(());
+        }
+        Err(error) => return Err(RunError::Ports(error)),
+    };
     let workers = ios.len();
     let running = Running::start(Start { config, config_path, version, socket, ios, log }, prepare)?;
     if let Some(warning) = plan.warning(missed_bytes.saturating_add(mem::missed_bytes())) {
@@ -103,15 +112,16 @@ pub fn run_on<I: Io + Send + 'static>(
     Ok(())
 }
 
-/// Waits for the signal that ends the instance. A terminal that is closed sends SIGHUP, and so does who means a reload: neither asks for
-/// the end of everybody's sessions, and only `natrix reload` can say that a file is refused, and why.
+/// Waits for the signal that ends the instance. SIGHUP is ignored, including the one sent when a
+/// terminal closes: it must not end sessions, and as a request to reload it has no way to report
+/// that a file is refused, and why. Only `natrix reload` can do that.
 fn await_end(signals: &mut Signals, log: Log) -> i32 {
     for signal in signals.forever() {
         if signal != SIGHUP {
             return signal;
         }
         log.warn(
-            &"SIGHUP: nothing is done; natrix reload -c FILE puts a configuration in force, SIGTERM ends this instance",
+            &"SIGHUP is ignored; run natrix reload -c FILE to change the configuration, or send SIGTERM to stop the instance",
         );
     }
     SIGTERM
@@ -119,7 +129,7 @@ fn await_end(signals: &mut Signals, log: Log) -> i32 {
 
 fn tell(log: Log, state: &str) {
     if let Err(error) = notify(state) {
-        log.warn(&format_args!("NOTIFY_SOCKET: {error}; the service manager was not told {state}"));
+        log.warn(&format_args!("NOTIFY_SOCKET: {error}; the service manager did not get {state}"));
     }
 }
 

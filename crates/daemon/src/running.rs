@@ -1,4 +1,4 @@
-//! A whole instance on any ports: workers on their threads, control server, rates, quarantine.
+//! A whole instance on any ports: worker threads, control server, rates, quarantine.
 
 use core::fmt::Write as _;
 use std::fs::File;
@@ -47,44 +47,44 @@ pub enum StartError {
     /// The engine could not be built.
     #[error("engine: {0}")]
     Engine(#[from] BuildError),
-    /// Records of events have nowhere to go.
+    /// The event log cannot be started.
     #[error(transparent)]
     EventLog(#[from] EventLogError),
-    /// The system refused something.
+    /// The system refused a resource.
     #[error("{what}: {source}; see the system's log")]
     System {
-        /// What was wanted.
+        /// The resource.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Where each interface of a configuration is, for the workers.
+/// The place of each interface of a configuration, for the workers.
 pub fn links_of(config: &Config) -> Vec<InterfaceLink> {
     let links = config.interfaces.iter();
     links.map(|link| InterfaceLink { port: PortIndex(link.port as u16), vlan: link.vlan }).collect()
 }
 
-/// What an instance is started with.
+/// The arguments of an instance.
 pub struct Start<'a, I> {
     /// The configuration.
     pub config: &'a Config,
-    /// Where it came from.
+    /// Its path.
     pub config_path: &'a Path,
     /// Release of the program.
     pub version: &'a str,
-    /// The control socket, open already, so that a second instance is refused before it touches a port.
+    /// The control socket, already open, so that a second instance fails before it touches a port.
     pub socket: Socket,
     /// One view of the ports for each worker.
     pub ios: Vec<I>,
-    /// Where log lines go.
+    /// The log.
     pub log: Log,
 }
 
 /// A running instance. Dropping it stops it without a summary.
 pub struct Running {
-    // In the order in which they are to end: first the server, which asks the workers.
+    // Dropped in this order: first the server, which asks the workers.
     server: Server,
     ticker: Ticker,
     fleet: Fleet,
@@ -95,10 +95,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts everything; when it returns packets are being forwarded. `prepare` runs first on each worker's thread.
+    /// Starts everything; when it returns, packets are being forwarded. `prepare` runs first on
+    /// each worker's thread.
     ///
     /// # Errors
-    /// [`StartError`] says what was missing; nothing runs then.
+    /// [`StartError`] names the cause; nothing runs then.
     pub fn start<I>(start: Start<'_, I>, prepare: impl Fn() + Clone + Send + 'static) -> Result<Running, StartError>
     where
         I: Io + Send + 'static,
@@ -116,7 +117,7 @@ impl Running {
         let known = core_affinity::get_core_ids().unwrap_or_default();
         for cpu in cpus.iter().flatten().filter(|cpu| !known.iter().any(|core| core.id == usize::from(**cpu))) {
             log.warn(&format_args!(
-                "workers.cpus: this process may not run on CPU {cpu}; its worker runs where the system puts it"
+                "workers.cpus: this process may not run on CPU {cpu}; the system chooses the CPU of its worker"
             ));
         }
         let description = Description {
@@ -151,11 +152,11 @@ impl Running {
         instance.set_live(Live { config: config.clone(), path, previous: None, log });
         let captures = quarantine_path(config);
         let quarantine = Quarantine::start(captures, clock, log).map_err(system("quarantine thread"))?;
-        // The sender is there until the quarantine is dropped.
+        // The sender exists until the quarantine is dropped.
         let Some(sender) = quarantine.sender() else {
             return Err(system("quarantine thread")(io::Error::other("ended")));
         };
-        // Who gives a worker a CPU of its own wants it to poll; on shared CPUs it gives way to others when idle.
+        // A worker with its own CPU polls; on shared CPUs an idle worker yields.
         let idle = if config.workers.cpus.is_empty() { Idle::Sleep } else { Idle::Poll };
         let options = ThreadOptions { clock, idle, quarantine: sender };
         let fleet = Fleet::start(workers, &cpus, &options, prepare).map_err(system("worker thread"))?;
@@ -166,12 +167,12 @@ impl Running {
         Ok(Running { server, ticker, fleet, exporter, _quarantine: quarantine, instance, log })
     }
 
-    /// The instance, as the control server sees it.
+    /// The instance, for the control server.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.instance
     }
 
-    /// Drains the workers and ends everything. Returns the last numbers of each worker.
+    /// Drains the workers and stops everything. Returns the last numbers of each worker.
     pub fn stop(self) -> Vec<Snapshot> {
         let Running { server, ticker, fleet, exporter, _quarantine, instance, log } = self;
         instance.set_state(RunState::Draining);
@@ -183,7 +184,7 @@ impl Running {
             let handle = exporter.handle();
             if !exporter.stop() {
                 let figures = handle.figures();
-                let reason = figures.last_error.unwrap_or_else(|| "it did not take them in time".to_owned());
+                let reason = figures.last_error.unwrap_or_else(|| "writing took too long".to_owned());
                 log.error(&format_args!("event log: {} records could not be written ({reason})", figures.waiting));
             }
         }
@@ -194,7 +195,7 @@ impl Running {
     }
 }
 
-/// All packets in one line.
+/// A summary of all packets in one line.
 pub fn summary(last: &[Snapshot]) -> String {
     let of = |verdict: Verdict| last.iter().map(|one| one.counters.of(verdict)).sum::<u64>();
     let of_kind = |kind| Verdict::ALL.iter().filter(|verdict| verdict.kind() == kind).map(|verdict| of(*verdict)).sum();
@@ -213,7 +214,7 @@ pub fn summary(last: &[Snapshot]) -> String {
     text
 }
 
-/// 256 bits nobody can guess.
+/// 256 random bits.
 fn random_secret() -> io::Result<[u64; 4]> {
     let mut bytes = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

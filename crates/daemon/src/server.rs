@@ -1,15 +1,14 @@
-//! The control socket: who may connect, how many at a time, and what they are told.
+//! The control socket: which clients may connect, how many at a time, and their answers.
 //!
-//! Every client has a thread. Workers are asked through their mailboxes, so that a slow client slows nobody.
+//! Every client has a thread. It asks workers through their mailboxes, so that a slow client delays
+//! no other.
 
 pub(crate) mod convert;
 mod find;
 mod lists;
-mod narrow;
 mod numbers;
 mod ticker;
 mod trace;
-mod users;
 mod why;
 
 use core::sync::atomic::AtomicBool;
@@ -26,13 +25,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use control::End;
 use control::Fault;
+use control::Page;
 use control::Reply;
 use control::Request;
 use control::line::LineError;
 use control::server::Connection;
+use control::server::SILENCE_MAX;
+use rustix::net::sockopt::socket_peercred;
 
 use crate::change;
 use crate::instance::Instance;
@@ -40,11 +43,12 @@ use crate::log::Log;
 
 pub use ticker::Ticker;
 
-/// Clients served at a time.
+/// Maximum clients at a time. The last place is reserved for the owner of the socket, the user of
+/// the daemon.
 pub const CLIENTS_MAX: usize = 32;
-/// How long a client may take to read what it asked for.
+/// Time limit for a client to read its answer.
 const CLIENT_READS_WITHIN: Duration = Duration::from_secs(30);
-/// How often the listening thread looks whether it is to stop.
+/// How often the listening thread checks whether it must stop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The connection to one client.
@@ -56,15 +60,15 @@ pub enum SocketError {
     /// Another instance answers on it.
     #[error("control socket {path}: another instance is running; stop it, or set another [control] socket", path = .0.display())]
     InUse(PathBuf),
-    /// Something else is in the way.
+    /// Another kind of file has this path.
     #[error("control socket {path}: exists and is not a socket; remove it, or set another [control] socket", path = .0.display())]
     Occupied(PathBuf),
-    /// The system refused.
+    /// The system refused the socket.
     #[error("control socket {path}: {source}; check the directory and its permissions", path = .path.display())]
     System {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -77,10 +81,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens the socket at `path` with permission bits `mode`. A file left behind by an instance that is gone is replaced.
+    /// Opens the socket at `path` with permission bits `mode`. Replaces the file of an instance
+    /// that has ended.
     ///
     /// # Errors
-    /// [`SocketError`] says what is in the way.
+    /// [`SocketError`] names the cause.
     pub fn open(path: &Path, mode: u32) -> Result<Socket, SocketError> {
         let system = |source| SocketError::System { path: path.to_owned(), source };
         if let Some(directory) = path.parent() {
@@ -94,7 +99,7 @@ impl Socket {
                 if !metadata.file_type().is_socket() {
                     return Err(SocketError::Occupied(path.to_owned()));
                 }
-                // Only a living instance accepts connections.
+                // Only a running instance accepts connections.
                 if UnixStream::connect(path).is_ok() {
                     return Err(SocketError::InUse(path.to_owned()));
                 }
@@ -111,7 +116,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // If it is gone already, that is what was wanted.
+        // It may have been removed already.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -127,7 +132,7 @@ impl Server {
     /// Serves `instance` on `socket` until dropped.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// No thread can be started.
     pub fn start(socket: Socket, instance: Arc<Instance>, log: Log) -> io::Result<Server> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -141,7 +146,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its own message.
+            // A panic of the thread was reported by its own message.
             let _ = thread.join();
         }
     }
@@ -162,8 +167,9 @@ fn accept(socket: &Socket, instance: &Arc<Instance>, log: Log, stop: &Arc<Atomic
                 continue;
             }
         };
-        if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-            refuse(&stream, instance);
+        let places = if is_owner(&stream) { CLIENTS_MAX } else { CLIENTS_MAX - 1 };
+        if clients.fetch_add(1, Ordering::Relaxed) >= places {
+            refuse(&stream, instance, places);
             clients.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
@@ -171,16 +177,16 @@ fn accept(socket: &Socket, instance: &Arc<Instance>, log: Log, stop: &Arc<Atomic
         let guard = Leaving(Arc::clone(&clients));
         let serve = move || {
             let _guard = guard;
-            // What goes wrong with one client concerns that client only, and it has been told where it could be.
+            // An error with one client concerns only that client, which gets a message if possible.
             let _ = serve(stream, &instance, &stop);
         };
         if let Err(error) = thread::Builder::new().name("control client".to_owned()).spawn(serve) {
-            log.warn(&format_args!("control socket: {error}; the client was turned away"));
+            log.warn(&format_args!("control socket: {error}; the client was refused"));
         }
     }
 }
 
-/// Counts a client out, however its thread ends.
+/// Frees the place of a client, however its thread ends.
 struct Leaving(Arc<AtomicUsize>);
 
 impl Drop for Leaving {
@@ -189,11 +195,16 @@ impl Drop for Leaving {
     }
 }
 
-fn refuse(stream: &UnixStream, instance: &Instance) {
-    let fault = Fault::new("control socket", "too many clients", "close another one, or try again later");
-    let fault = fault.seen(format!("{CLIENTS_MAX} connected"));
+/// True if the client runs as the owner of the socket.
+fn is_owner(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+fn refuse(stream: &UnixStream, instance: &Instance, places: usize) {
+    let remedy = format!("close one, or try again in {} s: clients that ask nothing are let go", SILENCE_MAX.as_secs());
+    let fault = Fault::new("control socket", "too many clients", remedy).seen(format!("{places} connected"));
     if let Ok(mut client) = Connection::new(stream, stream, &instance.description.version) {
-        // It will see the closed connection if not this.
+        // If this fails, the client sees the closed connection.
         let _ = client.send(&Reply::Error(fault));
     }
 }
@@ -201,14 +212,18 @@ fn refuse(stream: &UnixStream, instance: &Instance) {
 fn serve(stream: UnixStream, instance: &Instance, stop: &AtomicBool) -> Result<(), LineError> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(CLIENT_READS_WITHIN))?;
-    // Wakes up now and then, to see whether the server is to stop.
+    // Wakes up regularly to check whether the server must stop.
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     let writer = stream.try_clone()?;
     let mut client = Connection::new(stream, writer, &instance.description.version)?;
-    while !stop.load(Ordering::Relaxed) {
+    let mut silent_since = Instant::now();
+    while !stop.load(Ordering::Relaxed) && silent_since.elapsed() < SILENCE_MAX {
         match client.next_request() {
             Ok(None) => break,
-            Ok(Some(request)) => answer(&mut client, instance, stop, request)?,
+            Ok(Some(request)) => {
+                answer(&mut client, instance, stop, request)?;
+                silent_since = Instant::now();
+            }
             Err(LineError::Unreadable(_)) => {}
             Err(LineError::Io(error)) if is_timeout(&error) => {}
             Err(error) => return Err(error),
@@ -217,7 +232,7 @@ fn serve(stream: UnixStream, instance: &Instance, stop: &AtomicBool) -> Result<(
     Ok(())
 }
 
-/// Whether a read merely found nothing yet.
+/// True if a read only found no data yet.
 pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -227,24 +242,24 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
         Request::Status => numbers::status(instance).map(|status| whole(vec![status])),
         Request::Interfaces => numbers::interfaces(instance).map(whole),
         Request::Pools => numbers::pools(instance).map(whole),
-        Request::PoolAddresses(list) => lists::pool_addresses(instance, &list),
-        Request::Subscribers(list) => lists::subscribers(instance, &list),
-        Request::Mappings(list) => lists::mappings(instance, &list),
-        Request::Sessions(list) => lists::sessions(instance, &list),
-        Request::Rules(list) => lists::rules(instance, &list),
+        Request::PoolAddresses(list) => lists::pool_addresses(instance, &list).map(Page::replies),
+        Request::Subscribers(list) => lists::subscribers(instance, &list).map(Page::replies),
+        Request::Mappings(list) => lists::mappings(instance, &list).map(Page::replies),
+        Request::Sessions(list) => lists::sessions(instance, &list).map(Page::replies),
+        Request::Rules(list) => lists::rules(instance, &list).map(Page::replies),
         Request::Counters(wanted) => numbers::counters(instance, wanted.per_worker).map(whole),
         Request::Drops => numbers::drops(instance).map(whole),
-        Request::Find(find) => find::find(instance, &find).map(|answered| narrow::narrow(&find, answered)),
+        Request::Find(find) => lookup::live::find(instance, &find).map(Page::replies),
         Request::Why(why) => why::why(instance, &why).map(|answer| whole(vec![answer])),
         Request::Plan(asked) => return change_answered(client, change::plan(instance, &asked)),
         Request::Reload(asked) => return change_answered(client, change::reload(instance, &asked)),
         Request::Trace(wanted) => return trace::trace(client, instance, stop, &wanted),
-        // The trace this one would end is over already.
+        // The trace that this would end is over.
         Request::TraceStop => return Ok(()),
     };
     match objects {
-        Ok(Answered { replies, cursor }) => {
-            for reply in &replies {
+        Ok(Page { objects, cursor }) => {
+            for reply in &objects {
                 client.send(reply)?;
             }
             client.send(&Reply::End(End { cursor }))?;
@@ -254,7 +269,7 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
     Ok(())
 }
 
-/// Tells what a change does, or why it is not made: in that case too there may be objects before.
+/// Reports what a change does, or why it is refused; a refusal may follow objects too.
 fn change_answered(client: &mut Client, outcome: Result<Vec<Reply>, change::Refused>) -> Result<(), LineError> {
     let (replies, last) = match outcome {
         Ok(replies) => (replies, Reply::End(End { cursor: None })),
@@ -266,15 +281,9 @@ fn change_answered(client: &mut Client, outcome: Result<Vec<Reply>, change::Refu
     Ok(())
 }
 
-/// The objects of an answer, and where to go on.
-pub(crate) struct Answered {
-    pub(crate) replies: Vec<Reply>,
-    pub(crate) cursor: Option<String>,
-}
-
-/// An answer that is complete.
-fn whole<T: Into<Reply>>(objects: Vec<T>) -> Answered {
-    Answered { replies: objects.into_iter().map(Into::into).collect(), cursor: None }
+/// A complete answer.
+fn whole<T: Into<Reply>>(objects: Vec<T>) -> Page<Reply> {
+    Page::whole(objects).replies()
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Copies of packets for `natrix trace`: how a packet came, how it left, and its verdict.
+//! Copies of packets for `natrix trace`: as received, as sent, and the verdict.
 //!
 //! ```text
 //!   worker: Tracer ──── full records ───► TraceReader: control thread
 //!                  ◄─── empty records ───
 //! ```
 //!
-//! Records go round between two rings, so the worker allocates nothing. When the reader is slow and no empty record is
-//! left, the packet is not recorded but counted. With no tap open a burst costs one branch.
+//! Records circulate between two rings, so the worker allocates nothing. If the reader is slow and
+//! no empty record is left, the packet is counted and not recorded. Without a tap a burst costs one
+//! branch.
 
 use core::net::Ipv4Addr;
 
@@ -25,55 +26,58 @@ use nat::verdict::VerdictKind;
 use nat::view::STEPS_MAX;
 use nat::view::Step;
 use packet_io::Buffer;
+use packet_io::Io;
 use wire::ethernet::ETHER_TYPE_IPV4;
 use wire::ethernet::MacAddress;
 use wire::ethernet::TAGGED_HEADER_LENGTH;
 use wire::field;
 
-use crate::links::Links;
+use crate::outlet::Outlet;
 
-/// Bytes kept of a frame at most.
+/// Maximum bytes to keep of a frame.
 pub const SNAP_BYTES_MAX: usize = 2_048;
-/// Bytes kept at least: enough for the headers, so that a record can be put into words.
+/// Minimum bytes to keep: enough for the headers, which the text of a record needs.
 pub const SNAP_BYTES_MIN: usize = 128;
-/// Traces one worker serves at a time.
+/// Maximum traces of one worker at a time.
 pub const TAPS_MAX: usize = 4;
 
-/// Which packets to record; all conditions that are set must hold.
+/// Which packets to record. All given conditions must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceFilter {
     /// Transport.
     pub protocol: Option<Protocol>,
-    /// Source or destination lies here, before or after translation.
+    /// Prefix of source or destination, before or after translation.
     pub address: Option<Prefix>,
     /// Source or destination port or ICMP query identifier, before or after translation.
     pub port: Option<u16>,
-    /// Interface the packet came in by.
+    /// Interface the packet arrived on.
     pub interface: Option<InterfaceId>,
     /// Its verdict.
     pub verdict: Option<Verdict>,
-    /// Only what is dropped.
+    /// Only dropped packets.
     pub dropped_only: bool,
 }
 
-/// What is known of one packet.
+/// The record of one packet.
 #[derive(Clone, Debug)]
 pub struct TraceRecord {
-    /// When its verdict was given.
+    /// Time of its verdict.
     pub time: Instant,
-    /// The verdict. A packet that is lost behind this point (no neighbour, full queue) shows the verdict it had before.
+    /// The verdict. A packet that is lost later (no neighbour, full queue) shows its earlier
+    /// verdict.
     pub verdict: Verdict,
-    /// Where it came in; None when no interface has its VLAN.
+    /// Interface it arrived on; None if no interface has its VLAN.
     pub interface: Option<InterfaceId>,
-    /// Where it leaves.
+    /// Interface it leaves by.
     pub interface_out: Option<InterfaceId>,
-    /// Length of the whole frame as it came.
+    /// Length of the whole received frame.
     pub length: u32,
-    /// The frame as it came, cut to the snap length. Packets taken over from another worker have a made-up link header.
+    /// The received frame, cut to the snap length. Packets from another worker have an artificial
+    /// link header.
     pub before: Vec<u8>,
-    /// The frame as it leaves, with zeros for the destination station; empty when it does not.
+    /// The sent frame, with zeros for the destination station; empty if the packet does not leave.
     pub after: Vec<u8>,
-    /// The decisions on its way through the engine, in order; empty for frames that ended at the link layer.
+    /// The decisions of the engine, in order; empty for frames that ended at the link layer.
     pub steps: Vec<Step>,
     /// Bytes of link header in front of `before`.
     pub link_length: usize,
@@ -99,7 +103,7 @@ pub struct TraceReader {
     empty: Producer<Box<TraceRecord>>,
 }
 
-/// The two ends of a trace with room for `records` records.
+/// The two ends of a trace for `records` records.
 pub fn tap(id: u64, filter: TraceFilter, snap_bytes: usize, records: usize) -> (Tap, TraceReader) {
     let snap = snap_bytes.clamp(SNAP_BYTES_MIN, SNAP_BYTES_MAX);
     let (full_producer, full) = ring::channel(records);
@@ -117,24 +121,24 @@ pub fn tap(id: u64, filter: TraceFilter, snap_bytes: usize, records: usize) -> (
             link_length: 0,
             lost_before: 0,
         };
-        // The ring has room for as many.
+        // The ring has this capacity.
         let _ = empty.try_push(Box::new(record));
     }
     (Tap { id, filter, snap, full: full_producer, empty: empty_consumer, lost: 0 }, TraceReader { full, empty })
 }
 
 impl TraceReader {
-    /// Gives the next record to `take`. Returns false when there is none now.
+    /// Passes the next record to `take`. Returns false if there is none now.
     pub fn read(&mut self, take: impl FnOnce(&TraceRecord)) -> bool {
         let Some(record) = self.full.try_pop() else { return false };
         take(&record);
-        // The ring has room for all records there are.
+        // The ring has capacity for all records.
         let _ = self.empty.try_push(record);
         true
     }
 }
 
-/// The endpoints of an IP packet, as far as they can be read.
+/// The readable endpoints of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// IP protocol number.
@@ -143,12 +147,13 @@ pub struct Flow {
     pub source: Ipv4Addr,
     /// Destination address.
     pub destination: Ipv4Addr,
-    /// Source and destination port; the query identifier twice for ICMP echo; None when there are none.
+    /// Source and destination port, or twice the query identifier of an ICMP echo; None without
+    /// ports.
     pub ports: Option<(u16, u16)>,
 }
 
 impl Flow {
-    /// Reads what is there; None when this is no IPv4 header.
+    /// Reads a packet; None if it has no IPv4 header.
     pub fn of(packet: &[u8]) -> Option<Flow> {
         let header_length = usize::from(packet.first()? & 0x0f) * 4;
         if packet.len() < 20 || packet.first()? >> 4 != 4 || header_length < 20 {
@@ -181,7 +186,7 @@ impl Flow {
 }
 
 impl TraceFilter {
-    /// Whether a packet with these properties is wanted.
+    /// True if a packet with these properties matches.
     fn matches(
         &self,
         interface: Option<InterfaceId>,
@@ -199,7 +204,7 @@ impl TraceFilter {
     }
 }
 
-/// What is remembered of a packet from before it was processed.
+/// The received form of a packet, saved before processing.
 #[derive(Debug)]
 struct Noted {
     link: [u8; TAGGED_HEADER_LENGTH],
@@ -209,7 +214,7 @@ struct Noted {
     steps: Vec<Step>,
 }
 
-/// The worker's part: its open taps, and room for the packets of one burst as they came.
+/// The worker's part: its open taps, and the received packets of one burst.
 #[derive(Debug, Default)]
 pub struct Tracer {
     taps: Vec<Tap>,
@@ -217,16 +222,16 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Whether anybody is tracing.
+    /// True if a trace is open.
     #[inline]
     pub fn is_on(&self) -> bool {
         !self.taps.is_empty()
     }
 
-    /// Starts a trace; gives the tap back when there are as many as may be. Not for the packet path: it allocates.
+    /// Starts a trace. Not for the packet path, because it allocates.
     ///
     /// # Errors
-    /// The tap, when [`TAPS_MAX`] are open.
+    /// Returns the tap if [`TAPS_MAX`] are open.
     pub fn start(&mut self, tap: Tap) -> Result<(), Tap> {
         self.taps.retain(|tap| !tap.full.is_abandoned());
         if self.taps.len() >= TAPS_MAX {
@@ -246,12 +251,12 @@ impl Tracer {
         Ok(())
     }
 
-    /// Ends a trace, and those whose reader is gone.
+    /// Ends a trace, and all traces without a reader.
     pub fn stop(&mut self, id: u64) {
         self.taps.retain(|tap| tap.id != id && !tap.full.is_abandoned());
     }
 
-    /// Remembers the link header of the packet at `position` of the burst, before it is cut off.
+    /// Saves the link header of the packet at `position` of the burst, before it is cut off.
     pub(crate) fn note_link_header(&mut self, position: usize, frame: &[u8], length: usize) {
         let Some(noted) = self.noted.get_mut(position) else { return };
         if let (Some(place), Some(header)) = (noted.link.get_mut(..length), frame.get(..length)) {
@@ -260,36 +265,38 @@ impl Tracer {
         }
     }
 
-    /// Remembers the packets of a burst as they came.
-    pub(crate) fn note_packets<B: Buffer>(&mut self, burst: &[B]) {
-        for (noted, buffer) in self.noted.iter_mut().zip(burst) {
-            let bytes = buffer.bytes();
+    /// Saves the received packets of a burst.
+    pub(crate) fn note_packets<B: Buffer>(&mut self, burst: &mut [B], starts: &[u16]) {
+        for ((noted, buffer), start) in self.noted.iter_mut().zip(burst).zip(starts) {
+            let bytes = buffer.frame_mut().0;
+            let bytes = bytes.get(usize::from(*start)..).unwrap_or_default();
             noted.packet_length = bytes.len();
             noted.packet.clear();
             noted.packet.extend_from_slice(bytes.get(..SNAP_BYTES_MAX).unwrap_or(bytes));
         }
     }
 
-    /// Where to write the steps of the packet at `position` of the burst.
+    /// The place for the steps of the packet at `position` of the burst.
     pub(crate) fn steps_of(&mut self, position: usize) -> Option<&mut Vec<Step>> {
         self.noted.get_mut(position).map(|noted| &mut noted.steps)
     }
 
-    /// Records the packets of a burst that got their verdict.
-    pub(crate) fn record_packets<B: Buffer>(
+    /// Records the packets of a burst after their verdicts.
+    pub(crate) fn record_packets<I: Io>(
         &mut self,
         now: Instant,
-        burst: &[B],
+        burst: &mut [I::Buffer],
         metas: &[PacketMeta],
-        results: &[(Outcome, Option<Verdict>)],
-        links: &Links,
+        results: impl Iterator<Item = (Outcome, Option<Verdict>)>,
+        outlet: &Outlet<I>,
     ) {
+        let links = &outlet.links;
         for (((noted, buffer), meta), (outcome, verdict)) in self.noted.iter_mut().zip(burst).zip(metas).zip(results) {
             let link_length = core::mem::take(&mut noted.link_length);
-            let Some(verdict) = *verdict else { continue };
+            let Some(verdict) = verdict else { continue };
             let mut link = noted.link;
             let link_length = match (link_length, links.link(meta.ingress)) {
-                // Taken over from another worker, which has cut off the link header.
+                // From another worker, which has cut off the link header.
                 (0, Some(place)) => {
                     let header = links.header(place, links.station(place.port), ETHER_TYPE_IPV4);
                     header.write(&mut link).unwrap_or(0)
@@ -298,11 +305,11 @@ impl Tracer {
             };
             let mut link_out = [0; TAGGED_HEADER_LENGTH];
             let out = match outcome {
-                Outcome::Transmit { egress, length } => links.link(egress.interface).and_then(|place| {
-                    let header = links.header(place, MacAddress::ZERO, ETHER_TYPE_IPV4);
+                Outcome::Transmit { egress, start, length } => outlet.interface_of(egress).and_then(|interface| {
+                    let header = links.header(links.link(interface)?, MacAddress::ZERO, ETHER_TYPE_IPV4);
                     let header_length = header.write(&mut link_out)?;
-                    let packet = buffer.bytes().get(..usize::from(*length))?;
-                    Some((egress.interface, header_length, packet))
+                    let packet: &[u8] = buffer.frame_mut().0.get(usize::from(start)..)?.get(..usize::from(length))?;
+                    Some((interface, header_length, packet))
                 }),
                 _ => None,
             };
@@ -367,12 +374,12 @@ impl Tap {
     }
 
     fn give(&mut self, record: Box<TraceRecord>) {
-        // The ring has room for all records there are.
+        // The ring has capacity for all records.
         let _ = self.full.try_push(record);
     }
 }
 
-/// Replaces the content of `place`, which has room for `snap` bytes, by the beginning of `parts`.
+/// Replaces the content of `place`, at most `snap` bytes, by the beginning of `parts`.
 fn put(place: &mut Vec<u8>, parts: &[&[u8]], snap: usize) {
     place.clear();
     for part in parts {

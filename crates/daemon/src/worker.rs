@@ -1,21 +1,23 @@
-//! One worker: takes packets from its ports and from other workers, has its shard decide, and sends what leaves.
+//! One worker: takes packets from its ports and from other workers, has its shard decide, and sends
+//! what leaves.
 //!
 //! ```text
 //!   ports ──► link header ──► ARP ─────────────► answer, learn ──────────────┐
 //!                  │ IPv4                                                    ▼
 //!   rings ───────► ready ──► Shard::process ──► Outlet: neighbour, header ──► transmit queues
-//!                                  │                                 └──────► packets waiting for ARP
+//!                                  │                             └──► packets waiting for ARP
 //!                                  └──► HandOff ──► rings to other workers
 //! ```
 //!
-//! A worker has no thread and no clock of its own: somebody calls [`Worker::poll`] with the time. So the same code
-//! runs on a pinned thread, over a capture, and in a simulation with a virtual clock.
+//! A worker has no thread and no clock of its own: somebody calls [`Worker::poll`] with the time.
+//! So the same code runs on a pinned thread, over a capture, and in a simulation with a virtual
+//! clock.
 
 use core::array;
 use core::slice;
 use std::sync::Arc;
 
-use mem::prefetch::prefetch;
+use arrayvec::ArrayVec;
 use mem::ring::Producer;
 use nat::BuildError;
 use nat::Counters;
@@ -38,6 +40,7 @@ use packet_io::PortIndex;
 use wire::arp::Message;
 use wire::ethernet::ETHER_TYPE_ARP;
 use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::HEADER_LENGTH;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 
@@ -54,10 +57,24 @@ use crate::outlet::LinkCounters;
 use crate::outlet::Outlet;
 use crate::trace::Tracer;
 
+/// Bytes of an untagged link header.
+const PLAIN_HEADER: u16 = HEADER_LENGTH as u16;
 /// Items taken from one ring in one poll.
 const RING_ITEMS_MAX: usize = BURST_MAX;
 /// ARP news taken from one ring in one poll.
 const LEARNT_MAX: usize = 16;
+
+/// What the shard decided about a packet, and where the packet begins in its buffer by then.
+pub(crate) type Decided = (Outcome, Option<Verdict>, u16);
+
+/// The packets of a burst, as the shard sees them.
+type PacketArray<'a> = ArrayVec<Packet<'a>, BURST_MAX>;
+
+/// What the shard decided about the packets of a burst.
+#[inline(always)]
+fn decided(packets: &[Packet<'_>]) -> ArrayVec<Decided, BURST_MAX> {
+    packets.iter().map(|packet| (packet.outcome, packet.verdict, packet.start())).collect()
+}
 
 /// Whether there are stations on the links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,8 +82,9 @@ pub enum LinkMode {
     /// There are: frames for others are not for us, and next hops are asked for by ARP.
     #[default]
     Live,
-    /// There are none, as with a capture taken elsewhere: every unicast frame is for us, whatever station it was sent
-    /// to, and next hops have made-up stations (`02:00`, then the address), so that nobody needs to answer.
+    /// There are none, as with a capture taken elsewhere: every unicast frame is for us, whatever
+    /// station it was sent to, and next hops have made-up stations (`02:00`, then the address), so
+    /// that nobody needs to answer.
     Offline,
 }
 
@@ -92,21 +110,28 @@ pub struct Worker<I: Io> {
     id: WorkerId,
     pub(crate) shard: Shard,
     pub(crate) outlet: Outlet<I>,
-    /// IP packets for the shard. Here and not on the stack, so that a burst the shard fails on can be looked at.
+    /// IP packets for the shard. Here and not on the stack, so that a burst the shard fails on can
+    /// be looked at.
     ready: Burst<I::Buffer>,
     metas: [PacketMeta; BURST_MAX],
+    /// Where the IP packet of each begins in its buffer.
+    starts: [u16; BURST_MAX],
+    /// Instead of what `starts` says, each is behind an untagged link header.
+    is_plain: bool,
     receiving: bool,
     pub(crate) tracer: Tracer,
     mailbox: Option<Mailbox>,
-    /// Time spent in polls that had something to do, as far as whoever calls [`Worker::poll`] measures it.
+    /// Time spent in polls that had something to do, if the caller of [`Worker::poll`] measures it.
     pub(crate) busy_us: u64,
     /// The last claim of somebody else to an address of ours, for the log.
     conflict: Option<Learnt>,
 }
 
-/// Builds the workers of an instance, one per element of `ios` and in that order, and the rings between them.
+/// Builds the workers of an instance, one per element of `ios` and in that order, and the rings
+/// between them.
 ///
-/// `links` says where each interface of the settings is; `secret` are 256 bits that outsiders must not know.
+/// `links` says where each interface of the settings is; `secret` are 256 bits that outsiders must
+/// not know.
 ///
 /// # Errors
 /// [`BuildError`] when memory is short.
@@ -144,13 +169,15 @@ pub fn build_workers<I: Io>(
         let secret = secret_of(secret, index as u64);
         let shard = Shard::new(Arc::clone(shared), id, secret)?;
         let ends = Ends { crossings, senders };
-        let outlet = Outlet::new(io, &links, &settings, ends, announces, options, secret[0], now);
+        let outlet = Outlet::new(io, &links, shared, &settings, ends, announces, options, secret[0], now);
         workers.push(Worker {
             id,
             shard,
             outlet,
             ready: Burst::new(),
             metas: [PacketMeta::default(); BURST_MAX],
+            starts: [0; BURST_MAX],
+            is_plain: false,
             receiving: true,
             tracer: Tracer::default(),
             mailbox: None,
@@ -225,7 +252,13 @@ impl<I: Io> Worker<I> {
         self.mailbox = Some(mailbox);
     }
 
-    /// Where its shard leaves records of what happens, and where it sees that they go into another log.
+    /// Leaves each change of the state in `ring` from now on, for a peer to take in.
+    pub fn set_deltas(&mut self, ring: Producer<nat::Delta>) {
+        self.shard.set_deltas(ring);
+    }
+
+    /// Where its shard leaves records of what happens, and where it sees that they go into another
+    /// log.
     pub fn set_events(&mut self, ring: Producer<Event>, opened: Arc<LogsOpened>) {
         self.shard.set_events(ring);
         self.shard.follow_logs(opened);
@@ -236,7 +269,8 @@ impl<I: Io> Worker<I> {
         self.shard.finish_events(now);
     }
 
-    /// Stops (or resumes) taking packets from ports. Rings and packets waiting for ARP are still served.
+    /// Stops (or resumes) taking packets from ports. Rings and packets waiting for ARP are still
+    /// served.
     pub fn set_receiving(&mut self, receiving: bool) {
         self.receiving = receiving;
     }
@@ -257,8 +291,8 @@ impl<I: Io> Worker<I> {
         self.conflict.take()
     }
 
-    /// One round: at most one burst from each ring and each port, then timers, then at most one question of the control
-    /// server. Returns the number of packets taken. `now` must not go back.
+    /// One round: at most one burst from each ring and each port, then timers, then at most one
+    /// question of the control server. Returns the number of packets taken. `now` must not go back.
     pub fn poll(&mut self, now: Instant) -> usize {
         self.outlet.now = now;
         let mut taken = self.take_from_rings(now);
@@ -305,28 +339,37 @@ impl<I: Io> Worker<I> {
                 self.take_crossing(now, item);
             }
         }
-        self.process_ready(now);
+        self.process_taken(now);
         taken
     }
 
+    #[inline]
     fn take_crossing(&mut self, now: Instant, item: Crossing<I::Buffer>) {
         match item {
             Crossing::Process { buffer, meta } => {
-                // Its lines are another core's. They are on their way until the packets behind it have been taken, too.
-                prefetch(buffer.bytes());
+                // Its lines are another core's. They are on their way until the packets behind it
+                // have been taken, too.
+                buffer.prefetch();
                 // An error Natrix made itself is no packet received, so it is in nobody's balance.
                 if !meta.stage.is_own() {
                     self.shard.counters_mut().taken_over += 1;
                 }
-                self.make_ready(now, buffer, meta);
+                if let Some(place) = self.metas.get_mut(self.ready.len()) {
+                    *place = meta;
+                }
+                // There is room: a full burst is processed at once.
+                let _ = self.ready.push(buffer);
+                if self.ready.is_full() {
+                    self.process_taken(now);
+                }
             }
-            Crossing::Transmit { buffer, egress, verdict } => {
+            Crossing::Transmit { buffer, to, verdict } => {
                 if let Some(verdict) = verdict {
                     let counters = self.shard.counters_mut();
                     counters.taken_over += 1;
                     counters.count(verdict);
                 }
-                self.outlet.send(buffer, egress, verdict);
+                self.outlet.send(buffer, to, verdict);
             }
             Crossing::Frame { buffer, interface } => {
                 if let Some(link) = self.outlet.links.link(interface) {
@@ -336,52 +379,139 @@ impl<I: Io> Worker<I> {
         }
     }
 
+    /// Processes packets that came from other workers: their buffers begin with the IP packet.
+    fn process_taken(&mut self, now: Instant) {
+        for (start, buffer) in self.starts.iter_mut().zip(self.ready.iter_mut()) {
+            *start = buffer.frame_mut().1;
+        }
+        self.process_ready(now);
+    }
+
     #[inline]
     fn take_from_port(&mut self, now: Instant, port: PortIndex) -> usize {
-        let mut burst = Burst::new();
-        self.outlet.io.receive(port, &mut burst);
-        let count = burst.len();
+        // Received where they are processed. Nothing else is there: what came before was processed
+        // at once.
+        self.outlet.io.receive(port, &mut self.ready);
+        let count = self.ready.len();
         if count == 0 {
             return 0;
         }
         self.shard.counters_mut().received += count as u64;
-        for buffer in burst.drain() {
-            self.take_frame(now, port, buffer);
+        if !self.tracer.is_on() && self.process_plain(now, port) {
+            return count;
+        }
+        let others = self.read_link_headers(port);
+        if others != 0 {
+            self.take_others(now, port, others);
+        }
+        if self.tracer.is_on() {
+            for (position, (buffer, start)) in self.ready.iter_mut().zip(&self.starts).enumerate() {
+                let (frame, from) = buffer.frame_mut();
+                let frame = frame.get(usize::from(from)..).unwrap_or_default();
+                self.tracer.note_link_header(position, frame, usize::from(*start - from));
+            }
         }
         self.process_ready(now);
         count
     }
 
-    /// Reads the link header of one frame. Whoever is not an IPv4 packet for this station gets its verdict here.
+    /// Has the shard decide on a burst as it was received, if all of it is untagged IPv4 packets
+    /// for this station.
+    fn process_plain(&mut self, now: Instant, port: PortIndex) -> bool {
+        let Some(gate) = self.outlet.links.gate(port) else { return false };
+        let meta = PacketMeta { ingress: gate.interface(), ..PacketMeta::default() };
+        let count = self.ready.len();
+        let (mut are_plain, mut bytes) = (true, 0);
+        let mut packets = PacketArray::new();
+        packets.extend(self.ready.iter_mut().map(|buffer| {
+            let (frame, from) = buffer.frame_mut();
+            let received = frame.get(usize::from(from)..).unwrap_or_default();
+            are_plain &= gate.is_plain(received);
+            bytes += received.len() as u64;
+            Packet::in_frame(frame, from + PLAIN_HEADER, meta)
+        }));
+        if !are_plain {
+            return false;
+        }
+        self.outlet.count_received((gate.interface(), count as u64, bytes));
+        self.is_plain = true;
+        self.shard.process(now, &mut packets, &mut self.outlet);
+        let results = decided(&packets);
+        drop(packets);
+        self.send_ready(&results);
+        true
+    }
+
+    /// Finds the IP packet in each frame of the burst. Returns a bit for each frame that is not an
+    /// IPv4 packet for this station.
     #[inline]
-    fn take_frame(&mut self, now: Instant, port: PortIndex, mut buffer: I::Buffer) {
-        let frame = buffer.bytes();
+    fn read_link_headers(&mut self, port: PortIndex) -> u64 {
+        let gate = self.outlet.links.gate(port);
+        let mut others = 0;
+        let mut tally = (InterfaceId::default(), 0, 0);
+        for (i, buffer) in self.ready.iter_mut().enumerate() {
+            let (frame, from) = buffer.frame_mut();
+            let frame = frame.get(usize::from(from)..).unwrap_or_default();
+            let found = match gate.filter(|gate| gate.is_plain(frame)) {
+                Some(gate) => Some((gate.interface(), HEADER_LENGTH)),
+                None => self.outlet.packet_for_us(port, frame),
+            };
+            let Some((interface, offset)) = found else {
+                others |= 1 << i;
+                continue;
+            };
+            if interface != tally.0 {
+                self.outlet.count_received(tally);
+                tally = (interface, 0, 0);
+            }
+            tally.1 += 1;
+            tally.2 += frame.len() as u64;
+            if let (Some(start), Some(meta)) = (self.starts.get_mut(i), self.metas.get_mut(i)) {
+                *start = from + offset as u16;
+                *meta = PacketMeta { ingress: interface, ..PacketMeta::default() };
+            }
+        }
+        self.outlet.count_received(tally);
+        others
+    }
+
+    /// Takes the frames with a bit in `others` out of the burst, and answers or drops them.
+    #[cold]
+    fn take_others(&mut self, now: Instant, port: PortIndex, others: u64) {
+        let (mut packets, mut frames) = (Burst::new(), Burst::new());
+        for (i, buffer) in self.ready.drain().enumerate() {
+            if others >> i & 1 != 0 {
+                // As many come out as go in, here and below.
+                let _ = frames.push(buffer);
+                continue;
+            }
+            if packets.len() < i {
+                self.starts.copy_within(i..=i, packets.len());
+                self.metas.copy_within(i..=i, packets.len());
+            }
+            let _ = packets.push(buffer);
+        }
+        self.ready = packets;
+        for buffer in frames.drain() {
+            self.take_frame(now, port, buffer.bytes());
+        }
+    }
+
+    /// Takes a frame that is not an IPv4 packet for this station. It gets its verdict here.
+    fn take_frame(&mut self, now: Instant, port: PortIndex, frame: &[u8]) {
         let Ok(header) = LinkHeader::parse(frame) else {
             return self.refuse(now, None, frame, Verdict::LinkTruncated);
         };
         let Some(interface) = self.outlet.links.interface(port, header.vlan) else {
             return self.refuse(now, None, frame, Verdict::LinkUnknownVlan);
         };
-        if let Some(counters) = self.outlet.interfaces.get_mut(interface.index()) {
-            counters.received_packets += 1;
-            counters.received_bytes += frame.len() as u64;
-        }
-        let for_us = header.destination == self.outlet.links.station(port)
-            || (self.outlet.mode == LinkMode::Offline && header.destination.is_unicast());
-        if !for_us && !header.destination.is_multicast() {
+        self.outlet.count_received((interface, 1, frame.len() as u64));
+        if !self.outlet.is_for_us(port, &header) && !header.destination.is_multicast() {
             return self.refuse(now, Some(interface), frame, Verdict::LinkOtherDestination);
         }
         match header.ether_type {
-            ETHER_TYPE_IPV4 if for_us => {
-                let meta = PacketMeta { ingress: interface, ..PacketMeta::default() };
-                if self.tracer.is_on() {
-                    self.tracer.note_link_header(self.ready.len(), frame, header.payload_offset());
-                }
-                buffer.trim_front(header.payload_offset());
-                self.make_ready(now, buffer, meta);
-            }
-            // RFC 1122 §3.3.6, RFC 1812 §5.3.4: what came as a link-layer broadcast is never forwarded; the protocols
-            // that broadcast (DHCP, routing) have no one here to listen.
+            // RFC 1122 §3.3.6, RFC 1812 §5.3.4: what came as a link-layer broadcast is never
+            // forwarded; the protocols that broadcast (DHCP, routing) have no one here to listen.
             ETHER_TYPE_IPV4 => self.refuse(now, Some(interface), frame, Verdict::LocalIgnored),
             ETHER_TYPE_ARP => {
                 let verdict = self.take_arp(interface, port, frame.get(header.payload_offset()..).unwrap_or_default());
@@ -408,7 +538,8 @@ impl<I: Io> Worker<I> {
         }
         if let Some(learnt) = answer.learnt {
             self.outlet.learn(learnt.interface, learnt.address, learnt.station);
-            // What is said to us may be the answer another worker waits for. What is said to others is not worth a message.
+            // What is said to us may be the answer another worker waits for. What is said to others
+            // is not worth a message.
             if answer.verdict == Verdict::Local {
                 for ring in self.outlet.crossings.learnt_to.iter_mut().flatten() {
                     // A full ring costs the other worker one more request.
@@ -422,79 +553,72 @@ impl<I: Io> Worker<I> {
         answer.verdict
     }
 
-    #[inline]
-    fn make_ready(&mut self, now: Instant, buffer: I::Buffer, meta: PacketMeta) {
-        if let Some(place) = self.metas.get_mut(self.ready.len()) {
-            *place = meta;
-        }
-        // There is room: a full burst is processed at once.
-        let _ = self.ready.push(buffer);
-        if self.ready.is_full() {
-            self.process_ready(now);
-        }
-    }
-
     /// Has the shard decide on the packets that are ready.
-    #[inline]
     fn process_ready(&mut self, now: Instant) {
-        match self.ready.len() {
-            0 => {}
-            // Preparing 64 places for a few packets would cost more than the packets.
-            1..=8 => self.process_upto::<8>(now),
-            _ => self.process_upto::<BURST_MAX>(now),
+        if self.ready.is_empty() {
+            return;
         }
-    }
-
-    fn process_upto<const COUNT: usize>(&mut self, now: Instant) {
-        let count = self.ready.len();
-        let mut results = [(Outcome::Done, None); COUNT];
+        self.is_plain = false;
         let tracing = self.tracer.is_on();
         if tracing {
-            self.tracer.note_packets(&self.ready);
+            self.tracer.note_packets(&mut self.ready, &self.starts);
         }
-        {
-            let mut ready = self.ready.iter_mut().zip(&self.metas);
-            let mut packets: [Packet<'_>; COUNT] = array::from_fn(|_| match ready.next() {
-                Some((buffer, meta)) => Packet::new(buffer.bytes_mut(), *meta),
-                None => Packet::new(&mut [], PacketMeta::default()),
-            });
-            let Some(burst) = packets.get_mut(..count) else { return };
-            if tracing {
-                // One by one, so that the steps told are those of this packet, behind all before it.
-                for (position, packet) in burst.iter_mut().enumerate() {
-                    if let Some(steps) = self.tracer.steps_of(position) {
-                        self.shard.explain_packet(now, packet.meta, packet.bytes, steps);
-                    }
-                    self.shard.process(now, slice::from_mut(packet), &mut self.outlet);
-                }
-            } else {
-                self.shard.process(now, burst, &mut self.outlet);
-            }
-            for (packet, result) in packets.iter().zip(&mut results) {
-                *result = (packet.outcome, packet.verdict);
-            }
-        }
+        let mut packets = PacketArray::new();
+        let ready = self.ready.iter_mut().zip(self.starts.iter().zip(&self.metas));
+        packets.extend(ready.map(|(buffer, (start, meta))| Packet::in_frame(buffer.frame_mut().0, *start, *meta)));
         if tracing {
-            self.tracer.record_packets(now, &self.ready, &self.metas, &results, &self.outlet.links);
-        }
-        for (mut buffer, (outcome, verdict)) in self.ready.drain().zip(results) {
-            match outcome {
-                Outcome::Done => {}
-                Outcome::Transmit { egress, length } => {
-                    buffer.truncate(usize::from(length));
-                    self.outlet.send(buffer, egress, verdict);
+            // One by one, so that the traced steps are those of this packet, after all earlier
+            // packets.
+            for (position, packet) in packets.iter_mut().enumerate() {
+                if let Some(steps) = self.tracer.steps_of(position) {
+                    self.shard.explain_packet(now, packet.meta, packet.bytes_mut(), steps);
                 }
-                Outcome::HandOff { worker, meta } => self.outlet.hand_off_buffer(worker, buffer, meta),
+                self.shard.process(now, slice::from_mut(packet), &mut self.outlet);
+            }
+        } else {
+            self.shard.process(now, &mut packets, &mut self.outlet);
+        }
+        let results = decided(&packets);
+        drop(packets);
+        if tracing {
+            let results = results.iter().map(|(outcome, verdict, _)| (*outcome, *verdict));
+            self.tracer.record_packets(now, &mut self.ready, &self.metas, results, &self.outlet);
+        }
+        self.send_ready(&results);
+    }
+
+    /// Does with each packet of the burst what the shard decided.
+    #[inline]
+    fn send_ready(&mut self, results: &[Decided]) {
+        if !self.outlet.send_whole(&mut self.ready, results) {
+            for (mut buffer, (outcome, verdict, start)) in self.ready.drain().zip(results) {
+                match *outcome {
+                    Outcome::Done => {}
+                    Outcome::Transmit { egress, start, length } => {
+                        self.outlet.send_packet(buffer, egress, (start, length), *verdict);
+                    }
+                    Outcome::HandOff { worker, meta } => {
+                        let end = buffer.frame_mut().0.len() as u16;
+                        // The packet, to the end of its frame: inside the buffer.
+                        let _ = buffer.set_frame(*start, end.saturating_sub(*start));
+                        self.outlet.hand_off_buffer(worker, buffer, meta);
+                    }
+                }
             }
         }
         self.settle();
     }
 
-    /// After a panic inside [`Worker::poll`]: takes the packets the shard was working on, gives each to `keep`, and brings the
-    /// counters back into balance with [`Verdict::Quarantined`]. Returns how many packets were lost.
+    /// After a panic inside [`Worker::poll`]: takes the packets the shard was working on, gives
+    /// each to `keep`, and brings the counters back into balance with [`Verdict::Quarantined`].
+    /// Returns how many packets were lost.
     pub fn recover(&mut self, mut keep: impl FnMut(&[u8])) -> u64 {
-        for buffer in self.ready.drain() {
-            keep(buffer.bytes());
+        if self.is_plain {
+            self.starts =
+                array::from_fn(|i| self.ready.get_mut(i).map_or(0, |buffer| buffer.frame_mut().1) + PLAIN_HEADER);
+        }
+        for (mut buffer, start) in self.ready.drain().zip(&self.starts) {
+            keep(buffer.frame_mut().0.get(usize::from(*start)..).unwrap_or_default());
         }
         self.outlet.publish();
         self.settle();

@@ -1,4 +1,5 @@
-//! A whole instance with an event log: packets in, lines in a file, figures over the control socket, and who had an endpoint.
+//! A whole instance with an event log: packets in, lines in a file, figures over the control
+//! socket, and the holder of an endpoint.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -25,10 +26,11 @@ use daemon::log::Log;
 use daemon::running::Running;
 use daemon::running::Start;
 use daemon::server::Socket;
-use export::history;
-use export::history::Query;
-use export::history::Until;
 use export::parse_utc;
+use lookup::Asked;
+use lookup::log;
+use lookup::log::Query;
+use lookup::log::Until;
 use nat::Protocol;
 use packet_io::Io;
 use packet_io::MemoryIo;
@@ -64,7 +66,7 @@ fn start(config: &Config, ports: &MemoryBed) -> Result<Running, daemon::running:
 }
 
 #[test]
-fn what_an_instance_does_is_in_its_log_and_the_log_says_who_had_an_endpoint() {
+fn an_instance_logs_its_events_and_the_holder_is_found() {
     let directory = env::temp_dir().join(format!("natrix-{}-event-log", std::process::id()));
     fs::create_dir_all(&directory).expect("a temporary directory");
     let file = directory.join("events.json");
@@ -105,14 +107,10 @@ fn what_an_instance_does_is_in_its_log_and_the_log_says_who_had_an_endpoint() {
         assert_eq!((&line["realm"], &line["external_address"]), (&Value::from("default"), &Value::from("10.0.1.9")));
         let at_us = parse_utc(line["time"].as_str().expect("a time")).expect("a time");
         let port = line["external_port"].as_u64().expect("a port") as u16;
-        let query = Query {
-            address: Ipv4Addr::new(10, 0, 1, 9),
-            port: Some(port),
-            protocol: Some(Protocol::Udp),
-            at_us,
-            formulas: None,
-        };
-        let found = history::look_up(std::slice::from_ref(&file), &query).expect("the log can be read");
+        let address = Ipv4Addr::new(10, 0, 1, 9);
+        let asked = Asked { address, port: Some(port), protocol: Some(Protocol::Udp), vrf: None };
+        let query = Query { asked, at_us, formulas: None };
+        let found = log::look_up(std::slice::from_ref(&file), &query).expect("the log can be read");
         assert_eq!(found.holdings.len(), 1);
         assert_eq!(Value::from(found.holdings[0].subscriber.to_string()), line["subscriber"]);
         assert_eq!((found.holdings[0].until, found.lost, found.unreadable), (Until::Open, 0, 0));
@@ -121,7 +119,7 @@ fn what_an_instance_does_is_in_its_log_and_the_log_says_who_had_an_endpoint() {
 }
 
 #[test]
-fn a_log_that_can_not_be_opened_keeps_the_instance_from_starting() {
+fn an_instance_does_not_start_without_its_log() {
     let directory = env::temp_dir().join(format!("natrix-{}-event-log-missing", std::process::id()));
     fs::create_dir_all(&directory).expect("a temporary directory");
     let config = with_log(&directory, directory.join("missing").join("events.json"));

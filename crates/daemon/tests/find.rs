@@ -1,4 +1,4 @@
-//! `find` on a whole instance: whoever has something of an address or an endpoint is named, however he came to it.
+//! `find` on a whole instance names every user of an address or endpoint, whatever its origin.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ use instance::PATIENCE;
 use instance::ask;
 use instance::error;
 
-/// What is sent to port 443 leaves from a pool of its own, and what is sent to port 80 shares ports.
+/// Packets to port 443 leave from a pool of their own, and packets to port 80 share ports.
 const MORE: &str = r#"
 [[pool]]
 name = "w"
@@ -53,8 +53,8 @@ targets = ["10.0.0.90:8443", "10.0.0.91:8443"]
 "#;
 
 const OF_FORWARDS: [&str; 3] = [
-    "tcp 203.0.113.1:80-82 is forwarded to 10.0.0.80:8080-8082 for ever",
-    "udp 203.0.113.1:80-82 is forwarded to 10.0.0.80:8080-8082 for ever",
+    "tcp 203.0.113.1:80-82 is statically forwarded to 10.0.0.80:8080-8082",
+    "udp 203.0.113.1:80-82 is statically forwarded to 10.0.0.80:8080-8082",
     "tcp 203.0.113.1:443 leads to one of 10.0.0.90:8443 weight 1, 10.0.0.91:8443 weight 1",
 ];
 
@@ -77,7 +77,7 @@ fn on(last: u8) -> Find {
     endpoint(Ipv4Addr::new(203, 0, 113, last), None)
 }
 
-/// All answers, and the pages they came on.
+/// All answers and the number of pages.
 fn found(one: &mut instance::Instance, find: &Find) -> (Vec<FindAnswer>, usize) {
     let mut answers = Vec::new();
     let mut cursor = None;
@@ -104,7 +104,7 @@ fn details(one: &mut instance::Instance, find: &Find) -> Vec<String> {
     found(one, find).0.into_iter().map(|answer| answer.detail).collect()
 }
 
-/// Waits until so many sessions are there.
+/// Waits until there are this many sessions.
 fn wait_for(one: &mut instance::Instance, sessions: u64) {
     let begin = Instant::now();
     while one.status().sessions < sessions {
@@ -114,16 +114,17 @@ fn wait_for(one: &mut instance::Instance, sessions: u64) {
 }
 
 #[test]
-fn an_external_address_names_everybody_who_uses_it() {
+fn an_external_address_has_all_its_users() {
     let mut one = start("find-users");
     assert_eq!(details(&mut one, &on(1)), OF_FORWARDS);
-    assert_eq!(details(&mut one, &on(2)), ["nobody holds 203.0.113.2, of pool \"a\", now"]);
-    // Three who are paired with .1, one of whom a rule sends elsewhere, too, and one who only shares a port.
+    assert_eq!(details(&mut one, &on(2)), ["no subscriber holds 203.0.113.2 of pool \"a\" now"]);
+    // Three are paired with .1, a rule also sends one of them elsewhere, and one only shares a
+    // port.
     for (host, to) in [(10, 53), (11, 53), (12, 53), (13, 80)] {
         one.push_to(of(host, 4_000), to);
     }
     wait_for(&mut one, 4);
-    // Only when it is paired there: other ports go by another queue.
+    // Only once it is paired there: other ports use another queue.
     one.push_to(of(11, 4_001), 443);
     wait_for(&mut one, 5);
     let paired = |host: u8, last: u8| format!("subscriber 10.0.0.{host} is paired with 203.0.113.{last}");
@@ -135,17 +136,17 @@ fn an_external_address_names_everybody_who_uses_it() {
     let (answers, _) = found(&mut one, &on(21));
     assert_eq!((answers[0].holder, answers[0].pool.as_deref()), (Some(*of(11, 0).ip()), Some("w")));
 
-    // Pages of any size give the same.
+    // Pages of any size have the same answers.
     for limit in [1, 2, 5, 7] {
         let (answers, pages) = found(&mut one, &Find { limit: Some(limit), ..on(1) });
         assert_eq!(answers.into_iter().map(|answer| answer.detail).collect::<Vec<_>>(), first);
         assert_eq!(pages, first.len().div_ceil(limit as usize));
     }
-    // Of one transport only.
+    // One transport only.
     let tcp = details(&mut one, &Find { protocol: Some(control::Protocol::Tcp), ..on(1) });
     assert_eq!(tcp[tcp.len() - 2..], [OF_FORWARDS[0], OF_FORWARDS[2]]);
 
-    // .1 drains: what is on it stays, and whoever gets something new is paired with .2.
+    // .1 drains: its mappings stay, and a subscriber with a new mapping is paired with .2.
     let text = one.text.replace("drain = [\"203.0.113.2\"]", "drain = [\"203.0.113.1\"]");
     let asked = one.write("drains.toml", &text);
     assert_eq!(error(&one.reload(asked)), "");
@@ -163,9 +164,9 @@ fn an_external_address_names_everybody_who_uses_it() {
 }
 
 #[test]
-fn an_internal_endpoint_is_told_its_flows_beside_its_mapping() {
+fn an_internal_endpoint_has_its_mapping_and_its_flows() {
     let mut one = start("find-flows");
-    // In this order, as a mapping that is there already is used for all destinations.
+    // In this order, because an existing mapping is used for all destinations.
     one.push_to(of(10, 4_000), 80);
     wait_for(&mut one, 1);
     one.push_to(of(10, 4_000), 53);

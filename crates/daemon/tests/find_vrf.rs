@@ -1,4 +1,4 @@
-//! `find` with a VRF, of a whole instance: whom it leaves over of those that hold an external endpoint.
+//! `find` with a VRF on a whole instance: only holders in this VRF are named.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -17,13 +17,13 @@ fn by_address(address: Ipv4Addr, port: u16) -> Find {
     Find { address, port: Some(port), protocol: None, vrf: None, limit: None, cursor: None }
 }
 
-/// Answers, and where to go on.
+/// Answers and the next cursor.
 fn found(one: &mut Instance, find: &Find) -> (Vec<FindAnswer>, Option<String>) {
     one.client.request::<FindAnswer>(&Request::Find(find.clone())).expect("answers")
 }
 
 #[test]
-fn holders_of_other_vrfs_are_left_out_of_an_external_endpoint_too() {
+fn holders_in_other_vrfs_are_omitted() {
     let blue = "[[interface]]\nname = \"blue\"\nrealm = \"inside\"\nvrf = \"blue\"\ndriver = \"net_tap2\"\naddresses = [\"10.0.0.1/24\"]\n\n[[pool]]";
     let forwards = "[[forward]]\nprotocol = \"udp\"\nexternal = \"203.0.113.1\"\nports = 80\ninside = \"10.0.0.80\"\n\
                     [[forward]]\nprotocol = \"tcp\"\nexternal = \"203.0.113.1\"\nports = 80\ninside = \"10.0.0.81\"\nvrf = \"blue\"\n";
@@ -44,13 +44,13 @@ fn holders_of_other_vrfs_are_left_out_of_an_external_endpoint_too() {
     }
     let (nobody, _) =
         found(&mut one, &Find { vrf: Some("blue".to_owned()), protocol: Some(control::Protocol::Udp), ..asked });
-    let told = "nobody of VRF \"blue\" holds 203.0.113.1:80 now";
-    assert_eq!((nobody.len(), nobody[0].holder, nobody[0].detail.as_str()), (1, None, told));
+    let replies = "no subscriber of VRF \"blue\" holds 203.0.113.1:80 now";
+    assert_eq!((nobody.len(), nobody[0].holder, nobody[0].detail.as_str()), (1, None, replies));
     one.stop();
 }
 
 #[test]
-fn an_inside_address_without_a_mapping_is_told_with_its_vrf_and_only_where_a_route_leads_to_it() {
+fn an_unused_inside_address_is_found_in_vrfs_with_a_route() {
     let blue = "[[interface]]\nname = \"blue\"\nrealm = \"inside\"\nvrf = \"blue\"\ndriver = \"net_tap2\"\naddresses = [\"10.0.0.1/24\", \"10.1.0.1/24\"]\n\n[[pool]]";
     let mut one = Instance::start_with("find-idle", "", |text| text.replace("[[pool]]", blue));
     let asked = |last: [u8; 4], vrf: Option<&str>| Find {
@@ -58,7 +58,7 @@ fn an_inside_address_without_a_mapping_is_told_with_its_vrf_and_only_where_a_rou
         vrf: vrf.map(str::to_owned),
         ..by_address(last.into(), 0)
     };
-    let mut told = |address: [u8; 4], vrf: Option<&str>| {
+    let mut replies = |address: [u8; 4], vrf: Option<&str>| {
         let (found, _) = found(&mut one, &asked(address, vrf));
         found.into_iter().map(|answer| (answer.place, answer.vrf, answer.detail)).collect::<Vec<_>>()
     };
@@ -67,18 +67,18 @@ fn an_inside_address_without_a_mapping_is_told_with_its_vrf_and_only_where_a_rou
         (Place::Internal, Some(vrf.to_owned()), detail)
     };
     let (here, there) = (idle("default", "10.0.0.99"), idle("blue", "blue/10.0.0.99"));
-    assert_eq!(told([10, 0, 0, 99], None), [here.clone(), there.clone()]);
-    assert_eq!(told([10, 0, 0, 99], Some("default")), [here]);
-    assert_eq!(told([10, 0, 0, 99], Some("blue")), [there]);
-    // Only one of them has a way to it.
-    assert_eq!(told([10, 1, 0, 9], None), [idle("blue", "blue/10.1.0.9")]);
+    assert_eq!(replies([10, 0, 0, 99], None), [here.clone(), there.clone()]);
+    assert_eq!(replies([10, 0, 0, 99], Some("default")), [here]);
+    assert_eq!(replies([10, 0, 0, 99], Some("blue")), [there]);
+    // Only one of them has a route to it.
+    assert_eq!(replies([10, 1, 0, 9], None), [idle("blue", "blue/10.1.0.9")]);
     let nobody = |of_vrf: &str, address: &str| {
         let detail = format!(
-            "{address} is no pool's external address, no subscriber's{of_vrf}, as no inside route leads to it, and not Natrix's own"
+            "{address} is neither an external address of a pool nor a subscriber{of_vrf} (no inside route leads to it), nor an address of Natrix"
         );
         (Place::Nowhere, None, detail)
     };
-    assert_eq!(told([10, 1, 0, 9], Some("default")), [nobody(" of VRF \"default\"", "10.1.0.9")]);
-    assert_eq!(told([8, 8, 8, 8], None), [nobody("", "8.8.8.8")]);
+    assert_eq!(replies([10, 1, 0, 9], Some("default")), [nobody(" of VRF \"default\"", "10.1.0.9")]);
+    assert_eq!(replies([8, 8, 8, 8], None), [nobody("", "8.8.8.8")]);
     one.stop();
 }

@@ -1,5 +1,6 @@
-//! A whole instance whose event log is on a disk that runs full, under both policies of back pressure: with `refuse` no mapping is
-//! made without its record, with `drop` the log says which are missing. Files are rotated meanwhile, and numbers have no hole.
+//! A whole instance whose event log is on a disk that becomes full, under both policies of back
+//! pressure. With `refuse` no mapping is created without its record; with `drop` the log counts the
+//! missing ones. Files are rotated meanwhile, and sequence numbers have no gap.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -27,12 +28,13 @@ use instance::PATIENCE;
 use nat::Verdict;
 use serde_json::Value;
 
-/// More than wait in the writer's buffer (1 MiB) and in the rings of two workers.
+/// More than the writer's buffer (1 MiB) and the rings of two workers hold.
 const FLOWS: u16 = 8_000;
-/// Packets sent before their fate is looked at.
+/// Packets to send before their verdicts are checked.
 const AT_A_TIME: u16 = 50;
 
-/// A disk of 8 MiB: in memory, in a mount namespace of a process that does nothing else. It ends with the test.
+/// A disk of 8 MiB in memory, in the mount namespace of a process that only holds it until the end
+/// of the test.
 struct Disk {
     keeper: Child,
     path: PathBuf,
@@ -41,7 +43,7 @@ struct Disk {
 impl Disk {
     fn new() -> Disk {
         let script = "mount -t tmpfs -o size=8m tmpfs /mnt && echo ready && read line";
-        // Root needs no user namespace, and who is not root gets to be it in one.
+        // Only other users than root need a user namespace.
         let ways: [&[&str]; 2] = [&["--mount"], &["--map-root-user", "--mount"]];
         for way in ways {
             let mut command = Command::new("unshare");
@@ -59,7 +61,7 @@ impl Disk {
         panic!("no namespace for a small disk: run as root, or allow user namespaces");
     }
 
-    /// Takes all the room there is.
+    /// Fills the disk.
     fn fill(&self) {
         let mut file = fs::File::create(self.path.join("filler")).expect("a file");
         let (page, mut written) = ([0; 4_096], 0_u64);
@@ -69,7 +71,7 @@ impl Disk {
         }
     }
 
-    /// Gives it back.
+    /// Frees the space again.
     fn make_room(&self) {
         fs::remove_file(self.path.join("filler")).expect("our own file");
     }
@@ -78,7 +80,8 @@ impl Disk {
     fn lines(&self) -> Vec<Value> {
         let names = fs::read_dir(&self.path).expect("our disk").map(|entry| entry.expect("a file").path());
         let mut names: Vec<PathBuf> = names.filter(|name| name.extension().is_some_and(|it| it == "json")).collect();
-        // Those that were put aside have a time in their name, and sort before the present one but for the '-'.
+        // Rotated files have a time in their name and sort before the current one, except for the
+        // '-'.
         names.sort_by_key(|name| (name.ends_with("events.json"), name.clone()));
         assert!(names.len() >= 2, "files were rotated: {names:?}");
         let text: String = names.iter().map(|name| fs::read_to_string(name).expect("our file")).collect();
@@ -112,7 +115,8 @@ fn count(one: &Instance, verdict: Verdict) -> u64 {
     all.iter().map(|snapshot| snapshot.counters.of(verdict)).sum()
 }
 
-/// Sends packets that want mappings, and waits until each has its verdict. How many mappings were made.
+/// Sends packets that need mappings and waits until each has its verdict. Returns the number of new
+/// mappings.
 fn open(one: &mut Instance, ports: core::ops::Range<u16>) -> u64 {
     let before = one.status().mappings_created;
     let fates = |one: &Instance| count(one, Verdict::Outbound) + count(one, Verdict::LogFull) + one.unsent();
@@ -133,7 +137,7 @@ fn open(one: &mut Instance, ports: core::ops::Range<u16>) -> u64 {
     one.status().mappings_created - before
 }
 
-/// Waits until everything that can be written is.
+/// Waits until everything is written.
 fn settle(one: &mut Instance) {
     let begin = Instant::now();
     loop {
@@ -146,7 +150,8 @@ fn settle(one: &mut Instance) {
     }
 }
 
-/// Each worker's records have the numbers from 1 on, over all files; a gap stands for so many from its own one on. How many those are.
+/// Checks that each worker's records are numbered from 1 without gaps, over all files. Returns the
+/// number of records that `gap` lines stand for.
 fn expect_no_hole(lines: &[Value]) -> u64 {
     let (mut next, mut lost): (BTreeMap<u64, u64>, u64) = (BTreeMap::new(), 0);
     for line in lines {
@@ -166,7 +171,7 @@ fn created(lines: &[Value]) -> u64 {
 }
 
 #[test]
-fn with_refuse_no_mapping_is_made_without_its_record() {
+fn with_refuse_no_mapping_is_created_without_its_record() {
     let disk = Disk::new();
     let mut one = start(&disk, "refuse");
     assert_eq!(open(&mut one, 1_000..2_000), 1_000);
@@ -175,34 +180,34 @@ fn with_refuse_no_mapping_is_made_without_its_record() {
     let made = open(&mut one, 2_000..2_000 + FLOWS);
     let log = log_of(&mut one);
     assert!(log.failing && log.errors > 0, "{log:?}");
-    assert!(log.last_error.is_some_and(|error| error.starts_with("write: ")), "the system's own words");
+    assert!(log.last_error.is_some_and(|error| error.starts_with("write: ")), "the error of the system");
     assert!(made > 0 && made < u64::from(FLOWS), "what waits has a bound: {made} made");
     assert_eq!(count(&one, Verdict::LogFull), u64::from(FLOWS) - made);
-    // What exists is not touched: no packet of it needs a record.
+    // Existing mappings are unaffected: their packets need no record.
     let refused = count(&one, Verdict::LogFull);
     assert_eq!(open(&mut one, 1_000..1_500), 0);
     assert_eq!(count(&one, Verdict::LogFull), refused);
     disk.make_room();
     settle(&mut one);
-    // As if nothing had been.
+    // Everything works as before.
     assert_eq!(open(&mut one, 20_000..21_000), 1_000);
     settle(&mut one);
     let total = one.status().mappings_created;
     one.stop();
     let lines = disk.lines();
     assert_eq!((created(&lines), total), (2_000 + made, 2_000 + made), "a record for each");
-    // What has no room is what tells of the refusals themselves: one for each subscriber and interval.
+    // Only records of the refusals themselves are lost: one for each subscriber and interval.
     assert!(expect_no_hole(&lines) <= 2 * 8, "nothing else is lost");
 }
 
 #[test]
-fn with_drop_nobody_is_refused_and_the_log_says_what_it_lacks() {
+fn with_drop_no_packet_is_refused_and_gaps_are_counted() {
     let disk = Disk::new();
     let mut one = start(&disk, "drop");
     assert_eq!(open(&mut one, 1_000..2_000), 1_000);
     settle(&mut one);
     disk.fill();
-    assert_eq!(open(&mut one, 2_000..2_000 + FLOWS), u64::from(FLOWS), "everybody gets his mapping");
+    assert_eq!(open(&mut one, 2_000..2_000 + FLOWS), u64::from(FLOWS), "every packet gets its mapping");
     let log = log_of(&mut one);
     assert!(log.failing && log.records_lost > 0, "{log:?}");
     assert_eq!(count(&one, Verdict::LogFull), 0);
@@ -213,6 +218,6 @@ fn with_drop_nobody_is_refused_and_the_log_says_what_it_lacks() {
     let lost = log_of(&mut one).records_lost;
     one.stop();
     let lines = disk.lines();
-    assert_eq!(created(&lines) + lost, 2_000 + u64::from(FLOWS), "what has no record is counted");
+    assert_eq!(created(&lines) + lost, 2_000 + u64::from(FLOWS), "missing records are counted");
     assert_eq!(expect_no_hole(&lines), lost);
 }

@@ -1,4 +1,5 @@
-//! Nothing is allocated or freed on the packet path: not for established flows, new ones, hairpins, hand-offs, ARP, or drops.
+//! The packet path neither allocates nor frees memory: established flows, new ones, hairpins,
+//! hand-offs, ARP and drops.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "an allocator that counts can only be written this way")]
@@ -112,7 +113,7 @@ struct Bed {
     workers: Vec<Worker<MemoryIo>>,
     now: Instant,
     calls: u64,
-    /// What the workers record; here nobody writes it.
+    /// The records of the workers, which are not written here.
     events: Vec<Consumer<Event>>,
     logs_opened: Arc<LogsOpened>,
 }
@@ -135,7 +136,7 @@ impl Bed {
         Bed { ports, workers, now, calls: 0, events, logs_opened }
     }
 
-    /// Polls with the allocator counting.
+    /// Polls while the allocator counts.
     fn poll(&mut self) {
         self.now = self.now + Duration::from_micros(50);
         CALLS.set(0);
@@ -153,7 +154,7 @@ impl Bed {
         assert!(self.ports.push(worker, port, &frame), "the queue has room");
     }
 
-    /// Polls until nothing moves any more, answering ARP; returns the IP packets that left.
+    /// Polls until no packet moves, and answers ARP. Returns the IP packets that left.
     fn settle(&mut self, port: PortIndex) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         for _ in 0..8 {
@@ -213,7 +214,8 @@ fn the_packet_path_allocates_nothing() {
         let out = bed.settle(OUTSIDE);
         let first = out.iter().find(|packet| packet[9] == 17).expect("UDP leaves");
         let external = SocketAddrV4::new(POOL, source_port(first));
-        // A reply, a stranger's packet, a hairpin, an ICMP error about a packet that left, garbage.
+        // A reply, an unsolicited packet, a hairpin, an ICMP error about a packet that left,
+        // garbage.
         bed.push(1, OUTSIDE, &build::udp(SERVER, external).payload(b"y").build());
         bed.push(0, OUTSIDE, &build::udp(SERVER, SocketAddrV4::new(POOL, 1_024)).build());
         bed.push(0, OUTSIDE, &build::tcp(SERVER, SocketAddrV4::new(POOL, 1_025), Flags::SYN).build());
@@ -224,7 +226,7 @@ fn the_packet_path_allocates_nothing() {
         if round == 20 {
             bed.logs_opened.count_one();
         }
-        // Timers of all kinds run.
+        // All kinds of timers expire.
         bed.now = bed.now + Duration::from_secs(u64::from(round) % 7);
     }
     let of = |verdict| bed.workers.iter().map(|worker| worker.counters().of(verdict)).sum::<u64>();
@@ -235,10 +237,10 @@ fn the_packet_path_allocates_nothing() {
     assert!(handed_off > 0, "packets crossed between workers");
     let recorded: usize = bed.events.iter().map(Consumer::len).sum();
     assert!(recorded > 400, "events were recorded: {recorded}");
-    let mut told = 0;
+    let mut reports = 0;
     for ring in &mut bed.events {
-        ring.pop_burst(usize::MAX, |event| told += usize::from(event.kind == EventKind::AllTold));
+        ring.pop_burst(usize::MAX, |event| reports += usize::from(event.kind == EventKind::SnapshotComplete));
     }
-    assert_eq!(told, 2, "each worker told another log what lived");
+    assert_eq!(reports, 2, "each worker reports another log what lived");
     assert_eq!(bed.calls, 0, "calls of the allocator inside Worker::poll");
 }

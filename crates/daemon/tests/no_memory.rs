@@ -1,5 +1,5 @@
-//! A reload that the machine has no memory for is refused and changes nothing. The only test of this process, as the limit it sets
-//! is that of the process.
+//! A reload that does not fit into memory is refused and changes nothing. This is the only test of
+//! its process, because it limits the memory of the process.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -14,9 +14,10 @@ use instance::Instance;
 use instance::ask;
 use instance::error;
 
-/// What may still be taken: enough for a request and its answer, not for the tables of the new configuration.
+/// Remaining memory: enough for a request and its answer, but not for the tables of the new
+/// configuration.
 const SPARE_BYTES: u64 = 1 << 20;
-/// Prefixes of subscribers, each of which takes 1 KiB of the table of routes.
+/// Number of subscriber prefixes, each of which takes 1 KiB of the route table.
 const PREFIXES: u32 = 8_000;
 
 /// Address space in use, bytes.
@@ -41,7 +42,8 @@ fn a_reload_without_memory_is_refused_and_changes_nothing() {
     let text = one.text.replace("203.0.113.0/28\"]", "203.0.113.0/28\"]\nsubscribers = [\"10.0.0.0/24\", MANY]");
     let text = text.replace("MANY", &prefixes.join(", ")) + routes;
     let asked = one.write("next.toml", &text);
-    // It is right, and there is memory for it now; what reading it took stays with the process.
+    // The file is valid, and there is memory for it now. The process keeps the memory that reading
+    // it takes.
     assert_eq!(error(&ask(&mut one.client, &Request::Plan(asked.clone()))), "");
     let before = one.state();
     limit(&(in_use() + SPARE_BYTES).to_string());

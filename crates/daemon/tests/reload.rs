@@ -1,4 +1,5 @@
-//! A whole instance goes over to other configurations by its control socket: plan, reload, refusals, rollback.
+//! A whole instance changes its configuration by its control socket: plan, reload, refusals,
+//! rollback.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -42,7 +43,7 @@ use packet_io::memory::MemorySettings;
 use serde_json::Value;
 
 #[test]
-fn an_instance_is_changed_by_its_socket_and_goes_back() {
+fn an_instance_is_changed_and_rolled_back_by_its_socket() {
     let directory = env::temp_dir().join(format!("natrix-{}-reload", std::process::id()));
     fs::create_dir_all(&directory).expect("a temporary directory");
     let write = |name: &str, text: &str| {
@@ -70,18 +71,18 @@ fn an_instance_is_changed_by_its_socket_and_goes_back() {
     assert_eq!(shared.generation(), 0, "a plan changes nothing");
 
     let faulty = write("faulty.toml", &text.replace("[workers]", "[wokrers]"));
-    let told = ask(&mut client, &Request::Reload(file(&faulty)));
-    assert!(matches!(told.first(), Some(Reply::ConfigFault(fault)) if fault.object == "wokrers"), "{told:?}");
-    assert!(error(&told).contains("nothing was changed"), "{told:?}");
+    let replies = ask(&mut client, &Request::Reload(file(&faulty)));
+    assert!(matches!(replies.first(), Some(Reply::ConfigFault(fault)) if fault.object == "wokrers"), "{replies:?}");
+    assert!(error(&replies).contains("nothing was changed"), "{replies:?}");
     let restart = write("restart.toml", &text.replace("mappings = 1000", "mappings = 2000"));
     assert!(error(&ask(&mut client, &Request::Reload(file(&restart)))).contains("tables.mappings"));
     let back = Request::Reload(NewConfig { rollback: true, ..NewConfig::default() });
-    assert!(error(&ask(&mut client, &back)).contains("nothing was changed by a reload"));
+    assert!(error(&ask(&mut client, &back)).contains("no reload has changed anything"));
     assert_eq!(running.instance().shared().generation(), 0, "what is refused changes nothing");
 
-    let told = ask(&mut client, &Request::Reload(file(&second)));
+    let replies = ask(&mut client, &Request::Reload(file(&second)));
     assert!(
-        told.iter().any(|reply| matches!(reply, Reply::Reloaded(done) if done.generation == 1 && done.workers == 2))
+        replies.iter().any(|reply| matches!(reply, Reply::Reloaded(done) if done.generation == 1 && done.workers == 2))
     );
     let shared = running.instance().shared();
     assert_eq!(shared.settings().pools[0].addresses.len(), 27);
@@ -89,8 +90,8 @@ fn an_instance_is_changed_by_its_socket_and_goes_back() {
     assert_eq!((shared.addresses().count(), closed), (31, 4));
     assert_eq!(running.instance().config_path(), second.display().to_string());
 
-    let told = ask(&mut client, &back);
-    assert!(told.iter().any(|reply| matches!(reply, Reply::Reloaded(done) if done.generation == 2)), "{told:?}");
+    let replies = ask(&mut client, &back);
+    assert!(replies.iter().any(|reply| matches!(reply, Reply::Reloaded(done) if done.generation == 2)), "{replies:?}");
     assert_eq!(running.instance().shared().settings(), &config.nat, "all is as before");
     assert_eq!(running.instance().config_path(), first.display().to_string());
     drop(client);
@@ -99,34 +100,34 @@ fn an_instance_is_changed_by_its_socket_and_goes_back() {
 }
 
 #[test]
-fn a_reload_without_differences_leaves_the_way_back_as_it_was() {
+fn a_reload_without_differences_keeps_the_rollback_target() {
     let mut one = Instance::start("again", "");
     let text = one.text.clone();
     let first = one.write("first.toml", &text);
-    let done = |told: &[Reply]| {
+    let done = |replies: &[Reply]| {
         let done =
-            told.iter().find_map(|reply| if let Reply::Reloaded(done) = reply { Some(done.clone()) } else { None });
-        done.unwrap_or_else(|| panic!("it is made: {told:?}"))
+            replies.iter().find_map(|reply| if let Reply::Reloaded(done) = reply { Some(done.clone()) } else { None });
+        done.unwrap_or_else(|| panic!("it is made: {replies:?}"))
     };
     let back = NewConfig { rollback: true, ..NewConfig::default() };
-    // What is in force at the start is no way back to anything.
+    // The configuration of the start has no rollback target.
     assert_eq!(done(&one.reload(first.clone())).changes, 0);
-    assert!(error(&one.reload(back.clone())).contains("nothing was changed by a reload"), "there is none");
+    assert!(error(&one.reload(back.clone())).contains("no reload has changed anything"), "there is none");
 
     let next = text.replace("203.0.113.0/28", "203.0.113.16/28");
     let second = one.write("second.toml", &next);
     assert_eq!(done(&one.reload(second.clone())).addresses_changed, 32);
-    // Once more, as whoever runs it by habit does; and a copy of it, and one whose remarks alone differ.
+    // The same file twice, and a copy with another comment.
     let copy = one.write("copy.toml", &format!("# A remark.\n{next}"));
     for again in [&second, &second, &copy] {
-        let told = done(&one.reload(again.clone()));
-        assert_eq!((told.changes, told.addresses_changed), (0, 0), "nobody used the addresses that are gone");
-        assert_eq!(Some(told.config), again.config, "where it was read is told");
+        let replies = done(&one.reload(again.clone()));
+        assert_eq!((replies.changes, replies.addresses_changed), (0, 0), "nobody used the addresses that are gone");
+        assert_eq!(Some(replies.config), again.config, "the path of the file is reported");
     }
-    let told = one.reload(back.clone());
-    assert!(told.iter().any(|reply| matches!(reply, Reply::Change(_))), "{told:?}");
+    let replies = one.reload(back.clone());
+    assert!(replies.iter().any(|reply| matches!(reply, Reply::Change(_))), "{replies:?}");
     assert_eq!(
-        (done(&told).config, one.status().config),
+        (done(&replies).config, one.status().config),
         (first.config.clone().expect("a path"), first.config.expect("a path"))
     );
     assert_eq!(one.running.instance().shared().settings().pools[0].addresses[0], Ipv4Addr::new(203, 0, 113, 0));
@@ -136,18 +137,18 @@ fn a_reload_without_differences_leaves_the_way_back_as_it_was() {
 }
 
 #[test]
-fn a_file_that_is_no_text_is_told_as_such() {
+fn a_file_that_is_not_text_is_reported_as_such() {
     let mut one = Instance::start("latin", "");
     let asked = one.write("next.toml", &one.text.clone());
     let path = asked.config.clone().expect("a path");
     fs::write(&path, b"# K\xf6ln\n[workers]\n").expect("a file of our own");
-    let told = error(&one.reload(asked));
-    assert!(told.contains("next.toml:1: is not UTF-8 (byte 0xf6)") && !told.contains("permissions"), "{told}");
+    let replies = error(&one.reload(asked));
+    assert!(replies.contains("next.toml:1: is not UTF-8 (byte 0xf6)") && !replies.contains("permissions"), "{replies}");
     one.stop();
 }
 
 #[test]
-fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
+fn a_reload_that_fails_changes_nothing() {
     let mut one = Instance::start("fails", "[log]\nevents = \"HERE/events.json\"\n");
     one.traffic(5_000..5_040);
     let text = one.text.clone();
@@ -159,45 +160,44 @@ fn a_reload_that_fails_changes_nothing_whatever_it_fails_for() {
         ("flows have no table", text.replace("[tables]", "[tables]\nflows = 50000"), "tables.flows"),
         ("more addresses than places", text.replace("203.0.113.0/28", "203.0.112.0/24"), "external_addresses"),
         (
-            "places can not be added",
+            "places cannot be added",
             text.replace("203.0.113.0/28", "203.0.112.0/24").replace("[tables]", "[tables]\nexternal_addresses = 400"),
             "tables.external_addresses",
         ),
         ("the log has no folder", text.replace("events.json", "missing/events.json"), "log.events"),
         ("the log is a folder", text.replace(&format!("{place}/events.json"), &place), "log.events"),
-        ("the log is another file", text.replace("events.json", "first.toml"), "is no event log"),
-        ("the log is a device", text.replace(&format!("{place}/events.json"), "/dev/null"), "is no regular file"),
+        ("the log is another file", text.replace("events.json", "first.toml"), "is not an event log"),
+        ("the log is a device", text.replace(&format!("{place}/events.json"), "/dev/null"), "is not a regular file"),
         ("the log ends", text.replace("events = ", "# events = "), "log.events"),
     ];
     for (name, after, expected) in cases {
         let asked = one.write("next.toml", &after);
         let before = one.state();
-        let told = one.reload(asked);
-        assert!(error(&told).contains(expected) || format!("{told:?}").contains(expected), "{name}: {told:?}");
-        assert!(!error(&told).is_empty(), "{name} is refused");
+        let replies = one.reload(asked);
+        assert!(error(&replies).contains(expected) || format!("{replies:?}").contains(expected), "{name}: {replies:?}");
+        assert!(!error(&replies).is_empty(), "{name} is refused");
         assert_eq!(one.state(), before, "{name} changes nothing");
     }
-    // Of several that need a restart all are named at once, and what follows from them is not.
+    // All differences that need a restart are named at once, without their consequences.
     let both = text.replace("count = 2", "count = 1").replace("events = ", "# events = ");
     let asked = one.write("next.toml", &both);
-    let told = error(&one.reload(asked));
-    for named in ["workers.count 2 to 1", "log.events ", "workers are started with the instance, and who has a mapping"]
-    {
-        assert!(told.contains(named), "{told}");
+    let replies = error(&one.reload(asked));
+    for named in ["workers.count 2 to 1", "log.events ", "workers start with the instance, and existing mappings"] {
+        assert!(replies.contains(named), "{replies}");
     }
-    assert!(!told.contains("filter_rate") && !told.contains("tables."), "{told}");
+    assert!(!replies.contains("filter_rate") && !replies.contains("tables."), "{replies}");
     let missing = NewConfig { config: Some(format!("{place}/nowhere.toml")), ..NewConfig::default() };
     let before = one.state();
-    assert!(error(&one.reload(missing)).contains("can not be read"));
+    assert!(error(&one.reload(missing)).contains("cannot be read"));
     assert_eq!(one.state(), before);
-    // And what is right is done after all that.
+    // A valid change still works after all that.
     let asked = one.write("next.toml", &text.replace("203.0.113.0/28", "203.0.113.0/29"));
     assert_eq!(error(&one.reload(asked)), "");
     one.stop();
 }
 
 #[test]
-fn a_plan_tells_what_of_a_guarantee_is_not_there_at_once() {
+fn a_plan_shows_the_missing_part_of_a_guarantee() {
     let small = |text: &str| text.replace("[\"203.0.113.0/28\"]", "[\"203.0.113.1\"]\nports = \"1024-1063\"");
     let mut one = Instance::start_with("guarantee", "", small);
     one.traffic(5_000..5_030);
@@ -205,8 +205,8 @@ fn a_plan_tells_what_of_a_guarantee_is_not_there_at_once() {
         "[[class]]\nname = \"business\"\nsubscribers = [\"10.0.0.32/28\", \"10.0.0.10/31\"]\nreserved_ports = 1\n";
     let asked = one.write("next.toml", &format!("{}{class}", one.text));
     for request in [Request::Plan(asked.clone()), Request::Plan(asked.clone())] {
-        let told = ask(&mut one.client, &request);
-        let pool = told.iter().find_map(|reply| if let Reply::PoolPlan(pool) = reply { Some(pool) } else { None });
+        let replies = ask(&mut one.client, &request);
+        let pool = replies.iter().find_map(|reply| if let Reply::PoolPlan(pool) = reply { Some(pool) } else { None });
         let pool = pool.expect("the only pool");
         assert_eq!((pool.pool.as_str(), pool.guaranteed.udp, pool.guaranteed.tcp), ("a", 18, 18));
         assert_eq!(
@@ -214,17 +214,17 @@ fn a_plan_tells_what_of_a_guarantee_is_not_there_at_once() {
             (6, 0),
             "ten of forty are free, and two of the 18 have theirs"
         );
-        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
+        let plan = replies.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
         assert_eq!(plan.expect("a plan").total.guarantee_missing.udp, 6);
     }
-    let told = one.reload(asked);
-    let done = told.iter().find_map(|reply| if let Reply::Reloaded(done) = reply { Some(done) } else { None });
+    let replies = one.reload(asked);
+    let done = replies.iter().find_map(|reply| if let Reply::Reloaded(done) = reply { Some(done) } else { None });
     assert_eq!(done.expect("it is made").addresses_changed, 0, "it offers what it did");
     one.stop();
 }
 
 #[test]
-fn a_plan_tells_which_slices_lie_in_blocks_of_others_and_until_when() {
+fn a_plan_shows_slices_in_blocks_of_other_subscribers() {
     let in_blocks = "[\"203.0.113.1\"]\nports = \"1024-2047\"\nallocation = \"blocks\"\nblock_size = 128";
     let by_formula = "[\"203.0.113.1\"]\nports = \"1024-2047\"\nallocation = \"deterministic\"\ndynamic_slices = 0\n\
                       blocks_per_subscriber = 0\nsubscribers = [\"10.0.0.32/29\"]\n\n[[pool]]\nname = \"b\"\n\
@@ -235,9 +235,9 @@ fn a_plan_tells_which_slices_lie_in_blocks_of_others_and_until_when() {
     let limited = one.write("limited.toml", &format!("{text}\n[reload]\ndrain_time = \"1 h\"\n"));
     let asked = one.write("next.toml", &text);
     for (asked, longest) in [(limited, Some(3_600_000_000..3_800_000_000_u64)), (asked.clone(), None)] {
-        let told = ask(&mut one.client, &Request::Plan(asked));
-        let pool = told.iter().find_map(|reply| if let Reply::PoolPlan(pool) = reply { Some(pool) } else { None });
-        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
+        let replies = ask(&mut one.client, &Request::Plan(asked));
+        let pool = replies.iter().find_map(|reply| if let Reply::PoolPlan(pool) = reply { Some(pool) } else { None });
+        let plan = replies.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
         for pool in [pool.expect("the pool there is"), &plan.expect("a plan").total] {
             assert_eq!((pool.slices, pool.slices_leased, pool.slices_leased_whole), (6, 6, 6), "{pool:?}");
             match (&longest, pool.slices_leased_us) {
@@ -246,8 +246,8 @@ fn a_plan_tells_which_slices_lie_in_blocks_of_others_and_until_when() {
             }
         }
     }
-    let told = one.reload(asked);
-    assert!(told.iter().any(|reply| matches!(reply, Reply::Reloaded(_))), "{told:?}");
+    let replies = one.reload(asked);
+    assert!(replies.iter().any(|reply| matches!(reply, Reply::Reloaded(_))), "{replies:?}");
     let source = "10.0.0.33:5000".parse().expect("an endpoint");
     let destination = "192.0.2.77:53".parse().expect("an endpoint");
     let protocol = control::Protocol::Udp;
@@ -264,59 +264,61 @@ fn a_plan_tells_which_slices_lie_in_blocks_of_others_and_until_when() {
     let answer: control::WhyAnswer = one.client.request_one(&Request::Why(why)).expect("an answer");
     assert_eq!(answer.verdict, "ports_exhausted");
     let step = answer.steps.last().expect("a step");
-    assert!(step.decision.contains("170 of 170 ports are in port blocks of others"), "{step:?}");
+    assert!(step.decision.contains("170 of 170 ports are in port blocks of other subscribers"), "{step:?}");
     one.stop();
 }
 
 #[test]
-fn a_plan_names_so_many_mappings_and_says_how_many_more_there_are() {
+fn a_plan_names_some_mappings_and_counts_the_others() {
     let mut one = Instance::start("names", "");
     one.traffic(5_000..5_030);
     let drains = one.text.replace("[\"203.0.113.0/28\"]", "[\"203.0.113.0/28\"]\ndraining = true");
     let asked = one.write("next.toml", &drains);
-    let plan_of = |told: &[Reply]| {
-        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan.clone()) } else { None });
+    let plan_of = |replies: &[Reply]| {
+        let plan =
+            replies.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan.clone()) } else { None });
         plan.expect("a plan")
     };
-    let named = |told: &[Reply]| -> Vec<_> {
+    let named = |replies: &[Reply]| -> Vec<_> {
         let details =
-            told.iter().filter_map(|reply| if let Reply::PlanDetail(detail) = reply { Some(detail) } else { None });
+            replies.iter().filter_map(|reply| if let Reply::PlanDetail(detail) = reply { Some(detail) } else { None });
         details.filter(|detail| detail.what == PlanSubject::Mapping).cloned().collect()
     };
-    let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 10, ..asked.clone() }));
-    let (plan, mappings) = (plan_of(&told), named(&told));
+    let replies = ask(&mut one.client, &Request::Plan(NewConfig { details: 10, ..asked.clone() }));
+    let (plan, mappings) = (plan_of(&replies), named(&replies));
     assert_eq!((plan.total.mappings_drain, mappings.len(), plan.unnamed.mappings), (30, 10, 20));
     for mapping in &mappings {
         assert_eq!((mapping.becomes, mapping.ends_in_us), (PlanFate::Drains, None));
         assert!(mapping.internal_port.is_some_and(|port| (5_000..5_030).contains(&port)), "{mapping:?}");
         assert!(mapping.external.is_some() && mapping.first_port.is_some(), "{mapping:?}");
     }
-    // What keeps is named where that is asked for, and nothing where nothing is.
+    // Unchanged mappings are named if requested, and none without details.
     let text = one.text.clone();
     let same = one.write("same.toml", &text);
-    let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 100, ..same.clone() }));
-    assert_eq!((named(&told).len(), plan_of(&told).unnamed), (0, Unnamed::default()));
-    let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 12, kept: true, ..same }));
-    assert!(named(&told).iter().all(|mapping| mapping.becomes == PlanFate::Keeps));
-    assert_eq!((named(&told).len(), plan_of(&told).unnamed.mappings), (12, 18));
-    let told = ask(&mut one.client, &Request::Plan(asked));
-    assert_eq!((named(&told).len(), plan_of(&told).unnamed), (0, Unnamed::default()));
+    let replies = ask(&mut one.client, &Request::Plan(NewConfig { details: 100, ..same.clone() }));
+    assert_eq!((named(&replies).len(), plan_of(&replies).unnamed), (0, Unnamed::default()));
+    let replies = ask(&mut one.client, &Request::Plan(NewConfig { details: 12, kept: true, ..same }));
+    assert!(named(&replies).iter().all(|mapping| mapping.becomes == PlanFate::Keeps));
+    assert_eq!((named(&replies).len(), plan_of(&replies).unnamed.mappings), (12, 18));
+    let replies = ask(&mut one.client, &Request::Plan(asked));
+    assert_eq!((named(&replies).len(), plan_of(&replies).unnamed), (0, Unnamed::default()));
     one.stop();
 }
 
 #[test]
-fn a_plan_follows_rules_and_counts_those_that_differ() {
+fn a_plan_follows_rules_and_counts_differences() {
     let mut one = Instance::start("rules", "");
     one.traffic(5_000..5_030);
     let other = "[[pool]]\nname = \"z\"\naddresses = [\"203.0.113.16/30\"]\nsubscribers = [\"10.0.0.200/29\"]\n";
     let web = "[[rule]]\naction = \"drop\"\nprotocol = \"udp\"\noutside_ports = 443\n";
     let asked = |one: &mut Instance, rules: &str| {
         let file = one.write("next.toml", &format!("{}{other}{web}{rules}", one.text));
-        let told = ask(&mut one.client, &Request::Plan(NewConfig { details: 1, ..file }));
-        let plan = told.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan.clone()) } else { None });
-        assert!(plan.is_some(), "{told:?}");
+        let replies = ask(&mut one.client, &Request::Plan(NewConfig { details: 1, ..file }));
+        let plan =
+            replies.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan.clone()) } else { None });
+        assert!(plan.is_some(), "{replies:?}");
         let details =
-            told.into_iter().filter_map(|reply| if let Reply::PlanDetail(one) = reply { Some(one) } else { None });
+            replies.into_iter().filter_map(|reply| if let Reply::PlanDetail(one) = reply { Some(one) } else { None });
         let one = details.into_iter().find(|detail| detail.what == PlanSubject::Subscriber);
         (plan.expect("a plan"), one)
     };
@@ -337,27 +339,27 @@ fn a_plan_follows_rules_and_counts_those_that_differ() {
 }
 
 #[test]
-fn a_plan_tells_why_a_configuration_can_not_follow_and_what_to_do() {
+fn a_plan_explains_why_a_change_is_impossible() {
     let mut one = Instance::start("follow", "");
     let text = one.text.replace("203.0.113.0/28", "203.0.112.0/24");
     let asked = one.write("next.toml", &text);
     for request in [Request::Plan(asked.clone()), Request::Reload(asked)] {
-        let told = ask(&mut one.client, &request);
-        assert!(told.iter().any(|reply| matches!(reply, Reply::Change(_))), "what would differ: {told:?}");
+        let replies = ask(&mut one.client, &request);
+        assert!(replies.iter().any(|reply| matches!(reply, Reply::Change(_))), "what would differ: {replies:?}");
         let fault =
-            told.iter().find_map(|reply| if let Reply::ConfigFault(fault) = reply { Some(fault) } else { None });
+            replies.iter().find_map(|reply| if let Reply::ConfigFault(fault) = reply { Some(fault) } else { None });
         let fault = fault.expect("the fault");
         assert_eq!(fault.object, "tables.external_addresses");
         assert_eq!(fault.problem, "has places for 32 addresses while this instance runs, and 272 are needed");
         assert_eq!(fault.seen, "256 configured, 16 removed that may be in use");
         assert_eq!(fault.remedy, "restart with this configuration, or write fewer addresses");
-        assert!(error(&told).contains("can not follow the one in force"), "{told:?}");
+        assert!(error(&replies).contains("cannot replace the running one"), "{replies:?}");
     }
     one.stop();
 }
 
 #[test]
-fn who_is_refused_everything_is_shown_and_found_and_may_be_let_in() {
+fn a_refused_subscriber_is_shown_found_and_later_served() {
     const NOTHING: &str = "[[class]]\nname = \"none\"\nsubscribers = [\"10.0.0.9/32\"]\nports = 0\n";
     let mut one = Instance::start("refused", NOTHING);
     let of = Ipv4Addr::new(10, 0, 0, 9);
@@ -382,12 +384,12 @@ fn who_is_refused_everything_is_shown_and_found_and_may_be_let_in() {
     };
     assert_eq!((refused.len(), refused[0].address, refused[0].refused_only), (1, of, true));
     assert_eq!((refused[0].class.as_deref(), refused[0].mappings.total()), (Some("none"), 0));
-    assert_eq!(one.status().subscribers, 8, "it is none of those that have something");
+    assert_eq!(one.status().subscribers, 8, "it is not counted among the subscribers with mappings");
     let all = control::Find { address: of, port: None, protocol: None, vrf: None, limit: None, cursor: None };
     let find = Request::Find(all);
     let found = |one: &mut Instance| format!("{:?}", ask(&mut one.client, &find));
-    let told = "may use pool \\\"a\\\" and has no mapping now; refused packets: port_quota 5";
-    assert!(found(&mut one).contains(told), "{}", found(&mut one));
+    let replies = "may use pool \\\"a\\\" and has no mapping now; refused packets: port_quota 5";
+    assert!(found(&mut one).contains(replies), "{}", found(&mut one));
     let asked = one.write("next.toml", &one.text.replace("ports = 0", "ports = 2"));
     assert_eq!(error(&one.reload(asked)), "");
     let wanted = one.status().mappings_created + 2;
@@ -415,12 +417,12 @@ fn a_pool_of_blocks_has_as_many_identifiers_as_ports() {
         listed.into_iter().filter_map(|reply| if let Reply::Pool(pool) = reply { Some(pool) } else { None }).collect()
     };
     let of = |[udp, tcp, icmp]: [u64; 3]| control::PerProtocol { udp, tcp, icmp };
-    // Single ports: identifiers hit no service, and the range does not bound them.
+    // Single ports: the range does not limit identifiers, which reach no service.
     assert_eq!(pools(&mut one)[0].ports_total, of([16 * 64_512, 16 * 64_512, 16 * 65_535]));
     let text = one.text.replace("203.0.113.0/28\"]", &format!("203.0.113.1\"]\n{BLOCKS}"));
     let asked = one.write("next.toml", &text);
     assert_eq!(error(&one.reload(asked)), "");
-    // Four blocks: one is reserved, another has ten ports less.
+    // Four blocks: one is reserved, another has ten fewer ports.
     assert_eq!(pools(&mut one)[0].ports_total, of([182, 182, 192]));
     let subscribers = [10, 11, 12].map(|last| Ipv4Addr::new(10, 0, 0, last));
     let wanted = one.status().mappings_created + 3;
@@ -439,7 +441,7 @@ fn a_pool_of_blocks_has_as_many_identifiers_as_ports() {
 }
 
 #[test]
-fn blocks_that_flows_share_ports_of_are_shown_and_found() {
+fn blocks_with_shared_ports_are_shown_and_found() {
     const BLOCKS: &str = "addresses = [\"203.0.113.1\"]\nsubscribers = [\"10.0.0.0/24\"]\nports = \"1024-1279\"\n\
                           allocation = \"blocks\"\nblock_size = 64\nshared_ports = 1\n";
     let rule =
@@ -448,7 +450,7 @@ fn blocks_that_flows_share_ports_of_are_shown_and_found() {
         let text = text.replace("addresses = [\"203.0.113.0/28\"]\n", BLOCKS);
         text.replace("mappings = 1000\n", "mappings = 1000\nflows = 1000\n")
     });
-    // Towards one server each flow has a port of its own: one more than a block has.
+    // Towards one server each flow needs a port of its own: one more than a block has.
     for port in 4_000..4_065 {
         one.push(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 10), port));
     }
@@ -486,24 +488,24 @@ fn blocks_that_flows_share_ports_of_are_shown_and_found() {
         };
         format!("{:?}", ask(&mut one.client, &Request::Find(find)))
     };
-    // The block of which one port alone is used.
+    // The block with only one used port.
     let alone = used.iter().copied().find(|port| used.iter().filter(|other| *other / 64 == port / 64).count() == 1);
     let alone = alone.expect("64 in one block, one in another");
     let (block, free) = (alone / 64 * 64, alone ^ 1);
-    let told = format!(
-        "no subscriber has the block {block}-{} of 203.0.113.1, which is kept for flows that share ports, 1 of them now; nobody uses port {free}",
+    let replies = format!(
+        "no subscriber has the block {block}-{} of 203.0.113.1, which is reserved for flows that share ports (1 now); port {free} is not in use",
         block + 63
     );
-    assert!(find(free).contains(&told), "{}", find(free));
+    assert!(find(free).contains(&replies), "{}", find(free));
     assert!(find(alone).contains("and shares it"), "{}", find(alone));
     let nobodys =
         (1_024..1_280).find(|port| used.iter().all(|used| used / 64 != port / 64)).expect("two blocks are free");
-    assert!(find(nobodys).contains("nobody holds"), "{}", find(nobodys));
+    assert!(find(nobodys).contains("no subscriber holds"), "{}", find(nobodys));
     one.stop();
 }
 
 #[test]
-fn find_and_why_say_who_waits_for_a_port() {
+fn find_and_why_name_the_subscriber_that_waits_for_a_port() {
     let mut one = Instance::start("waits", "");
     one.traffic(5_000..5_001);
     let listed = ask(&mut one.client, &Request::Mappings(control::List::default()));
@@ -539,13 +541,18 @@ fn find_and_why_say_who_waits_for_a_port() {
         external.port()
     );
     let asked = one.write("next.toml", &format!("{}\n{forward}", one.text));
+    let planned = ask(&mut one.client, &Request::Plan(asked.clone()));
+    let plan = planned.iter().find_map(|reply| if let Reply::Plan(plan) = reply { Some(plan) } else { None });
+    let total = &plan.expect("a plan").total;
+    assert_eq!(total.forwards_wait_drain + total.forwards_wait_drain_until, 1, "{total:?}");
     assert_eq!(error(&one.reload(asked)), "");
-    let told = "the port is forwarded to 10.0.0.99:9999, which waits until this mapping ends";
-    assert!(find(&mut one).contains(told), "{}", find(&mut one));
+    let replies = "the port is forwarded to 10.0.0.99:9999, which waits until this mapping ends";
+    assert!(find(&mut one).contains(replies), "{}", find(&mut one));
     let explained = why(&mut one);
     let waits = explained.contains("ports_exhausted") && explained.contains(&format!("{external}"));
     assert!(waits && explained.contains("still"), "{explained}");
-    // As `why` says, so it is; and strangers reach nobody else by it for longer than the mapping lasts.
+    // The engine does what `why` says, and remotes reach the old holder only while its mapping
+    // lasts.
     one.push(inside);
     let begin = Instant::now();
     let exhausted = |one: &Instance| -> u64 {
@@ -560,21 +567,21 @@ fn find_and_why_say_who_waits_for_a_port() {
 }
 
 #[test]
-fn a_worker_that_does_not_answer_undoes_the_change_and_follows_when_it_goes_on() {
+fn a_silent_worker_undoes_the_change_and_follows_later() {
     let mut one = Instance::start("stalls", "");
     one.traffic(5_000..5_040);
     let settings = one.running.instance().shared().settings().clone();
     let asked = one.write("next.toml", &one.text.replace("203.0.113.0/28", "203.0.113.4-203.0.113.30"));
     for stalled in [1, 0] {
         one.stalled.store(stalled, Ordering::Relaxed);
-        let told = one.reload(asked.clone());
+        let replies = one.reload(asked.clone());
         let expected = format!("worker {stalled}: does not answer");
-        assert!(error(&told).contains(&expected) && error(&told).contains("nothing was changed"), "{told:?}");
+        assert!(error(&replies).contains(&expected) && error(&replies).contains("nothing was changed"), "{replies:?}");
         let shared = one.running.instance().shared();
-        assert_eq!(shared.settings(), &settings, "what was in force is in force");
+        assert_eq!(shared.settings(), &settings, "the old settings are in use");
         assert!(one.running.instance().config_path().ends_with("first.toml"));
         one.stalled.store(NOBODY, Ordering::Relaxed);
-        // All workers go by it: one question each.
+        // All workers use it: one question each.
         let begin = Instant::now();
         while one.running.instance().snapshots().is_err() {
             assert!(begin.elapsed() < PATIENCE, "it goes on");
@@ -585,10 +592,10 @@ fn a_worker_that_does_not_answer_undoes_the_change_and_follows_when_it_goes_on()
         assert_eq!((plan.changes, plan.total.mappings_keep, plan.total.mappings_drain), (0, 40, 0));
         assert_eq!((plan.addresses_added, plan.addresses_closed), (0, 0));
     }
-    // New ones get addresses of the configuration in force only.
+    // New subscribers get only addresses of the current configuration.
     one.traffic(6_000..6_040);
-    let told = one.reload(asked);
-    assert_eq!(error(&told), "", "{told:?}");
+    let replies = one.reload(asked);
+    assert_eq!(error(&replies), "", "{replies:?}");
     one.traffic(7_000..7_040);
     let shared = one.running.instance().shared();
     assert_eq!(shared.settings().pools[0].addresses.len(), 27);
@@ -596,7 +603,7 @@ fn a_worker_that_does_not_answer_undoes_the_change_and_follows_when_it_goes_on()
 }
 
 #[test]
-fn the_log_goes_elsewhere_while_it_is_written_and_loses_nothing() {
+fn a_change_of_the_log_loses_no_record() {
     let log = "[log]\nevents = \"HERE/events.json\"\nback_pressure = \"refuse\"\n";
     let mut one = Instance::start("moves", log);
     one.traffic(5_000..5_100);
@@ -612,7 +619,7 @@ fn the_log_goes_elsewhere_while_it_is_written_and_loses_nothing() {
         assert_eq!(error(&one.reload(asked)), "", "step {step}");
         let status = one.status().event_log.expect("there is a log");
         assert!(status.destination.ends_with(name), "{}", status.destination);
-        assert_eq!(status.back_pressure.to_string(), policy, "what is in force is shown");
+        assert_eq!(status.back_pressure.to_string(), policy, "the current policy is shown");
         one.traffic(6_000 + step * 100..6_100 + step * 100);
     }
     let directory = one.directory.clone();
@@ -624,7 +631,7 @@ fn the_log_goes_elsewhere_while_it_is_written_and_loses_nothing() {
     for name in ["events.json", "elsewhere.json"] {
         for line in fs::read_to_string(directory.join(name)).expect("both are there").lines() {
             let line: Value = serde_json::from_str(line).expect("whole lines");
-            // Who lived when a file was opened is told in it once more.
+            // A newly opened file repeats the existing state.
             created += u32::from(line["event"] == "mapping_created" && line["cause"] == "outbound");
             if let (Some(worker), Some(sequence)) = (line["worker"].as_u64(), line["sequence"].as_u64()) {
                 sequences.entry(worker).or_default().push(sequence);
@@ -641,7 +648,7 @@ fn the_log_goes_elsewhere_while_it_is_written_and_loses_nothing() {
 }
 
 #[test]
-fn a_log_that_goes_elsewhere_says_there_by_itself_whose_everything_is() {
+fn a_new_log_has_all_holders_by_itself() {
     let log = "[log]\nevents = \"HERE/events.json\"\n";
     let mut one = Instance::start("moves-with-all", log);
     one.traffic(5_000..5_100);
@@ -649,12 +656,12 @@ fn a_log_that_goes_elsewhere_says_there_by_itself_whose_everything_is() {
     let asked = one.write("next.toml", &elsewhere);
     assert_eq!(error(&one.reload(asked)), "");
     let (old, new) = (one.directory.join("events.json"), one.directory.join("elsewhere.json"));
-    // Both workers tell it all, without another packet.
+    // Both workers report all state, without another packet.
     let begin = Instant::now();
     let lines = loop {
         let text = fs::read_to_string(&new).expect("it is there");
         let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        if lines.iter().filter(|line| line["event"] == "all_told").count() == 2 {
+        if lines.iter().filter(|line| line["event"] == "snapshot_complete").count() == 2 {
             break lines;
         }
         assert!(begin.elapsed() < PATIENCE, "{text}");
@@ -667,15 +674,15 @@ fn a_log_that_goes_elsewhere_says_there_by_itself_whose_everything_is() {
     let mut holders: Vec<(String, u64)> = Vec::new();
     for line in lived {
         holders.push((line["external_address"].to_string(), line["external_port"].as_u64().expect("a port")));
-        let query = export::history::Query {
+        let asked = lookup::Asked {
             address: serde_json::from_value(line["external_address"].clone()).expect("an address"),
             port: Some(line["external_port"].as_u64().expect("a port") as u16),
             protocol: Some(nat::Protocol::Udp),
-            at_us: export::parse_utc(opened["time"].as_str().expect("a time")).expect("a time"),
-            formulas: None,
+            vrf: None,
         };
-        let found = export::history::look_up(std::slice::from_ref(&new), &query).expect("it can be read");
-        assert_eq!((found.holdings.len(), found.untold), (1, None));
+        let query = lookup::log::Query::at(asked, opened["time"].as_str().expect("a time")).expect("a time");
+        let found = lookup::log::look_up(std::slice::from_ref(&new), &query).expect("it can be read");
+        assert_eq!((found.holdings.len(), found.incomplete), (1, None));
         assert_eq!(Value::from(found.holdings[0].subscriber.to_string()), line["subscriber"]);
     }
     holders.sort();

@@ -1,4 +1,4 @@
-//! Captures in, captures out, and the same result each time.
+//! Replays captures, with the same result each time.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -29,7 +29,7 @@ use wire::ethernet::MacAddress;
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4_000);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 100), 53);
 const SECOND_NS: u64 = 1_000_000_000;
-/// When the captures were taken; any time will do.
+/// An arbitrary time of the captures.
 const EPOCH_NS: u64 = 1_700_000_000 * SECOND_NS;
 
 struct Folder(PathBuf);
@@ -41,7 +41,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// A capture of IP packets between two stations Natrix knows nothing of.
+    /// A capture of IP packets between two stations that are unknown to Natrix.
     fn capture(&self, name: &str, packets: &[(u64, Vec<u8>)]) -> PathBuf {
         let path = self.0.join(name);
         let mut writer = CaptureWriter::create(&path).expect("a file");
@@ -72,7 +72,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left behind is in the system's folder for such things.
+        // A failure only leaves files in the system's temporary folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -92,7 +92,7 @@ fn captures_go_through_the_engine_at_their_own_time() {
     assert_eq!(out.iter().map(|(seconds, _)| *seconds).collect::<Vec<_>>(), [0, 5, 900]);
     assert_eq!(out[0].1[12..16], [10, 0, 1, 9], "the source is the pool's address");
 
-    // The same again gives the same external endpoints, so replies can be captured for them.
+    // A second run has the same external endpoints, so replies can be captured for them.
     let port = u16::from_be_bytes([out[0].1[20], out[0].1[21]]);
     let external = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 9), port);
     let answer = build::udp(SERVER, external).payload(b"answer").build();
@@ -132,7 +132,7 @@ fn events_are_written_beside_the_captures_with_their_time() {
         lines[0].starts_with("{\"time\":\"2023-11-14T22:13:20.0") && lines[0].contains("mapping_created"),
         "{text}"
     );
-    // Five minutes of silence later, to the poll.
+    // After exactly five minutes of silence, to the poll.
     assert!(lines[1].starts_with("{\"time\":\"2023-11-14T22:18:") && lines[1].contains("mapping_ended"), "{text}");
     assert!(
         lines[2].starts_with("{\"time\":\"2023-11-14T22:28:20.0") && lines[2].contains("mapping_created"),
@@ -142,7 +142,7 @@ fn events_are_written_beside_the_captures_with_their_time() {
 }
 
 #[test]
-fn every_frame_has_a_verdict_when_it_is_over() {
+fn every_frame_has_a_verdict_at_the_end() {
     let folder = Folder::new("verdicts");
     let big = build::udp(CLIENT, SERVER).payload_length(3_000).build();
     let fragments = build::fragment(&big, 1_500);
@@ -162,7 +162,7 @@ fn every_frame_has_a_verdict_when_it_is_over() {
 }
 
 #[test]
-fn files_that_are_no_captures_and_results_over_inputs_are_refused() {
+fn wrong_captures_and_overwritten_inputs_are_refused() {
     let folder = Folder::new("refused");
     let good = folder.capture("inside.pcap", &[]);
     let bad = folder.0.join("bad.pcap");

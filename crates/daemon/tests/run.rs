@@ -1,5 +1,5 @@
-//! A whole instance in this process: comes up, tells the service manager, forwards, refuses a second one, outlives SIGHUP, drains
-//! on SIGTERM.
+//! A whole instance in this process: starts, notifies the service manager, forwards, refuses a
+//! second instance, ignores SIGHUP, drains on SIGTERM.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -45,19 +45,20 @@ fn status_of(socket: &Path) -> Option<Status> {
 }
 
 #[test]
-fn an_instance_comes_up_and_drains_on_sigterm() {
+fn an_instance_starts_and_drains_on_sigterm() {
     let directory = env::temp_dir().join(format!("natrix-{}-run", std::process::id()));
     fs::create_dir_all(&directory).expect("a temporary directory");
     let manager = UnixDatagram::bind(directory.join("notify.sock")).expect("a socket");
     manager.set_read_timeout(Some(PATIENCE)).expect("a socket option");
     #[allow(unsafe_code, reason = "the environment is how a service manager names its socket")]
-    // SAFETY: this is the only test of this binary, and it has started no thread yet: nobody else uses the environment.
+    // SAFETY: this is the only test of this binary and it has started no thread yet, so no other
+    // thread uses the environment.
     unsafe {
         env::set_var("NOTIFY_SOCKET", directory.join("notify.sock"));
     }
     let told = || {
         let mut state = [0; 64];
-        let length = manager.recv(&mut state).expect("the service manager is told");
+        let length = manager.recv(&mut state).expect("the service manager is notified");
         String::from_utf8_lossy(&state[..length]).into_owned()
     };
 
@@ -82,7 +83,8 @@ fn an_instance_comes_up_and_drains_on_sigterm() {
     let second = run_on(&config, Path::new("test.toml"), "0.1", |_, _| Ok(ios().into()), || {});
     assert!(matches!(second, Err(RunError::Socket(SocketError::InUse(_)))), "{second:?}");
 
-    // As of a terminal that is closed: nobody asked for the end. The service manager is told of none, and who asks is answered.
+    // A closed terminal is not a request to stop: the service manager gets no message, and clients
+    // are answered.
     for _ in 0..2 {
         signal_hook::low_level::raise(SIGHUP).expect("a signal to ourselves");
     }

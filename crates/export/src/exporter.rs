@@ -26,55 +26,55 @@ use crate::utc::UtcText;
 use crate::writer::LogWriter;
 use crate::writer::WriterOptions;
 
-/// Records taken from one ring before the next one has its turn.
+/// Records to take from one ring before the next ring has its turn.
 const BATCH: usize = 1_024;
-/// Bytes from which on it is worth while to write.
+/// Write when this many bytes are waiting.
 const PIECE_BYTES: usize = 256 << 10;
-/// How long the thread rests when there is nothing to do: a ring must not fill up meanwhile.
+/// Sleep of an idle thread, short enough that no ring fills up.
 const REST: Duration = Duration::from_millis(1);
-/// How long it rests while nothing can be written.
+/// Sleep while writing fails.
 const REST_FAILING: Duration = Duration::from_millis(20);
-/// How long the last records may take when the instance ends.
+/// Time for the last records when the instance ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// One moment, by both clocks.
+/// One moment by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
-    /// The clock of the events.
+    /// By the clock of the events.
     pub now: Instant,
     /// µs since 1970.
     pub unix_us: u64,
 }
 
-/// Where lines go from some time on.
+/// The destination of lines from some moment on.
 pub struct Output {
-    /// The medium; open already, so that what fails has failed before.
+    /// The medium. It is already open, so a failure has been reported.
     pub medium: Box<dyn Medium>,
     /// When it is rotated and synced.
     pub options: WriterOptions,
-    /// What it is called. Another name than before is another log, which has to be told what lives.
+    /// Its name. Another name is another log, which needs a snapshot of all current state.
     pub destination: String,
 }
 
-/// What an exporter is started with.
+/// The arguments of a new exporter.
 pub struct Outputs<M> {
-    /// Where lines go.
+    /// The destination of lines.
     pub medium: M,
     /// When files are rotated and synced.
     pub options: WriterOptions,
     /// The rings of the workers, in order.
     pub rings: Vec<Consumer<Event>>,
-    /// Names of what events know by number.
+    /// Names for the numbers in events.
     pub names: Names,
-    /// Release, for the line that tells of the start.
+    /// Release, for the `started` line.
     pub version: String,
-    /// What the medium is called.
+    /// Name of the medium.
     pub destination: String,
-    /// Where it is counted that records go into another log.
+    /// Counts openings of another log.
     pub opened: Arc<LogsOpened>,
 }
 
-/// The running thread. Stops when dropped, after a last attempt to write what is left.
+/// The running thread. Dropping it stops the thread after a last attempt to write.
 #[derive(Debug)]
 pub struct Exporter {
     stop: Arc<AtomicBool>,
@@ -82,7 +82,7 @@ pub struct Exporter {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What others may see and change of a running exporter.
+/// The view of a running exporter for other threads.
 #[derive(Clone, Debug)]
 pub struct Handle {
     figures: Arc<Figures>,
@@ -97,24 +97,25 @@ impl core::fmt::Debug for Output {
 }
 
 impl Handle {
-    /// Has lines go elsewhere, or be rotated and synced otherwise, from the next ones on: those that wait go to the old place
-    /// if it takes them, and to the new one if not. None is lost.
+    /// Sends the next lines to another medium, or rotates and syncs them differently. Waiting lines
+    /// go to the old medium if it accepts them, and otherwise to the new one. None is lost.
     pub fn set_output(&self, output: Output) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
     }
 
-    /// How it is doing.
+    /// Current figures.
     pub fn figures(&self) -> FiguresView {
         self.figures.view()
     }
 
-    /// Other names, as a configuration changed. Checksums of formulas stay known, and the names of filters before for a while: lines about
-    /// these may be still to be written.
+    /// Sets the names of a changed configuration. Checksums of formulas and names of earlier
+    /// filters are kept for a while, because lines about them may still be waiting.
     pub fn set_names(&self, names: Names) {
         self.follow(names, FILTERS_KEPT);
     }
 
-    /// Workers are about to adopt a configuration with these names: the first lines about it may come before the last ones about that before.
+    /// Adds the names of a configuration that workers are about to adopt. Its first lines may come
+    /// before the last ones of the previous configuration.
     pub fn announce(&self, names: Names) {
         self.follow(names, FILTERS_KEPT + 1);
     }
@@ -131,16 +132,17 @@ impl Handle {
     }
 }
 
-/// Configurations before whose checksums of formulas stay known.
+/// Number of earlier configurations whose checksums of formulas are kept.
 const FORMULAS_KEPT: usize = 8;
-/// And the names of their filters, of which there may be a million.
+/// Number of earlier configurations whose filter names are kept; each may have a million.
 const FILTERS_KEPT: usize = 2;
 
 impl Exporter {
-    /// Starts the thread. `clocks` reads both clocks at one moment; it is asked some hundred times a second.
+    /// Starts the thread, which calls `clocks` some hundred times a second to read both clocks at
+    /// one moment.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// No thread can be started.
     pub fn start<M: Medium + 'static>(
         outputs: Outputs<M>,
         clocks: impl Fn() -> Clocks + Send + 'static,
@@ -168,13 +170,13 @@ impl Exporter {
         Ok(Exporter { stop, handle: Handle { figures, names, next }, thread: Some(thread) })
     }
 
-    /// What others may see and change of it.
+    /// The view for other threads.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Stops the thread when the rings are empty. Whether everything was written; a medium that blocks is given up on after
-    /// some seconds.
+    /// Stops the thread when the rings are empty. Returns true if everything was written. Gives up
+    /// on a medium that blocks after some seconds.
     pub fn stop(mut self) -> bool {
         self.end()
     }
@@ -189,7 +191,7 @@ impl Exporter {
             }
             thread::sleep(REST);
         }
-        // A panic there was reported by its own message.
+        // A panic of the thread was reported by its own message.
         thread.join().is_ok() && self.handle.figures().waiting == 0
     }
 }
@@ -207,7 +209,7 @@ struct Run {
     names: Arc<Mutex<Arc<Names>>>,
     figures: Arc<Figures>,
     utc: UtcText,
-    /// Time of the oldest event in the writer's buffer; the greatest of all when there is none.
+    /// Time of the oldest event in the writer's buffer; the maximum without one.
     oldest_us: u64,
     version: String,
     destination: String,
@@ -235,7 +237,7 @@ impl Run {
             self.report(moment);
             if taken == 0 && stop.load(Ordering::Relaxed) {
                 let since = *stopping.get_or_insert_with(std::time::Instant::now);
-                // Where there was no room for more lines a moment ago, the rings still have some.
+                // If the writer was full a moment ago, the rings still have events.
                 let is_drained = is_written && self.rings.iter().all(|ring| ring.is_empty());
                 if is_drained || since.elapsed() > FINISH_WITHIN {
                     break;
@@ -256,13 +258,14 @@ impl Run {
         self.writer.line(|out| line::write_own(out, unix_us, &own));
     }
 
-    /// The checksum of the formulas in force.
+    /// Checksum of the current formulas.
     fn formulas(&self) -> Option<u32> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.formulas.last_key_value().map(|(_, checksum)| *checksum)
     }
 
-    /// Goes on elsewhere. Another log is told where it follows on, and then by the workers what lives.
+    /// Switches to another output. Another log gets a line that names the earlier one, and then all
+    /// current state from the workers.
     fn change(&mut self, output: Output, moment: Clocks) {
         self.writer.change(output.medium, output.options, moment.now.as_micros(), moment.unix_us);
         if output.destination == self.destination {
@@ -272,11 +275,11 @@ impl Run {
         let (file, formulas) = (self.destination.clone(), self.formulas());
         let (file, earlier, workers) = (Some(file.as_str()), Some(earlier.as_str()), Some(self.rings.len()));
         self.tell(moment.unix_us, &Own { event: "opened", formulas, file, earlier, workers, ..Own::default() });
-        // Only now: whatever they tell is taken from the rings later than this.
+        // After the `opened` line: whatever workers report is taken from the rings later.
         self.opened.count_one();
     }
 
-    /// Makes lines of what is in the rings, as far as there is room for them.
+    /// Makes lines of the events in the rings until the writer is full.
     fn take(&mut self, moment: Clocks) -> usize {
         let names = Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner));
         let Run { writer, rings, utc, oldest_us, .. } = self;
@@ -292,7 +295,7 @@ impl Run {
             total += ring.pop_burst(BATCH, |event| {
                 let at = event.at.as_micros();
                 *oldest_us = at.min(*oldest_us);
-                // By the time of day now: it may have been set since the start.
+                // By the current time of day, which may have been set since the start.
                 let unix_us = (moment.unix_us + at).saturating_sub(moment.now.as_micros());
                 writer.line(|out| line::write_with(out, utc, worker, &event, unix_us, &names));
             });

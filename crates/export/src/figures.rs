@@ -1,11 +1,11 @@
-//! How the log is doing, for `natrix show status` and `natrix show counters`.
+//! Figures of the log for `natrix show status` and `natrix show counters`.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-/// Written by the exporter, read by anyone.
+/// The exporter writes them, and any thread may read them.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub(crate) records: AtomicU64,
@@ -18,29 +18,29 @@ pub struct Figures {
     last_error: Mutex<Option<String>>,
 }
 
-/// [`Figures`] at one time.
+/// A reading of [`Figures`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FiguresView {
     /// Records written.
     pub records: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Attempts to open, write, sync or rotate that failed.
+    /// Failed attempts to open, write, sync or rotate.
     pub errors: u64,
-    /// Times the file was rotated.
+    /// Rotations of the file.
     pub rotations: u64,
-    /// Records that wait in rings or buffers.
+    /// Records waiting in rings or buffers.
     pub waiting: u64,
-    /// Age of the oldest record that waited when records were last taken or written; 0 when none did.
+    /// Age of the oldest waiting record at the last take or write; 0 without one.
     pub lag_us: u64,
-    /// Whether the last attempt failed, so that nothing is written at the moment.
+    /// True if the last attempt failed and nothing is being written.
     pub failing: bool,
-    /// What the system said last.
+    /// The last error of the system.
     pub last_error: Option<String>,
 }
 
 impl Figures {
-    /// All of them.
+    /// Reads all figures.
     pub fn view(&self) -> FiguresView {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
         FiguresView {

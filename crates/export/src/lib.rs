@@ -1,20 +1,20 @@
-//! NAT events: from the workers' rings to lines of JSON in a file or on standard output, and back from the lines to who held
-//! an external endpoint at a time.
+//! NAT events: from the rings of the workers to lines of JSON in a file or on standard output. The
+//! crate `lookup` reads the lines back.
 //!
 //! ```text
 //!   ring of worker 0 ─┐
-//!   ring of worker 1 ─┼─► exporter (one thread) ─► line ─► LogWriter ─► Medium: file, standard output
+//!   ring of worker 1 ─┼─► exporter (one thread) ─► line ─► LogWriter ─► Medium: file, standard
+//!   output
 //!   ring of worker n ─┘                                      rotates, syncs, tries again
 //! ```
 //!
-//! Nothing here slows a worker. What can not be written stays in the rings; what happens when they are full is decided by the
-//! shard (`nat::event::BackPressure`).
+//! Nothing here slows a worker. Records that cannot be written stay in the rings. When the rings
+//! are full, the shard decides (`nat::event::BackPressure`).
 
 #![forbid(unsafe_code)]
 
 mod exporter;
 mod figures;
-pub mod history;
 mod line;
 mod medium;
 mod utc;
@@ -28,11 +28,15 @@ pub use exporter::Outputs;
 pub use figures::Figures;
 pub use figures::FiguresView;
 pub use line::FilterNames;
+pub use line::NO_FORMULAS;
 pub use line::Names;
+pub use line::Own;
 pub use line::write_line;
+pub use line::write_own;
 pub use medium::Files;
 pub use medium::Medium;
 pub use medium::Stdout;
+pub use medium::rotated;
 pub use utc::UtcParseError;
 pub use utc::parse_utc;
 pub use utc::utc_text;

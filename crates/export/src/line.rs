@@ -1,6 +1,7 @@
-//! One event, one line of JSON. Written by hand: a busy NAT has a million events a second, and the text has few shapes.
+//! One event as one line of JSON. Written by hand: a busy NAT has a million events a second, and
+//! the text has few shapes.
 //!
-//! Field names are a contract (docs/operations.md, section "Logs"); `history` reads them back.
+//! Field names are a contract (docs/operations.md, section "Logs"); `lookup::log` reads them back.
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
@@ -16,45 +17,47 @@ use nat::types::WorkerId;
 
 use crate::utc::UtcText;
 
-/// Names of what events know by number, in the configuration that is in force.
+/// Names for the numbers in events, in the current configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// Pools that there are or were, by the number of their name.
+    /// Current and earlier pools, by the number of their name.
     pub pools: Vec<String>,
-    /// Inside realms, by number. One that has no name here is written as its number.
+    /// Inside realms by number. A realm without a name here is written as its number.
     pub realms: Vec<String>,
-    /// Filters, by the lower bits of the number of their configuration, the latest last: what waits to be written was decided by filters that
-    /// may be others, or elsewhere, by now.
+    /// Filters, by the lower bits of the number of their configuration, the latest last. A waiting
+    /// record may be about filters that have since changed or moved.
     pub filters: Vec<(u16, Arc<FilterNames>)>,
-    /// Of configurations, by number, a checksum of the formulas of their deterministic pools, 0 where there are none.
+    /// Checksums of the formulas of deterministic pools by number of the configuration; 0 without
+    /// formulas.
     pub formulas: BTreeMap<u32, u32>,
 }
 
-/// How the filters of one configuration are called.
+/// Names of the filters of one configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterNames {
-    /// By position, of those that have a name.
+    /// Names by position, of filters that have one.
     pub names: BTreeMap<u32, String>,
-    /// Where they stand in the configuration, by position, so that lines name them as `natrix show rules` does.
+    /// Places in the configuration by position, so that lines name filters as `natrix show rules`
+    /// does.
     pub places: Vec<Origin>,
-    /// Files that these places speak of, by number.
+    /// Files of these places, by number.
     pub files: Vec<String>,
 }
 
 impl Names {
-    /// The filters that an event speaks of.
+    /// The filters that an event is about.
     fn filters_of(&self, event: &Event) -> Option<&FilterNames> {
         let found = self.filters.iter().rev().find(|(number, _)| *number == event.last_port);
         found.map(|(_, filters)| filters.as_ref())
     }
 }
 
-/// Appends one line, with its end of line. `unix_us` is the event's time.
+/// Appends one line, with its end of line. `unix_us` is the time of the event.
 pub fn write_line(out: &mut Vec<u8>, worker: WorkerId, event: &Event, unix_us: u64, names: &Names) {
     write_with(out, &mut UtcText::default(), worker, event, unix_us, names);
 }
 
-/// [`write_line`] for many lines whose times follow each other.
+/// [`write_line`] for many lines in the order of time.
 pub(crate) fn write_with(
     out: &mut Vec<u8>,
     utc: &mut UtcText,
@@ -79,7 +82,7 @@ pub(crate) fn write_with(
             address_field(out, b",\"remote_address\":\"", event.remote);
             number_field(out, b",\"remote_port\":", u64::from(event.remote_port));
         }
-        EventKind::BlockLeased | EventKind::BlockReturned | EventKind::StaticMade | EventKind::StaticEnded => {
+        EventKind::BlockLeased | EventKind::BlockReturned | EventKind::StaticCreated | EventKind::StaticEnded => {
             range(out, event, names);
         }
         EventKind::Refused => {
@@ -128,8 +131,8 @@ pub(crate) fn write_with(
             let name = filters.and_then(|filters| filters.names.get(&event.amount));
             name_field(out, b",\"filter_name\":\"", name.map(String::as_str));
         }
-        EventKind::AllTold => number_field(out, b",\"records\":", u64::from(event.amount)),
-        EventKind::FilterUntold => number_field(out, b",\"packets\":", u64::from(event.amount)),
+        EventKind::SnapshotComplete => number_field(out, b",\"records\":", u64::from(event.amount)),
+        EventKind::FilterSuppressed => number_field(out, b",\"packets\":", u64::from(event.amount)),
         EventKind::Gap => number_field(out, b",\"lost\":", u64::from(event.amount)),
     }
     if event.cause != Cause::None {
@@ -140,22 +143,23 @@ pub(crate) fn write_with(
 
 /// A line about the log itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Own<'a> {
+pub struct Own<'a> {
     /// `started`, `opened` or `stopped`.
-    pub(crate) event: &'a str,
-    pub(crate) version: &'a str,
-    /// Checksum of the formulas in force from here on.
-    pub(crate) formulas: Option<u32>,
-    /// Where this log is.
-    pub(crate) file: Option<&'a str>,
-    /// Where the records were until now.
-    pub(crate) earlier: Option<&'a str>,
-    /// How many workers tell what lives.
-    pub(crate) workers: Option<usize>,
+    pub event: &'a str,
+    /// Release of the daemon.
+    pub version: &'a str,
+    /// Checksum of the formulas in use from here on.
+    pub formulas: Option<u32>,
+    /// Path of this log.
+    pub file: Option<&'a str>,
+    /// The log with the records until now.
+    pub earlier: Option<&'a str>,
+    /// Number of workers that report all current state.
+    pub workers: Option<usize>,
 }
 
 /// Appends such a line.
-pub(crate) fn write_own(out: &mut Vec<u8>, unix_us: u64, own: &Own<'_>) {
+pub fn write_own(out: &mut Vec<u8>, unix_us: u64, own: &Own<'_>) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(UtcText::default().of(unix_us));
     name_field(out, b"\",\"event\":\"", Some(own.event));
@@ -169,7 +173,7 @@ pub(crate) fn write_own(out: &mut Vec<u8>, unix_us: u64, own: &Own<'_>) {
     out.extend_from_slice(b"}\n");
 }
 
-/// Which formulas of deterministic pools are in force from here on.
+/// The formulas of deterministic pools in use from here on.
 fn formulas(out: &mut Vec<u8>, checksum: Option<u32>) {
     match checksum {
         None => {}
@@ -178,8 +182,8 @@ fn formulas(out: &mut Vec<u8>, checksum: Option<u32>) {
     }
 }
 
-/// Of a configuration without deterministic pools.
-pub(crate) const NO_FORMULAS: &str = "none";
+/// For a configuration without deterministic pools.
+pub const NO_FORMULAS: &str = "none";
 
 fn mapping(out: &mut Vec<u8>, event: &Event, names: &Names) {
     subscriber(out, event, names);
@@ -239,7 +243,7 @@ fn pool_name(names: &Names, pool: PoolName) -> Option<&str> {
     names.pools.get(usize::from(pool.0)).map(String::as_str)
 }
 
-/// `start` ends with the opening quote. Without a name there is no field.
+/// `start` ends with the opening quote. Without a name the field is omitted.
 fn name_field(out: &mut Vec<u8>, start: &[u8], name: Option<&str>) {
     let Some(name) = name else { return };
     out.extend_from_slice(start);
@@ -247,7 +251,7 @@ fn name_field(out: &mut Vec<u8>, start: &[u8], name: Option<&str>) {
     out.push(b'"');
 }
 
-/// What stands between quotes.
+/// Appends text between quotes.
 fn text(out: &mut Vec<u8>, text: &str) {
     for byte in text.bytes() {
         match byte {
@@ -280,7 +284,7 @@ fn address_field(out: &mut Vec<u8>, start: &[u8], address: Ipv4Addr) {
 }
 
 fn number(out: &mut Vec<u8>, mut value: u64) {
-    // The longest has 20 digits.
+    // The longest number has 20 digits.
     let mut digits = [0; 20];
     let mut start = digits.len();
     loop {
@@ -323,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_says_who_had_which_external_endpoint_and_not_whom_it_talked_to() {
+    fn a_mapping_line_names_both_endpoints_but_not_the_remote() {
         let (text, value) = line_of(&of_mapping(EventKind::MappingCreated).because(Cause::Outbound));
         assert_eq!(
             value,
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_says_its_first_and_last_port_and_nothing_of_a_transport() {
+    fn a_block_line_names_its_ports_and_no_transport() {
         let block = Event {
             first_port: 4_096,
             last_port: 4_607,
@@ -368,7 +372,7 @@ mod tests {
         assert_eq!(value["pool"], json!("a \"b\"\n"));
     }
 
-    /// Those of docs/operations.md.
+    /// The lines of docs/operations.md.
     #[test]
     fn lines_are_as_long_as_the_page_for_operators_says() {
         let names = Names { pools: vec!["public".to_owned()], realms: vec!["default".to_owned()], ..Names::default() };
@@ -431,7 +435,7 @@ mod tests {
         let files = vec!["rules.csv".to_owned(), "odd \"name\".csv".to_owned()];
         let filters = Arc::new(FilterNames { places, files, ..FilterNames::default() });
         let names = Names { filters: vec![(3, filters), (4, Arc::default())], ..Names::default() };
-        // Of a configuration that is not known any more there is the position.
+        // Unknown configurations are represented by the position.
         for (configuration, position, place) in [(3, 0, "odd \"name\".csv:17"), (3, 1, "3"), (4, 1, "1"), (2, 1, "1")] {
             let mut out = Vec::new();
             let event = Event { amount: position, last_port: configuration, ..of_mapping(EventKind::FilterPermitted) };

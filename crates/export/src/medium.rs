@@ -1,4 +1,5 @@
-//! Where lines go: a file that others may move away or fill the disk under, or standard output.
+//! The destination of lines: standard output, or a file that other programs may move away and whose
+//! disk may fill up.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,33 +16,34 @@ use std::path::PathBuf;
 
 use crate::utc::utc_text;
 
-/// Somewhere bytes can be put. Every call may fail, and may be tried again.
+/// A destination of bytes. Every call may fail and can be repeated.
 pub trait Medium: Send {
-    /// Makes it ready, if it is not. Returns the bytes that are in it already.
+    /// Opens it unless it is open. Returns the bytes that are already in it.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     fn open(&mut self) -> io::Result<u64>;
 
-    /// Writes some of `bytes` and tells how many.
+    /// Writes some of `bytes` and returns their number.
     ///
     /// # Errors
-    /// What the system said; nothing was written then.
+    /// The error of the system; nothing was written then.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Has what was written reach the disk.
+    /// Writes everything to the disk.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Puts what was written so far aside, under a name with this time, and starts anew. Media that can not do nothing.
+    /// Renames the file to a name with this time and begins a new one. A medium that cannot do this
+    /// does nothing.
     ///
     /// # Errors
-    /// What the system said; writing goes on where it was.
+    /// The error of the system; writing continues in the old file.
     fn rotate(&mut self, unix_us: u64) -> io::Result<()>;
 
-    /// Whether somebody else took the file away, so that it has to be opened again.
+    /// True if another program moved the file away, so that it must be opened again.
     fn is_gone(&self) -> bool;
 
     /// Closes it; the next [`Medium::open`] opens it again.
@@ -74,7 +76,7 @@ impl<M: Medium + ?Sized> Medium for Box<M> {
     }
 }
 
-/// A file, and those it was before it was rotated.
+/// A file and its rotated predecessors.
 ///
 /// `events.json` becomes `events-20261121T193000.123456Z.json`.
 #[derive(Debug)]
@@ -86,13 +88,13 @@ pub struct Files {
 }
 
 impl Files {
-    /// Nothing is opened yet. Of rotated files the `keep` youngest stay, or all with 0.
+    /// Opens nothing yet. Keeps the `keep` newest rotated files, or all with 0.
     pub fn new(path: PathBuf, keep: usize) -> Files {
         Files { path, keep, file: None }
     }
 
     fn rotated_name(&self, unix_us: u64) -> PathBuf {
-        // 2026-11-21T19:30:00.123456Z without what file names need not have.
+        // 2026-11-21T19:30:00.123456Z without the punctuation that file names do not need.
         let time: String = utc_text(unix_us).chars().filter(|letter| !matches!(letter, '-' | ':')).collect();
         let mut name = OsString::from(self.path.file_stem().unwrap_or_default());
         name.push("-");
@@ -117,8 +119,8 @@ impl Files {
 /// The rotated files of `path`, oldest first.
 ///
 /// # Errors
-/// When the folder can not be listed.
-pub(crate) fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
+/// The folder cannot be listed.
+pub fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -129,7 +131,7 @@ pub(crate) fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
         let candidate = entry?.path();
         let name = candidate.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let time = name.strip_prefix(&stem).and_then(|rest| rest.strip_prefix('-'));
-        // The dot of the fraction makes the stem end before it, unless there is an extension.
+        // The dot of the fraction ends the stem before it, unless there is an extension.
         let is_time = time.is_some_and(|time| time.len() >= 15 && time.get(..8).is_some_and(is_digits));
         if is_time && (path.extension().is_none() || candidate.extension() == path.extension()) {
             found.push(candidate);
@@ -152,7 +154,7 @@ impl Medium for Files {
         let length = file.metadata()?.len();
         let is_regular = file.metadata()?.is_file();
         if length > 0 && is_regular {
-            // Whoever was killed in the middle of a line left it open.
+            // A process that was killed in the middle of a line left it open.
             let mut last = [0];
             file.seek(SeekFrom::End(-1))?;
             file.read_exact(&mut last)?;
@@ -202,7 +204,7 @@ impl Medium for Files {
     }
 }
 
-/// Standard output. It is not rotated and not synced.
+/// Standard output, without rotation and sync.
 #[derive(Debug, Default)]
 pub struct Stdout;
 
@@ -213,10 +215,10 @@ impl Medium for Stdout {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut out = io::stdout().lock();
-        // What the call before could not get rid of goes first; only then more is taken.
+        // First write what the previous call left over; only then take more.
         out.flush()?;
         let taken = out.write(bytes)?;
-        // A failure is the next call's: these bytes are taken.
+        // The next call reports a failure: these bytes are taken.
         let _ = out.flush();
         Ok(taken)
     }

@@ -1,7 +1,8 @@
-//! Times of day in UTC, as RFC 3339 writes them: `2026-11-21T19:30:00.123456Z`.
+//! Times of day in UTC in the format of RFC 3339: `2026-11-21T19:30:00.123456Z`.
 //!
-//! The Gregorian calendar by counting days in eras of 400 years, which start in March so that the leap day is the last of
-//! its year. Leap seconds do not exist here, as they do not in the system's clock.
+//! Days of the Gregorian calendar are counted in cycles of 400 years. Years start in March, so that
+//! the leap day is the last day of its year. There are no leap seconds, as in the clock of the
+//! system.
 
 const DAY_SECONDS: u64 = 86_400;
 /// Days of 400 years.
@@ -9,7 +10,7 @@ const ERA_DAYS: i64 = 146_097;
 /// Days from 1 March of the year 0 to 1 January 1970.
 const EPOCH_DAYS: i64 = 719_468;
 
-/// Text of a time, for many times that follow each other: what stays the same for a second is kept.
+/// The text of successive times. It keeps the part that is the same for a second.
 #[derive(Clone, Debug)]
 pub(crate) struct UtcText {
     second: u64,
@@ -63,7 +64,7 @@ pub fn utc_text(unix_us: u64) -> String {
     UtcText::default().of(unix_us).iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// Year, month and day of the day so many after 1 January 1970.
+/// Year, month and day, from days after 1 January 1970.
 fn date_of_day(day: i64) -> (i64, u64, u64) {
     let day = day + EPOCH_DAYS;
     let (era, of_era) = (day.div_euclid(ERA_DAYS), day.rem_euclid(ERA_DAYS));
@@ -84,18 +85,18 @@ fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     era * ERA_DAYS + of_era * 365 + of_era / 4 - of_era / 100 + of_year - EPOCH_DAYS
 }
 
-/// A text that is no time.
+/// A text that is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a time (\"{0}\"); write it as 2026-11-21T19:30:00Z, with a fraction of a second or another offset such as +01:00 where there is one"
 )]
 pub struct UtcParseError(pub String);
 
-/// µs since 1970 of a time as RFC 3339 writes it, with `Z` or an offset. A blank may stand for the `T`; digits of a fraction
-/// beyond the sixth are dropped.
+/// Parses a time in the format of RFC 3339, with `Z` or an offset, to µs since 1970. A blank may
+/// replace the `T`. Digits of a fraction beyond the sixth are dropped.
 ///
 /// # Errors
-/// [`UtcParseError`] when it is none, or before 1970.
+/// [`UtcParseError`] if it is not a time, or before 1970.
 pub fn parse_utc(text: &str) -> Result<u64, UtcParseError> {
     parse(text.as_bytes()).ok_or_else(|| UtcParseError(text.to_owned()))
 }
@@ -115,7 +116,7 @@ fn parse(text: &[u8]) -> Option<u64> {
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
     let date = day_of_date(year, month, day);
-    // A date that does not exist comes back as another one.
+    // A date that does not exist converts to another one.
     if date_of_day(date) != (year, month as u64, day as u64) || hour > 23 || minute > 59 || second > 60 {
         return None;
     }

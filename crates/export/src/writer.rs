@@ -1,6 +1,7 @@
-//! From lines to a medium: collects, writes in large pieces, rotates between lines, syncs, and tries again what failed.
+//! Collects lines and writes them to a medium in large pieces. Rotates between lines, syncs, and
+//! repeats what failed.
 //!
-//! It knows no clock: times are arguments, so that tests need not wait.
+//! It reads no clock: times are arguments, so that tests need not wait.
 
 use core::sync::atomic::Ordering;
 use std::io;
@@ -9,32 +10,32 @@ use std::sync::Arc;
 use crate::figures::Figures;
 use crate::medium::Medium;
 
-/// How long after a failure the next attempt is made.
+/// Time from a failure to the next attempt.
 const RETRY_US: u64 = 500_000;
-/// How often it is looked whether somebody took the file away.
+/// How often to check that the file is still there.
 const LOOK_US: u64 = 1_000_000;
-/// Bytes that may wait. More is not taken from the rings.
+/// Maximum of waiting bytes. The exporter takes no more from the rings then.
 pub(crate) const BUFFER_MAX: usize = 1 << 20;
 
-/// When what was written has to reach the disk.
+/// When to write to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
-    /// When the system likes.
+    /// When the system does.
     Never,
-    /// When a file is put aside.
+    /// When a file is rotated.
     OnRotation,
-    /// Once in so many microseconds, and when a file is put aside.
+    /// At this interval in microseconds, and when a file is rotated.
     Interval(u64),
-    /// After every piece that is written: a record counts as written when it is on the disk.
+    /// After every piece: a record counts as written when it is on the disk.
     Always,
 }
 
 /// When files are rotated and synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// A file that would grow beyond this is put aside, bytes; 0: never.
+    /// Rotate a file that would exceed this number of bytes; 0: never.
     pub rotate_bytes: u64,
-    /// A file that was begun so long ago is put aside, µs; 0: never.
+    /// Rotate a file of this age in µs; 0: never.
     pub rotate_us: u64,
     /// When to sync.
     pub sync: Sync,
@@ -46,7 +47,7 @@ pub struct LogWriter<M> {
     medium: M,
     options: WriterOptions,
     figures: Arc<Figures>,
-    /// Whole lines, of which the first `done` bytes are written.
+    /// Whole lines; the first `done` bytes are written.
     buffer: Vec<u8>,
     done: usize,
     /// Lines in the buffer.
@@ -62,7 +63,7 @@ pub struct LogWriter<M> {
 }
 
 impl<M: Medium> LogWriter<M> {
-    /// Nothing is opened yet.
+    /// Opens nothing yet.
     pub fn new(medium: M, options: WriterOptions, figures: Arc<Figures>) -> LogWriter<M> {
         LogWriter {
             medium,
@@ -81,34 +82,35 @@ impl<M: Medium> LogWriter<M> {
         }
     }
 
-    /// Whether more lines may be added now.
+    /// True if more lines may be added.
     pub fn has_room(&self) -> bool {
         self.buffer.len() < BUFFER_MAX
     }
 
-    /// Bytes that are not written yet.
+    /// Unwritten bytes.
     pub fn waiting(&self) -> usize {
         self.buffer.len() - self.done
     }
 
-    /// Lines that are not written yet, or not entirely.
+    /// Lines that are unwritten, or written in part.
     pub fn lines_waiting(&self) -> u64 {
         self.lines
     }
 
-    /// The medium, to look at.
+    /// The medium.
     pub fn medium(&self) -> &M {
         &self.medium
     }
 
-    /// Adds one line, which `write` appends with its end of line.
+    /// Adds one line. `write` appends it with its end of line.
     pub fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.buffer);
         self.lines += 1;
     }
 
-    /// Writes what waits, as far as it can be. `now_us` is any clock that only goes forward, `unix_us` the time of day.
-    /// Whether nothing is left. A failure is counted; the next attempt is made after half a second.
+    /// Writes as much as possible. `now_us` is any clock that only goes forward, `unix_us` the time
+    /// of day. Returns true if nothing is left. A failure is counted, and the next attempt follows
+    /// after half a second.
     pub fn flush(&mut self, now_us: u64, unix_us: u64) -> bool {
         if now_us < self.retry_at {
             return self.waiting() == 0;
@@ -133,7 +135,7 @@ impl<M: Medium> LogWriter<M> {
             if self.is_open && self.medium.is_gone() {
                 self.medium.close();
                 self.is_open = false;
-                // The line that was cut goes into the new file as a whole.
+                // The new file gets the cut line as a whole.
                 self.done = self.line_start();
             }
         }
@@ -173,18 +175,18 @@ impl<M: Medium> LogWriter<M> {
         Ok(())
     }
 
-    /// Where the line starts that is written only in part.
+    /// Start of the line that is written in part.
     fn line_start(&self) -> usize {
         let written = self.buffer.get(..self.done).unwrap_or_default();
         written.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
     }
 
-    /// Whether the file has to be put aside before what waits is written.
+    /// True if the file must be rotated before the next write.
     fn is_due(&self, now_us: u64) -> bool {
         let WriterOptions { rotate_bytes, rotate_us, .. } = self.options;
         let is_full = rotate_bytes > 0 && self.file_bytes + self.waiting() as u64 > rotate_bytes;
         let is_old = rotate_us > 0 && now_us >= self.file_since + rotate_us;
-        // Between lines only, and no empty file.
+        // Between lines only, and never an empty file.
         self.done == self.line_start() && self.file_bytes > 0 && (is_full || is_old)
     }
 
@@ -208,8 +210,9 @@ impl<M: Medium> LogWriter<M> {
         Ok(())
     }
 
-    /// Goes on with another medium, which is open already, and other times. What waits goes to the old one if that takes it now;
-    /// if not, all of it goes to the new one, the line that was cut as a whole.
+    /// Changes to another medium, which is already open, and other options. Waiting lines go to the
+    /// old medium if it accepts them now. Otherwise all of them go to the new one, a cut line as a
+    /// whole.
     pub fn change(&mut self, medium: M, options: WriterOptions, now_us: u64, unix_us: u64) {
         self.finish(now_us, unix_us);
         self.done = self.line_start();
@@ -218,7 +221,7 @@ impl<M: Medium> LogWriter<M> {
         (self.is_open, self.is_unsynced, self.retry_at, self.look_at) = (false, false, 0, 0);
     }
 
-    /// As [`LogWriter::flush`], and then syncs unless that is never to be done. For the end.
+    /// As [`LogWriter::flush`], then syncs unless the options say never. For the end.
     pub fn finish(&mut self, now_us: u64, unix_us: u64) -> bool {
         self.retry_at = 0;
         let is_written = self.flush(now_us, unix_us);

@@ -1,4 +1,5 @@
-//! The exporter's thread: everything that was recorded is written, once and in order, also when the medium fails for a while.
+//! The thread of the exporter writes every record once and in order, even when the medium fails for
+//! a while.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -91,7 +92,7 @@ fn start(memory: &Memory, workers: usize, queue: usize) -> (Exporter, Vec<Produc
         opened: Arc::default(),
     };
     let begin = Started::now();
-    // The engine's clock began two seconds after 1970.
+    // The clock of the engine began two seconds after 1970.
     let clocks = move || {
         let elapsed = begin.elapsed().as_micros() as u64;
         Clocks { now: Instant::from_micros(1_000_000 + elapsed), unix_us: 3_000_000 + elapsed }
@@ -103,7 +104,7 @@ fn event(sequence: u64) -> Event {
     Event { sequence, ..Event::new(EventKind::MappingCreated, Instant::from_micros(1_000_000)) }
 }
 
-/// Pushes an event, waiting for room.
+/// Pushes an event and waits for room if necessary.
 fn push(ring: &mut Producer<Event>, event: Event) {
     let begin = Started::now();
     while ring.try_push(event).is_err() {
@@ -113,7 +114,7 @@ fn push(ring: &mut Producer<Event>, event: Event) {
 }
 
 #[test]
-fn what_many_workers_record_is_written_once_and_in_the_order_of_each() {
+fn records_of_many_workers_are_written_once_and_in_order() {
     const EVENTS: u64 = 20_000;
     let memory = Memory::default();
     let (exporter, producers) = start(&memory, 3, 64);
@@ -133,7 +134,7 @@ fn what_many_workers_record_is_written_once_and_in_the_order_of_each() {
         let sequences: Vec<u64> = own.map(|line| line["sequence"].as_u64().unwrap()).collect();
         assert!(sequences.iter().copied().eq(1..=EVENTS), "worker {worker}");
     }
-    // By both clocks, whenever it was written.
+    // The time is right by both clocks, whenever it was written.
     assert!(lines[1]["time"].as_str().unwrap().starts_with("1970-01-01T00:00:03.000"));
     let figures = handle.figures();
     assert_eq!((figures.records, figures.waiting, figures.errors), (3 * EVENTS + 2, 0, 0));
@@ -141,13 +142,13 @@ fn what_many_workers_record_is_written_once_and_in_the_order_of_each() {
 }
 
 #[test]
-fn while_the_medium_fails_events_wait_in_the_rings_and_then_all_are_written() {
+fn events_wait_in_the_rings_while_the_medium_fails() {
     let memory = Memory::default();
     memory.set_failing(true);
     let (exporter, mut producers) = start(&memory, 1, 256);
     let handle = exporter.handle();
     let ring = &mut producers[0];
-    // More than the writer's buffer and the ring hold together: at some time nobody takes any more.
+    // More than the writer's buffer and the ring hold: at some point nothing more is accepted.
     let mut pushed = 0;
     let mut since_room = Started::now();
     while since_room.elapsed() < Duration::from_millis(300) {
@@ -183,7 +184,7 @@ fn names_follow_the_configuration() {
 }
 
 #[test]
-fn what_filters_decided_before_a_change_is_told_by_the_names_they_had_then() {
+fn filter_records_from_before_a_change_keep_their_names() {
     let memory = Memory::default();
     let (exporter, mut producers) = start(&memory, 1, 64);
     let of = |configuration: u16, name: &str| {
@@ -193,7 +194,7 @@ fn what_filters_decided_before_a_change_is_told_by_the_names_they_had_then() {
     exporter.handle().set_names(of(0, "old"));
     exporter.handle().announce(of(1, "new"));
     exporter.handle().set_names(of(1, "new"));
-    // The one waited for the medium, the other one came then.
+    // The first waited for the medium; the second came then.
     for (sequence, configuration) in [(1, 0), (2, 1)] {
         let decided = Event { kind: EventKind::FilterDenied, last_port: configuration, ..event(sequence) };
         push(&mut producers[0], decided);
@@ -222,5 +223,5 @@ fn names_of_filters_are_kept_for_a_few_changes() {
     assert!(exporter.stop());
     let lines = memory.lines();
     let named: Vec<&Value> = lines.iter().filter_map(|line| line.get("filter_name")).collect();
-    assert_eq!(named, ["6", "7", "8"], "the one in force and two before");
+    assert_eq!(named, ["6", "7", "8"], "the current one and two earlier ones");
 }

@@ -72,7 +72,8 @@ fn main() -> io::Result<()> {
         };
         write(target, name, view.payload())?;
     }
-    // Steps of `nat_fragments`: flags (32: more fragments, 64: refused), offset, length in units of 8, wait.
+    // Steps of `nat_fragments`: flags (32: more fragments, 64: refused), offset, length in units of
+    // 8, wait.
     write("nat_fragments", "in-order", &[32, 0, 0, 10, 0, 32, 0, 80, 10, 1, 0, 0, 160, 1, 1])?;
     write("nat_fragments", "last-first", &[0, 0, 160, 1, 0, 32, 0, 80, 10, 1, 32, 0, 0, 10, 1])?;
     write("nat_fragments", "overlap", &[32, 0, 80, 10, 0, 32, 0, 88, 1, 0, 32, 0, 0, 10, 0])?;
@@ -119,7 +120,8 @@ fn configurations() -> io::Result<()> {
     Ok(())
 }
 
-/// Settings of `engine_path` and `frames_path`: all defaults, and variants of single bytes (see `traffic::setup`).
+/// Settings of `engine_path` and `frames_path`: all defaults, and variants of single bytes (see
+/// `traffic::setup`).
 const PLAIN: [u8; 8] = [0; 8];
 const TWO_WORKERS: [u8; 8] = [0, 4, 0, 8, 0, 0, 1, 2];
 const STRICT: [u8; 8] = [0b10_1010, 4, 0, 0, 0, 0, 2, 1];
@@ -129,12 +131,12 @@ const NARROW: [u8; 8] = [0, 0, 0, 0, 3 << 3, 0x80, 5, 0];
 
 /// Steps of `engine_path`: an operation, then what it reads (see `traffic::Traffic::packet`).
 fn paths() -> io::Result<()> {
-    // Packet at once, kind, and for flows: insider, outsider, what the protocol needs, shape.
+    // Packet at once, kind; and for flows: inside address, outside address, protocol fields, shape.
     let udp = [0, 0, 0x00, 0x00, 0];
     let other_udp = [0, 0, 0x11, 0x01, 0];
     let syn = [0, 2, 0x00, 0xc0, 0, 0, 0];
     let ping = [0, 4, 0x00, 0x00, 0, 0];
-    // Kind, which packet that left, what is different, then as for flows.
+    // Kind, which packet that left, the difference; then as for flows.
     let reply = [0, 5, 0, 0, 0];
     let syn_ack = [0, 5, 0, 0, 1, 2, 0];
     let ack = [0, 2, 0x00, 0xc0, 2, 0x19, 0];
@@ -154,7 +156,8 @@ fn paths() -> io::Result<()> {
     let fragmented_reply = [0, 0x45, 0, 0, 4, 2, 1, 2];
     let wait = |choice: u8| [13, choice];
     let sweep = [15];
-    // The same as steps of `frames_path`: packets get a right link header, and requests for neighbours are answered.
+    // The same as steps of `frames_path`: packets get a right link header, and neighbour requests
+    // are answered.
     let framed = |step: &&[u8]| match step.first() {
         Some(0) => [*step, &[0, 9, 0, 15]].concat(),
         Some(13) => [*step, &[12, 0, 12, 1]].concat(),

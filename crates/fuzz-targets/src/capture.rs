@@ -3,7 +3,7 @@
 use packet_io::capture::CaptureReader;
 use packet_io::capture::CaptureWriter;
 
-/// Whatever a capture holds: its frames are no longer than the file, and written out they come back as they are.
+/// The frames of any capture are no longer than the file, and the same after they are written.
 pub fn read(bytes: &[u8]) {
     let frames = frames_of(bytes);
     let total: usize = frames.iter().map(|(_, frame)| frame.len()).sum();

@@ -6,8 +6,8 @@ use config::values;
 use nat::types::MappingIndex;
 use nat::types::WorkerId;
 
-/// Whatever a file holds, it is compiled or has faults, each on one line and with its place; and what is compiled is
-/// within the bounds the engine and the workers count on.
+/// Any file compiles within the bounds of the engine and the workers, or has faults, each on one
+/// line and with its place.
 pub fn text(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let lines = text.split('\n').count();
@@ -42,7 +42,7 @@ fn check(config: &config::Config) {
     assert!(config.memory_needed().total_bytes() > 0);
 }
 
-/// Values that are read are no less than the number written first: none wraps around.
+/// A value is never less than its first number: none wraps around.
 pub fn value(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let text = text.trim();

@@ -1,4 +1,4 @@
-//! Claims about the control protocol, from the server's side and from the client's.
+//! Claims about both sides of the control protocol.
 
 use control::Fault;
 use control::Reply;
@@ -8,7 +8,8 @@ use control::line::LineReader;
 use control::line::REPLY_BYTES_MAX;
 use control::server::Connection;
 
-/// Whatever a client sends: requests that are read come back from their text, and each line that is not one is answered by one error.
+/// A request that is read is the same when read from its own text. Each other line is answered by
+/// one error.
 pub fn requests(bytes: &[u8]) {
     let mut answers = Vec::new();
     let Ok(mut connection) = Connection::new(bytes, &mut answers, "0") else { return };
@@ -24,7 +25,7 @@ pub fn requests(bytes: &[u8]) {
                 refused += 1;
                 break;
             }
-            // A client of another version is told so, and the daemon closes.
+            // A client of another version gets an error, and the daemon closes.
             Err(LineError::Io(_)) => {
                 refused += 1;
                 break;
@@ -41,7 +42,7 @@ pub fn requests(bytes: &[u8]) {
     }
 }
 
-/// Whatever a daemon sends: replies that are read come back from their text.
+/// A reply that is read is the same when read from its own text.
 pub fn replies(bytes: &[u8]) {
     let mut reader = LineReader::new(bytes, REPLY_BYTES_MAX);
     loop {

@@ -1,6 +1,7 @@
-//! Decisions read from the bytes of an input, so that the fuzzer makes them and an input always makes the same.
+//! Reads decisions from the bytes of an input, so that the fuzzer makes them and an input always
+//! makes the same ones.
 
-/// Reads decisions off the front of an input; zeros once it is used up.
+/// Reads decisions from the front of an input; zeros at its end.
 pub(crate) struct Dice<'a> {
     bytes: &'a [u8],
 }
@@ -10,7 +11,7 @@ impl<'a> Dice<'a> {
         Dice { bytes }
     }
 
-    /// Whether the input is used up.
+    /// True at the end of the input.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -29,7 +30,7 @@ impl<'a> Dice<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// Up to this many of the following bytes as they are.
+    /// Up to this many of the following bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.bytes.split_at(count.min(self.bytes.len()));
         self.bytes = rest;
@@ -41,7 +42,7 @@ impl<'a> Dice<'a> {
         from[usize::from(self.byte()) % from.len()]
     }
 
-    /// One of those that are there, by one byte.
+    /// One of the elements, by one byte.
     pub(crate) fn pick_some<'b, T>(&mut self, from: &'b [T]) -> Option<&'b T> {
         let choice = usize::from(self.byte());
         from.get(choice % from.len().max(1))

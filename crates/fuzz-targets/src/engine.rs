@@ -15,16 +15,16 @@ use crate::traffic::Setup;
 use crate::traffic::Traffic;
 use crate::traffic::setup;
 
-/// Steps of an input at most, so that each takes milliseconds.
+/// Maximum of steps in an input, so that each input takes milliseconds.
 const STEPS_MAX: usize = 300;
 
-/// How long a step of time is, in milliseconds: nothing, around each timer, and hours.
+/// Lengths of a step of time in milliseconds: none, around each timer, and hours.
 const PAUSES: [u64; 16] = [
     0, 1, 100, 500, 1_000, 2_000, 6_000, 10_000, 60_000, 120_000, 240_000, 300_000, 3_600_000, 7_200_000, 7_440_000,
     86_400_000,
 ];
 
-/// Verdicts of packets for which something ran out; not all of it is looked at to explain.
+/// Verdicts about exhausted resources, which `why` does not predict in full.
 const RESOURCES: [Verdict; 5] = [
     Verdict::PortsExhausted,
     Verdict::MappingTableFull,
@@ -33,10 +33,10 @@ const RESOURCES: [Verdict; 5] = [
     Verdict::SubscriberTableFull,
 ];
 
-/// Whatever packets arrive at whatever worker and whenever: each gets one verdict, what leaves is right, what was
-/// explained comes true, and when all timers have run out nothing is left.
+/// Packets may arrive at any worker at any time. Each gets one verdict, a packet that leaves is
+/// right, each explanation comes true, and after all timers nothing is left.
 ///
-/// Eight bytes choose the settings, then each step is an operation and its arguments.
+/// Eight bytes choose the settings; then each step is an operation and its arguments.
 pub fn path(bytes: &[u8]) {
     let mut dice = Dice::new(bytes);
     let Setup { settings, workers, ring_packets, seed, rest } = setup(&mut dice);
@@ -62,14 +62,14 @@ struct Run {
 impl Run {
     fn step(&mut self, dice: &mut Dice<'_>) {
         match dice.byte() % 16 {
-            // Dealt with at once.
+            // Processed at once.
             0..=9 => {
                 let (side, packets) = self.traffic.next(dice);
                 for packet in packets {
                     self.feed(side, &packet);
                 }
             }
-            // Left in a queue, so that workers see them in bursts and in any order.
+            // Queued, so that workers see bursts in any order.
             10 | 11 => {
                 let (side, packets) = self.traffic.next(dice);
                 for packet in packets {
@@ -80,13 +80,13 @@ impl Run {
                 let worker = usize::from(dice.byte()) % self.workers;
                 self.bed.poll(worker);
             }
-            // Time passes without anyone looking, so that what is out of date meets packets.
+            // Time passes without a sweep, so that packets meet expired state.
             13 | 14 => self.bed.jump(Duration::from_millis(dice.pick(&PAUSES))),
             _ => self.sweep(),
         }
     }
 
-    /// One packet, when nothing else is on its way, does what was explained.
+    /// A packet that travels alone gets the verdict that was explained.
     fn feed(&mut self, side: Side, packet: &[u8]) {
         self.bed.settle();
         let explained = self.explained(side, packet);
@@ -100,15 +100,15 @@ impl Run {
         let after = self.bed.counters().verdicts;
         let given: Vec<Verdict> =
             Verdict::ALL.iter().copied().filter(|verdict| after[verdict.index()] > before[verdict.index()]).collect();
-        // Whether Natrix's own reply finds a way and fits is not explained either.
+        // `why` does not predict whether Natrix's own reply has a route and fits.
         if explained == Verdict::Local || given.iter().all(|verdict| RESOURCES.contains(verdict)) {
             return;
         }
         assert_eq!(given, [explained], "what was explained comes true for {packet:02x?} from {}", side.name());
     }
 
-    /// What one worker says will become of a packet. Explained are whole packets but ICMP errors. Of who hairpins for
-    /// the first time the external address is not known yet.
+    /// The verdict that a single worker predicts, for whole packets except ICMP errors. The
+    /// external address of a first hairpin is not known yet.
     fn explained(&self, side: Side, packet: &[u8]) -> Option<Verdict> {
         let shard = self.bed.shards().next().filter(|_| self.workers == 1)?;
         let view = Ipv4::new_checked(packet).ok()?;
@@ -132,15 +132,16 @@ impl Run {
         }
     }
 
-    /// After a sweep there is one port for each mapping, and one mapping for each port that does not rest.
+    /// After a sweep each mapping has one port, and each port that is not held down has one
+    /// mapping.
     fn sweep(&mut self) {
         self.bed.sweep();
-        let live = self.bed.shards().map(|shard| u64::from(shard.mappings_len())).sum::<u64>();
+        let live = self.bed.shards().map(|shard| u64::from(shard.view().mappings_len())).sum::<u64>();
         assert_eq!(self.bed.ports_used(), live + self.bed.ports_held(), "ports in use and mappings");
         assert_eq!(self.bed.mappings().len() as u64, live, "mappings shown and mappings there");
     }
 
-    /// All timers run out.
+    /// Expires all timers.
     fn end(mut self) {
         self.bed.settle();
         let timeouts = self.bed.settings().timeouts;
@@ -150,7 +151,7 @@ impl Run {
         for _ in 0..4 {
             self.sweep();
         }
-        // Ports rest from the sweep on.
+        // The hold-down of ports begins with the sweep.
         let rest = self.bed.settings().pools.iter().map(|pool| pool.reuse_delay).max().unwrap_or(Duration::ZERO);
         self.bed.jump(rest + Duration::from_secs(1));
         self.sweep();

@@ -1,4 +1,5 @@
-//! Claims about the whole path of Ethernet frames through the workers: link layer, ARP, engine, rings, queues, time.
+//! Claims about the whole path of Ethernet frames through the workers: link layer, ARP, engine,
+//! rings, queues, time.
 
 use core::net::Ipv4Addr;
 use std::sync::Arc;
@@ -42,9 +43,9 @@ use crate::traffic::Traffic;
 use crate::traffic::setup;
 
 const STEPS_MAX: usize = 300;
-/// Polls after which workers that still have work count as stuck.
+/// Workers that still have work after this many polls are stuck.
 const POLLS_MAX: usize = 10_000;
-/// VLAN of the third interface, which is inside.
+/// VLAN of the third interface, an inside interface.
 const VLAN: u16 = 100;
 /// Steps of time in milliseconds, around the timers of ARP and of the engine.
 const PAUSES: [u64; 12] = [0, 1, 200, 999, 1_000, 1_001, 3_000, 6_000, 60_000, 61_000, 300_000, 7_680_000];
@@ -52,10 +53,12 @@ const PAUSES: [u64; 12] = [0, 1, 200, 999, 1_000, 1_001, 3_000, 6_000, 60_000, 6
 const INSIDE_PORT: PortIndex = PortIndex(0);
 const OUTSIDE_PORT: PortIndex = PortIndex(1);
 
-/// Whatever frames arrive at whatever worker and whenever: the counters of each worker balance, each frame that leaves
-/// has a right header and a right packet in it, no buffer is lost, and in the end nothing is left.
+/// Frames may arrive at any worker at any time. The counters of each worker balance, each frame
+/// that leaves has a right header and a right packet, no buffer is lost, and in the end nothing is
+/// left.
 ///
-/// Eight bytes choose the settings as for `engine_path`, then each step is an operation and its arguments.
+/// Eight bytes choose the settings as for `engine_path`; then each step is an operation and its
+/// arguments.
 pub fn path(bytes: &[u8]) {
     let mut dice = Dice::new(bytes);
     let mut run = Run::new(setup(&mut dice));
@@ -76,7 +79,7 @@ struct Run {
     audit: Audit,
     traffic: Traffic,
     now: Instant,
-    /// Requests Natrix sent that nobody answered yet: port, VLAN, target.
+    /// Unanswered requests of Natrix: port, VLAN, target.
     asked: Vec<(PortIndex, Option<VlanTag>, Message)>,
 }
 
@@ -97,7 +100,7 @@ impl Run {
         ];
         let buffers = if rest & 4 == 0 { 512 } else { 20 };
         let queue_frames = if rest & 8 == 0 { 256 } else { 3 };
-        // Frames that do not fit a buffer are refused by the device, not by the worker.
+        // The device, not the worker, refuses frames that do not fit a buffer.
         let memory = MemorySettings { ports: 2, workers, queue_frames, buffers, frame_bytes: 2_100 };
         let bed = MemoryBed::new(&memory);
         let neighbours = if rest & 16 == 0 {
@@ -137,7 +140,7 @@ impl Run {
         }
     }
 
-    /// IP packets in frames, of a right link header or of one with something wrong.
+    /// IP packets in frames with a right or a faulty link header.
     fn packets(&mut self, dice: &mut Dice<'_>, at_once: bool) {
         let (side, packets) = self.traffic.next(dice);
         let how = dice.byte();
@@ -158,7 +161,7 @@ impl Run {
         let header = LinkHeader { destination, source: station_of(0), vlan, ether_type };
         for packet in packets {
             let frame = build::frame_of(&header, &packet);
-            // The padding of a short frame makes a truncated packet whole.
+            // The padding of a short frame completes a truncated packet.
             self.audit.goes_in(frame.get(header.payload_offset()..).unwrap_or_default());
             self.push(usize::from(how >> 6), port, &frame);
             if at_once {
@@ -167,7 +170,7 @@ impl Run {
         }
     }
 
-    /// Any ARP message, from anybody about anybody.
+    /// Any ARP message from any sender about any address.
     fn arp(&mut self, dice: &mut Dice<'_>) {
         let addresses = [
             INSIDE_ROUTER,
@@ -197,7 +200,7 @@ impl Run {
         self.settle();
     }
 
-    /// Somebody answers a request of Natrix: all who were asked, or one, from the right station or another one.
+    /// One or all requests of Natrix are answered, by the right station or another one.
     fn answer(&mut self, dice: &mut Dice<'_>) {
         self.collect();
         let how = dice.byte();
@@ -211,7 +214,7 @@ impl Run {
     }
 
     fn push(&mut self, worker: usize, port: PortIndex, frame: &[u8]) {
-        // A queue that is full, or a frame that is too long, is the device's affair.
+        // A full queue and an overlong frame concern the device only.
         let _ = self.bed.push(worker % self.workers.len(), port, frame);
     }
 
@@ -231,7 +234,7 @@ impl Run {
         unreachable!("packets go from worker to worker without end");
     }
 
-    /// Looks at the frames that left.
+    /// Checks the frames that left.
     fn collect(&mut self) {
         for port in [INSIDE_PORT, OUTSIDE_PORT] {
             while let Some((_, buffer)) = self.bed.pull(port) {
@@ -272,7 +275,7 @@ impl Run {
         }
     }
 
-    /// Between polls the counters of each worker balance, and all of them together.
+    /// Between polls the counters of each worker balance, and their sums do.
     fn check_books(&self) {
         for worker in &self.workers {
             let counters = worker.counters();
@@ -282,21 +285,21 @@ impl Run {
         }
     }
 
-    /// All timers run out.
+    /// Expires all timers.
     fn end(mut self) {
         for _ in 0..3 {
             self.settle();
             self.collect();
             self.now = self.now + Duration::from_secs(1);
         }
-        // Ports rest for two minutes from the sweep on.
+        // The hold-down of ports takes two minutes from the sweep on.
         for pause in [8_000, 130, 130] {
             self.now = self.now + Duration::from_secs(pause);
             self.settle();
             self.collect();
         }
         for _ in 0..40 {
-            // ARP asks once a second and gives up after some.
+            // ARP asks once a second and gives up after a few requests.
             self.now = self.now + Duration::from_millis(500);
             self.settle();
             self.collect();
@@ -314,7 +317,7 @@ impl Run {
     }
 }
 
-/// The station of whoever has this address.
+/// The station with this address.
 fn station_of(address: u32) -> MacAddress {
     let [a, b, c, d] = address.to_be_bytes();
     MacAddress([6, 1, a, b, c, d])

@@ -1,8 +1,9 @@
-//! What the fuzzer runs, as plain functions of bytes.
+//! The claims that the fuzzer tests, as plain functions of bytes.
 //!
 //! The fuzzer itself is in `fuzz/`, a workspace of its own, because it is built with coverage
-//! instrumentation. It calls [`target`]. `tests/replay.rs` runs the same functions over the committed seeds and
-//! regressions in every `cargo test`. How to fuzz and how to add a target: `fuzz/README.md`.
+//! instrumentation. It calls [`target`]. In every `cargo test`, `tests/replay.rs` runs the same
+//! functions over the committed seeds and regressions. How to fuzz and how to add a target:
+//! `fuzz/README.md`.
 
 pub mod capture;
 pub mod config;
@@ -15,7 +16,7 @@ pub mod neighbour;
 mod traffic;
 pub mod wire;
 
-/// A function the fuzzer feeds bytes to. It panics when a claim does not hold.
+/// A function for the bytes of the fuzzer. It panics if a claim fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Name of its folders in `fuzz/seeds` and `fuzz/regressions`.
@@ -24,7 +25,7 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-/// Every target there is.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "wire_ethernet", run: wire::ethernet },
     Target { name: "wire_arp", run: wire::arp },

@@ -1,4 +1,4 @@
-//! Claims about the parts of the engine that look at bytes of strangers.
+//! Claims about the parts of the engine that read foreign bytes.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -27,7 +27,7 @@ use wire::icmp::Icmp;
 use wire::ipv4::Ipv4;
 use wire::quoted::Quoted;
 
-/// Makes the checksums of an ICMP error right, so that its other fields get looked at.
+/// Corrects the checksums of an ICMP error, so that its other fields are read.
 fn repair(packet: &mut [u8]) {
     let mut view = Ipv4::new_unchecked(packet);
     view.fill_checksum();
@@ -43,7 +43,7 @@ fn repair(packet: &mut [u8]) {
     }
 }
 
-/// A rewritten ICMP error says what it was told to say, has right checksums, and is else as it was.
+/// A rewritten ICMP error has the given fields and right checksums, and is otherwise unchanged.
 pub fn icmp_quote(bytes: &[u8]) {
     let _ = icmp_quote::parse(bytes);
     let Ok(view) = Ipv4::new_checked(bytes) else {
@@ -79,12 +79,13 @@ pub fn icmp_quote(bytes: &[u8]) {
     assert_eq!(again.unchanged(), change);
     assert_eq!((again.icmp_type, again.code, again.protocol), (quote.icmp_type, quote.code, quote.protocol));
 
-    // Outer header, ICMP header, longest embedded header, and TCP up to its checksum: behind that nothing changes.
+    // Outer header, ICMP header, longest embedded header, and TCP up to its checksum; behind that
+    // nothing changes.
     let touched = after.header_length() + 8 + 60 + 18;
     assert_eq!(packet.get(touched..), before.get(touched..));
 }
 
-/// Pieces fit, follow each other without holes, and hold the payload of the packet.
+/// Pieces fit, are contiguous, and hold the payload of the packet.
 pub fn split_packet(bytes: &[u8]) {
     let Some((mtu, packet)) = bytes.split_first_chunk::<2>() else {
         return;
@@ -101,7 +102,7 @@ pub fn split_packet(bytes: &[u8]) {
         assert_eq!(usize::from(header.total_length()), header.header_length() + piece.payload.len());
         assert!(header.total_length() <= mtu && header.is_checksum_valid());
         assert_eq!(piece.payload.start, at);
-        // The offset of a hostile fragment may wrap around; 13 bits are all there is.
+        // The offset of a hostile fragment may wrap around: it has only 13 bits.
         assert_eq!(header.fragment_offset_bytes(), offset & 0xffff);
         at = piece.payload.end;
         offset += piece.payload.len();
@@ -117,7 +118,7 @@ fn sound(bytes: &[u8]) -> Ipv4<&[u8]> {
     Ipv4::new_unchecked(bytes)
 }
 
-/// Messages of Natrix itself are sound whatever they answer, and never answer an ICMP error.
+/// Messages of Natrix are right whatever they answer, and never answer an ICMP error.
 pub fn own_icmp(bytes: &[u8]) {
     let mut buffer = [0; ERROR_MAX];
     let length = own_icmp::write_error(&mut buffer, IcmpError::TtlExceeded, Ipv4Addr::new(192, 0, 2, 1), 9, bytes);
@@ -139,8 +140,8 @@ pub fn own_icmp(bytes: &[u8]) {
     }
 }
 
-/// Fragments of one datagram that were forwarded never overlap, and each fragment given ends in one way.
-/// Five bytes make one fragment: datagram and flags, offset, length, milliseconds since the last one.
+/// Forwarded fragments of one datagram never overlap, and each fragment ends in one way. Five bytes
+/// make one fragment: datagram and flags, offset, length, milliseconds since the previous one.
 pub fn fragments(bytes: &[u8]) {
     let limits = Limits { fragmented_datagrams_max: 5, fragments_held_max: 7, ..Limits::default() };
     let mut tracker = FragmentTracker::new(&limits, Duration::from_secs(2), 0, KeyedHash::new([0x5eed, 1, 2, 3]));

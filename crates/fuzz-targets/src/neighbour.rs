@@ -1,4 +1,4 @@
-//! Claims about the neighbour cache and the judge of ARP messages.
+//! Claims about the neighbour cache and the judgement of ARP messages.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -21,11 +21,11 @@ use crate::dice::Dice;
 
 type Neighbour = (InterfaceId, u32);
 
-/// What the cache must do, told by what was given to it.
+/// The right behaviour of the cache, from its inputs.
 struct Expected {
-    /// Packets that wait, by neighbour and in order.
+    /// Waiting packets by neighbour, in order.
     waiting: HashMap<Neighbour, VecDeque<u32>>,
-    /// The last answer of each neighbour ever asked for.
+    /// The last answer for each neighbour.
     station: HashMap<Neighbour, MacAddress>,
     given_back: HashSet<u32>,
 }
@@ -65,8 +65,9 @@ impl Expected {
     }
 }
 
-/// Each packet held comes back once, in order, and to the station that answered last; in the end nothing is left.
-/// Two bytes choose the bounds; a step is an operation with neighbour, and its argument.
+/// Each held packet comes back once, in order, and to the station that answered last; in the end
+/// nothing is left. Two bytes choose the bounds; a step is an operation with neighbour, and its
+/// argument.
 pub fn cache(bytes: &[u8]) {
     let mut dice = Dice::new(bytes);
     let limits = NeighbourLimits {
@@ -124,7 +125,8 @@ pub fn cache(bytes: &[u8]) {
     assert_eq!(cache.views(0).count(), 0, "neighbours that nobody uses are kept for ever");
 }
 
-/// Only requests for our own addresses are answered, and nobody can teach us who has them.
+/// Only requests for our own addresses are answered, and no other station can claim these
+/// addresses.
 pub fn judge(bytes: &[u8]) {
     let Some((interface, payload)) = bytes.split_first() else { return };
     let Ok(message) = Message::parse(payload) else { return };

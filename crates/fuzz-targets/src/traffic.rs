@@ -1,7 +1,8 @@
-//! Packets made from the bytes of an input: well-formed ones that meet the engine's state, and spoilt ones.
+//! Makes packets from the bytes of an input: well-formed ones that meet the engine's state, and
+//! damaged ones.
 //!
-//! Random bytes are hardly ever an IPv4 packet, and never a reply to a mapping whose port was chosen at random. So a
-//! few bytes describe a packet, and answers are made from what came out before.
+//! Random bytes are rarely an IPv4 packet, and never a reply to a mapping with a random port. So a
+//! few bytes describe a packet, and replies are made from packets that left.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -43,12 +44,12 @@ use wire::udp::Udp;
 
 use crate::dice::Dice;
 
-/// Packets remembered of each kind.
+/// Remembered packets of each kind.
 const REMEMBERED: usize = 8;
-/// Bytes of payload that do not fit the usual MTU.
+/// Bytes of payload that exceed the usual MTU.
 const LONG_PAYLOAD: usize = 1_600;
 
-/// Inside addresses; those of subscribers are more likely.
+/// Inside addresses, mostly of subscribers.
 const INSIDERS: [Ipv4Addr; 16] = [
     I1,
     I2,
@@ -68,7 +69,7 @@ const INSIDERS: [Ipv4Addr; 16] = [
     E1,
 ];
 
-/// Outside addresses; those of hosts are more likely.
+/// Outside addresses, mostly of hosts.
 const OUTSIDERS: [Ipv4Addr; 16] = [
     E1,
     E2,
@@ -110,7 +111,7 @@ const FLAGS: [Flags; 16] = [
     Flags(0x12),
 ];
 
-/// IP options: none, record route, loose source route, router alert, a length that is too long, padding.
+/// IP options: none, record route, loose source route, router alert, an excessive length, padding.
 const OPTIONS: [&[u8]; 6] = [
     &[],
     &[7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -120,13 +121,13 @@ const OPTIONS: [&[u8]; 6] = [
     &[1, 1, 1, 0],
 ];
 
-/// What an instance is, decided by the first bytes of an input.
+/// An instance, chosen by the first bytes of an input.
 pub(crate) struct Setup {
     pub(crate) settings: Settings,
     pub(crate) workers: usize,
     pub(crate) ring_packets: usize,
     pub(crate) seed: u64,
-    /// More decisions for whoever drives the instance.
+    /// Further decisions for the driver of the instance.
     pub(crate) rest: u8,
 }
 
@@ -140,7 +141,7 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
         _ => Filtering::EndpointIndependent,
     };
     let mut settings = topology::settings().limits(|limit| {
-        // Small tables: full ones are what is interesting, and large ones take time to make.
+        // Small tables: full ones are interesting, and large ones take time to make.
         limit.mappings_max = if limits & 1 == 0 { 60 } else { 4 };
         limit.extra_sessions_max = if limits & 2 == 0 { 40 } else { 2 };
         limit.subscribers_max = if limits & 4 == 0 { 20 } else { 2 };
@@ -157,7 +158,7 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
     for pool in &mut settings.pools {
         pool.filtering = [filtering(filters), filtering(filters >> 2), filtering(filters >> 4)];
         pool.parity = filters & 128 != 0;
-        // Ports rest in one instance of two.
+        // Every second instance holds ports down.
         pool.reuse_delay = Duration::from_secs(if sizes & 128 == 0 { 0 } else { 20 });
         pool.reuse_at_once.filtered = sizes & 64 != 0;
     }
@@ -202,7 +203,7 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
         settings.routes.retain(|route| route.interface == topology::INSIDE);
     }
     if mtu & 64 != 0 {
-        // Ports that strangers and subscribers use too.
+        // Ports that remotes and subscribers use too.
         let forward = |protocol, ports, inside, inside_port| Forward {
             realm: RealmId::default(),
             protocol,
@@ -240,7 +241,7 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
     }
 }
 
-/// An address that nobody has, or that is one subscriber's.
+/// An address without an owner, or of one subscriber.
 const WHOLE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 
 /// For one subscriber of the first pool, by its longer prefix.
@@ -254,7 +255,7 @@ fn second_pool() -> Pool {
     }
 }
 
-/// The last packets that went in and came out, and the next ones.
+/// The latest packets in and out, and the next ones.
 #[derive(Default)]
 pub(crate) struct Traffic {
     went_in: [Vec<Vec<u8>>; 2],
@@ -269,7 +270,7 @@ fn remember(packets: &mut Vec<Vec<u8>>, packet: &[u8]) {
 }
 
 impl Traffic {
-    /// Takes note of a packet that came out.
+    /// Remembers a packet that left.
     pub(crate) fn note_out(&mut self, side: Side, packet: &[u8]) {
         remember(&mut self.came_out[side.index()], packet);
     }
@@ -311,7 +312,7 @@ impl Traffic {
         }
     }
 
-    /// From outside to the source of a packet that left: usually from where it went to.
+    /// From outside to the source of a packet that left, usually from its destination.
     fn reply(&self, dice: &mut Dice<'_>) -> Vec<u8> {
         let Some(sent) = dice.pick_some(&self.came_out[Side::Outside.index()]) else { return Vec::new() };
         let header = packet::header(sent);
@@ -333,14 +334,15 @@ impl Traffic {
         flow(header.protocol(), from, to, dice)
     }
 
-    /// From inside to the source of a packet that left: one subscriber to another, or to itself.
+    /// From inside to the source of a packet that left: from one subscriber to another, or to
+    /// itself.
     fn hairpin(&self, dice: &mut Dice<'_>) -> Vec<u8> {
         let from = insider(dice);
         let Some(sent) = dice.pick_some(&self.came_out[Side::Outside.index()]) else { return Vec::new() };
         flow(packet::header(sent).protocol(), from, packet::source(sent), dice)
     }
 
-    /// From outside to an address of Natrix that perhaps nobody uses.
+    /// From outside to an address of Natrix that may be unused.
     fn stranger(&self, dice: &mut Dice<'_>) -> Vec<u8> {
         let from = outsider(dice);
         let address = dice.pick(&[POOL[0], OWN_OUTSIDE, POOL[1], WHOLE, POOL[2], OWN_INSIDE, I1]);
@@ -349,7 +351,7 @@ impl Traffic {
         flow(protocol, from, at(address, port), dice)
     }
 
-    /// An ICMP error about a packet that came out on this side, from there.
+    /// An ICMP error about a packet that came out on this side.
     fn error(&self, side: Side, dice: &mut Dice<'_>) -> Vec<u8> {
         let Some(about) = dice.pick_some(&self.came_out[side.index()]) else { return Vec::new() };
         let how = dice.byte();
@@ -374,7 +376,7 @@ impl Traffic {
         shaped(error, dice)
     }
 
-    /// A packet that went in before goes in again, on the same side or the other.
+    /// Repeats an earlier packet on the same side or the other.
     fn again(&self, dice: &mut Dice<'_>) -> (Side, Vec<u8>) {
         let side = if dice.byte() & 1 == 0 { Side::Inside } else { Side::Outside };
         let packets = if dice.byte() & 3 == 3 { &self.came_out } else { &self.went_in };
@@ -392,7 +394,7 @@ fn outsider(dice: &mut Dice<'_>) -> SocketAddrV4 {
     at(OUTSIDERS[usize::from(choice & 15)], PORTS[usize::from(choice >> 4)])
 }
 
-/// TCP, UDP or an ICMP query from here to there. The identifier of a query is the port inside.
+/// TCP, UDP or an ICMP query. The identifier of a query is the inside port.
 fn flow(protocol: u8, from: SocketAddrV4, to: SocketAddrV4, dice: &mut Dice<'_>) -> Vec<u8> {
     let builder = match protocol {
         6 => {
@@ -444,7 +446,7 @@ fn shaped(builder: Builder, dice: &mut Dice<'_>) -> Vec<u8> {
     packet
 }
 
-/// The fragments of a packet, some left out, given twice or out of order.
+/// The fragments of a packet, some missing, repeated or out of order.
 fn fragments(packet: &[u8], dice: &mut Dice<'_>) -> Vec<Vec<u8>> {
     let mtu = [68, 100, 300, 576][usize::from(dice.byte() & 3)];
     let mut whole = packet.to_vec();
@@ -480,7 +482,7 @@ fn fragments(packet: &[u8], dice: &mut Dice<'_>) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// Changes a few bytes of a packet; the checksums are made right afterwards or left wrong.
+/// Changes a few bytes of a packet, and may correct the checksums afterwards.
 fn spoil(packet: &mut [u8], dice: &mut Dice<'_>) {
     if packet.is_empty() {
         return;
@@ -495,7 +497,7 @@ fn spoil(packet: &mut [u8], dice: &mut Dice<'_>) {
     }
 }
 
-/// Makes the checksums of whatever this is right, as far as it is something.
+/// Corrects all checksums that can be found.
 fn repair(packet: &mut [u8]) {
     if packet.len() < ipv4::HEADER_LENGTH_MIN {
         return;

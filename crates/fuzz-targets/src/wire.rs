@@ -15,13 +15,13 @@ use wire::quoted::Quoted;
 use wire::tcp::Tcp;
 use wire::udp::Udp;
 
-/// Whether `part` lies inside `whole`, an empty part being anywhere.
+/// True if `part` lies inside `whole`; an empty part is inside anything.
 fn lies_inside(part: &[u8], whole: &[u8]) -> bool {
     part.is_empty()
         || whole.as_ptr_range().contains(&part.as_ptr()) && part.as_ptr_range().end <= whole.as_ptr_range().end
 }
 
-/// A link header that parses is written back as it was.
+/// A link header that parses is the same when written.
 pub fn ethernet(bytes: &[u8]) {
     let Ok(header) = LinkHeader::parse(bytes) else {
         return;
@@ -31,7 +31,7 @@ pub fn ethernet(bytes: &[u8]) {
     assert_eq!(bytes.get(..written.len()), Some(written.as_slice()));
 }
 
-/// An ARP message that parses is written back as it was.
+/// An ARP message that parses is the same when written.
 pub fn arp(bytes: &[u8]) {
     let Ok(message) = Message::parse(bytes) else {
         return;
@@ -40,8 +40,8 @@ pub fn arp(bytes: &[u8]) {
     assert_eq!(Message::parse(&message.reply(MacAddress::ZERO).to_bytes()), Ok(message.reply(MacAddress::ZERO)));
 }
 
-/// The parts of a packet that passes the checks have the lengths its header says, and lie inside it. Filling in
-/// the checksum makes it valid.
+/// The parts of a checked packet have the lengths of its header and lie inside it. Filling in the
+/// checksum makes it valid.
 pub fn ipv4(bytes: &[u8]) {
     let unchecked = Ipv4::new_unchecked(bytes);
     black_box((unchecked.payload(), unchecked.options(), unchecked.header(), unchecked.packet()));
@@ -59,7 +59,7 @@ pub fn ipv4(bytes: &[u8]) {
     assert!(view.is_checksum_valid());
 }
 
-/// Walking options ends, and what it yields lies inside.
+/// A walk over options ends, and its results lie inside.
 pub fn ipv4_options(bytes: &[u8]) {
     let mut length = 0;
     for option in wire::ipv4::options(bytes) {
@@ -70,7 +70,8 @@ pub fn ipv4_options(bytes: &[u8]) {
     black_box(wire::ipv4::has_source_route(bytes));
 }
 
-/// The payload of a datagram that passes the checks has the length its header says. Filling in the checksum makes it valid.
+/// The payload of a checked datagram has the length of its header. Filling in the checksum makes it
+/// valid.
 pub fn udp(bytes: &[u8]) {
     black_box(Udp::new_unchecked(bytes).payload());
     let Ok(view) = Udp::new_checked(bytes) else {
@@ -84,7 +85,7 @@ pub fn udp(bytes: &[u8]) {
     assert!(view.is_checksum_valid(1, 2));
 }
 
-/// Header and payload of a segment that passes the checks are all of it. An MSS option is where it says.
+/// Header and payload of a checked segment cover it. An MSS option is where it says.
 pub fn tcp(bytes: &[u8]) {
     black_box((Tcp::new_unchecked(bytes).payload(), Tcp::new_unchecked(bytes).sequence_length()));
     let mut length = 0;
@@ -112,7 +113,7 @@ pub fn tcp(bytes: &[u8]) {
     }
 }
 
-/// Quote and extension of a message do not overlap, lie inside, and leave nothing between them.
+/// Quote and extension of a message lie inside it, do not overlap, and leave no gap.
 pub fn icmp(bytes: &[u8]) {
     let layout = wire::icmp::extension_layout(bytes);
     assert!(layout.quote.start <= layout.quote.end && layout.quote.end <= bytes.len());
@@ -126,7 +127,7 @@ pub fn icmp(bytes: &[u8]) {
     view.fill_checksum();
     assert!(view.is_checksum_valid());
 
-    // Changing the identifier as the engine does it gives what a recomputation gives.
+    // Changing the identifier as the engine does equals a recomputation.
     let before = view.checksum();
     let delta = Delta::of_u16(view.identifier(), view.sequence());
     let identifier = view.sequence();
@@ -138,7 +139,7 @@ pub fn icmp(bytes: &[u8]) {
     assert_eq!(updated, view.checksum());
 }
 
-/// What is read from a quote lies inside it, however it was cut.
+/// Everything read from a quote lies inside it, wherever it was cut.
 pub fn quoted(bytes: &[u8]) {
     let Ok(view) = Quoted::new_checked(bytes) else {
         return;
@@ -152,7 +153,7 @@ pub fn quoted(bytes: &[u8]) {
     black_box((view.is_checksum_valid(), view.header().options()));
 }
 
-/// The fast sum is the plain sum, wherever the data is cut; an update is a recomputation.
+/// The fast sum equals the plain sum, wherever the data is cut; an update equals a recomputation.
 pub fn checksum(bytes: &[u8]) {
     let mut plain = 0_u64;
     for pair in bytes.chunks(2) {
@@ -176,7 +177,7 @@ pub fn checksum(bytes: &[u8]) {
     assert_eq!(Delta::from_bits(delta.to_bits()), delta);
 }
 
-/// The first two bytes choose an MTU, the rest is a packet: its fragments fit, and reassemble to it.
+/// The first two bytes choose an MTU, the rest is a packet. Its fragments fit and reassemble to it.
 pub fn fragments(bytes: &[u8]) {
     let Some((mtu, packet)) = bytes.split_first_chunk::<2>() else {
         return;
@@ -187,7 +188,7 @@ pub fn fragments(bytes: &[u8]) {
     };
     let pieces = build::fragment(packet, mtu);
     assert!(pieces.iter().all(|piece| piece.len() <= mtu));
-    // Malformed options are not copied, and the reserved bit does not survive: compare what must survive.
+    // Malformed options are not copied, and the reserved bit is lost: compare the rest.
     if !view.is_fragment()
         && let Some(whole) = build::reassemble(&pieces)
     {
@@ -197,7 +198,7 @@ pub fn fragments(bytes: &[u8]) {
     }
 }
 
-/// The standard check never panics; with a frame's padding behind it a packet is as right as without.
+/// The standard check never panics. Padding behind a packet does not change its result.
 pub fn verify(bytes: &[u8]) {
     let faults = wire::verify::faults(bytes);
     if let Ok(view) = Ipv4::new_checked(bytes) {

@@ -1,4 +1,4 @@
-//! Runs every target over its committed seeds and regressions, and over bytes near them.
+//! Runs every target over its committed seeds and regressions, and over similar bytes.
 
 #![allow(clippy::panic, reason = "helpers of tests fail by panicking")]
 
@@ -13,7 +13,7 @@ fn folder(kind: &str, target: &Target) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(kind).join(target.name)
 }
 
-/// Name and bytes of every file of a folder, in order of names; empty when there is no such folder.
+/// Name and bytes of every file of a folder by name; empty without such a folder.
 fn files(kind: &str, target: &Target) -> Vec<(String, Vec<u8>)> {
     let Ok(entries) = fs::read_dir(folder(kind, target)) else {
         return Vec::new();
@@ -21,7 +21,7 @@ fn files(kind: &str, target: &Target) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
-        // A file that cannot be read is a test that does not run: fail instead of passing over it.
+        // An unreadable file is a test that does not run, so it fails.
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         files.push((path.display().to_string(), bytes));
     }
@@ -59,7 +59,7 @@ fn seeds_and_regressions_hold_every_claim() {
     }
 }
 
-/// Bytes of a seed that are changed one by one; further in there are only payloads.
+/// Bytes of a seed to change one by one; behind them are only payloads.
 const CHANGED_MAX: usize = 256;
 
 #[test]
@@ -67,7 +67,7 @@ fn every_cut_and_every_changed_byte_of_a_seed_holds_every_claim() {
     for target in TARGETS {
         for (name, bytes) in files("seeds", target) {
             println!("{} {name}", target.name);
-            // A whole instance is made for each run of these: some will do.
+            // Each run of these makes a whole instance, so run only some.
             let is_path = target.name.ends_with("_path");
             for length in (0..bytes.len().min(CHANGED_MAX)).step_by(if is_path { 8 } else { 1 }) {
                 (target.run)(&bytes[..length]);

@@ -1,4 +1,5 @@
-//! The pages of an [`Arena`](crate::Arena) for collections of other crates, so that a benchmark compares structures and not pages.
+//! Lends the pages of an [`Arena`](crate::Arena) to collections of other crates, so that a
+//! benchmark compares structures and not pages.
 
 #![allow(unsafe_code, reason = "an allocator hands out raw memory")]
 
@@ -15,21 +16,22 @@ use allocator_api2::alloc::Allocator;
 
 use crate::arena::Mapping;
 
-/// Bytes mapped for each block, by its address: rounding depends on the pages there were.
+/// Mapped bytes of each block by address. Rounding depends on the pages that were free.
 static MAPPED: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 
 fn mapped() -> MutexGuard<'static, HashMap<usize, usize>> {
-    // The map is whole after every single operation on it.
+    // Every single operation leaves the map whole, so a poisoned lock is usable.
     MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives each allocation a mapping of its own, on hugepages where there are any, all pages present.
+/// Maps each allocation by itself, on hugepages if possible, with all pages present.
 ///
-/// One system call an allocation, and at least a page: meant for few and large blocks.
+/// Each allocation costs a system call and at least a page, so this is for few and large blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArenaPages;
 
-// SAFETY: each block is a mapping of its own, valid until it is given back; all values of the type are alike.
+// SAFETY: each block is a mapping of its own and valid until it is deallocated; all values of the
+// type are alike.
 unsafe impl Allocator for ArenaPages {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.align() > 4096 {
@@ -44,7 +46,8 @@ unsafe impl Allocator for ArenaPages {
         let bytes = mapped().remove(&block.as_ptr().addr());
         debug_assert!(bytes.is_some(), "only what was handed out comes back");
         if let Some(bytes) = bytes {
-            // SAFETY: exactly this range was mapped for this block, and its user has given it up.
+            // SAFETY: exactly this range was mapped for this block, and the caller no longer uses
+            // it.
             unsafe { libc::munmap(block.as_ptr().cast(), bytes) };
         }
     }

@@ -1,15 +1,16 @@
-//! A fixed-length array of zeroed records on the largest pages the machine gives.
+//! A fixed-length array of zeroed records on the largest pages that the machine has.
 //!
 //! ```text
 //!   Arena<T>          anonymous mapping, 2 MiB aligned, filled in by the kernel when it is made
 //!   ┌─────┬─────┬─────┬─ ─ ─┬─────┬──────────┐
-//!   │ T 0 │ T 1 │ T 2 │     │T n-1│ rounding │     pages: 1 GiB, else 2 MiB, else transparent, else plain
+//!   │ T 0 │ T 1 │ T 2 │     │T n-1│ rounding │     pages: 1 GiB, else 2 MiB, else transparent,
+//!   else plain
 //!   └─────┴─────┴─────┴─ ─ ─┴─────┴──────────┘
 //! ```
 //!
-//! A table of gigabytes on 4 KiB pages misses the TLB on almost every packet; on hugepages it does not.
-//! All memory is taken when the arena is made, so no packet ever waits for a page fault and the machine
-//! does not run out later.
+//! A table of gigabytes on 4 KiB pages misses the TLB on almost every packet; on hugepages it does
+//! not. An arena takes all its memory when it is made. So no packet waits for a page fault, and the
+//! machine cannot run out of memory later.
 
 #![allow(unsafe_code, reason = "maps memory and shows it as a slice")]
 
@@ -35,29 +36,29 @@ use crate::prefetch::prefetch;
 use crate::prefetch::prefetch_write;
 use crate::stock::Need;
 
-/// Bytes of arenas that suit hugepages and lie on ordinary pages, in this process.
+/// Bytes of this process's arenas that suit hugepages but are on ordinary pages.
 static MISSED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of live arenas that suit hugepages and lie on ordinary pages, because there are too few: what a warning is about.
+/// Bytes of live arenas that suit hugepages but are on ordinary pages for lack of hugepages.
 pub fn missed_bytes() -> u64 {
     MISSED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Why an arena could not be made.
+/// Why an arena cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// The machine, or the control group, has less memory left than the table needs.
+    /// The machine or the control group has less memory left than the table needs.
     #[error("table needs {needed} bytes of memory, {available} are available; lower the limits or add memory")]
     NotEnough {
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: u64,
-        /// Bytes that were available.
+        /// Bytes available.
         available: u64,
     },
-    /// The length times the record size is more than an address space holds.
+    /// Length times record size exceeds the address space.
     #[error("table of {length} records of {record_bytes} bytes is larger than the address space; lower the limits")]
     TooLarge {
-        /// Records asked for.
+        /// Records requested.
         length: usize,
         /// Bytes of one record.
         record_bytes: usize,
@@ -65,9 +66,9 @@ pub enum ArenaError {
     /// The kernel refused the mapping.
     #[error("kernel refused {needed} bytes for a table with {available} available: {source}")]
     Refused {
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: u64,
-        /// Bytes that were available.
+        /// Bytes available.
         available: u64,
         /// The kernel's reason.
         source: io::Error,
@@ -80,10 +81,10 @@ pub enum ArenaError {
 pub struct Arena<T> {
     first: NonNull<T>,
     length: usize,
-    /// Bytes mapped; 0 when nothing is.
+    /// Bytes mapped; 0 without a mapping.
     mapped: usize,
     pages: PageKind,
-    /// Bytes that suit hugepages and lie on ordinary pages.
+    /// Bytes that suit hugepages but are on ordinary pages.
     missed: u64,
     owns: PhantomData<T>,
 }
@@ -94,7 +95,7 @@ unsafe impl<T: Send> Send for Arena<T> {}
 unsafe impl<T: Sync> Sync for Arena<T> {}
 
 impl<T> Arena<T> {
-    /// The memory an arena of `length` records is going to take.
+    /// The memory that an arena of `length` records will take.
     pub const fn need(length: usize) -> Need {
         Need::Table((length as u64).saturating_mul(size_of::<T>() as u64))
     }
@@ -104,13 +105,14 @@ impl<T: FromZeros> Arena<T> {
     /// An arena of `length` records, all bytes zero.
     ///
     /// # Errors
-    /// Tells how many bytes were needed and available, before anything is taken.
+    /// Names the bytes needed and available. Nothing is taken then.
     pub fn zeroed(length: usize) -> Result<Arena<T>, ArenaError> {
         const { assert!(!needs_drop::<T>(), "an arena does not drop its records") };
         const { assert!(align_of::<T>() <= 4096, "pages are aligned to 4 KiB at least") };
         let too_large = ArenaError::TooLarge { length, record_bytes: size_of::<T>() };
         let bytes = match length.checked_mul(size_of::<T>()) {
-            // The slack lets every rounding below go without overflow, and keeps slices within `isize::MAX`.
+            // The slack keeps every rounding below from overflowing, and slices within
+            // `isize::MAX`.
             Some(bytes) if bytes <= isize::MAX as usize - 2 * pages::PAGE_1G as usize => bytes,
             _ => return Err(too_large),
         };
@@ -137,29 +139,30 @@ impl<T: FromZeros> Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// The pages it lies on.
+    /// The pages of this arena.
     pub fn pages(&self) -> PageKind {
         self.pages
     }
 
-    /// Memory it takes, rounding to pages included.
+    /// Memory taken, rounding to pages included.
     pub fn bytes(&self) -> usize {
         self.mapped
     }
 
-    /// The record at `index`. Panics when out of range, which is a bug of the caller: indices come from our own tables.
+    /// The record at `index`. Panics out of range, which is a bug of the caller: indices come from
+    /// our own tables.
     #[inline(always)]
     pub fn at(&self, index: u32) -> &T {
         &self[index as usize]
     }
 
-    /// The record at `index`, to change. Panics when out of range, like [`Arena::at`].
+    /// The record at `index`, to change. Panics out of range, like [`Arena::at`].
     #[inline(always)]
     pub fn at_mut(&mut self, index: u32) -> &mut T {
         &mut self[index as usize]
     }
 
-    /// Asks for the cache line of the record at `index`. Does nothing when out of range.
+    /// Prefetches the cache line of the record at `index`. No effect out of range.
     #[inline(always)]
     pub fn prefetch(&self, index: usize) {
         if let Some(record) = self.get(index) {
@@ -167,7 +170,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// Like [`Arena::prefetch`], for a record about to be written by the only worker that writes it.
+    /// Like [`Arena::prefetch`], for a record that only this worker writes, and will write soon.
     #[inline(always)]
     pub fn prefetch_write(&self, index: usize) {
         if let Some(record) = self.get(index) {
@@ -181,8 +184,9 @@ impl<T> Deref for Arena<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `first` is aligned and points to `length` records (or dangles, when they have no bytes) that
-        // live as long as `self`; zero bytes are a valid `T` (`FromZeros`, required to make the arena).
+        // SAFETY: `first` is aligned and points to `length` records (or dangles if they have no
+        // bytes) that live as long as `self`; zero bytes are a valid `T` (`FromZeros`, required to
+        // make the arena).
         unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.length) }
     }
 }
@@ -199,7 +203,7 @@ impl<T> Drop for Arena<T> {
     fn drop(&mut self) {
         MISSED_BYTES.fetch_sub(self.missed, Ordering::Relaxed);
         if self.mapped != 0 {
-            // SAFETY: exactly this range was mapped for this arena, and nobody can borrow from it any more.
+            // SAFETY: exactly this range was mapped for this arena, and no borrow of it is left.
             unsafe { libc::munmap(self.first.as_ptr().cast(), self.mapped) };
         }
     }
@@ -220,13 +224,14 @@ pub(crate) struct Mapping {
     pub(crate) start: NonNull<u8>,
     pub(crate) bytes: usize,
     pages: PageKind,
-    /// Bytes that suit hugepages and lie on ordinary pages.
+    /// Bytes that suit hugepages but are on ordinary pages.
     missed: u64,
 }
 
 impl Mapping {
     pub(crate) fn new(bytes: usize) -> Result<Mapping, ArenaError> {
-        // Reserved hugepages are outside `MemAvailable`; the kernel counts them itself and refuses when there are too few.
+        // Reserved hugepages are outside `MemAvailable`. The kernel counts them itself and refuses
+        // if there are too few.
         for (kind, rounded) in pages::worth(bytes as u64) {
             let rounded = rounded as usize;
             let flag = if kind == PageKind::Huge1G { libc::MAP_HUGE_1GB } else { libc::MAP_HUGE_2MB };
@@ -251,7 +256,7 @@ impl Mapping {
         let missed = if pages::worth(bytes as u64).next().is_some() { bytes as u64 } else { 0 };
         let mut mapping = Mapping { start, bytes: needed, pages: PageKind::Plain, missed };
         if huge && transparent_hugepages_enabled() {
-            // SAFETY: advice about a range this mapping owns; it changes no contents.
+            // SAFETY: advice about a range of this mapping, which changes no contents.
             let answer = unsafe { libc::madvise(start.as_ptr().cast(), needed, libc::MADV_HUGEPAGE) };
             if answer == 0 {
                 mapping.pages = PageKind::Transparent;
@@ -267,7 +272,7 @@ impl Mapping {
 
     /// Makes the kernel provide every page now.
     fn fill_in(&self) -> io::Result<()> {
-        // SAFETY: populating a range this mapping owns changes no contents.
+        // SAFETY: populating a range of this mapping changes no contents.
         let answer = unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) };
         if answer == 0 {
             return Ok(());
@@ -276,22 +281,23 @@ impl Mapping {
         if error.raw_os_error() != Some(libc::EINVAL) {
             return Err(error);
         }
-        // Kernels before 5.14 do not know the advice: touch each page instead.
+        // Kernels before 5.14 do not know the advice, so touch each page.
         for offset in (0..self.bytes).step_by(page_bytes()) {
-            // SAFETY: inside the mapping, and nobody else has a pointer to it yet.
+            // SAFETY: inside the mapping, to which no other pointer exists yet.
             unsafe { self.start.as_ptr().add(offset).write_volatile(0) };
         }
         Ok(())
     }
 
     fn unmap(&self) {
-        // SAFETY: exactly this range was mapped, and nobody uses it.
+        // SAFETY: exactly this range was mapped and is no longer used.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
 fn map(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new private anonymous mapping at an address of the kernel's choice disturbs nothing.
+    // SAFETY: a new private anonymous mapping at an address that the kernel chooses affects no
+    // other memory.
     let start = unsafe {
         libc::mmap(
             core::ptr::null_mut(),
@@ -308,12 +314,13 @@ fn map(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address zero"))
 }
 
-/// Like `map`, aligned to 2 MiB, without which the first and last pages could not be huge.
+/// Like `map`, aligned to 2 MiB. Otherwise the first and last pages could not be huge.
 fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
     let wide = map(bytes + PAGE_2M, 0)?;
     let before = wide.as_ptr().addr().next_multiple_of(PAGE_2M) - wide.as_ptr().addr();
     let after = PAGE_2M - before;
-    // SAFETY: `before + bytes + after` is the whole mapping, so all three ranges lie in it; nobody uses it yet.
+    // SAFETY: `before + bytes + after` is the whole mapping, so all three ranges are inside it, and
+    // it is not in use yet.
     unsafe {
         if before != 0 {
             libc::munmap(wide.as_ptr().cast(), before);
@@ -326,11 +333,11 @@ fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
     }
 }
 
-/// Alignment of what may become transparent hugepages.
+/// Alignment that transparent hugepages need.
 const PAGE_2M: usize = pages::PAGE_2M as usize;
 
 fn page_bytes() -> usize {
-    // SAFETY: asks a constant of the system.
+    // SAFETY: reads a constant of the system.
     let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(answer).unwrap_or(4096)
 }

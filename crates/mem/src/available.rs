@@ -1,10 +1,11 @@
-//! How much memory there is left, asked before taking any.
+//! How much memory is left.
 
 use std::fs;
 
-/// Bytes that can be taken on ordinary pages without pushing the machine, or this process's control group, out of memory.
+/// Bytes on ordinary pages that can be taken without exhausting the machine or the control group of
+/// this process.
 ///
-/// None when `/proc/meminfo` does not tell.
+/// None if `/proc/meminfo` does not say.
 pub fn bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let machine = parse_meminfo(&meminfo, "MemAvailable:")?;
@@ -12,13 +13,13 @@ pub fn bytes() -> Option<u64> {
     Some(limits.into_iter().flatten().fold(machine, u64::min))
 }
 
-/// One line of `/proc/meminfo`, or of another file written like it, in bytes.
+/// One line of `/proc/meminfo`, or of a file in the same format, in bytes.
 fn parse_meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What may still be promised to processes, where the kernel promises no more than it has.
+/// What the kernel may still promise, if it promises no more than it has.
 fn commit_bytes(meminfo: &str) -> Option<u64> {
     if fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?.trim() != "2" {
         return None;
@@ -26,10 +27,10 @@ fn commit_bytes(meminfo: &str) -> Option<u64> {
     Some(parse_meminfo(meminfo, "CommitLimit:")?.saturating_sub(parse_meminfo(meminfo, "Committed_AS:")?))
 }
 
-/// Kept for stacks of threads and what else a process maps on the side.
+/// Reserved for thread stacks and small mappings of the process.
 const ADDRESS_SPACE_KEPT: u64 = 64 << 20;
 
-/// Bytes this process may still map, on pages of any kind; None when there is no limit (`ulimit -v`).
+/// Bytes that this process may still map, on pages of any kind. None without a limit (`ulimit -v`).
 pub(crate) fn address_space_bytes() -> Option<u64> {
     let limit = parse_address_space(&fs::read_to_string("/proc/self/limits").ok()?)?;
     let mapped = parse_meminfo(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:").unwrap_or(0);
@@ -41,15 +42,16 @@ fn parse_address_space(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Bytes of this process on transparent hugepages. None when the kernel does not tell.
+/// Bytes of this process on transparent hugepages. None if the kernel does not say.
 pub(crate) fn transparent_bytes() -> Option<u64> {
     parse_meminfo(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
 }
 
-/// What the tightest memory limit among this process's control groups leaves, when there is one.
+/// The room that the tightest memory limit among the control groups of this process leaves, if one
+/// is set.
 fn group_bytes() -> Option<u64> {
     let version_2 = least_of_groups("", "/sys/fs/cgroup", |group| {
-        // Cached file pages count as used, but the kernel drops them when memory is needed.
+        // Cached file pages count as used, but the kernel drops them under pressure.
         let cached = sum_of_lines(group, "memory.stat", &["inactive_file ", "active_file "]);
         Some(number(group, "memory.max")?.saturating_sub(number(group, "memory.current")?.saturating_sub(cached)))
     });
@@ -61,7 +63,7 @@ fn group_bytes() -> Option<u64> {
     [version_1, version_2].into_iter().flatten().min()
 }
 
-/// What the tightest limit on hugepages of this size (`2MB`, `1GB`) leaves, when there is one.
+/// The room that the tightest limit on hugepages of this size (`2MB`, `1GB`) leaves, if one is set.
 pub(crate) fn group_hugepage_bytes(size: &str) -> Option<u64> {
     let left = |group: &str, limit: &str, used: &str| {
         let [limit, used] = [limit, used].map(|name| number(group, &format!("hugetlb.{size}.{name}")));
@@ -73,7 +75,8 @@ pub(crate) fn group_hugepage_bytes(size: &str) -> Option<u64> {
     [version_1, version_2].into_iter().flatten().min()
 }
 
-/// The least of what `left` says about each control group of this controller (none in version 2) this process is in.
+/// The minimum of `left` over the control groups of this process under this controller (none in
+/// version 2).
 fn least_of_groups(controller: &str, root: &str, left: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut path = group_path(&membership, controller)?;

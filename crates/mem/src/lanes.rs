@@ -1,8 +1,8 @@
-//! Comparing eight 16-bit lanes at once: what a bucket of tags needs, and a packet beside a rule.
+//! Compares eight 16-bit lanes at once, for a bucket of tags and for a packet against a rule.
 
 #![allow(unsafe_code, reason = "vector intrinsics are unsafe to call")]
 
-/// One bit for each lane that equals `wanted`; lane 0 is bit 0. Without branches.
+/// One bit for each lane that equals `wanted`; lane 0 is bit 0. Branch-free.
 #[inline(always)]
 pub fn equal_lanes(lanes: &[u16; 8], wanted: u16) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -13,8 +13,8 @@ pub fn equal_lanes(lanes: &[u16; 8], wanted: u16) -> u32 {
         use core::arch::x86_64::_mm_packs_epi16;
         use core::arch::x86_64::_mm_set1_epi16;
         use core::arch::x86_64::_mm_setzero_si128;
-        // SAFETY: SSE2 is part of x86-64; the load reads exactly the 16 bytes of `lanes` and needs no alignment.
-        // Left to itself LLVM compares half of the lanes one by one.
+        // SAFETY: SSE2 is part of x86-64; the load reads exactly the 16 bytes of `lanes` and needs
+        // no alignment. Without this, LLVM compares half of the lanes one by one.
         let mask = unsafe {
             let lanes = _mm_loadu_si128(lanes.as_ptr().cast());
             let equal = _mm_cmpeq_epi16(lanes, _mm_set1_epi16(wanted.cast_signed()));
@@ -32,8 +32,9 @@ fn equal_lanes_portable(lanes: &[u16; 8], wanted: u16) -> u32 {
     lanes.iter().enumerate().fold(0, |mask, (lane, &value)| mask | u32::from(value == wanted) << lane)
 }
 
-/// Whether no lane of `key` is further above that of `first` than that of `spans` says. Lanes are those of two words, the lowest of
-/// the first word first; what lies below `first` is 65 536 further up. Without branches.
+/// True if no lane of `key` exceeds that of `first` by more than that of `spans`. The lanes are
+/// those of two words, the lowest of the first word first. A lane below `first` counts as 65 536
+/// higher. Branch-free.
 #[inline(always)]
 pub fn are_lanes_within(key: [u64; 2], first: [u64; 2], spans: [u64; 2]) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -44,8 +45,8 @@ pub fn are_lanes_within(key: [u64; 2], first: [u64; 2], spans: [u64; 2]) -> bool
         use core::arch::x86_64::_mm_setzero_si128;
         use core::arch::x86_64::_mm_sub_epi16;
         use core::arch::x86_64::_mm_subs_epu16;
-        // SAFETY: SSE2 is part of x86-64, and none of these touches memory.
-        // Left to itself LLVM takes the lanes of two comparisons apart to do them side by side, which is slower than no vectors.
+        // SAFETY: SSE2 is part of x86-64, and none of these touches memory. Without this, LLVM
+        // takes the lanes of two comparisons apart, which is slower than no vectors.
         unsafe {
             let lanes = |[low, high]: [u64; 2]| _mm_set_epi64x(high.cast_signed(), low.cast_signed());
             let beyond = _mm_subs_epu16(_mm_sub_epi16(lanes(key), lanes(first)), lanes(spans));
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn each_lane_has_its_span() {
-        // Just in, just out, below the first, round the end.
+        // Just inside, just outside, below the first, and wrapped around.
         let borders = [
             (7, 7, 0, true),
             (8, 7, 0, false),

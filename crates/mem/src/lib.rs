@@ -1,4 +1,5 @@
-//! Hugepage arena, prefetch and the single-producer single-consumer ring: the only unsafe code outside packet-io.
+//! Hugepage arena, prefetch and the single-producer single-consumer ring: the only unsafe code
+//! outside packet-io.
 
 #[cfg(feature = "allocator")]
 pub mod allocator;
@@ -23,5 +24,6 @@ pub use stock::Need;
 pub use stock::NotEnough;
 pub use stock::Plan;
 pub use stock::Stock;
-/// The bound on what an [`Arena`] holds: derive it (`#[derive(zerocopy::FromZeros)]`) for `#[repr(C)]` records.
+/// The bound on the records of an [`Arena`]: derive it (`#[derive(zerocopy::FromZeros)]`) for
+/// `#[repr(C)]` records.
 pub use zerocopy::FromZeros;

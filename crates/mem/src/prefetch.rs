@@ -1,23 +1,31 @@
-//! Prefetching: asks the CPU for a cache line before it is needed. A hint only, so it is safe everywhere.
+//! Prefetching: requests a cache line before it is needed. Only a hint, so it is safe anywhere.
 //!
-//! Lines are asked for into the second cache. A burst asks for 64 at once, and of so many into the first cache x86 drops
-//! a part; what is left of the way from the second one costs less than what each request into the first one does.
+//! Lines go to the second-level cache. A burst requests 64 at once, and x86 drops part of so many
+//! requests to the first level. The remaining way from the second level costs less than a request
+//! to the first.
 
 #![allow(unsafe_code, reason = "prefetch instructions are exposed as unsafe intrinsics")]
 
-/// Asks for the cache line holding the start of `value`, to be read soon.
+/// Prefetches the cache line at the start of `value`, to be read soon.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(value: &T) {
     prefetch_line(core::ptr::from_ref(value).cast());
 }
 
-/// Asks for the cache line holding the start of `value`, to be written soon.
+/// Prefetches the cache line at the start of `value`, to be written soon.
 ///
-/// Taking a line for writing steals it from other cores, where the CPU makes a difference: use it only for lines this
-/// worker owns. x86 has no such request for the second cache, and needs none for a line that no other core holds.
+/// A request for writing takes the line from other cores, on CPUs with such a request. Use it only
+/// for lines that this worker owns. x86 has no such request for the second-level cache, and needs
+/// none for a line that no other core has.
 #[inline(always)]
 pub fn prefetch_write<T: ?Sized>(value: &T) {
     prefetch_line_write(core::ptr::from_ref(value).cast());
+}
+
+/// Prefetches the cache line of an address, to be read soon. The address need not be mapped.
+#[inline(always)]
+pub fn prefetch_address(address: *const u8) {
+    prefetch_line(address);
 }
 
 #[inline(always)]

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!            consumer: head ──┐                 ┌── tail: producer
-//!   slots   [   ][   ][   ][ a ][ b ][ c ][ d ][   ]        positions only grow; slot = position & mask
+//!   slots   [   ][   ][   ][ a ][ b ][ c ][ d ][   ]        positions only grow; slot = position &
+//!   mask
 //! ```
 //!
-//! Each side keeps its own position and a copy of the other's, which it renews only when the copy says
-//! the ring is full (or empty). So in steady state the two cores exchange one position line per burst
-//! and the slots themselves, nothing else. All padding is 128 bytes, because Intel fetches lines in pairs.
+//! Each side keeps its own position and a copy of the other one. It renews the copy only when the
+//! ring looks full (or empty). So in steady state the two cores exchange one position line a burst
+//! and the slots. All padding is 128 bytes, because Intel CPUs fetch lines in pairs.
 
 #![allow(unsafe_code, reason = "slots are shared between two threads")]
 
@@ -31,8 +32,9 @@ struct Shared<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
-// SAFETY: slots in head..tail are touched by the consumer only, all others by the producer only; the
-// positions change sides with Release and Acquire. Items go from one thread to another, hence `T: Send`.
+// SAFETY: only the consumer touches slots in head..tail, and only the producer the others; the
+// positions change sides with Release and Acquire. Items go from one thread to another, hence `T:
+// Send`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above; the ring owns its items.
 unsafe impl<T: Send> Send for Shared<T> {}
@@ -43,28 +45,28 @@ impl<T> Drop for Shared<T> {
         let mut position = *self.head.0.get_mut();
         while position != tail {
             let mask = self.slots.len() - 1;
-            // SAFETY: positions in head..tail hold items, and nobody else has access any more.
+            // SAFETY: positions in head..tail hold items, and no other access is left.
             unsafe { self.slots[position & mask].get_mut().assume_init_drop() };
             position = position.wrapping_add(1);
         }
     }
 }
 
-/// The end that pushes. One thread's.
+/// The pushing end, for one thread.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: usize,
-    /// What the consumer has been shown.
+    /// The position that the consumer can see.
     published: usize,
-    /// What `head` was when last looked at: the true one is the same or further.
+    /// The last known `head`; the current one is the same or further.
     head_seen: usize,
 }
 
-/// The end that pops. One thread's.
+/// The popping end, for one thread.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: usize,
-    /// What `tail` was when last looked at: the true one is the same or further.
+    /// The last known `tail`; the current one is the same or further.
     tail_seen: usize,
 }
 
@@ -78,22 +80,22 @@ pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T: Send> Producer<T> {
-    /// Items the ring can hold.
+    /// Capacity in items.
     pub fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
 
-    /// Items in the ring; the consumer may be taking some right now.
+    /// Items in the ring. The consumer may be taking some right now.
     pub fn len(&self) -> usize {
         self.tail.wrapping_sub(self.shared.head.0.load(Ordering::Acquire))
     }
 
-    /// Whether nothing is in the ring.
+    /// True if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the other end is gone, so that nothing pushed will ever be popped.
+    /// True if the consumer is gone and nothing pushed will be popped.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) < 2
     }
@@ -110,38 +112,38 @@ impl<T: Send> Producer<T> {
         capacity - self.tail.wrapping_sub(self.head_seen)
     }
 
-    /// Free slots as far as they are known: at least `wanted`, if there are as many. Asks the other core's line only when what
-    /// was known last is less than that.
+    /// The known free slots, at least `wanted` if there are as many. Reads the line of the other
+    /// core only if the known number is smaller.
     #[inline]
     pub fn room(&mut self, wanted: usize) -> usize {
         self.free(wanted.min(self.capacity()))
     }
 
-    /// Writes to the slot at `tail`, without showing it to the consumer yet.
+    /// Writes to the slot at `tail`. The consumer cannot see it yet.
     #[inline]
     fn write(&mut self, item: T) {
         let slot = &self.shared.slots[self.tail & (self.shared.slots.len() - 1)];
-        // SAFETY: callers checked that a slot is free, so the consumer is done with it and does not look
-        // at it before `publish`.
+        // SAFETY: callers checked that the slot is free, so the consumer is done with it and does
+        // not read it before `publish`.
         unsafe { (*slot.get()).write(item) };
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the consumer what was staged.
+    /// Shows the staged items to the consumer.
     #[inline]
     pub fn publish(&mut self) {
-        // Without a change no line is taken from the consumer's core.
+        // Without a change, leave the line with the consumer's core.
         if self.published != self.tail {
             self.published = self.tail;
             self.shared.tail.0.store(self.tail, Ordering::Release);
         }
     }
 
-    /// Pushes one item that the consumer does not see before [`Producer::publish`], or before the next push. So a consumer that
-    /// looks all the time costs a line of its core's a burst, and not an item.
+    /// Pushes one item, which the consumer sees after [`Producer::publish`] or the next push. So a
+    /// consumer that polls costs one line transfer a burst and not one an item.
     ///
     /// # Errors
-    /// Gives the item back when the ring is full.
+    /// Returns the item if the ring is full.
     #[inline]
     pub fn stage(&mut self, item: T) -> Result<(), T> {
         if self.free(1) == 0 {
@@ -151,10 +153,22 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
+    /// Takes back the last item that is staged and not yet published.
+    pub fn unstage(&mut self) -> Option<T> {
+        if self.published == self.tail {
+            return None;
+        }
+        self.tail = self.tail.wrapping_sub(1);
+        let slot = &self.shared.slots[self.tail & (self.shared.slots.len() - 1)];
+        // SAFETY: the slot was written when it was staged, and the consumer does not read it before
+        // `publish`; `tail` moved back, so the item is taken once.
+        Some(unsafe { (*slot.get()).assume_init_read() })
+    }
+
     /// Pushes one item.
     ///
     /// # Errors
-    /// Gives the item back when the ring is full.
+    /// Returns the item if the ring is full.
     #[inline]
     pub fn try_push(&mut self, item: T) -> Result<(), T> {
         self.stage(item)?;
@@ -162,7 +176,8 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// Pushes items until there are no more or the ring is full, and tells how many. Takes no item it cannot push.
+    /// Pushes items until none is left or the ring is full, and returns their number. Takes no item
+    /// that does not fit.
     #[inline]
     pub fn push_burst<I: Iterator<Item = T>>(&mut self, items: &mut I) -> usize {
         let wanted = items.size_hint().0.clamp(1, self.capacity());
@@ -180,29 +195,29 @@ impl<T: Send> Producer<T> {
 }
 
 impl<T> Drop for Producer<T> {
-    /// What was staged is the ring's, which drops it if nobody takes it.
+    /// Staged items belong to the ring, which drops those that nobody pops.
     fn drop(&mut self) {
         self.shared.tail.0.store(self.tail, Ordering::Release);
     }
 }
 
 impl<T: Send> Consumer<T> {
-    /// Items the ring can hold.
+    /// Capacity in items.
     pub fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
 
-    /// Items in the ring; the producer may be adding some right now.
+    /// Items in the ring. The producer may be adding some right now.
     pub fn len(&self) -> usize {
         self.shared.tail.0.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
-    /// Whether nothing is in the ring.
+    /// True if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the other end is gone, so that nothing more comes once the ring is empty.
+    /// True if the producer is gone and an empty ring stays empty.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) < 2
     }
@@ -218,12 +233,12 @@ impl<T: Send> Consumer<T> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Takes the item at `head`, without giving the slot back yet.
+    /// Takes the item at `head`. The producer does not get the slot yet.
     #[inline]
     fn read(&mut self) -> T {
         let slot = &self.shared.slots[self.head & (self.shared.slots.len() - 1)];
-        // SAFETY: callers checked that the slot is filled, so the producer is done with it and does not
-        // touch it before `release`; `head` moves on, so the item is taken once.
+        // SAFETY: callers checked that the slot is filled, so the producer is done with it and does
+        // not touch it before `release`; `head` moves on, so the item is taken once.
         let item = unsafe { (*slot.get()).assume_init_read() };
         self.head = self.head.wrapping_add(1);
         item
@@ -234,7 +249,7 @@ impl<T: Send> Consumer<T> {
         self.shared.head.0.store(self.head, Ordering::Release);
     }
 
-    /// Pops one item, if there is any.
+    /// Pops one item, if any.
     #[inline]
     pub fn try_pop(&mut self) -> Option<T> {
         if self.filled(1) == 0 {
@@ -245,11 +260,11 @@ impl<T: Send> Consumer<T> {
         Some(item)
     }
 
-    /// Pops up to `max` items in order, giving each to `take`, and tells how many.
+    /// Pops up to `max` items in order, passes each to `take`, and returns their number.
     #[inline]
     pub fn pop_burst(&mut self, max: usize, mut take: impl FnMut(T)) -> usize {
         let count = self.filled(max).min(max);
-        // Gives the slots back even when `take` panics: items already taken must not be seen again.
+        // Release the slots even if `take` panics: items already taken must not be seen again.
         let release = ReleaseOnDrop(self);
         for _ in 0..count {
             take(release.0.read());

@@ -1,8 +1,8 @@
-//! Whether all tables together fit this machine, told before the first one is taken.
+//! Decides whether all tables together fit this machine, before the first one is taken.
 //!
-//! Reserved hugepages are not in what the machine calls available, and a table that does not suit them can not
-//! have them. So a sum and a comparison will not do: [`Stock::plan`] puts one table after the other where
-//! [`crate::Arena`] will put it.
+//! Reserved hugepages are not part of the available memory, and tables that do not suit them cannot
+//! have them. So a sum and a comparison are not enough: [`Stock::plan`] places one table after the
+//! other where [`crate::Arena`] will.
 
 use core::fmt;
 use std::fs;
@@ -13,19 +13,21 @@ use crate::pages::PAGE_2M;
 use crate::pages::PageKind;
 use crate::pages::worth;
 
-/// Something that is going to take memory, in bytes.
+/// A future use of memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// An arena: reserved hugepages where it suits them and there are enough, else ordinary pages.
+    /// An arena: on reserved hugepages if it suits them and enough are free, else on ordinary
+    /// pages.
     Table(u64),
     /// Always on ordinary pages.
     Heap(u64),
-    /// Packet buffers: reserved hugepages of any size if all of them fit there, else ordinary pages.
+    /// Packet buffers: reserved hugepages of any size if all of them fit there, else ordinary
+    /// pages.
     Packets(u64),
 }
 
 impl Need {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub const fn bytes(self) -> u64 {
         match self {
             Need::Table(bytes) | Need::Heap(bytes) | Need::Packets(bytes) => bytes,
@@ -36,13 +38,13 @@ impl Need {
 /// Reserved hugepages of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hugepages {
-    /// Pages there are in all; None when the machine does not have this size.
+    /// All pages; None if the machine does not have this size.
     pub reserved: Option<u64>,
-    /// Those that nobody has, and that nobody was promised.
+    /// Pages that are neither used nor promised.
     pub free: u64,
 }
 
-/// Memory that can be taken, by kind of page.
+/// Available memory by kind of page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
     /// Bytes on ordinary pages.
@@ -51,7 +53,7 @@ pub struct Stock {
     pub huge_2m: Hugepages,
     /// Pages of 1 GiB.
     pub huge_1g: Hugepages,
-    /// Bytes this process may have on all pages together.
+    /// Bytes that this process may have on all pages together.
     pub process_bytes: u64,
 }
 
@@ -62,7 +64,8 @@ impl Stock {
         Stock { ordinary_bytes: bytes, huge_2m: none, huge_1g: none, process_bytes: u64::MAX }
     }
 
-    /// What this machine, the control groups and the limits of this process leave; what is not told is not limited.
+    /// What this machine, the control groups and the limits of this process leave. An unknown limit
+    /// counts as none.
     pub fn of_this_machine() -> Stock {
         Stock {
             ordinary_bytes: available::bytes().unwrap_or(u64::MAX),
@@ -72,10 +75,10 @@ impl Stock {
         }
     }
 
-    /// Where everything goes, or that it does not fit. Takes nothing.
+    /// Places all needs, or reports that they do not fit. Takes nothing.
     ///
     /// # Errors
-    /// When the needs are more than there is. Hugepages that nothing suits do not count as available.
+    /// The needs exceed the available memory. Hugepages that suit none of them do not count.
     pub fn plan(&self, needs: impl IntoIterator<Item = Need>) -> Result<Plan, NotEnough> {
         let mut left = *self;
         let mut plan = Plan { stock: *self, needed_bytes: 0, missed_bytes: 0, pages_2m: 0, with_1g: (0, 0) };
@@ -89,7 +92,7 @@ impl Stock {
                 Some(on) => {
                     placed_bytes = placed_bytes.saturating_add(bytes);
                     match on {
-                        // Pages of 2 MiB are not needed for what has better ones.
+                        // A need on larger pages needs no pages of 2 MiB.
                         PageKind::Huge1G => plan.unwant_2m(need),
                         PageKind::Huge2M => {}
                         PageKind::Transparent | PageKind::Plain if plan.suits_hugepages(need) => {
@@ -108,7 +111,7 @@ impl Stock {
         Err(NotEnough { needed_bytes: plan.needed_bytes, available_bytes, stock: *self })
     }
 
-    /// Takes the pages for it, and says which.
+    /// Takes the pages for the need and returns their kind.
     fn place(&mut self, need: Need) -> Option<PageKind> {
         match need {
             Need::Table(bytes) => {
@@ -124,7 +127,7 @@ impl Stock {
                 }
             }
             Need::Packets(bytes) => {
-                // Whole large pages first, then small ones, then one large page for what is left.
+                // Whole large pages first, then small ones, then one large page for the remainder.
                 let large = (bytes / PAGE_1G).min(self.huge_1g.free);
                 let small = (bytes - large * PAGE_1G).div_ceil(PAGE_2M);
                 if small <= self.huge_2m.free {
@@ -144,18 +147,18 @@ impl Stock {
     }
 }
 
-/// Everything fits: how much it is, and the hugepages that would serve it.
+/// Everything fits: the total, and the hugepages that would serve it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Before anything was taken.
+    /// The stock before anything was taken.
     stock: Stock,
-    /// Bytes in all.
+    /// Total bytes.
     pub needed_bytes: u64,
-    /// Bytes of what suits hugepages and has to do without.
+    /// Bytes that suit hugepages but get none.
     pub missed_bytes: u64,
-    /// Pages of 2 MiB that serve everything that is not on pages of 1 GiB.
+    /// Pages of 2 MiB for everything that is not on pages of 1 GiB.
     pages_2m: u64,
-    /// Pages of 1 GiB and of 2 MiB that serve everything.
+    /// Pages of 1 GiB and of 2 MiB for everything.
     with_1g: (u64, u64),
 }
 
@@ -170,7 +173,7 @@ impl Plan {
 
     fn pages_2m_of(need: Need) -> u64 {
         match need {
-            // What suits pages of 1 GiB suits those of 2 MiB.
+            // A need that suits pages of 1 GiB suits pages of 2 MiB too.
             Need::Table(bytes) => worth(bytes).last().map_or(0, |(_, rounded)| rounded / PAGE_2M),
             Need::Heap(_) => 0,
             Need::Packets(bytes) => bytes.div_ceil(PAGE_2M),
@@ -196,16 +199,16 @@ impl Plan {
         self.pages_2m = self.pages_2m.saturating_sub(Plan::pages_2m_of(need));
     }
 
-    /// The one warning of a start that has to do without hugepages; None when it has all it wants.
+    /// The one warning of a start without enough hugepages; None if it has all it needs.
     ///
-    /// To be asked when everything is taken: `missed_bytes` says how much really lies on ordinary pages.
+    /// Call it when everything is taken: `missed_bytes` is what really is on ordinary pages.
     pub fn warning(&self, missed_bytes: u64) -> Option<String> {
         if missed_bytes == 0 {
             return None;
         }
         let Stock { huge_2m, huge_1g, .. } = &self.stock;
         let reserve = |pages: u64, stock: &Hugepages, kib: u32| {
-            // Pages that others have stay theirs.
+            // Pages of other processes remain theirs.
             let total = stock.reserved.unwrap_or(0).saturating_sub(stock.free).saturating_add(pages);
             format!("echo {total} > {}/nr_hugepages", directory(kib))
         };
@@ -225,28 +228,29 @@ impl Plan {
     }
 }
 
-/// What the kernel made of its own accord of the pages asked for.
+/// What the kernel made transparent hugepages of.
 fn transparent_text(missed_bytes: u64) -> String {
     match available::transparent_bytes() {
         Some(0) => "none of them made transparent hugepages by the kernel".to_owned(),
         Some(bytes) => format!("{} of them made transparent hugepages by the kernel", bytes.min(missed_bytes)),
-        None => "the kernel does not tell how many are transparent hugepages".to_owned(),
+        None => "the kernel does not report how many are transparent hugepages".to_owned(),
     }
 }
 
-/// All tables together need more memory than there is. Nothing has been taken.
+/// All tables together need more memory than is available. Nothing has been taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct NotEnough {
-    /// Bytes needed in all.
+    /// Total bytes needed.
     pub needed_bytes: u64,
     /// Bytes available for them.
     pub available_bytes: u64,
-    /// What there is.
+    /// The available memory in detail.
     pub stock: Stock,
 }
 
 impl NotEnough {
-    /// What there is, for people: `1000 bytes available, of them 1000 on ordinary pages; hugepages free: 0 of 2 MiB, 0 of 1 GiB`.
+    /// For messages: `1000 bytes available, of them 1000 on ordinary pages; hugepages free: 0 of 2
+    /// MiB, 0 of 1 GiB`.
     pub fn available_text(&self) -> String {
         let Stock { ordinary_bytes, huge_2m, huge_1g, process_bytes } = &self.stock;
         let process = match *process_bytes {
@@ -270,7 +274,7 @@ fn directory(kib: u32) -> String {
     format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB")
 }
 
-/// Hugepages of so many KiB, as far as the control groups let this process have them.
+/// Hugepages of this many KiB that the control groups let this process have.
 fn hugepages(kib: u32, group_name: &str, page_bytes: u64) -> Hugepages {
     let number = |name: &str| fs::read_to_string(format!("{}/{name}", directory(kib))).ok()?.trim().parse::<u64>().ok();
     let Some(reserved) = number("nr_hugepages") else { return Hugepages::default() };

@@ -1,4 +1,4 @@
-//! The time-stamp counter: the cheapest clock there is, for benchmarks and for the daemon's clock.
+//! The time-stamp counter: the cheapest clock, for benchmarks and the clock of the daemon.
 
 #![allow(
     unsafe_code,
@@ -6,7 +6,7 @@
 )]
 
 /// Cycles since some moment in the past, at a constant rate. Not ordered with surrounding loads and
-/// stores; a few cycles of blur are nothing beside a burst.
+/// stores; that is a few cycles, small beside a burst.
 #[inline(always)]
 #[must_use]
 pub fn read() -> u64 {
@@ -17,7 +17,7 @@ pub fn read() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        // One tick a nanosecond where there is no such counter.
+        // One tick a nanosecond on machines without such a counter.
         let origin = *ORIGIN.get_or_init(std::time::Instant::now);
         origin.elapsed().as_nanos() as u64
     }
@@ -26,13 +26,14 @@ pub fn read() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
 
-/// Seconds this thread has been running on a CPU: what passes while others have the CPU does not count. A system call.
+/// Seconds for which this thread has run on a CPU, without the time of other threads. A system
+/// call.
 ///
-/// None where the system has no such clock.
+/// None if the system has no such clock.
 #[must_use]
 pub fn thread_seconds() -> Option<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec, for which there is room.
+    // SAFETY: the kernel writes one timespec, for which there is space.
     let answer = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     (answer == 0).then_some(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }

@@ -1,12 +1,15 @@
-//! What has to be known later: who had which external port or block and when, who was refused, what ran full.
+//! The event log: who used which external port or block and when, refusals, and
+//! exhaustion.
 //!
 //! ```text
-//!   shard ─► EventLog::record ─► ring of Event (48 bytes each), one per worker ─► exporter's thread ─► lines of text
+//!   shard ─► EventLog::record ─► ring of Event (48 bytes each), one per worker
+//!         ─► exporter's thread ─► lines of text
 //! ```
 //!
-//! An event holds numbers and no text. Its sequence number is its worker's own, so that a reader sees what is missing: each
-//! number is either an event's, or lies in the range that a [`EventKind::Gap`] stands for. The remote endpoint of a mapping
-//! is nobody's business (RFC 6888 §4 REQ-12); only what can not be traced without it has it, and what a filter was told to log.
+//! An event holds numbers and no text. Sequence numbers are per worker, so that a reader notices
+//! what is missing: each number belongs to an event, or to the range of an [`EventKind::Gap`]. The
+//! remote endpoint of a mapping is not recorded, for privacy (RFC 6888 §4 REQ-12). Only events that
+//! cannot be traced without it have it, and events of filters that log.
 
 use core::net::Ipv4Addr;
 
@@ -38,47 +41,46 @@ pub(crate) use refusals::Refusal;
 pub enum EventKind {
     /// An internal endpoint got an external port.
     MappingCreated,
-    /// It lost it.
+    /// It lost the port.
     MappingEnded,
     /// A subscriber got a range of ports, for all protocols.
     BlockLeased,
     /// It gave the range back.
     BlockReturned,
-    /// An external endpoint of the configuration (a forward, a one-to-one address) began to be translated.
-    StaticMade,
-    /// It is translated no longer.
+    /// A configured external endpoint (a forward, a one-to-one address) became active.
+    StaticCreated,
+    /// It became inactive.
     StaticEnded,
-    /// A flow got an external port that others may have at the same time, with other remote endpoints.
+    /// A flow got an external port, shared with flows to other remote endpoints.
     FlowCreated,
-    /// It lost it.
+    /// It lost the port.
     FlowEnded,
-    /// A packet that wanted a new mapping or session was refused; `amount` such packets since the last event of this
-    /// subscriber and cause.
+    /// `amount` packets that needed a new mapping or session were refused since the last such
+    /// event.
     Refused,
-    /// A pool, or the address of it that a subscriber is paired with, has no port left; `amount` packets felt it since the
-    /// last such event.
+    /// A pool, or the subscriber's paired address in it, has no port left; affects `amount`
+    /// packets.
     PoolExhausted,
-    /// What is watched rose to its threshold; `amount` is its use in per cent.
+    /// Use reached its threshold; `amount` is the use in percent.
     ThresholdReached,
-    /// It fell far enough below again; `amount` is its use in per cent.
+    /// Use fell far enough below it; `amount` is the use in percent.
     ThresholdCleared,
-    /// A subscriber was refused too often, and gets new mappings from this pool for a while; `amount` refusals.
+    /// A subscriber was refused `amount` times and now gets new mappings from this pool.
     PenaltyBegun,
-    /// It was quiet for long enough, and gets them from its own pool again; `amount` seconds later.
+    /// Its own pool gives it mappings again, after `amount` seconds of penalty.
     PenaltyEnded,
-    /// This worker goes by a new configuration, number `amount`.
+    /// This worker uses a new configuration, number `amount`.
     ConfigurationAdopted,
-    /// This worker has told the log that was opened all that lived then, in `amount` records with the cause
+    /// This worker has reported all live state to a new log, in `amount` records with the cause
     /// [`Cause::LogOpened`].
-    AllTold,
-    /// A filter that logs let something be opened; `amount` is its position in the settings.
+    SnapshotComplete,
+    /// A filter that logs permitted a packet; `amount` is its position in the settings.
     FilterPermitted,
     /// A filter that logs denied a packet; `amount` is its position in the settings.
     FilterDenied,
-    /// `amount` decisions of filters that log are in no record, as there were more than the configured rate since the last one
-    /// that is.
-    FilterUntold,
-    /// `amount` records were lost because there was no room for them; they had the numbers from `sequence` on.
+    /// `amount` decisions of filters that log exceeded the configured rate and were not recorded.
+    FilterSuppressed,
+    /// `amount` records were lost for lack of room, with the numbers from `sequence` on.
     Gap,
 }
 
@@ -89,7 +91,7 @@ impl EventKind {
         EventKind::MappingEnded,
         EventKind::BlockLeased,
         EventKind::BlockReturned,
-        EventKind::StaticMade,
+        EventKind::StaticCreated,
         EventKind::StaticEnded,
         EventKind::FlowCreated,
         EventKind::FlowEnded,
@@ -100,21 +102,21 @@ impl EventKind {
         EventKind::PenaltyBegun,
         EventKind::PenaltyEnded,
         EventKind::ConfigurationAdopted,
-        EventKind::AllTold,
+        EventKind::SnapshotComplete,
         EventKind::FilterPermitted,
         EventKind::FilterDenied,
-        EventKind::FilterUntold,
+        EventKind::FilterSuppressed,
         EventKind::Gap,
     ];
 
-    /// The stable name that logs use.
+    /// The stable name in logs.
     pub const fn name(self) -> &'static str {
         match self {
             EventKind::MappingCreated => "mapping_created",
             EventKind::MappingEnded => "mapping_ended",
             EventKind::BlockLeased => "block_leased",
             EventKind::BlockReturned => "block_returned",
-            EventKind::StaticMade => "static_made",
+            EventKind::StaticCreated => "static_created",
             EventKind::StaticEnded => "static_ended",
             EventKind::FlowCreated => "flow_created",
             EventKind::FlowEnded => "flow_ended",
@@ -125,15 +127,15 @@ impl EventKind {
             EventKind::PenaltyBegun => "penalty_begun",
             EventKind::PenaltyEnded => "penalty_ended",
             EventKind::ConfigurationAdopted => "configuration_adopted",
-            EventKind::AllTold => "all_told",
+            EventKind::SnapshotComplete => "snapshot_complete",
             EventKind::FilterPermitted => "filter_permitted",
             EventKind::FilterDenied => "filter_denied",
-            EventKind::FilterUntold => "filter_untold",
+            EventKind::FilterSuppressed => "filter_suppressed",
             EventKind::Gap => "gap",
         }
     }
 
-    /// Whether an external port or range changed hands: what no log may miss.
+    /// True if an external port or range changed its owner. No log may miss that.
     pub const fn is_allocation(self) -> bool {
         matches!(
             self,
@@ -141,7 +143,7 @@ impl EventKind {
                 | EventKind::MappingEnded
                 | EventKind::BlockLeased
                 | EventKind::BlockReturned
-                | EventKind::StaticMade
+                | EventKind::StaticCreated
                 | EventKind::StaticEnded
                 | EventKind::FlowCreated
                 | EventKind::FlowEnded
@@ -152,25 +154,25 @@ impl EventKind {
 /// Why it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// There is nothing to say.
+    /// No cause.
     None,
-    /// A packet from inside asked for it.
+    /// A packet from inside.
     Outbound,
-    /// A packet from outside asked for it.
+    /// A packet from outside.
     Inbound,
-    /// Nothing was heard of it for as long as its timer allows.
+    /// Idle for as long as its timer allows.
     Idle,
-    /// Its TCP connections were closed by both sides, or reset, and the time for that is over.
+    /// Both sides closed or reset its TCP connections, and `tcp_closing` is over.
     Closed,
     /// The configuration changed.
     Configuration,
-    /// The last time granted to it while its address was drained is over.
+    /// Its address was drained, and the drain time is over.
     Drained,
-    /// Its subscriber has another external address by now, and nothing of this one is in use any more.
+    /// Its subscriber has moved to another external address, and nothing on this one is in use.
     Moved,
-    /// The packet it was made for, to another subscriber, was refused at that one's end.
-    TakenBack,
-    /// It lived when the log was opened; `amount` is how many seconds it existed by now.
+    /// The hairpinned packet it was made for was refused by the other subscriber's side.
+    RolledBack,
+    /// It existed when the log was opened; `amount` is its age in seconds.
     LogOpened,
     /// Ports in use of a pool.
     PoolPorts,
@@ -178,12 +180,12 @@ pub enum Cause {
     SubscriberPorts,
     /// Sessions of a subscriber.
     SubscriberSessions,
-    /// The refused packet ended with this verdict.
+    /// The refused packet had this verdict.
     Verdict(Verdict),
 }
 
 impl Cause {
-    /// The stable name that logs use.
+    /// The stable name in logs.
     pub const fn name(self) -> &'static str {
         match self {
             Cause::None => "none",
@@ -195,7 +197,7 @@ impl Cause {
             Cause::Closed => "closed",
             Cause::Moved => "moved",
             Cause::LogOpened => "log_opened",
-            Cause::TakenBack => "taken_back",
+            Cause::RolledBack => "rolled_back",
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
@@ -203,7 +205,6 @@ impl Cause {
         }
     }
 
-    /// For hashing: no two causes have the same.
     const fn number(self) -> u64 {
         match self {
             Cause::None => 0,
@@ -218,54 +219,53 @@ impl Cause {
             Cause::Closed => 9,
             Cause::Moved => 10,
             Cause::LogOpened => 11,
-            Cause::TakenBack => 12,
+            Cause::RolledBack => 12,
             Cause::Verdict(verdict) => 16 + verdict.index() as u64,
         }
     }
 }
 
-/// One record. Which fields mean something follows from the kind; the others are zero.
+/// One record. The kind determines the fields that are used; the others are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Event {
     /// When.
     pub at: Instant,
-    /// Its number among its worker's; filled in when it is recorded.
+    /// Its number among its worker's; set when it is recorded.
     pub sequence: u64,
     /// Internal address.
     pub subscriber: Ipv4Addr,
     /// External address.
     pub external: Ipv4Addr,
-    /// Remote address, of flows and filters only.
+    /// Remote address, for flows and filters only.
     pub remote: Ipv4Addr,
-    /// A number; see [`EventKind`]. Of what ended, or is told of late, as the configuration changed or another log was opened: how
-    /// many seconds it existed.
+    /// A number; see [`EventKind`]. For an end or a late report: age in seconds.
     pub amount: u32,
     /// Port (or query identifier) of the internal endpoint.
     pub internal_port: u16,
-    /// External port, or the first of a range. Of filters the number of the IP protocol.
+    /// External port, or the first of a range. For filters the IP protocol number.
     pub first_port: u16,
-    /// Last port of the range; the same for a single port. Of filters the lower bits of the number of the settings that have the filter: under
-    /// later ones its position may be another's.
+    /// Last port of the range. For filters the low bits of the settings' generation, because
+    /// positions may change later.
     pub last_port: u16,
-    /// Remote port, of flows and filters only.
+    /// Remote port, for flows and filters only.
     pub remote_port: u16,
     /// Inside realm of the subscriber.
     pub realm: RealmId,
-    /// Pool it is about, by the number of its name: it is written down under whatever settings are in force then.
+    /// Number of its pool's name: the settings may have changed when it is written.
     pub pool: PoolName,
     /// What happened.
     pub kind: EventKind,
     /// Why.
     pub cause: Cause,
-    /// Transport; None: all of them.
+    /// Transport; `None` for all.
     pub protocol: Option<Protocol>,
 }
 
 const _: () = assert!(size_of::<Event>() == 48, "an event is shorter than a cache line");
 
 impl Event {
-    /// An event of this kind, with everything else left empty.
+    /// An event of this kind, otherwise empty.
     #[inline]
     pub const fn new(kind: EventKind, at: Instant) -> Event {
         Event {

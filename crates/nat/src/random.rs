@@ -1,35 +1,26 @@
-//! Keyed hashing and random numbers from a secret the caller hands in. Nothing here asks the operating system.
-//!
-//! Both rest on one step, the *folded multiply*: the two halves of a 64 × 64 → 128 bit product, xored.
-//! Every bit of the result depends on every bit of both factors, and it costs one multiplication.
+//! Keyed hashing and random numbers from a secret that the caller passes in.
 
 use core::fmt;
 
 /// Hashes two words under a secret key. About 2 ns.
 ///
-/// The first multiplication keeps all 128 bits, so inputs meet only when their products do; the second
-/// one folds them to 64 bits. Flipping any input bit flips each output bit with probability one half
-/// (tested), so any group of bits serves as a table position or a tag.
-///
-/// Who does not know the key cannot choose inputs that collide: the factors are the inputs xored with
-/// secret words, and the hash itself is never shown. This is no cryptographic hash: it must not be
-/// used where its output leaves the machine.
+/// Flipping any input bit flips each output bit with probability one half (tested), so any bits can
+/// serve as a table position or a tag. Without the key nobody can choose inputs that collide. Not
+/// cryptographic: its output must not leave the machine.
 #[derive(Clone, Copy)]
 pub struct KeyedHash {
     key: [u64; 4],
 }
 
 impl KeyedHash {
-    /// A hash under `secret`, which must be random and stay private.
-    ///
-    /// The words are scattered first: a fixed secret of small numbers, as tests like to use, would make
-    /// products so small that their halves hardly mix.
+    /// A hash under `secret`, which must be random and private. The words are scattered first,
+    /// because small numbers, as in tests, would make products that hardly mix.
     pub const fn new(secret: [u64; 4]) -> KeyedHash {
         KeyedHash { key: [scatter(secret[0], 1), scatter(secret[1], 2), scatter(secret[2], 3), scatter(secret[3], 4)] }
     }
 
-    /// A secret under which all pairs with this second word have one hash, as bad as for whom an attacker has found out the
-    /// secret: tests of tables force collisions with it. Such a secret is one of 2^64.
+    /// A secret under which all pairs with this second word collide. Tests use it to force
+    /// collisions; one in 2^64 secrets is like that.
     #[doc(hidden)]
     pub const fn colliding_secret(second: u64) -> [u64; 4] {
         // The first product is zero, whatever the first word is.
@@ -46,18 +37,17 @@ impl KeyedHash {
 }
 
 impl fmt::Debug for KeyedHash {
-    /// Says nothing of the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyedHash")
     }
 }
 
-/// Spreads a word over all 64 bits, alike in every run: for choices that all workers make alike, and that a restart keeps.
+/// Spreads a word over 64 bits, the same in every run and for all workers.
 pub(crate) const fn mix(word: u64) -> u64 {
     scatter(word, 1)
 }
 
-/// One-to-one, and different for each position, so that equal words do not give equal keys.
+/// A bijection that differs for each position, so that equal words do not give equal keys.
 const fn scatter(word: u64, position: u64) -> u64 {
     let word = word.wrapping_add(position.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -65,7 +55,6 @@ const fn scatter(word: u64, position: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// The word that [`scatter`] makes this one of.
 const fn unscatter(word: u64, position: u64) -> u64 {
     let word = word ^ word >> 31 ^ word >> 62;
     let word = word.wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
@@ -75,7 +64,7 @@ const fn unscatter(word: u64, position: u64) -> u64 {
     word.wrapping_sub(position.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// What an odd number is to be multiplied with to give 1 modulo 2^64: Newton's method, each step doubles the bits that are right.
+/// The inverse of an odd number modulo 2^64. Newton's method: each step doubles the correct bits.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut bits = 3;
@@ -86,7 +75,6 @@ const fn inverse(odd: u64) -> u64 {
     inverse
 }
 
-/// The halves of the product, low one first.
 #[inline(always)]
 const fn multiply(a: u64, b: u64) -> (u64, u64) {
     let product = a as u128 * b as u128;
@@ -95,9 +83,9 @@ const fn multiply(a: u64, b: u64) -> (u64, u64) {
 
 /// A random generator: the keyed hash of a counter and of its own last output. About 2 ns a number.
 ///
-/// The counter rules out short cycles. Ports seen from outside show at most 16 bits of each output, and the
-/// 256-bit key is never shown, so the next port cannot be told from the last ones (RFC 6056 §3.1) with less
-/// effort than guessing it.
+/// The counter rules out short cycles. Outsiders see at most 16 bits of each output and never the
+/// 256-bit key, so predicting the next port (RFC 6056 §3.1) is as hard as guessing the key.
+#[derive(Clone)]
 pub struct Random {
     hash: KeyedHash,
     counter: u64,
@@ -118,7 +106,7 @@ impl Random {
         self.last
     }
 
-    /// A number in `0..bound`, each equally likely to within 2^-32; 0 when `bound` is 0.
+    /// A number in `0..bound`, each equally likely to within 2^-32; 0 if `bound` is 0.
     #[inline]
     pub const fn below(&mut self, bound: u32) -> u32 {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u32

@@ -1,15 +1,15 @@
-//! What the engine is told: plain values, already validated by the `config` crate.
+//! The configuration of the engine: plain values, already validated by the `config` crate.
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
 
-use crate::blocks::BlockSize;
 use crate::event::EventSettings;
-use crate::origin::Origins;
-use crate::redirection::Redirection;
-use crate::redirection::RedirectionId;
-use crate::redirection::Target;
-use crate::rules::Match;
+use crate::external::blocks::BlockSize;
+use crate::policy::origin::Origins;
+use crate::policy::redirection::Redirection;
+use crate::policy::redirection::RedirectionId;
+use crate::policy::redirection::Target;
+use crate::policy::rules::Match;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
@@ -19,34 +19,36 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 
-/// Everything one engine instance is configured with.
+/// The configuration of one engine instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Logical interfaces; the position is the [`InterfaceId`].
     pub interfaces: Vec<Interface>,
-    /// Names of the inside realms; the position is the [`RealmId`]. Realms without a name here have none.
+    /// Names of the inside realms; the position is the [`RealmId`].
     pub realm_names: Vec<String>,
-    /// Subscribers of different realms reach each other's mappings by hairpinning (RFC 4787 §6 REQ-9), as they would over the
-    /// Internet. False keeps realms apart.
+    /// Subscribers of different realms reach each other's mappings by hairpinning (RFC 4787 §6
+    /// REQ-9).
     pub hairpin_between_realms: bool,
-    /// Static routes. Connected routes follow from `interfaces`. Longest prefix wins.
+    /// Static routes; longest prefix wins. Connected routes follow from `interfaces`.
     pub routes: Vec<Route>,
     /// External address pools; the position is the `PoolId`.
     pub pools: Vec<Pool>,
-    /// External endpoints that belong to one internal endpoint for ever. None overlaps another on either side, and their external
-    /// addresses are those of pools that are not one-to-one.
+    /// External endpoints of one internal endpoint each. They must not overlap, and not be in
+    /// one-to-one pools.
     pub forwards: Vec<Forward>,
-    /// External endpoints that lead to several internal ones. They overlap no other forward on either side.
+    /// External endpoints that lead to several internal ones. They must not overlap other forwards.
     pub balanced_forwards: Vec<BalancedForward>,
-    /// Protocols forwarded untranslated between named prefixes; all other unsupported protocols are dropped.
+    /// Protocols forwarded untranslated between named prefixes; other unsupported protocols are
+    /// dropped.
     pub pass_rules: Vec<PassRule>,
-    /// What is done with new flows from inside; the first that matches counts, and without one the subscriber's pool translates.
+    /// Rules for new flows from inside: the first match counts; without one the subscriber's pool
+    /// translates.
     pub rules: Vec<Rule>,
-    /// Which packets may pass; the first that matches in a direction counts, and without one they may.
+    /// Packet filters: the first match in a direction counts; without one packets pass.
     pub filters: Vec<FilterRule>,
-    /// Names of filters, by position; of those that have one.
+    /// Names of filters that have one, by position.
     pub filter_names: BTreeMap<u32, String>,
-    /// Where rules and filters stand in the configuration.
+    /// Where rules and filters are in the configuration.
     pub origins: Origins,
     /// Where rules redirect flows to; the position is the [`RedirectionId`].
     pub redirections: Vec<Redirection>,
@@ -54,21 +56,22 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Bounds of every table, per worker.
     pub limits: Limits,
-    /// What each subscriber may use that is in no class.
+    /// Limits of each subscriber without a class.
     pub subscriber: SubscriberLimits,
-    /// Classes of subscribers with limits of their own.
+    /// Classes of subscribers with their own limits.
     pub classes: Vec<Class>,
     /// Idle times of sessions with certain destination ports.
     pub port_timeouts: Vec<PortTimeout>,
-    /// ICMP messages Natrix sends of its own accord.
+    /// ICMP messages that Natrix originates.
     pub icmp: IcmpPolicy,
-    /// How changes of a running instance treat what is there.
+    /// What a reload does with existing mappings.
     pub reload: ReloadPolicy,
-    /// Refresh a mapping's timer on inbound packets too (RFC 4787 §4.3 REQ-6a MAY; TCP always does).
+    /// Inbound packets also refresh a mapping (RFC 4787 §4.3 REQ-6a MAY; for TCP they always do).
     pub inbound_refresh: bool,
-    /// Hold an unsolicited inbound SYN for 6 s and then answer ICMP 3/3 (RFC 5382 §4.3 REQ-4); false: drop silently (REQ-4a).
+    /// Hold an unsolicited inbound SYN for 6 s and answer ICMP 3/3 (RFC 5382 §4.3 REQ-4), or drop
+    /// it silently (REQ-4a).
     pub answer_unsolicited_syn: bool,
-    /// Which events there are, and what becomes of them. Without a ring ([`crate::Shard::set_events`]) there are none.
+    /// Which events are recorded and how. Needs a ring ([`crate::Shard::set_events`]).
     pub events: EventSettings,
 }
 
@@ -107,9 +110,9 @@ impl Default for Settings {
 pub struct Interface {
     /// Name in configuration, commands and counters.
     pub name: String,
-    /// Which kind of realm it faces.
+    /// The kind of realm it faces.
     pub side: Side,
-    /// The inside realm it faces; means nothing outside.
+    /// The inside realm it faces; ignored outside.
     pub realm: RealmId,
     /// Own addresses with their connected prefix length.
     pub addresses: Vec<InterfaceAddress>,
@@ -128,7 +131,7 @@ impl Interface {
 }
 
 impl Settings {
-    /// Inside realms there are, at least one: they are numbered from 0.
+    /// Number of inside realms, at least one: they are numbered from 0.
     pub fn realms(&self) -> usize {
         self.interfaces.iter().map(|interface| interface.facing().realm.index() + 1).max().unwrap_or(1)
     }
@@ -148,13 +151,13 @@ pub struct InterfaceAddress {
 pub struct Route {
     /// Destinations it covers.
     pub prefix: Prefix,
-    /// Router to hand packets to; an address on the connected prefix of `interface`.
+    /// Router to send packets to; an address on the connected prefix of `interface`.
     pub next_hop: Ipv4Addr,
     /// Interface the packet leaves by.
     pub interface: InterfaceId,
 }
 
-/// How a subscriber's mappings spread over the addresses of a pool (RFC 4787 §4.1).
+/// How a subscriber's mappings use the addresses of a pool (RFC 4787 §4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
     /// All mappings of one subscriber share one external address (REQ-2; RFC 6888 REQ-2).
@@ -176,7 +179,7 @@ pub enum Filtering {
     AddressAndPortDependent,
 }
 
-/// How a pool gives its ports out.
+/// How a pool gives out its ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
     /// Each mapping takes any free port.
@@ -184,35 +187,35 @@ pub enum Allocation {
     Ports,
     /// Subscribers lease blocks, and their mappings take ports of these (RFC 6888 REQ-14).
     Blocks(Blocks),
-    /// Each subscriber has a slice of one address by a formula (RFC 7422); only paired.
+    /// Each subscriber has a slice of one address by formula (RFC 7422); needs paired pooling.
     Deterministic {
-        /// Slices of each address that are left for dynamic blocks (RFC 7422 parameter D).
+        /// Slices of each address that are reserved for dynamic blocks (RFC 7422 parameter D).
         dynamic_slices: u16,
-        /// The blocks leased there by subscribers whose slice is used up.
+        /// Blocks leased there by subscribers whose slice is used up.
         overflow: Blocks,
     },
 }
 
-/// Port blocks, as subscribers lease them.
+/// Port blocks that subscribers lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// Ports of a block.
     pub size: BlockSize,
-    /// Blocks one subscriber may have at a time.
+    /// Blocks one subscriber may have at the same time.
     pub per_subscriber_max: u16,
-    /// How long a block is kept in which nothing is in use.
+    /// How long an unused block is kept.
     pub idle: Duration,
 }
 
-/// Which address of a pool a new subscriber is paired with, or a mapping gets if nobody is paired.
+/// Which address of a pool a subscriber is paired with, or a mapping gets under arbitrary pooling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// The one with fewer subscribers of two at random, so that the load is nearly even.
+    /// The one with fewer subscribers of two random ones.
     #[default]
     LeastUsed,
     /// One after the other.
     RoundRobin,
-    /// Always the same for the same subscriber, as long as the pool has the same addresses and that one has room.
+    /// Always the same for a subscriber, while the pool keeps its addresses and it has room.
     Hash,
 }
 
@@ -221,17 +224,17 @@ pub enum Selection {
 pub struct Pool {
     /// Name in configuration, commands and counters.
     pub name: String,
-    /// External addresses in order, each once, in no other pool.
+    /// External addresses in order; each occurs once, in no other pool.
     pub addresses: Vec<Ipv4Addr>,
     /// Lowest external port given out, at least 1.
     pub port_min: u16,
     /// Highest external port given out, at least `port_min`.
     pub port_max: u16,
-    /// Ports never given out (any protocol but ICMP).
+    /// Ports never given out (except for ICMP).
     pub reserved_ports: Vec<u16>,
     /// Inside prefixes served by this pool; the longest match over all pools wins.
     pub subscribers: Vec<Prefix>,
-    /// Inside realms it serves; none named means all.
+    /// Inside realms it serves; empty means all.
     pub realms: Vec<RealmId>,
     /// When the use of its ports is reported.
     pub threshold: Option<Threshold>,
@@ -243,39 +246,40 @@ pub struct Pool {
     pub algorithm: Algorithm,
     /// Which address a subscriber gets.
     pub selection: Selection,
-    /// No new mappings and no new subscribers; those there are stay.
+    /// No new mappings and no new subscribers; existing ones stay.
     pub draining: bool,
     /// The same for these addresses only.
     pub draining_addresses: Vec<Ipv4Addr>,
-    /// Filtering by [`Protocol::index`]; for ICMP it decides whose replies are accepted.
+    /// Filtering by [`Protocol::index`]; for ICMP it applies to replies.
     pub filtering: [Filtering; Protocol::COUNT],
-    /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for ICMP.
+    /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never
+    /// for ICMP.
     pub parity: bool,
-    /// How long a port rests when its mapping has ended, before it is given out again (RFC 6888 REQ-8). At most a day.
+    /// How long a port is held down after its mapping has ended (RFC 6888 REQ-8). At most a day.
     pub reuse_delay: Duration,
-    /// Which ports need no rest.
+    /// Ports that need no hold-down.
     pub reuse_at_once: ReuseAtOnce,
-    /// Flows of one worker share this many ports of an address before two of them use the same one (RFC 6056: what an outsider
-    /// has to guess).
+    /// Flows of one worker use at least this many ports of an address before they share one (RFC
+    /// 6056).
     pub shared_ports_min: u16,
-    /// The n-th address belongs to the n-th address of `subscribers`, with all its ports, which stay as they are (basic NAT, RFC
-    /// 2663 §4.1.1). It has as many of both, and serves one realm.
+    /// The n-th address belongs to the n-th subscriber address, with all ports untranslated (basic
+    /// NAT, RFC 2663 §4.1.1). Has as many of both, and one realm.
     pub one_to_one: bool,
 }
 
-/// The order in which subscribers have the slices of a deterministic pool (RFC 7422 §2).
+/// The order in which subscribers get the slices of a deterministic pool (RFC 7422 §2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// One address after the other (algorithm 0).
     #[default]
     Sequential,
-    /// Neighbours are on different addresses, one after the other.
+    /// Neighbours are on different addresses.
     Spread,
-    /// An order that nobody can tell without the key.
+    /// A secret order, determined by the key.
     Keyed(u64),
 }
 
-/// A static port forward: the ports are never given out to anybody else.
+/// A static port forward: nobody else ever gets the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
     /// Realm of the inside address.
@@ -284,17 +288,17 @@ pub struct Forward {
     pub protocol: Protocol,
     /// Address of a pool.
     pub external: Ipv4Addr,
-    /// Its first and last forwarded port.
+    /// First and last forwarded port.
     pub ports: (u16, u16),
-    /// Where they lead: an address that some pool serves.
+    /// The inside address, which some pool must serve.
     pub inside: Ipv4Addr,
     /// The internal port of the first; the others follow.
     pub inside_port: u16,
-    /// Who may send to it.
+    /// Which remote endpoints may send to it.
     pub admission: Admission,
 }
 
-/// A port forward to several inside targets, each remote endpoint to one of them: the ports are never given out to anybody else.
+/// A port forward to several inside targets, each remote endpoint to one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancedForward {
     /// Realm of the targets.
@@ -303,37 +307,37 @@ pub struct BalancedForward {
     pub protocol: Protocol,
     /// Address of a pool.
     pub external: Ipv4Addr,
-    /// Its first and last forwarded port.
+    /// First and last forwarded port.
     pub ports: (u16, u16),
-    /// Where they lead, by weight; at least one. A target's port is that of the first external one, and the others follow.
+    /// Weighted targets, at least one. A target's port belongs to the first external port.
     pub targets: Vec<Target>,
-    /// Who may send to it.
+    /// Which remote endpoints may send to it.
     pub admission: Admission,
     /// All sessions of a remote address go to the same target, whatever their ports.
     pub is_sticky: bool,
 }
 
-/// Who may open a static mapping from outside.
+/// Which remote endpoints may open a static mapping from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
-    /// Anyone: what is forwarded is meant to be reached.
+    /// Any: what is forwarded is meant to be reached.
     #[default]
     Anyone,
-    /// Whom the filtering of the external address's pool lets in.
+    /// Those that the filtering of the external address's pool permits.
     AsPool,
 }
 
-/// Ports that are given out again at once though others rest: the exceptions of RFC 6888 REQ-8.
+/// Ports given out again without hold-down: the exceptions of RFC 6888 REQ-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReuseAtOnce {
-    /// Of TCP, when both sides had closed the mapping's last connection and the time for that is over (REQ-8A).
+    /// TCP ports, after both sides closed the last connection and `tcp_closing` is over (REQ-8A).
     pub tcp_closed: bool,
-    /// Where filtering depends on the remote address: what is under way to the old mapping is filtered (REQ-8C).
+    /// Ports filtered by remote address: late packets to the old mapping are filtered (REQ-8C).
     pub filtered: bool,
 }
 
 impl Default for ReuseAtOnce {
-    /// Closed TCP connections: they have rested for `tcp_closing` already.
+    /// Closed TCP connections: they were already held for `tcp_closing`.
     fn default() -> ReuseAtOnce {
         ReuseAtOnce { tcp_closed: true, filtered: false }
     }
@@ -345,14 +349,15 @@ impl Pool {
         self.realms.first().copied().unwrap_or_default()
     }
 
-    /// Whether subscribers of this realm are served.
+    /// True if subscribers of this realm are served.
     pub fn serves(&self, realm: RealmId) -> bool {
         self.realms.is_empty() || self.realms.contains(&realm)
     }
 }
 
 impl Default for Pool {
-    /// A pool without addresses for every subscriber: ports from 1024 on, paired, open to everyone.
+    /// A pool without addresses for every subscriber: ports from 1024 on, paired, without
+    /// filtering.
     fn default() -> Pool {
         Pool {
             name: String::new(),
@@ -379,38 +384,38 @@ impl Default for Pool {
     }
 }
 
-/// What is done with packets from inside that match and open a mapping or a session.
+/// What to do with packets from inside that open a mapping or a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Which packets.
     pub matches: Match,
-    /// What is done.
+    /// What to do.
     pub action: RuleAction,
 }
 
-/// How long an external endpoint is one and the same.
+/// For which remote endpoints an external endpoint stays the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MappingKind {
     /// For all remote endpoints (RFC 4787 §4.1 REQ-1).
     #[default]
     EndpointIndependent,
-    /// For one remote endpoint, so that others can use the same external port.
+    /// For one remote endpoint, so that other flows can use the same external port.
     EndpointDependent,
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuleAction {
     /// Translates the source.
     Translate {
-        /// By this pool; None: by the subscriber's own. A mapping that exists is used whatever its pool.
+        /// With this pool; `None` for the subscriber's own. An existing mapping takes precedence.
         pool: Option<PoolId>,
         /// How.
         mapping: MappingKind,
     },
-    /// Lets packets through as they are, in both directions and without state (RFC 6888 REQ-6).
+    /// Passes packets untranslated, in both directions and without state (RFC 6888 REQ-6).
     NoTranslation,
-    /// Sends the flow elsewhere (destination translation, twice NAT): its source is translated too, endpoint-dependently, by the
+    /// Changes the destination (twice NAT) and the source, endpoint-dependently, with the
     /// subscriber's own pool.
     Redirect(RedirectionId),
     /// Drops the packet.
@@ -418,10 +423,10 @@ pub enum RuleAction {
 }
 
 impl RuleAction {
-    /// What is done without a rule.
+    /// Without a matching rule.
     pub const DEFAULT: RuleAction = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointIndependent };
 
-    /// The pool that translates; None: the subscriber's own, if any.
+    /// The pool that translates; `None` for the subscriber's own, or without translation.
     pub const fn pool(self) -> Option<PoolId> {
         match self {
             RuleAction::Translate { pool, .. } => pool,
@@ -430,7 +435,7 @@ impl RuleAction {
     }
 }
 
-/// What a filter does.
+/// The action of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilterAction {
     /// Lets packets pass.
@@ -439,25 +444,25 @@ pub enum FilterAction {
     Deny,
 }
 
-/// A stateless packet filter. Sees packets as the inside does: the subscriber's endpoint before translation.
+/// A stateless packet filter. Sees packets as the inside does, before translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterRule {
-    /// Which packets; source is the inside, whatever their direction.
+    /// Which packets; the source is the inside, whatever their direction.
     pub matches: Match,
-    /// What is done.
+    /// What to do.
     pub action: FilterAction,
-    /// It is about packets from inside to outside.
+    /// Applies to packets from inside to outside.
     pub out: bool,
-    /// It is about packets from outside to inside.
+    /// Applies to packets from outside to inside.
     pub back: bool,
-    /// What it decides about is an event: packets it denies, and what it lets be opened.
+    /// Its decisions are events: denied packets, and sessions opened by permitted ones.
     pub log: bool,
 }
 
-/// Lets an unsupported protocol through untranslated. Matches outbound as written, inbound mirrored.
+/// Passes an unsupported protocol untranslated. Matches outbound as written, inbound mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PassRule {
-    /// The realm; None: any.
+    /// The realm; `None` for any.
     pub realm: Option<RealmId>,
     /// IP protocol number; never TCP, UDP or ICMP.
     pub protocol: u8,
@@ -468,7 +473,7 @@ pub struct PassRule {
 }
 
 impl PassRule {
-    /// The packets it lets through.
+    /// The packets it passes.
     pub fn matches(&self) -> Match {
         let (source, destination) = (self.inside, self.outside);
         Match { realm: self.realm, protocol: Some(self.protocol), source, destination, ..Match::ALL }
@@ -480,28 +485,29 @@ impl PassRule {
 pub struct Timeouts {
     /// UDP mapping and session idle time (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s recommended).
     pub udp: Duration,
-    /// The same while no packet has come back: a query nobody answers holds its port no longer than this. As long as `udp`
-    /// or longer: there is one state only.
+    /// The same while no packet has come back. With at least `udp` there is one state only.
     pub udp_unanswered: Duration,
     /// Partially open TCP session (RFC 5382 §5 REQ-5, RFC 7857 §2.1: at least 240 s recommended).
     pub tcp_opening: Duration,
     /// Established idle TCP session (RFC 5382 §5 REQ-5: at least 7440 s).
     pub tcp_established: Duration,
-    /// Closing TCP session, and an established one after its idle time or a RST (RFC 7857 §2.1, §2.2: 240 s).
+    /// Closing TCP session, and an established one after its idle time or a RST (RFC 7857 §2.1,
+    /// §2.2: 240 s).
     pub tcp_closing: Duration,
     /// ICMP query session (RFC 5508 §3.2 REQ-2: at least 60 s).
     pub icmp: Duration,
     /// How long an unsolicited SYN is held before it is answered (RFC 5382 §4.3 REQ-4: 6 s).
     pub unsolicited_syn: Duration,
-    /// How long the state of an incomplete fragmented datagram is kept (RFC 6146 §3.4: at least 2 s).
+    /// How long the state of an incomplete fragmented datagram is kept (RFC 6146 §3.4: at least 2
+    /// s).
     pub fragment: Duration,
-    /// From this share of the fullest pool's ports on, in percent, idle times are shortened, evenly down to the RFCs' bounds
-    /// when no port is left; None: never.
+    /// Above this use of the fullest pool, in percent, idle times are shortened, down to the RFCs'
+    /// bounds at 100.
     pub adapt_above_percent: Option<u8>,
 }
 
 impl Timeouts {
-    /// After this long without packets nothing is left: no session, no fragment, no held SYN.
+    /// After this time without packets all state is gone: sessions, fragments, held SYNs.
     pub fn longest(&self) -> Duration {
         let idle = [self.udp, self.icmp, self.tcp_opening, self.tcp_established];
         let idle = idle.into_iter().max().unwrap_or(Duration::ZERO);
@@ -525,7 +531,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What becomes of mappings whose external address is no longer in the configuration.
+/// What to do with mappings whose external address was removed from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Removed {
     /// They stay until they end by themselves, or until the drain time is over.
@@ -535,16 +541,16 @@ pub enum Removed {
     End,
 }
 
-/// How changes of a running instance treat what is there.
+/// What a reload does with existing mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReloadPolicy {
-    /// What becomes of mappings on addresses that were removed.
+    /// Mappings on removed addresses.
     pub removed: Removed,
-    /// How long the mappings of an address that drains may live; None: as long as they are used.
+    /// How long the mappings of a draining address may live; `None` while they are used.
     pub drain_time: Option<Duration>,
 }
 
-/// Bounds of the tables of one worker. Memory is taken once, at start.
+/// Bounds of the tables of one worker. Memory is allocated once, at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Mappings, at most `MappingIndex::COUNT_MAX`.
@@ -563,16 +569,15 @@ pub struct Limits {
     pub fragments_held_max: u32,
     /// Unsolicited SYNs held for 6 s.
     pub unsolicited_syns_max: u32,
-    /// External ports that rest before they are given out again (RFC 6888 REQ-8).
+    /// External ports held down before they are given out again (RFC 6888 REQ-8).
     pub held_ports_max: u32,
-    /// Places for external addresses, of the whole instance: those of the pools, those that will be added while it runs, and
-    /// removed ones that still drain. Less than the pools have: as many as they have.
+    /// Places for external addresses of the whole instance: present, future, and removed ones that
+    /// still drain. At least as many as the pools have.
     pub external_addresses_max: u32,
 }
 
 impl Limits {
-    /// Ports that may rest unless the operator says otherwise, for tables of so many mappings: they are to cost little beside the
-    /// mappings themselves.
+    /// Default number of held-down ports, so that they cost little compared to the mappings.
     pub const fn held_ports_for(mappings_max: u32) -> u32 {
         match mappings_max / 16 {
             0..65_536 => 65_536,
@@ -599,38 +604,39 @@ impl Default for Limits {
     }
 }
 
-/// What one subscriber may use (RFC 6888 REQ-4, REQ-5). The default is no limit at all.
+/// Limits of one subscriber (RFC 6888 REQ-4, REQ-5). The default is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberLimits {
-    /// External ports and query identifiers at once, by [`Protocol::index`]; [`u32::MAX`]: no limit.
+    /// Simultaneous external ports and query identifiers, by [`Protocol::index`]; [`u32::MAX`] for
+    /// no limit.
     pub ports_max: [u32; Protocol::COUNT],
-    /// Sessions at once, those of all mappings together; [`u32::MAX`]: no limit.
+    /// Simultaneous sessions of all mappings together; [`u32::MAX`] for no limit.
     pub sessions_max: u32,
-    /// Bytes of state at once, counted as [`crate::class`] says; [`u64::MAX`]: no limit.
+    /// Bytes of state, counted as in [`crate::policy::class`]; [`u64::MAX`] for no limit.
     pub memory_max: u64,
     /// New mappings (RFC 6888 REQ-4c).
     pub new_mappings: Option<Rate>,
     /// New sessions in existing mappings, opened from either side (RFC 6888 REQ-5b).
     pub new_sessions: Option<Rate>,
-    /// When the subscriber's use of what is limited here is reported.
+    /// When the subscriber's use is reported.
     pub threshold: Option<Threshold>,
-    /// External ports and query identifiers it can always have, however full its pool is, by [`Protocol::index`]. Only of classes,
+    /// Ports and query identifiers it can always have, by [`Protocol::index`]. Only for classes,
     /// and only in pools with single ports and paired pooling.
     pub reserved_ports: [u32; Protocol::COUNT],
-    /// What becomes of who runs against these limits again and again.
+    /// What happens to a subscriber that keeps exceeding these limits.
     pub penalty: Option<Penalty>,
 }
 
-/// New mappings from another pool for offenders: subscribers with so many refused packets within a time.
+/// A penalty pool for offenders: subscribers with too many refused packets within a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
-    /// Where they get their mappings from.
+    /// The pool of their new mappings.
     pub pool: PoolId,
     /// Packets from inside refused because of the subscriber's own limits, at least 1.
     pub refusals: u32,
     /// Within this time, counted from the first of them.
     pub window: Duration,
-    /// Over after this time without such a refusal.
+    /// The penalty ends after this time without such a refusal.
     pub release: Duration,
 }
 
@@ -656,22 +662,22 @@ pub struct Class {
     pub name: String,
     /// Inside prefixes; the longest match over all classes wins.
     pub subscribers: Vec<Prefix>,
-    /// Inside realms it is about; none named means all.
+    /// Inside realms it applies to; empty means all.
     pub realms: Vec<RealmId>,
-    /// What each of its subscribers may use.
+    /// Limits of each of its subscribers.
     pub limits: SubscriberLimits,
 }
 
-/// A rate with a burst on top, at least 1 each.
+/// A rate with a burst, each at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// In the long run, so many a second.
+    /// Average a second.
     pub per_second: u32,
-    /// After a pause, so many at once.
+    /// Largest burst after a pause.
     pub burst: u32,
 }
 
-/// Shares of a limit, in percent: reported at `high` and above, over again at `low` and below.
+/// Shares of a limit, in percent: reported at `high` and above, cleared at `low` and below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     /// 1 to 100.
@@ -680,7 +686,7 @@ pub struct Threshold {
     pub low_percent: u8,
 }
 
-/// The idle time of sessions with these destination ports (of TCP: of established ones).
+/// The idle time of sessions with these destination ports; for TCP, of established ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortTimeout {
     /// UDP or TCP.
@@ -698,11 +704,12 @@ pub struct IcmpPolicy {
     pub errors_to_inside: bool,
     /// Send errors out of outside interfaces.
     pub errors_to_outside: bool,
-    /// Errors per second one worker sends (RFC 1812 §4.3.2.8).
+    /// Errors per second from one worker (RFC 1812 §4.3.2.8).
     pub errors_per_second_max: u32,
-    /// Errors per second one worker sends to one destination address.
+    /// Errors per second from one worker to one destination address.
     pub errors_per_second_per_destination_max: u32,
-    /// Code of the type 3 message when no mapping can be made: 1 (RFC 6888 REQ-11b) or 13 (RFC 5508 REQ-8); None: silence.
+    /// Code of the type 3 message if no mapping can be made: 1 (RFC 6888 REQ-11b) or 13 (RFC 5508
+    /// REQ-8); `None` for silence.
     pub no_resources_code: Option<u8>,
     /// Answer echo requests to Natrix's own interface addresses.
     pub answer_echo: bool,

@@ -1,24 +1,23 @@
-//! The tables of the engine without the engine: for the benchmark that sets them beside other structures.
+//! The tables of the engine alone, for the benchmark that compares them with other structures.
 //!
-//! Mappings, ports and the hash are those a [`Shard`](crate::Shard) uses, in its order: prefetch the table's line, then the
-//! record, then what a new mapping needs, then decide. What is missing is everything else a shard does: parsing,
-//! subscribers, filters, TCP states, routes, fragments, sweeping, counters.
+//! Mappings, ports and the hash are those of a [`Shard`](crate::Shard), used in the same order.
+//! Parsing, subscribers, filters, TCP states, routes, fragments, sweeping and counters are missing.
 
 use core::net::Ipv4Addr;
 
 use mem::ArenaError;
 
-use crate::mapping::InternalKey;
-use crate::mapping::MappingStore;
-use crate::mapping::NewSession;
-use crate::ports::AddressSpec;
-use crate::ports::PortAim;
-use crate::ports::PortClass;
-use crate::ports::PortTable;
+use crate::external::ports::AddressSpec;
+use crate::external::ports::PortAim;
+use crate::external::ports::PortClass;
+use crate::external::ports::PortTable;
 use crate::random::KeyedHash;
 use crate::random::Random;
-use crate::table::BucketTable;
-use crate::tcp::TcpState;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::MappingStore;
+use crate::state::mapping::NewSession;
+use crate::state::table::BucketTable;
+use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -31,24 +30,22 @@ use crate::types::WorkerId;
 #[cfg(test)]
 mod tests;
 
-/// The only worker there is here.
 const WORKER: WorkerId = WorkerId(0);
-/// Ports are those from 1024 on.
 const CLASS: PortClass = PortClass::High;
 
-/// What the first steps found out about a packet from inside.
+/// Results of the first steps for a packet from inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     hash: u64,
-    /// The mapping it may be, 0 for none.
+    /// The candidate mapping, 0 for none.
     record: u32,
-    /// One may be in a further line.
+    /// It may be in a further line.
     goes_on: bool,
-    /// The port its new mapping gets.
+    /// The port for a new mapping.
     aim: Option<PortAim>,
 }
 
-/// The mappings of UDP of one worker, found from either side. Owned by one thread.
+/// The UDP mappings of one worker, found from either side. Owned by one thread.
 pub struct Tables {
     outbound: BucketTable,
     mappings: MappingStore,
@@ -62,14 +59,11 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Room for `mappings_max` mappings, on external addresses that follow each other from `first` on. `random` seeds
-    /// hash and ports, `idle` is how long a mapping lives without packets.
-    ///
-    /// # Errors
-    /// When memory is short.
+    /// Room for `mappings_max` mappings, on consecutive external addresses from `first` on.
+    /// `random` seeds hash and ports.
     pub fn new(mappings_max: u32, first: Ipv4Addr, random: [u64; 4], idle: Duration) -> Result<Tables, ArenaError> {
         let spec = AddressSpec { port_min: 1_024, port_max: u16::MAX, reserved: Vec::new(), ..AddressSpec::default() };
-        // A quarter more ports than mappings, so that subscribers nearly always stay with their address.
+        // A quarter more ports than mappings, so that subscribers nearly always keep their address.
         let ports = u64::from(mappings_max) * 5 / 4;
         let addresses = ports.div_ceil(u64::from(spec.port_max - spec.port_min) + 1) as u32 + 1;
         Ok(Tables {
@@ -89,17 +83,17 @@ impl Tables {
         self.outbound.bytes() + self.mappings.bytes() + self.ports.bytes()
     }
 
-    /// Mappings there are.
+    /// Number of mappings.
     pub fn len(&self) -> usize {
         self.mappings.len() as usize
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// First step for a packet from inside: asks for the table's line.
+    /// First step for a packet from inside: prefetches the table's line.
     #[inline(always)]
     pub fn look_ahead(&self, address: u32, port: u16) -> Look {
         let hash = self.hash.hash(u64::from(address) << 16 | u64::from(port), Protocol::Udp as u64);
@@ -107,7 +101,7 @@ impl Tables {
         Look { hash, record: 0, goes_on: false, aim: None }
     }
 
-    /// Second step: reads that line, and asks for the record it names or for the next line.
+    /// Second step: reads that line, and prefetches the record or the next line.
     #[inline(always)]
     pub fn look_closer(&self, look: &mut Look) {
         (look.record, look.goes_on) = self.outbound.candidate(look.hash);
@@ -117,8 +111,7 @@ impl Tables {
         }
     }
 
-    /// Third step, for an endpoint that the home line does not have: reads further lines, and if they do not have it either
-    /// asks for the port that its mapping is going to get.
+    /// Third step: reads further lines, and for a new mapping prefetches its port.
     #[inline(always)]
     pub fn look_for_port(&mut self, look: &mut Look, address: u32) {
         if look.goes_on {
@@ -136,8 +129,7 @@ impl Tables {
         }
     }
 
-    /// Last step: the external endpoint of an internal one, of a new mapping if it has none, its life begun anew.
-    /// None when there is no room or no port.
+    /// Last step: refreshes or makes the mapping and returns its external endpoint.
     #[inline]
     pub fn find_or_map(
         &mut self,
@@ -176,13 +168,12 @@ impl Tables {
         Some((external.address.to_bits(), port))
     }
 
-    /// The address a subscriber is paired with. A shard keeps it in the subscriber's record, which these tables leave out.
+    /// A shard keeps it in the subscriber's record, which is missing here.
     #[inline(always)]
     fn home(&self, subscriber: u32) -> AddressIndex {
         AddressIndex(((u64::from(subscriber.wrapping_mul(0x9e37_79b9)) * u64::from(self.addresses)) >> 32) as u32)
     }
 
-    /// The port aimed at or one near it; else any of the subscriber's address, or of the next one that has any.
     fn take_port(&mut self, subscriber: u32, aim: Option<PortAim>) -> Option<(AddressIndex, u16)> {
         let home = self.home(subscriber);
         if let Some(port) = aim.and_then(|aim| self.ports.allocate_near(home, Protocol::Udp, None, aim)) {
@@ -200,7 +191,7 @@ impl Tables {
         (offset < self.addresses).then_some(AddressIndex(offset))
     }
 
-    /// First step for a packet from outside: asks for the port's entry. Its place, if the address is one of ours.
+    /// First step for a packet from outside: prefetches the port's entry and returns its place.
     #[inline(always)]
     pub fn look_ahead_inbound(&self, address: u32, port: u16) -> Option<usize> {
         let place = self.ports.place(self.index_of(address)?, Protocol::Udp, port);
@@ -208,7 +199,7 @@ impl Tables {
         Some(place)
     }
 
-    /// Second step: reads the entry and asks for the record, whose index it returns.
+    /// Second step: reads the entry, prefetches the record and returns its index.
     #[inline(always)]
     pub fn look_closer_inbound(&self, place: usize) -> Option<u32> {
         let (_, mapping) = self.ports.lookup_at(place)?;
@@ -216,7 +207,8 @@ impl Tables {
         Some(mapping.0)
     }
 
-    /// Last step: the internal endpoint of the mapping that the entry names, its life begun anew. None when it has run out.
+    /// Last step: refreshes the mapping and returns its internal endpoint; `None` if it has
+    /// expired.
     #[inline(always)]
     pub fn internal(&mut self, now: Instant, index: u32) -> Option<(u32, u16)> {
         let expires = now + self.idle;

@@ -1,7 +1,7 @@
-//! Time as the engine sees it: a tick of one microsecond, handed in by the caller.
+//! Time as the engine sees it: a tick of one microsecond, passed in by the caller.
 //!
-//! The engine never reads a clock. [`Instant`] counts from whatever origin the caller chose (start of
-//! the process, first packet of a capture); 2^64 µs last 584 000 years, so it never wraps.
+//! The engine never reads a clock. [`Instant`] counts from an origin that the caller chooses (start
+//! of the process, first packet of a capture); 2^64 µs last 584,000 years, so it never wraps.
 
 use core::fmt;
 use core::ops::Add;
@@ -28,7 +28,7 @@ impl Instant {
         self.0
     }
 
-    /// Time passed since `earlier`, or zero when `earlier` is in the future.
+    /// Time since `earlier`, or zero if `earlier` is in the future.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
@@ -72,7 +72,7 @@ impl Duration {
 impl Add<Duration> for Instant {
     type Output = Instant;
 
-    /// Saturates at the end of time instead of wrapping.
+    /// Saturates instead of wrapping.
     fn add(self, length: Duration) -> Instant {
         Instant(self.0.saturating_add(length.0))
     }

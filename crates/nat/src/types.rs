@@ -1,9 +1,9 @@
-//! The small types every module of the engine shares, in the words of RFC 2663, 4787 and 6888.
+//! The small types shared by all modules of the engine, in the words of RFC 2663, 4787 and 6888.
 
 use core::fmt;
 use core::net::Ipv4Addr;
 
-/// The transports a NAPT mapping can have. ICMP means query messages (RFC 5508 §3): the query identifier plays the port.
+/// The transports of a NAPT mapping. For ICMP queries (RFC 5508 §3) the identifier is the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Protocol {
@@ -16,7 +16,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// How many protocols there are; arrays indexed by [`Protocol::index`] have this length.
+    /// Number of protocols; arrays indexed by [`Protocol::index`] have this length.
     pub const COUNT: usize = 3;
     /// All of them, in index order.
     pub const ALL: [Protocol; 3] = [Protocol::Udp, Protocol::Tcp, Protocol::Icmp];
@@ -45,7 +45,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol with this IP protocol number, when a NAPT mapping can have it.
+    /// The protocol with this IP protocol number, if a NAPT mapping can have it.
     pub const fn from_number(number: u8) -> Option<Protocol> {
         match number {
             17 => Some(Protocol::Udp),
@@ -55,7 +55,7 @@ impl Protocol {
         }
     }
 
-    /// `udp`, `tcp` or `icmp`, as commands and JSON spell it.
+    /// `udp`, `tcp` or `icmp`, as in commands and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Udp => "udp",
@@ -71,11 +71,11 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Which kind of realm an interface faces (RFC 2663 §2.1): the subscribers or the Internet.
+/// The kind of realm an interface faces (RFC 2663 §2.1): subscribers or the Internet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Side {
-    /// Subscribers are here; their addresses mean nothing outside.
+    /// The subscribers, whose addresses are only valid inside.
     Inside = 0,
     /// The Internet.
     Outside = 1,
@@ -96,13 +96,13 @@ impl Side {
     }
 }
 
-/// An inside realm (VRF): inside addresses of one mean nothing in another. At most [`RealmId::COUNT_MAX`] of them; 0 is the one
-/// that is meant where none is named.
+/// An inside realm (VRF), with its own address space. At most [`RealmId::COUNT_MAX`] of them; 0 is
+/// the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RealmId(pub u16);
 
 impl RealmId {
-    /// Inside realms an instance can have: seven bits of a fragment's key.
+    /// Upper bound of inside realms: seven bits of a fragment's key.
     pub const COUNT_MAX: usize = 128;
 
     /// Index into per-realm arrays.
@@ -116,7 +116,7 @@ impl RealmId {
 pub struct Facing {
     /// Subscribers or the Internet.
     pub side: Side,
-    /// The inside realm; of the outside always 0.
+    /// The inside realm; 0 for the outside.
     pub realm: RealmId,
 }
 
@@ -131,7 +131,7 @@ impl Facing {
 }
 
 impl From<Side> for Facing {
-    /// Of the inside, the realm that is meant where none is named.
+    /// For the inside, the default realm.
     fn from(side: Side) -> Facing {
         Facing { side, realm: RealmId(0) }
     }
@@ -142,7 +142,7 @@ impl From<Side> for Facing {
 pub struct WorkerId(pub u8);
 
 impl WorkerId {
-    /// Workers an instance can have: six bits of a direct-table entry (see `ports`).
+    /// Upper bound of workers: six bits of a port table entry (see `ports`).
     pub const COUNT_MAX: usize = 64;
 
     /// Index into per-worker arrays.
@@ -151,7 +151,8 @@ impl WorkerId {
     }
 }
 
-/// A logical interface (a port, or an 802.1Q sub-interface of one): index into `Settings::interfaces`.
+/// A logical interface (a port, or an 802.1Q sub-interface of one): index into
+/// `Settings::interfaces`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub u16);
 
@@ -167,7 +168,7 @@ impl InterfaceId {
 pub struct PoolId(pub u16);
 
 impl PoolId {
-    /// No pool: what had one before a change of the settings is served by none.
+    /// No pool: a reload left it without one.
     pub const NONE: PoolId = PoolId(u16::MAX);
 
     /// Index into `Settings::pools`.
@@ -176,19 +177,19 @@ impl PoolId {
     }
 }
 
-/// The name of a pool, by a number that it keeps while the instance runs: not its position in the settings, which a change may give to
-/// another pool.
+/// The name of a pool, by a number that it keeps while the instance runs. A position in the
+/// settings may change with a reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolName(pub u16);
 
 impl PoolName {
-    /// No pool's.
+    /// No name.
     pub const NONE: PoolName = PoolName(u16::MAX);
-    /// Names there are numbers for.
+    /// Upper bound of names.
     pub(crate) const COUNT_MAX: u16 = u16::MAX;
 }
 
-/// An external address: dense index over all addresses of all pools, in configuration order.
+/// An external address: its place in the port table, kept across reloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressIndex(pub u32);
 
@@ -199,20 +200,20 @@ impl AddressIndex {
     }
 }
 
-/// Index of a mapping record inside its shard. Index 0 is never used, so that 0 can mean "none" in tables.
+/// Index of a mapping record inside its shard. Index 0 is unused and means "none" in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MappingIndex(pub u32);
 
 impl MappingIndex {
-    /// Mappings one shard can have: 26 bits of a direct-table entry (see `ports`), less the unused index 0 and what stands for ports
-    /// that are shared.
+    /// Upper bound of mappings of one shard: 26 bits, less the unused index 0 and the values for
+    /// shared ports.
     pub const COUNT_MAX: usize = (1 << 26) - 257;
 
-    /// No mapping: the external endpoint is shared by flows, each told by its remote endpoint. In the port table the last eight bits say
-    /// more.
+    /// Not a mapping: flows share the external endpoint. The port table uses the last eight bits
+    /// otherwise.
     pub const SHARED: MappingIndex = MappingIndex((1 << 26) - 256);
 
-    /// Whether it stands for an external endpoint that flows share, whatever its last eight bits say.
+    /// True if flows share the external endpoint, whatever the last eight bits are.
     #[inline(always)]
     pub const fn is_shared(self) -> bool {
         self.0 >= MappingIndex::SHARED.0
@@ -257,7 +258,7 @@ impl Prefix {
     /// Every address.
     pub const ALL: Prefix = Prefix { address: Ipv4Addr::UNSPECIFIED, length: 0 };
 
-    /// `address/length`; host bits are cleared. None when `length` is over 32.
+    /// `address/length`; host bits are cleared. `None` if `length` is over 32.
     pub const fn new(address: Ipv4Addr, length: u8) -> Option<Prefix> {
         if length > 32 {
             return None;
@@ -295,12 +296,12 @@ impl Prefix {
         Ipv4Addr::from_bits(self.address.to_bits() | !self.mask())
     }
 
-    /// Whether `address` lies in the prefix.
+    /// True if `address` is in the prefix.
     pub const fn contains(self, address: Ipv4Addr) -> bool {
         address.to_bits() & self.mask() == self.address.to_bits()
     }
 
-    /// Whether the two prefixes have an address in common.
+    /// True if the two prefixes have an address in common.
     pub const fn overlaps(self, other: Prefix) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }

@@ -1,11 +1,11 @@
-//! The one verdict each received packet ends in, and the counters that add them up.
+//! The single verdict of each received packet, and the counters that add them up.
 //!
-//! Invariant: over all workers, `received == sum(verdicts) + fragments held + packets waiting for a neighbour
-//! + packets inside hand-off rings`.
+//! Invariant: over all workers, `received == sum(verdicts) + fragments held + packets waiting for a
+//! neighbour + packets inside hand-off rings`.
 
 macro_rules! verdicts {
     ($( $variant:ident, $name:literal, $kind:ident, $description:literal; )+) => {
-        /// What became of a packet. Every packet received gets exactly one.
+        /// The result for a packet. Every received packet gets exactly one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Verdict { $( #[doc = $description] $variant, )+ }
@@ -13,20 +13,20 @@ macro_rules! verdicts {
         impl Verdict {
             /// All verdicts in index order.
             pub const ALL: &'static [Verdict] = &[ $( Verdict::$variant, )+ ];
-            /// How many verdicts there are.
+            /// Number of verdicts.
             pub const COUNT: usize = Verdict::ALL.len();
 
-            /// The stable name used by commands, JSON and metrics.
+            /// The stable name in commands, JSON and metrics.
             pub const fn name(self) -> &'static str {
                 match self { $( Verdict::$variant => $name, )+ }
             }
 
-            /// One sentence for people: why a packet ends here.
+            /// One sentence that explains the verdict.
             pub const fn description(self) -> &'static str {
                 match self { $( Verdict::$variant => $description, )+ }
             }
 
-            /// Whether the packet went on, ended here by design, or was dropped.
+            /// Whether the packet was forwarded, handled by Natrix itself, or dropped.
             pub const fn kind(self) -> VerdictKind {
                 match self { $( Verdict::$variant => VerdictKind::$kind, )+ }
             }
@@ -39,14 +39,14 @@ macro_rules! verdicts {
     };
 }
 
-/// The three sorts of verdict.
+/// The three kinds of verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerdictKind {
     /// Sent on, translated or passed.
     Forwarded,
-    /// Meant for Natrix itself and dealt with.
+    /// Meant for Natrix itself and handled.
     Local,
-    /// Dropped, for the reason the verdict names.
+    /// Dropped, for the reason of the verdict.
     Dropped,
 }
 
@@ -55,64 +55,64 @@ verdicts! {
     Inbound, "inbound", Forwarded, "Translated from outside to inside.";
     Hairpin, "hairpin", Forwarded, "Translated twice, from one subscriber to another (RFC 4787 REQ-9).";
     Passed, "passed", Forwarded, "Forwarded untranslated by an explicit rule.";
-    Local, "local", Local, "Meant for Natrix itself (ARP, ping to an own address) and dealt with.";
-    LocalIgnored, "local_ignored", Local, "Meant for Natrix itself, but nothing here answers it.";
+    Local, "local", Local, "To Natrix itself (ARP, ping to an own address) and handled.";
+    LocalIgnored, "local_ignored", Local, "To Natrix itself, which does not answer such packets.";
     LinkUnknownType, "link_unknown_type", Dropped, "Ethernet frame that is neither IPv4 nor ARP.";
     LinkTruncated, "link_truncated", Dropped, "Ethernet frame too short for its headers.";
     LinkUnknownVlan, "link_unknown_vlan", Dropped, "802.1Q tag that no interface of the port has.";
     LinkOtherDestination, "link_other_destination", Dropped, "Ethernet destination is another station.";
     ArpInvalid, "arp_invalid", Dropped, "ARP packet that is malformed or not for this link.";
     NeighbourUnresolved, "neighbour_unresolved", Dropped, "The next hop did not answer ARP in time.";
-    NeighbourQueueFull, "neighbour_queue_full", Dropped, "Too many packets wait for ARP already.";
+    NeighbourQueueFull, "neighbour_queue_full", Dropped, "Too many packets are waiting for the ARP reply of their next hop.";
     HandOffRingFull, "hand_off_ring_full", Dropped, "The ring to the worker that owns the packet is full.";
     TransmitFull, "transmit_full", Dropped, "The transmit queue of the port is full.";
     NoBuffer, "no_buffer", Dropped, "No packet buffer was free.";
-    IpMalformed, "ip_malformed", Dropped, "IPv4 header is short, of another version, or has lengths that contradict each other.";
+    IpMalformed, "ip_malformed", Dropped, "IPv4 header is too short, has another version, or has inconsistent lengths.";
     IpBadChecksum, "ip_bad_checksum", Dropped, "IPv4 header checksum is wrong.";
-    TransportMalformed, "transport_malformed", Dropped, "TCP, UDP or ICMP header is short or contradicts the IP length.";
-    SourceInvalid, "source_invalid", Dropped, "Source address can never be a source (0/8, loopback, multicast, class E, broadcast).";
-    SourceSpoofed, "source_spoofed", Dropped, "Source address belongs to Natrix, to a pool, or inside though it came from outside.";
-    SourceNotSubscriber, "source_not_subscriber", Dropped, "Inside source address is in no pool's subscriber prefixes.";
-    BoundaryAddress, "boundary_address", Dropped, "Inside source address is the first or last of its prefix, to which a deterministic pool's formula gives no ports (RFC 7422); list it as a /32 in another pool to serve it.";
-    DestinationInvalid, "destination_invalid", Dropped, "Destination can not be forwarded to (0/8, loopback, multicast, class E, broadcast).";
-    DestinationNotPool, "destination_not_pool", Dropped, "Packet from outside to an address that is neither a pool's nor Natrix's own.";
+    TransportMalformed, "transport_malformed", Dropped, "TCP, UDP or ICMP header is too short or does not fit the IP length.";
+    SourceInvalid, "source_invalid", Dropped, "Source address is never valid as a source (0/8, loopback, multicast, class E, broadcast).";
+    SourceSpoofed, "source_spoofed", Dropped, "Source address belongs to Natrix or to a pool, or it is an inside address that arrived from outside.";
+    SourceNotSubscriber, "source_not_subscriber", Dropped, "Inside source address is not in the subscriber prefixes of any pool.";
+    BoundaryAddress, "boundary_address", Dropped, "Inside source address is the first or last of its prefix, which the formula of a deterministic pool excludes (RFC 7422); list it as a /32 in another pool to serve it.";
+    DestinationInvalid, "destination_invalid", Dropped, "Destination cannot be forwarded to (0/8, loopback, multicast, class E, broadcast).";
+    DestinationNotPool, "destination_not_pool", Dropped, "From outside to an address that belongs neither to a pool nor to Natrix.";
     SourceRoute, "source_route", Dropped, "Packet carries a source-route option (RFC 5508 REQ-10b3).";
     NoRoute, "no_route", Dropped, "No route to the destination.";
-    TtlExpired, "ttl_expired", Dropped, "TTL ran out here.";
-    TooBig, "too_big", Dropped, "Larger than the next link's MTU and may not be fragmented (RFC 4787 REQ-13).";
-    NoMapping, "no_mapping", Dropped, "From outside to an external endpoint that no mapping has.";
-    Filtered, "filtered", Dropped, "From outside to a mapping whose filter does not allow this remote endpoint.";
-    HairpinRefused, "hairpin_refused", Dropped, "To a mapping of another inside realm, which the configuration keeps apart.";
-    UnsolicitedSyn, "unsolicited_syn", Dropped, "SYN from outside that nothing inside asked for; held for 6 s (RFC 5382 REQ-4).";
-    TcpNoSession, "tcp_no_session", Dropped, "TCP segment other than SYN that belongs to no session.";
+    TtlExpired, "ttl_expired", Dropped, "TTL expired at Natrix.";
+    TooBig, "too_big", Dropped, "Larger than the MTU of the next link and must not be fragmented (RFC 4787 REQ-13).";
+    NoMapping, "no_mapping", Dropped, "From outside to an external endpoint without a mapping.";
+    Filtered, "filtered", Dropped, "From outside to a mapping whose filtering does not permit this remote endpoint.";
+    HairpinRefused, "hairpin_refused", Dropped, "To a mapping of another VRF, which the configuration does not permit.";
+    UnsolicitedSyn, "unsolicited_syn", Dropped, "Unsolicited SYN from outside, held for 6 s (RFC 5382 REQ-4).";
+    TcpNoSession, "tcp_no_session", Dropped, "TCP segment other than SYN without a session.";
     ProtocolUnsupported, "protocol_unsupported", Dropped, "IP protocol that is neither translated nor passed by a rule.";
-    IcmpTypeUnsupported, "icmp_type_unsupported", Dropped, "ICMP message that is neither query, reply nor error, or is deprecated (RFC 5508 REQ-10c, REQ-11).";
+    IcmpTypeUnsupported, "icmp_type_unsupported", Dropped, "ICMP message that is not a query, reply or error, or is deprecated (RFC 5508 REQ-10c, REQ-11).";
     IcmpBadChecksum, "icmp_bad_checksum", Dropped, "ICMP checksum of an error message is wrong (RFC 5508 REQ-3).";
     IcmpQuoteMalformed, "icmp_quote_malformed", Dropped, "Packet quoted by an ICMP error is unusable or has a wrong header checksum (RFC 5508 REQ-3a).";
-    IcmpQuoteNoMapping, "icmp_quote_no_mapping", Dropped, "ICMP error about a packet that no mapping explains (RFC 5508 REQ-4, REQ-5).";
+    IcmpQuoteNoMapping, "icmp_quote_no_mapping", Dropped, "ICMP error about a packet without a mapping (RFC 5508 REQ-4, REQ-5).";
     DroppedByRule, "dropped_by_rule", Dropped, "A rule with `action = \"drop\"` matches.";
     DeniedByFilter, "denied_by_filter", Dropped, "A filter with `action = \"deny\"` matches.";
     PortsExhausted, "ports_exhausted", Dropped, "No external port is free for a new mapping (RFC 6888 REQ-11).";
-    BlockLimit, "block_limit", Dropped, "The subscriber's port blocks are full, and it has as many as it may have (RFC 6888 REQ-4).";
-    AddressDraining, "address_draining", Dropped, "All external addresses that the subscriber may have drain (pool.drain, pool.draining): it keeps what it has there and gets nothing new.";
+    BlockLimit, "block_limit", Dropped, "The port blocks of the subscriber are full, and it has reached its limit of blocks (RFC 6888 REQ-4).";
+    AddressDraining, "address_draining", Dropped, "All external addresses that the subscriber may use are draining (pool.drain, pool.draining): it keeps its mappings and gets no new ones.";
     MappingTableFull, "mapping_table_full", Dropped, "The mapping table is full; nothing is evicted (RFC 6888 REQ-11d).";
     SessionTableFull, "session_table_full", Dropped, "The session table is full; nothing is evicted (RFC 6888 REQ-11d).";
-    SessionLimit, "session_limit", Dropped, "The mapping has as many sessions as one may have (RFC 6888 REQ-5).";
+    SessionLimit, "session_limit", Dropped, "The mapping has reached its limit of sessions (RFC 6888 REQ-5).";
     FlowTableFull, "flow_table_full", Dropped, "The table of endpoint-dependent flows is full; nothing is evicted (RFC 6888 REQ-11d).";
-    SubscriberPortQuota, "subscriber_port_quota", Dropped, "The subscriber has as many ports of this protocol as its class may have (RFC 6888 REQ-4).";
-    SubscriberSessionQuota, "subscriber_session_quota", Dropped, "The subscriber has as many sessions as its class may have (RFC 6888 REQ-5).";
-    SubscriberMemoryQuota, "subscriber_memory_quota", Dropped, "The subscriber's state takes as much memory as its class may have (RFC 6888 REQ-5).";
-    SubscriberRateLimit, "subscriber_rate_limit", Dropped, "The subscriber makes mappings or sessions faster than its class may (RFC 6888 REQ-4c, REQ-5b).";
+    SubscriberPortQuota, "subscriber_port_quota", Dropped, "The subscriber has reached its limit of ports of this protocol (RFC 6888 REQ-4).";
+    SubscriberSessionQuota, "subscriber_session_quota", Dropped, "The subscriber has reached its limit of sessions (RFC 6888 REQ-5).";
+    SubscriberMemoryQuota, "subscriber_memory_quota", Dropped, "The subscriber has reached its limit of memory (RFC 6888 REQ-5).";
+    SubscriberRateLimit, "subscriber_rate_limit", Dropped, "The subscriber exceeds its rate of new mappings or sessions (RFC 6888 REQ-4c, REQ-5b).";
     SubscriberTableFull, "subscriber_table_full", Dropped, "The subscriber table is full; nothing is evicted (RFC 6888 REQ-11d).";
-    LogFull, "log_full", Dropped, "Records of the event log can not be written fast enough, and nothing new is made without one ([log] back_pressure).";
-    FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or second one overlaying it (RFC 1858, RFC 3128).";
-    FragmentOverlap, "fragment_overlap", Dropped, "Fragment overlaps another of its datagram; the datagram is given up.";
+    LogFull, "log_full", Dropped, "The event log cannot be written fast enough, and no new mapping is created without its record ([log] back_pressure).";
+    FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or a second one that overlaps the header (RFC 1858, RFC 3128).";
+    FragmentOverlap, "fragment_overlap", Dropped, "Fragment overlaps another one of its datagram; the whole datagram is dropped.";
     FragmentMalformed, "fragment_malformed", Dropped, "Fragment with impossible offset or length.";
     FragmentTableFull, "fragment_table_full", Dropped, "Too many fragmented datagrams are incomplete.";
-    FragmentBuffersFull, "fragment_buffers_full", Dropped, "Too many fragments wait for their first one.";
-    FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not come in time.";
-    FragmentRefused, "fragment_refused", Dropped, "The first fragment of this datagram was dropped, so the rest is too.";
-    Quarantined, "quarantined", Dropped, "Natrix failed on the burst this packet was in; the burst is kept for its developers.";
+    FragmentBuffersFull, "fragment_buffers_full", Dropped, "Too many fragments are waiting for their first fragment.";
+    FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not arrive in time.";
+    FragmentRefused, "fragment_refused", Dropped, "The first fragment of this datagram was dropped, so the others are too.";
+    Quarantined, "quarantined", Dropped, "Natrix failed on the burst of this packet; the burst is kept for its developers.";
 }
 
 /// Event counters of one worker. All but gauges only grow.
@@ -128,11 +128,12 @@ pub struct Counters {
     pub taken_over: u64,
     /// Fragments waiting for the first one of their datagram now (gauge).
     pub fragments_held: u64,
-    /// Packets waiting for the link-layer address of their next hop now (gauge); their verdict comes when they leave.
+    /// Packets waiting for the link-layer address of their next hop now (gauge). Their verdict is
+    /// counted when they leave.
     pub neighbour_pending: u64,
     /// Packets that left in fragments because of the next link's MTU.
     pub fragmented: u64,
-    /// Packets Natrix made itself and sent (ICMP errors, replies).
+    /// Packets Natrix originated and sent (ICMP errors, replies).
     pub originated: u64,
     /// ICMP errors not sent because of the rate limits.
     pub icmp_errors_suppressed: u64,
@@ -142,33 +143,35 @@ pub struct Counters {
     pub mappings_created: [u64; crate::types::Protocol::COUNT],
     /// Mappings removed, by [`crate::Protocol::index`].
     pub mappings_removed: [u64; crate::types::Protocol::COUNT],
-    /// Endpoint-dependent flows created; each counts as a session too.
+    /// Endpoint-dependent flows created; each counts as a session, too.
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
     /// Port blocks leased to subscribers.
     pub blocks_leased: u64,
-    /// Port blocks that came back.
+    /// Port blocks given back.
     pub blocks_returned: u64,
     /// Subscribers sent to a penalty pool.
     pub penalties_begun: u64,
     /// Subscribers released from one.
     pub penalties_ended: u64,
-    /// Refusals of subscribers without a mapping that are no more in the list of subscribers: others needed the place.
+    /// Refusals of subscribers without a mapping that are no longer listed for lack of room.
     pub refusals_unlisted: u64,
     /// Sessions created.
     pub sessions_created: u64,
     /// Sessions removed.
     pub sessions_removed: u64,
-    /// RSTs forwarded without touching the session, because their sequence number is outside the connection (RFC 7857 §2.2).
+    /// RSTs forwarded without effect, because their sequence number is outside the connection (RFC
+    /// 7857 §2.2).
     pub tcp_resets_ignored: u64,
-    /// Unsolicited SYNs forgotten because a matching outbound SYN followed in time (RFC 5382 §4.3 REQ-4).
+    /// Unsolicited SYNs discarded because a matching outbound SYN followed in time (RFC 5382 §4.3
+    /// REQ-4).
     pub unsolicited_syns_matched: u64,
     /// Unsolicited SYNs dropped without being held, because the store was full.
     pub unsolicited_syns_overflow: u64,
-    /// External ports that rest before they are given out again now (gauge).
+    /// External ports held down now (gauge).
     pub ports_held: u64,
-    /// External ports given out again before their rest was over, because more rested than may.
+    /// External ports given out again too early, because too many were held down.
     pub ports_held_short: u64,
     /// Bytes of IP packets forwarded outbound, inbound and by hairpin.
     pub bytes_forwarded: [u64; 3],
@@ -215,8 +218,7 @@ impl Counters {
         self.verdicts[verdict.index()] += 1;
     }
 
-    /// Takes back a verdict counted too early: the packet turned out to wait for its neighbour, or was dropped
-    /// behind the shard and gets another one.
+    /// Reverses a verdict: the packet must wait for its neighbour, or was dropped behind the shard.
     #[inline]
     pub fn uncount(&mut self, verdict: Verdict) {
         self.verdicts[verdict.index()] -= 1;

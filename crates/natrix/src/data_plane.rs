@@ -11,16 +11,15 @@ use cli::Run;
 use config::Config;
 use config::Fault;
 use config::Machine;
-use control::FindAnswer;
-use daemon::offline::Asked;
 use daemon::replay::ReplayFiles;
 use daemon::replay::replay as replay_captures;
-use nat::Settings;
+use lookup::Asked;
+use lookup::convert::engine_protocol;
 use serde_json::json;
 
 use crate::failure::Failure;
 
-/// Reads and checks a configuration; what the machine must have is checked against `machine`.
+/// Reads and checks a configuration, with the limits of `machine`.
 fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
     let file = path.display().to_string();
     match fs::read(path) {
@@ -32,14 +31,14 @@ fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
             file,
             line: None,
             object: String::new(),
-            problem: "can not be read".to_owned(),
+            problem: "cannot be read".to_owned(),
             seen: error.to_string(),
             remedy: "check the path and its permissions".to_owned(),
         }]),
     }
 }
 
-/// A fault or warning for programs.
+/// A fault or warning as JSON.
 fn object(level: &str, fault: &Fault) -> serde_json::Value {
     json!({
         "level": level,
@@ -52,7 +51,8 @@ fn object(level: &str, fault: &Fault) -> serde_json::Value {
     })
 }
 
-/// `natrix check`: all faults of a file at once, and whether its tables fit this machine; its CPUs may be another machine's. With `--json` they go to standard output, one object per line.
+/// `natrix check`: reports all faults of a file, with `--json` on standard output, one object per
+/// line. Checks the memory of this machine, but not its CPUs: the file may be for another machine.
 pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failure> {
     let here = daemon::machine::this_machine();
     let machine = if arguments.any_machine { Machine::default() } else { Machine { cpus: None, ..here } };
@@ -89,17 +89,13 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
     Ok(())
 }
 
-/// `natrix find --config`: what the file alone tells, which may be another machine's.
+/// `natrix find --config`: answers from the file alone, which may be for another machine.
 pub(crate) fn find(arguments: &Find, file: &Path, out: &mut dyn Write) -> Result<(), Failure> {
-    Ok(cli::print_found(&find_in(arguments, file)?, arguments.output.json, out)?)
+    let answers = lookup::formula::find(&config_of(file)?.nat, &asked(arguments))?;
+    Ok(cli::print_found(&answers, arguments.output.json, out)?)
 }
 
-/// What a configuration alone tells about an endpoint.
-pub(crate) fn find_in(arguments: &Find, file: &Path) -> Result<Vec<FindAnswer>, Failure> {
-    Ok(daemon::offline::find(&settings_of(file)?, &asked(arguments))?)
-}
-
-/// What `find` is to look for in a configuration.
+/// The question of `find`.
 pub(crate) fn asked(arguments: &Find) -> Asked<'_> {
     Asked {
         address: arguments.endpoint.address,
@@ -109,40 +105,27 @@ pub(crate) fn asked(arguments: &Find) -> Asked<'_> {
     }
 }
 
-pub(crate) fn engine_protocol(protocol: control::Protocol) -> nat::Protocol {
-    match protocol {
-        control::Protocol::Udp => nat::Protocol::Udp,
-        control::Protocol::Tcp => nat::Protocol::Tcp,
-        control::Protocol::Icmp => nat::Protocol::Icmp,
-    }
-}
-
-/// What a configuration says to the engine.
-fn settings_of(file: &Path) -> Result<Settings, Failure> {
-    Ok(config_of(file)?.nat)
-}
-
-/// A configuration, which may be another machine's.
+/// A configuration, which may be for another machine.
 pub(crate) fn config_of(file: &Path) -> Result<Config, Failure> {
     load(file, &Machine::default()).map_err(Failure::Configuration)
 }
 
-/// `natrix run`: the data plane, until a signal ends it.
+/// `natrix run`: runs the data plane until a signal ends it.
 #[cfg(feature = "dpdk")]
 pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
     let config = load(&arguments.config, &daemon::machine::this_machine()).map_err(Failure::Configuration)?;
     Ok(daemon::dpdk::run(&config, &arguments.config, env!("CARGO_PKG_VERSION"))?)
 }
 
-/// `natrix run` needs ports, and this build has none.
+/// `natrix run` needs ports, which this build cannot open.
 #[cfg(not(feature = "dpdk"))]
 pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
     load(&arguments.config, &daemon::machine::this_machine()).map_err(Failure::Configuration)?;
-    let remedy = "build it with: cargo build --release --package natrix --features dpdk";
+    let remedy = "build with: cargo build --release --package natrix --features dpdk";
     Err(cli::CliError::from(control::Fault::new("ports", "this build has no DPDK", remedy)).into())
 }
 
-/// `natrix replay`: captures in, captures and a summary out.
+/// `natrix replay`: reads captures, writes captures and a summary.
 pub(crate) fn replay(arguments: &Replay, out: &mut dyn Write) -> Result<(), Failure> {
     let config = load(&arguments.config, &Machine::default()).map_err(Failure::Configuration)?;
     let files = ReplayFiles {

@@ -1,4 +1,4 @@
-//! The binary itself: exit statuses, standard error, and a reader that goes away.
+//! The binary itself: exit status, standard error, and a reader that goes away.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -17,13 +17,10 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn a_line_that_is_not_understood_exits_with_2() {
+fn a_wrong_command_line_exits_with_2() {
     let output = natrix(&["show", "sesions"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(
-        text(&output.stderr),
-        "error: command: there is none of that name (sesions); did you mean `sessions`?\n"
-    );
+    assert_eq!(text(&output.stderr), "error: command: no such command (sesions); did you mean `sessions`?\n");
     assert_eq!(text(&output.stdout), "");
     assert_eq!(natrix(&[]).status.code(), Some(2));
 }
@@ -94,7 +91,7 @@ fn the_benchmark_prints_the_fixed_fields() {
 }
 
 #[test]
-fn the_benchmark_of_new_sessions_tells_how_the_rate_changes_up_to_the_last_port() {
+fn the_benchmark_of_new_sessions_shows_the_rate_of_each_tenth() {
     let words = "bench engine --sessions 1000 --mode new --workers 1 --seconds 0.05";
     let words: Vec<_> = words.split(' ').collect();
     let output = natrix(&[&words[..], &["--json"]].concat());
@@ -116,7 +113,7 @@ fn the_benchmark_of_new_sessions_tells_how_the_rate_changes_up_to_the_last_port(
 }
 
 #[test]
-fn a_benchmark_of_few_new_sessions_leaves_no_figure_out() {
+fn a_benchmark_of_few_new_sessions_has_every_figure() {
     let output = natrix(&["bench", "engine", "--sessions", "64", "--mode", "new", "--seconds", "0.05", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(!text(&output.stdout).contains("null"), "{output:?}");
@@ -135,7 +132,7 @@ fn more_workers_than_cpus_are_refused() {
 }
 
 #[test]
-fn the_benchmark_of_several_workers_prints_an_object_for_each_arrival() {
+fn the_scaling_benchmark_prints_an_object_for_each_arrival() {
     let words = "bench scaling --sessions 1000 --seconds 0.1";
     let words: Vec<_> = words.split(' ').collect();
     let output = natrix(&[&words[..], &["--json"]].concat());
@@ -197,7 +194,7 @@ fn the_benchmark_of_stalls_prints_an_object_for_each_event() {
 
 #[test]
 #[cfg(not(feature = "dpdk"))]
-fn the_benchmark_of_the_whole_path_says_that_it_needs_dpdk() {
+fn the_forwarding_benchmark_needs_dpdk() {
     let output = natrix(&["bench", "forward"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
@@ -208,7 +205,7 @@ fn the_benchmark_of_the_whole_path_says_that_it_needs_dpdk() {
 
 #[test]
 #[cfg(feature = "dpdk")]
-fn the_benchmark_of_the_whole_path_prints_an_object_for_each_driver() {
+fn the_forwarding_benchmark_prints_an_object_for_each_driver() {
     let words = "bench forward --driver net_ring,net_null --sessions 500 --seconds 0.1 --no-testpmd";
     let words: Vec<_> = words.split(' ').collect();
     let output = natrix(&[&words[..], &["--json"]].concat());
@@ -237,7 +234,7 @@ fn the_benchmark_of_the_whole_path_prints_an_object_for_each_driver() {
     assert!(report.contains("  dpdk-testpmd      not run: not asked for\n"), "{report}");
 }
 
-/// A folder of this test's own, removed with it.
+/// A folder of this test, removed at its end.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -253,7 +250,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn the_study_of_tables_prints_the_fixed_fields_and_writes_csv_and_plots() {
+fn the_table_benchmark_prints_fixed_fields_csv_and_plots() {
     let folder = Folder::new("tables");
     let csv = folder.0.join("plots/tables.csv");
     let words = "bench tables --sessions 500,200000,300000 --structures linear,bst,natrix --seconds 0 --json --out-dir";
@@ -296,7 +293,7 @@ fn the_study_of_tables_prints_the_fixed_fields_and_writes_csv_and_plots() {
 }
 
 #[test]
-fn the_study_of_tables_is_readable_and_says_what_it_can_not_write() {
+fn the_table_benchmark_names_a_file_that_it_cannot_write() {
     let output = natrix(&["bench", "tables", "--sessions", "500", "--structures", "bucket3", "--seconds", "0"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let table = text(&output.stdout);
@@ -305,8 +302,5 @@ fn the_study_of_tables_is_readable_and_says_what_it_can_not_write() {
         natrix(&["bench", "tables", "--sessions", "500", "--structures", "bst", "--csv", "/nonexistent/rows.csv"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        error.starts_with("error: /nonexistent/rows.csv: can not be written (No such file or directory"),
-        "{error}"
-    );
+    assert!(error.starts_with("error: /nonexistent/rows.csv: cannot be written (No such file or directory"), "{error}");
 }

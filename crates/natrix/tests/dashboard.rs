@@ -1,9 +1,10 @@
-//! The dashboard on a terminal: whatever ends it, the terminal is as it was.
+//! The dashboard on a terminal: however it ends, it restores the terminal.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail like tests")]
 
+mod terminal;
+
 use std::fs::File;
-use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
@@ -11,29 +12,21 @@ use std::process::Command;
 
 use rustix::process::Pid;
 use rustix::process::Signal;
-use rustix::pty::OpenptFlags;
 use rustix::termios::LocalModes;
 use rustix::termios::Termios;
 
-/// What switches to the screen of the dashboard, and back.
+use terminal::ended;
+use terminal::terminal;
+
+/// Sequences that switch to the screen of the dashboard and back.
 const ENTER: &[u8] = b"\x1b[?1049h";
 const LEAVE: &[u8] = b"\x1b[?1049l";
-
-/// A terminal, from the side of whoever looks at it, and the device a program has.
-fn terminal() -> (File, File) {
-    let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    rustix::pty::grantpt(&ours).unwrap();
-    rustix::pty::unlockpt(&ours).unwrap();
-    let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
-    let device = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-    (File::from(ours), device)
-}
 
 fn modes(device: &File) -> Termios {
     rustix::termios::tcgetattr(device).unwrap()
 }
 
-/// Reads until `wanted` has come; all that came.
+/// Reads until `wanted` and returns everything read.
 fn read_until(ours: &mut File, wanted: &[u8]) -> Vec<u8> {
     let mut came = Vec::new();
     let mut piece = [0; 4_096];
@@ -53,7 +46,7 @@ fn start(device: &File) -> Child {
 }
 
 #[test]
-fn a_signal_leaves_the_terminal_as_it_was() {
+fn a_signal_restores_the_terminal() {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let (mut ours, device) = terminal();
         rustix::termios::tcsetwinsize(
@@ -68,11 +61,37 @@ fn a_signal_leaves_the_terminal_as_it_was() {
         rustix::process::kill_process(Pid::from_child(&dashboard), signal).unwrap();
         read_until(&mut ours, LEAVE);
         let status = dashboard.wait().unwrap();
-        assert_eq!(status.signal(), Some(signal.as_raw()), "whoever waits sees what ended it");
+        assert_eq!(status.signal(), Some(signal.as_raw()), "the parent process sees the signal");
         let after = modes(&device);
         assert_eq!(
             (after.local_modes, after.input_modes, after.output_modes),
             (before.local_modes, before.input_modes, before.output_modes)
         );
+    }
+}
+
+#[test]
+fn a_closed_terminal_ends_the_dashboard() {
+    // Without a session of its own the dashboard gets no SIGHUP and must watch the terminal.
+    let (mut ours, device) = terminal();
+    let mut dashboard = start(&device);
+    read_until(&mut ours, ENTER);
+    drop(device);
+    drop(ours);
+    let status = ended(&mut dashboard).expect("the dashboard ends when its terminal is gone");
+    assert_eq!(status.signal(), Some(Signal::HUP.as_raw()));
+}
+
+#[test]
+fn a_signal_ends_a_dashboard_without_a_terminal() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let (mut ours, device) = terminal();
+        let mut dashboard = start(&device);
+        read_until(&mut ours, ENTER);
+        drop(device);
+        drop(ours);
+        // It may have ended already.
+        let _ = rustix::process::kill_process(Pid::from_child(&dashboard), signal);
+        assert!(ended(&mut dashboard).is_some(), "{signal:?} ends it");
     }
 }

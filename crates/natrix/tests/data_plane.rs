@@ -1,4 +1,4 @@
-//! `check` and `replay` as programs see them.
+//! The output of `check` and `replay`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -31,7 +31,7 @@ fn directory(name: &str) -> PathBuf {
 }
 
 #[test]
-fn check_says_that_a_file_is_valid() {
+fn check_reports_a_valid_file() {
     let output = natrix(&["check", "-c", &example()]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(text(&output.stdout).contains(": valid; interfaces 2 on ports 2, pools 1 "), "{output:?}");
@@ -39,7 +39,7 @@ fn check_says_that_a_file_is_valid() {
 }
 
 #[test]
-fn check_reports_all_faults_at_once_for_people_and_for_programs() {
+fn check_reports_all_faults_as_text_and_json() {
     let folder = directory("check");
     let file = folder.join("faulty.toml");
     let faulty = fs::read_to_string(example()).unwrap().replace("realm = \"inside\"", "realm = \"insid\"");
@@ -61,14 +61,14 @@ fn check_reports_all_faults_at_once_for_people_and_for_programs() {
     let missing = natrix(&["check", "-c", "/nonexistent/natrix.toml"]);
     assert_eq!(missing.status.code(), Some(1));
     let error = text(&missing.stderr);
-    assert!(error.starts_with("error: /nonexistent/natrix.toml: can not be read ("), "{error}");
+    assert!(error.starts_with("error: /nonexistent/natrix.toml: cannot be read ("), "{error}");
     fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
-fn replay_prints_its_summary_for_people_and_for_programs() {
+fn replay_prints_its_summary_as_text_and_json() {
     let folder = directory("replay");
-    // A capture of Ethernet frames with none in it.
+    // An empty capture of Ethernet frames.
     let mut capture = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     capture.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
     let input = folder.join("none.pcap");

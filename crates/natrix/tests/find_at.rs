@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A log of two files, the older one put aside, in a folder that is removed at the end.
+/// A log of two files, one of them rotated, in a folder that is removed at the end.
 struct Log(PathBuf);
 
 const OLDER: &str = r#"{"time":"2026-11-21T19:00:00.000000Z","event":"started","version":"0.1.0"}
@@ -50,13 +50,13 @@ impl Drop for Log {
 }
 
 #[test]
-fn the_log_says_who_had_a_port_or_a_block_in_its_rotated_files_too() {
+fn holders_are_found_in_rotated_files_too() {
     let log = Log::new("who");
     let output = log.find("203.0.113.1:15007", "2026-11-21T19:05:00Z", &[]);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(
         text(&output.stdout),
-        "subscriber 100.64.0.10 of realm default had udp 203.0.113.1:15007 (mapping, its port 5000) \
+        "subscriber 100.64.0.10 of realm default had udp 203.0.113.1:15007 (mapping, internal port 5000) \
          since 2026-11-21T19:00:01.500000Z until 2026-11-21T19:10:00.000000Z\n"
     );
     assert_eq!(text(&output.stderr), "");
@@ -64,12 +64,12 @@ fn the_log_says_who_had_a_port_or_a_block_in_its_rotated_files_too() {
     assert_eq!(
         text(&output.stdout),
         "subscriber 100.64.0.11 of realm default had 203.0.113.2:4096-4159 (block) \
-         since 2026-11-21T19:00:02.000000Z and still at the end of the log\n"
+         since 2026-11-21T19:00:02.000000Z until after the end of the log\n"
     );
 }
 
 #[test]
-fn only_the_vrf_is_answered_that_was_asked_for() {
+fn only_holders_in_the_given_vrf_are_found() {
     let log = Log::new("vrf");
     let of = |endpoint: &str, vrf: &str| {
         let output = log.find(endpoint, "2026-11-21T19:05:00Z", &["--vrf", vrf]);
@@ -83,23 +83,20 @@ fn only_the_vrf_is_answered_that_was_asked_for() {
 }
 
 #[test]
-fn ports_of_a_formula_have_no_record_and_are_found_with_the_configuration_of_that_time() {
+fn ports_of_a_formula_are_found_with_the_configuration() {
     let log = Log::new("formula");
     let config = log.0.join("natrix.toml");
     fs::write(&config, formula(1_024)).unwrap();
     let at = "2026-11-21T19:05:00Z";
     let alone = log.find("203.0.113.9:5000", at, &[]);
-    assert_eq!(
-        text(&alone.stdout),
-        "no record of 203.0.113.9:5000 at 2026-11-21T19:05:00.000000Z, as far as the log says\n"
-    );
+    assert_eq!(text(&alone.stdout), "no record of 203.0.113.9:5000 at 2026-11-21T19:05:00.000000Z in the log\n");
     assert!(text(&alone.stderr).contains("--config FILE"), "{}", text(&alone.stderr));
     let both = log.find("203.0.113.9:5000", at, &["--config", config.to_str().unwrap()]);
     // 64512 ports for 14 subscribers and two dynamic slices are 4032 each.
     assert_eq!(
         text(&both.stdout),
-        "subscriber 10.0.0.1 of realm default has 203.0.113.9:1024-5055 (by the formula alone) if that configuration was in force then, \
-         which no log says\n"
+        "subscriber 10.0.0.1 of realm default has 203.0.113.9:1024-5055 (by the formula alone) if that configuration was in use, \
+         which no log shows\n"
     );
     let other = log.find("203.0.113.1:15007", at, &["--config", config.to_str().unwrap(), "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&other.stdout).unwrap();
@@ -107,7 +104,7 @@ fn ports_of_a_formula_have_no_record_and_are_found_with_the_configuration_of_tha
 }
 
 #[test]
-fn programs_get_an_object_for_each_holder() {
+fn json_has_an_object_for_each_holder() {
     let log = Log::new("json");
     let output = log.find("100.64.0.10", "2026-11-21T19:05:00Z", &["--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -116,18 +113,15 @@ fn programs_get_an_object_for_each_holder() {
 }
 
 #[test]
-fn nobody_is_an_answer_and_what_limits_it_is_said_beside_it() {
+fn an_answer_without_a_holder_names_its_limits() {
     let log = Log::new("nobody");
     let output = log.find("203.0.113.1:15007", "2026-11-21T19:20:00Z", &[]);
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!(
-        text(&output.stdout),
-        "no record of 203.0.113.1:15007 at 2026-11-21T19:20:00.000000Z, as far as the log says\n"
-    );
+    assert_eq!(text(&output.stdout), "no record of 203.0.113.1:15007 at 2026-11-21T19:20:00.000000Z in the log\n");
     assert_eq!(
         text(&output.stderr),
-        "note: ports of deterministic pools have no records; name the configuration of that time, too: --config FILE\n\
-         note: the last record is of 2026-11-21T19:12:00.000000Z\n\
+        "note: ports of deterministic pools have no records; also give the configuration of that time: --config FILE\n\
+         note: the last record is from 2026-11-21T19:12:00.000000Z\n\
          note: 5 records were lost before that time; the answer may be incomplete\n"
     );
     let output = log.find("203.0.113.1:15007", "2026-11-21T18:00:00Z", &[]);
@@ -135,13 +129,13 @@ fn nobody_is_an_answer_and_what_limits_it_is_said_beside_it() {
 }
 
 #[test]
-fn what_is_no_time_and_a_log_that_is_not_there_are_told() {
+fn a_wrong_time_and_a_missing_log_are_errors() {
     let log = Log::new("wrong");
     let output = log.find("203.0.113.1:15007", "yesterday", &[]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         text(&output.stderr),
-        "error: --at: is no time (yesterday); write it as 2026-11-21T19:30:00Z, or with an offset such as +01:00\n"
+        "error: --at: not a time (yesterday); use 2026-11-21T19:30:00Z, or an offset such as +01:00\n"
     );
     let output = natrix(&["find", "203.0.113.1:1", "--at", "2026-11-21T19:30:00Z", "--log", "/nonexistent/e.json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -175,14 +169,14 @@ ports = "{first_port}-65535"
     )
 }
 
-/// The checksum of its formulas, as the log has it.
+/// The checksum of its formulas in the form of the log.
 fn checksum(text: &str) -> String {
     let config = config::parse(text, "natrix.toml").unwrap();
     format!("{:08x}", nat::deterministic::checksum(&config.nat))
 }
 
 #[test]
-fn a_formula_counts_only_for_the_time_in_which_it_was_in_force() {
+fn a_formula_answers_only_for_the_time_of_its_use() {
     let log = Log::new("adopted");
     let (old, new) = (formula(1_024), formula(5_000));
     for (name, text) in [("old.toml", &old), ("new.toml", &new)] {
@@ -203,33 +197,33 @@ fn a_formula_counts_only_for_the_time_in_which_it_was_in_force() {
         (text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
     };
     let (early, late) = ("2026-11-21T19:25:00Z", "2026-11-21T19:35:00Z");
-    // Each by its own formula, and nothing to add.
+    // Each answers by its own formula, without a note.
     let (said, notes) = find(early, "old.toml");
     assert!(said.contains("203.0.113.9:1024-5055 (by the formula)"), "{said}");
     assert!(!notes.contains("configuration"), "{notes}");
     let (said, notes) = find(late, "new.toml");
     assert!(said.contains("203.0.113.9:5000-") && !notes.contains("configuration"), "{said}{notes}");
-    // The new one says nothing of the time before it, nor the old one of what came after.
+    // Neither answers for the time of the other.
     let (said, notes) = find(early, "new.toml");
     assert!(said.starts_with("no record of 203.0.113.9:5000"), "{said}");
     assert!(notes.contains("new.toml is not the configuration of that time"), "{notes}");
-    assert!(notes.contains("in force since 2026-11-21T19:20:00.000000Z"), "{notes}");
+    assert!(notes.contains("in use since 2026-11-21T19:20:00.000000Z"), "{notes}");
     assert!(notes.contains("new.toml since 2026-11-21T19:30:00.000000Z"), "{notes}");
     let (said, notes) = find(late, "old.toml");
     assert!(!said.contains("by the formula"), "{said}");
     assert!(notes.contains("old.toml is not the configuration of that time"), "{notes}");
-    // Before the log begins nobody knows.
+    // Before its beginning the log cannot say.
     let (said, notes) = find("2026-11-21T18:00:00Z", "new.toml");
     assert!(said.contains("(by the formula alone)"), "{said}");
-    assert!(notes.contains("does not tell which configuration was in force"), "{notes}");
+    assert!(notes.contains("does not say which configuration was in use"), "{notes}");
     // Nor without a log.
     let file = log.0.join("new.toml");
     let output = natrix(&["find", "203.0.113.9:5000", "--at", early, "--config", file.to_str().unwrap()]);
-    assert!(text(&output.stderr).contains("whether that configuration was in force then"), "{output:?}");
+    assert!(text(&output.stderr).contains("check that this configuration was in use"), "{output:?}");
 }
 
 #[test]
-fn a_configuration_says_which_log_is_read_with_it() {
+fn a_configuration_names_its_log() {
     let log = Log::new("own");
     let formulas = formula(1_024);
     let config = log.0.join("natrix.toml");
@@ -237,7 +231,7 @@ fn a_configuration_says_which_log_is_read_with_it() {
     let at = "2026-11-21T19:05:00Z";
     let find = |endpoint: &str| natrix(&["find", endpoint, "--at", at, "--config", config.to_str().unwrap(), "--json"]);
     let object = |output: &Output| serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
-    // Its log, and what was put aside of it: who had a mapping, and from when on the formulas were in force.
+    // Its log and the rotated files have the holders and the time of the formulas.
     let started = format!(r#""event":"started","version":"0.1.0","formulas":"{}""#, checksum(&formulas));
     let older = OLDER.replace(r#""event":"started","version":"0.1.0""#, &started);
     fs::write(log.0.join("events-20261121T190500.000000Z.json"), older).unwrap();
@@ -247,19 +241,16 @@ fn a_configuration_says_which_log_is_read_with_it() {
     assert_eq!(object(&output)["by_formula_alone"], false);
     let slice = object(&find("203.0.113.9:5000"));
     assert_eq!((&slice["subscriber"], &slice["by_formula_alone"]), (&"10.0.0.1".into(), &false.into()));
-    // Another formula was in force then: nobody is named.
+    // Another formula was in use then: no holder is named.
     fs::write(&config, fs::read_to_string(&config).unwrap().replace("1024-", "5000-")).unwrap();
     let output = find("203.0.113.9:5000");
     assert_eq!(text(&output.stdout), "");
     assert!(text_of(&output).contains("is not the configuration of that time"), "{output:?}");
-    // Without a log that can be read the answer says that it rests on the formula alone, and why.
+    // Without a readable log the answer is by the formula alone, and a note says why.
     for (events, why) in [
-        (
-            "/nonexistent/events.json",
-            "note: log /nonexistent/events.json, which that configuration names: No such file",
-        ),
-        ("-", "note: [log] events of that configuration is no file, so that no log was read"),
-        ("", "note: that configuration has no [log] events, so that no log was read"),
+        ("/nonexistent/events.json", "note: log /nonexistent/events.json of that configuration: No such file"),
+        ("-", "note: [log] events of that configuration is not a file, so no log was read"),
+        ("", "note: that configuration has no [log] events, so no log was read"),
     ] {
         name(events);
         let output = find("203.0.113.9:5000");
@@ -271,13 +262,13 @@ fn a_configuration_says_which_log_is_read_with_it() {
     }
 }
 
-/// What limits the answer.
+/// The limits of the answer.
 fn text_of(output: &Output) -> &str {
     text(&output.stderr)
 }
 
 #[test]
-fn a_log_that_began_meanwhile_says_where_the_records_before_it_are() {
+fn a_log_opened_later_names_the_earlier_one() {
     let log = Log::new("opened");
     let line = |time: &str, rest: &str| format!(r#"{{"time":"2026-11-21T{time}.000000Z",{rest}}}"#);
     let lives = r#""worker":0,"sequence":9,"event":"mapping_created","realm":"default","subscriber":"100.64.0.10","protocol":"udp","internal_port":5000,"external_address":"203.0.113.1","external_port":15007,"held_s":300,"cause":"log_opened""#;
@@ -296,15 +287,16 @@ fn a_log_that_began_meanwhile_says_where_the_records_before_it_are() {
         text(&after.stdout).starts_with("subscriber 100.64.0.10 of realm default had udp 203.0.113.1:15007"),
         "{after:?}"
     );
-    let untold = "note: the log was opened at 2026-11-21T19:20:00.000000Z and not told yet all that lived then; \
-                  name /log/old.json before it, too\n";
-    assert_eq!(text_of(&after), untold);
-    let all = line("19:20:02", r#""worker":0,"sequence":10,"event":"all_told","records":1,"cause":"log_opened""#);
+    let incomplete = "note: the log was opened at 2026-11-21T19:20:00.000000Z and its snapshot of existing state is incomplete; \
+                      also give /log/old.json\n";
+    assert_eq!(text_of(&after), incomplete);
+    let all =
+        line("19:20:02", r#""worker":0,"sequence":10,"event":"snapshot_complete","records":1,"cause":"log_opened""#);
     fs::write(&file, format!("{}\n{all}\n", lines.join("\n"))).unwrap();
     assert_eq!(text_of(&find("2026-11-21T19:20:00Z")), "");
     let before = find("2026-11-21T19:10:00Z");
     assert!(text(&before.stdout).starts_with("no record of 203.0.113.1:15007"), "{before:?}");
     let starts =
-        "note: the log starts at 2026-11-21T19:20:00.000000Z, after that time; name older files of /log/old.json\n";
+        "note: the log starts at 2026-11-21T19:20:00.000000Z, after that time; give older files of /log/old.json\n";
     assert!(text_of(&before).ends_with(starts), "{before:?}");
 }

@@ -1,4 +1,4 @@
-//! Studies and reports of the lab, as far as they need no privileges.
+//! Studies and reports of the lab that need no privileges.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -34,10 +34,10 @@ impl Drop for Folder {
 }
 
 #[test]
-fn a_study_without_any_result_is_an_error_that_says_why() {
+fn a_study_without_a_result_is_an_error_with_its_reason() {
     let folder = Folder::new("study");
     let results = folder.at("results");
-    // A device that does not exist here: the namespace of the tester can not be made with this CPU.
+    // With this CPU the lab cannot make the tester's namespace.
     let words = ["lab", "study", "cost", "--quick", "--results", &results, "--tester-cpu", "255"];
     let output = natrix(&words);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -46,7 +46,7 @@ fn a_study_without_any_result_is_an_error_that_says_why() {
         error.lines().last().unwrap().starts_with("error: study cost: none of its runs has a result (2 runs); "),
         "{error}"
     );
-    // What was tried is kept all the same, and the report says so.
+    // The failed attempt is kept, and the report shows it.
     let page = folder.at("report.html");
     let output = natrix(&["lab", "report", "--results", &results, "--output", &page]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -1,4 +1,4 @@
-//! Too little memory, and no hugepages, as those who start Natrix see it.
+//! Messages about too little memory and missing hugepages.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -12,7 +12,7 @@ fn natrix(words: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_natrix")).args(words.split(' ')).output().unwrap()
 }
 
-/// With so little address space that any machine is too small.
+/// Runs with little address space, so that memory is short on any machine.
 fn natrix_in(mebibytes: u32, words: &str) -> Output {
     let script = format!("ulimit -v {}; exec \"$0\" {words}", mebibytes * 1024);
     Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_natrix")]).output().unwrap()
@@ -35,7 +35,7 @@ fn file(name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// A configuration with so many mappings.
+/// A configuration with this number of mappings.
 fn configuration(mappings: u64) -> String {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/veth-two-workers.toml");
     let example = fs::read_to_string(example).unwrap();
@@ -44,7 +44,7 @@ fn configuration(mappings: u64) -> String {
 }
 
 #[test]
-fn a_benchmark_that_does_not_fit_names_the_bytes_needed_in_all_and_those_available() {
+fn a_benchmark_that_does_not_fit_names_needed_and_free_bytes() {
     for (mode, workers) in [("established", 1), ("new", 2), ("mixed", 1)] {
         let words = format!("bench engine --sessions 10000000 --mode {mode} --workers {workers} --seconds 1 --json");
         let output = natrix_in(1_024, &words);
@@ -52,7 +52,7 @@ fn a_benchmark_that_does_not_fit_names_the_bytes_needed_in_all_and_those_availab
         let error = text(&output.stderr);
         assert!(error.starts_with("error: bench engine: ") && error.lines().count() == 1, "{error}");
         let (needed, available) = (number_before(error, " bytes are needed"), number_before(error, " bytes available"));
-        // All of it, not the table that happened to be the first to be refused: mappings alone are 64 bytes each.
+        // The total, and not only the first table that does not fit: a mapping takes 64 bytes.
         assert!(needed > 10_000_000 * 64 + 10_000_000 * 64, "{error}");
         assert!(available <= 1 << 30 && available < needed, "{error}");
         assert!(error.trim_end().ends_with("; ask for fewer sessions or workers, or add memory"), "{error}");
@@ -76,7 +76,7 @@ fn a_number_of_sessions_beyond_every_table_is_one_clear_error() {
 }
 
 #[test]
-fn a_configuration_that_does_not_fit_is_refused_before_anything_is_taken() {
+fn a_configuration_that_does_not_fit_is_refused_at_once() {
     let path = file("large.toml", configuration(60_000_000));
     let config = path.to_str().unwrap();
     for command in ["check", "run"] {
@@ -86,11 +86,12 @@ fn a_configuration_that_does_not_fit_is_refused_before_anything_is_taken() {
         let line = error.lines().find(|line| line.contains(" of memory in all")).unwrap();
         assert!(line.starts_with(&format!("error: {config}: needs ")), "{line}");
         let (needed, available) = (number_before(line, " bytes of memory"), number_before(line, " bytes available"));
-        // Two workers, each with its half and an eighth on top, of 64 bytes a mapping and 8.5 in the table; the rest takes more than 1.5.
+        // Two workers, each with its half and an eighth more. A mapping takes 64 bytes, 8.5 in the
+        // table and more than 1.5 elsewhere.
         assert!(needed > 60_000_000 / 8 * 9 * 74 && available <= 1 << 30, "{line}");
         assert!(line.ends_with("; lower [tables], use fewer pool addresses, or add memory"), "{line}");
     }
-    // For another machine, or for when what runs here has ended.
+    // For another machine.
     let output = natrix_in(1_024, &format!("check --any-machine -c {config}"));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     // A capture of Ethernet frames with none in it.
@@ -116,11 +117,11 @@ fn free_hugepages() -> u64 {
     sizes.flatten().filter_map(free).sum()
 }
 
-/// Whether hugepages were there or not is the machine's affair; what is said about it must be true and said once.
+/// The machine may have hugepages or not; the message about it must be true and appear once.
 fn assert_warned_once_or_served(standard_error: &str, free_before: u64) {
     let warnings: Vec<&str> = standard_error.lines().filter(|line| line.starts_with("warning: ")).collect();
     match warnings.as_slice() {
-        [] => assert!(free_before > 0, "no hugepages, and no word about it: {standard_error}"),
+        [] => assert!(free_before > 0, "no hugepages and no warning: {standard_error}"),
         [warning] => {
             assert!(warning.starts_with("warning: hugepages: "), "{warning}");
             assert!(number_before(warning, " bytes of tables and buffers lie on ordinary pages") > 0);
@@ -133,7 +134,7 @@ fn assert_warned_once_or_served(standard_error: &str, free_before: u64) {
 }
 
 #[test]
-fn a_benchmark_without_hugepages_warns_once_with_the_remedy_and_works() {
+fn a_benchmark_without_hugepages_warns_once_and_works() {
     let free_before = free_hugepages();
     let output = natrix("bench engine --sessions 200000 --mode established --workers 2 --seconds 0.1 --json");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -144,7 +145,7 @@ fn a_benchmark_without_hugepages_warns_once_with_the_remedy_and_works() {
 /// `natrix run` on devices that need no hardware.
 #[cfg(feature = "dpdk")]
 #[test]
-fn an_instance_without_hugepages_warns_once_with_the_remedy_and_works() {
+fn an_instance_without_hugepages_warns_once_and_works() {
     use std::io::BufRead;
     use std::io::BufReader;
     use std::process::Stdio;

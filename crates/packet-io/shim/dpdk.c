@@ -1,8 +1,10 @@
 #define _GNU_SOURCE
 #include "dpdk.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <rte_eal.h>
@@ -10,6 +12,7 @@
 #include <rte_ethdev.h>
 #include <rte_ether.h>
 #include <rte_lcore.h>
+#include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
@@ -27,9 +30,56 @@ _Static_assert(offsetof(struct rte_mbuf, ol_flags) == 24, "rte_mbuf.ol_flags");
 _Static_assert(offsetof(struct rte_mbuf, pkt_len) == 36, "rte_mbuf.pkt_len");
 _Static_assert(offsetof(struct rte_mbuf, data_len) == 40, "rte_mbuf.data_len");
 _Static_assert(offsetof(struct rte_mbuf, buf_len) == 54, "rte_mbuf.buf_len");
+_Static_assert(sizeof(struct rte_mbuf) == 128, "rte_mbuf");
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "head room");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_BAD == 1 << 3, "checksum flag");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_GOOD == 1 << 8, "checksum flag");
+
+/* The last of what DPDK said. */
+static struct {
+    pthread_mutex_t lock;
+    size_t length;
+    char text[16 * 1024];
+} messages = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static ssize_t keep_message(void *cookie, const char *text, size_t length)
+{
+    (void)cookie;
+    int level = rte_log_cur_msg_loglevel();
+    /* DPDK ends the process behind some of these. */
+    if (level >= (int)RTE_LOG_EMERG && level <= (int)RTE_LOG_CRIT)
+        fwrite(text, 1, length, stderr);
+    pthread_mutex_lock(&messages.lock);
+    size_t kept = RTE_MIN(length, sizeof messages.text);
+    size_t free_bytes = sizeof messages.text - messages.length;
+    if (kept > free_bytes) {
+        memmove(messages.text, messages.text + (kept - free_bytes), messages.length - (kept - free_bytes));
+        messages.length -= kept - free_bytes;
+    }
+    memcpy(messages.text + messages.length, text + (length - kept), kept);
+    messages.length += kept;
+    pthread_mutex_unlock(&messages.lock);
+    return (ssize_t)length;
+}
+
+void natrix_keep_messages(void)
+{
+    static FILE *stream;
+    if (stream == NULL)
+        stream = fopencookie(NULL, "w", (cookie_io_functions_t){.write = keep_message});
+    /* Without it DPDK writes to the terminal, as it does by itself. */
+    if (stream != NULL)
+        rte_openlog_stream(stream);
+}
+
+void natrix_messages(char *text, size_t size)
+{
+    pthread_mutex_lock(&messages.lock);
+    size_t length = RTE_MIN(messages.length, size - 1);
+    memcpy(text, messages.text + (messages.length - length), length);
+    text[length] = '\0';
+    pthread_mutex_unlock(&messages.lock);
+}
 
 int natrix_eal_init(int argc, char **argv)
 {

@@ -2,6 +2,7 @@
 #ifndef NATRIX_DPDK_H
 #define NATRIX_DPDK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct rte_mbuf;
@@ -20,6 +21,10 @@ struct natrix_port_statistics {
     uint64_t ipackets, ibytes, opackets, obytes, imissed, ierrors, rx_nombuf, oerrors;
 };
 
+/* From here on DPDK's messages are kept and not written to the terminal, but for those about the end of the process. */
+void natrix_keep_messages(void);
+/* Copies the last messages, with a zero byte behind them. */
+void natrix_messages(char *text, size_t size);
 int natrix_eal_init(int argc, char **argv);
 const char *natrix_error_text(int error);
 const char *natrix_version(void);

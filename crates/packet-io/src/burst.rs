@@ -17,7 +17,8 @@ use crate::io::Buffer;
 /// Buffers a burst can have at most.
 pub const BURST_MAX: usize = 64;
 
-/// Up to [`BURST_MAX`] owned buffers, in order. Dereferences to the slice of them. Dropping it frees them in bulk.
+/// Up to [`BURST_MAX`] owned buffers, in order. Dereferences to the slice of them. Dropping it
+/// frees them in bulk.
 pub struct Burst<B: Buffer> {
     // Invariant: the first `len` entries are initialised and owned by the burst.
     buffers: [MaybeUninit<B>; BURST_MAX],
@@ -59,7 +60,8 @@ impl<B: Buffer> Burst<B> {
     /// Takes the last buffer.
     pub fn pop(&mut self) -> Option<B> {
         self.len = self.len.checked_sub(1)?;
-        // SAFETY: the entry was among the first `len`, so it is initialised; it no longer is, so it is not read again.
+        // SAFETY: the entry was among the first `len`, so it is initialised; it no longer is, so it
+        // is not read again.
         Some(unsafe { self.buffers[self.len].assume_init_read() })
     }
 
@@ -69,11 +71,13 @@ impl<B: Buffer> Burst<B> {
         self.drain_front(BURST_MAX)
     }
 
-    /// Takes the first `count` buffers (or all when there are fewer) out in order; the rest moves to the front.
+    /// Takes the first `count` buffers (or all when there are fewer) out in order; the rest moves
+    /// to the front.
     pub fn drain_front(&mut self, count: usize) -> Drain<'_, B> {
         let end = count.min(self.len);
         let len = self.len;
-        // While the drain lives the burst counts as empty: a leaked drain leaks buffers and frees none twice.
+        // While the drain lives the burst counts as empty: a leaked drain leaks buffers and frees
+        // none twice.
         self.len = 0;
         Drain { burst: self, next: 0, end, len }
     }
@@ -85,7 +89,8 @@ impl<B: Buffer> Burst<B> {
         }
     }
 
-    /// The free part of the array, for a driver to write received buffers into; then [`Burst::grow`].
+    /// The free part of the array, for a driver to write received buffers into; then
+    /// [`Burst::grow`].
     #[cfg(feature = "dpdk")]
     pub(crate) fn spare(&mut self) -> &mut [MaybeUninit<B>] {
         &mut self.buffers[self.len..]
@@ -140,8 +145,8 @@ impl<B: Buffer> fmt::Debug for Burst<B> {
 
 /// Takes buffers out of a [`Burst`] in order.
 pub struct Drain<'a, B: Buffer> {
-    // Invariant: entries `next..len` of the array are initialised and owned by the drain; `end..len` go back to
-    // the burst when the drain is dropped.
+    // Invariant: entries `next..len` of the array are initialised and owned by the drain;
+    // `end..len` go back to the burst when the drain is dropped.
     burst: &'a mut Burst<B>,
     next: usize,
     end: usize,
@@ -155,7 +160,8 @@ impl<B: Buffer> Drain<'_, B> {
         unsafe { slice::from_raw_parts(self.burst.buffers.as_ptr().add(self.next).cast::<B>(), self.end - self.next) }
     }
 
-    /// Gives up the buffers not yet taken without freeing them, because something else has taken them over.
+    /// Gives up the buffers not yet taken without freeing them, because something else has taken
+    /// them over.
     #[cfg(feature = "dpdk")]
     pub(crate) fn forget(&mut self) {
         self.next = self.end;
@@ -189,8 +195,8 @@ impl<B: Buffer> Drop for Drain<'_, B> {
         let rest = self.len - self.end;
         if rest > 0 {
             let array = self.burst.buffers.as_mut_ptr();
-            // SAFETY: both ranges lie inside the array (`end + rest == len <= BURST_MAX`); the moved entries are
-            // initialised, and their old places are not counted as such any more.
+            // SAFETY: both ranges lie inside the array (`end + rest == len <= BURST_MAX`); the
+            // moved entries are initialised, and their old places are not counted as such any more.
             unsafe { ptr::copy(array.add(self.end), array, rest) };
         }
         self.burst.len = rest;

@@ -1,9 +1,9 @@
 //! Traffic through DPDK: ports, queues and buffers behind [`Io`].
 //!
 //! ```text
-//!   port 0   queue 0 ── worker 0        a port with fewer queues than workers serves some of them;
-//!            queue 1 ── worker 1        which ones differs from port to port, so that two ports with one
-//!   port 1   queue 0 ── worker 1        queue each keep two workers busy
+//!   port 0   queue 0 ── worker 0     a port with fewer queues than workers serves some of them,
+//!            queue 1 ── worker 1     and each port serves others: two ports with one queue each
+//!   port 1   queue 0 ── worker 1     keep two workers busy
 //! ```
 //!
 //! All of the driver's state is created by [`start`] and released with the last [`DpdkIo`].
@@ -16,11 +16,14 @@ pub mod hash;
 use core::ffi::CStr;
 use core::fmt;
 use core::ptr::NonNull;
+use core::time::Duration;
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
+use std::thread;
 
 pub use buffer::DpdkBuffer;
 
@@ -30,11 +33,13 @@ use crate::io::PortIndex;
 use crate::io::PortStatistics;
 use devargs::Device;
 
-/// Room for one frame besides the head room: a full Ethernet frame and a tag, or what AF_XDP asks for.
+/// Room for one frame besides the head room: a full Ethernet frame and a tag, or what AF_XDP asks
+/// for.
 const DATA_ROOM_MIN: u32 = 2048;
 /// Bytes of Ethernet header, two tags and checksum on top of the MTU.
 const LINK_OVERHEAD: u32 = 26;
-/// The largest buffer that fits a page with DPDK's own header (of mempool and mbuf), as AF_XDP demands.
+/// The largest buffer that fits a page with DPDK's own header (of mempool and mbuf), as AF_XDP
+/// demands.
 const XDP_ROOM_MAX: u32 = 4096 - 256;
 /// Buffers an AF_XDP receive queue holds, whatever its number of descriptors.
 const XDP_QUEUE_BUFFERS: u32 = 2048;
@@ -42,6 +47,9 @@ const XDP_QUEUE_BUFFERS: u32 = 2048;
 const SPARE_BUFFERS: u32 = 256;
 /// DPDK's head room in front of each packet.
 const HEADROOM: u16 = 128;
+
+/// How often a server that is not there is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Use of hugepages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +147,14 @@ pub enum DpdkError {
         /// The device.
         device: String,
     },
+    /// A client of `net_memif` has no server, and nobody wants to wait for it.
+    #[error("port {device}: no memif server on {socket}; start the server, or correct `socket`")]
+    NoServer {
+        /// The device.
+        device: String,
+        /// The server's socket.
+        socket: String,
+    },
     /// The driver refused something.
     #[error("port {device}: {what} failed ({reason}); DPDK's own messages above say why")]
     Port {
@@ -203,6 +219,23 @@ impl fmt::Display for DpdkNotice {
     }
 }
 
+/// A client of `net_memif` that waits for its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting<'a> {
+    /// The device.
+    pub device: &'a str,
+    /// The server's socket.
+    pub socket: &'a str,
+    /// How often the server has been looked for without success.
+    pub looks: u32,
+}
+
+impl fmt::Display for Waiting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {}: waiting for the memif server on {}", name_in(self.device), self.socket)
+    }
+}
+
 /// A configured port.
 struct Port {
     id: u16,
@@ -244,9 +277,38 @@ pub struct DpdkIo {
 
 /// Starts DPDK and all ports; one view for each worker. Once per process.
 ///
+/// What DPDK says meanwhile is shown only if this fails: its drivers report as errors what does no
+/// harm.
+///
 /// # Errors
-/// [`DpdkError`] says which device, what and why.
+/// [`DpdkError`] says which device, what and why. A client of `net_memif` whose server is not there
+/// is an error.
 pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
+    start_patiently(settings, &mut |_| false)
+}
+
+/// Like [`start`], but asks `goes_on` before each further look for a server that is not there, and
+/// waits while it says yes.
+///
+/// # Errors
+/// As [`start`]; [`DpdkError::NoServer`] once `goes_on` says no.
+pub fn start_patiently(
+    settings: &DpdkSettings,
+    goes_on: &mut dyn FnMut(&Waiting<'_>) -> bool,
+) -> Result<Vec<DpdkIo>, DpdkError> {
+    ffi::keep_messages();
+    start_ports(settings, goes_on).inspect_err(|_| show_messages())
+}
+
+/// Writes what DPDK said last to the standard error: for who is about to report a failure.
+pub fn show_messages() {
+    eprint!("{}", ffi::messages());
+}
+
+fn start_ports(
+    settings: &DpdkSettings,
+    goes_on: &mut dyn FnMut(&Waiting<'_>) -> bool,
+) -> Result<Vec<DpdkIo>, DpdkError> {
     let memory_mib = (settings.memory_bytes >> 20).max(64);
     let room = buffer_room(settings)?;
     let huge = use_hugepages(settings.hugepages, memory_mib)?;
@@ -260,7 +322,7 @@ pub fn start(settings: &DpdkSettings) -> Result<Vec<DpdkIo>, DpdkError> {
         shared.notices.push(DpdkNotice::NoHugepages { needed: memory_mib, free: free_hugepages_mib() });
     }
     for (index, port) in settings.ports.iter().enumerate() {
-        let started = start_port(port, index, settings, &shared, &mut needed)?;
+        let started = start_port(port, index, settings, &shared, &mut needed, goes_on)?;
         if usize::from(started.queues) < settings.workers {
             let (device, queues) = (port.device.clone(), started.queues);
             shared.notices.push(DpdkNotice::FewQueues { device, queues, workers: settings.workers });
@@ -284,7 +346,8 @@ pub fn version() -> String {
     ffi::version()
 }
 
-/// To be called first on each worker's thread: gives it a cache of buffers of its own, until the thread ends.
+/// To be called first on each worker's thread: gives it a cache of buffers of its own, until the
+/// thread ends.
 pub fn register_thread() {
     REGISTRATION.with(|_| ());
 }
@@ -376,13 +439,19 @@ fn initialise(settings: &DpdkSettings, memory_mib: u64, huge: bool) -> Result<()
     let mut arguments = vec!["natrix".to_owned(), "--no-telemetry".to_owned()];
     arguments.extend(["--log-level".to_owned(), "warning".to_owned()]);
     arguments.extend(["-m".to_owned(), memory_mib.to_string()]);
-    // Nothing shared on disk, so that several instances never meet. DPDK has another word for it without hugepages.
+    // Nothing shared on disk, so that several instances never meet. DPDK has another word for it
+    // without hugepages.
     let memory: &[&str] = if huge { &["--in-memory"] } else { &["--no-huge", "--no-shconf"] };
     arguments.extend(memory.iter().map(|&word| word.to_owned()));
     let first_cpu = first_cpu();
     arguments.extend(["-l".to_owned(), first_cpu.to_string()]);
     if settings.ports.iter().all(|port| !port.is_pci) {
         arguments.push("--no-pci".to_owned());
+    }
+    if settings.ports.iter().any(|port| Device::new(&completed(port, settings.workers)).shares_buffers()) {
+        // The other side maps all memory that buffers are in; of many files each would be a
+        // mapping.
+        arguments.push("--single-file-segments".to_owned());
     }
     for port in &settings.ports {
         arguments.extend([if port.is_pci { "-a" } else { "--vdev" }.to_owned(), completed(port, settings.workers)]);
@@ -404,11 +473,11 @@ fn start_port(
     settings: &DpdkSettings,
     shared: &Shared,
     needed: &mut u32,
+    goes_on: &mut dyn FnMut(&Waiting<'_>) -> bool,
 ) -> Result<Port, DpdkError> {
     let failed =
         |what: &'static str| move |reason: String| DpdkError::Port { device: port.device.clone(), what, reason };
-    let name = port.device.split(',').next().unwrap_or_default();
-    let name = CString::new(name).map_err(|_| DpdkError::NoDevice { device: port.device.clone() })?;
+    let name = CString::new(name_in(&port.device)).map_err(|_| DpdkError::NoDevice { device: port.device.clone() })?;
     let id = find(&name).ok_or_else(|| DpdkError::NoDevice { device: port.device.clone() })?;
     let info = ffi::port_info(id).map_err(failed("asking what it can do"))?;
     let queues_max = info.rx_queues_max.min(info.tx_queues_max);
@@ -421,8 +490,38 @@ fn start_port(
     }
     // Receiving more than the link's MTU does no harm, and many drivers know no less than 1500.
     let mtu = port.mtu.max(1500).min(info.mtu_max).max(info.mtu_min);
-    ffi::port_start(id, queues, port.rx_descriptors, port.tx_descriptors, mtu, shared.pool).map_err(failed("start"))?;
+    let mut looks = 0;
+    let server = Device::new(&port.device).memif_server();
+    loop {
+        // The driver prints an error each time it finds no server, so it is not asked before there
+        // is a socket.
+        if server.as_deref().is_none_or(has_socket) {
+            match ffi::port_start(id, queues, port.rx_descriptors, port.tx_descriptors, mtu, shared.pool) {
+                Ok(()) => break,
+                // The socket of a server that has ended.
+                Err(ffi::NotStarted { has_no_peer: true, .. }) if server.is_some() => {}
+                Err(ffi::NotStarted { reason, .. }) => return Err(failed("start")(reason)),
+            }
+        }
+        let (device, socket) = (port.device.as_str(), server.as_deref().unwrap_or_default());
+        if !goes_on(&Waiting { device, socket, looks }) {
+            return Err(DpdkError::NoServer { device: name_in(device).to_owned(), socket: socket.to_owned() });
+        }
+        looks += 1;
+        thread::sleep(LOOK_EVERY);
+    }
     Ok(Port { id, mac: info.mac, queues, shift: index, too_long: AtomicU64::new(0) })
+}
+
+/// The name of a device, without its arguments.
+fn name_in(device: &str) -> &str {
+    device.split(',').next().unwrap_or_default()
+}
+
+/// Whether there is a socket of this path. Sockets without a file cannot be looked at without
+/// connecting to them.
+fn has_socket(path: &str) -> bool {
+    path.starts_with('@') || fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
 fn find(name: &CStr) -> Option<u16> {
@@ -458,9 +557,15 @@ impl Io for DpdkIo {
         let Some(device) = self.shared.ports.get(port.index()) else { return };
         let before = burst.len();
         let received = ffi::receive(device.id, *queue, burst.spare());
-        // SAFETY: DPDK has written that many buffers to the front of the spare part and gives them away.
+        // SAFETY: DPDK has written that many buffers to the front of the spare part and gives them
+        // away.
         unsafe { burst.grow(received) };
-        if burst[before..].iter().any(|buffer| !buffer.is_whole()) {
+        let mut are_whole = true;
+        for buffer in burst.iter().skip(before) {
+            buffer.prefetch_frame();
+            are_whole &= buffer.is_whole();
+        }
+        if !are_whole {
             drop_pieces(burst, &device.too_long);
         }
     }

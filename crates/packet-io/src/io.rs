@@ -32,14 +32,15 @@ pub enum TransportChecksum {
     Good,
     /// The device checked it and it is wrong.
     Bad,
-    /// The packet comes from a local sender that left the sum to its network card: the field holds the sum of
-    /// the pseudo header only. An incremental update keeps that so, and somebody must finish it before the wire.
+    /// The packet comes from a local sender that left the sum to its network card: the field holds
+    /// the sum of the pseudo header only. An incremental update keeps that so, and somebody must
+    /// finish it before the wire.
     Unfinished,
 }
 
-/// A packet buffer owned by whoever holds it; dropping it frees it, on any thread.
+/// A packet buffer. Dropping it frees it, on any thread.
 ///
-/// There is room in front of the packet, so that a link header can grow by an 802.1Q tag.
+/// There is room in front of the frame, so that its headers can grow.
 pub trait Buffer: Send + Sized {
     /// The frame.
     fn bytes(&self) -> &[u8];
@@ -57,19 +58,20 @@ pub trait Buffer: Send + Sized {
         self.len() == 0
     }
 
-    /// Cuts bytes off the end so that `len` remain. Does nothing when it is not longer than that.
-    fn truncate(&mut self, len: usize);
+    /// The buffer from its first byte to the end of the frame, and where the frame begins in it:
+    /// what is in front is room for headers to grow into.
+    fn frame_mut(&mut self) -> (&mut [u8], u16);
 
-    /// Makes the frame `count` bytes longer at the front; their content is arbitrary. Returns false, having
-    /// changed nothing, when there is not that much room.
-    #[must_use]
-    fn prepend(&mut self, count: usize) -> bool;
+    /// Makes the frame the `len` bytes that begin `start` bytes into the buffer, and returns them;
+    /// those that were not part of it are arbitrary. None, having changed nothing, when the buffer
+    /// ends before.
+    fn set_frame(&mut self, start: u16, len: u16) -> Option<&mut [u8]>;
 
-    /// Cuts `count` bytes off the front, or all when it has fewer.
-    fn trim_front(&mut self, count: usize);
+    /// Asks for the memory that holds the headers, without waiting for any of it.
+    fn prefetch(&self) {}
 
-    /// Replaces the content by `parts` one after another. Returns false when they do not fit; the content is then
-    /// arbitrary. Restores the room in front.
+    /// Replaces the content by `parts` one after another. Returns false when they do not fit; the
+    /// content is then arbitrary. Restores the room in front.
     #[must_use]
     fn fill(&mut self, parts: &[&[u8]]) -> bool;
 
@@ -118,8 +120,8 @@ pub trait Io {
     /// Appends received frames until the burst is full or none is waiting.
     fn receive(&mut self, port: PortIndex, burst: &mut Burst<Self::Buffer>);
 
-    /// Sends frames from the front of the burst. What did not fit the transmit queue stays, in order; the caller
-    /// drops and counts it.
+    /// Sends frames from the front of the burst. What did not fit the transmit queue stays, in
+    /// order; the caller drops and counts it.
     fn transmit(&mut self, port: PortIndex, burst: &mut Burst<Self::Buffer>);
 
     /// An empty buffer, when one is free.

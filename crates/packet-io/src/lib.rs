@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `DpdkIo` | traffic (cargo feature `dpdk`) | `dpdk` |
 //! | [`MemoryIo`] | simulation, tests, benchmarks | [`memory`] |
-//! | [`Replay`] | `natrix replay`: captures in, captures out, capture time as the clock | [`replay`] |
+//! | [`Replay`] | `natrix replay`: captures in, captures out, their time as clock | [`replay`] |
 //!
 //! Nothing here allocates between start and stop, except [`Replay`], which reads and writes files.
 

@@ -1,12 +1,12 @@
-//! Ports that replay captures: what was captured comes in, what is sent goes to captures, and the clock is the time
-//! of the captured frames.
+//! Ports that replay captures: what was captured comes in, what is sent goes to captures, and the
+//! clock is the time of the captured frames.
 //!
 //! ```text
 //!   loop { replay.step()?  → the clock moves to the next frame of any port
 //!          receive, work, transmit at that time }
 //! ```
-//! The captures are merged by time. A clock never goes back: a frame that is earlier than the one before it in its
-//! file arrives at the time of that one.
+//! The captures are merged by time. The clock never goes back: a frame that is earlier than the one
+//! before it in its file arrives at the same time as its predecessor.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -23,9 +23,11 @@ use crate::io::PortStatistics;
 use crate::memory::MemoryBuffer;
 use crate::memory::MemoryPool;
 
-/// Buffers for frames on their way and for frames the worker holds on to; those never used cost no memory.
+/// Buffers for frames on their way and for frames the worker holds on to; those never used cost no
+/// memory.
 const BUFFERS: usize = 4096;
-/// The longest IP packet and two 802.1Q tags: captures taken above segmentation offload have such frames.
+/// The longest IP packet and two 802.1Q tags: captures taken above segmentation offload have such
+/// frames.
 const FRAME_BYTES: usize = 65_535 + 14 + 8;
 
 /// A port's captures.
@@ -52,12 +54,14 @@ pub struct Replay {
     pool: MemoryPool,
     first_ns: Option<u64>,
     now_ns: u64,
-    /// What went wrong where no error can be returned; [`Replay::step`] and [`Replay::finish`] return it.
+    /// What went wrong where no error can be returned; [`Replay::step`] and [`Replay::finish`]
+    /// return it.
     fault: Option<CaptureError>,
 }
 
 impl Replay {
-    /// Ports over these captures, in the order of [`PortIndex`]. The clock stands at the first frame.
+    /// Ports over these captures, in the order of [`PortIndex`]. The clock stands at the first
+    /// frame.
     ///
     /// # Errors
     /// When the first frame of a capture can't be read.

@@ -16,7 +16,8 @@ const PORT: PortIndex = PortIndex(0);
 fn frames_cross_xdp_sockets_unchanged() {
     support::own_network();
     support::veth("ours", "theirs", 1);
-    // A second one with two queues, of which DPDK's driver takes one: a virtual pair does not report its queues to it.
+    // A second one with two queues, of which DPDK's driver takes one: a virtual pair does not
+    // report its queues to it.
     support::veth("wide", "other", 2);
     let devices = ["net_af_xdp0,iface=ours", "net_af_xdp1,iface=wide"];
     let settings = support::settings(devices.map(support::port).to_vec(), 2);

@@ -1,4 +1,5 @@
-//! What a local sender leaves to its network card: checksums. Which drivers get finished ones, and what to switch off.
+//! What a local sender leaves to its network card: checksums. Which drivers get finished ones, and
+//! what to switch off.
 
 #![cfg(feature = "dpdk")]
 #![allow(clippy::expect_used, reason = "helpers of a test")]
@@ -21,7 +22,8 @@ fn address(interface: &str, network: u8) {
     support::run(&format!("ip neighbour add 192.0.{network}.2 lladdr 02:00:00:00:00:02 dev {interface} nud permanent"));
 }
 
-/// Whether the UDP checksum of a datagram that the kernel sends to the port is right, and what the driver says of it.
+/// Whether the UDP checksum of a datagram that the kernel sends to the port is right, and what the
+/// driver says of it.
 fn received_right(io: &mut DpdkIo, port: PortIndex, network: u8) -> (bool, TransportChecksum) {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).expect("a port is free");
     socket.send_to(&[0x5a; 99], (format!("192.0.{network}.2").as_str(), 9)).expect("there is a route");
@@ -36,7 +38,8 @@ fn received_right(io: &mut DpdkIo, port: PortIndex, network: u8) -> (bool, Trans
     })
 }
 
-/// The sum over pseudo header and datagram (RFC 768), which is 0xffff when the checksum in it is right.
+/// The sum over pseudo header and datagram (RFC 768), which is 0xffff when the checksum in it is
+/// right.
 fn udp_sum(packet: &[u8]) -> u32 {
     let words = |bytes: &[u8]| -> u32 {
         bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
@@ -60,8 +63,9 @@ fn checksums_are_finished_once_the_far_end_has_its_offload_off() {
     }
     let io = &mut ios[0];
 
-    // A local sender leaves the sum to the far end's card, and no driver says so: nothing tells such a packet from a
-    // damaged one. A tap device asks the kernel for nothing, so the kernel finishes what goes into it.
+    // A local sender leaves the sum to the far end's card, and no driver says so: nothing separates
+    // such a packet from a damaged one. A tap device asks the kernel for nothing, so the kernel
+    // finishes what goes into it.
     assert_eq!(received_right(io, PortIndex(0), 100), (false, TransportChecksum::Unknown));
     assert_eq!(received_right(io, PortIndex(1), 101), (false, TransportChecksum::Unknown));
     assert_eq!(received_right(io, PortIndex(2), 102), (true, TransportChecksum::Unknown));

@@ -1,4 +1,5 @@
-//! DPDK's null device: endless frames in, everything swallowed. Memory comes from hugepages where there are any.
+//! DPDK's null device: endless frames in, everything swallowed. Memory comes from hugepages where
+//! there are any.
 
 #![cfg(feature = "dpdk")]
 

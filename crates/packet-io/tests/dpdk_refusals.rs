@@ -1,4 +1,4 @@
-//! Settings that can not work are refused with a reason and a remedy.
+//! Settings that cannot work are refused with a reason and a remedy.
 
 #![cfg(feature = "dpdk")]
 

@@ -1,4 +1,5 @@
-//! DPDK ports without hardware, privileges or hugepages: a `net_ring` device gives back what it is sent.
+//! DPDK ports without hardware, privileges or hugepages: a `net_ring` device gives back what it is
+//! sent.
 
 #![cfg(feature = "dpdk")]
 
@@ -45,10 +46,10 @@ fn frames_come_back_as_sent_and_no_buffer_is_lost() {
             let mut buffer = io.allocate().expect("a free buffer");
             assert!(buffer.fill(&[b"head ", &round.to_be_bytes(), &number.to_be_bytes(), b" tail"]));
             assert_eq!(buffer.len(), 14);
-            buffer.trim_front(5);
-            assert!(buffer.prepend(2));
-            buffer.bytes_mut()[..2].copy_from_slice(b"> ");
-            buffer.truncate(8);
+            let (frame, start) = buffer.frame_mut();
+            assert_eq!(frame[usize::from(start)..].first(), Some(&b'h'));
+            let frame = buffer.set_frame(start + 3, 8).expect("inside the buffer");
+            frame[..2].copy_from_slice(b"> ");
             burst.push(buffer).ok().expect("room in the burst");
         }
         io.transmit(PORT, &mut burst);
@@ -70,7 +71,7 @@ fn frames_come_back_as_sent_and_no_buffer_is_lost() {
 
     let mut buffer = io.allocate().expect("a free buffer");
     assert!(!buffer.fill(&[&[0; 4_000]]), "longer than the buffer");
-    assert!(!buffer.prepend(4_000), "longer than the head room");
+    assert!(buffer.set_frame(0, 4_000).is_none(), "longer than the buffer");
     drop(buffer);
     let all: Vec<_> = core::iter::from_fn(|| io.allocate()).collect();
     assert_eq!(all.len(), BUFFERS);

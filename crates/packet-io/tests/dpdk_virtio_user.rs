@@ -1,5 +1,5 @@
-//! A virtio device with its other half in a second process, as of a virtual switch or machine monitor: this program
-//! starts itself a second time, and the second echoes.
+//! A virtio device with its other half in a second process, as of a virtual switch or machine
+//! monitor: this program starts itself a second time, and the second echoes.
 //!
 //! It has a `main` of its own because the second process must not be a test.
 

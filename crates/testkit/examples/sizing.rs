@@ -1,5 +1,6 @@
-//! The figures of docs/operations.md: how many subscribers an external address carries, and how much log they make, for each way
-//! to give out ports. The engine does the work, under a stated load; the virtual clock makes a day short.
+//! The figures of docs/operations.md: how many subscribers an external address carries, and how
+//! much log they make, for each way to give out ports. The engine does the work, under a stated
+//! load; the virtual clock makes a day short.
 //!
 //! ```text
 //! cargo run --locked --release --package testkit --example sizing
@@ -7,13 +8,16 @@
 //!
 //! With a word behind it, only the ways whose name has it (`-- "blocks of"`).
 //!
-//! The load is made of visits. A visit is a question to the resolver, two TCP connections to port 443 and one QUIC flow to port 443,
-//! each from a port of its own; connections and flows end after 5 to 115 s. Servers are chosen as the web's are visited: of 20 000,
-//! the n-th most popular one n times less often than the first. In the busy hour a subscriber makes 4 visits a minute on average:
-//! one in twenty seven times as many, five in twenty half as many again, the others two fifths. All timers are the defaults.
+//! The load is made of visits. A visit is a question to the resolver, two TCP connections to port
+//! 443 and one QUIC flow to port 443, each from a port of its own; connections and flows end after
+//! 5 to 115 s. Servers are chosen as the web's are visited: of 20 000, the n-th most popular one n
+//! times less often than the first. In the busy hour a subscriber makes 4 visits a minute on
+//! average: one in twenty seven times as many, five in twenty half as many again, the others two
+//! fifths. All timers are the defaults.
 //!
-//! Carried: a subscriber more every four seconds, all with the load of the busy hour, until the first packet is refused. Log: 40
-//! subscribers for a day, most of it quieter than the busy hour; bytes are those of the lines as they are written.
+//! Carried: a subscriber more every four seconds, all with the load of the busy hour, until the
+//! first packet is refused. Log: 40 subscribers for a day, most of it quieter than the busy hour;
+//! bytes are those of the lines as they are written.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "an example that prints, and ends when it cannot go on")]
 
@@ -197,9 +201,10 @@ impl Town {
                 self.visit(subscriber);
             }
         }
-        // Housekeeping visits 16 records a time at least: often enough to see each within a second or two.
+        // Housekeeping visits 16 records a time at least: often enough to see each within a second
+        // or two.
         let records: u64 =
-            self.bed.shards().map(|shard| u64::from(shard.mappings_len()).max(shard.sessions_len())).sum();
+            self.bed.shards().map(|shard| u64::from(shard.view().mappings_len()).max(shard.sessions_len())).sum();
         let steps = 2 + records / 1_000;
         for _ in 0..steps {
             self.bed.jump(Duration::from_micros(1_000_000 / steps));
@@ -228,7 +233,8 @@ fn carried(settings: Settings, most: u32) -> (u32, bool) {
         if joined < most {
             town.join();
         }
-        // Who joined last gets to its steady state too: the longest timer of these sessions, and the rest of their ports.
+        // Who joined last gets to its steady state too: the longest timer of these sessions, and
+        // the rest of their ports.
         let seconds = if joined < most { JOIN_S } else { 600 };
         for _ in 0..seconds {
             town.live(1.0);
@@ -258,7 +264,7 @@ fn blocks(ports: u32, idle: u64) -> Blocks {
     Blocks { size, per_subscriber_max: 16, idle: Duration::from_secs(idle) }
 }
 
-/// One address, all timers and what rests as by default.
+/// One address, with the default timers and hold-down time.
 fn one_address(allocation: Allocation, subscribers: u8) -> Settings {
     let mut settings = settings().addresses(&POOL[..1]).limits(|limits| limits.sessions_per_mapping_max = 4_096);
     settings.pools[0].name = "public".into();

@@ -1,8 +1,10 @@
-//! What an observer knows who sees the packets on both links and reads the events, and nothing else: who talks to whom by which
-//! external endpoint, for how long that is certain, and for how long it is possible.
+//! What an observer knows who sees only the packets on both links and the events: which subscriber
+//! talks to which remote endpoint by which external endpoint, how long that is certain, and how
+//! long it is possible.
 //!
-//! Idle times lie between bounds that hold whatever configuration is in force. Until the lower one has passed since the last
-//! packet of a talk it is certain to be there; from the upper one on it is certain to be gone. In between nothing is claimed.
+//! Idle times lie between bounds that hold for every configuration in use. A talk certainly exists
+//! until the lower bound has passed since its last packet, and is certainly gone from the upper
+//! bound on. In between nothing is claimed.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -30,8 +32,8 @@ use nat::settings::Rule;
 use nat::settings::SubscriberLimits;
 use nat::types::RealmId;
 
-/// What is said between an internal endpoint and a remote one, as the inside sees both. Of ICMP queries the inside has the
-/// identifier as its port, and the remote one has none.
+/// What is said between an internal endpoint and a remote one, as the inside sees both. Of ICMP
+/// queries the inside has the identifier as its port, and the remote one has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TalkKey {
     /// Transport.
@@ -122,8 +124,8 @@ pub struct Use {
     pub memory: u64,
 }
 
-/// The least a session lives after its last packet, whatever the configuration: the bounds of the RFCs, and the shortest timer of
-/// a port that tests may configure.
+/// The least a session lives after its last packet, whatever the configuration: the bounds of the
+/// RFCs, and the shortest timer of a port that tests may configure.
 fn life_min(key: &TalkKey) -> Duration {
     Duration::from_secs(match key.protocol {
         Protocol::Udp if key.near.port() == 443 => 60,
@@ -144,13 +146,14 @@ pub struct Account {
     pub talks: BTreeMap<TalkKey, Talk>,
     /// When each subscriber got a mapping or flow for certain, since its rate was changed.
     made: HashMap<Ipv4Addr, VecDeque<Instant>>,
-    /// Internal and external endpoints that a forward was about while there was a talk by them. Their mapping may outlive the forward
-    /// and have further talks; a later change may end it.
+    /// Internal and external endpoints that a forward was about while there was a talk by them.
+    /// Their mapping may outlive the forward and have further talks; a later change may end it.
     were_static: BTreeSet<(Protocol, SocketAddrV4, SocketAddrV4)>,
 }
 
 impl Account {
-    /// A packet of a talk came out, from inside (or the first one from outside), by these endpoints.
+    /// A packet of a talk came out, from inside (or the first one from outside), by these
+    /// endpoints.
     pub fn passed_out(&mut self, now: Instant, key: TalkKey, (external, far): (SocketAddrV4, SocketAddrV4)) {
         // What a change may end takes all with it that came later.
         let shares = |(other, talk): (&TalkKey, &Talk)| {
@@ -179,7 +182,8 @@ impl Account {
         talk.gone_by = gone_by;
     }
 
-    /// The first packet of a talk came in, to a forward. It is certain only once the inside has answered.
+    /// The first packet of a talk came in, to a forward. It is certain only once the inside has
+    /// answered.
     pub fn opened_from_outside(&mut self, now: Instant, key: TalkKey, external: SocketAddrV4) {
         let known = self.talks.get(&key).is_some_and(|talk| talk.external == external && talk.is_possible(now));
         if !known {
@@ -298,7 +302,8 @@ impl Account {
         }
     }
 
-    /// The configuration becomes `next`: marks the talks that this may end, but for those that the plan says it keeps.
+    /// The configuration becomes `next`: marks the talks that this may end, but for those that the
+    /// plan says it keeps.
     pub fn follow(&mut self, before: &Settings, next: &Settings, kept: &BTreeSet<TalkKey>) {
         let ends_some = next.reload.removed == Removed::End || next.reload.drain_time.is_some();
         self.mark_static(before);
@@ -309,8 +314,8 @@ impl Account {
     }
 }
 
-/// Whether settings leave a talk its place for certain. What it denies may be kept, too: who has which port by a formula is not
-/// asked.
+/// Whether settings leave a talk its place for certain. What it denies may be kept, too: who has
+/// which port by a formula is not asked.
 pub fn keeps(next: &Settings, talk: &Talk) -> bool {
     let (address, port) = (*talk.external.ip(), talk.external.port());
     let Some(pool) = next.pools.iter().find(|pool| pool.addresses.contains(&address)) else { return false };

@@ -1,4 +1,5 @@
-//! The black-box test bed: IP packets in, IP packets out, a virtual clock, and checks that never sleep.
+//! The black-box test bed: IP packets in, IP packets out, a virtual clock, and checks that never
+//! sleep.
 
 pub mod audit;
 mod machine;
@@ -10,11 +11,12 @@ use core::net::SocketAddrV4;
 use std::hash::DefaultHasher;
 use std::sync::Arc;
 
+use nat::AlreadyHeld;
 use nat::BuildError;
 use nat::Census;
 use nat::Counters;
+use nat::Delta;
 use nat::Duration;
-use nat::Entitled;
 use nat::Instant;
 use nat::Named;
 use nat::Outlook;
@@ -34,6 +36,7 @@ use nat::types::Side;
 use nat::verdict::VerdictKind;
 use nat::view::Filter;
 use nat::view::MappingView;
+use nat::view::Query;
 use nat::view::SessionView;
 use nat::view::SubscriberView;
 use rand::Rng;
@@ -57,7 +60,8 @@ pub enum Steering {
     Wrong,
     /// Any, by the seed.
     Random,
-    /// As a card does it: a hash, with this key, of addresses and ports (addresses only, for fragments).
+    /// As a card does it: a hash, with this key, of addresses and ports (addresses only, for
+    /// fragments).
     Hash(u64),
     /// Always this one.
     Fixed(usize),
@@ -65,7 +69,8 @@ pub enum Steering {
 
 /// A NAT with the world around it. See the [crate].
 ///
-/// When it is dropped the books are checked: each packet received has exactly one verdict, or is still held.
+/// When it is dropped the books are checked: each packet received has exactly one verdict, or is
+/// still held.
 pub struct Bed {
     settings: Settings,
     workers: usize,
@@ -91,7 +96,8 @@ const STEP_MAX: Duration = Duration::from_millis(500);
 const STEP_MIN: Duration = Duration::from_millis(10);
 /// Steps one advance has at least, as far as the limits above allow.
 const STEPS: u64 = 1_000;
-/// Records times the time between two rounds of housekeeping: what keeps the sweep of a large table in time.
+/// Records times the time between two rounds of housekeeping: what keeps the sweep of a large table
+/// in time.
 const SWEEP_MICROS_TIMES_RECORDS: u64 = 2_000_000_000;
 /// Rounds after which a bed that still has work counts as stuck.
 const ROUNDS_MAX: usize = 100_000;
@@ -130,8 +136,8 @@ impl Bed {
         bed
     }
 
-    /// Has every worker learn the stations of the routers, so that tests need not think of ARP. What that counts is
-    /// taken off the counters.
+    /// Has every worker learn the stations of the routers, so that tests need not think of ARP.
+    /// What that counts is taken off the counters.
     fn greet(&mut self) {
         self.meet_neighbours();
         self.taken = [Vec::new(), Vec::new()];
@@ -144,12 +150,13 @@ impl Bed {
         self.arp_answers_before = self.machine.arp_answers;
     }
 
-    /// The routers on both sides ping every worker, so that each knows their stations again: after a long silence packets would wait
-    /// for these, and too many at once would be dropped.
+    /// The routers on both sides ping every worker, so that each knows their stations again: after
+    /// a long silence packets would wait for these, and too many at once would be dropped.
     pub fn meet_neighbours(&mut self) {
         if self.settings.icmp.answer_echo {
             for worker in 0..self.workers {
-                // Somebody behind the inside router who belongs to this worker: his worker answers him.
+                // A host behind the inside router that belongs to this worker, so that this worker
+                // gets the reply.
                 let mut hosts = (0..u32::from(u16::MAX)).map(|host| 0x647f_0000 + host);
                 let host = hosts.find(|host| self.machine.shared().worker_of_subscriber(*host).index() == worker);
                 let host = Ipv4Addr::from_bits(host.expect("every worker has some subscriber of so many"));
@@ -203,14 +210,29 @@ impl Bed {
         self
     }
 
-    /// Has every worker record events, in a ring for so many of them; to be called before the first packet.
+    /// Has every worker record events, in a ring for so many of them; to be called before the first
+    /// packet.
     #[must_use]
     pub fn record_events(mut self, capacity: usize) -> Bed {
         self.machine.record_events(capacity);
         self
     }
 
-    /// From now on events go into a log that knows nothing of those before: workers tell it what lives.
+    /// Has every worker leave its changes of state in a ring for so many of them; to be called
+    /// before the first packet.
+    #[must_use]
+    pub fn record_deltas(mut self, capacity: usize) -> Bed {
+        self.machine.record_deltas(capacity);
+        self
+    }
+
+    /// Takes all changes of state of one worker.
+    pub fn take_deltas(&mut self, worker: usize) -> Vec<Delta> {
+        self.machine.take_deltas(worker)
+    }
+
+    /// From now on events go into a new log, which knows no earlier events: the workers record what
+    /// exists in it.
     pub fn open_event_log(&self) {
         self.machine.open_event_log();
     }
@@ -250,11 +272,13 @@ impl Bed {
         self.machine.shards()
     }
 
-    /// Goes over to other settings as a running instance does: the workers learn of new addresses one after the other in this order,
-    /// ports that are no longer offered go out, the workers go over, ports that are offered more go in. `meanwhile` is called between all steps.
+    /// Switches to other settings as a running instance does: the workers learn of new addresses
+    /// one after the other in this order, ports that are no longer offered are taken out, the
+    /// workers switch, and ports that are offered now are put in. `meanwhile` is called between
+    /// all steps.
     ///
     /// # Errors
-    /// When the settings can not follow the present ones; nothing is changed then.
+    /// When the settings cannot replace the present ones; nothing is changed then.
     pub fn reload_while(
         &mut self,
         settings: Settings,
@@ -290,44 +314,44 @@ impl Bed {
         Ok(())
     }
 
-    /// Goes over to other settings while no packets come.
+    /// Switches to other settings while no packets come.
     ///
     /// # Panics
-    /// When the settings can not follow the present ones.
+    /// When the settings cannot replace the present ones.
     pub fn reload(&mut self, settings: Settings) {
         let order: Vec<usize> = (0..self.workers).collect();
         self.reload_while(settings, &order, |_| {}).expect("the settings can follow those before");
     }
 
-    /// What going over to other settings would do, by pool.
+    /// What a switch to other settings would do, by pool.
     ///
     /// # Panics
-    /// When the settings can not follow the present ones.
+    /// When the settings cannot replace the present ones.
     pub fn census(&self, settings: Settings) -> Vec<PoolCensus> {
         self.census_with_names(settings, 0).pools
     }
 
-    /// The same with so many of each kind by name.
+    /// The same, naming at most so many of each kind.
     ///
     /// # Panics
-    /// When the settings can not follow the present ones.
+    /// When the settings cannot replace the present ones.
     pub fn census_with_names(&self, settings: Settings, each: usize) -> Census {
         self.census_under(&self.candidate(settings), each)
     }
 
-    /// Of what these settings guarantee in each pool, what others have.
+    /// By pool, the ports that these settings guarantee and other subscribers use.
     ///
     /// # Panics
-    /// When the settings can not follow the present ones.
+    /// When the settings cannot replace the present ones.
     pub fn guarantee_plan(&self, settings: Settings) -> Vec<GuaranteePlan> {
         let candidate = self.candidate(settings);
-        candidate.guarantee_plan(&self.census_under(&candidate, 0).entitled)
+        candidate.guarantee_plan(&self.census_under(&candidate, 0).already_held)
     }
 
-    /// Of the slices of each pool of these settings, those in blocks of others.
+    /// By pool, the slices of these settings that overlap blocks of other subscribers.
     ///
     /// # Panics
-    /// When the settings can not follow the present ones.
+    /// When the settings cannot replace the present ones.
     pub fn slice_plan(&self, settings: Settings) -> Vec<SlicePlan> {
         let candidate = self.candidate(settings);
         candidate.slice_plan(&self.census_under(&candidate, 0).slice_holds)
@@ -341,15 +365,16 @@ impl Bed {
         let pools = vec![PoolCensus::default(); self.shared().pools().count()];
         let affected = Vec::with_capacity(each);
         let named = || Named::with_room(each);
-        let entitled = Entitled::under(candidate);
+        let already_held = AlreadyHeld::under(candidate);
         let outlook = Outlook::between(self.shared(), candidate);
         let slice_holds = SliceHolds::under(candidate);
-        let mut census = Census { pools, affected, concerned: named(), kept: named(), entitled, slice_holds, outlook };
+        let mut census =
+            Census { pools, affected, concerned: named(), kept: named(), already_held, slice_holds, outlook };
         for shard in self.shards() {
-            census.entitled.begin_worker();
+            census.already_held.begin_worker();
             let mut cursor = Some(0);
             while let Some(from) = cursor {
-                cursor = shard.census_page(self.now, candidate, from, 7, &mut census);
+                cursor = shard.view().census_page(self.now, candidate, from, 7, &mut census);
             }
         }
         census
@@ -375,8 +400,8 @@ impl Bed {
         self.settle();
     }
 
-    /// A packet arrives in the receive queue of a worker; nobody looks at it before the next [`Bed::poll`] or
-    /// [`Bed::settle`].
+    /// A packet arrives in the receive queue of a worker; nobody looks at it before the next
+    /// [`Bed::poll`] or [`Bed::settle`].
     pub fn offer(&mut self, side: Side, packet: &[u8]) {
         let worker = self.steer(side, packet);
         self.offer_to(worker, side, packet);
@@ -416,7 +441,8 @@ impl Bed {
     /// # Panics
     /// When that does not end: packets go round in a circle.
     pub fn settle(&mut self) {
-        // Housekeeping, too, may give a packet to another worker: two rounds in which nobody took any.
+        // Housekeeping, too, may give a packet to another worker: two rounds in which nobody took
+        // any.
         let mut idle = 0;
         for _ in 0..ROUNDS_MAX {
             let taken: usize = (0..self.workers).map(|worker| self.machine.poll(worker, self.now)).sum();
@@ -456,12 +482,14 @@ impl Bed {
         owner.map_or(0, |(worker, _)| worker.index())
     }
 
-    /// Lets time pass, with housekeeping in small steps, smaller ones where there is more to look after.
+    /// Lets time pass, with housekeeping in small steps, smaller ones where there is more to look
+    /// after.
     pub fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         let step = Duration::from_micros(time.as_micros() / STEPS).clamp(STEP_MIN, STEP_MAX);
         while self.now < end {
-            let records = self.shards().map(|shard| u64::from(shard.mappings_len()).max(shard.sessions_len())).max();
+            let records =
+                self.shards().map(|shard| u64::from(shard.view().mappings_len()).max(shard.sessions_len())).max();
             self.records_peak = self.records_peak.max(records.unwrap_or(0));
             let busy_step = Duration::from_micros(SWEEP_MICROS_TIMES_RECORDS / self.records_peak.max(1));
             self.now = (self.now + step.min(busy_step)).min(end);
@@ -476,9 +504,10 @@ impl Bed {
 
     /// Gives back all that is out of date now, however large the tables are.
     pub fn sweep(&mut self) {
-        let records = self.shards().map(|shard| u64::from(shard.mappings_len()).max(shard.sessions_len())).max();
+        let records = self.shards().map(|shard| u64::from(shard.view().mappings_len()).max(shard.sessions_len())).max();
         self.records_peak = self.records_peak.max(records.unwrap_or(0));
-        // One call visits 16 records at least; some more calls for those that come back from the end.
+        // One call visits 16 records at least; some more calls for those that come back from the
+        // end.
         for _ in 0..self.records_peak / 16 + 4 {
             self.settle();
         }
@@ -596,10 +625,9 @@ impl Bed {
     pub fn mappings(&self) -> Vec<MappingView> {
         let mut found = Vec::new();
         for shard in self.machine.shards() {
-            let mut cursor = Some(0);
-            while let Some(from) = cursor {
-                cursor = shard.mappings_page(self.now, from, usize::MAX, usize::MAX, &Filter::default(), &mut found);
-            }
+            let mut all = Query::all(Filter::default());
+            shard.view().mappings_page(self.now, &mut all);
+            found.append(&mut all.records);
         }
         found
     }
@@ -608,10 +636,9 @@ impl Bed {
     pub fn sessions(&self) -> Vec<SessionView> {
         let mut found = Vec::new();
         for shard in self.machine.shards() {
-            let mut cursor = Some(0);
-            while let Some(from) = cursor {
-                cursor = shard.sessions_page(self.now, from, usize::MAX, usize::MAX, &Filter::default(), &mut found);
-            }
+            let mut all = Query::all(Filter::default());
+            shard.view().sessions_page(self.now, &mut all);
+            found.append(&mut all.records);
         }
         found
     }
@@ -631,13 +658,11 @@ impl Bed {
     fn subscribers_and_turned_away(&self) -> (Vec<SubscriberView>, Vec<SubscriberView>) {
         let mut found = Vec::new();
         for shard in self.machine.shards() {
-            let mut cursor = Some(0);
-            while let Some(from) = cursor {
-                let filter = Filter::default();
-                cursor = shard.subscribers_page(self.now, from, usize::MAX, usize::MAX, &filter, &mut found);
-            }
+            let mut all = Query::all(Filter::default());
+            shard.view().subscribers_page(self.now, &mut all);
+            found.append(&mut all.records);
         }
-        found.into_iter().partition(|view| !view.is_turned_away)
+        found.into_iter().partition(|view| !view.is_refused_only)
     }
 
     /// The live mapping of an internal endpoint.
@@ -651,7 +676,7 @@ impl Bed {
 
     /// External ports that rest before they are given out again.
     pub fn ports_held(&self) -> u64 {
-        self.machine.shards().map(|shard| u64::from(shard.held_ports_len())).sum()
+        self.machine.shards().map(|shard| u64::from(shard.view().held_ports_len())).sum()
     }
 
     /// External ports in use or at rest, over all addresses and protocols.
@@ -681,8 +706,8 @@ impl Bed {
         packet::source(&self.only_outside())
     }
 
-    /// Opens a TCP connection from inside with all three segments and returns the external endpoint. The next
-    /// sequence number of the inside is 1001, that of the outside 5001.
+    /// Opens a TCP connection from inside with all three segments and returns the external
+    /// endpoint. The next sequence number of the inside is 1001, that of the outside 5001.
     ///
     /// # Panics
     /// When a segment is not forwarded.
@@ -733,7 +758,8 @@ impl Bed {
             .filter(|verdict| verdict.kind() == VerdictKind::Forwarded)
             .map(|verdict| counters.of(*verdict))
             .sum();
-        // Pieces, and fragments that waited for their first one, may be lost behind the shard, which has counted them.
+        // Pieces, and fragments that waited for their first one, may be lost behind the shard,
+        // which has counted them.
         let in_pieces = counters.fragmented + self.machine.lost_behind_the_shard();
         // A piece may look exactly like a fragment that came as one and was dropped.
         let is_at_most = self.audit.translated <= forwarded || counters.fragmented > 0;
@@ -743,9 +769,9 @@ impl Bed {
             self.audit.translated,
             self.verdicts()
         );
-        let live = self.machine.shards().map(|shard| u64::from(shard.mappings_len())).sum::<u64>();
+        let live = self.machine.shards().map(|shard| u64::from(shard.view().mappings_len())).sum::<u64>();
         let held = self.ports_held();
-        let shared = self.machine.shards().map(|shard| shard.shared_ports_len() as u64).sum::<u64>();
+        let shared = self.machine.shards().map(|shard| shard.view().shared_ports_len() as u64).sum::<u64>();
         let used = self.ports_used();
         assert!(
             used <= live + held + shared,
@@ -762,7 +788,8 @@ impl Drop for Bed {
     }
 }
 
-/// What a card that spreads flows over queues looks at. Like a card it knows nothing of the two directions of a flow.
+/// What a card that spreads flows over queues looks at. Like a card it knows nothing of the two
+/// directions of a flow.
 fn hash(key: u64, packet: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     let (source, destination) = (packet::source(packet), packet::destination(packet));

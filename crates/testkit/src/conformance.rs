@@ -1,9 +1,10 @@
-//! The conformance table: requirements from `docs/conformance.toml`, tests from the markers in their sources.
+//! The conformance table: requirements from `docs/conformance.toml`, tests from the markers in
+//! their sources.
 //!
 //! | language | marker | where |
 //! |---|---|---|
 //! | Rust | `covers!("4787-REQ-1", "7857-5a");` | first in a test of this crate |
-//! | Rust | `// covers: 4787-REQ-7, 3022-11` | in the lines before or in a test of any other crate |
+//! | Rust | `// covers: 4787-REQ-7, 3022-11` | in the lines before or in a test of another crate |
 //! | Python | `@shows("4787-REQ-1")` | above a test in `tests/netns` |
 
 use core::fmt::Write as _;
@@ -150,7 +151,7 @@ fn field(table: &Table, name: &str) -> Option<String> {
 /// [`ConformanceError`] when a directory or file cannot be read.
 pub fn tests(root: &Path) -> Result<Vec<Test>, ConformanceError> {
     let mut files = Vec::new();
-    for directory in ["crates", "tests"] {
+    for directory in ["crates", "measure", "tests"] {
         list(&root.join(directory), &mut files)?;
     }
     files.sort();
@@ -243,7 +244,8 @@ fn python_tests(file: &str, text: &str, found: &mut Vec<Test>) {
     }
 }
 
-/// The string literals from `start` to the next closing parenthesis, which may be some lines further.
+/// The string literals from `start` to the next closing parenthesis, which may be some lines
+/// further.
 fn strings_until_close<'a>(start: &'a str, lines: &mut impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut strings = Vec::new();
     let mut line = Some(start);
@@ -287,9 +289,11 @@ pub fn render(requirements: &[Requirement], tests: &[Test]) -> String {
     let mut page = String::from(
         "# Conformance\n\n\
          Written by `make conformance` from `docs/conformance.toml` and the markers in the tests; do not edit.\n\n\
-         Each requirement is restated in our words; the RFC itself is binding. *pass*: the tests named show it, and \
-         they run in `make test` (files under `tests/netns` use real Linux kernels on both sides). *deviation*: Natrix does something else, \
-         the reason is given. *not applicable*: the requirement is about something Natrix does not have.\n\n",
+         Each requirement is restated in our words; the RFC itself is binding.\n\n\
+         - *pass*: the named tests show it, and they run in `make test` (files under `tests/netns` use real Linux kernels\n  \
+         on both sides).\n\
+         - *deviation*: Natrix behaves differently, for the given reason.\n\
+         - *not applicable*: the requirement is about something that Natrix does not have.\n\n",
     );
     let mut sources: Vec<&str> = Vec::new();
     for requirement in requirements {

@@ -1,5 +1,5 @@
-//! A TCP connection through the bed: both ends keep count of their sequence numbers, and each segment must come out
-//! at the other end with the right endpoints or not at all.
+//! A TCP connection through the bed: both ends keep count of their sequence numbers, and each
+//! segment must come out at the other end with the right endpoints or not at all.
 
 use core::net::SocketAddrV4;
 

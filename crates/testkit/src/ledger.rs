@@ -1,4 +1,5 @@
-//! What the events of a run say: who had which external endpoint, at any time. Knows nothing of the engine but its events.
+//! What the events of a run say: who had which external endpoint, at any time. Knows nothing of the
+//! engine but its events.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -53,22 +54,24 @@ impl Stretch {
 /// The books.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Those that are open, and whether their beginning was told as of a static one.
+    /// Those that are open, and whether their beginning was recorded as static.
     is_static: HashMap<(usize, (ExternalEndpoint, Holder)), bool>,
     /// By worker: number of the next event.
     next: BTreeMap<usize, u64>,
     stretches: HashMap<ExternalEndpoint, Vec<Stretch>>,
-    /// Flows by what they have outside: others use the same external endpoint with other remote ones.
+    /// Flows by what they have outside: others use the same external endpoint with other remote
+    /// ones.
     flows: HashMap<FlowEndpoint, Vec<Stretch>>,
     /// Blocks that are leased: external address, first and last port.
     blocks: HashMap<(Ipv4Addr, u16, u16), Holder>,
     /// Records read, by kind.
     pub kinds: HashMap<EventKind, u64>,
-    /// Packets that refusals tell of.
+    /// The packets that refusals stand for.
     pub packets_refused: u64,
     /// Numbers that gaps stand for.
     pub lost: u64,
-    /// Begun with a log that was opened while much lived already; and the workers that told it all of that.
+    /// Set if the log was opened while much existed already: the workers that have recorded all of
+    /// it.
     opened: Option<HashSet<usize>>,
 }
 
@@ -78,21 +81,21 @@ impl Ledger {
         Ledger { opened: Some(HashSet::new()), ..Ledger::default() }
     }
 
-    /// Whether this many workers have told all that lived when the log was opened.
-    pub fn is_all_told(&self, workers: usize) -> bool {
-        self.opened.as_ref().is_none_or(|told| told.len() == workers)
+    /// Whether this many workers have recorded all that existed when the log was opened.
+    pub fn is_snapshot_complete(&self, workers: usize) -> bool {
+        self.opened.as_ref().is_none_or(|reported| reported.len() == workers)
     }
 
     /// Whether something may end here whose beginning is in no record.
     fn is_excused(&self, worker: usize) -> bool {
-        self.lost > 0 || self.opened.as_ref().is_some_and(|told| !told.contains(&worker))
+        self.lost > 0 || self.opened.as_ref().is_some_and(|reported| !reported.contains(&worker))
     }
 
     /// Reads the events of one worker, in their order.
     ///
     /// # Panics
-    /// When a number is missing, a time goes back, an endpoint is given to a second holder while it has one, or ends for
-    /// another one than who has it. Only a gap excuses the last.
+    /// When a number is missing, a time goes back, an endpoint is given to a second holder while it
+    /// has one, or ends for another one than who has it. Only a gap excuses the last.
     pub fn read(&mut self, worker: usize, events: &[Event]) {
         for event in events {
             let first = if self.opened.is_some() { event.sequence } else { 1 };
@@ -101,8 +104,8 @@ impl Ledger {
             *next += if event.kind == EventKind::Gap { u64::from(event.amount) } else { 1 };
             *self.kinds.entry(event.kind).or_default() += 1;
             match event.kind {
-                EventKind::MappingCreated | EventKind::StaticMade => {
-                    self.is_static.insert((worker, parties(worker, event)), event.kind == EventKind::StaticMade);
+                EventKind::MappingCreated | EventKind::StaticCreated => {
+                    self.is_static.insert((worker, parties(worker, event)), event.kind == EventKind::StaticCreated);
                     self.begin(worker, event);
                 }
                 EventKind::MappingEnded | EventKind::StaticEnded => {
@@ -136,9 +139,9 @@ impl Ledger {
                         "who returns a block had it: {event:?}"
                     );
                 }
-                EventKind::AllTold => {
-                    let is_first = self.opened.as_mut().is_none_or(|told| told.insert(worker));
-                    assert!(is_first, "a worker tells once that all is told: {event:?}");
+                EventKind::SnapshotComplete => {
+                    let is_first = self.opened.as_mut().is_none_or(|reported| reported.insert(worker));
+                    assert!(is_first, "a worker completes its snapshot only once: {event:?}");
                 }
                 EventKind::Refused => self.packets_refused += u64::from(event.amount),
                 EventKind::Gap => self.lost += u64::from(event.amount),
@@ -158,7 +161,8 @@ impl Ledger {
         end(self.stretches.entry(endpoint).or_default(), holder, event, is_excused);
     }
 
-    /// Whether these books say the same of this time as others, and of the blocks that are leased now.
+    /// Whether these books say the same of this time as others, and of the blocks that are leased
+    /// now.
     ///
     /// # Panics
     /// When they do not.
@@ -185,7 +189,8 @@ impl Ledger {
         holder
     }
 
-    /// Ports of an address that a mapping or a flow of this protocol had at some time since then, or that are in a block now.
+    /// Ports of an address that a mapping or a flow of this protocol had at some time since then,
+    /// or that are in a block now.
     pub fn ports_used_since(&self, external: Ipv4Addr, protocol: Protocol, since: Instant) -> HashSet<u16> {
         let is_one = |endpoint: &ExternalEndpoint, stretches: &[Stretch]| {
             (endpoint.0, endpoint.1) == (external, protocol)
@@ -238,7 +243,7 @@ fn begin(stretches: &mut Vec<Stretch>, holder: Holder, event: &Event, is_excused
         return;
     }
     assert!(open.is_none() || is_excused, "two holders: {open:?} and {event:?}");
-    // Who is told of late existed before, which is known to the second.
+    // A mapping recorded late existed before; its creation is known to the second.
     let second = event.at.as_micros() / 1_000_000;
     let since = match event.cause {
         Cause::LogOpened => Instant::from_micros((second - u64::from(event.amount)) * 1_000_000),

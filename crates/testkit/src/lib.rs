@@ -54,7 +54,8 @@ pub use topology::at;
 pub use topology::settings;
 
 /// Says which requirements of `docs/conformance.toml` a test shows. Put it first in the test:
-/// `covers!("4787-REQ-1", "7857-5a");`. Nothing happens at run time; `conformance` reads it in the source.
+/// `covers!("4787-REQ-1", "7857-5a");`. Nothing happens at run time; `conformance` reads it in the
+/// source.
 #[macro_export]
 macro_rules! covers {
     ($($id:literal),+ $(,)?) => {

@@ -1,7 +1,9 @@
-//! A NAT as the RFCs describe it, written to be obviously right and nothing else: hash maps, no limits, no speed.
+//! A NAT as the RFCs describe it, written to be obviously right and nothing else: hash maps, no
+//! limits, no speed.
 //!
-//! Compared with the engine step by step. The model does not choose external ports: it takes the engine's choice after
-//! checking that it was a valid one. Fragments, ICMP errors and full tables are other tests' business.
+//! Compared with the engine step by step. The model does not choose external ports: it takes the
+//! engine's choice after checking that it was a valid one. Fragments, ICMP errors and full tables
+//! are other tests' business.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -57,7 +59,7 @@ pub enum Expected {
     Silence,
     /// It leaves on this side between these endpoints.
     Leaves(Side, SocketAddrV4, SocketAddrV4),
-    /// It leaves outside from an endpoint of the engine's choice, to be told by [`Model::adopt`].
+    /// It leaves outside from an endpoint of the engine's choice, to be passed to [`Model::adopt`].
     LeavesFromNew(Internal, SocketAddrV4),
     /// As before, but it is hairpinned, to this external endpoint.
     HairpinsFromNew(Internal, SocketAddrV4),
@@ -70,9 +72,11 @@ pub struct Model {
     settings: Settings,
     /// All mappings that are alive.
     pub mappings: HashMap<Internal, Mapping>,
-    /// Whose each external endpoint is: the same once more, so that a million mappings are no million steps.
+    /// Whose each external endpoint is: the same once more, so that a million mappings are no
+    /// million steps.
     externals: HashMap<Internal, Internal>,
-    /// The external address of each subscriber's mappings, and how many they are; kept where he may have only one.
+    /// The external address of each subscriber's mappings, and their number; kept where a
+    /// subscriber may have only one address.
     paired: HashMap<Ipv4Addr, (Ipv4Addr, usize)>,
     /// Unsolicited SYNs: external endpoint and remote endpoint, and when they are due.
     pub held_syns: BTreeMap<(SocketAddrV4, SocketAddrV4), Instant>,
@@ -134,7 +138,8 @@ impl Model {
         }
     }
 
-    /// Time passes. Returns the endpoints, external and remote, of SYNs that are to be answered with ICMP 3/3 in it.
+    /// Time passes. Returns the endpoints, external and remote, of SYNs that are to be answered
+    /// with ICMP 3/3 in it.
     pub fn advance(&mut self, now: Instant) -> Vec<(SocketAddrV4, SocketAddrV4)> {
         self.now = now;
         for mapping in self.mappings.values_mut() {
@@ -173,8 +178,8 @@ impl Model {
         }
     }
 
-    /// A packet from inside. A RST counts as one of its connection when its sequence number is under
-    /// [`FORGED_SEQUENCE`].
+    /// A packet from inside. A RST counts as one of its connection when its sequence number is
+    /// under [`FORGED_SEQUENCE`].
     pub fn inside(&mut self, bytes: &[u8]) -> Expected {
         let Some(read) = read(bytes) else { return Expected::Silence };
         if read.is_reply {
@@ -208,7 +213,8 @@ impl Model {
         }
     }
 
-    /// The engine chose an external endpoint for the packet that [`Model::inside`] expected to leave from a new one.
+    /// The engine chose an external endpoint for the packet that [`Model::inside`] expected to
+    /// leave from a new one.
     ///
     /// # Panics
     /// When the choice breaks a rule.
@@ -323,7 +329,8 @@ impl Model {
             state = TcpState::Transitory;
         }
         if read.flags.contains(Flags::RST) {
-            // RFC 7857 §2.2: an established connection lives on for the transitory time; else nothing changes.
+            // RFC 7857 §2.2: an established connection lives on for the transitory time; else
+            // nothing changes.
             if read.plausible_reset && is_established(state) {
                 session.state = Some(TcpState::Transitory);
                 session.expires = now + timeouts.tcp_closing;

@@ -1,5 +1,6 @@
-//! For whom the external ports count that flows share, told naively from the flows alone: for the subscriber whose flow was the first
-//! on a port that carried none, as long as he has a flow there.
+//! Which subscriber an external port that flows share counts for, found naively from the flows
+//! alone: the one whose flow was the first on the port while it carried none, as long as that
+//! subscriber has a flow there.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -56,7 +57,7 @@ impl Openers {
         his.count() as u32
     }
 
-    /// For whom ports count, one entry for each.
+    /// The subscribers that ports count for, one entry for each port.
     pub fn all(&self) -> impl Iterator<Item = (Ipv4Addr, Protocol)> + '_ {
         self.0.iter().filter_map(|((protocol, _), port)| Some((port.opener?, *protocol)))
     }

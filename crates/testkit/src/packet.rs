@@ -1,5 +1,5 @@
-//! What tests ask of a packet that came out, or of the beginning of one that an error quotes. Endpoints of ICMP queries
-//! have the identifier as their port.
+//! What tests ask of a packet that came out, or of the beginning of one that an error quotes.
+//! Endpoints of ICMP queries have the identifier as their port.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -77,7 +77,8 @@ pub fn tcp(packet: &[u8]) -> Tcp<&[u8]> {
     Tcp::new_checked(transport(packet)).expect("TCP header is whole")
 }
 
-/// Bytes behind the transport header (behind the IP header for a later fragment, and for other protocols).
+/// Bytes behind the transport header (behind the IP header for a later fragment, and for other
+/// protocols).
 pub fn payload(packet: &[u8]) -> &[u8] {
     let transport = transport(packet);
     let header = match view(packet).protocol() {

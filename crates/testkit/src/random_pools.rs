@@ -1,4 +1,5 @@
-//! Pools as some operator might have them, at random, for tests that change configurations while traffic flows.
+//! Pools as some operator might have them, at random, for tests that change configurations while
+//! traffic flows.
 
 use core::net::Ipv4Addr;
 use core::ops::Range;
@@ -40,7 +41,7 @@ pub struct PoolShape {
     pub name: &'static str,
     /// Third byte of its addresses.
     pub third: u8,
-    /// Whom it serves.
+    /// The subscribers it serves.
     pub subscribers: Prefix,
     /// How it gives ports out.
     pub mode: Mode,

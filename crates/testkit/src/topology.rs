@@ -157,7 +157,8 @@ pub trait Variants: Sized {
     /// UDP and ICMP from outside refresh too.
     #[must_use]
     fn inbound_refresh(self) -> Self;
-    /// Flows to these destinations and ports are translated endpoint-dependently, ten thousand of them at most.
+    /// Flows to these destinations and ports are translated endpoint-dependently, ten thousand of
+    /// them at most.
     #[must_use]
     fn endpoint_dependent(self, destination: Prefix, ports: (u16, u16)) -> Self;
     /// What is sent to these destinations goes elsewhere, in ten thousand flows at most.

@@ -1,4 +1,5 @@
-//! After start a worker takes no memory from the allocator and gives none back, whatever passes through it.
+//! After start a worker takes no memory from the allocator and gives none back, whatever passes
+//! through it.
 
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 
@@ -31,8 +32,8 @@ fn count() {
     });
 }
 
-// SAFETY: every call is passed on to the system allocator unchanged; counting touches only thread-local cells without
-// destructors, which does not allocate.
+// SAFETY: every call is passed on to the system allocator unchanged; counting touches only
+// thread-local cells without destructors, which does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

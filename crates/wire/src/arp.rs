@@ -23,7 +23,7 @@ const HARDWARE_TYPE_ETHERNET: u16 = 1;
 const OPERATION_REQUEST: u16 = 1;
 const OPERATION_REPLY: u16 = 2;
 
-/// Why bytes are not an ARP message this crate reads.
+/// Why bytes are not an ARP message that this crate reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Shorter than a message.
@@ -46,12 +46,12 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// What an ARP message wants.
+/// Operation of an ARP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target address?
+    /// Asks for the link-layer address of the target.
     Request,
-    /// The sender has the sender address.
+    /// Reports the link-layer address of the sender.
     Reply,
 }
 
@@ -71,10 +71,10 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads a message; bytes behind it are padding.
+    /// Reads a message and ignores padding behind it.
     ///
     /// # Errors
-    /// Names what is wrong when this is not a request or reply for IPv4 over Ethernet.
+    /// Names the fault of a message that is not a request or reply for IPv4 over Ethernet.
     pub fn parse(bytes: &[u8]) -> Result<Message, Fault> {
         if bytes.len() < LENGTH {
             return Err(Fault::Truncated);
@@ -100,7 +100,7 @@ impl Message {
         })
     }
 
-    /// The message on the wire.
+    /// Writes the message as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
@@ -132,7 +132,7 @@ impl Message {
         }
     }
 
-    /// The reply that `mac` has the address this request asks for.
+    /// The reply that gives `mac` for the requested address.
     #[must_use]
     pub const fn reply(&self, mac: MacAddress) -> Message {
         Message {

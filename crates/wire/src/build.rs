@@ -1,4 +1,4 @@
-//! Whole, valid packets for tests and tools.
+//! Builds whole, valid packets for tests and tools.
 //!
 //! ```
 //! use wire::build;
@@ -84,7 +84,7 @@ pub fn icmp_error(source: Ipv4Addr, destination: Ipv4Addr, icmp_type: u8, code: 
     Builder::new(source, destination, Transport::IcmpError(error))
 }
 
-/// A packet of any protocol: the payload is all that follows the header.
+/// A packet of any protocol; the payload is everything behind the IPv4 header.
 #[must_use]
 pub fn raw(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> Builder {
     Builder::new(source, destination, Transport::Raw { protocol })
@@ -124,7 +124,7 @@ enum Transport {
     Raw { protocol: u8 },
 }
 
-/// A packet in the making. Setters that do not concern its protocol do nothing.
+/// Builds a packet. A setter for another protocol has no effect.
 #[derive(Clone, Debug)]
 pub struct Builder {
     source: Ipv4Addr,
@@ -153,21 +153,21 @@ impl Builder {
         }
     }
 
-    /// Payload of the transport.
+    /// Sets the payload of the transport.
     #[must_use]
     pub fn payload(mut self, payload: &[u8]) -> Builder {
         self.payload = payload.to_vec();
         self
     }
 
-    /// Payload of this many bytes in which every byte differs from its neighbours.
+    /// Sets a payload of this many bytes, each different from its neighbours.
     #[must_use]
     pub fn payload_length(mut self, length: usize) -> Builder {
         self.payload = (0..length).map(|index| (index % 251) as u8).collect();
         self
     }
 
-    /// Time to live; 64 unless set.
+    /// Time to live; the default is 64.
     #[must_use]
     pub fn ttl(mut self, ttl: u8) -> Builder {
         self.ttl = ttl;
@@ -195,7 +195,7 @@ impl Builder {
         self
     }
 
-    /// Flags and fragment offset as they are on the wire, for packets no sender should make.
+    /// Flags and fragment offset as on the wire, for packets that no sender should make.
     #[must_use]
     pub fn fragment_bits(mut self, bits: u16) -> Builder {
         self.fragment_bits = bits;
@@ -281,8 +281,8 @@ impl Builder {
         self
     }
 
-    /// ICMP error: appends an extension structure with these objects (RFC 4884 §7). The quote is padded with
-    /// zeros to 128 bytes and whole words, and its length is written in the length field.
+    /// ICMP error: appends an extension structure with these objects (RFC 4884 §7). The quote is
+    /// padded with zeros to 128 bytes and whole words; the length field gets its length.
     #[must_use]
     pub fn extension(mut self, objects: &[u8]) -> Builder {
         if let Transport::IcmpError(error) = &mut self.transport {
@@ -294,8 +294,8 @@ impl Builder {
         self
     }
 
-    /// ICMP error: appends an extension structure like a sender older than RFC 4884: the quote is padded or cut
-    /// to 128 bytes and the length field stays 0 (§5.5).
+    /// ICMP error: appends an extension structure as senders before RFC 4884 do: the quote is
+    /// padded or cut to 128 bytes and the length field stays 0 (§5.5).
     #[must_use]
     pub fn legacy_extension(mut self, objects: &[u8]) -> Builder {
         if let Transport::IcmpError(error) = &mut self.transport {
@@ -305,7 +305,7 @@ impl Builder {
         self
     }
 
-    /// The packet, with all lengths and checksums right. A payload that does not fit in 65535 bytes is cut.
+    /// The packet with right lengths and checksums. Cuts a payload that exceeds 65535 bytes.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let header_length = ipv4::HEADER_LENGTH_MIN + self.options.len();
@@ -344,7 +344,7 @@ impl Builder {
         packet
     }
 
-    /// Appends transport header without checksum, and payload; gives the protocol number.
+    /// Appends the transport header without checksum and the payload; returns the protocol number.
     fn append_transport(&self, packet: &mut Vec<u8>) -> u8 {
         match &self.transport {
             Transport::Udp { ports, .. } => {
@@ -410,8 +410,8 @@ fn extension_structure(objects: &[u8]) -> Vec<u8> {
     structure
 }
 
-/// Cuts a packet into fragments of at most `mtu` bytes (RFC 791 §3.2), whatever its Don't Fragment says. The
-/// packet may be a fragment itself. One that fits, or is no IPv4 packet, comes back as it is.
+/// Cuts a packet into fragments of at most `mtu` bytes (RFC 791 §3.2) and ignores Don't Fragment.
+/// The packet may be a fragment itself. A packet that fits, or is not IPv4, is returned unchanged.
 #[must_use]
 pub fn fragment(packet: &[u8], mtu: usize) -> Vec<Vec<u8>> {
     let Ok(view) = Ipv4::new_checked(packet) else {
@@ -458,8 +458,8 @@ pub fn fragment(packet: &[u8], mtu: usize) -> Vec<Vec<u8>> {
     fragments
 }
 
-/// Puts fragments of one datagram together again, in whatever order they are. None when one is missing, when
-/// two overlap, or when they do not have source, destination, protocol and identification in common.
+/// Reassembles fragments of one datagram in any order. Returns None if one is missing, if two
+/// overlap, or if source, destination, protocol or identification differ.
 #[must_use]
 pub fn reassemble(fragments: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut views = Vec::new();
@@ -489,13 +489,13 @@ pub fn reassemble(fragments: &[Vec<u8>]) -> Option<Vec<u8>> {
     (!more).then_some(packet)
 }
 
-/// A frame without a tag, padded to the shortest length Ethernet has.
+/// An untagged frame, padded to the minimum length of Ethernet.
 #[must_use]
 pub fn frame(source: MacAddress, destination: MacAddress, ether_type: u16, payload: &[u8]) -> Vec<u8> {
     frame_of(&LinkHeader { destination, source, vlan: None, ether_type }, payload)
 }
 
-/// A frame with an 802.1Q tag, padded to the shortest length Ethernet has.
+/// A frame with an 802.1Q tag, padded to the minimum length of Ethernet.
 #[must_use]
 pub fn tagged_frame(
     source: MacAddress,
@@ -507,7 +507,7 @@ pub fn tagged_frame(
     frame_of(&LinkHeader { destination, source, vlan: Some(vlan), ether_type }, payload)
 }
 
-/// A frame with this header, padded to the shortest length Ethernet has.
+/// A frame with this header, padded to the minimum length of Ethernet.
 #[must_use]
 pub fn frame_of(header: &LinkHeader, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; header.payload_offset()];
@@ -518,7 +518,7 @@ pub fn frame_of(header: &LinkHeader, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame with an ARP message: a request goes to everyone, a reply to its target.
+/// A frame with an ARP message: a request is broadcast, a reply goes to its target.
 #[must_use]
 pub fn arp_frame(vlan: Option<VlanTag>, message: &arp::Message) -> Vec<u8> {
     let destination = match message.operation {

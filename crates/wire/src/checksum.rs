@@ -1,9 +1,10 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! Ones-complement arithmetic has two zeros. A sum is 0x0000 only when every word summed is 0; any other
-//! multiple of 65535 is 0xffff. A checksum, the complement, is therefore 0x0000 for those, and 0xffff only
-//! over all-zero words. Equation 3 of RFC 1624, `HC' = ~(~HC + ~m + m')`, keeps this right, except for
-//! one message: an ICMP Echo Reply that becomes all zeros (see [`Delta::apply_icmp`]).
+//! Ones-complement arithmetic has two zeros. A sum is 0x0000 only if every summed word is 0; any
+//! other multiple of 65535 is 0xffff. So the checksum, its complement, is 0x0000 for those and
+//! 0xffff only over all-zero words. Equation 3 of RFC 1624, `HC' = ~(~HC + ~m + m')`, keeps this
+//! right except for one message: an ICMP Echo Reply that becomes all zeros (see
+//! [`Delta::apply_icmp`]).
 
 use crate::field;
 
@@ -23,18 +24,18 @@ const fn fold_u32(sum: u32) -> u16 {
     sum as u16
 }
 
-/// Folds to 16 bits with end-around carry: the halves of a number rotated by half its width add up in its upper half,
-/// where the carry of the lower half has arrived too.
+/// Folds to 16 bits with end-around carry. The halves of a number rotated by half its width add up
+/// in its upper half, which also received the carry of the lower half.
 #[inline(always)]
 pub const fn end_around(sum: u64) -> u16 {
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// Ones-complement sum under way.
+/// A ones-complement sum in progress.
 ///
-/// It adds words in the machine's byte order and swaps once at the end (RFC 1071 §2 (B)), so that
-/// [`Sum::add_bytes`] loads eight bytes at a time.
+/// It adds words in the byte order of the machine and swaps once at the end (RFC 1071 §2 (B)), so
+/// that [`Sum::add_bytes`] can load eight bytes at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     /// Sum of native-order words, carries kept in the upper half.
@@ -42,11 +43,12 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// An empty sum.
     pub const ZERO: Sum = Sum { native: 0 };
 
-    /// Adds bytes. The slice must begin at an even offset of what is summed: of several slices only the
-    /// last may have an odd length. An odd last byte counts as if a zero byte followed it (RFC 1071 §1).
+    /// Adds bytes. The slice must begin at an even offset of the summed data, and only the last
+    /// slice may have an odd length. An odd last byte counts as if a zero byte followed it (RFC
+    /// 1071 §1).
     #[inline]
     #[must_use]
     pub fn add_bytes(self, bytes: &[u8]) -> Sum {
@@ -94,7 +96,7 @@ impl Sum {
         !self.fold()
     }
 
-    /// The checksum as UDP sends it: 0 means "none" (RFC 768), so a computed 0 is sent as 0xffff.
+    /// The checksum as UDP sends it: 0 means "none" (RFC 768), so a computed 0 becomes 0xffff.
     #[inline]
     #[must_use]
     pub const fn udp_checksum(self) -> u16 {
@@ -104,7 +106,7 @@ impl Sum {
         }
     }
 
-    /// Whether a sum over data including its checksum shows no fault.
+    /// True if a sum over data that includes its checksum shows no fault.
     #[inline]
     #[must_use]
     pub const fn is_valid(self) -> bool {
@@ -112,10 +114,10 @@ impl Sum {
     }
 }
 
-/// What a change of summed words does to a checksum: `~m + m'` of RFC 1624 equation 3, folded.
+/// The effect of changed words on a checksum: `~m + m'` of RFC 1624 equation 3, folded.
 ///
-/// Compute it once for a mapping, store it ([`Delta::to_bits`]) and apply it to each packet. Every word
-/// changed must lie at an even offset of what the checksum covers.
+/// Compute it once for a mapping, store it ([`Delta::to_bits`]) and apply it to each packet. Every
+/// changed word must be at an even offset of the covered data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delta(u16);
 
@@ -138,32 +140,32 @@ impl Delta {
         Delta(fold_u32((old >> 16) + (old & 0xffff) + (new >> 16) + (new & 0xffff)))
     }
 
-    /// Both changes.
+    /// The sum of both changes.
     #[inline(always)]
     #[must_use]
     pub const fn combine(self, other: Delta) -> Delta {
         Delta(fold_u32(self.0 as u32 + other.0 as u32))
     }
 
-    /// The change back.
+    /// The inverse change.
     #[inline(always)]
     #[must_use]
     pub const fn inverse(self) -> Delta {
         Delta(!self.0)
     }
 
-    /// The checksum of IPv4 headers, TCP and ICMP errors after the change: RFC 1624 equation 3.
+    /// Updates a checksum of IPv4 headers, TCP or ICMP errors: RFC 1624 equation 3.
     ///
-    /// Equals a full recomputation as long as the new words are not all zero, which a protocol number, an
-    /// IP version or an ICMP error type guarantees.
+    /// Equals a full recomputation if the new words are not all zero. A protocol number, an IP
+    /// version or an ICMP error type guarantees this.
     #[inline(always)]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
         !fold_u32(!checksum as u32 + self.0 as u32)
     }
 
-    /// The UDP checksum after the change. 0 means that the sender made none and stays 0; a result of 0 is
-    /// sent as 0xffff (RFC 768), so that a checksum never turns into none.
+    /// Updates a UDP checksum. 0 means that the sender computed none and stays 0. A result of 0
+    /// becomes 0xffff (RFC 768), so that a checksum never turns into none.
     #[inline(always)]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
@@ -176,11 +178,11 @@ impl Delta {
         }
     }
 
-    /// The checksum of an ICMP query message after the change; `message` already has its new identifier.
+    /// Updates the checksum of an ICMP query; `message` already has its new identifier.
     ///
-    /// An Echo Reply (type 0) with identifier 0, sequence number 0 and a payload of zeros sums to 0x0000,
-    /// so its checksum is 0xffff. Equation 3 gives 0x0000, with which every receiver drops it. Only a result
-    /// of 0 looks at the message, and stops at the first byte that is not zero.
+    /// An Echo Reply (type 0) with identifier 0, sequence number 0 and a payload of zeros sums to
+    /// 0x0000, so its checksum is 0xffff. Equation 3 gives 0x0000, and every receiver drops such a
+    /// message. Only a result of 0 reads the message, up to the first byte that is not zero.
     #[inline]
     #[must_use]
     pub fn apply_icmp(self, checksum: u16, message: &[u8]) -> u16 {
@@ -190,14 +192,14 @@ impl Delta {
         }
     }
 
-    /// For storing in a record.
+    /// The bits to store in a record.
     #[inline(always)]
     #[must_use]
     pub const fn to_bits(self) -> u16 {
         self.0
     }
 
-    /// What [`Delta::to_bits`] gave.
+    /// Inverse of [`Delta::to_bits`].
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u16) -> Delta {
@@ -220,14 +222,13 @@ impl PartialEq for Delta {
 
 impl Eq for Delta {}
 
-/// The checksum over `bytes`, which must not include a checksum field unless it is zero.
+/// The checksum over `bytes`. A checksum field among them must be zero.
 #[must_use]
 pub fn of_bytes(bytes: &[u8]) -> u16 {
     Sum::ZERO.add_bytes(bytes).checksum()
 }
 
-/// The checksum an IPv4 header should carry, computed over the header without the checksum field.
-/// `header` is the whole header with its options.
+/// The right checksum of an IPv4 header, given whole with its options. Ignores the checksum field.
 #[must_use]
 pub fn ipv4_header_checksum(header: &[u8]) -> u16 {
     let before = field::clamped(header, 0, crate::ipv4::CHECKSUM_OFFSET);
@@ -235,19 +236,20 @@ pub fn ipv4_header_checksum(header: &[u8]) -> u16 {
     Sum::ZERO.add_bytes(before).add_bytes(after).checksum()
 }
 
-/// Whether an IPv4 header, whole with its options, carries a right checksum.
+/// True if the checksum of a whole IPv4 header is right.
 #[must_use]
 pub fn is_ipv4_header_valid(header: &[u8]) -> bool {
     Sum::ZERO.add_bytes(header).is_valid()
 }
 
-/// The pseudo-header of TCP and UDP (RFC 9293 §3.1, RFC 768). `length` counts transport header and payload.
+/// The pseudo-header of TCP and UDP (RFC 9293 §3.1, RFC 768). `length` counts transport header and
+/// payload.
 #[must_use]
 pub const fn pseudo_header(source: u32, destination: u32, protocol: u8, length: u16) -> Sum {
     Sum::ZERO.add_u32(source).add_u32(destination).add_u16(protocol as u16).add_u16(length)
 }
 
-/// Whether a TCP segment between these addresses carries a right checksum.
+/// True if the checksum of a TCP segment between these addresses is right.
 #[must_use]
 pub fn is_tcp_valid(source: u32, destination: u32, segment: &[u8]) -> bool {
     match u16::try_from(segment.len()) {
@@ -258,8 +260,8 @@ pub fn is_tcp_valid(source: u32, destination: u32, segment: &[u8]) -> bool {
     }
 }
 
-/// Whether a UDP datagram between these addresses carries a right checksum, or none. `datagram` begins at
-/// the UDP header and ends where its length field says.
+/// True if the checksum of a UDP datagram between these addresses is right or absent. `datagram`
+/// begins at the UDP header and ends where its length field says.
 #[must_use]
 pub fn is_udp_valid(source: u32, destination: u32, datagram: &[u8]) -> bool {
     if field::u16_at(datagram, crate::udp::CHECKSUM_OFFSET) == 0 {
@@ -273,45 +275,45 @@ pub fn is_udp_valid(source: u32, destination: u32, datagram: &[u8]) -> bool {
     }
 }
 
-/// Whether an ICMP message carries a right checksum.
+/// True if the checksum of an ICMP message is right.
 #[must_use]
 pub fn is_icmp_valid(message: &[u8]) -> bool {
     Sum::ZERO.add_bytes(message).is_valid()
 }
 
-/// Like [`Delta`], for several changes in a row: words as they lie in memory, folded only when applied.
+/// Like [`Delta`], for several changes in a row: words in memory order, folded only when applied.
 ///
-/// The sum is the same in either byte order but for a swap (RFC 1071 §2 (B)), so that nothing has to be swapped.
-/// Takes up to 2^31 words.
+/// The sum is the same in either byte order except for a swap (RFC 1071 §2 (B)), so nothing is
+/// swapped. Takes up to 2^31 words.
 #[derive(Clone, Copy, Debug)]
 pub struct WideDelta(u64);
 
 impl WideDelta {
-    /// Four bytes change, at an even offset of what the checksum covers.
+    /// Changes four bytes at an even offset of the covered data.
     #[inline(always)]
     #[must_use]
     pub const fn of_u32(old: [u8; 4], new: [u8; 4]) -> WideDelta {
         WideDelta(!u32::from_ne_bytes(old) as u64 + u32::from_ne_bytes(new) as u64)
     }
 
-    /// Two bytes change, at an even offset of what the checksum covers.
+    /// Changes two bytes at an even offset of the covered data.
     #[inline(always)]
     #[must_use]
     pub const fn of_u16(old: [u8; 2], new: [u8; 2]) -> WideDelta {
         WideDelta(!u16::from_ne_bytes(old) as u64 + u16::from_ne_bytes(new) as u64)
     }
 
-    /// The first of two bytes becomes one less, from at least one.
+    /// Decrements the first of two bytes, which must not be 0.
     pub const DECREMENT: WideDelta = WideDelta::of_u16([1, 0], [0, 0]);
 
-    /// Both changes.
+    /// The sum of both changes.
     #[inline(always)]
     #[must_use]
     pub const fn and(self, other: WideDelta) -> WideDelta {
         WideDelta(self.0 + other.0)
     }
 
-    /// The checksum after the change, as it lies in memory like `checksum`: RFC 1624 equation 3, as [`Delta::apply`].
+    /// Updates a checksum in memory order: RFC 1624 equation 3, as [`Delta::apply`].
     #[inline(always)]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {

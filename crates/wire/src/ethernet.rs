@@ -32,10 +32,10 @@ pub const ETHER_TYPE_ARP: u16 = 0x0806;
 pub const ETHER_TYPE_IPV6: u16 = 0x86dd;
 /// Tag protocol identifier of 802.1Q.
 pub const ETHER_TYPE_VLAN: u16 = 0x8100;
-/// Tag protocol identifier of a service tag, 802.1ad. Not looked into.
+/// Tag protocol identifier of a service tag, 802.1ad. This crate does not read such a tag.
 pub const ETHER_TYPE_SERVICE_VLAN: u16 = 0x88a8;
 
-/// Highest VLAN identifier a tag can carry and mean (4095 is reserved).
+/// Highest usable VLAN identifier (4095 is reserved).
 pub const VLAN_ID_MAX: u16 = 4094;
 
 /// Why a frame has no readable link header.
@@ -63,7 +63,7 @@ impl MacAddress {
     /// `00:00:00:00:00:00`, which no station has.
     pub const ZERO: MacAddress = MacAddress([0; 6]);
 
-    /// The address at `offset`, zeros where there are no bytes.
+    /// Reads the address at `offset`; missing bytes are zero.
     #[inline]
     #[must_use]
     pub fn at(bytes: &[u8], offset: usize) -> MacAddress {
@@ -73,7 +73,7 @@ impl MacAddress {
         }
     }
 
-    /// Writes the address at `offset`, where there is room for it.
+    /// Writes the address at `offset` if it fits.
     #[inline]
     pub fn write(self, bytes: &mut [u8], offset: usize) {
         if let Some(chunk) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
@@ -87,14 +87,14 @@ impl MacAddress {
         matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
     }
 
-    /// Whether the group bit is set; the broadcast address has it too.
+    /// True if the group bit is set, as in the broadcast address.
     #[inline]
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether one station can have this address.
+    /// True for an address of a single station.
     #[must_use]
     pub const fn is_unicast(self) -> bool {
         !self.is_multicast() && !matches!(self.0, [0, 0, 0, 0, 0, 0])
@@ -147,7 +147,8 @@ impl FromStr for MacAddress {
 pub struct VlanTag {
     /// VLAN identifier, 12 bits; 0 means that the tag carries a priority only.
     pub id: u16,
-    /// The other four bits as they are on the wire: priority code point (3 bits) and drop eligible (lowest bit).
+    /// The other four bits as on the wire: priority code point (3 bits) and drop eligible (lowest
+    /// bit).
     pub priority_bits: u8,
 }
 
@@ -173,16 +174,16 @@ impl VlanTag {
     }
 }
 
-/// What stands before the payload of a frame.
+/// The link header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkHeader {
-    /// Who is to receive the frame.
+    /// Destination.
     pub destination: MacAddress,
-    /// Who sent it.
+    /// Source.
     pub source: MacAddress,
-    /// The 802.1Q tag, when there is one.
+    /// The 802.1Q tag, if present.
     pub vlan: Option<VlanTag>,
-    /// What the payload is. Another tag protocol identifier when the frame has more than one tag.
+    /// Type of the payload. Another tag protocol identifier if the frame has more than one tag.
     pub ether_type: u16,
 }
 
@@ -190,7 +191,7 @@ impl LinkHeader {
     /// Reads the header of a frame.
     ///
     /// # Errors
-    /// [`Fault::Truncated`] when the frame ends before its header does.
+    /// [`Fault::Truncated`] if the frame ends before its header does.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<LinkHeader, Fault> {
         if frame.len() < HEADER_LENGTH {
@@ -209,7 +210,7 @@ impl LinkHeader {
         Ok(LinkHeader { destination, source, vlan, ether_type: field::u16_at(frame, HEADER_LENGTH + 2) })
     }
 
-    /// Length of the header, which is where the payload begins.
+    /// Length of the header, and offset of the payload.
     #[inline]
     #[must_use]
     pub const fn payload_offset(&self) -> usize {
@@ -219,7 +220,8 @@ impl LinkHeader {
         }
     }
 
-    /// Writes the header to the beginning of `frame`; gives its length, or None when `frame` has no room.
+    /// Writes the header to the start of `frame` and returns its length, or None if it does not
+    /// fit.
     #[inline]
     pub fn write(&self, frame: &mut [u8]) -> Option<usize> {
         let length = self.payload_offset();

@@ -1,8 +1,8 @@
-//! Reads and writes of big-endian numbers at byte offsets.
+//! Reads and writes big-endian numbers at byte offsets.
 //!
-//! A read past the end gives 0 and a write past the end does nothing. Callers check lengths first and
-//! never rely on this; it only makes sure that a mistake cannot become a panic on the packet path. Each
-//! access is one length test, which the compiler drops where it knows the length.
+//! A read past the end gives 0, and a write past the end has no effect. Callers check lengths first
+//! and never rely on this; it only keeps a mistake from becoming a panic on the packet path. Each
+//! access is one length test, which the compiler removes if it knows the length.
 
 /// The byte at `offset`.
 #[inline(always)]
@@ -52,14 +52,14 @@ pub fn set_u32(bytes: &mut [u8], offset: usize, value: u32) {
     }
 }
 
-/// `bytes[start..end]`, cut to what there is.
+/// `bytes[start..end]`, cut to the available bytes.
 #[inline]
 pub(crate) fn clamped(bytes: &[u8], start: usize, end: usize) -> &[u8] {
     let end = end.min(bytes.len());
     bytes.get(start.min(end)..end).unwrap_or(&[])
 }
 
-/// `bytes[start..end]`, cut to what there is.
+/// `bytes[start..end]`, cut to the available bytes.
 #[inline]
 pub(crate) fn clamped_mut(bytes: &mut [u8], start: usize, end: usize) -> &mut [u8] {
     let end = end.min(bytes.len());

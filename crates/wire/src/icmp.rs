@@ -75,8 +75,8 @@ pub const CODE_TTL_EXCEEDED: u8 = 0;
 /// Time Exceeded: fragment reassembly time exceeded.
 pub const CODE_REASSEMBLY_TIME_EXCEEDED: u8 = 1;
 
-/// Shortest quoted packet of a message that carries extensions (RFC 4884 §3), and where a sender that does not
-/// know the length field puts them (§5.5).
+/// Minimum length of the quoted packet in a message with extensions (RFC 4884 §3), and the offset
+/// of extensions from senders that do not know the length field (§5.5).
 pub const QUOTE_LENGTH_WITH_EXTENSION_MIN: usize = 128;
 /// Length of the extension header.
 const EXTENSION_HEADER_LENGTH: usize = 4;
@@ -85,14 +85,15 @@ const EXTENSION_CHECKSUM_OFFSET: usize = 2;
 /// Version in the upper half of the first byte of the extension header (RFC 4884 §7).
 const EXTENSION_VERSION: u8 = 2;
 
-/// Whether the type is a query or a reply to one: its message has an identifier (RFC 792, RFC 950, RFC 5508 §2).
+/// True for a query or a reply to one. Such a message has an identifier (RFC 792, RFC 950, RFC 5508
+/// §2).
 #[inline]
 #[must_use]
 pub const fn is_query(icmp_type: u8) -> bool {
     is_request(icmp_type) || is_reply(icmp_type)
 }
 
-/// Whether the type asks: Echo, Timestamp, Information Request, Address Mask Request.
+/// True for a request: Echo, Timestamp, Information Request, Address Mask Request.
 #[inline]
 #[must_use]
 pub const fn is_request(icmp_type: u8) -> bool {
@@ -102,14 +103,15 @@ pub const fn is_request(icmp_type: u8) -> bool {
     )
 }
 
-/// Whether the type answers a request.
+/// True for an answer to a request.
 #[inline]
 #[must_use]
 pub const fn is_reply(icmp_type: u8) -> bool {
     matches!(icmp_type, TYPE_ECHO_REPLY | TYPE_TIMESTAMP_REPLY | TYPE_INFORMATION_REPLY | TYPE_ADDRESS_MASK_REPLY)
 }
 
-/// Whether the type quotes another packet (RFC 1122 §3.2.2; a Redirect counts as error there too).
+/// True for messages that quote a packet (RFC 1122 §3.2.2; a Redirect counts as an error there
+/// too).
 #[inline]
 #[must_use]
 pub const fn is_error(icmp_type: u8) -> bool {
@@ -119,7 +121,7 @@ pub const fn is_error(icmp_type: u8) -> bool {
     )
 }
 
-/// Whether RFC 4884 §4 gives messages of this type a length field and extensions.
+/// True if RFC 4884 §4 gives messages of this type a length field and extensions.
 #[inline]
 #[must_use]
 pub const fn can_carry_extensions(icmp_type: u8) -> bool {
@@ -141,7 +143,7 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// A view of an ICMP message: its bytes end where the IPv4 payload ends.
+/// A view of an ICMP message, up to the end of the IPv4 payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmp<T> {
     bytes: T,
@@ -157,7 +159,7 @@ impl<T: AsRef<[u8]>> Icmp<T> {
         if bytes.as_ref().len() < HEADER_LENGTH { Err(Fault::Truncated) } else { Ok(Icmp { bytes }) }
     }
 
-    /// Skips the check. On bytes that would fail it accessors give zeros or empty slices.
+    /// Skips the check. On bytes that would fail it, accessors return zeros or empty slices.
     #[inline]
     pub const fn new_unchecked(bytes: T) -> Icmp<T> {
         Icmp { bytes }
@@ -199,13 +201,13 @@ impl<T: AsRef<[u8]>> Icmp<T> {
         field::u16_at(self.bytes.as_ref(), NEXT_HOP_MTU_OFFSET)
     }
 
-    /// What follows the header.
+    /// Everything behind the header.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.bytes.as_ref().get(HEADER_LENGTH..).unwrap_or(&[])
     }
 
-    /// The quoted packet of an error message, extensions left out.
+    /// The quoted packet of an error message, without extensions.
     pub fn quote(&self) -> &[u8] {
         let bytes = self.bytes.as_ref();
         bytes.get(extension_layout(bytes).quote).unwrap_or(&[])
@@ -257,20 +259,20 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Icmp<T> {
     }
 }
 
-/// Where quoted packet and extensions of an ICMP error are, as offsets into the ICMP message.
+/// Offsets of the quoted packet and the extensions of an ICMP error in the ICMP message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtensionLayout {
-    /// The quoted packet, with the zero padding that may follow it when there are extensions.
+    /// The quoted packet. Zero padding may follow it if there are extensions.
     pub quote: Range<usize>,
-    /// The extension structure; empty when there is none.
+    /// The extension structure; empty if there is none.
     pub extension: Range<usize>,
 }
 
-/// Finds quoted packet and extensions of an ICMP error message. Both lie inside `message`.
+/// Finds the quoted packet and the extensions of an ICMP error. Both are inside `message`.
 ///
-/// RFC 5508 REQ-3d: extensions and padding are not part of the embedded packet. RFC 4884 §5.5: with a length
-/// of 0 there are no extensions, except from a sender that does not know the length field; it puts them
-/// behind 128 bytes, and they are believed only if version and checksum are right.
+/// RFC 5508 REQ-3d: extensions and padding are not part of the embedded packet. RFC 4884 §5.5: a
+/// length of 0 means no extensions, except from a sender that does not know the length field. Such
+/// a sender puts them behind 128 bytes; they count only if version and checksum are right.
 #[must_use]
 pub fn extension_layout(message: &[u8]) -> ExtensionLayout {
     let end = message.len();
@@ -289,14 +291,15 @@ pub fn extension_layout(message: &[u8]) -> ExtensionLayout {
 }
 
 fn is_legacy_extension(extension: &[u8]) -> bool {
-    // Checksum 0 means "none" (RFC 4884 §7); without one, quoted payload could be taken for an extension.
+    // Checksum 0 means "none" (RFC 4884 §7). Without a checksum, quoted payload could pass for an
+    // extension.
     extension.len() >= EXTENSION_HEADER_LENGTH
         && field::u8_at(extension, 0) >> 4 == EXTENSION_VERSION
         && field::u16_at(extension, EXTENSION_CHECKSUM_OFFSET) != 0
         && checksum::Sum::ZERO.add_bytes(extension).is_valid()
 }
 
-/// Whether an extension structure has a whole header, version 2 and a right checksum, or none.
+/// True if an extension structure has a whole header, version 2, and a right checksum or none.
 #[must_use]
 pub fn is_extension_valid(extension: &[u8]) -> bool {
     extension.len() >= EXTENSION_HEADER_LENGTH

@@ -36,10 +36,10 @@ pub const FLAG_DONT_FRAGMENT: u16 = 0x4000;
 pub const FLAG_MORE_FRAGMENTS: u16 = 0x2000;
 /// The fragment offset in units of 8 bytes, in the 16 bits at [`FRAGMENT_OFFSET`].
 pub const FRAGMENT_OFFSET_MASK: u16 = 0x1fff;
-/// The bits at [`FRAGMENT_OFFSET`] that are all zero exactly when a packet is not a fragment.
+/// These bits at [`FRAGMENT_OFFSET`] are all zero exactly if a packet is not a fragment.
 pub const FRAGMENT_MASK: u16 = FLAG_MORE_FRAGMENTS | FRAGMENT_OFFSET_MASK;
 
-/// First byte of a header without options: the common case, tested with one comparison.
+/// First byte of a header without options: the common case, one comparison.
 pub const VERSION_AND_LENGTH_PLAIN: u8 = 0x45;
 
 /// Protocol number of ICMP.
@@ -70,7 +70,7 @@ pub const OPTION_ROUTER_ALERT: u8 = 148;
 /// Why bytes are not an IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Fewer bytes than a header, than the header length or than the total length says.
+    /// Fewer bytes than a header, the header length or the total length needs.
     Truncated,
     /// The version is not 4.
     Version,
@@ -100,11 +100,11 @@ pub struct Ipv4<T> {
 }
 
 impl<T: AsRef<[u8]>> Ipv4<T> {
-    /// Checks version and lengths. Bytes behind the total length are link-layer padding and no part of the packet.
-    /// The header checksum is not checked; see [`Ipv4::is_checksum_valid`].
+    /// Checks version and lengths. Bytes behind the total length are link-layer padding and not
+    /// part of the packet. The header checksum is not checked; see [`Ipv4::is_checksum_valid`].
     ///
     /// # Errors
-    /// Names the first field that is wrong.
+    /// Names the first wrong field.
     #[inline]
     pub fn new_checked(bytes: T) -> Result<Ipv4<T>, Fault> {
         let view = Ipv4 { bytes };
@@ -129,13 +129,13 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         Ok(view)
     }
 
-    /// Skips the checks. On bytes that would fail them accessors give zeros or empty slices.
+    /// Skips the checks. On bytes that would fail them, accessors return zeros or empty slices.
     #[inline]
     pub const fn new_unchecked(bytes: T) -> Ipv4<T> {
         Ipv4 { bytes }
     }
 
-    /// The bytes the view was made of, padding included.
+    /// All bytes of the view, padding included.
     #[inline]
     pub fn into_inner(self) -> T {
         self.bytes
@@ -165,7 +165,7 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         field::u16_at(self.bytes.as_ref(), IDENTIFICATION_OFFSET)
     }
 
-    /// Flags and fragment offset as they are on the wire.
+    /// Flags and fragment offset as on the wire.
     #[inline]
     pub fn fragment_bits(&self) -> u16 {
         field::u16_at(self.bytes.as_ref(), FRAGMENT_OFFSET)
@@ -183,13 +183,13 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         self.fragment_bits() & FLAG_MORE_FRAGMENTS != 0
     }
 
-    /// Where in the datagram this payload belongs, in bytes.
+    /// Offset of this payload in the datagram, in bytes.
     #[inline]
     pub fn fragment_offset_bytes(&self) -> usize {
         usize::from(self.fragment_bits() & FRAGMENT_OFFSET_MASK) * 8
     }
 
-    /// Whether this is a piece of a datagram, the first one included.
+    /// True for a fragment of a datagram, the first one included.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.fragment_bits() & FRAGMENT_MASK != 0
@@ -243,7 +243,7 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         field::clamped(self.bytes.as_ref(), 0, usize::from(self.total_length()))
     }
 
-    /// What follows the header, up to the total length.
+    /// Everything behind the header, up to the total length.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         field::clamped(self.bytes.as_ref(), self.header_length(), usize::from(self.total_length()))
@@ -280,7 +280,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4<T> {
         field::set_u16(self.bytes.as_mut(), IDENTIFICATION_OFFSET, value);
     }
 
-    /// Sets flags and fragment offset as they are on the wire.
+    /// Sets flags and fragment offset as on the wire.
     #[inline]
     pub fn set_fragment_bits(&mut self, bits: u16) {
         field::set_u16(self.bytes.as_mut(), FRAGMENT_OFFSET, bits);
@@ -322,7 +322,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4<T> {
         self.set_checksum(checksum);
     }
 
-    /// What follows the header, up to the total length.
+    /// Everything behind the header, up to the total length.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let start = self.header_length();
@@ -334,9 +334,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4<T> {
 /// One option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Option<'a> {
-    /// Type, with the copied flag and class as they are on the wire.
+    /// Type, with copied flag and class as on the wire.
     pub kind: u8,
-    /// What follows the length byte; empty for options of one byte.
+    /// Everything behind the length byte; empty for options of one byte.
     pub data: &'a [u8],
 }
 
@@ -348,7 +348,8 @@ impl Ipv4Option<'_> {
     }
 }
 
-/// The options of a header, without "no operation", up to the end of the list or the first malformed option.
+/// The options of a header, without "no operation", up to the end of the list or the first
+/// malformed option.
 #[inline]
 #[must_use]
 pub const fn options(bytes: &[u8]) -> Options<'_> {
@@ -371,7 +372,8 @@ impl<'a> Iterator for Options<'a> {
                 OPTION_END => return None,
                 OPTION_NOP => self.rest = after_kind,
                 kind => {
-                    // A length under 2 or past the end is malformed; without it no option behind can be found.
+                    // A length under 2 or past the end is malformed; no later option can be found
+                    // then.
                     let length = usize::from(*after_kind.first()?);
                     let data = self.rest.get(2..length)?;
                     self.rest = self.rest.get(length..)?;
@@ -382,7 +384,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Whether the options hold a loose or strict source route (RFC 5508 REQ-10b3).
+/// True if the options contain a loose or strict source route (RFC 5508 REQ-10b3).
 #[must_use]
 pub fn has_source_route(bytes: &[u8]) -> bool {
     options(bytes).any(|option| matches!(option.kind, OPTION_LOOSE_SOURCE_ROUTE | OPTION_STRICT_SOURCE_ROUTE))

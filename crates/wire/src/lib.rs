@@ -1,13 +1,14 @@
-//! Typed views of Ethernet, 802.1Q, ARP, IPv4, TCP, UDP and ICMP, and incremental checksums (RFC 1624).
+//! Typed views of Ethernet, 802.1Q, ARP, IPv4, TCP, UDP and ICMP, and incremental checksums (RFC
+//! 1624).
 //!
-//! A view borrows bytes and names their fields. `new_checked` looks at every length once; after that no
-//! accessor can reach outside the bytes. No function of this crate panics, whatever the bytes are.
+//! A view borrows bytes and names their fields. `new_checked` checks every length once; afterwards
+//! no accessor can reach outside the bytes. No function of this crate panics on any input.
 //!
-//! Numbers are in host bit order; an IPv4 address is a `u32`. Only [`build`] and [`verify`], which exist
-//! for tests and tools, allocate.
+//! Numbers are in host bit order; an IPv4 address is a `u32`. Only [`build`] and [`verify`], which
+//! are for tests and tools, allocate.
 //!
-//! The hot path of the engine does not build views: it reads and writes with [`field`] at the `..._OFFSET`
-//! constants of each module.
+//! The hot path of the engine does not build views. It reads and writes with [`field`] at the
+//! `..._OFFSET` constants of each module.
 
 #![forbid(unsafe_code)]
 

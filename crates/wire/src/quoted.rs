@@ -1,4 +1,4 @@
-//! The packet an ICMP error quotes: an IPv4 header whole, and as much behind it as the sender sent.
+//! The packet that an ICMP error quotes: a whole IPv4 header and as much of the rest as was sent.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use crate::ipv4;
 /// Why bytes are not a quoted packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The IPv4 header is not whole.
+    /// The IPv4 header is incomplete.
     Truncated,
     /// The version is not 4.
     Version,
@@ -33,17 +33,17 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// A view of a quoted packet. Unlike [`ipv4::Ipv4`] it takes a payload that was cut.
+/// A view of a quoted packet. Unlike [`ipv4::Ipv4`], it accepts a truncated payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> Quoted<T> {
-    /// Checks that the header is there with all its options.
+    /// Checks that the header is complete with its options.
     ///
     /// # Errors
-    /// Names the first field that is wrong.
+    /// Names the first wrong field.
     pub fn new_checked(bytes: T) -> Result<Quoted<T>, Fault> {
         let view = Quoted { bytes };
         let bytes = view.bytes.as_ref();
@@ -67,29 +67,29 @@ impl<T: AsRef<[u8]>> Quoted<T> {
         Ok(view)
     }
 
-    /// The header; its payload is cut where the quote ends.
+    /// The header; its payload ends with the quote.
     pub fn header(&self) -> ipv4::Ipv4<&[u8]> {
         ipv4::Ipv4::new_unchecked(self.bytes.as_ref())
     }
 
-    /// Where the transport header begins: options are skipped (RFC 5508 REQ-3b).
+    /// Offset of the transport header, behind the options (RFC 5508 REQ-3b).
     pub fn transport_offset(&self) -> usize {
         self.header().header_length()
     }
 
-    /// What is quoted of the transport: up to the total length, or less.
+    /// The quoted part of the transport, up to the total length or less.
     pub fn transport(&self) -> &[u8] {
         let header = self.header();
         field::clamped(self.bytes.as_ref(), header.header_length(), usize::from(header.total_length()))
     }
 
-    /// Whether the quoted packet is there up to its total length.
+    /// True if the quote reaches the total length of the packet.
     pub fn is_complete(&self) -> bool {
         self.bytes.as_ref().len() >= usize::from(self.header().total_length())
     }
 
-    /// Source and destination port of quoted UDP or TCP; None when it is another protocol, a fragment other
-    /// than the first, or cut before the ports.
+    /// Source and destination port of quoted UDP or TCP. None for another protocol, a fragment
+    /// other than the first, or a quote that ends before the ports.
     pub fn ports(&self) -> Option<(u16, u16)> {
         let header = self.header();
         if !matches!(header.protocol(), ipv4::PROTOCOL_UDP | ipv4::PROTOCOL_TCP) || header.fragment_offset_bytes() != 0
@@ -100,8 +100,8 @@ impl<T: AsRef<[u8]>> Quoted<T> {
         (transport.len() >= 4).then(|| (field::u16_at(transport, 0), field::u16_at(transport, 2)))
     }
 
-    /// Type and identifier of a quoted ICMP query; None when it is none, a fragment other than the first, or
-    /// cut before the identifier.
+    /// Type and identifier of a quoted ICMP query. None for another message, a fragment other than
+    /// the first, or a quote that ends before the identifier.
     pub fn icmp_query(&self) -> Option<(u8, u16)> {
         let header = self.header();
         if header.protocol() != ipv4::PROTOCOL_ICMP || header.fragment_offset_bytes() != 0 {
@@ -113,7 +113,7 @@ impl<T: AsRef<[u8]>> Quoted<T> {
             .then(|| (icmp_type, field::u16_at(transport, icmp::IDENTIFIER_OFFSET)))
     }
 
-    /// Whether the quoted header's checksum is right (RFC 5508 REQ-3a).
+    /// True if the checksum of the quoted header is right (RFC 5508 REQ-3a).
     pub fn is_checksum_valid(&self) -> bool {
         checksum::is_ipv4_header_valid(self.header().header())
     }

@@ -58,9 +58,9 @@ impl Flags {
     pub const RST: Flags = Flags(0x04);
     /// Push.
     pub const PSH: Flags = Flags(0x08);
-    /// The acknowledgment number counts.
+    /// The acknowledgment number is valid.
     pub const ACK: Flags = Flags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(0x20);
     /// ECN echo.
     pub const ECE: Flags = Flags(0x40);
@@ -104,7 +104,7 @@ impl fmt::Debug for Flags {
 }
 
 impl fmt::Display for Flags {
-    /// `SYN|ACK`, or `-` when none is set.
+    /// `SYN|ACK`, or `-` if no flag is set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for (bit, name) in ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"].into_iter().enumerate() {
@@ -120,7 +120,7 @@ impl fmt::Display for Flags {
 /// Why bytes are not a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Fewer bytes than a header or than the data offset says.
+    /// Fewer bytes than a header or the data offset needs.
     Truncated,
     /// The data offset is under 20 bytes.
     DataOffset,
@@ -137,7 +137,7 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// A view of a TCP segment: its bytes end where the IPv4 payload ends.
+/// A view of a TCP segment, up to the end of the IPv4 payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp<T> {
     bytes: T,
@@ -165,7 +165,7 @@ impl<T: AsRef<[u8]>> Tcp<T> {
         Ok(view)
     }
 
-    /// Skips the checks. On bytes that would fail them accessors give zeros or empty slices.
+    /// Skips the checks. On bytes that would fail them, accessors return zeros or empty slices.
     #[inline]
     pub const fn new_unchecked(bytes: T) -> Tcp<T> {
         Tcp { bytes }
@@ -231,13 +231,13 @@ impl<T: AsRef<[u8]>> Tcp<T> {
         options(field::clamped(self.bytes.as_ref(), HEADER_LENGTH_MIN, self.header_length()))
     }
 
-    /// What follows the header.
+    /// Everything behind the header.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.bytes.as_ref().get(self.header_length()..).unwrap_or(&[])
     }
 
-    /// How far the segment moves the sequence number: payload, and one each for SYN and FIN (RFC 9293 §3.4).
+    /// Advance of the sequence number: the payload, and one each for SYN and FIN (RFC 9293 §3.4).
     pub fn sequence_length(&self) -> u32 {
         let flags = self.flags();
         let payload = u32::try_from(self.payload().len()).unwrap_or(u32::MAX);
@@ -314,12 +314,12 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Tcp<T> {
 /// One option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpOption<'a> {
-    /// Maximum segment size. `offset` is where its value stands, counted from the first option byte; an odd
-    /// offset means that its bytes lie in two words of the checksum.
+    /// Maximum segment size. `offset` is the position of its value, counted from the first option
+    /// byte. At an odd offset its bytes belong to two words of the checksum.
     MaximumSegmentSize {
         /// The size in bytes.
         size: u16,
-        /// Where the value stands.
+        /// Position of the value.
         offset: usize,
     },
     /// Window scale.
@@ -337,12 +337,13 @@ pub enum TcpOption<'a> {
     Other {
         /// Option kind.
         kind: u8,
-        /// What follows the length byte.
+        /// Everything behind the length byte.
         data: &'a [u8],
     },
 }
 
-/// The options in `bytes`, without "no operation", up to the end of the list or the first malformed option.
+/// The options in `bytes`, without "no operation", up to the end of the list or the first malformed
+/// option.
 #[inline]
 #[must_use]
 pub const fn options(bytes: &[u8]) -> Options<'_> {
@@ -357,7 +358,7 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// The maximum segment size, when the segment has one.
+    /// The maximum segment size, if the segment has the option.
     #[must_use]
     pub fn maximum_segment_size(self) -> Option<u16> {
         for option in self {
@@ -380,7 +381,8 @@ impl<'a> Iterator for Options<'a> {
                 OPTION_END => return None,
                 OPTION_NOP => self.position += 1,
                 _ => {
-                    // A length under 2 or past the end is malformed; without it no option behind can be found.
+                    // A length under 2 or past the end is malformed; no later option can be found
+                    // then.
                     let end = start + usize::from(*self.bytes.get(start + 1)?);
                     let data = self.bytes.get(start + 2..end)?;
                     self.position = end;

@@ -20,7 +20,7 @@ pub const HEADER_LENGTH: usize = 8;
 /// Why bytes are not a UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Fewer bytes than a header or than the length says.
+    /// Fewer bytes than a header or the length field needs.
     Truncated,
     /// The length is under 8.
     Length,
@@ -65,7 +65,7 @@ impl<T: AsRef<[u8]>> Udp<T> {
         Ok(view)
     }
 
-    /// Skips the checks. On bytes that would fail them accessors give zeros or empty slices.
+    /// Skips the checks. On bytes that would fail them, accessors return zeros or empty slices.
     #[inline]
     pub const fn new_unchecked(bytes: T) -> Udp<T> {
         Udp { bytes }
@@ -101,7 +101,7 @@ impl<T: AsRef<[u8]>> Udp<T> {
         field::clamped(self.bytes.as_ref(), HEADER_LENGTH, usize::from(self.length()))
     }
 
-    /// Whether the checksum is right, or there is none.
+    /// True if the checksum is right or absent.
     pub fn is_checksum_valid(&self, source: u32, destination: u32) -> bool {
         let datagram = field::clamped(self.bytes.as_ref(), 0, usize::from(self.length()));
         checksum::is_udp_valid(source, destination, datagram)
@@ -133,7 +133,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Udp<T> {
         field::set_u16(self.bytes.as_mut(), CHECKSUM_OFFSET, checksum);
     }
 
-    /// Computes the checksum over the length the header says and writes it.
+    /// Computes the checksum over the length of the header field and writes it.
     pub fn fill_checksum(&mut self, source: u32, destination: u32) {
         self.set_checksum(0);
         let length = self.length();

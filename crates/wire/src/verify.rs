@@ -1,4 +1,4 @@
-//! The standard check of tests: is every length and checksum of a packet right?
+//! The standard check of tests: are all lengths and checksums of a packet right?
 
 use core::fmt;
 
@@ -14,7 +14,7 @@ use crate::tcp::Tcp;
 use crate::udp;
 use crate::udp::Udp;
 
-/// Something wrong with a packet.
+/// A fault of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The IPv4 header.
@@ -62,8 +62,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Everything wrong with an IPv4 packet; empty when it is right. Padding behind it is allowed, and so is a UDP
-/// length shorter than the IPv4 payload. The transport of a fragment cannot be checked.
+/// All faults of an IPv4 packet; empty if it is right. Padding behind it and a UDP length shorter
+/// than the IPv4 payload are allowed. The transport of a fragment cannot be checked.
 #[must_use]
 pub fn faults(packet: &[u8]) -> Vec<Fault> {
     let mut faults = Vec::new();

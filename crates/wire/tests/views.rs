@@ -92,7 +92,7 @@ fn setters_write_what_getters_read() {
 }
 
 #[test]
-fn source_routes_are_found_behind_other_options_and_not_inside_them() {
+fn source_routes_are_found_behind_options_and_not_inside() {
     assert!(ipv4::has_source_route(&[131, 3, 4, 0]));
     assert!(ipv4::has_source_route(&[1, 1, 137, 3, 4, 0]));
     assert!(ipv4::has_source_route(&[7, 7, 4, 0, 0, 0, 0, 131, 3, 4]));
@@ -215,7 +215,7 @@ fn the_length_field_splits_quote_and_extension() {
 }
 
 #[test]
-fn without_a_length_only_a_checked_extension_behind_128_bytes_is_believed() {
+fn without_a_length_only_a_checked_extension_at_128_counts() {
     let layout = icmp::extension_layout(&icmp_message(11, 0, 128, &EXTENSION));
     assert_eq!((layout.quote, layout.extension), (8..136, 136..144));
     for message in [

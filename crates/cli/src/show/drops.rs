@@ -18,7 +18,7 @@ use crate::table::Table;
 pub(super) fn show(arguments: &ShowDrops, out: &mut dyn Write) -> Result<(), CliError> {
     let (mut drops, _) = connect(&arguments.output.socket)?.request::<DropReason>(&Request::Drops)?;
     let total: u64 = drops.iter().map(|drop| drop.packets).fold(0, u64::saturating_add);
-    // The sort is stable: reasons that are equally frequent stay in the order of the packet's way.
+    // The sort is stable: equally frequent reasons stay in the order of the verdicts.
     drops.sort_by_key(|drop| core::cmp::Reverse(drop.packets));
     drops.retain(|drop| arguments.all || drop.packets > 0);
     drops.truncate(arguments.limit.unwrap_or(usize::MAX));

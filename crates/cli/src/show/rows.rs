@@ -1,4 +1,4 @@
-//! How the objects of lists look in tables.
+//! The rows of objects in tables.
 
 use control::Counter;
 use control::Filtering;
@@ -51,7 +51,7 @@ impl Row for Interface {
     }
 }
 
-/// `used of total` of the transport that has the least left.
+/// `used of total` of the transport with the fewest free ports.
 fn fullest(used: &PerProtocol, total: &PerProtocol, in_blocks: u64) -> String {
     let fullest_of_blocks = control::ratio(in_blocks, total.icmp);
     if in_blocks > 0
@@ -118,7 +118,7 @@ impl Row for PoolAddress {
         ("UDP PORTS", Right),
         ("TCP PORTS", Right),
         ("ICMP IDS", Right),
-        ("RESTING", Right),
+        ("HELD", Right),
         ("USED", Right),
     ];
 

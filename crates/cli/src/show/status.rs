@@ -32,7 +32,7 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let Status { version, state, config, pid, .. } = status;
     writeln!(out, "natrix {version}: {state} for {uptime}, process {pid}, configuration {config}\n")?;
 
-    let mut tables = Table::new(&[("TABLE", Left), ("NOW", Right), ("ROOM FOR", Right), ("USED", Right)]);
+    let mut tables = Table::new(&[("TABLE", Left), ("NOW", Right), ("LIMIT", Right), ("USED", Right)]);
     for (name, now, max) in [
         ("subscribers", status.subscribers, status.subscribers_max),
         ("mappings", status.mappings, status.mappings_max),
@@ -61,15 +61,15 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     traffic.flush(out)?;
     writeln!(out)?;
 
-    let mut timers = Table::new(&[("IDLE TIME IN FORCE", Left), ("", Right)]);
-    let in_force = &status.timeouts;
+    let mut timers = Table::new(&[("IDLE TIMEOUT", Left), ("", Right)]);
+    let timeouts = &status.timeouts;
     for (name, micros) in [
-        ("UDP", in_force.udp_us),
-        ("UDP, unanswered", in_force.udp_unanswered_us),
-        ("TCP, opening", in_force.tcp_opening_us),
-        ("TCP, established", in_force.tcp_established_us),
-        ("TCP, closing", in_force.tcp_closing_us),
-        ("ICMP", in_force.icmp_us),
+        ("UDP", timeouts.udp_us),
+        ("UDP, unanswered", timeouts.udp_unanswered_us),
+        ("TCP, opening", timeouts.tcp_opening_us),
+        ("TCP, established", timeouts.tcp_established_us),
+        ("TCP, closing", timeouts.tcp_closing_us),
+        ("ICMP", timeouts.icmp_us),
     ] {
         timers.row(vec![name.to_owned(), human::duration(micros)]);
     }
@@ -139,7 +139,7 @@ fn print_log(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {
     table.row(cells);
     table.flush(out)?;
     if let Some(error) = &log.last_error {
-        let now = if log.failing { "nothing is written at the moment" } else { "the last error" };
+        let now = if log.failing { "nothing is being written" } else { "the last error" };
         writeln!(out, "event log: {now}: {error}")?;
     }
     Ok(())

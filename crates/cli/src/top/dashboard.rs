@@ -1,4 +1,4 @@
-//! What the dashboard knows, and what keys do to it.
+//! The state of the dashboard and the effect of keys.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use control::Interface;
 use crate::top::fetch::News;
 use crate::top::fetch::Sample;
 
-/// Seconds of history kept for the charts: as many as the widest terminal shows.
+/// Seconds of history for the charts; enough for the widest terminal.
 const HISTORY_MAX: usize = 512;
 
 /// A key by its meaning.
@@ -30,14 +30,14 @@ pub(crate) enum Sort {
     Rate,
 }
 
-/// How things stand with the daemon.
+/// State of the connection to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Nothing was heard yet.
+    /// No answer yet.
     Connecting,
-    /// The last question was answered.
+    /// The last request was answered.
     Live,
-    /// It was not.
+    /// The last request failed.
     Gone { reason: String, tries: u32 },
 }
 
@@ -105,7 +105,8 @@ impl Dashboard {
         }
     }
 
-    /// Takes in what a second brought. While paused the picture stands still, but it is known whether the daemon lives.
+    /// Takes the result of one attempt. A pause freezes the picture, but not the state of the
+    /// connection.
     pub(crate) fn take(&mut self, news: News) {
         match news {
             News::Gone(reason) => {
@@ -122,7 +123,7 @@ impl Dashboard {
     }
 
     fn take_sample(&mut self, sample: Sample) {
-        // A daemon that was started anew counts from zero: there is nothing to compare with.
+        // A restarted daemon counts from zero, so there is no previous sample.
         let same_run = |before: &Sample| {
             before.status.pid == sample.status.pid && before.status.uptime_us < sample.status.uptime_us
         };
@@ -141,7 +142,7 @@ impl Dashboard {
         }
     }
 
-    /// What a key does, leaving aside.
+    /// Applies a key; `Quit` is the caller's.
     pub(crate) fn press(&mut self, key: Key) {
         match key {
             Key::Quit => {}
@@ -157,7 +158,7 @@ impl Dashboard {
         }
     }
 
-    /// Growth of a total per second of the daemon's own clock, so that a late answer makes no peak.
+    /// Growth of a total per second of the daemon's clock, so that a late answer makes no peak.
     fn rate_of(&self, total: impl Fn(&Sample) -> u64) -> f64 {
         let (Some(current), Some(previous)) = (&self.current, &self.previous) else { return 0.0 };
         let micros = current.status.uptime_us.saturating_sub(previous.status.uptime_us);
@@ -186,7 +187,7 @@ impl Dashboard {
         }
     }
 
-    /// Reasons that occurred, in the order asked for.
+    /// Reasons that occurred, in the chosen order.
     pub(crate) fn drops(&self) -> Vec<DropRate<'_>> {
         let Some(current) = &self.current else { return Vec::new() };
         let rate = |reason: &str| {

@@ -1,4 +1,4 @@
-//! Draws the dashboard. Made for 80 columns and 24 lines, and takes what more there is.
+//! Draws the dashboard, for 80 columns and 24 lines or more.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ const LINES_MIN: u16 = 20;
 const ACCENT: Color = Color::Cyan;
 const MUTED: Color = Color::DarkGray;
 
-/// Green, yellow and red for how full or busy something is.
+/// Green, yellow or red by load.
 fn load_colour(ratio: f64) -> Color {
     match ratio {
         r if r >= 0.9 => Color::Red,
@@ -56,13 +56,13 @@ fn panel(title: &str) -> Block<'_> {
 pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard) {
     let area = frame.area();
     if area.width < COLUMNS_MIN || area.height < LINES_MIN {
-        let text = format!("natrix top needs {COLUMNS_MIN} columns and {LINES_MIN} lines; q leaves");
+        let text = format!("natrix top needs {COLUMNS_MIN} columns and {LINES_MIN} lines; q quits");
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
         return;
     }
     let interfaces = dashboard.current.as_ref().map_or(0, |sample| sample.interfaces.len());
     let workers = dashboard.current.as_ref().map_or(0, |sample| sample.status.workers.len());
-    // What is a list grows with it as far as there is room; the charts and drops share what is left.
+    // Lists grow while there is space; the charts and drops share the rest.
     let spare = area.height.saturating_sub(24);
     let worker_lines = 4 + u16::try_from(workers.saturating_sub(4)).unwrap_or(u16::MAX).min(spare / 3);
     // A third interface is common enough to take a line of the charts.
@@ -98,10 +98,10 @@ pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard) {
         Link::Connecting => draw_message(frame, "Connecting", Color::Yellow, std::slice::from_ref(&dashboard.socket)),
         Link::Gone { reason, tries } => {
             let seen = match &dashboard.current {
-                Some(_) => "Shown behind this is what it said last.",
+                Some(_) => "The screen shows its last answer.",
                 None => "It has not answered yet.",
             };
-            let tries = format!("{seen} Tried {} times, trying again each second.", human::count(u64::from(*tries)));
+            let tries = format!("{seen} Tried {} times; retrying each second.", human::count(u64::from(*tries)));
             draw_message(frame, "The daemon is gone", Color::Red, &[reason.clone(), tries]);
         }
     }
@@ -137,7 +137,7 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
         Sort::Total => "sort drops by rate",
         Sort::Rate => "sort drops by total",
     };
-    let pause = if dashboard.paused { "go on" } else { "pause" };
+    let pause = if dashboard.paused { "resume" } else { "pause" };
     let mut spans = Vec::new();
     for (key, meaning) in [("q", "quit"), ("p", pause), ("s", sort), ("?", "help")] {
         spans.push(Span::styled(format!(" {key}"), Style::new().fg(ACCENT).bold()));
@@ -283,7 +283,7 @@ fn draw_drops(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
             Span::styled(rate, rate_style),
             format!("{:>7}", human::scaled(entry.drop.packets as f64)).bold(),
         ];
-        // A wide terminal has room for the sentence.
+        // Only a wide terminal has space for the sentence.
         if width > NUMBERS + 20 {
             let sentence = fit(&entry.drop.description, width - NUMBERS - 2);
             spans.push(Span::styled(format!("  {sentence}"), Style::new().fg(MUTED)));
@@ -299,7 +299,8 @@ fn draw_drops(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
 }
 
 fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
-    // 76 columns at least: 12 for the name, 8 and 5 for side and link, 9 for each rate, 8 and 7 for the losses.
+    // 76 columns at least: 12 for the name, 8 and 5 for side and link, 9 for each rate, 8 and 7 for
+    // the losses.
     let spare = inner_width(area).saturating_sub(76);
     let name = 12 + (spare / 4).min(20);
     let number = 9 + (spare / 8).min(6);
@@ -332,7 +333,7 @@ fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sam
     frame.render_widget(Paragraph::new(lines).block(panel("Interfaces")), area);
 }
 
-/// A box in the middle, as large as it must be.
+/// A box in the middle of the area.
 fn middle(area: Rect, width: u16, height: u16) -> Rect {
     let width = width.min(area.width);
     let height = height.min(area.height);
@@ -381,8 +382,8 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 fn draw_help(frame: &mut Frame<'_>) {
     let keys = [
-        ("q, Ctrl-C", "leave"),
-        ("p, space", "let the picture stand still; counting goes on"),
+        ("q, Ctrl-C", "quit"),
+        ("p, space", "freeze the picture; counting continues"),
         ("s", "sort drops by total or by rate"),
         ("?, h, Esc", "this help"),
     ];
@@ -394,10 +395,10 @@ fn draw_help(frame: &mut Frame<'_>) {
         .collect();
     lines.push(Line::default());
     let words = [
-        "Rates are those of the last second of the daemon's clock.",
-        "Busy is the part of a second in which a worker had packets.",
+        "Rates are those of the last second, by the daemon's clock.",
+        "Busy: the share of time in which a worker had packets.",
         "Missed: packets that no worker took in time.",
-        "Full: packets the transmit queue had no room for.",
+        "Full: packets dropped because a transmit queue was full.",
     ];
     lines.extend(words.iter().map(|text| Line::styled(*text, Style::new().fg(MUTED))));
     draw_box(frame, "Help", ACCENT, lines);

@@ -1,4 +1,4 @@
-//! Asks the daemon once a second, and again and again when it is gone.
+//! Fetches a sample from the daemon each second, and reconnects when it is gone.
 
 use std::io;
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ use crate::arguments::Socket;
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long the daemon may take for one reply before it counts as gone.
+/// Time limit of a reply, after which the daemon counts as gone.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The daemon's state at one moment.
@@ -30,12 +30,12 @@ pub(crate) struct Sample {
     pub(crate) drops: Vec<DropReason>,
 }
 
-/// What a second brought.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum News {
     /// The daemon answered.
     Sample(Box<Sample>),
-    /// It did not, for this reason.
+    /// The daemon did not answer, for this reason.
     Gone(String),
 }
 

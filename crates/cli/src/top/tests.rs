@@ -58,7 +58,7 @@ fn later(seconds: u64, packets: u64) -> Sample {
         interface.tx_packets += grown / 2;
         interface.tx_bytes += grown * 500;
     }
-    // The rarer reason is the quicker one now.
+    // The reason with the smaller total now has the higher rate.
     sample.drops[0].packets += 7 * seconds;
     sample
 }
@@ -120,7 +120,7 @@ fn a_large_terminal_shows_sentences_and_more_lines() {
 }
 
 #[test]
-fn a_daemon_that_is_gone_is_said_over_its_last_state() {
+fn a_missing_daemon_is_reported_over_its_last_state() {
     let mut dashboard = dashboard_with_history();
     dashboard.take(News::Gone("/run/natrix/control.sock: lost the daemon (it closed the connection)".to_owned()));
     dashboard.take(News::Gone("/run/natrix/control.sock: cannot connect (Connection refused)".to_owned()));
@@ -130,7 +130,7 @@ fn a_daemon_that_is_gone_is_said_over_its_last_state() {
 }
 
 #[test]
-fn before_the_first_answer_it_says_what_it_waits_for() {
+fn before_the_first_answer_it_names_the_socket() {
     check("connecting", &Dashboard::new("/run/natrix/control.sock".to_owned()), 80, 24);
 }
 
@@ -166,7 +166,7 @@ fn rates_follow_the_clock_of_the_daemon() {
 }
 
 #[test]
-fn a_daemon_started_anew_makes_no_peak() {
+fn a_restarted_daemon_makes_no_peak() {
     let mut dashboard = dashboard_with_history();
     let mut fresh = golden();
     fresh.status.pid += 1;
@@ -178,7 +178,7 @@ fn a_daemon_started_anew_makes_no_peak() {
 }
 
 #[test]
-fn pause_keeps_the_picture_but_not_the_silence_about_a_dead_daemon() {
+fn a_pause_freezes_the_picture_but_reports_a_dead_daemon() {
     let mut dashboard = dashboard_with_history();
     dashboard.press(Key::Pause);
     let still = picture(&dashboard, 80, 24);
@@ -189,7 +189,7 @@ fn pause_keeps_the_picture_but_not_the_silence_about_a_dead_daemon() {
 }
 
 #[test]
-fn sort_puts_the_quickest_or_the_most_frequent_drop_first() {
+fn drops_are_sorted_by_rate_or_by_total() {
     let mut dashboard = dashboard_with_history();
     let first = |dashboard: &Dashboard| dashboard.drops()[0].drop.reason.clone();
     assert_eq!(first(&dashboard), "ttl_expired", "by rate");
@@ -198,7 +198,7 @@ fn sort_puts_the_quickest_or_the_most_frequent_drop_first() {
 }
 
 #[test]
-fn the_fetcher_reports_a_missing_daemon_and_finds_it_when_it_comes() {
+fn the_fetcher_reports_a_missing_daemon_and_reconnects() {
     let directory = std::env::temp_dir().join(format!("natrix-top-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join("control.sock");

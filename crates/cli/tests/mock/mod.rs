@@ -1,4 +1,5 @@
-//! A daemon that knows nothing but the golden replies of the `control` crate: it filters and pages them as a real one does.
+//! A daemon that serves the golden replies of the `control` crate, with the filters and pages of a
+//! real one.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -20,7 +21,7 @@ use control::server::Connection;
 
 const GOLDEN: &str = include_str!("../../../control/tests/replies.jsonl");
 
-/// A listening mock; its socket goes with it. Its threads end with the test process.
+/// A listening mock, which removes its socket. Its threads end with the test process.
 pub(crate) struct Mock {
     directory: PathBuf,
 }
@@ -47,7 +48,7 @@ impl Mock {
         mock
     }
 
-    /// Where it listens.
+    /// Path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.join("control.sock")
     }
@@ -149,7 +150,7 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
             page(found, &all)
         }
         Request::Why(why) if why.interface.as_deref() == Some("dmz") => {
-            Err(Fault::new("interface", "there is none of that name", "see `natrix show interfaces`").seen("dmz"))
+            Err(Fault::new("interface", "no such interface", "see `natrix show interfaces`").seen("dmz"))
         }
         Request::Why(_) => page(golden(|reply| matches!(reply, Reply::Why(_))), &all),
         Request::Trace(trace) => {
@@ -206,9 +207,9 @@ fn answer_all(stream: UnixStream) {
                 Ok((replies, cursor)) => connection.send_all(replies, cursor),
                 Err(fault) => {
                     let found = golden(|reply| matches!(reply, Reply::ConfigFault(_)));
-                    let told = if fault.problem == "has faults" { found } else { Vec::new() };
+                    let faults = if fault.problem == "has faults" { found } else { Vec::new() };
                     let last = Reply::Error(fault);
-                    told.iter().chain([&last]).try_for_each(|reply| connection.send(reply))
+                    faults.iter().chain([&last]).try_for_each(|reply| connection.send(reply))
                 }
             },
             Err(LineError::Unreadable(_)) => Ok(()),

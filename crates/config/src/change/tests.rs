@@ -38,7 +38,7 @@ fn a_configuration_does_not_differ_from_itself() {
 }
 
 #[test]
-fn each_difference_is_told_with_both_values_and_whether_it_needs_a_restart() {
+fn each_difference_shows_both_values_and_if_it_needs_a_restart() {
     let after = BEFORE
         .replace("via = \"192.0.2.1\"", "via = \"192.0.2.9\"")
         .replace("203.0.113.0/28", "203.0.113.1-203.0.113.20")
@@ -50,18 +50,18 @@ fn each_difference_is_told_with_both_values_and_whether_it_needs_a_restart() {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         (text(&change.before), text(&change.after), change.restart.is_some())
     };
-    let told = |before: &str, after: &str, restart| (before.to_owned(), after.to_owned(), restart);
-    assert_eq!(of("timeouts.udp"), told("5 min", "2 min", false));
-    assert_eq!(of("pool \"a\".ports"), told("1024-65535", "1024-32767", false));
-    assert_eq!(of("pool \"a\".addresses"), told("16 addresses", "20 addresses: 1 fewer, 5 more", false));
+    let reported = |before: &str, after: &str, restart| (before.to_owned(), after.to_owned(), restart);
+    assert_eq!(of("timeouts.udp"), reported("5 min", "2 min", false));
+    assert_eq!(of("pool \"a\".ports"), reported("1024-65535", "1024-32767", false));
+    assert_eq!(of("pool \"a\".addresses"), reported("16 addresses", "20 addresses: 1 fewer, 5 more", false));
     let route = ("via 192.0.2.1 on \"wan\"", "via 192.0.2.9 on \"wan\"");
-    assert_eq!(of("route 0.0.0.0/0 of \"wan\""), told(route.0, route.1, false));
-    assert_eq!(of("workers.count"), told("1", "2", true));
+    assert_eq!(of("route 0.0.0.0/0 of \"wan\""), reported(route.0, route.1, false));
+    assert_eq!(of("workers.count"), reported("1", "2", true));
     assert!(of("tables.mappings").2);
 }
 
 #[test]
-fn what_follows_from_the_number_of_workers_is_no_difference_of_its_own() {
+fn differences_due_to_the_number_of_workers_are_not_listed() {
     for (one, other) in [(1, 2), (2, 1), (2, 3), (3, 8), (7, 2)] {
         let with = |count: u32, more: &str| config(&format!("{BEFORE}[workers]\ncount = {count}\n{more}"));
         let objects = |more: &str| {
@@ -70,9 +70,9 @@ fn what_follows_from_the_number_of_workers_is_no_difference_of_its_own() {
         };
         assert_eq!(objects(""), ["workers.count"], "{one} to {other}");
         let others = "[tables]\nmappings = 5000\n[icmp]\nerror_rate = \"77/s\"\n[log]\nfilter_rate = \"2000/s\"\n";
-        let told = objects(others);
+        let reported = objects(others);
         for expected in ["tables.mappings", "icmp.error_rate", "log.filter_rate"] {
-            assert!(told.iter().any(|object| object == expected), "{one} to {other}: {told:?}");
+            assert!(reported.iter().any(|object| object == expected), "{one} to {other}: {reported:?}");
         }
     }
 }
@@ -87,13 +87,13 @@ fn pools_come_and_go_and_interfaces_need_a_restart() {
     assert!(found[1].after.is_none() && found[2].before.is_none());
 }
 
-/// Each key of the manual, left out of a file that has all of them: what differs is named, and is live or not as the manual
-/// says.
+/// Each key of the manual, left out of a file that has all of them: what differs is named, and is
+/// live or not as the manual says.
 #[test]
 fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
     let all = include_str!("../../tests/every_key.toml");
     let before = config(all);
-    let (mut told, mut silent) = (0, Vec::new());
+    let (mut reported, mut silent) = (0, Vec::new());
     for section in crate::keys::SECTIONS {
         for key in section.keys {
             let mut document: toml_edit::DocumentMut = all.parse().expect("TOML");
@@ -111,14 +111,14 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
                 silent.push(name);
                 continue;
             }
-            told += 1;
+            reported += 1;
             // Of keys without a line of their own the object is named at least.
             assert!(found.iter().all(|change| change.object != "*"), "{name}: {found:?}");
             let needs_restart = Effect::of(section.name, key.name) != Effect::Live;
             assert_eq!(found.iter().any(|change| change.restart.is_some()), needs_restart, "{name}: {found:?}");
         }
     }
-    assert!(told > 60, "{told} keys are told");
+    assert!(reported > 60, "{reported} keys are reported");
     // They say what would hold without them too, or are for checks only.
     let idle = [
         "route.interface",
@@ -156,12 +156,13 @@ fn variants(kind: Kind) -> Vec<String> {
     }
 }
 
-/// The texts of a plan are read by people who know the file and not the program: whatever a key is changed from and to.
+/// The texts of a plan are read by people who know the file and not the program: whatever a key is
+/// changed from and to.
 #[test]
 fn no_value_is_shown_as_the_program_sees_it() {
     let all = include_str!("../../tests/every_key.toml");
     let before = config(all);
-    let mut told = 0;
+    let mut reported = 0;
     for section in crate::keys::SECTIONS {
         for key in section.keys {
             let removed = core::iter::once(None);
@@ -186,13 +187,13 @@ fn no_value_is_shown_as_the_program_sees_it() {
                     for text in [&change.before, &change.after].into_iter().flatten() {
                         let is_odd = ["{", "}", "Some(", "None", "(", "::"].iter().any(|odd| text.contains(odd));
                         assert!(!is_odd && !text.is_empty(), "{}.{}: {change:?}", section.name, key.name);
-                        told += 1;
+                        reported += 1;
                     }
                 }
             }
         }
     }
-    assert!(told > 400, "{told} values are shown");
+    assert!(reported > 400, "{reported} values are shown");
 }
 
 #[test]

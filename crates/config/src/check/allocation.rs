@@ -1,4 +1,5 @@
-//! Whether ports can be given out as a pool says: blocks that divide its range, a formula that works out.
+//! Whether ports can be given out as a pool says: blocks that divide its range, a formula that
+//! works out.
 
 use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
@@ -37,7 +38,8 @@ pub(crate) fn check(pool: &PoolDraft, addresses: &[Ipv4Addr], vrfs: usize, repor
     }
 }
 
-/// Blocks are aligned to their size: what stands over at the ends of the range could not be given out.
+/// Blocks are aligned to their size: what stands over at the ends of the range could not be given
+/// out.
 fn divides(pool: &PoolDraft, size: BlockSize, ports: &RangeInclusive<u16>, report: &mut Report) {
     let size = size.ports();
     let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
@@ -72,8 +74,8 @@ fn around(first: u32, last: u32, size: u32) -> String {
     format!("{first}-{}", end - 1)
 }
 
-/// Who leases a block that is reserved for the most part has paid a block of his few for hardly a port. One that is reserved as a
-/// whole is never leased.
+/// A leased block counts against the few blocks of a subscriber, so it must not be mostly reserved.
+/// A block that is reserved as a whole is never leased.
 fn blocks_keep_their_ports(pool: &PoolDraft, size: BlockSize, ports: &RangeInclusive<u16>, report: &mut Report) {
     let Some(reserved) = pool.reserved_ports.first() else { return };
     let is_reserved = marked(&pool.reserved_ports);
@@ -92,7 +94,7 @@ fn blocks_keep_their_ports(pool: &PoolDraft, size: BlockSize, ports: &RangeInclu
             short.len(),
             if short.len() == 1 { "block" } else { "blocks" }
         ),
-        format!("reserve {block}-{} as a whole, which nobody is given then, or less of it", block + size - 1),
+        format!("reserve all of {block}-{}, so that the block is never given out, or less of it", block + size - 1),
     );
 }
 
@@ -115,7 +117,7 @@ fn one_subscriber_each(pool: &PoolDraft, vrfs: usize, report: &mut Report) {
     let served = if pool.vrfs.is_empty() { vrfs } else { pool.vrfs.len() };
     if served > 1 {
         let problem =
-            "serves more than one VRF, in which two subscribers may have one inside address and so the same ports";
+            "serves more than one VRF: two subscribers may have the same inside address, and so the same ports";
         report.fault(
             place,
             problem,
@@ -139,7 +141,7 @@ fn works_out(
     let formula = match Formula::new(&prefixes, addresses, dynamic_slices, first, last) {
         Ok(formula) => formula,
         Err(error) => {
-            let (problem, seen, remedy) = told(&error);
+            let (problem, seen, remedy) = reported(&error);
             return report.fault(place, problem, seen, remedy);
         }
     };
@@ -175,7 +177,8 @@ fn works_out(
     }
 }
 
-/// Reserved ports may lie in slices, but must leave each of them some: who has that slice would never get a port.
+/// Reserved ports may lie in slices, but must leave each of them some: who has that slice would
+/// never get a port.
 fn every_slice_has_ports(pool: &PoolDraft, formula: &Formula, port_min: u16, report: &mut Report) {
     let Some(reserved) = pool.reserved_ports.first() else { return };
     let is_reserved = marked(&pool.reserved_ports);
@@ -187,7 +190,7 @@ fn every_slice_has_ports(pool: &PoolDraft, formula: &Formula, port_min: u16, rep
     let Some(first) = bare.first().map(|number| slice(*number)) else { return };
     report.fault(
         &reserved.place,
-        "takes all ports of subscribers, who would never get one",
+        "takes all ports of some subscribers",
         format!(
             "{} of {} slices on each address, the first ports {}-{}",
             bare.len(),
@@ -200,10 +203,10 @@ fn every_slice_has_ports(pool: &PoolDraft, formula: &Formula, port_min: u16, rep
 }
 
 /// What is wrong, the numbers seen, and a remedy with numbers.
-fn told(error: &FormulaError) -> (String, String, String) {
+fn reported(error: &FormulaError) -> (String, String, String) {
     match error {
         FormulaError::TooMany { slices, dynamic_slices, ports, .. } if dynamic_slices >= ports => (
-            "leaves nothing for subscribers".to_owned(),
+            "leaves no ports for subscribers".to_owned(),
             format!("{dynamic_slices} dynamic slices of {ports} ports"),
             fewer_dynamic_slices(*slices, *dynamic_slices, *ports),
         ),
@@ -216,7 +219,7 @@ fn told(error: &FormulaError) -> (String, String, String) {
             more_addresses(*subscribers, *addresses, *dynamic_slices, *ports),
         ),
         FormulaError::Nobody { subscribers, addresses } => (
-            "has nobody to give ports to".to_owned(),
+            "has no subscriber to give ports to".to_owned(),
             format!("{subscribers} subscribers, {addresses} addresses"),
             "write subscribers that hold a host".to_owned(),
         ),
@@ -241,7 +244,8 @@ fn fewer_dynamic_slices(slices: u64, dynamic_slices: u64, ports: u64) -> String 
     }
 }
 
-/// How many addresses would do, if a pool may have as many, and how many would give each subscriber a good deal.
+/// How many addresses would do, if a pool may have as many, and how many would give each subscriber
+/// a good deal.
 fn more_addresses(subscribers: u64, addresses: u64, dynamic_slices: u64, ports: u64) -> String {
     let needed = |each: u64| {
         let per_address = (ports / each).checked_sub(dynamic_slices).filter(|slices| *slices > 0)?;

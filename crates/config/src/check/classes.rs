@@ -67,7 +67,8 @@ fn guarantee_within_limits(class: &ClassDraft, report: &mut Report) {
     for protocol in Protocol::ALL {
         let (reserved, most) = (limits.reserved_ports[protocol.index()], limits.ports_max[protocol.index()]);
         if reserved > most {
-            let problem = format!("is more than a subscriber of the class may have of {protocol}: ports = {most}");
+            let problem =
+                format!("is more than the {protocol} ports a subscriber of the class may have: ports = {most}");
             let remedy = format!("write at most {most}, or raise ports");
             // One number for several protocols is one fault.
             return report.fault(&class.reserved_ports, problem, reserved.to_string(), remedy);
@@ -101,11 +102,9 @@ fn room_for_a_mapping(limits: &SubscriberLimits, place: Option<&Place>, report: 
     if let Some(place) = place
         && limits.memory_max < MAPPING_BYTES
     {
-        let problem = format!("is less than a mapping takes, {MAPPING_BYTES} bytes, so that nobody gets one");
-        let remedy = format!(
-            "write \"{}\" or more, or ports = 0 for subscribers that are to get none",
-            size_text(MAPPING_BYTES)
-        );
+        let problem = format!("is less than the {MAPPING_BYTES} bytes of a mapping, so no subscriber gets one");
+        let remedy =
+            format!("write \"{}\" or more, or ports = 0 if subscribers should get none", size_text(MAPPING_BYTES));
         report.fault(place, problem, size_text(limits.memory_max), remedy);
     }
 }
@@ -118,7 +117,7 @@ fn has_measure(limits: &SubscriberLimits) -> bool {
 /// Thresholds are shares of limits.
 fn thresholds(draft: &Draft, report: &mut Report) {
     let mut tell = |place: &Place, threshold: Threshold| {
-        let problem = "is a share of nothing: there is a limit neither of ports nor of sessions";
+        let problem = "is a share of a limit, and there is no limit on ports or sessions";
         let remedy = "write ports or sessions too, or remove it";
         report.fault(place, problem, threshold.high_percent.to_string(), remedy);
     };
@@ -188,18 +187,18 @@ fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
     };
     let mut unfit = |problem: String, remedy: &str| report.fault(place, problem, quoted(name), remedy.to_owned());
     if pool.one_to_one.is_some() {
-        unfit("is a one-to-one pool: each of its addresses is somebody's".to_owned(), "write another pool");
+        unfit("is a one-to-one pool: each of its addresses belongs to one subscriber".to_owned(), "write another pool");
     }
     if matches!(pool.allocation.value, Some(Allocation::Deterministic { .. })) {
         let remedy = "write a pool with allocation = \"ports\" or \"blocks\"";
-        unfit("is a deterministic pool: whoever has no slice gets nothing from it".to_owned(), remedy);
+        unfit("is a deterministic pool: a subscriber without a slice gets nothing from it".to_owned(), remedy);
     }
     if pool.drains() {
-        unfit("drains: nobody gets a mapping from it".to_owned(), "write another pool, or end its draining");
+        unfit("is draining and gives out no new mappings".to_owned(), "write another pool, or stop draining this one");
     }
     if !has_limit(class, draft) {
         let remedy = "write a limit, such as ports or new_mappings, or remove penalty_pool";
-        unfit("is never needed: the class has no limit, so that nobody becomes an offender".to_owned(), remedy);
+        unfit("is never used: the class has no limit, so no subscriber becomes an offender".to_owned(), remedy);
     }
     let inside = draft.interfaces.iter().filter_map(|interface| match interface.facing() {
         Some((Side::Inside, vrf)) => Some(vrf),
@@ -207,12 +206,12 @@ fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
     });
     let is_meant = |vrf: &&str| class.vrfs.is_empty() || class.vrfs.iter().any(|meant| meant.value == **vrf);
     if let Some(vrf) = inside.filter(is_meant).find(|vrf| !pool.serves(vrf)) {
-        let problem = format!("does not serve VRF \"{vrf}\", whose subscribers the class is about");
+        let problem = format!("does not serve VRF \"{vrf}\", whose subscribers are in the class");
         unfit(problem, "write a pool that serves the VRFs of the class, or name its VRFs in the class");
     }
     if serves_anyway(name) {
         let remedy = "write another pool for offenders, with subscribers = []";
-        unfit("serves these subscribers anyway".to_owned(), remedy);
+        unfit("already serves these subscribers".to_owned(), remedy);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Static forwards and one-to-one pools: each external and each internal endpoint has one other side.
+//! Static forwards and one-to-one pools: each external and each internal endpoint has one other
+//! side.
 
 use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
@@ -24,7 +25,7 @@ use crate::report::nearest;
 use crate::report::one_of;
 use crate::section::quoted;
 
-/// Ports of an address that are forwarded already, and by whom.
+/// The ports of an address that are already forwarded, each with its forward.
 type Taken<'d> = HashMap<(Protocol, String, Ipv4Addr), Vec<(RangeInclusive<u16>, &'d ForwardDraft)>>;
 
 /// Checks one-to-one pools and forwards; `addresses` are those of the pools.
@@ -47,7 +48,7 @@ pub(crate) fn check(
     let several = draft.forwards.iter().find(|forward| forward.targets.is_some());
     if let Some(forward) = several.filter(|_| draft.singles.limits.flows_max == 0) {
         let remedy = "write tables.flows, such as 500000: how many connections the targets may have at the same time";
-        report.fault(&forward.place, "makes flows, and there is room for none", "tables.flows = 0", remedy);
+        report.fault(&forward.place, "needs flows, and there is no room for them", "tables.flows = 0", remedy);
     }
     let (mut outside, mut inside): (Taken<'_>, Taken<'_>) = (HashMap::new(), HashMap::new());
     for forward in &draft.forwards {
@@ -60,9 +61,9 @@ pub(crate) fn check(
 /// As many addresses as subscribers, of one VRF, and nobody else's.
 fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, report: &mut Report) {
     let subscribers: u64 = pool.subscribers.iter().map(|prefix| 1_u64 << (32 - prefix.value.length())).sum();
-    let is_told = twice(pool, report);
-    // Addresses that are faulty have been told already.
-    if addresses > 0 && addresses != subscribers && !is_told {
+    let is_reported = twice(pool, report);
+    // Faulty addresses are already reported.
+    if addresses > 0 && addresses != subscribers && !is_reported {
         let problem = format!("pairs {addresses} addresses with {subscribers} subscribers");
         let remedy = "write as many addresses as the prefixes in subscribers have";
         report.fault(place, problem, "one_to_one = true", remedy);
@@ -74,7 +75,7 @@ fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, re
     let vrfs = vrf_names(&draft.interfaces);
     let served = vrfs.iter().filter(|vrf| pool.serves(vrf)).count();
     if served > 1 {
-        let problem = "gives an address to one subscriber, but serves several VRFs";
+        let problem = "gives each address to one subscriber, but serves several VRFs";
         report.fault(place, problem, format!("VRFs: {served}"), "write vrfs = [\"NAME\"]");
     }
     for own in &pool.subscribers {
@@ -82,19 +83,20 @@ fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, re
         for other in others.flat_map(|other| &other.subscribers) {
             if other.value.length() > own.value.length() && other.value.overlaps(own.value) {
                 let problem = format!("takes subscribers from the one-to-one pool \"{}\"", pool.label());
-                let remedy = "serve them by one of the two pools";
+                let remedy = "serve them from one of the two pools";
                 report.fault(&other.place, problem, other.value.to_string(), remedy);
             }
         }
     }
 }
 
-/// Tells prefixes of a one-to-one pool that overlap: who is in both would be paired twice. That one stands there twice is told elsewhere.
+/// Reports prefixes of a one-to-one pool that overlap: a subscriber in both would be paired twice.
+/// Duplicates are reported elsewhere.
 fn twice(pool: &PoolDraft, report: &mut Report) -> bool {
     let mut sorted: Vec<&Placed<Prefix>> = pool.subscribers.iter().collect();
     // Shorter ones first, so that each one's container stands before it.
     sorted.sort_by_key(|prefix| (prefix.value.address(), prefix.value.length()));
-    let mut is_told = false;
+    let mut is_reported = false;
     let mut outer: Option<&Placed<Prefix>> = None;
     for prefix in sorted {
         let Some(container) = outer.filter(|outer| outer.value.overlaps(prefix.value)) else {
@@ -103,15 +105,15 @@ fn twice(pool: &PoolDraft, report: &mut Report) -> bool {
         };
         if container.value != prefix.value {
             let problem = format!(
-                "is in {} {} already, so that subscribers would be paired twice",
+                "is already in {} {}, so subscribers would be paired twice",
                 container.value,
                 container.place.on_line()
             );
             report.fault(&prefix.place, problem, prefix.value.to_string(), "write each subscriber in one prefix");
         }
-        is_told = true;
+        is_reported = true;
     }
-    is_told
+    is_reported
 }
 
 fn external(forward: &ForwardDraft, draft: &Draft, pool_of: &HashMap<Ipv4Addr, &PoolDraft>, report: &mut Report) {
@@ -120,7 +122,7 @@ fn external(forward: &ForwardDraft, draft: &Draft, pool_of: &HashMap<Ipv4Addr, &
         None if pool_of.is_empty() => {}
         None => {
             let remedy = "write an address of a pool";
-            report.fault(&external.place, "is the address of no pool", external.value.to_string(), remedy);
+            report.fault(&external.place, "is not an address of any pool", external.value.to_string(), remedy);
         }
         Some(pool) if pool.one_to_one.is_some() => {
             let problem =
@@ -150,7 +152,7 @@ fn vrf_of(forward: &ForwardDraft) -> &str {
     forward.vrf.as_ref().map_or(VRF_DEFAULT, |vrf| vrf.value.as_str())
 }
 
-/// A port inside a leased block would belong to two: logs of blocks could not tell whose it was.
+/// A port inside a leased block would have two owners, and logs of blocks could not show which.
 fn outside_blocks(forward: &ForwardDraft, pool: &PoolDraft, report: &mut Report) {
     let (Some(ports), Some(range)) = (&forward.ports, &pool.ports) else { return };
     let is_single = matches!(pool.allocation.value, None | Some(Allocation::Ports));
@@ -171,21 +173,21 @@ fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network
             Some(meant) => format!("did you mean \"{meant}\"?"),
             None => format!("write the vrf of an inside interface: {}", one_of(names.take(4))),
         };
-        report.fault(&written.place, "is the VRF of no interface", quoted(&written.value), remedy);
+        report.fault(&written.place, "is not the VRF of any interface", quoted(&written.value), remedy);
         return;
     }
     let ends = forward.ends();
     let is_inside = forward.targets.is_none();
     if let (true, true, Some(ports), None) = (is_inside, ends.is_empty(), &forward.ports, forward.inside_ports()) {
-        // The address is faulty, and that has been told.
+        // The address is faulty and already reported.
         let place = forward.inside_port.as_ref().map_or(&ports.place, |first| &first.place);
         too_many_ports(&ports.value, forward.inside_port.as_ref().map_or(0, |first| first.value), place, report);
     }
     let mut seen = HashSet::new();
     for end in &ends {
         if !seen.insert((end.address, end.first)) {
-            let remedy = "write it once, with a weight if it is to get more";
-            report.fault(&end.place, "is there twice", shown(end), remedy);
+            let remedy = "write it once, with a higher weight if it should get more";
+            report.fault(&end.place, "is listed twice", shown(end), remedy);
             continue;
         }
         if let (Some(ports), None) = (&forward.ports, &end.ports) {
@@ -205,7 +207,7 @@ fn shown(end: &End) -> String {
 
 fn too_many_ports(ports: &RangeInclusive<u16>, first: u64, place: &Place, report: &mut Report) {
     let count = ports.end() - ports.start();
-    let problem = format!("leads {} ports beyond 65535", u64::from(count) + 1);
+    let problem = format!("makes {} ports end beyond 65535", u64::from(count) + 1);
     let remedy = format!("write {} or less", 65_535 - count);
     report.fault(place, problem, first.to_string(), remedy);
 }
@@ -226,7 +228,7 @@ fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_cl
         None if draft.pools.is_empty() => {}
         None => {
             let remedy = "add its prefix to the subscribers of a pool";
-            report.fault(&end.place, "is served by no pool", address.to_string(), remedy);
+            report.fault(&end.place, "is not served by any pool", address.to_string(), remedy);
         }
         Some((_, pool)) if pool.one_to_one.is_some() => {
             let problem = format!("has an address of its own in the one-to-one pool \"{}\"", pool.label());
@@ -234,7 +236,7 @@ fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_cl
         }
         Some((prefix, pool)) if is_boundary(prefix, address) && has_formula(pool) => {
             let problem = format!(
-                "is the network or broadcast address of {prefix}, to which the deterministic pool \"{}\" gives nothing",
+                "is the network or broadcast address of {prefix}, which gets no ports from the deterministic pool \"{}\"",
                 pool.label()
             );
             report.fault(&end.place, problem, address.to_string(), "write the address of a subscriber");
@@ -243,7 +245,7 @@ fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_cl
             let is_there = |reach: &Reach| reach.side == Side::Inside && reach.prefix.contains(address);
             if is_network_clean && !reaches.iter().any(is_there) {
                 let remedy = "add an inside [[route]] or interface that leads there";
-                let problem = "can not be reached by any inside interface or route";
+                let problem = "cannot be reached by any inside interface or route";
                 report.fault(&end.place, problem, address.to_string(), remedy);
             }
         }
@@ -292,7 +294,7 @@ fn claim<'d>(
                 let problem = if by.place == forward.place {
                     format!("has two targets with the same {side} ports")
                 } else {
-                    format!("forwards {side} ports that the forward {} has", by.place.on_line())
+                    format!("repeats {side} ports of the forward {}", by.place.on_line())
                 };
                 let seen = format!("{protocol} {address}:{range}");
                 report.fault(&forward.place, problem, seen, "forward each port once");

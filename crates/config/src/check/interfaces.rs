@@ -62,7 +62,8 @@ fn vrfs_max(interfaces: &[InterfaceDraft], report: &mut Report) {
     }
 }
 
-/// The names of all VRFs; the position is the number of the realm. The first is that of interfaces that name none.
+/// The names of all VRFs; the position is the number of the realm. The first is that of interfaces
+/// that name none.
 pub(crate) fn vrf_names(interfaces: &[InterfaceDraft]) -> Vec<String> {
     let mut names = vec![VRF_DEFAULT.to_owned()];
     for (_, vrf) in interfaces.iter().filter_map(InterfaceDraft::facing).filter(|(side, _)| *side == Side::Inside) {
@@ -115,7 +116,7 @@ fn unique_addresses(interfaces: &[InterfaceDraft], report: &mut Report) {
         for own in &interface.addresses {
             let holders = taken.entry(own.value.address).or_default();
             if let Some((_, first)) = holders.iter().find(|(other, _)| interface.shares_addresses_with(other)) {
-                let problem = format!("stands in the file twice, first {}", first.on_line());
+                let problem = format!("appears in the file twice, first {}", first.on_line());
                 report.fault(&own.place, problem, own.value.address.to_string(), "write each address once");
             }
             holders.push((interface, &own.place));
@@ -182,7 +183,7 @@ fn parent(interfaces: &[InterfaceDraft], child: usize, report: &mut Report) -> O
             Some(meant) => format!("did you mean \"{meant}\"?"),
             None => format!("write the name of an interface with a driver: {}", one_of(names.take(4))),
         };
-        report.fault(&parent.place, "is the name of no interface", seen, remedy);
+        report.fault(&parent.place, "is not the name of an interface", seen, remedy);
         return None;
     };
     match &interfaces.get(found)?.attachment {

@@ -1,4 +1,4 @@
-//! What is to be told in the event log of a configuration that has none.
+//! Keys that need the event log, in a configuration without one.
 
 use crate::draft::Draft;
 use crate::fault::Warning;
@@ -8,8 +8,8 @@ use crate::report::Report;
 /// What to do about it.
 pub(crate) const REMEDY: &str = "write [log] events = \"/var/log/natrix/events.json\", or remove it";
 
-/// Tells thresholds, and keys of `[log]`, that nothing comes of. Of filters their own check tells.
-pub(crate) fn untold(draft: &Draft, report: &Report) -> Vec<Warning> {
+/// Warns of thresholds, and of keys of `[log]`, that have no effect. Filters have their own check.
+pub(crate) fn unreported(draft: &Draft, report: &Report) -> Vec<Warning> {
     let singles = &draft.singles;
     if singles.event_log.is_some() {
         return Vec::new();
@@ -21,10 +21,10 @@ pub(crate) fn untold(draft: &Draft, report: &Report) -> Vec<Warning> {
     let classes = draft.classes.iter().filter_map(|class| class.threshold.as_ref().zip(class.limits.threshold));
     for (place, threshold) in pools.chain(common).chain(classes) {
         let high = threshold.high_percent;
-        warn(place, format!("is told in events, and there is no event log: nobody hears of it ({high} %)"));
+        warn(place, format!("is reported only in the event log, and there is none ({high} %)"));
     }
     for place in &singles.event_keys {
-        warn(place, "is about the event log, and there is none: log.events is not set".to_owned());
+        warn(place, "has no effect without an event log: log.events is not set".to_owned());
     }
     warnings
 }

@@ -107,7 +107,7 @@ pub(crate) fn limits(draft: &Draft, addresses: usize, workers: usize, report: &m
         } else {
             MappingIndex::COUNT_MAX as u64 * workers as u64 * 8 / 9
         };
-        let problem = format!("are {mappings} for each worker, which can have {}", MappingIndex::COUNT_MAX);
+        let problem = format!("are {mappings} for each worker, above the maximum of {}", MappingIndex::COUNT_MAX);
         let remedy = format!("write at most {most}, or add workers");
         report.fault(&draft.singles.mappings_place, problem, all.mappings_max.to_string(), remedy);
     }
@@ -153,11 +153,12 @@ pub(crate) fn icmp(policy: IcmpPolicy, workers: usize) -> IcmpPolicy {
     IcmpPolicy { errors_per_second_max: policy.errors_per_second_max.div_ceil(count), ..policy }
 }
 
-/// Buffers in flight beyond the rings: the device's own stock for each queue, and bursts and hand-off of each worker.
+/// Buffers in flight beyond the rings: the device's own stock for each queue, and bursts and
+/// hand-off of each worker.
 const BUFFERS_PER_QUEUE: u64 = 4_096;
 const BUFFERS_PER_WORKER: u64 = 2_048;
 
-/// What DPDK is told, with buffers and memory to match ports and workers.
+/// The settings of DPDK, with enough buffers and memory for the ports and workers.
 pub(crate) fn dpdk(draft: &DpdkDraft, ports: &[Port], workers: usize, report: &mut Report) -> Dpdk {
     let workers = workers as u64;
     let rings: u64 = ports.iter().map(|port| u64::from(port.rx_descriptors) + u64::from(port.tx_descriptors)).sum();

@@ -34,7 +34,8 @@ struct Run {
     element: usize,
 }
 
-/// Checks the pools; the addresses of each, in the order of the file. They are good for nothing when there are faults.
+/// Checks the pools; the addresses of each, in the order of the file. They are good for nothing
+/// when there are faults.
 pub(crate) fn check(
     draft: &Draft,
     routes: &[ResolvedRoute],
@@ -82,8 +83,8 @@ pub(crate) fn check(
     addresses
 }
 
-/// Tells pools that serve somebody and drain with all their addresses. They are meant to be empty once, and whom they serve has no
-/// other.
+/// Warns of pools that serve subscribers and drain all their addresses: such a pool runs empty, and
+/// its subscribers have no other pool.
 pub(crate) fn drained(draft: &Draft, report: &Report) -> Vec<Warning> {
     let is_all = |prefix: &Option<Placed<Prefix>>| prefix.as_ref().is_none_or(|prefix| prefix.value == Prefix::ALL);
     let taken: Vec<Prefix> = draft
@@ -99,13 +100,13 @@ pub(crate) fn drained(draft: &Draft, report: &Report) -> Vec<Warning> {
     for pool in draft.pools.iter().filter(|pool| pool.drains()) {
         let Some(prefix) = pool.subscribers.iter().find(|prefix| !has_another(prefix.value)) else { continue };
         let place = pool.drain.first().filter(|_| !pool.draining).map_or(&pool.place, |first| &first.place);
-        let whole = if pool.draining { "drains" } else { "drains with all other addresses of the pool" };
-        let problem = format!("{whole}: subscribers that it serves ({}) get nothing new", prefix.value);
+        let whole = if pool.draining { "is draining" } else { "is draining with all other addresses of the pool" };
+        let problem = format!("{whole}: its subscribers ({}) get no new mappings", prefix.value);
         warnings.push(report.warning(
             None,
             place,
             problem,
-            "serve them by another pool: write their prefixes there, and subscribers = [] here",
+            "serve them from another pool: write their prefixes there, and subscribers = [] here",
         ));
     }
     warnings
@@ -141,14 +142,14 @@ fn own_runs(index: usize, pool: &PoolDraft, report: &mut Report) -> Vec<Run> {
         runs = left;
         if !is_used && !pool.addresses.is_empty() {
             let remedy = "remove it, or correct the address";
-            report.fault(&exclusion.place, "excludes nothing of the pool", range_text(first, last), remedy);
+            report.fault(&exclusion.place, "excludes no address of the pool", range_text(first, last), remedy);
         }
     }
     for drained in &pool.drain {
         let (first, last) = (*drained.value.start(), *drained.value.end());
         if !runs.is_empty() && !runs.iter().any(|run| first <= run.last && last >= run.first) {
             let remedy = "remove it, or correct the address";
-            report.fault(&drained.place, "drains nothing of the pool", range_text(first, last), remedy);
+            report.fault(&drained.place, "drains no address of the pool", range_text(first, last), remedy);
         }
     }
     if runs.is_empty() {
@@ -189,7 +190,7 @@ fn known_vrfs(draft: &Draft, report: &mut Report) {
             Some(meant) => format!("did you mean \"{meant}\"?"),
             None => format!("write the vrf of an inside interface: {}", one_of(names.take(4))),
         };
-        report.fault(&vrf.place, "is the VRF of no interface", quoted(&vrf.value), remedy);
+        report.fault(&vrf.place, "is not the VRF of any interface", quoted(&vrf.value), remedy);
     }
 }
 
@@ -208,7 +209,7 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
             if let Some(owner) = owners.iter().find(is_shared) {
                 let label = pools.get(*owner).map_or("?", PoolDraft::label);
                 let problem = if *owner == index {
-                    "stands there twice".to_owned()
+                    "is listed twice".to_owned()
                 } else {
                     format!("is served by pool \"{label}\" too")
                 };
@@ -221,15 +222,16 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
                 |reach: &Reach| reach.side == Side::Inside && pool.serves(&reach.vrf) && reach.prefix.overlaps(prefix);
             if is_network_clean && !reaches.iter().any(is_inside) {
                 let remedy = "add an inside [[route]] or interface that leads there";
-                report.fault(&place, "can not be reached by any inside interface or route", prefix.to_string(), remedy);
+                report.fault(&place, "cannot be reached by any inside interface or route", prefix.to_string(), remedy);
             }
         }
     }
 }
 
-/// Each inside interface has somebody behind it whom a pool serves or a rule passes.
+/// Behind each inside interface there is a subscriber that a pool serves or a rule passes.
 fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
-    // Faulty subscribers would leave interfaces unserved that are not meant to be. A pool for offenders or for rules has none.
+    // Faulty subscribers would leave interfaces unserved that are not meant to be. A pool for
+    // offenders or for rules has none.
     let vrfs = vrf_names(&draft.interfaces);
     let is_known = |pool: &PoolDraft| {
         let has_all = !pool.subscribers.is_empty() || pool.serves_nobody.is_some();
@@ -251,12 +253,12 @@ fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
         });
         if !is_served {
             let remedy = "add its prefix to the subscribers of a pool";
-            report.fault(&interface.place, "leads to nobody any pool serves", first.to_string(), remedy);
+            report.fault(&interface.place, "leads to no subscriber that a pool serves", first.to_string(), remedy);
         }
     }
 }
 
-/// Whether a rule takes in whoever there is in a VRF, so that no pool has to serve him.
+/// True if a rule takes in all of a VRF, so that no pool has to serve it.
 fn passes_all(draft: &Draft, vrf: &str) -> bool {
     let serves = |name: &str| {
         let named = |pool: &&PoolDraft| pool.name.as_ref().is_some_and(|own| own.value == name);
@@ -284,7 +286,7 @@ fn total_addresses(runs: &[Run], report: &mut Report) -> bool {
     total <= POOL_ADDRESSES_MAX
 }
 
-/// Nobody else has these addresses; the first conflict is told.
+/// No other part of the network has these addresses; only the first conflict is reported.
 fn against_network(
     run: &Run,
     place: &Place,

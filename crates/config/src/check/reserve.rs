@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use nat::Protocol;
 use nat::Settings;
 use nat::deterministic::Formula;
-use nat::reserve::Reservation;
-use nat::reserve::reservations;
+use nat::guaranteed_ports::Reservation;
+use nat::guaranteed_ports::reservations;
 use nat::settings::Allocation;
 use nat::settings::Limits;
 use nat::settings::Pool;
@@ -28,7 +28,7 @@ pub(crate) fn check(settings: &Settings, classes: &[ClassDraft], tables: &Limits
     let Some(place) = classes.iter().find(guarantees).map(|class| &class.reserved_ports) else {
         return Vec::new();
     };
-    // What can not be compiled is told when the instance is built.
+    // Settings that cannot be compiled are reported when the instance is built.
     let Ok(found) = reservations(settings) else { return Vec::new() };
     let mut warnings = Vec::new();
     let forwarded = forwarded(settings);
@@ -74,8 +74,8 @@ fn of_tables(found: &[Reservation], tables: &Limits, place: &Place, report: &mut
 /// What is wrong, what was seen, a remedy.
 type Finding = (String, String, String);
 
-/// What can not be held at all is a fault. What can not be held while addresses drain is told, and no more: who has to drain an attacked
-/// address must not be kept from it.
+/// A guarantee that the pool can never keep is a fault. One that fails only while addresses drain
+/// is a warning: an operator must always be able to drain an attacked address.
 fn of_pool(
     pool: &Pool,
     reservation: &Reservation,
@@ -92,8 +92,10 @@ fn of_pool(
     if !is_sound || open.len() == pool.addresses.len() {
         return Vec::new();
     }
-    let told = findings(pool, reservation, forwarded, &open).into_iter();
-    told.map(|(problem, seen, remedy)| report.warning(None, place, format!("{problem} ({seen})"), &remedy)).collect()
+    let reported = findings(pool, reservation, forwarded, &open).into_iter();
+    reported
+        .map(|(problem, seen, remedy)| report.warning(None, place, format!("{problem} ({seen})"), &remedy))
+        .collect()
 }
 
 fn forwarded(settings: &Settings) -> Forwarded {
@@ -117,41 +119,41 @@ fn findings(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, open:
         // Its address is all its own.
         _ if pool.one_to_one => {}
         Allocation::Blocks(blocks) => fault(
-            format!("guarantees nothing in {of_pool}, whose subscribers have the ports of their blocks"),
+            format!("has no effect in {of_pool}, whose subscribers get ports in blocks"),
             format!("block_size = {}", blocks.size.ports()),
             format!("remove it, or write allocation = \"ports\" in pool \"{name}\""),
         ),
         _ if open.is_empty() => fault(
-            format!("guarantees nothing in {of_pool}, which drains: nobody gets a port from it"),
-            format!("{drain} addresses drain"),
-            "serve these subscribers by another pool, end its draining, or remove the guarantee".to_owned(),
+            format!("has no effect in {of_pool}, which is draining and gives out no ports"),
+            format!("{drain} addresses are draining"),
+            "serve these subscribers from another pool, stop draining this one, or remove the guarantee".to_owned(),
         ),
         Allocation::Deterministic { .. } => {
             let slice = Formula::of(pool).ok().flatten().map_or(0, |formula| formula.slice_ports());
             let largest = reservation.largest.into_iter().max().unwrap_or_default();
             if largest > slice {
                 fault(
-                    format!("is more than a slice of {of_pool} has, {slice} ports"),
+                    format!("is more than the {slice} ports of a slice of {of_pool}"),
                     largest.to_string(),
                     format!("write at most {slice}, or give pool \"{name}\" more addresses"),
                 );
             }
             if drain > 0 {
                 fault(
-                    format!("can not be kept in {of_pool}, where slices on addresses that drain give nothing new"),
-                    format!("{drain} of {} addresses drain", pool.addresses.len()),
-                    "end the draining, or remove the guarantee for as long as they drain".to_owned(),
+                    format!("cannot be kept in {of_pool}, where slices on draining addresses give out no new ports"),
+                    format!("{drain} of {} addresses are draining", pool.addresses.len()),
+                    "stop the draining, or remove the guarantee until it ends".to_owned(),
                 );
             }
         }
         Allocation::Ports if pool.pooling == Pooling::Arbitrary => fault(
-            format!("needs paired pooling, as ports are set aside by address, and {of_pool} has none"),
+            format!("needs paired pooling, because ports are reserved by address, and {of_pool} has none"),
             "pooling = \"arbitrary\"".to_owned(),
             format!("write pooling = \"paired\" in pool \"{name}\""),
         ),
         Allocation::Ports if pool.port_min < 1_024 => fault(
             format!(
-                "can not be kept in {of_pool}, some of whose ports are for some internal ports only (RFC 4787 REQ-3a)"
+                "cannot be kept in {of_pool}: its ports below 1024 are only for internal ports below 1024 (RFC 4787 REQ-3a)"
             ),
             format!("ports = \"{}-{}\"", pool.port_min, pool.port_max),
             format!("write ports = \"1024-{}\" in pool \"{name}\"", pool.port_max.max(1_024)),
@@ -161,7 +163,7 @@ fn findings(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, open:
                 Protocol::ALL.map(|protocol| SinglePorts::new(pool, reservation, open, forwarded, protocol));
             let mut is_sound = true;
             for ports in by_protocol.iter().filter(|ports| !ports.can_hold(ports.largest)) {
-                let (problem, seen, remedy) = ports.told(&of_pool, drain);
+                let (problem, seen, remedy) = ports.reported(&of_pool, drain);
                 fault(problem, seen, remedy);
                 is_sound = false;
             }
@@ -231,7 +233,7 @@ impl SinglePorts {
         }
     }
 
-    /// What each address sets aside.
+    /// The ports that each address reserves.
     fn wanted(&self) -> u64 {
         self.reservation.of_each_address(self.there.len() as u64)[self.protocol.index()]
     }
@@ -241,13 +243,15 @@ impl SinglePorts {
         self.there.iter().copied().min_by_key(|(_, there)| *there).unwrap_or((Ipv4Addr::UNSPECIFIED, 0))
     }
 
-    /// Whether there is room for a guarantee of so many ports; where not all have the same, for the one there is.
+    /// Whether there is room for a guarantee of so many ports; where not all have the same, for the
+    /// one there is.
     fn can_hold(&self, each: u64) -> bool {
         if self.reservation.is_mixed { self.wanted() <= self.scarcest().1 } else { self.can_hold_with(each, 0) }
     }
 
-    /// Whether all subscribers find an address with room if so many addresses were added. None sets aside more than its share of
-    /// subscribers needs, so that what is over on one does not make up for another.
+    /// True if every subscriber finds an address with room after so many addresses were added. An
+    /// address reserves no more than the share of its subscribers, so spare ports on one address
+    /// do not make up for a shortage on another.
     fn can_hold_with(&self, each: u64, added: u64) -> bool {
         let subscribers = self.reservation.subscribers;
         if each == 0 {
@@ -287,7 +291,7 @@ impl SinglePorts {
     }
 
     /// What is wrong, the numbers seen, and a remedy with numbers.
-    fn told(&self, of_pool: &str, drain: usize) -> (String, String, String) {
+    fn reported(&self, of_pool: &str, drain: usize) -> (String, String, String) {
         let (protocol, subscribers, addresses) = (self.protocol, self.reservation.subscribers, self.there.len());
         let (scarcest, there) = self.scarcest();
         let on = if there == self.whole {
@@ -301,11 +305,11 @@ impl SinglePorts {
         );
         let mut seen = format!("{} ports each, {addresses} addresses", self.largest);
         if drain > 0 {
-            seen.push_str(&format!(" that do not drain, {drain} that do"));
+            seen.push_str(&format!(" that are not draining, {drain} that are"));
         }
         let mut remedies = Vec::new();
         remedies.extend(Some(self.at_most()).filter(|most| *most > 0).map(|most| format!("write at most {most}")));
-        // Even one is too many where no address has what he is guaranteed.
+        // Fewer subscribers do not help where no address has the ports of even one.
         if subscribers > 1 && self.there.iter().any(|(_, there)| *there >= self.largest) {
             remedies.push("name fewer subscribers".to_owned());
         }
@@ -321,7 +325,8 @@ impl SinglePorts {
     }
 }
 
-/// How many subscribers find an address that has all that is guaranteed to them: paired pooling gives each only one.
+/// How many subscribers find an address that has all that is guaranteed to them: paired pooling
+/// gives each only one.
 fn held_together(by_protocol: &[SinglePorts], addresses: usize) -> u64 {
     let on = |at: usize| by_protocol.iter().map(|ports| ports.held_on(at)).min().unwrap_or(0);
     (0..addresses).map(on).sum()

@@ -77,7 +77,7 @@ fn named_interface(interfaces: &[InterfaceDraft], route: &RouteDraft, report: &m
             None => format!("write {}, or nothing", one_of(names.take(4))),
         };
         let seen = format!("\"{}\"", name.value.escape_debug());
-        report.fault(&name.place, "is the name of no interface", seen, remedy);
+        report.fault(&name.place, "is not the name of an interface", seen, remedy);
     }
     found
 }
@@ -103,7 +103,7 @@ fn next_hop_interface(
     if let (None, [(one, _), (other, _), ..]) = (named, holding.as_slice()) {
         let label = |index: usize| interfaces.get(index).map_or("?", InterfaceDraft::label);
         let problem = format!("is on subnets of interfaces \"{}\" and \"{}\"", label(*one), label(*other));
-        report.fault(&via.place, problem, seen, "write interface = and the name of the one that is meant");
+        report.fault(&via.place, problem, seen, "write interface = with the name of one of them");
         return None;
     }
     let Some((interface, prefix)) = found else {
@@ -114,7 +114,7 @@ fn next_hop_interface(
             .collect();
         if interfaces.iter().all(|interface| !interface.addresses.is_empty()) && !subnets.is_empty() {
             let remedy = format!("write a router on a subnet of Natrix, such as {}", subnets.join(", "));
-            report.fault(&via.place, "is on no connected prefix", seen, remedy);
+            report.fault(&via.place, "is not on a connected prefix", seen, remedy);
         }
         return None;
     };

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::path::Path;
 
+use nat::Settings;
 use nat::origin::Origin;
 use nat::origin::Origins;
 use nat::redirection::Redirection;
@@ -23,6 +24,7 @@ use nat::settings::Rule;
 use nat::settings::RuleAction;
 
 use crate::check::Reach;
+use crate::check::interfaces::vrf_names;
 use crate::draft::Draft;
 use crate::draft::rule::FilterDraft;
 use crate::draft::rule::RuleDraft;
@@ -66,12 +68,15 @@ fn in_order<'d>(tables: impl Iterator<Item = &'d Place>, files: &[RuleFileDraft]
     items.into_iter().map(|(_, item)| item).collect()
 }
 
-/// Checks the rules and filters; faulty ones are left out. Files they are in are looked for from `folder` on.
+/// Checks the rules and filters; faulty ones are left out. Files they are in are looked for from
+/// `folder` on. Rules and filters of `before`, which is in use, are not compared with each other
+/// again, and warnings about overlaps are left out then.
 pub(crate) fn check(
     draft: &Draft,
     reaches: &[Reach],
     is_network_clean: bool,
     folder: &Path,
+    before: Option<&Settings>,
     report: &mut Report,
 ) -> Checked {
     let known = Known::new(draft, reaches, is_network_clean);
@@ -109,16 +114,12 @@ pub(crate) fn check(
     }
     let Rules { sources, rules, redirections, passes, pass_origins, .. } = rules;
     let realms = known.realm_count();
-    let found = hidden::find("rule", rules.iter().map(|rule| rule.matches).enumerate(), realms, report);
-    let unsettled = hidden::tell("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
-    let found = hidden::find_filters(filters.iter(), realms, report);
-    let unsettled_filter = hidden::tell(
-        "filter",
-        &found,
-        |at| filters.get(at).map(|filter: &FilterRule| filter.matches),
-        &filter_sources,
-        report,
-    );
+    let checked = before.filter(|before| before.realm_names == vrf_names(&draft.interfaces));
+    let found = hidden::find_rules(&rules, checked.map(|it| it.rules.as_slice()), realms, report);
+    hidden::report_all("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
+    let found = hidden::find_filters(&filters, checked.map(|it| it.filters.as_slice()), realms, report);
+    let matches = |at: usize| filters.get(at).map(|filter: &FilterRule| filter.matches);
+    hidden::report_all("filter", &found, matches, &filter_sources, report);
     let matches: Vec<Match> = rules.iter().map(|rule| rule.matches).collect();
     let is_untranslated = |at: usize| rules.get(at).is_some_and(|rule: &Rule| rule.action == RuleAction::NoTranslation);
     let uncompared = ambiguous::check(&matches, &is_untranslated, &known, &sources, report);
@@ -129,10 +130,9 @@ pub(crate) fn check(
     let uncompared_passes = ambiguous::check(&matches, &|_| true, &known, &pass_sources, report);
     let mut warnings = served::check(&rules, &sources, draft, report);
     warnings.extend(to_natrix_itself(&rules, &known, &sources, report));
-    warnings.extend(unsettled.into_iter().chain(unsettled_filter));
     warnings.extend(uncompared.into_iter().chain(uncompared_passes));
     warnings.extend(unheard(&filters, &filter_sources, draft, report));
-    if report.is_clean() {
+    if report.is_clean() && before.is_none() {
         warnings.extend(overlaps::of_rules(&rules, &sources, report));
         warnings.extend(overlaps::of_filters(&filters, &filter_sources, report));
     }
@@ -148,7 +148,7 @@ pub(crate) fn check(
     Checked { pass_rules: passes, rules, redirections, filters, filter_names, origins, warnings }
 }
 
-/// The first filter that is to be told of in an event log that there is none of, and how many others there are.
+/// Warns of the first filter with `log = true` where there is no event log, and counts the others.
 fn unheard(filters: &[FilterRule], sources: &Sources<'_>, draft: &Draft, report: &Report) -> Option<Warning> {
     if draft.singles.event_log.is_some() {
         return None;
@@ -156,14 +156,15 @@ fn unheard(filters: &[FilterRule], sources: &Sources<'_>, draft: &Draft, report:
     let first = filters.iter().position(|filter| filter.log)?;
     let others = filters.iter().filter(|filter| filter.log).count() - 1;
     let more = if others == 0 { String::new() } else { format!(" (and {others} more)") };
-    let problem = format!("has log = true{more}, and there is no event log: nobody hears of it");
+    let problem = format!("has log = true{more}, and there is no event log to write to");
     sources.warning(first, problem, crate::check::log::REMEDY, report)
 }
 
-/// Rules about what is sent to addresses that are not outside, told one by one; more are counted.
-const TO_ITSELF_TOLD_MAX: usize = 20;
+/// Rules for addresses of Natrix itself that are reported one by one; further ones are counted.
+const TO_ITSELF_REPORTED_MAX: usize = 20;
 
-/// Tells rules that would let through or redirect what is sent to pools or to Natrix: it turns round here.
+/// Warns of rules that would pass or redirect packets to pools or to Natrix itself: such packets
+/// never leave Natrix.
 fn to_natrix_itself(rules: &[Rule], known: &Known<'_>, sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
     let is_in_vain = |rule: &Rule| {
         matches!(rule.action, RuleAction::NoTranslation | RuleAction::Redirect(_))
@@ -173,15 +174,15 @@ fn to_natrix_itself(rules: &[Rule], known: &Known<'_>, sources: &Sources<'_>, re
     let tell = |at: &usize| {
         let rule = rules.get(*at)?;
         let problem = format!(
-            "never applies: outside has but addresses of pools or Natrix's own ({}), and what is sent there turns round here",
+            "never applies: outside has only addresses of pools or Natrix's own ({}), and packets to them do not leave Natrix",
             rule.matches.destination
         );
         sources.warning(*at, problem, "write hosts outside, or remove the rule", report)
     };
-    let mut warnings: Vec<Warning> = found.iter().take(TO_ITSELF_TOLD_MAX).filter_map(tell).collect();
-    if let Some(next) = found.get(TO_ITSELF_TOLD_MAX) {
-        let problem = format!("is the first of {} more about such addresses", found.len() - TO_ITSELF_TOLD_MAX);
-        warnings.extend(sources.warning(*next, problem, "correct those that are told and check again", report));
+    let mut warnings: Vec<Warning> = found.iter().take(TO_ITSELF_REPORTED_MAX).filter_map(tell).collect();
+    if let Some(next) = found.get(TO_ITSELF_REPORTED_MAX) {
+        let problem = format!("is the first of {} more about such addresses", found.len() - TO_ITSELF_REPORTED_MAX);
+        warnings.extend(sources.warning(*next, problem, "correct those reported and check again", report));
     }
     warnings
 }
@@ -225,7 +226,7 @@ struct Rules<'d> {
     passed: HashMap<PassRule, String>,
     /// By pool, whether a rule names it.
     named: Vec<bool>,
-    /// Room for flows is missing, and that is told.
+    /// There is no room for flows, which is already reported.
     is_without_flows: bool,
 }
 
@@ -255,7 +256,12 @@ impl<'d> Rules<'d> {
         if makes_flows && self.draft.singles.limits.flows_max == 0 && !self.is_without_flows {
             self.is_without_flows = true;
             let remedy = "write tables.flows, such as 500000: how many connections may use such rules at the same time";
-            report.fault(&draft.matches.place, "makes flows, and there is room for none", "tables.flows = 0", remedy);
+            report.fault(
+                &draft.matches.place,
+                "needs flows, and there is no room for them",
+                "tables.flows = 0",
+                remedy,
+            );
         }
         if let Some(at) = draft.pool.as_ref().and_then(|pool| self.known.pool_named(&pool.value)) {
             self.named[at] = true;
@@ -303,7 +309,7 @@ impl<'d> Rules<'d> {
         self.pass_origins.push(origin);
     }
 
-    /// Tells pools that neither serve subscribers nor are named by a rule.
+    /// Reports pools that neither serve subscribers nor are named by a rule.
     fn pools_of_nobody(&self, report: &mut Report) {
         for (pool, named) in self.draft.pools.iter().zip(&self.named) {
             let penalties = self.draft.classes.iter().filter_map(|class| class.penalty.as_ref());
@@ -311,7 +317,7 @@ impl<'d> Rules<'d> {
             if let Some(place) = pool.serves_nobody.as_ref().filter(|_| !named) {
                 let remedy = "remove it to serve every subscriber, write the prefixes to serve, or name the pool in a [[rule]] or \
                               [[class]]";
-                report.fault(place, "is empty, so that nobody is served", "[]", remedy);
+                report.fault(place, "is empty, so no subscriber is served", "[]", remedy);
             }
         }
     }

@@ -47,16 +47,11 @@ impl AllocationDraft {
             for key in without.filter(|key| says_something(section, key)) {
                 let mode = format!("allocation = \"{mode}\"");
                 let remedy = format!("remove {key}, or choose another allocation");
-                report.fault(
-                    &section.place_of(key, report),
-                    "says nothing where ports are not given out so",
-                    mode,
-                    remedy,
-                );
+                report.fault(&section.place_of(key, report), "has no effect with this allocation", mode, remedy);
             }
         }
         if let (Some("blocks"), Some(none)) = (mode, count.as_ref().filter(|count| count.value == 0)) {
-            let remedy = "write at least 1: subscribers of this pool have no ports but those in blocks";
+            let remedy = "write at least 1: subscribers of this pool get ports only in blocks";
             report.fault(&none.place, "leaves subscribers without a port", "0", remedy);
         }
         let blocks = || {
@@ -99,21 +94,22 @@ fn algorithm(section: &Section, report: &mut Report) -> Algorithm {
     match (word, key) {
         (Some("keyed"), Some(key)) => Algorithm::Keyed(number_of(&key.value)),
         (Some("keyed"), None) if !section.has("algorithm_key") => {
-            let remedy = "write algorithm_key = \"...\", and keep it for as long as somebody may ask who had a port";
+            let remedy = "write algorithm_key = \"...\", and keep it for as long as anyone may ask who had a port";
             report.fault(&section.place_of("algorithm", report), "needs a key", "\"keyed\"", remedy);
             Algorithm::default()
         }
         (Some("spread"), None) => Algorithm::Spread,
         (Some(word), Some(key)) => {
             let remedy = "remove it, or write algorithm = \"keyed\"";
-            report.fault(&key.place, "says nothing without algorithm = \"keyed\"", format!("\"{word}\""), remedy);
+            report.fault(&key.place, "has no effect without algorithm = \"keyed\"", format!("\"{word}\""), remedy);
             Algorithm::default()
         }
         _ => Algorithm::default(),
     }
 }
 
-/// A number that follows from a text: FNV-1a. It never changes, as the order of subscribers must not.
+/// A number that follows from a text: FNV-1a. It never changes, as the order of subscribers must
+/// not.
 fn number_of(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -130,7 +126,7 @@ fn block_size(section: &Section, report: &mut Report) -> Option<BlockSize> {
     if size.is_none() {
         let below = 1 << value.max(1).ilog2();
         let remedy = format!("write {below} or {}", below * 2);
-        report.fault(&place, "is no power of two, so that blocks do not fill an address", value.to_string(), remedy);
+        report.fault(&place, "is not a power of two, so blocks do not fill an address", value.to_string(), remedy);
     }
     size
 }

@@ -29,7 +29,7 @@ pub(crate) struct ClassDraft {
     pub(crate) reserved_ports: Place,
     /// Where it says how much memory each of them may use, if it does.
     pub(crate) memory: Option<Place>,
-    /// Where it says when a subscriber's use is told, if it does.
+    /// The place of the threshold from which a subscriber's use is reported, if there is one.
     pub(crate) threshold: Option<Place>,
     pub(crate) penalty: Option<PenaltyDraft>,
 }
@@ -50,7 +50,7 @@ impl PenaltyDraft {
         if !section.has("penalty_pool") {
             for key in OF_PENALTY.into_iter().filter(|key| section.has(key)) {
                 let remedy = format!("write penalty_pool too, or remove {key}");
-                let problem = "says nothing without a pool that offenders are sent to";
+                let problem = "has no effect without penalty_pool";
                 report.fault(&section.place_of(key, report), problem, "", remedy);
             }
             return None;
@@ -74,7 +74,12 @@ impl ClassDraft {
         let subscribers = section.parsed_list("subscribers", values::prefix, "\"100.64.0.0/16\"", report);
         if section.item("subscribers").and_then(Item::as_array).is_some_and(Array::is_empty) {
             let remedy = "write the prefixes of its subscribers";
-            report.fault(&section.place_of("subscribers", report), "is empty, so that nobody is in it", "[]", remedy);
+            report.fault(
+                &section.place_of("subscribers", report),
+                "is empty, so the class has no subscribers",
+                "[]",
+                remedy,
+            );
         }
         let vrfs = vrfs(section, report);
         let reserved_ports = per_protocol(section, "reserved_ports", report).map(Option::unwrap_or_default);

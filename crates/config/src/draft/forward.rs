@@ -57,7 +57,8 @@ impl ForwardDraft {
         }
     }
 
-    /// The internal ports, as many as external ones. None when something is missing or there are not so many.
+    /// The internal ports, as many as external ones. None when something is missing or there are
+    /// not so many.
     pub(crate) fn inside_ports(&self) -> Option<RangeInclusive<u16>> {
         let first = self.inside_port.as_ref().map(|first| u16::try_from(first.value));
         self.ports_from(first.transpose().ok()?)
@@ -110,10 +111,10 @@ fn where_to(section: &Section, report: &mut Report) {
     match (section.has("inside"), has_targets) {
         (false, false) => {
             let remedy = "write inside = \"10.0.0.80\", or targets = [\"10.0.0.80\", \"10.0.0.81\"]";
-            report.fault(&section.place, "does not say where to", "", remedy);
+            report.fault(&section.place, "has no destination", "", remedy);
         }
         (true, true) => {
-            let problem = "stands beside targets, which lead elsewhere";
+            let problem = "cannot be combined with targets";
             report.fault(&section.place_of("inside", report), problem, "", "write one of the two");
         }
         _ => {}
@@ -123,13 +124,13 @@ fn where_to(section: &Section, report: &mut Report) {
         report.fault(&section.place_of("inside_port", report), "goes with inside, not with targets", "", remedy);
     }
     if section.has("sticky") && !has_targets {
-        let remedy = "remove it: there is one place to go to";
-        report.fault(&section.place_of("sticky", report), "goes with targets, and there are none", "", remedy);
+        let remedy = "remove it";
+        report.fault(&section.place_of("sticky", report), "has no effect without targets", "", remedy);
     }
     let is_empty = section.item("targets").and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty);
     if is_empty {
         let remedy = "write targets = [\"10.0.0.80\", \"10.0.0.81\"]";
-        report.fault(&section.place_of("targets", report), "is empty, so that nobody would answer", "[]", remedy);
+        report.fault(&section.place_of("targets", report), "is empty, so no server would answer", "[]", remedy);
     }
 }
 

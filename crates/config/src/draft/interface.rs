@@ -76,7 +76,8 @@ impl InterfaceDraft {
         self.name.as_ref().map_or("?", |name| name.value.as_str())
     }
 
-    /// Which addresses it may not share: those of the outside, or of its VRF. None while that is not known.
+    /// Which addresses it may not share: those of the outside, or of its VRF. None while that is
+    /// not known.
     pub(crate) fn facing(&self) -> Option<(Side, &str)> {
         let vrf = self.vrf.as_ref()?.value.as_str();
         Some(match self.side? {
@@ -174,12 +175,7 @@ fn addresses(section: &Section, report: &mut Report) -> Vec<Placed<InterfaceAddr
         let (address, prefix_length) = own.value;
         let text = format!("\"{address}/{prefix_length}\"");
         if prefix_length == 0 {
-            report.fault(
-                &own.place,
-                "connects every address there is",
-                text,
-                "write the length of its subnet, 1 to 32",
-            );
+            report.fault(&own.place, "connects every address", text, "write the length of its subnet, 1 to 32");
         } else if let Some(kind) = not_a_host(address) {
             report.fault(&own.place, format!("is {kind}, which no host can have"), text, "write a unicast address");
         } else if let Some(kind) = end_of_prefix(address, prefix_length) {
@@ -207,7 +203,8 @@ pub(crate) fn not_a_host(address: Ipv4Addr) -> Option<&'static str> {
     }
 }
 
-/// Whether it is the network's or the broadcast address of its prefix. A /31 has neither (RFC 3021).
+/// Whether it is the network's or the broadcast address of its prefix. A /31 has neither (RFC
+/// 3021).
 pub(crate) fn end_of_prefix(address: Ipv4Addr, length: u8) -> Option<&'static str> {
     let prefix = Prefix::new(address, length)?;
     match length {

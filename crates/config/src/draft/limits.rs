@@ -1,4 +1,5 @@
-//! What a subscriber may use: the same keys in `[subscriber]`, for everybody, and in `[[class]]`, for some.
+//! What a subscriber may use: the same keys in `[subscriber]`, for everybody, and in `[[class]]`,
+//! for some.
 
 use nat::Protocol;
 use nat::settings::Rate;
@@ -39,7 +40,7 @@ pub(crate) fn threshold(section: &Section, report: &mut Report) -> Option<Thresh
     let Some(high) = high else {
         if let Some(low) = low.filter(|_| !section.has("threshold")) {
             let remedy = "write threshold = 80 too, or remove it";
-            report.fault(&low.place, "is the end of no threshold", low.value.to_string(), remedy);
+            report.fault(&low.place, "is set without its threshold", low.value.to_string(), remedy);
         }
         return None;
     };
@@ -68,7 +69,7 @@ fn rate(section: &Section, rate: &str, burst: &str, common: Option<Rate>, report
         (None, Some(common), Some(burst)) => Some(Rate { burst: narrow(burst.value), ..common }),
         (None, None, Some(found)) if !section.has(rate) => {
             let remedy = format!("write {rate} = \"100/s\" too, or remove it");
-            report.fault(&found.place, "is the burst of no rate", found.value.to_string(), remedy);
+            report.fault(&found.place, "is a burst without its rate", found.value.to_string(), remedy);
             None
         }
         (None, common, _) => common,

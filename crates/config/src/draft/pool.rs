@@ -53,10 +53,10 @@ pub(crate) struct PoolDraft {
     pub(crate) reuse_at_once: ReuseAtOnce,
     pub(crate) shared_ports: u16,
     /// Where the file says something that does not apply, as the pool is one-to-one.
-    pub(crate) in_vain: Vec<Place>,
+    pub(crate) no_effect: Vec<Place>,
 }
 
-/// Keys about how ports are given out, which say nothing of a one-to-one pool.
+/// Keys about port allocation, which have no effect in a one-to-one pool.
 const OF_GIVEN_PORTS: [&str; 7] =
     ["ports", "reserved_ports", "pooling", "selection", "parity", "reuse_delay", "reuse_at_once"];
 
@@ -95,7 +95,7 @@ impl PoolDraft {
             shared_ports: section
                 .integer("shared_ports", report)
                 .map_or(0, |found| u16::try_from(found.value).unwrap_or(u16::MAX)),
-            in_vain: in_vain(section, report),
+            no_effect: no_effect(section, report),
         }
     }
 
@@ -109,7 +109,8 @@ impl PoolDraft {
         self.vrfs.is_empty() || other.vrfs.is_empty() || self.vrfs.iter().any(|vrf| other.serves(&vrf.value))
     }
 
-    /// Whether nobody gets anything new from it: it drains as a whole, or each of its addresses does.
+    /// Whether nobody gets anything new from it: it drains as a whole, or each of its addresses
+    /// does.
     pub(crate) fn drains(&self) -> bool {
         self.draining || (!self.drain.is_empty() && !self.addresses.is_empty() && self.all_drain())
     }
@@ -138,7 +139,7 @@ impl PoolDraft {
     }
 }
 
-fn in_vain(section: &Section, report: &mut Report) -> Vec<Place> {
+fn no_effect(section: &Section, report: &mut Report) -> Vec<Place> {
     let is_one_to_one = section.item("one_to_one").and_then(Item::as_bool).unwrap_or_default();
     let keys = OF_GIVEN_PORTS.into_iter().filter(|key| is_one_to_one && says_something(section, key));
     keys.map(|key| section.place_of(key, report)).collect()
@@ -151,7 +152,7 @@ fn is_empty_array(section: &Section, key: &str) -> bool {
 pub(crate) fn vrfs(section: &Section, report: &mut Report) -> Vec<Placed<String>> {
     if is_empty_array(section, "vrfs") {
         let remedy = "remove it to serve every VRF, or write the names of those to serve";
-        report.fault(&section.place_of("vrfs", report), "is empty, so that nobody is served", "[]", remedy);
+        report.fault(&section.place_of("vrfs", report), "is empty, so no subscriber is served", "[]", remedy);
     }
     section.parsed_list("vrfs", |text| Ok(text.to_owned()), "the name of a VRF", report)
 }

@@ -1,6 +1,7 @@
 //! `[[rule]]` and `[[filter]]`, and lines of files that say the same.
 
 use core::ops::RangeInclusive;
+use std::borrow::Cow;
 
 use nat::Protocol;
 use nat::redirection::Target;
@@ -8,6 +9,7 @@ use nat::settings::MappingKind;
 use nat::types::Prefix;
 
 use crate::draft::as_name;
+use crate::draft::rule_keys::RuleKey;
 use crate::draft::rule_keys::RuleKeys;
 use crate::draft::rule_keys::Scalar;
 use crate::report::Place;
@@ -65,7 +67,7 @@ pub(crate) struct FilterDraft {
 impl RuleDraft {
     pub(crate) fn read(section: &impl RuleKeys, report: &mut Report) -> RuleDraft {
         let faults = report.fault_count();
-        let action = match section.choice("action", report) {
+        let action = match section.choice(RuleKey::Action, report) {
             Some("pass") => Some(RuleWord::Pass),
             Some("translate") => Some(RuleWord::Translate),
             Some("no-translation") => Some(RuleWord::NoTranslation),
@@ -74,52 +76,54 @@ impl RuleDraft {
             _ => None,
         };
         if action == Some(RuleWord::Pass) {
-            for (key, example) in [("protocol", "\"gre\""), ("inside", "\"192.0.2.0/24\"")] {
+            for (key, example) in [(RuleKey::Protocol, "\"gre\""), (RuleKey::Inside, "\"192.0.2.0/24\"")] {
                 if !section.has(key) {
-                    report.fault(&section.place_of(key, report), "is missing", "", format!("write {key} = {example}"));
+                    let remedy = format!("write {} = {example}", key.name());
+                    report.fault(&section.place_of(key, report), "is missing", "", remedy);
                 }
             }
         }
-        let of = |keys: &[&'static str], wanted: RuleWord, why: &str, report: &mut Report| {
-            for key in keys.iter().filter(|key| section.has(key) && action.is_some_and(|action| action != wanted)) {
-                report.fault(&section.place_of(key, report), format!("stands only {why}"), "", "remove it");
+        let of = |keys: [RuleKey; 2], wanted: RuleWord, why: &str, report: &mut Report| {
+            for key in keys.into_iter().filter(|key| section.has(*key) && action.is_some_and(|action| action != wanted))
+            {
+                report.fault(&section.place_of(key, report), format!("applies only {why}"), "", "remove it");
             }
         };
-        of(&["pool", "mapping"], RuleWord::Translate, "where action = \"translate\"", report);
-        of(&["targets", "to"], RuleWord::Redirect, "where action = \"redirect\"", report);
+        of([RuleKey::Pool, RuleKey::Mapping], RuleWord::Translate, "to action = \"translate\"", report);
+        of([RuleKey::Targets, RuleKey::To], RuleWord::Redirect, "to action = \"redirect\"", report);
         if action == Some(RuleWord::Pass) {
-            for key in ["inside_ports", "outside_ports"].into_iter().filter(|key| section.has(key)) {
+            for key in [RuleKey::InsidePorts, RuleKey::OutsidePorts].into_iter().filter(|key| section.has(*key)) {
                 let problem = "does not go with action = \"pass\"";
                 report.fault(&section.place_of(key, report), problem, "", "remove it");
             }
         }
         let matches = MatchDraft::read(section, report);
-        let place = section.place_of("protocol", report);
+        let place = section.place_of(RuleKey::Protocol, report);
         match (action, matches.protocol) {
             (Some(RuleWord::Pass), Some(number)) => {
                 if let Some(protocol) = Protocol::from_number(number) {
-                    let remedy = "remove the rule: Natrix translates it, and an inside source must not leave untranslated, \
-                                  but for action = \"no-translation\"";
-                    report.fault(&place, "is translated and can not be passed", quoted(protocol.name()), remedy);
+                    let remedy = "remove the rule, or write action = \"no-translation\" to send these packets with their inside \
+                                  source";
+                    report.fault(&place, "is always translated and cannot be passed", quoted(protocol.name()), remedy);
                 }
             }
             (Some(_), Some(number)) if Protocol::from_number(number).is_none() => {
                 let remedy = "write \"tcp\", \"udp\" or \"icmp\", or action = \"pass\"";
-                report.fault(&place, "is never translated, but passed or dropped", number.to_string(), remedy);
+                report.fault(&place, "is never translated, only passed or dropped", number.to_string(), remedy);
             }
             _ => {}
         }
-        let mapping = match section.choice("mapping", report) {
+        let mapping = match section.choice(RuleKey::Mapping, report) {
             Some("endpoint-dependent") => MappingKind::EndpointDependent,
             _ => MappingKind::EndpointIndependent,
         };
-        let pool = if section.has("pool") { section.text("pool", report) } else { None };
-        let targets = section.parsed_list("targets", values::target, "\"192.0.2.53:53 weight 2\"", report);
-        let to = section.parsed("to", values::prefix, report);
+        let pool = if section.has(RuleKey::Pool) { section.text(RuleKey::Pool, report) } else { None };
+        let targets = section.parsed_list(RuleKey::Targets, values::target, "\"192.0.2.53:53 weight 2\"", report);
+        let to = section.parsed(RuleKey::To, values::prefix, report);
         if action == Some(RuleWord::Redirect) && targets.is_empty() == to.is_none() && report.fault_count() == faults {
             let remedy =
                 "write targets = [\"192.0.2.53:53\"], or to = \"198.51.100.0/24\" for the same hosts of another prefix";
-            let problem = if to.is_none() { "does not say where to" } else { "has targets and a prefix" };
+            let problem = if to.is_none() { "has no destination" } else { "has targets and a prefix" };
             report.fault(&section.place(), problem, "", remedy);
         }
         RuleDraft { action, matches, pool, mapping, targets, to, is_faulty: report.fault_count() > faults }
@@ -129,16 +133,16 @@ impl RuleDraft {
 impl FilterDraft {
     pub(crate) fn read(section: &impl RuleKeys, report: &mut Report) -> FilterDraft {
         let faults = report.fault_count();
-        let permits = section.choice("action", report).map(|word| word == "permit");
-        let direction = section.choice("direction", report);
+        let permits = section.choice(RuleKey::Action, report).map(|word| word == "permit");
+        let direction = section.choice(RuleKey::Direction, report);
         let matches = MatchDraft::read(section, report);
         FilterDraft {
             matches,
             permits,
             out: direction != Some("in"),
             back: direction != Some("out"),
-            log: section.boolean("log", report).unwrap_or_default(),
-            name: section.text("name", report).and_then(|name| as_name(name, report)).map(|name| name.value),
+            log: section.boolean(RuleKey::Log, report).unwrap_or_default(),
+            name: section.text(RuleKey::Name, report).and_then(|name| as_name(name, report)).map(|name| name.value),
             is_faulty: report.fault_count() > faults,
         }
     }
@@ -149,16 +153,20 @@ impl MatchDraft {
         let has = |key| section.has(key);
         let matches = MatchDraft {
             place: section.place(),
-            protocol: if has("protocol") { protocol(section, report) } else { None },
-            inside: section.parsed("inside", values::prefix, report),
-            outside: section.parsed("outside", values::prefix, report),
-            inside_ports: if has("inside_ports") { ports(section, "inside_ports", report) } else { None },
-            outside_ports: if has("outside_ports") { ports(section, "outside_ports", report) } else { None },
-            vrf: if has("vrf") { section.text("vrf", report) } else { None },
+            protocol: if has(RuleKey::Protocol) { protocol(section, report) } else { None },
+            inside: section.parsed(RuleKey::Inside, values::prefix, report),
+            outside: section.parsed(RuleKey::Outside, values::prefix, report),
+            inside_ports: if has(RuleKey::InsidePorts) { ports(section, RuleKey::InsidePorts, report) } else { None },
+            outside_ports: if has(RuleKey::OutsidePorts) {
+                ports(section, RuleKey::OutsidePorts, report)
+            } else {
+                None
+            },
+            vrf: if has(RuleKey::Vrf) { section.text(RuleKey::Vrf, report) } else { None },
         };
         for ports in [&matches.inside_ports, &matches.outside_ports].into_iter().flatten() {
             let is_known = matches.protocol.is_some_and(|number| matches!(number, 6 | 17));
-            if !is_known && (!has("protocol") || matches.protocol.is_some()) {
+            if !is_known && (!has(RuleKey::Protocol) || matches.protocol.is_some()) {
                 let seen = format!("{}-{}", ports.value.start(), ports.value.end());
                 let remedy = "write protocol = \"tcp\" or \"udp\"; for both write two";
                 report.fault(&ports.place, "needs a protocol with ports", seen, remedy);
@@ -169,11 +177,14 @@ impl MatchDraft {
 }
 
 /// `443` or `"1024-65535"`.
-fn ports(section: &impl RuleKeys, key: &'static str, report: &mut Report) -> Option<Placed<RangeInclusive<u16>>> {
+fn ports(section: &impl RuleKeys, key: RuleKey, report: &mut Report) -> Option<Placed<RangeInclusive<u16>>> {
     let place = section.place_of(key, report);
     let text = match section.scalar(key)? {
-        Scalar::Number(number) => number.to_string(),
-        Scalar::Text(text) => text.into_owned(),
+        Scalar::Number(number) => match u16::try_from(number) {
+            Ok(port @ 1..) => return Some(Placed { value: port..=port, place, given: true }),
+            _ => Cow::Owned(number.to_string()),
+        },
+        Scalar::Text(text) => text,
         Scalar::Other(shown) => {
             report.fault(&place, "is not a port or range", shown.trim(), "write 443 or \"1024-65535\"");
             return None;
@@ -188,7 +199,7 @@ fn ports(section: &impl RuleKeys, key: &'static str, report: &mut Report) -> Opt
     }
 }
 
-/// Names of the IANA registry that one meets, and those that a rule may not have.
+/// Common names of the IANA registry, and names that a rule may not use.
 const PROTOCOLS: [(&str, u8); 21] = [
     ("icmp", 1),
     ("tcp", 6),
@@ -213,10 +224,14 @@ const PROTOCOLS: [(&str, u8); 21] = [
     ("udplite", 136),
 ];
 
+fn number_of(name: &str) -> Option<u8> {
+    PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+}
+
 fn protocol(section: &impl RuleKeys, report: &mut Report) -> Option<u8> {
     const REMEDY: &str = "write a number from 0 to 255 or a name such as \"gre\"";
-    let place = section.place_of("protocol", report);
-    let number = match section.scalar("protocol") {
+    let place = section.place_of(RuleKey::Protocol, report);
+    let number = match section.scalar(RuleKey::Protocol) {
         Some(Scalar::Number(number)) => match u8::try_from(number) {
             Ok(number) => number,
             Err(_) => {
@@ -224,10 +239,11 @@ fn protocol(section: &impl RuleKeys, report: &mut Report) -> Option<u8> {
                 return None;
             }
         },
+        Some(Scalar::Text(name)) if number_of(&name).is_some() => number_of(&name)?,
         _ => {
-            let name = section.text("protocol", report)?;
-            match PROTOCOLS.iter().find(|(known, _)| *known == name.value) {
-                Some((_, number)) => *number,
+            let name = section.text(RuleKey::Protocol, report)?;
+            match number_of(&name.value) {
+                Some(number) => number,
                 None => {
                     let meant = nearest(&name.value, PROTOCOLS.iter().map(|(known, _)| *known));
                     let remedy = meant.map_or_else(|| REMEDY.to_owned(), |meant| format!("did you mean \"{meant}\"?"));

@@ -8,6 +8,7 @@ use std::io::BufReader;
 use std::io::Read as _;
 use std::path::Path;
 
+use crate::draft::rule_keys::RuleKey;
 use crate::draft::rule_keys::RuleKeys;
 use crate::draft::rule_keys::Scalar;
 use crate::keys::Key;
@@ -49,6 +50,8 @@ pub(crate) struct RuleFile {
     what: &'static str,
     reader: BufReader<File>,
     columns: Vec<&'static Key>,
+    /// By [`RuleKey`]: the key in the table of keys, and its column.
+    places: [(Option<&'static Key>, Option<usize>); RuleKey::COUNT],
     /// The line read last, and its fields.
     text: Vec<u8>,
     fields: Vec<Range<usize>>,
@@ -58,14 +61,15 @@ pub(crate) struct RuleFile {
 /// How reading goes on.
 enum Read {
     Line,
-    /// It was told, and is left out.
+    /// It was reported, and is left out.
     Faulty,
     End,
 }
 
 impl RuleFile {
-    /// Opens the file that a configuration in `folder` names, and reads which columns it has. The report is about the file from
-    /// then on, until it leaves it. None when it can not be read or has no columns, which is told.
+    /// Opens the file that a configuration in `folder` names, and reads its columns. From then on
+    /// the report is about this file, until the caller leaves it. Returns None, after a report, if
+    /// the file cannot be read or has no columns.
     pub(crate) fn open(
         what: &'static str,
         draft: &RuleFileDraft,
@@ -83,14 +87,15 @@ impl RuleFile {
             Ok(file) => file,
             Err(error) => {
                 let seen = format!("{}: {error}", whole.display());
-                report.fault(&path.place, "can not be read", seen, "check the path and its permissions");
+                report.fault(&path.place, "cannot be read", seen, "check the path and its permissions");
                 return None;
             }
         };
         report.enter(&whole.display().to_string());
         let reader = BufReader::with_capacity(1 << 16, file);
         let (text, fields) = (Vec::with_capacity(LINE_MAX), Vec::new());
-        let mut file = RuleFile { what, reader, columns: Vec::new(), text, fields, number: 0 };
+        let mut file =
+            RuleFile { what, reader, columns: Vec::new(), places: Default::default(), text, fields, number: 0 };
         if file.columns(report).is_none() {
             report.leave();
             return None;
@@ -113,8 +118,9 @@ impl RuleFile {
         }
         let place = |path: &'static str| Place { path: path.into(), line: Some(self.number) };
         let mut columns = Vec::new();
+        let text = core::str::from_utf8(&self.text).unwrap_or_default();
         for range in &self.fields {
-            let name = field(&self.text, range);
+            let name = field(text, range);
             match known.iter().find(|key| key.name == name) {
                 Some(key) if columns.iter().any(|other: &&Key| other.name == key.name) => {
                     report.fault(&place("columns"), "has a column twice", quoted(name), "remove one of them");
@@ -138,11 +144,17 @@ impl RuleFile {
                 return None;
             }
         }
+        for key in known {
+            let column = columns.iter().position(|column| column.name == key.name);
+            if let Some(place) = RuleKey::index(key.name).and_then(|index| self.places.get_mut(index)) {
+                *place = (Some(key), column);
+            }
+        }
         self.columns = columns;
         Some(())
     }
 
-    /// The next line that has as many fields as there are columns; others are told.
+    /// The next line that has as many fields as there are columns; other lines are reported.
     pub(crate) fn next(&mut self, report: &mut Report) -> Option<Line<'_>> {
         loop {
             match self.read(report) {
@@ -160,8 +172,9 @@ impl RuleFile {
         }
         Some(Line {
             what: self.what,
-            columns: &self.columns,
-            text: &self.text,
+            places: &self.places,
+            // It was found to be UTF-8.
+            text: core::str::from_utf8(&self.text).unwrap_or_default(),
             fields: &self.fields,
             number: self.number,
         })
@@ -176,7 +189,7 @@ impl RuleFile {
             match read {
                 Err(error) => {
                     let remedy = "check the disk and the file's permissions";
-                    report.fault(&place(self.number + 1), "can not be read", error.to_string(), remedy);
+                    report.fault(&place(self.number + 1), "cannot be read", error.to_string(), remedy);
                     return Read::End;
                 }
                 Ok(0) => return Read::End,
@@ -195,7 +208,8 @@ impl RuleFile {
                 report.fault(&place(self.number), "is not UTF-8", seen, "write plain text");
                 return Read::Faulty;
             };
-            if text.trim().is_empty() || text.trim_start().starts_with('#') {
+            let begins_a_field = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+            if !begins_a_field && (text.trim().is_empty() || text.trim_start().starts_with('#')) {
                 continue;
             }
             if !split(text, &mut self.fields) {
@@ -208,7 +222,8 @@ impl RuleFile {
     }
 }
 
-/// Where the fields of a line are, without the quotes and blanks around them. False: a quote is not closed, or something follows it.
+/// Where the fields of a line are, without the quotes and blanks around them. False: a quote is not
+/// closed, or something follows it.
 fn split(text: &str, fields: &mut Vec<Range<usize>>) -> bool {
     fields.clear();
     let mut start = 0;
@@ -237,16 +252,16 @@ fn split(text: &str, fields: &mut Vec<Range<usize>>) -> bool {
 /// One line of a file, by the columns of its first.
 pub(crate) struct Line<'a> {
     what: &'static str,
-    columns: &'a [&'static Key],
-    text: &'a [u8],
+    places: &'a [(Option<&'static Key>, Option<usize>); RuleKey::COUNT],
+    text: &'a str,
     fields: &'a [Range<usize>],
     /// Its number, from 1.
     pub(crate) number: u32,
 }
 
-/// The text of a field: of a line that is UTF-8, cut where characters end.
-fn field<'a>(text: &'a [u8], range: &Range<usize>) -> &'a str {
-    text.get(range.clone()).and_then(|bytes| core::str::from_utf8(bytes).ok()).unwrap_or_default()
+/// The text of a field.
+fn field<'a>(text: &'a str, range: &Range<usize>) -> &'a str {
+    text.get(range.clone()).unwrap_or_default()
 }
 
 fn example_columns(what: &str) -> &'static str {
@@ -258,15 +273,23 @@ fn example_columns(what: &str) -> &'static str {
 }
 
 impl Line<'_> {
-    fn key(&self, name: &str) -> Option<&'static Key> {
-        keys_of(self.what).iter().find(|key| key.name == name)
+    fn key(&self, key: RuleKey) -> Option<&'static Key> {
+        self.places[key as usize].0
     }
 
     /// What stands in a column, if it is there and not empty.
-    fn field(&self, name: &str) -> Option<&str> {
-        let column = self.columns.iter().position(|column| column.name == name)?;
-        let text = field(self.text, self.fields.get(column)?);
+    fn field(&self, key: RuleKey) -> Option<&str> {
+        let text = field(self.text, self.fields.get(self.places[key as usize].1?)?);
         (!text.is_empty()).then_some(text)
+    }
+
+    /// The same, or the default.
+    fn field_or_default(&self, key: RuleKey) -> Option<(&str, bool)> {
+        match (self.field(key), self.key(key)?.default) {
+            (Some(text), _) => Some((text, true)),
+            (None, Preset::Value(text)) => Some((text.trim_matches('"'), false)),
+            (None, _) => None,
+        }
     }
 
     fn at(&self, name: &'static str) -> Place {
@@ -279,51 +302,45 @@ impl RuleKeys for Line<'_> {
         self.at(self.what)
     }
 
-    fn place_of(&self, key: &'static str, _: &Report) -> Place {
-        self.at(key)
+    fn place_of(&self, key: RuleKey, _: &Report) -> Place {
+        self.at(key.name())
     }
 
-    fn has(&self, key: &str) -> bool {
+    fn has(&self, key: RuleKey) -> bool {
         self.field(key).is_some()
     }
 
-    fn scalar(&self, key: &str) -> Option<Scalar<'_>> {
+    fn scalar(&self, key: RuleKey) -> Option<Scalar<'_>> {
         let text = self.field(key)?;
         Some(text.parse().map_or(Scalar::Text(Cow::Borrowed(text)), Scalar::Number))
     }
 
-    fn text(&self, key: &'static str, report: &mut Report) -> Option<Placed<String>> {
-        if let Some(text) = self.field(key) {
-            return Some(Placed { value: text.to_owned(), place: self.at(key), given: true });
+    fn text(&self, key: RuleKey, report: &mut Report) -> Option<Placed<String>> {
+        if let Some((text, given)) = self.field_or_default(key) {
+            return Some(Placed { value: text.to_owned(), place: self.at(key.name()), given });
         }
-        match self.key(key)?.default {
-            Preset::Value(text) => {
-                let value = text.trim_matches('"').to_owned();
-                Some(Placed { value, place: self.at(key), given: false })
-            }
-            Preset::Required(example) => {
-                report.fault(&self.at(key), "is empty", "", format!("write {}", example.trim_matches('"')));
-                None
-            }
-            Preset::Derived { .. } => None,
+        if let Preset::Required(example) = self.key(key)?.default {
+            report.fault(&self.at(key.name()), "is empty", "", format!("write {}", example.trim_matches('"')));
         }
+        None
     }
 
-    fn choice(&self, key: &'static str, report: &mut Report) -> Option<&'static str> {
+    fn choice(&self, key: RuleKey, report: &mut Report) -> Option<&'static str> {
         let Kind::Choice(words) = self.key(key)?.kind else { return None };
         // Without a copy where it is one of them, as it mostly is.
-        if let Some(found) = self.field(key).and_then(|text| words.iter().find(|word| **word == text)) {
+        let known = |(text, _)| words.iter().find(|word| **word == text);
+        if let Some(found) = self.field_or_default(key).and_then(known) {
             return Some(found);
         }
         choose(&self.text(key, report)?, words, report)
     }
 
-    fn boolean(&self, key: &'static str, report: &mut Report) -> Option<bool> {
+    fn boolean(&self, key: RuleKey, report: &mut Report) -> Option<bool> {
         match self.text(key, report)?.value.as_str() {
             "true" => Some(true),
             "false" => Some(false),
             other => {
-                report.fault(&self.at(key), "is not true or false", other, "write true or false");
+                report.fault(&self.at(key.name()), "is not true or false", other, "write true or false");
                 None
             }
         }
@@ -331,12 +348,13 @@ impl RuleKeys for Line<'_> {
 
     fn parsed<T>(
         &self,
-        key: &'static str,
+        key: RuleKey,
         parse: fn(&str) -> Result<T, ValueError>,
         report: &mut Report,
     ) -> Option<Placed<T>> {
-        if let Some(value) = self.field(key).and_then(|text| parse(text).ok()) {
-            return Some(Placed { value, place: self.at(key), given: true });
+        let parsed = |(text, given)| Some((parse(text).ok()?, given));
+        if let Some((value, given)) = self.field_or_default(key).and_then(parsed) {
+            return Some(Placed { value, place: self.at(key.name()), given });
         }
         let text = self.text(key, report)?;
         let example = self.key(key)?.default.example().trim_matches('"');
@@ -346,13 +364,13 @@ impl RuleKeys for Line<'_> {
 
     fn parsed_list<T>(
         &self,
-        key: &'static str,
+        key: RuleKey,
         parse: fn(&str) -> Result<T, ValueError>,
         example: &str,
         report: &mut Report,
     ) -> Vec<Placed<T>> {
         let parts = self.field(key).into_iter().flat_map(|text| text.split(';'));
-        let texts = parts.map(|part| Placed { value: part.trim().to_owned(), place: self.at(key), given: true });
+        let texts = parts.map(|part| Placed { value: part.trim().to_owned(), place: self.at(key.name()), given: true });
         let remedy = format!("write {}", example.trim_matches('"'));
         texts
             .filter_map(|text| {

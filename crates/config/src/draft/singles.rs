@@ -42,7 +42,7 @@ pub(crate) struct Singles {
     pub(crate) subscriber_ports: Option<Place>,
     /// Where the file says how much memory a subscriber may use, if it does.
     pub(crate) subscriber_memory: Option<Place>,
-    /// Where the file says when a subscriber's use is told, if it does.
+    /// The place of the threshold from which a subscriber's use is reported, if there is one.
     pub(crate) threshold: Option<Place>,
     /// For the whole instance: not yet shared out to the workers.
     pub(crate) limits: Limits,
@@ -62,7 +62,7 @@ pub(crate) struct Singles {
     pub(crate) event_log: Option<EventLog>,
     /// Where the file names it.
     pub(crate) event_log_place: Option<Place>,
-    /// Where the file says how events are recorded, if it does not say where to.
+    /// Where the file says how events are recorded, if it has no destination.
     pub(crate) event_keys: Vec<Place>,
 }
 
@@ -310,7 +310,7 @@ fn control(section: &Section, report: &mut Report) -> Control {
             let remedy = "write the path from the root, such as \"/run/natrix/control.sock\"";
             report.fault(&text.place, "is not the absolute path of a file", quoted(&text.value), remedy);
         } else if text.value.len() > SOCKET_PATH_MAX || text.value.contains('\0') {
-            let problem = format!("is no path for a socket, with {} bytes", text.value.len());
+            let problem = format!("is too long for a socket path: {} bytes", text.value.len());
             report.fault(&text.place, problem, quoted(&text.value), format!("write at most {SOCKET_PATH_MAX} bytes"));
         }
         text.value

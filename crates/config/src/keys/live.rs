@@ -1,25 +1,25 @@
-//! Which keys a running instance takes over with `natrix reload`, and which need a restart. A test of `change` holds this against
-//! what a plan says of each key.
+//! Which keys change with `natrix reload`, and which need a restart. A test of `change` compares
+//! this with the plan of each key.
 
 /// Tables of which every key needs a restart.
 const RESTART_SECTIONS: [&str; 4] = ["interface", "tables", "workers", "dpdk"];
-/// And keys of other tables.
+/// Keys of other tables that need a restart.
 const RESTART_KEYS: [(&str, &str); 4] =
     [("control", "socket"), ("control", "mode"), ("log", "level"), ("log", "queue")];
 
-/// When a new value of a key comes into force.
+/// When a new value of a key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// With a reload, while traffic flows.
+    /// With a reload, under traffic.
     Live,
-    /// When the instance starts anew; a reload with another value is refused.
+    /// With a restart; a reload with another value is refused.
     Restart,
-    /// Another value with a reload; that there is one, or none any more, when the instance starts anew.
+    /// Another value with a reload, but the first value or its removal with a restart.
     RestartToBeginOrEnd,
 }
 
 impl Effect {
-    /// Of this key of this table.
+    /// The effect of a key of a table.
     pub(crate) fn of(section: &str, key: &str) -> Effect {
         if (section, key) == ("log", "events") {
             Effect::RestartToBeginOrEnd
@@ -30,7 +30,7 @@ impl Effect {
         }
     }
 
-    /// As the manual says it.
+    /// Text for the manual.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Effect::Live => "live",

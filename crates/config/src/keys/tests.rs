@@ -120,7 +120,8 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert!(nat.filters[0].back && !nat.filters[0].out);
     assert!(nat.filters[2].log && !nat.filters[1].log);
     assert_eq!(nat.filter_names.iter().collect::<Vec<_>>(), [(&2, &"smtp".to_owned())]);
-    // As faults of them are told: those about other protocols count among the tables, lines are counted with all there is.
+    // Positions are those that messages show: `pass` rules count among the tables, and lines
+    // include comments.
     let places = |of: &[Origin]| (0..of.len()).map(|at| nat.origins.place(of, at)).collect::<Vec<_>>();
     let lines = ["tests/rules.csv:3", "tests/rules.csv:5", "tests/rules.csv:6"];
     assert_eq!(places(&nat.origins.pass_rules), ["0"]);
@@ -271,7 +272,7 @@ fn the_documented_defaults_are_those_of_the_engine() {
     let (pool, engine_pool) = (&config.nat.pools[0], nat::settings::Pool::default());
     assert_eq!((pool.reuse_delay, pool.reuse_at_once), (engine_pool.reuse_delay, engine_pool.reuse_at_once));
     assert_eq!(config.nat.subscriber, engine.subscriber);
-    // Room for addresses that a reload adds is for instances, not for whoever builds an engine.
+    // Spare room for addresses that a reload adds is for instances, not for a bare engine.
     let limits = Limits { external_addresses_max: 0, ..config.nat.limits };
     assert_eq!(limits, engine.limits);
     assert_eq!(config.nat.limits.external_addresses_max, 32);

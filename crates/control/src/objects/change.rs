@@ -1,4 +1,4 @@
-//! What a change of the configuration does, and did.
+//! The effects of a configuration change, before and after it.
 
 use std::net::Ipv4Addr;
 use std::net::SocketAddrV4;
@@ -18,39 +18,40 @@ pub struct Change {
     pub before: Option<String>,
     /// Its value then; absent when it is removed.
     pub after: Option<String>,
-    /// Whether a reload can bring it about; false: it needs a restart.
+    /// True if a reload can make the change; false if it needs a restart.
     pub live: bool,
     /// Why it needs a restart.
     pub reason: Option<String>,
 }
 
-/// What a change does to the state of one pool.
+/// The effect of a change on the state of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolPlan {
     /// The pool, by its name now.
     pub pool: String,
-    /// Subscribers who notice nothing.
+    /// Subscribers without any change.
     pub subscribers_keep: u64,
     /// Subscribers whose next mapping is on another external address.
     pub subscribers_move: u64,
-    /// Subscribers who keep what they have and get nothing new: all external addresses that they may have drain, or rules drop what
-    /// they send or let it through untranslated.
+    /// Subscribers that keep their mappings and get no new ones: all their possible external
+    /// addresses drain, or rules drop their packets or pass them untranslated.
     #[serde(default)]
     pub subscribers_drain: u64,
-    /// The same, and what they have ends at the latest after `drain_time_us` of the plan.
+    /// As `subscribers_drain`, and their mappings end at the latest after `drain_time_us` of the
+    /// plan.
     #[serde(default)]
     pub subscribers_drain_until: u64,
-    /// Subscribers whom no pool serves any more, or whose mappings end while all else that they may have drains.
+    /// Subscribers without a pool, or whose mappings end while all other possible addresses drain.
     pub subscribers_leave: u64,
-    /// Mappings that nothing happens to.
+    /// Unchanged mappings.
     pub mappings_keep: u64,
-    /// Mappings that stay as long as they are used, on an endpoint that is not given out again.
+    /// Mappings that stay while they are used, on an endpoint that is not given out again.
     pub mappings_drain: u64,
-    /// Mappings that stay as long as they are used, but no longer than `drain_time_us` of the plan.
+    /// Mappings that stay while they are used, but at most `drain_time_us` of the plan.
     pub mappings_drain_until: u64,
     /// Mappings that end.
     pub mappings_end: u64,
-    /// Flows, which share external ports, that nothing happens to.
+    /// Unchanged flows (which share external ports).
     #[serde(default)]
     pub flows_keep: u64,
     /// As `mappings_drain`.
@@ -62,10 +63,10 @@ pub struct PoolPlan {
     /// Flows that end.
     #[serde(default)]
     pub flows_end: u64,
-    /// Port blocks that nothing happens to.
+    /// Unchanged port blocks.
     #[serde(default)]
     pub blocks_keep: u64,
-    /// Port blocks that stay as long as something in them is used.
+    /// Port blocks that stay while a port in them is used.
     #[serde(default)]
     pub blocks_drain: u64,
     /// As `mappings_drain_until`.
@@ -74,34 +75,43 @@ pub struct PoolPlan {
     /// Port blocks that end.
     #[serde(default)]
     pub blocks_end: u64,
-    /// Ports to be set aside on its addresses for what classes guarantee (`reserved_ports`).
+    /// Ports of forwards that mappings of other inside endpoints still have, and that drain as
+    /// `mappings_drain`. Such a forward takes no new sessions until the mapping ends.
+    #[serde(default)]
+    pub forwards_wait_drain: u64,
+    /// The same, of mappings that drain as `mappings_drain_until`.
+    #[serde(default)]
+    pub forwards_wait_drain_until: u64,
+    /// Ports that the addresses must reserve for the guarantees of classes (`reserved_ports`).
     #[serde(default)]
     pub guaranteed: PerProtocol,
-    /// Those of them that others have now: they are set aside as they come free.
+    /// Guaranteed ports in use by other subscribers; they are reserved as they become free.
     #[serde(default)]
     pub guarantee_missing: PerProtocol,
-    /// Slices of its formula, where there are any of the next.
+    /// Slices of the formula, if any of the following counts is not 0.
     #[serde(default)]
     pub slices: u64,
-    /// Slices with ports in port blocks of others now: whose they are gets these as the blocks go back.
+    /// Slices with ports in port blocks that others lease. Their subscribers get these ports as the
+    /// blocks are returned.
     #[serde(default)]
     pub slices_leased: u64,
-    /// Those of them that have no other ports.
+    /// Slices whose ports are all in such blocks.
     #[serde(default)]
     pub slices_leased_whole: u64,
-    /// After how long the last of these blocks is back at the latest; absent: when nothing in it is used.
+    /// Maximum time until the last of these blocks is returned; absent: when no port in it is used.
     #[serde(default)]
     pub slices_leased_us: Option<u64>,
 }
 
-/// What a change does to one subscriber, external address, mapping, flow or port block: some of them, as many as were asked for.
+/// The effect of a change on one subscriber, external address, mapping, flow or port block; as many
+/// as were requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanDetail {
-    /// Whom or what it is about.
+    /// Kind of the object.
     pub what: PlanSubject,
     /// VRF of the subscriber.
     pub vrf: Option<String>,
-    /// The internal address of the subscriber; of an external address that one.
+    /// Internal address of the subscriber, or the external address.
     pub address: Ipv4Addr,
     /// Transport of a mapping or flow.
     #[serde(default)]
@@ -109,31 +119,32 @@ pub struct PlanDetail {
     /// Internal port of a mapping or flow.
     #[serde(default)]
     pub internal_port: Option<u16>,
-    /// The pool, by its name now; of an address that is added, by its name then.
+    /// Current name of the pool; for an added address, the new name.
     pub pool: String,
-    /// The external address now; absent when any of the pool serves a subscriber.
+    /// Current external address; absent if any address of the pool may serve the subscriber.
     pub external: Option<Ipv4Addr>,
-    /// The external port of a mapping or flow, or the first one of a block.
+    /// External port of a mapping or flow, or first port of a block.
     #[serde(default)]
     pub first_port: Option<u16>,
-    /// The last one; of a mapping or flow the same.
+    /// Last port; for a mapping or flow the same as the first.
     #[serde(default)]
     pub last_port: Option<u16>,
-    /// Whom a flow is with: others may have the same external port.
+    /// Remote endpoint of a flow: other flows may have the same external port.
     #[serde(default)]
     pub remote: Option<SocketAddrV4>,
-    /// What becomes of it.
+    /// The effect.
     pub becomes: PlanFate,
-    /// After how long what is left of it ends, of what drains; absent: when it is not used any more.
+    /// Maximum time until it ends, if it drains; absent: when it is no longer used.
     #[serde(default)]
     pub ends_in_us: Option<u64>,
-    /// The pool of a subscriber's next mapping, by its name then, of one who moves; absent where it differs by protocol.
+    /// New name of the pool of the next mapping of a moving subscriber; absent if it differs by
+    /// protocol.
     #[serde(default)]
     pub next_pool: Option<String>,
-    /// Why rules give a subscriber nothing new, if they do.
+    /// Why rules give a subscriber no new mapping, if they do not.
     #[serde(default)]
     pub denied: Option<PlanDenial>,
-    /// The protocols of a subscriber that this is so for; empty: all.
+    /// Protocols for which this holds; empty: all.
     #[serde(default)]
     pub protocols: Vec<Protocol>,
 }
@@ -142,11 +153,12 @@ pub struct PlanDetail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanDenial {
-    /// What he sends is dropped.
+    /// Its packets are dropped.
     Dropped,
     /// It is let through as it is.
     Untranslated,
-    /// It is sent to a pool of blocks, slices or whole addresses, which has no ports for him.
+    /// A rule sends it to a pool of blocks, slices or whole addresses, which has no ports for this
+    /// subscriber.
     OtherMode,
 }
 
@@ -168,16 +180,17 @@ pub struct PlanRules {
     pub added: u64,
     /// Rules that are gone.
     pub removed: u64,
-    /// Rules that stand elsewhere in the order, among others.
+    /// Rules at another place in the order.
     pub moved: u64,
-    /// Those of all these that are about some destinations or ports only: what subscribers become does not say what they match.
+    /// Rules among these that match only some destinations or ports. The effects on subscribers do
+    /// not include them.
     pub narrow: u64,
-    /// Whether subscribers were asked about under both lists; false: these name all destinations or ports, so that no packet stands for
-    /// what a subscriber sends in general.
+    /// True if subscribers were compared under both lists. False if these rules name all
+    /// destinations or ports, so that no packet represents the traffic of a subscriber in general.
     pub compared: bool,
 }
 
-/// Whom or what a detail is about.
+/// Kind of the object that a detail describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanSubject {
@@ -206,14 +219,14 @@ impl PlanSubject {
     }
 }
 
-/// How many there are of each kind beside those a plan names.
+/// Objects of each kind beyond those that a plan names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unnamed {
     /// Subscribers who move, drain or leave.
     pub subscribers: u64,
     /// External addresses that are added or closed.
     pub addresses: u64,
-    /// Mappings that drain or end, and if asked for those that keep.
+    /// Mappings that drain or end, and unchanged ones if requested.
     pub mappings: u64,
     /// Flows, likewise.
     pub flows: u64,
@@ -221,18 +234,18 @@ pub struct Unnamed {
     pub blocks: u64,
 }
 
-/// What becomes of whom or what a detail is about.
+/// The effect on the object of a detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanFate {
     /// Nothing.
     Keeps,
-    /// His next mapping is on another external address.
+    /// Its next mapping is on another external address.
     Moves,
-    /// He keeps what he has and gets nothing new: all external addresses that he may have drain, or rules deny it. It stays as long as
-    /// it is used.
+    /// It keeps its mappings while they are used and gets no new ones: all possible external
+    /// addresses drain, or rules deny new mappings.
     Drains,
-    /// No pool serves him any more, or what he has ends while all else that he may have drains.
+    /// No pool serves it, or its mappings end while all other possible addresses drain.
     Leaves,
     /// It takes new mappings, and did not before.
     Added,
@@ -270,16 +283,16 @@ pub struct Plan {
     pub changes_restart: u64,
     /// External addresses that are added.
     pub addresses_added: u64,
-    /// External addresses that take no new mappings from then on: removed, or set to drain.
+    /// External addresses that take no new mappings after the change: removed, or set to drain.
     pub addresses_closed: u64,
-    /// How long mappings that drain may stay at most; absent: as long as they are used.
+    /// Maximum time that draining mappings stay; absent: while they are used.
     pub drain_time_us: Option<u64>,
     /// All pools together.
     pub total: PoolPlan,
     /// How rules differ.
     #[serde(default)]
     pub rules: PlanRules,
-    /// How many more there are of what details name; nothing where none were asked for.
+    /// Objects beyond those that details name; empty if no details were requested.
     #[serde(default)]
     pub unnamed: Unnamed,
     /// How long counting took.
@@ -289,7 +302,7 @@ pub struct Plan {
 /// A change that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// The configuration in force.
+    /// The current configuration.
     pub config: String,
     /// Changes since the start.
     pub generation: u32,
@@ -297,11 +310,11 @@ pub struct Reloaded {
     pub changes: u64,
     /// External addresses whose ports changed.
     pub addresses_changed: u64,
-    /// Workers that went over, all of them.
+    /// Workers that switched: all of them.
     pub workers: u64,
     /// From reading the file to the last worker.
     pub took_us: u64,
-    /// Of that, from the first worker to the last.
+    /// Part of this time from the first worker to the last.
     pub adoption_us: u64,
 }
 
@@ -312,7 +325,7 @@ pub struct ConfigFault {
     pub file: String,
     /// Its line.
     pub line: Option<u32>,
-    /// What is at fault, as a path into the file.
+    /// The faulty key, as a path into the file.
     pub object: String,
     /// What is wrong with it.
     pub problem: String,

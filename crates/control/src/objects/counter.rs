@@ -1,4 +1,4 @@
-//! Counters, drops by reason, and rules with what they matched.
+//! Counters, drops by reason, and rules with their hits.
 
 use core::fmt;
 use core::str::FromStr;
@@ -15,7 +15,7 @@ words!(
     CounterKind, "forwarded, local, dropped, event or gauge", {
         /// Packets with a verdict that sends them on.
         Forwarded = "forwarded",
-        /// Packets with a verdict that ends here by design.
+        /// Packets that end here by design.
         Local = "local",
         /// Packets with a verdict that drops them.
         Dropped = "dropped",
@@ -31,7 +31,7 @@ words!(
 pub struct Counter {
     /// Stable name.
     pub name: String,
-    /// Worker it belongs to; null for the sum over all.
+    /// Number of the worker; null for the sum.
     pub worker: Option<u8>,
     /// Its value.
     pub value: u64,
@@ -66,20 +66,20 @@ pub struct DropReason {
 /// A rule or filter of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Position among those of its kind, from 0: the first that matches counts.
+    /// Position among rules of its kind, from 0; the first match decides.
     pub index: u32,
-    /// Where it stands in the configuration, as `check` counts: the number of its table among those of its name, from 0, or file and
-    /// line, `web.csv:17`.
+    /// Place in the configuration, as `check` counts: the index of its table among tables of that
+    /// name, from 0, or file and line, `web.csv:17`.
     pub place: String,
-    /// `rule`, `filter`, `pass` for rules about protocols that are not translated, `forward` and `one-to-one` for what is paired for
-    /// ever.
+    /// `rule`, `filter`, `pass` for rules about untranslated protocols, `forward` and `one-to-one`
+    /// for static mappings.
     pub kind: String,
-    /// What it does with packets that match: `translate`, `no-translation`, `redirect`, `drop`, `pass`, `permit`, `deny`,
-    /// `forward`, `pair`.
+    /// Effect on matching packets: `translate`, `no-translation`, `redirect`, `drop`, `pass`,
+    /// `permit`, `deny`, `forward`, `pair`.
     pub action: String,
     /// Of a filter: `out`, `in` or `both`.
     pub direction: Option<String>,
-    /// Pool that translates; null where the subscriber's own does, or none.
+    /// Pool that translates; null for the subscriber's own pool or none.
     pub pool: Option<String>,
     /// Of `translate`: `endpoint-independent` or `endpoint-dependent`.
     pub mapping: Option<String>,
@@ -89,20 +89,22 @@ pub struct Rule {
     pub ip_protocol: Option<u8>,
     /// Inside addresses it matches.
     pub inside: Prefix,
-    /// Inside ports it matches, `443` or `1024-65535`; null: any.
+    /// Matching inside ports, `443` or `1024-65535`; null: any.
     pub inside_ports: Option<String>,
     /// Outside addresses it matches.
     pub outside: Prefix,
     /// Outside ports it matches; null: any.
     pub outside_ports: Option<String>,
-    /// Of `redirect`: where packets go instead, `192.0.2.54:5353 weight 3` or a prefix. Of a `forward` to several: those inside.
+    /// For `redirect`: the new destinations, `192.0.2.54:5353 weight 3` or a prefix. For a
+    /// `forward` with targets: the targets.
     pub targets: Vec<String>,
-    /// Of a `forward` to several: the sessions opened to each of `targets`.
+    /// For a `forward` with targets: sessions opened to each target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target_hits: Vec<u64>,
-    /// Of `forward` and `one-to-one`: the external side, `203.0.113.1:443` or the first and last address of a pool; the inside
-    /// side is what is matched.
+    /// For `forward` and `one-to-one`: the external side, `203.0.113.1:443` or the first and last
+    /// address of a pool. The inside side is the match.
     pub external: Option<String>,
-    /// Sessions it opened (of `forward` and `one-to-one`: mappings) and, where nothing is kept of a packet, packets it was applied to; null when that is not counted.
+    /// Sessions opened by it (mappings for `forward` and `one-to-one`), or packets for rules that
+    /// keep no state; null if not counted.
     pub hits: Option<u64>,
 }

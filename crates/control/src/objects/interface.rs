@@ -30,12 +30,12 @@ pub struct Interface {
     pub rx_packets: u64,
     /// Bytes received, with Ethernet headers.
     pub rx_bytes: u64,
-    /// Packets the port had to leave on the wire because no worker took them in time.
+    /// Packets that the port lost because no worker took them in time.
     pub rx_missed: u64,
     /// Packets sent.
     pub tx_packets: u64,
     /// Bytes sent, with Ethernet headers.
     pub tx_bytes: u64,
-    /// Packets not sent, because the transmit queue was full.
+    /// Packets not sent because the transmit queue was full.
     pub tx_dropped: u64,
 }

@@ -1,6 +1,8 @@
-//! The objects the server answers with. Their field names are a contract: commands print them with `--json`.
+//! The objects of the server's answers. Their field names are a contract: commands print them with
+//! `--json`.
 //!
-//! Units stand in the names: `_us` microseconds, `_bytes`, `_per_second`, `_ratio` from 0 to 1. Absent values are `null`.
+//! Names carry the unit: `_us` microseconds, `_bytes`, `_per_second`, `_ratio` from 0 to 1. Absent
+//! values are `null`.
 
 mod change;
 mod counter;

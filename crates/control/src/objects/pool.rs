@@ -70,23 +70,23 @@ pub struct Pool {
     pub pooling: Pooling,
     /// Who may send to a mapping.
     pub filtering: FilteringByProtocol,
-    /// How ports are given out: `ports`, `blocks`, `deterministic`, or `one-to-one` where whole addresses are.
+    /// Allocation mode: `ports`, `blocks`, `deterministic`, or `one-to-one` for whole addresses.
     #[serde(default)]
     pub allocation: String,
-    /// Ports of a block; null where there are none.
+    /// Ports of a block; null without blocks.
     #[serde(default)]
     pub block_size: Option<u32>,
-    /// External ports leased in blocks over all addresses, whether in use or not.
+    /// External ports leased in blocks over all addresses, used or not.
     #[serde(default)]
     pub ports_leased: u64,
-    /// External ports in blocks that nobody has leased and nobody can, as ports of theirs are taken singly: shared by flows, or from other
-    /// settings.
+    /// External ports in blocks that cannot be leased, because single ports of them are in use: by
+    /// flows that share ports, or from earlier settings.
     #[serde(default)]
     pub ports_unleasable: u64,
-    /// External ports that forwards have, whether in use or not; nobody else is given them.
+    /// External ports of forwards, used or not. No other mapping gets them.
     #[serde(default)]
     pub ports_forwarded: PerProtocol,
-    /// How long a port rests before it is given out again.
+    /// Hold-down time of a port before it is given out again.
     #[serde(default)]
     pub reuse_delay_us: u64,
     /// Lowest external port given out.
@@ -97,13 +97,14 @@ pub struct Pool {
     pub draining: bool,
     /// Subscribers with at least one mapping.
     pub subscribers: u64,
-    /// External ports in use or at rest over all addresses.
+    /// External ports in use or held down over all addresses.
     pub ports_used: PerProtocol,
-    /// External ports there are over all addresses, with those in use, at rest or leased that are not given out any more. Of ICMP query
-    /// identifiers: with single ports 65,535 on each, whatever the range of ports; those of the range where they come out of blocks or
-    /// slices.
+    /// All external ports over all addresses, including those in use, held down or leased that are
+    /// no longer given out. ICMP query identifiers: 65,535 on each address with single ports,
+    /// whatever the range; with blocks or slices, the range.
     pub ports_total: PerProtocol,
-    /// Part of the ports of the fullest transport that is in use, at rest, or in blocks that are leased or not to be leased: what nobody else can have.
+    /// Part of the fullest transport's ports that is in use, held down, or in blocks that are
+    /// leased or cannot be leased.
     pub utilisation_ratio: f64,
 }
 
@@ -116,19 +117,20 @@ pub struct PoolAddress {
     pub address: Ipv4Addr,
     /// Subscribers paired with it; for arbitrary pooling null.
     pub subscribers: Option<u64>,
-    /// External ports leased in blocks, whether in use or not.
+    /// External ports leased in blocks, used or not.
     #[serde(default)]
     pub ports_leased: u64,
-    /// External ports in blocks that nobody has leased and nobody can; as with [`Pool::ports_unleasable`].
+    /// External ports in blocks that cannot be leased, as [`Pool::ports_unleasable`].
     #[serde(default)]
     pub ports_unleasable: u64,
     /// External ports in use or at rest.
     pub ports_used: PerProtocol,
-    /// Of these, those that only rest: the mapping is over, and nobody else is given the port yet.
+    /// Held-down ports among these: the mapping has ended, and the port is not given out yet.
     #[serde(default)]
     pub ports_resting: PerProtocol,
     /// External ports there are, counted as with [`Pool::ports_total`].
     pub ports_total: PerProtocol,
-    /// Part of the ports of the fullest transport that is in use, at rest, or in blocks that are leased or not to be leased: what nobody else can have.
+    /// Part of the fullest transport's ports that is in use, held down, or in blocks that are
+    /// leased or cannot be leased.
     pub utilisation_ratio: f64,
 }

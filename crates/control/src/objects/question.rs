@@ -30,27 +30,29 @@ words!(
     }
 );
 
-/// Who holds an endpoint, or who uses an address. An endpoint that nobody holds has one answer too, with no holder.
+/// The holder of an endpoint, or a user of an address. An endpoint without a holder has one answer
+/// too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindAnswer {
     /// What was asked, `address` or `address:port`.
     pub queried: String,
     /// Where the address belongs.
     pub place: Place,
-    /// Internal address of the subscriber that holds it; null when nobody does.
+    /// Internal address of the subscriber that holds it; null without a holder.
     pub holder: Option<Ipv4Addr>,
     /// Inside realm of the holder, by number.
     pub realm: Option<u16>,
-    /// Inside realm of the holder, by the name of its VRF.
+    /// VRF of the holder.
     pub vrf: Option<String>,
-    /// External address of the holder where it has one of its own.
+    /// External address of the holder, if it has one of its own.
     pub external_address: Option<Ipv4Addr>,
     /// Pool of the address.
     pub pool: Option<String>,
-    /// Port blocks and slice of the holder; when an external port was asked for, the one it is in.
+    /// Port blocks and slice of the holder; if an external port was asked for, the range that
+    /// contains it.
     #[serde(default)]
     pub own_ports: Vec<OwnPorts>,
-    /// The mapping, when a port was asked for and there is one.
+    /// The mapping, if a port was asked for and one exists.
     pub mapping: Option<Mapping>,
     /// One sentence for people.
     pub detail: String,
@@ -84,9 +86,9 @@ pub struct WhyAnswer {
     pub kind: VerdictKind,
     /// The verdict as a sentence.
     pub description: String,
-    /// Source it would leave with; null when it would not leave.
+    /// Translated source; null if the packet would not leave.
     pub translated_source: Option<SocketAddrV4>,
-    /// Destination it would leave with; null when it would not leave.
+    /// Translated destination; null if the packet would not leave.
     pub translated_destination: Option<SocketAddrV4>,
     /// Worker that would decide.
     pub worker: u8,

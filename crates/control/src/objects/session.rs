@@ -23,10 +23,10 @@ words!(
     }
 );
 
-/// External ports that a subscriber has for itself, for all transports.
+/// External ports for one subscriber alone, for all transports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnPorts {
-    /// `block`: leased. `slice`: by the formula of a deterministic pool.
+    /// `block`: leased. `slice`: from the formula of a deterministic pool.
     pub kind: String,
     /// External address.
     pub external_address: Ipv4Addr,
@@ -36,7 +36,7 @@ pub struct OwnPorts {
     pub last_port: u16,
 }
 
-/// An internal address with at least one mapping, or a port block.
+/// An internal address with at least one mapping or port block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscriber {
     /// Internal address.
@@ -45,11 +45,13 @@ pub struct Subscriber {
     pub realm: u16,
     /// Inside realm, by the name of its VRF.
     pub vrf: String,
-    /// Pool of the address it is paired with and has something on, which a rule may have chosen; else the pool that serves it.
+    /// Pool of the address that it is paired with and uses, which a rule may have chosen; else the
+    /// pool that serves it.
     pub pool: String,
-    /// External address it is paired with; null with arbitrary pooling.
+    /// External address that it is paired with; null with arbitrary pooling.
     pub external_address: Option<Ipv4Addr>,
-    /// Another pool from which a rule gave it a mapping or flow, the latest one; it may have nothing there by now. Null: none.
+    /// The latest other pool from which a rule gave it a mapping or flow, which may have ended;
+    /// null: none.
     #[serde(default)]
     pub other_pool: Option<String>,
     /// The external address it got there.
@@ -59,31 +61,32 @@ pub struct Subscriber {
     pub worker: u8,
     /// Mappings.
     pub mappings: PerProtocol,
-    /// Ports that flows share and that count for it, as it was the first on them: with `mappings` what its `ports` bound.
+    /// Shared ports that count for it because it opened them. `ports` limits their sum with
+    /// `mappings`.
     #[serde(default)]
     pub shared_ports: PerProtocol,
-    /// Port blocks and slice it has; empty where each mapping takes any port.
+    /// Its port blocks and slice; empty with single ports.
     #[serde(default)]
     pub own_ports: Vec<OwnPorts>,
-    /// Sessions; null when they are not counted by subscriber.
+    /// Sessions; null if not counted by subscriber.
     pub sessions: Option<u64>,
     /// The class it is in; null for none.
     pub class: Option<String>,
     /// Bytes of state it counts for.
     pub memory_bytes: u64,
-    /// Packets that wanted a mapping or session and were refused, since it has had a mapping; and those within an hour while it
-    /// had none.
+    /// Refused packets that wanted a mapping or session, since its first mapping; without a
+    /// mapping, those within an hour.
     pub refused: Refused,
-    /// Ports set aside for it now by its class's `reserved_ports`, those of them in use included.
+    /// Ports now reserved for it by `reserved_ports` of its class, used ones included.
     #[serde(default)]
     pub guaranteed: PerProtocol,
-    /// What its class guarantees more, and is still others'.
+    /// Guaranteed ports that other subscribers still have.
     #[serde(default)]
     pub guarantee_missing: PerProtocol,
-    /// It is an offender: its new mappings come from its class's penalty pool.
+    /// It is an offender: new mappings come from the penalty pool of its class.
     #[serde(default)]
     pub offender: bool,
-    /// It has no mapping, and is listed because packets of it were refused within the last hour.
+    /// It has no mapping and is listed because its packets were refused within the last hour.
     #[serde(default)]
     pub refused_only: bool,
 }
@@ -91,13 +94,13 @@ pub struct Subscriber {
 /// Refusals by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// It had as many ports as it may have.
+    /// Its limit of ports was reached.
     pub port_quota: u64,
-    /// It had as many sessions as it may have.
+    /// Its limit of sessions was reached.
     pub session_quota: u64,
-    /// Its state took as much memory as it may.
+    /// Its limit of memory was reached.
     pub memory_quota: u64,
-    /// It made mappings or sessions faster than it may.
+    /// Its limit of new mappings or sessions a second was exceeded.
     pub rate_limit: u64,
     /// All port blocks it may have were full.
     #[serde(default)]
@@ -107,7 +110,7 @@ pub struct Refused {
     /// All external addresses that it may have drained.
     #[serde(default)]
     pub address_draining: u64,
-    /// A mapping of it had as many sessions as one may have.
+    /// One of its mappings had its maximum number of sessions.
     #[serde(default)]
     pub session_limit: u64,
     /// The table of mappings was full.
@@ -122,7 +125,7 @@ pub struct Refused {
     /// The table of subscribers was full.
     #[serde(default)]
     pub subscriber_table_full: u64,
-    /// Records of the event log could not be written fast enough.
+    /// The event log could not be written fast enough.
     #[serde(default)]
     pub log_full: u64,
 }
@@ -133,7 +136,7 @@ impl Refused {
         self.causes().map(|(_, count)| count).sum()
     }
 
-    /// The causes there were, by the names of the fields.
+    /// The causes that occurred, by the names of the fields.
     pub fn causes(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let all = [
             ("port_quota", self.port_quota),
@@ -154,7 +157,8 @@ impl Refused {
     }
 }
 
-/// An internal endpoint and the external endpoint it has (RFC 4787 §4). With ICMP the ports are query identifiers.
+/// An internal endpoint and its external endpoint (RFC 4787 §4). With ICMP the ports are query
+/// identifiers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// Transport.
@@ -171,7 +175,7 @@ pub struct Mapping {
     pub pool: String,
     /// Owner.
     pub worker: u8,
-    /// Time since it was made; null when that is not recorded.
+    /// Time since creation; null if not recorded.
     pub age_us: Option<u64>,
     /// Time since the packet that refreshed it last.
     pub idle_us: u64,
@@ -196,11 +200,13 @@ pub struct Session {
     pub external: SocketAddrV4,
     /// Remote endpoint, as the inside knows it.
     pub remote: SocketAddrV4,
-    /// The remote endpoint outside, where a rule translates the destination too; null where it is `remote`.
+    /// Remote endpoint outside, if a rule translates the destination too; null if it equals
+    /// `remote`.
     pub target: Option<SocketAddrV4>,
-    /// Whether other sessions have the same external endpoint towards other remote ones (endpoint-dependent translation).
+    /// True if other sessions use the same external endpoint towards other remotes
+    /// (endpoint-dependent translation).
     pub shared: bool,
-    /// Who sent the first packet; null when that is not recorded.
+    /// Side of the first packet; null if not recorded.
     pub direction: Option<Direction>,
     /// State of the TCP connection; `active` for UDP and ICMP.
     pub state: String,
@@ -208,7 +214,7 @@ pub struct Session {
     pub pool: String,
     /// Owner.
     pub worker: u8,
-    /// Time since it was made; null when that is not recorded.
+    /// Time since creation; null if not recorded.
     pub age_us: Option<u64>,
     /// Time since the packet that refreshed it last.
     pub idle_us: u64,

@@ -17,12 +17,13 @@ words!(
         Starting = "starting",
         /// Packets are forwarded.
         Running = "running",
-        /// It was told to stop and sends out what it still has.
+        /// It is stopping and sends the packets it still has.
         Draining = "draining",
     }
 );
 
-/// The instance as a whole. Totals count from the start of the process; rates are those of the last second.
+/// The instance as a whole. Totals count from the start of the process; rates are those of the last
+/// second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Release of the daemon.
@@ -47,7 +48,7 @@ pub struct Status {
     pub sessions: u64,
     /// Sessions there is room for.
     pub sessions_max: u64,
-    /// External ports that rest before they are given out again.
+    /// External ports held down before they are given out again.
     pub held_ports: u64,
     /// External ports that may rest.
     pub held_ports_max: u64,
@@ -74,18 +75,19 @@ pub struct Status {
     /// Where records of events go; null: nowhere.
     #[serde(default)]
     pub event_log: Option<EventLog>,
-    /// The idle times in force.
+    /// Current idle times.
     #[serde(default)]
     pub timeouts: TimeoutsInForce,
-    /// The idle times of destination ports that have their own; of several for a port the first holds.
+    /// Idle times of destination ports that have their own; if several apply to a port, the first
+    /// decides.
     #[serde(default)]
     pub port_timeouts: Vec<PortTimeoutInForce>,
     /// The workers in order.
     pub workers: Vec<Worker>,
 }
 
-/// Idle times, as they are now: those of the configuration, or less while ports are short. Ports with timers of their own are
-/// in [`PortTimeoutInForce`].
+/// Current idle times: those of the configuration, or shorter ones while ports are scarce.
+/// [`PortTimeoutInForce`] has the timers of single ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeoutsInForce {
     /// UDP.
@@ -116,7 +118,7 @@ pub struct PortTimeoutInForce {
 }
 
 words!(
-    /// What is done when records of events can not be written as fast as they come.
+    /// What happens if event records cannot be written fast enough.
     BackPressure, "refuse or drop", {
         /// Nothing new is made without its record.
         Refuse = "refuse",
@@ -130,7 +132,7 @@ words!(
 pub struct EventLog {
     /// Path of the file; `-` for standard output.
     pub destination: String,
-    /// What is done when it can not be written fast enough.
+    /// What happens if it cannot be written fast enough.
     pub back_pressure: BackPressure,
     /// Records written.
     pub records_written: u64,
@@ -140,15 +142,15 @@ pub struct EventLog {
     pub records_lost: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Times a file was put aside.
+    /// Completed rotations of the file.
     pub files_rotated: u64,
-    /// Attempts to open, write, sync or put aside that failed.
+    /// Failed attempts to open, write, sync or rotate.
     pub errors: u64,
-    /// Age of the oldest record that is not written yet; 0 when none is.
+    /// Age of the oldest unwritten record; 0 without one.
     pub lag_us: u64,
-    /// Whether the last attempt failed: nothing is written at the moment.
+    /// True if the last attempt failed: nothing is being written.
     pub failing: bool,
-    /// What the system said last; null when it never refused.
+    /// The last error of the system; null without one.
     pub last_error: Option<String>,
 }
 

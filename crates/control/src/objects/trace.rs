@@ -7,7 +7,7 @@ use crate::objects::question::Step;
 use crate::values::HexBytes;
 use crate::values::VerdictKind;
 
-/// One packet and what became of it.
+/// One packet and its fate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceRecord {
     /// When, in microseconds since 1970.
@@ -16,23 +16,23 @@ pub struct TraceRecord {
     pub worker: u8,
     /// Interface it arrived on.
     pub interface: String,
-    /// Interface it left by; null when it did not.
+    /// Interface it left by; null if it did not leave.
     pub interface_out: Option<String>,
     /// Name of its verdict.
     pub verdict: String,
     /// Sort of verdict.
     pub kind: VerdictKind,
-    /// The packet as it came, in one line: `udp 10.0.0.2:4000 > 198.51.100.1:53 len 60 ttl 64`.
+    /// The packet as received, in one line: `udp 10.0.0.2:4000 > 198.51.100.1:53 len 60 ttl 64`.
     pub before: String,
-    /// The packet as it left; null when it did not.
+    /// The packet as sent; null if it did not leave.
     pub after: Option<String>,
     /// The decisions, where the tracer records them.
     pub steps: Vec<Step>,
     /// Length of the frame as it came.
     pub length_bytes: u32,
-    /// First bytes of the Ethernet frame as it came; null when none were asked for.
+    /// First bytes of the Ethernet frame as received; null unless requested.
     pub frame: Option<HexBytes>,
-    /// First bytes of the Ethernet frame as it left.
+    /// First bytes of the Ethernet frame as sent.
     pub frame_out: Option<HexBytes>,
     /// Records lost just before this one, because the client was too slow.
     pub lost_before: u64,

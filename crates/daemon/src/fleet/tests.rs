@@ -23,7 +23,7 @@ use crate::worker::tests::OUTSIDE;
 use crate::worker::tests::SERVER;
 use crate::worker::tests::subscriber;
 
-/// Waits until `done`, for a time no machine should need.
+/// Waits until `done`, for longer than any machine needs.
 fn wait_until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -33,7 +33,7 @@ fn wait_until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn workers_on_threads_forward_and_drain_when_told_to_stop() {
+fn workers_on_threads_forward_and_drain_when_stopped() {
     for idle in [Idle::Sleep, Idle::Poll] {
         let clock = Clock::start();
         let Bed { ports, workers, .. } = Bed::new(2);
@@ -51,7 +51,7 @@ fn workers_on_threads_forward_and_drain_when_told_to_stop() {
                 out == usize::from(host) - 1
             });
         }
-        // A packet whose neighbour never answers is given up, and accounted for, at the end.
+        // A packet whose neighbour never answers is dropped and counted at the end.
         let nobody = core::net::SocketAddrV4::new(core::net::Ipv4Addr::new(198, 51, 100, 99), 9);
         bed.push_udp(0, subscriber(2), nobody, b"x");
         wait_until(|| bed.ports.waiting() == 0);
@@ -64,7 +64,7 @@ fn workers_on_threads_forward_and_drain_when_told_to_stop() {
     }
 }
 
-/// Ports that fail when a frame of a certain length arrives.
+/// Ports that fail at a frame of a certain length.
 struct Failing(MemoryIo);
 
 /// Length of the frame that makes [`Failing`] panic.
@@ -112,7 +112,7 @@ impl Io for Failing {
 }
 
 #[test]
-fn a_poll_that_panics_is_reported_and_the_worker_goes_on() {
+fn a_poll_that_panics_is_reported_and_the_worker_continues() {
     let clock = Clock::start();
     let Bed { ports, workers, .. } = Bed::with_io(1, &MemorySettings::default(), |_, io| Failing(io));
     let (quarantine, failures) = sync_channel(8);

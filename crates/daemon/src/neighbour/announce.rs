@@ -1,5 +1,5 @@
-//! Asks for and announces own addresses at start (RFC 5227 §2.1, §2.3), paced, so that a pool of many
-//! addresses on the link is no flood.
+//! Asks for and announces own addresses at start (RFC 5227 §2.1, §2.3), paced, so that a pool of
+//! many addresses on the link is no flood.
 
 use nat::Duration;
 use nat::Instant;
@@ -23,7 +23,8 @@ pub struct Announcement {
     pub interface: InterfaceId,
     /// The own or pool address it is about, in host bit order.
     pub address: u32,
-    /// True: "who has it?" with no sender address, to find a duplicate (RFC 5227 §2.1.1). False: "it is here".
+    /// True: "who has it?" with no sender address, to find a duplicate (RFC 5227 §2.1.1). False:
+    /// "it is here".
     pub probe: bool,
 }
 
@@ -40,8 +41,8 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// Plans for the own addresses of the interfaces that `transmits_on` accepts, and for the pool addresses that lie
-    /// on their connected subnets outside.
+    /// Plans for the own addresses of the interfaces that `transmits_on` accepts, and for the pool
+    /// addresses that lie on their connected subnets outside.
     pub fn new(settings: &Settings, now: Instant, transmits_on: impl Fn(InterfaceId) -> bool) -> Announcer {
         let mut addresses = Vec::new();
         for (index, interface) in settings.interfaces.iter().enumerate() {
@@ -68,8 +69,8 @@ impl Announcer {
         Announcer { addresses, transmits, round: 0, next: 0, due: now, round_started: now }
     }
 
-    /// Plans anew: for the `fresh` addresses, or if those before have not all been announced for `all`. The list taken is
-    /// exchanged for the one before.
+    /// Plans anew: for the `fresh` addresses, or if those before have not all been announced for
+    /// `all`. The list taken is exchanged for the one before.
     pub fn announce(&mut self, now: Instant, fresh: &mut Vec<(InterfaceId, u32)>, all: &mut Vec<(InterfaceId, u32)>) {
         if fresh.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! What an ARP packet means to Natrix: answer it, learn from it, or see that somebody else uses our address.
+//! What an ARP packet means to Natrix: answer it, learn from it, or see that somebody else uses our
+//! address.
 
 use core::net::Ipv4Addr;
 
@@ -11,7 +12,7 @@ use wire::arp::Message;
 use wire::arp::Operation;
 use wire::ethernet::MacAddress;
 
-/// A pair of addresses seen in an ARP packet; what workers tell each other.
+/// A pair of addresses seen in an ARP packet; workers exchange these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learnt {
     /// Interface it was seen on.
@@ -51,7 +52,8 @@ impl Answerer {
         Answerer::with(settings, settings.pools.iter().flat_map(|pool| pool.addresses.iter().copied()))
     }
 
-    /// Takes the addresses from a compiled snapshot: also those that are no longer in the settings and still in use.
+    /// Takes the addresses from a compiled snapshot: also those that are no longer in the settings
+    /// and still in use.
     pub fn of(shared: &Shared) -> Answerer {
         Answerer::with(shared.settings(), shared.addresses().map(|(_, slot)| slot.address))
     }
@@ -78,8 +80,8 @@ impl Answerer {
         Answerer { own, outside, pool_ranges }
     }
 
-    /// Whether Natrix answers for `address` on `interface`: its own address there, and outside also every pool address,
-    /// so that a pool needs no route where it lies on the connected subnet.
+    /// Whether Natrix answers for `address` on `interface`: its own address there, and outside also
+    /// every pool address, so that a pool needs no route where it lies on the connected subnet.
     pub fn is_ours(&self, interface: InterfaceId, address: u32) -> bool {
         let own = self.own.get(interface.index()).is_some_and(|own| own.contains(&address));
         own || (self.outside.get(interface.index()) == Some(&true) && self.is_pool(address))
@@ -95,11 +97,13 @@ impl Answerer {
         on_subnet.or(addresses.first()).map(|own| own.address.to_bits())
     }
 
-    /// Judges one ARP packet that came in on `interface`, whose own link-layer address is `station`.
+    /// Judges one ARP packet that came in on `interface`, whose own link-layer address is
+    /// `station`.
     pub fn judge(&self, interface: InterfaceId, station: MacAddress, message: &Message) -> Answer {
         let mut answer = Answer { verdict: Verdict::LocalIgnored, reply: false, learnt: None, conflict: false };
         if message.sender_mac == station {
-            // Our own packet, come back over a loop in the network or from a capture of both directions.
+            // Our own packet, come back over a loop in the network or from a capture of both
+            // directions.
             return answer;
         }
         if !message.sender_mac.is_unicast() {

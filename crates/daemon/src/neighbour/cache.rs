@@ -7,8 +7,8 @@
 //!  └───┴───┴───┴───┴───┘                 └────────────────────────┘         └────────┘
 //! ```
 //!
-//! Everything is taken once, at start. Entries are dense so that the sweep visits only what exists; removing one
-//! moves the last into its place.
+//! Everything is taken once, at start. Entries are dense so that the sweep visits only what exists;
+//! removing one moves the last into its place.
 
 use nat::Duration;
 use nat::Instant;
@@ -17,13 +17,15 @@ use wire::ethernet::MacAddress;
 
 /// Time between requests for the same neighbour (RFC 1122 §2.3.2.1: at most one per second).
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Requests before a neighbour counts as absent, and unicast probes before a known one counts as gone.
+/// Requests before a neighbour counts as absent, and unicast probes before a known one counts as
+/// gone.
 pub const ATTEMPTS_MAX: u8 = 3;
-/// How long an answer is trusted (RFC 1122 §2.3.2.1: "on the order of a minute"). A neighbour used within that
-/// time is probed by unicast, and keeps being used meanwhile; an unused one is forgotten.
+/// How long an answer is trusted (RFC 1122 §2.3.2.1: "on the order of a minute"). A neighbour used
+/// within that time is probed by unicast, and keeps being used meanwhile; an unused one is
+/// forgotten.
 pub const TRUSTED_FOR: Duration = Duration::from_secs(60);
 
-/// Entries that one call of [`Neighbours::next_action`] looks at before it gives up for now.
+/// The most entries that a call of [`Neighbours::next_action`] looks at.
 const SWEEP_MAX: usize = 32;
 /// "No slot", "no packet".
 const NONE: u32 = u32::MAX;
@@ -33,7 +35,8 @@ const NONE: u32 = u32::MAX;
 pub struct NeighbourLimits {
     /// Neighbours known or asked for.
     pub neighbours_max: u32,
-    /// Neighbours asked for that have not answered yet. Keeps a scan of an empty subnet from filling the cache.
+    /// Neighbours asked for that have not answered yet. Keeps a scan of an empty subnet from
+    /// filling the cache.
     pub unresolved_max: u32,
     /// Packets waiting for one neighbour.
     pub waiting_per_neighbour_max: u8,
@@ -46,8 +49,11 @@ impl Default for NeighbourLimits {
         NeighbourLimits {
             neighbours_max: 16_384,
             unresolved_max: 1_024,
-            waiting_per_neighbour_max: 8,
-            waiting_max: 256,
+            // What hosts keep, too (Linux: about 100): a first burst to a station nobody has spoken
+            // to yet.
+            waiting_per_neighbour_max: 128,
+            // Four such bursts at once. Each is a buffer that no ring has meanwhile.
+            waiting_max: 512,
         }
     }
 }
@@ -55,7 +61,8 @@ impl Default for NeighbourLimits {
 /// What the worker is to do for the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<P> {
-    /// Send an ARP request for `address`: to everybody, or as a probe to the station that answered last.
+    /// Send an ARP request for `address`: to everybody, or as a probe to the station that answered
+    /// last.
     Request {
         /// Interface to ask on.
         interface: InterfaceId,
@@ -136,6 +143,8 @@ pub struct Neighbours<P> {
     unresolved_count: u32,
     /// Entries from here on were not looked at in this lap of the sweep.
     sweep_next: usize,
+    /// Changes whenever what was looked up may be no longer so. Never 0.
+    generation: u64,
     /// Nothing is due before this.
     next_due: Instant,
     /// Earliest timer seen in this lap.
@@ -163,6 +172,7 @@ impl<P> Neighbours<P> {
             waiting_count: 0,
             unresolved_count: 0,
             sweep_next: 0,
+            generation: 1,
             next_due: NEVER,
             lap_due: NEVER,
         }
@@ -173,13 +183,20 @@ impl<P> Neighbours<P> {
         self.waiting_count
     }
 
+    /// What [`Neighbours::lookup`] gave stays right while this stays the same.
+    #[inline(always)]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// The link-layer address of a neighbour that is known, and a note that it is in use.
     #[inline]
     pub fn lookup(&mut self, interface: InterfaceId, address: u32) -> Option<MacAddress> {
         let entry = self.find(interface, address)?;
         let entry = self.entries.get_mut(entry)?;
         match entry.state {
-            // Packets that already wait go first: [`Neighbours::next_action`] sends them, so keep the order.
+            // Packets that already wait go first: [`Neighbours::next_action`] sends them, so keep
+            // the order.
             State::Known | State::Probing if entry.waiting_count == 0 => {
                 entry.used = true;
                 Some(entry.station)
@@ -220,8 +237,9 @@ impl<P> Neighbours<P> {
         Ok(())
     }
 
-    /// Takes in what an ARP packet said about an address. Only neighbours that were asked for have an entry
-    /// (RFC 826 "merge"), so that nobody can fill the cache with addresses of his choice. Returns whether it was one.
+    /// Takes in what an ARP packet says about an address. Returns whether Natrix had asked for it:
+    /// only then there is an entry (RFC 826 "merge"), so a sender cannot fill the cache with
+    /// made-up addresses.
     pub fn learn(&mut self, now: Instant, interface: InterfaceId, address: u32, station: MacAddress) -> bool {
         let Some(index) = self.find(interface, address) else { return false };
         let Some(entry) = self.entries.get_mut(index) else { return false };
@@ -230,12 +248,15 @@ impl<P> Neighbours<P> {
         }
         entry.state = State::Known;
         entry.station = station;
+        // Also where the station is the same: whether the neighbour is in use is found out anew.
+        self.generation += 1;
         entry.attempts = 0;
         entry.used = false;
         entry.trusted_until = now + TRUSTED_FOR;
         entry.due = entry.trusted_until;
         if entry.waiting_count > 0 {
-            // What waits goes next: the sweep continues here, and starts another lap for those it skips.
+            // What waits goes next: the sweep continues here, and starts another lap for those it
+            // skips.
             entry.used = true;
             entry.due = now;
             self.sweep_next = index;
@@ -245,8 +266,8 @@ impl<P> Neighbours<P> {
         true
     }
 
-    /// The next thing to do, or None when nothing is due (or enough was looked at for one call; more follows at the
-    /// next poll). Call until it returns None, or a bounded number of times.
+    /// The next thing to do, or None when nothing is due (or enough was looked at for one call;
+    /// more follows at the next poll). Call until it returns None, or a bounded number of times.
     pub fn next_action(&mut self, now: Instant) -> Option<Action<P>> {
         if now < self.next_due {
             return None;
@@ -285,7 +306,8 @@ impl<P> Neighbours<P> {
         })
     }
 
-    /// What is due for the entry at `index`: an action, or None after its timer was set anew or it was removed.
+    /// What is due for the entry at `index`: an action, or None after its timer was set anew or it
+    /// was removed.
     fn act(&mut self, now: Instant, index: usize) -> Option<Action<P>> {
         let entry = self.entries.get_mut(index)?;
         let (interface, address, station) = (entry.interface, entry.address, entry.station);
@@ -392,6 +414,7 @@ impl<P> Neighbours<P> {
         let Some(entry) = self.entries.get(index) else { return };
         let Some(slot) = self.slot_holding(entry.interface, entry.address, index) else { return };
         self.close_gap(slot);
+        self.generation += 1;
         let last = self.entries.len() - 1;
         if last != index
             && let Some(moved) = self.entries.get(last)

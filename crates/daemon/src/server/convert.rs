@@ -1,6 +1,5 @@
-//! From the words of the engine to those of the control protocol.
+//! Converts the engine's types to those of the control protocol.
 
-use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
 use control::Candidate;
@@ -8,11 +7,15 @@ use control::Direction;
 use control::Fault;
 use control::Filter;
 use control::Mapping;
-use control::OwnPorts;
 use control::PerProtocol;
 use control::Refused;
 use control::Session;
 use control::Subscriber;
+use lookup::convert::engine_protocol;
+use lookup::convert::own_ports;
+use lookup::convert::pool_name;
+use lookup::convert::protocol;
+use lookup::convert::vrf_name;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
@@ -22,7 +25,7 @@ use nat::rules::Match;
 use nat::rules::PortRange;
 use nat::settings::MappingKind;
 use nat::settings::RuleAction;
-use nat::statics::Static;
+use nat::static_mapping::Static;
 use nat::tcp::TcpState;
 use nat::types::Endpoint;
 use nat::types::PoolId;
@@ -34,22 +37,6 @@ use nat::view;
 use nat::view::MappingView;
 use nat::view::SessionView;
 use nat::view::SubscriberView;
-
-pub(crate) fn protocol(protocol: Protocol) -> control::Protocol {
-    match protocol {
-        Protocol::Udp => control::Protocol::Udp,
-        Protocol::Tcp => control::Protocol::Tcp,
-        Protocol::Icmp => control::Protocol::Icmp,
-    }
-}
-
-pub(crate) fn engine_protocol(protocol: control::Protocol) -> Protocol {
-    match protocol {
-        control::Protocol::Udp => Protocol::Udp,
-        control::Protocol::Tcp => Protocol::Tcp,
-        control::Protocol::Icmp => Protocol::Icmp,
-    }
-}
 
 pub(crate) fn side(side: Side) -> control::Side {
     match side {
@@ -84,15 +71,6 @@ pub(crate) fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
     PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
 }
 
-pub(crate) fn pool_name(shared: &Shared, pool: PoolId) -> String {
-    shared.pool(pool).map(|pool| pool.name.clone()).unwrap_or_default()
-}
-
-/// The name of an inside realm.
-pub(crate) fn vrf_name(settings: &Settings, realm: RealmId) -> String {
-    settings.realm_names.get(realm.index()).cloned().unwrap_or_default()
-}
-
 /// The inside realm with this name.
 pub(crate) fn realm_id(settings: &Settings, name: &str) -> Result<RealmId, Fault> {
     let position = settings.realm_names.iter().position(|known| known == name);
@@ -102,7 +80,7 @@ pub(crate) fn realm_id(settings: &Settings, name: &str) -> Result<RealmId, Fault
     })
 }
 
-/// What of a filter the engine can look at itself; the rest is for [`Filter::matches`].
+/// The conditions of a filter that the engine checks itself; [`Filter::matches`] checks the rest.
 pub(crate) fn engine_filter(shared: &Shared, filter: &Filter) -> Result<view::Filter, Fault> {
     let pool = match &filter.pool {
         None => None,
@@ -151,15 +129,17 @@ pub(crate) fn mapping(shared: &Shared, view: &MappingView) -> Mapping {
     }
 }
 
-/// The state of sessions that are no TCP connections.
+/// The state of sessions that are not TCP connections.
 const ACTIVE: &str = "active";
 
-/// All states a session is shown in.
+/// All states of a session.
 pub(crate) fn session_states() -> impl Iterator<Item = &'static str> {
     [ACTIVE].into_iter().chain(TcpState::ALL.map(TcpState::name))
 }
 
-pub(crate) fn session(shared: &Shared, pool: PoolId, view: &SessionView) -> Session {
+pub(crate) fn session(shared: &Shared, view: &SessionView) -> Session {
+    let address = shared.address_index(view.external.address);
+    let pool = address.map(|address| shared.pool_of(address)).unwrap_or_default();
     Session {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
@@ -182,17 +162,7 @@ pub(crate) fn session(shared: &Shared, pool: PoolId, view: &SessionView) -> Sess
     }
 }
 
-/// The ports a subscriber has for itself.
-pub(crate) fn own_ports(ports: &view::OwnPorts) -> OwnPorts {
-    OwnPorts {
-        kind: if ports.leased_s.is_some() { "block" } else { "slice" }.to_owned(),
-        external_address: ports.address,
-        first_port: ports.first,
-        last_port: ports.last,
-    }
-}
-
-/// The name of a class by its number; None for class 0, that of everybody else.
+/// The name of a class by its number; None for class 0, the default.
 pub(crate) fn class_name(settings: &Settings, class: u16) -> Option<String> {
     let position = usize::from(class).checked_sub(1)?;
     settings.classes.get(position).map(|class| class.name.clone())
@@ -241,11 +211,11 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         guaranteed: per_protocol(view.guarantee.ports.map(u64::from)),
         guarantee_missing: per_protocol(view.guarantee.missing.map(u64::from)),
         offender: view.is_offender,
-        refused_only: view.is_turned_away,
+        refused_only: view.is_refused_only,
     }
 }
 
-/// What a filter looks at.
+/// The fields for a filter.
 pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
     Candidate {
         protocol: Some(mapping.protocol),
@@ -261,7 +231,7 @@ pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
     }
 }
 
-/// What a filter looks at.
+/// The fields for a filter.
 pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
     Candidate {
         protocol: Some(session.protocol),
@@ -277,7 +247,7 @@ pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
     }
 }
 
-/// What a filter looks at.
+/// The fields for a filter.
 pub(crate) fn subscriber_candidate(subscriber: &Subscriber) -> Candidate<'_> {
     Candidate {
         internal: Some(subscriber.address),
@@ -289,13 +259,7 @@ pub(crate) fn subscriber_candidate(subscriber: &Subscriber) -> Candidate<'_> {
     }
 }
 
-/// Whether Natrix itself has this address.
-pub(crate) fn own_interface(settings: &Settings, address: Ipv4Addr) -> Option<&str> {
-    let owner = settings.interfaces.iter().find(|i| i.addresses.iter().any(|own| own.address == address));
-    owner.map(|interface| interface.name.as_str())
-}
-
-/// What a rule does, in words: the action, the pool and the kind of mapping.
+/// The action of a rule: its name, the pool and the kind of mapping.
 pub(crate) fn rule_action(shared: &Shared, action: RuleAction) -> (&'static str, Option<String>, Option<String>) {
     match action {
         RuleAction::Translate { pool, mapping } => {
@@ -311,7 +275,7 @@ pub(crate) fn rule_action(shared: &Shared, action: RuleAction) -> (&'static str,
     }
 }
 
-/// What a rule or filter matches.
+/// The conditions of a rule or filter.
 pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, settings: &Settings) -> control::Rule {
     let ports = |range: PortRange| (range != PortRange::ALL).then(|| range.to_string());
     control::Rule {
@@ -367,7 +331,7 @@ pub(crate) fn paired(index: usize, paired: Static<'_>, settings: &Settings) -> c
     }
 }
 
-/// A forward to several inside endpoints, by position, and the sessions it opened to each.
+/// A forward to several inside endpoints, by position, and the sessions opened to each.
 pub(crate) fn balanced(position: usize, hits: Vec<u64>, settings: &Settings) -> Option<control::Rule> {
     let forward = settings.balanced_forwards.get(position)?;
     let (first, last) = forward.ports;
@@ -381,7 +345,7 @@ pub(crate) fn balanced(position: usize, hits: Vec<u64>, settings: &Settings) -> 
     })
 }
 
-/// Where a rule redirects to; empty for other rules.
+/// The targets of a redirecting rule; empty for other rules.
 pub(crate) fn targets(settings: &Settings, action: RuleAction) -> Vec<String> {
     let RuleAction::Redirect(id) = action else { return Vec::new() };
     match settings.redirections.get(id.0 as usize) {

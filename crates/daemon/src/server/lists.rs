@@ -1,97 +1,100 @@
-//! Lists that can be long: fetched from one worker after the other, a bounded piece at a time.
+//! Long lists, fetched from one worker after the other in parts of limited size.
 //!
-//! A cursor is `<worker>.<place in its tables>`; traffic runs between any two pieces.
+//! A cursor has the worker and a place in its tables; traffic continues between the parts.
+
+use core::ops::Range;
 
 use control::Candidate;
+use control::Cursor;
 use control::Fault;
 use control::List;
+use control::Mapping;
+use control::Page;
 use control::PoolAddress;
-use control::Reply;
 use control::Rule;
+use control::Session;
+use control::Subscriber;
 use control::ratio;
+use lookup::convert::pool_name;
 use nat::Protocol;
 use nat::Shared;
 use nat::settings::FilterAction;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
 use nat::view;
+use nat::view::MappingView;
 use nat::view::SessionView;
+use nat::view::SubscriberView;
 
-use super::Answered;
 use super::convert;
 use crate::instance::Instance;
-use crate::instance::mismatch;
+use crate::mailbox::Listed;
 use crate::mailbox::PAGE_RECORDS;
 use crate::mailbox::PAGE_SCAN;
-use crate::mailbox::Page;
-use crate::mailbox::Question;
+use crate::mailbox::page;
 
-/// A place in the records of all workers.
-#[derive(Clone, Copy)]
-pub(super) struct Cursor {
-    pub(super) worker: usize,
-    pub(super) place: u32,
-}
+/// The cursors of all records of a worker.
+pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
-impl Cursor {
-    pub(super) fn parse(text: Option<&str>) -> Result<Cursor, Fault> {
-        let Some(text) = text else { return Ok(Cursor { worker: 0, place: 0 }) };
-        let parts = text.split_once('.').and_then(|(worker, place)| Some((worker.parse().ok()?, place.parse().ok()?)));
-        let wrong = || Fault::new("cursor", "was not made by this list", "leave it out to start anew").seen(text);
-        let (worker, place) = parts.ok_or_else(wrong)?;
-        Ok(Cursor { worker, place })
-    }
-
-    pub(super) fn text(self) -> String {
-        format!("{}.{}", self.worker, self.place)
-    }
-}
-
-/// Walks the records of all workers that `wanted_worker` allows, until `limit` objects are collected. `keep` turns a
-/// record into an object, or None when it is not wanted.
-fn walk<V>(
+/// Walks the records of all workers that the filter allows, until the limit of `list` is reached.
+/// `object` converts a record, and its object gets into the list if `is_wanted`. The part of a
+/// cursor is the worker.
+fn walk<V: Listed, T>(
     instance: &Instance,
     list: &List,
-    filter: view::Filter,
-    question: fn(Page<V>) -> Question,
-    answer: fn(Question) -> Option<Page<V>>,
-    mut keep: impl FnMut(V) -> Result<Option<Reply>, Fault>,
-) -> Result<Answered, Fault> {
+    object: impl Fn(&Shared, &V) -> T,
+    is_wanted: impl Fn(&T) -> bool,
+) -> Result<Page<T>, Fault> {
+    let filter = engine_filter(instance, list)?;
     let limit = list.limit_effective() as usize;
-    let mut cursor = Cursor::parse(list.cursor.as_deref())?;
-    let mut replies = Vec::new();
-    while cursor.worker < instance.worker_count() {
-        if list.filter.worker.is_some_and(|wanted| usize::from(wanted) != cursor.worker) {
-            cursor = Cursor { worker: cursor.worker + 1, place: 0 };
+    let mut cursor = list.start()?;
+    let mut objects = Vec::new();
+    while cursor.part < instance.worker_count() {
+        if list.filter.worker.is_some_and(|wanted| usize::from(wanted) != cursor.part) {
+            cursor = Cursor { part: cursor.part + 1, place: 0 };
             continue;
         }
-        if replies.len() >= limit {
-            return Ok(Answered { replies, cursor: Some(cursor.text()) });
+        if objects.len() >= limit {
+            return Ok(Page { objects, cursor: Some(cursor.to_string()) });
         }
-        // What `keep` leaves out only makes the page shorter than the piece, never longer than the limit.
-        let piece = PAGE_RECORDS.min(limit - replies.len());
-        let asked = question(Page::new(cursor.place, piece, PAGE_SCAN, filter));
-        let page = answer(instance.ask(cursor.worker, asked)?).ok_or_else(|| mismatch(cursor.worker))?;
-        for record in page.records {
-            replies.extend(keep(record)?);
-        }
+        // Some may not be wanted, but there are never more than the limit.
+        let piece = PAGE_RECORDS.min(limit - objects.len());
+        let page = instance.page::<V>(cursor.part, page(cursor.place, piece, filter))?;
+        let shared = instance.shared();
+        let found = page.records.iter().map(|record| object(&shared, record));
+        objects.extend(found.filter(&is_wanted));
         cursor = match page.next {
-            Some(place) => Cursor { worker: cursor.worker, place },
-            None => Cursor { worker: cursor.worker + 1, place: 0 },
+            Some(place) => Cursor { place, ..cursor },
+            None => Cursor { part: cursor.part + 1, place: 0 },
         };
     }
-    Ok(Answered { replies, cursor: None })
+    Ok(Page { objects, cursor: None })
 }
 
-/// What the engine looks at of a filter. A state or a worker that there is none of is a mistake, and not a list without anything.
+/// Calls `each` for all records of a worker that match `filter` and whose cursors are in `cursors`.
+pub(super) fn for_each<V: Listed>(
+    instance: &Instance,
+    worker: usize,
+    cursors: Range<u32>,
+    filter: view::Filter,
+    mut each: impl FnMut(V),
+) -> Result<(), Fault> {
+    let mut place = Some(cursors.start);
+    while let Some(cursor) = place.filter(|place| cursors.contains(place)) {
+        let page = instance.page(worker, page(cursor, PAGE_RECORDS, filter))?;
+        page.records.into_iter().for_each(&mut each);
+        place = page.next;
+    }
+    Ok(())
+}
+
+/// The conditions of a filter for the engine. An unknown state or worker is an error and not an
+/// empty list.
 fn engine_filter(instance: &Instance, list: &List) -> Result<view::Filter, Fault> {
     let workers = instance.worker_count();
     if let Some(worker) = list.filter.worker.filter(|worker| usize::from(*worker) >= workers) {
-        let remedy = if workers == 1 {
-            "there is worker 0 only".to_owned()
-        } else {
-            format!("workers are 0 to {}", workers - 1)
-        };
+        let remedy =
+            if workers == 1 { "the only worker is 0".to_owned() } else { format!("workers are 0 to {}", workers - 1) };
         return Err(Fault::new(format!("worker {worker}"), "does not exist", remedy));
     }
     if let Some(state) =
@@ -104,69 +107,51 @@ fn engine_filter(instance: &Instance, list: &List) -> Result<view::Filter, Fault
     convert::engine_filter(&instance.shared(), &list.filter)
 }
 
-pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = engine_filter(instance, list)?;
-    let answer = |question| if let Question::Mappings(page) = question { Some(page) } else { None };
-    walk(instance, list, filter, Question::Mappings, answer, |view| {
-        let mapping = convert::mapping(&instance.shared(), &view);
-        let wanted = list.filter.matches(&convert::mapping_candidate(&mapping));
-        Ok(wanted.then(|| mapping.into()))
+pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Page<Mapping>, Fault> {
+    walk::<MappingView, _>(instance, list, convert::mapping, |mapping| {
+        list.filter.matches(&convert::mapping_candidate(mapping))
     })
 }
 
-pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = engine_filter(instance, list)?;
-    let answer = |question| if let Question::Sessions(page) = question { Some(page) } else { None };
-    walk(instance, list, filter, Question::Sessions, answer, |view| {
-        let session = convert::session(&instance.shared(), pool_of(instance, &view), &view);
-        let wanted = list.filter.matches(&convert::session_candidate(&session));
-        Ok(wanted.then(|| session.into()))
+pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Page<Session>, Fault> {
+    walk::<SessionView, _>(instance, list, convert::session, |session| {
+        list.filter.matches(&convert::session_candidate(session))
     })
 }
 
-fn pool_of(instance: &Instance, view: &SessionView) -> PoolId {
-    let address = instance.shared().address_index(view.external.address);
-    address.map(|address| instance.shared().pool_of(address)).unwrap_or_default()
-}
-
-pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Answered, Fault> {
-    let filter = engine_filter(instance, list)?;
-    let answer = |question| if let Question::Subscribers(page) = question { Some(page) } else { None };
-    walk(instance, list, filter, Question::Subscribers, answer, |view| {
-        let subscriber = convert::subscriber(&instance.shared(), &view);
-        let wanted = list.filter.matches(&convert::subscriber_candidate(&subscriber));
-        Ok(wanted.then(|| subscriber.into()))
+pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Page<Subscriber>, Fault> {
+    walk::<SubscriberView, _>(instance, list, convert::subscriber, |subscriber| {
+        list.filter.matches(&convert::subscriber_candidate(subscriber))
     })
 }
 
-/// Counts the subscribers of a pool, a bounded piece at a time.
+/// Counts the subscribers of a pool, in parts of limited size.
 pub(crate) fn count_subscribers(instance: &Instance, pool: PoolId) -> Result<u64, Fault> {
     let filter = view::Filter { pool: Some(pool), ..view::Filter::default() };
     let mut count = 0;
     for worker in 0..instance.worker_count() {
         let mut place = Some(0);
         while let Some(cursor) = place {
-            let asked = Question::Subscribers(Page::new(cursor, PAGE_SCAN, PAGE_SCAN, filter));
-            let Question::Subscribers(page) = instance.ask(worker, asked)? else { return Err(mismatch(worker)) };
-            count += page.records.iter().filter(|view| !view.is_turned_away).count() as u64;
+            let page = instance.page::<SubscriberView>(worker, page(cursor, PAGE_SCAN, filter))?;
+            count += page.records.iter().filter(|view| !view.is_refused_only).count() as u64;
             place = page.next;
         }
     }
     Ok(count)
 }
 
-/// A page of things that are all at hand, with the position as cursor.
-fn page_of<T: Into<Reply>>(list: &List, objects: impl Iterator<Item = T>) -> Result<Answered, Fault> {
-    let start = Cursor::parse(list.cursor.as_deref())?.place as usize;
+/// A page of a complete list, with the position as cursor.
+fn page_of<T>(list: &List, all: impl Iterator<Item = T>) -> Result<Page<T>, Fault> {
+    let start = list.start()?.place as usize;
     let limit = list.limit_effective() as usize;
-    let mut rest = objects.skip(start);
-    let replies: Vec<Reply> = rest.by_ref().take(limit).map(Into::into).collect();
+    let mut rest = all.skip(start);
+    let objects: Vec<T> = rest.by_ref().take(limit).collect();
     let more = rest.next().is_some();
-    let cursor = more.then(|| Cursor { worker: 0, place: (start + replies.len()) as u32 }.text());
-    Ok(Answered { replies, cursor })
+    let cursor = more.then(|| Cursor { part: 0, place: (start + objects.len()) as u32 }.to_string());
+    Ok(Page { objects, cursor })
 }
 
-pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Page<PoolAddress>, Fault> {
     let shared = instance.shared();
     let _known = engine_filter(instance, list)?;
     let addresses = shared.addresses().map(|(index, _)| pool_address(&shared, index));
@@ -189,32 +174,34 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
     let ports_leased = u64::from(shared.ports_leased(index));
     let ports_unleasable = u64::from(shared.ports_unleasable(index));
     PoolAddress {
-        pool: convert::pool_name(shared, pool),
+        pool: pool_name(shared, pool),
         address: shared.address(index),
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
         ports_leased,
         ports_unleasable,
         ports_used: convert::per_protocol(used),
-        ports_resting: convert::per_protocol(numbers(&|protocol| shared.ports_resting(index, protocol))),
+        ports_resting: convert::per_protocol(numbers(&|protocol| shared.ports_held_down(index, protocol))),
         ports_total: convert::per_protocol(total),
         utilisation_ratio: fullest(used, total, ports_leased + ports_unleasable),
     }
 }
 
-/// Part of the ports of the fullest transport that nobody else can have: in use, or in blocks that are not to be had.
+/// Share of the ports of the fullest transport that are not available: in use, or in blocks that
+/// cannot be leased.
 pub(crate) fn fullest(used: [u64; Protocol::COUNT], total: [u64; Protocol::COUNT], in_blocks: u64) -> f64 {
-    // Blocks hold as many identifiers as ports, of which some may be reserved.
+    // Blocks contain as many identifiers as ports, some of which may be reserved.
     let of_blocks = ratio(in_blocks, total[Protocol::Icmp.index()]);
     Protocol::ALL
         .map(|protocol| ratio(used[protocol.index()], total[protocol.index()]))
         .into_iter()
         .fold(of_blocks, f64::max)
-        // Blocks from before a change may begin or end where no block of now does.
+        // Blocks of an earlier configuration may have other bounds than current ones.
         .min(1.0)
 }
 
-/// Rules, then filters, then what is passed, then static forwards, those to several, and one-to-one pools. Any place is reached at once: there may be a million.
-pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault> {
+/// Rules, filters, passed protocols, static forwards, forwards to several targets, and one-to-one
+/// pools. Any position is reached directly, because there may be a million rules.
+pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Page<Rule>, Fault> {
     let shared = instance.shared();
     let (rules, filters, settings) = (shared.rules(), shared.filters(), shared.settings());
     let (passed, origins) = (shared.passes(), &settings.origins);
@@ -261,9 +248,9 @@ pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Answered, Fault>
             Some(Rule { hits: Some(hits), ..convert::paired(number, paired, settings) })
         }
     };
-    let start = Cursor::parse(list.cursor.as_deref())?.place as usize;
+    let start = list.start()?.place as usize;
     let end = all.min(start.saturating_add(list.limit_effective() as usize));
-    let replies: Vec<Reply> = (start..end).filter_map(at).map(Into::into).collect();
-    let cursor = (end < all).then(|| Cursor { worker: 0, place: end as u32 }.text());
-    Ok(Answered { replies, cursor })
+    let objects = (start..end).filter_map(at).collect();
+    let cursor = (end < all).then(|| Cursor { part: 0, place: end as u32 }.to_string());
+    Ok(Page { objects, cursor })
 }

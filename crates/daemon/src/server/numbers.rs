@@ -1,4 +1,4 @@
-//! Answers made of the workers' counters: status, interfaces, pools, counters, drops.
+//! Answers from the workers' counters: status, interfaces, pools, counters, drops.
 
 use control::BackPressure;
 use control::Counter;
@@ -14,6 +14,7 @@ use control::Status;
 use control::TimeoutsInForce;
 use control::Worker;
 use control::WorkerPackets;
+use lookup::convert::protocol;
 use nat::Counters;
 use nat::Protocol;
 use nat::Settings;
@@ -37,7 +38,7 @@ pub(crate) fn packets_of(counters: &Counters, kind: VerdictKind) -> u64 {
     Verdict::ALL.iter().filter(|verdict| verdict.kind() == kind).map(|verdict| counters.of(*verdict)).sum()
 }
 
-/// The idle times in force: of the first worker, for they go by the same pools.
+/// The current idle times, of the first worker: all workers use the same pools.
 fn timeouts(snapshots: &[Snapshot]) -> TimeoutsInForce {
     snapshots.first().map_or_else(TimeoutsInForce::default, |snapshot| {
         let timeouts = &snapshot.timeouts;
@@ -52,10 +53,10 @@ fn timeouts(snapshots: &[Snapshot]) -> TimeoutsInForce {
     })
 }
 
-/// Those of destination ports with their own.
+/// Idle times of destination ports with their own.
 fn port_timeouts(settings: &Settings) -> Vec<PortTimeoutInForce> {
     let in_force = |own: &nat::settings::PortTimeout| PortTimeoutInForce {
-        protocol: convert::protocol(own.protocol),
+        protocol: protocol(own.protocol),
         first_port: *own.ports.start(),
         last_port: *own.ports.end(),
         idle_us: own.idle.as_micros(),
@@ -94,7 +95,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         mappings: sum(&|snapshot| snapshot.mappings),
         mappings_max: u64::from(limits.mappings_max) * workers,
         sessions: sum(&|snapshot| snapshot.sessions),
-        // Every mapping has room for one session of its own.
+        // Every mapping contains one session.
         sessions_max: (u64::from(limits.mappings_max) + u64::from(limits.extra_sessions_max)) * workers,
         held_ports: sum(&|snapshot| snapshot.counters.ports_held),
         held_ports_max: u64::from(limits.held_ports_max) * workers,
@@ -167,7 +168,7 @@ pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
             link_up: up.get(link.port.index()).copied().unwrap_or(false),
             rx_packets,
             rx_bytes,
-            // Of the whole port: what is not received has no VLAN yet.
+            // For the whole port: a packet that is not received has no VLAN yet.
             rx_missed: missed,
             tx_packets,
             tx_bytes,
@@ -204,7 +205,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         let mut used = [0; Protocol::COUNT];
         let mut total = [0; Protocol::COUNT];
         let (mut leased, mut unleasable) = (0, 0);
-        // With arbitrary pooling no address knows who uses it.
+        // With arbitrary pooling an address does not know its subscribers.
         let mut subscribers = match pool.pooling {
             Pooling::Paired => 0,
             Pooling::Arbitrary => lists::count_subscribers(instance, id)?,
@@ -257,13 +258,13 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
     Ok(objects)
 }
 
-/// Whether no address of the pool takes new mappings.
+/// True if no address of the pool takes new mappings.
 fn is_draining(shared: &Shared, id: PoolId) -> bool {
     let mut own = shared.addresses().filter(|(_, slot)| slot.pool == id);
     own.all(|(_, slot)| slot.closed.is_some())
 }
 
-/// Everything counted that is no verdict: name, value, whether it is of now, sentence.
+/// All counters that are not verdicts: name, value, kind, sentence.
 fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> {
     use CounterKind::Event;
     use CounterKind::Gauge;
@@ -299,9 +300,9 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
     let links = snapshot.links;
     let mut events = vec![
         ("received", received, Event, "Packets taken from ports."),
-        ("handed_off", handed_off, Event, "Packets given to other workers."),
-        ("taken_over", taken_over, Event, "Packets taken from other workers."),
-        ("fragments_held", fragments_held, Gauge, "Fragments waiting for the first one of their datagram."),
+        ("handed_off", handed_off, Event, "Packets handed off to other workers."),
+        ("taken_over", taken_over, Event, "Packets taken over from other workers."),
+        ("fragments_held", fragments_held, Gauge, "Fragments waiting for the first fragment of their datagram."),
         (
             "neighbour_pending",
             neighbour_pending,
@@ -316,14 +317,14 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ("flows_created", flows_created, Event, "Endpoint-dependent flows created; each counts as a session too."),
         ("flows_removed", flows_removed, Event, "Endpoint-dependent flows removed."),
         ("blocks_leased", blocks_leased, Event, "Port blocks leased to subscribers."),
-        ("blocks_returned", blocks_returned, Event, "Port blocks that came back."),
-        ("penalties_begun", penalties_begun, Event, "Subscribers sent to the penalty pool of their class."),
-        ("penalties_ended", penalties_ended, Event, "Subscribers released from it."),
+        ("blocks_returned", blocks_returned, Event, "Port blocks returned by subscribers."),
+        ("penalties_begun", penalties_begun, Event, "Subscribers moved to the penalty pool of their class."),
+        ("penalties_ended", penalties_ended, Event, "Subscribers released from the penalty pool."),
         (
             "refusals_unlisted",
             refusals_unlisted,
             Event,
-            "Refusals of subscribers without a mapping that `show subscribers` lists no more: others needed the place.",
+            "Refusals of subscribers without a mapping that `show subscribers` no longer lists, for lack of space.",
         ),
         ("sessions_created", sessions_created, Event, "Sessions created."),
         ("sessions_removed", sessions_removed, Event, "Sessions removed."),
@@ -337,7 +338,7 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
             "unsolicited_syns_matched",
             unsolicited_syns_matched,
             Event,
-            "Unsolicited SYNs followed in time by a matching one from inside.",
+            "Unsolicited SYNs followed in time by a matching SYN from inside.",
         ),
         (
             "unsolicited_syns_overflow",
@@ -345,22 +346,22 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
             Event,
             "Unsolicited SYNs dropped at once, because too many were held.",
         ),
-        ("ports_held", ports_held, Gauge, "External ports that rest before they are given out again."),
+        ("ports_held", ports_held, Gauge, "External ports held down before they are used again."),
         (
             "ports_held_short",
             ports_held_short,
             Event,
-            "External ports given out again before their rest was over, because more rested than may.",
+            "External ports used again before the end of their hold-down, because too many were held.",
         ),
         ("bytes_outbound", bytes_outbound, Event, "Bytes of IP packets translated from inside to outside."),
         ("bytes_inbound", bytes_inbound, Event, "Bytes of IP packets translated from outside to inside."),
         ("bytes_hairpin", bytes_hairpin, Event, "Bytes of IP packets from one subscriber to another."),
-        ("events_recorded", snapshot.events.recorded, Event, "Records given to the event log."),
+        ("events_recorded", snapshot.events.recorded, Event, "Records passed to the event log."),
         (
             "events_lost",
             snapshot.events.lost,
             Event,
-            "Events without a record, as the event log could not be written fast enough.",
+            "Events without a record, because the event log could not be written fast enough.",
         ),
         ("arp_replies", links.arp_replies, Event, "ARP requests answered."),
         ("arp_requests", links.arp_requests, Event, "ARP requests, probes and announcements sent."),

@@ -5,9 +5,15 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -29,6 +35,7 @@ use control::Trace;
 use control::TraceRecord;
 use control::Why;
 use control::WhyAnswer;
+use control::server::SILENCE_MAX;
 use wire::ethernet::MacAddress;
 
 use super::CLIENTS_MAX;
@@ -133,13 +140,14 @@ impl Running {
         Client::connect(&self.directory.socket(), "1.2.3", PATIENCE).expect("the server accepts")
     }
 
-    /// Sends one packet from each of `hosts` and waits until all are out; returns their external endpoints.
+    /// Sends one packet from each of `hosts` and waits until all have left; returns their external
+    /// endpoints.
     fn traffic(&self, hosts: core::ops::Range<u8>) -> Vec<(SocketAddrV4, SocketAddrV4)> {
         let start = Instant::now();
         let mut out = Vec::new();
         for host in hosts {
             self.bed.push_udp(usize::from(host) % 2, subscriber(host), SERVER, &[host]);
-            // One after the other: not many packets may wait while the server's station is asked for.
+            // One after the other: only a few packets may wait for the server's station.
             while out.last().is_none_or(|(internal, _)| *internal != subscriber(host)) {
                 assert!(start.elapsed() < PATIENCE, "the packet leaves");
                 let sent = self.bed.sent(OUTSIDE);
@@ -252,17 +260,17 @@ fn find_names_the_holder_from_either_side() {
     let answer = find(*internal.ip(), None);
     assert_eq!(answer.external_address, Some(*external.ip()));
     assert_eq!(find(*external.ip(), Some(external.port() ^ 1)).holder, None);
-    // Static mappings are found also while nobody uses them.
+    // Static mappings are found while they are not in use.
     for (address, port) in [(POOL_OFF_LINK, 444), (FORWARDED, 8_444)] {
         let answer = find(address, Some(port));
         assert_eq!((answer.holder, answer.external_address), (Some(FORWARDED), Some(POOL_OFF_LINK)));
         assert_eq!(answer.pool.as_deref(), Some("a"), "{}", answer.detail);
-        assert!(answer.detail.contains("is forwarded to"), "{}", answer.detail);
+        assert!(answer.detail.contains("is statically forwarded to"), "{}", answer.detail);
     }
-    // By the address of their owner, with all their ports.
+    // By their inside address, with all their ports.
     let owner = Find { address: FORWARDED, port: None, protocol: None, vrf: None, limit: None, cursor: None };
     let (answers, _) = running.client().request::<FindAnswer>(&Request::Find(owner)).expect("an answer");
-    let forwards = answers.iter().filter(|answer| answer.detail.contains("is forwarded to"));
+    let forwards = answers.iter().filter(|answer| answer.detail.contains("is statically forwarded to"));
     assert!(forwards.clone().count() > 0, "{answers:?}");
     assert!(forwards.clone().all(|answer| answer.holder == Some(FORWARDED) && answer.place == Place::Internal));
     for address in [WHOLE, WHOLE_INSIDE] {
@@ -273,7 +281,7 @@ fn find_names_the_holder_from_either_side() {
     assert_eq!(find(Ipv4Addr::new(10, 0, 0, 200), None).place, Place::Internal);
     assert_eq!(find(Ipv4Addr::new(198, 51, 100, 1), None).place, Place::Interface);
     assert_eq!(find(Ipv4Addr::new(192, 0, 2, 1), None).place, Place::Nowhere);
-    // A VRF there is none of is told, whatever the address is.
+    // An unknown VRF is an error for any address.
     for address in [*external.ip(), *internal.ip(), Ipv4Addr::new(198, 51, 100, 1)] {
         let vrf = Some("nonesuch".to_owned());
         let asked = Find { address, port: None, protocol: None, vrf, limit: None, cursor: None };
@@ -334,7 +342,7 @@ fn why_explains_and_changes_nothing() {
     assert_eq!((status.mappings, status.packets_received), (1, 1 + arp_received(&status)));
 }
 
-/// ARP replies are packets received, too.
+/// ARP replies are received packets too.
 fn arp_received(status: &Status) -> u64 {
     status.packets_received - status.packets_forwarded
 }
@@ -349,7 +357,7 @@ fn a_trace_streams_packets_until_its_count_or_its_stop() {
     let mut other = running.client();
     let start = Instant::now();
     let mut records: Vec<TraceRecord> = Vec::new();
-    // The trace begins some time after the request: packets are sent until it has seen three.
+    // The trace begins some time after the request: send packets until it has seen three.
     client.set_read_timeout(Some(Duration::from_millis(20))).expect("a socket option");
     loop {
         running.bed.push_udp(0, subscriber(2), SERVER, &[2]);
@@ -383,7 +391,7 @@ fn a_trace_streams_packets_until_its_count_or_its_stop() {
 }
 
 #[test]
-fn wrong_requests_are_refused_and_the_connection_goes_on() {
+fn wrong_requests_are_refused_and_the_connection_stays() {
     let running = Running::start("wrong");
     let mut client = running.client();
     let filter = Filter { pool: Some("b".to_owned()), ..Filter::default() };
@@ -392,8 +400,8 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
     assert_eq!(fault.to_string(), "pool \"b\": does not exist; pools are: a, servers");
     client.send(&Request::Mappings(List { cursor: Some("x".to_owned()), ..List::default() })).expect("sent");
     let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
-    assert_eq!(fault.to_string(), "cursor: was not made by this list (x); leave it out to start anew");
-    // What there is none of is told, and no empty list.
+    assert_eq!(fault.to_string(), "cursor: is not from this list (x); omit it to start from the beginning");
+    // Unknown names are errors and not empty lists.
     let of = |filter: Filter| List { filter, ..List::default() };
     let state = of(Filter { state: Some("open".to_owned()), ..Filter::default() });
     let worker = of(Filter { worker: Some(2), ..Filter::default() });
@@ -414,7 +422,7 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
         let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("{request:?}: a fault") };
         assert_eq!(fault.to_string(), told);
     }
-    // Each state that a session may be shown in can be asked for.
+    // Each state of a session can be a condition.
     for state in states.split(", ") {
         let filter = Filter { state: Some(state.to_owned()), ..Filter::default() };
         let sessions: Vec<control::Session> = all(&mut client, Request::Sessions, &List { filter, ..List::default() });
@@ -424,7 +432,7 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
 }
 
 #[test]
-fn clients_beyond_the_limit_are_turned_away() {
+fn clients_beyond_the_limit_are_refused() {
     let running = Running::start("limit");
     let clients: Vec<Client> = (0..CLIENTS_MAX).map(|_| running.client()).collect();
     let mut one_more = running.client();
@@ -444,6 +452,58 @@ fn clients_beyond_the_limit_are_turned_away() {
 }
 
 #[test]
+fn a_silent_client_is_disconnected() {
+    let running = Running::start("silent");
+    let silent = UnixStream::connect(running.directory.socket()).expect("it connects");
+    silent.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let start = Instant::now();
+    let mut asking = running.client();
+    let mut hello_and_end = Vec::new();
+    let reader = thread::spawn(move || (&silent).read_to_end(&mut hello_and_end).map(|_| Instant::now()));
+    while !reader.is_finished() {
+        assert!(start.elapsed() < PATIENCE, "the silent client is let go");
+        asking.request_one::<Status>(&Request::Status).expect("a client that asks is served");
+        thread::sleep(Duration::from_millis(100));
+    }
+    let ended = reader.join().expect("it reads").expect("the connection ends");
+    assert!(ended - start >= SILENCE_MAX - Duration::from_millis(500), "not before its time");
+    asking.request_one::<Status>(&Request::Status).expect("a client that asks is served");
+}
+
+#[test]
+fn an_idle_client_reconnects() {
+    let running = Running::start("idle");
+    let mut client = running.client();
+    client.request_one::<Status>(&Request::Status).expect("it is served");
+    thread::sleep(SILENCE_MAX + Duration::from_secs(1));
+    client.request_one::<Status>(&Request::Status).expect("it is served after a pause");
+}
+
+#[test]
+fn one_place_is_reserved_for_the_owner_of_the_socket() {
+    assert!(rustix::process::geteuid().is_root(), "run as root: the test needs a second user");
+    let running = Running::start("owner");
+    let socket = running.directory.socket();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("others may connect");
+    let program = "import socket, sys, time\n\
+        held = []\n\
+        for _ in range(int(sys.argv[2])):\n\
+        \x20   s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); held.append(s)\n\
+        \x20   s.recv(4096)\n\
+        print('connected', flush=True)\n\
+        sys.stdin.read()\n";
+    let mut command = Command::new("python3");
+    command.args(["-c", program]).arg(&socket).arg(CLIENTS_MAX.to_string()).uid(65_534).gid(65_534);
+    let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 starts");
+    let mut said = String::new();
+    BufReader::new(other.stdout.take().expect("a pipe")).read_line(&mut said).expect("it says so");
+    assert_eq!(said, "connected\n");
+    running.client().request_one::<Status>(&Request::Status).expect("the owner is served");
+    drop(other.stdin.take());
+    other.wait().expect("it ends");
+}
+
+#[test]
 fn the_socket_is_guarded() {
     let directory = Directory::new("guard");
     let path = directory.socket();
@@ -453,7 +513,7 @@ fn the_socket_is_guarded() {
     drop(first);
     assert!(!path.exists(), "the file goes with the socket");
 
-    // An instance that was killed leaves its file behind.
+    // A killed instance leaves its file behind.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("it binds"));
     assert!(path.exists() && UnixStream::connect(&path).is_err());
     drop(Socket::open(&path, 0o600).expect("a stale file is replaced"));

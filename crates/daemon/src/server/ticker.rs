@@ -1,4 +1,4 @@
-//! Once a second: rates from two snapshots, and what the workers noticed and could not log.
+//! Once a second: computes rates from two snapshots, and logs what the workers noticed.
 
 use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicBool;
@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::mailbox::Snapshot;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// How soon the thread sees that it is to stop.
+/// How soon the thread sees that it must stop.
 const STEP: Duration = Duration::from_millis(50);
 
 /// The ticking thread; stops when dropped.
@@ -33,7 +33,7 @@ impl Ticker {
     /// Keeps the rates of `instance` up to date until dropped.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// No thread can be started.
     pub fn start(instance: Arc<Instance>, log: Log) -> io::Result<Ticker> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -47,7 +47,7 @@ impl Drop for Ticker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its own message.
+            // A panic of the thread was reported by its own message.
             let _ = thread.join();
         }
     }
@@ -57,7 +57,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
     let mut before: Vec<Snapshot> = Vec::new();
     let steps = PERIOD.as_millis() / STEP.as_millis();
     while !stop.load(Ordering::Relaxed) {
-        // A worker that does not answer is seen by whoever asks; the rates stand still meanwhile.
+        // Requests report a worker that does not answer; the rates stay as they are meanwhile.
         if let Ok(snapshots) = instance.snapshots() {
             instance.set_rates(rates(&before, &snapshots));
             snapshots.iter().for_each(|snapshot| report(instance, log, snapshot));
@@ -89,7 +89,7 @@ pub(crate) fn rates(before: &[Snapshot], after: &[Snapshot]) -> Rates {
     let mut rates = Rates::default();
     for (before, after) in before.iter().zip(after) {
         let elapsed_us = after.now.saturating_since(before.now).as_micros().max(1);
-        // A verdict may be taken back, so a count can be lower than before by a few.
+        // A verdict may be reverted, so a count may fall by a few.
         let per_second = |of: &dyn Fn(&Snapshot) -> u64| {
             let change = u128::from(of(after).saturating_sub(of(before)));
             (change * 1_000_000 / u128::from(elapsed_us)) as u64

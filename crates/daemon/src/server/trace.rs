@@ -1,4 +1,4 @@
-//! `trace`: packets as they pass, from all workers, until the client has enough.
+//! `trace`: packets as they pass, from all workers, until the client stops.
 
 use core::fmt::Write as _;
 use core::net::SocketAddrV4;
@@ -14,6 +14,7 @@ use control::Request;
 use control::Trace;
 use control::TraceRecord;
 use control::line::LineError;
+use lookup::convert::engine_protocol;
 use nat::Verdict;
 use nat::types::InterfaceId;
 
@@ -29,16 +30,16 @@ use crate::trace::Flow;
 use crate::trace::TraceFilter;
 use crate::trace::TraceReader;
 
-/// Records a worker can be ahead of the client.
+/// Maximum records that a worker is ahead of the client.
 const RECORDS: usize = 512;
-/// Records sent before the client is listened to again.
+/// Records to send before the next read from the client.
 const BATCH: usize = 256;
-/// How long the client is listened to when there is no packet to show.
+/// How long to wait for the client when there is no packet.
 const LISTEN: Duration = Duration::from_millis(10);
-/// The same under way of many packets: only to see whether it has said something.
+/// The same among many packets: only to see whether the client has sent a request.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// Ends the traces at the workers, however this one ends.
+/// Ends the traces of the workers, however this one ends.
 struct Running<'a> {
     instance: &'a Instance,
     id: u64,
@@ -48,7 +49,7 @@ struct Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         for worker in 0..self.instance.worker_count() {
-            // A worker that can not be asked sees with its next trace that nobody reads this one.
+            // A worker that does not answer notices at its next trace that this one has no reader.
             let _ = self.instance.ask(worker, Question::TraceStop(self.id));
         }
     }
@@ -99,7 +100,7 @@ fn stream(
         match client.next_request() {
             Ok(Some(Request::TraceStop)) => break,
             Ok(Some(_)) => {
-                let fault = Fault::new("request", "came while a trace runs", "send trace_stop first");
+                let fault = Fault::new("request", "sent while a trace runs", "send trace_stop first");
                 return Ok(client.send(&Reply::Error(fault))?);
             }
             Ok(None) => return Ok(()),
@@ -118,7 +119,7 @@ fn start<'a>(instance: &'a Instance, wanted: &Trace) -> Result<Running<'a>, Faul
         match instance.ask(worker, Question::TraceStart(Some(tap)))? {
             Question::TraceStart(None) => running.readers.push(reader),
             Question::TraceStart(Some(_)) => {
-                let fault = Fault::new("trace", "too many are running", "end another one first");
+                let fault = Fault::new("trace", "too many traces", "end another one first");
                 return Err(fault.seen(format!("{} per worker", trace::TAPS_MAX)));
             }
             _ => return Err(mismatch(worker)),
@@ -145,7 +146,7 @@ fn filter_of(instance: &Instance, wanted: &Trace) -> Result<TraceFilter, Fault> 
         }
     };
     Ok(TraceFilter {
-        protocol: wanted.protocol.map(convert::engine_protocol),
+        protocol: wanted.protocol.map(engine_protocol),
         address: wanted.address.map(convert::engine_prefix),
         port: wanted.port,
         interface,
@@ -238,7 +239,7 @@ fn arp_in_words(payload: &[u8]) -> String {
     let address = core::net::Ipv4Addr::from_bits;
     let (sender, target) = (address(message.sender_address), address(message.target_address));
     match message.operation {
-        Operation::Request => format!("arp who has {target} tell {sender}"),
-        Operation::Reply => format!("arp {sender} is at {}", message.sender_mac),
+        Operation::Request => format!("arp request {target} from {sender}"),
+        Operation::Reply => format!("arp reply {sender} is at {}", message.sender_mac),
     }
 }

@@ -1,4 +1,4 @@
-//! `why`: what would happen to a packet now. A real packet is built and the engine is asked about it.
+//! `why`: explains what would happen to a packet now. Builds a real packet and asks the engine.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -9,6 +9,9 @@ use control::Step;
 use control::TcpSegment;
 use control::Why;
 use control::WhyAnswer;
+use lookup::convert::engine_protocol;
+use lookup::convert::own_interface;
+use lookup::convert::pool_name;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
@@ -40,7 +43,7 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let settings = shared.settings();
     let from = facing(settings, why)?;
     let side = from.side;
-    let protocol = convert::engine_protocol(why.protocol);
+    let protocol = engine_protocol(why.protocol);
     let packet = packet(why, protocol, side)?;
     let (worker, explanation) = shared.explain(from, &packet, |worker, onward| {
         let question = Question::Explain { from, onward, packet: packet.clone(), explanation: None };
@@ -65,7 +68,7 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     })
 }
 
-/// Where the packet comes in.
+/// The interface of the packet.
 fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
     let asked = if why.inbound { Side::Outside } else { Side::Inside };
     let Some(name) = &why.interface else {
@@ -80,7 +83,7 @@ fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
     })?;
     if why.inbound && interface.side == Side::Inside {
         let object = format!("interface \"{name}\"");
-        return Err(Fault::new(object, "faces the inside", "leave out --inbound, or name an outside interface"));
+        return Err(Fault::new(object, "is an inside interface", "omit --inbound, or use an outside interface"));
     }
     Ok(interface.facing())
 }
@@ -110,7 +113,7 @@ fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {
     Ok(if why.dont_fragment { builder.dont_fragment() } else { builder }.build())
 }
 
-/// One step in words.
+/// One step as text.
 pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
     let settings = shared.settings();
     let (name, decision, detail) = match step {
@@ -123,7 +126,7 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             ("owner", format!("worker {}", worker.0), "all packets of the flow go there".to_owned())
         }
         view::Step::OwnAddress(address) => {
-            let interface = convert::own_interface(settings, address).unwrap_or_default();
+            let interface = own_interface(settings, address).unwrap_or_default();
             ("local", "for Natrix itself".to_owned(), format!("{address} is its address on interface \"{interface}\""))
         }
         view::Step::Hairpin { external } => (
@@ -136,34 +139,34 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             ("route", format!("interface \"{name}\" via {next_hop}"), format!("longest prefix; MTU {mtu} bytes"))
         }
         view::Step::Pool(pool) => {
-            let name = convert::pool_name(shared, pool);
-            ("pool", format!("pool \"{name}\""), "longest subscriber prefix that has the source".to_owned())
+            let name = pool_name(shared, pool);
+            ("pool", format!("pool \"{name}\""), "longest subscriber prefix that contains the source".to_owned())
         }
         view::Step::Penalty(pool) => {
-            let name = convert::pool_name(shared, pool);
-            let reason = "the subscriber ran against its limits too often: the penalty pool of its class serves it";
+            let name = pool_name(shared, pool);
+            let reason = "the subscriber exceeded its limits too often: the penalty pool of its class serves it";
             ("pool", format!("pool \"{name}\""), reason.to_owned())
         }
         view::Step::Class(class) => match convert::class_name(settings, class) {
             Some(name) => {
-                ("limits", format!("class \"{name}\""), "longest class prefix that has the source".to_owned())
+                ("limits", format!("class \"{name}\""), "longest class prefix that contains the source".to_owned())
             }
-            None => ("limits", "no class".to_owned(), "the limits of [subscriber] hold".to_owned()),
+            None => ("limits", "no class".to_owned(), "the limits of [subscriber] apply".to_owned()),
         },
         view::Step::Guaranteed { ports, missing: 0 } => (
             "limits",
             format!("{ports} ports guaranteed"),
-            "set aside for it, those it uses included: reserved_ports of its class".to_owned(),
+            "reserved_ports of its class, including ports in use".to_owned(),
         ),
         view::Step::Guaranteed { ports, missing } => (
             "limits",
             format!("{ports} of {} guaranteed ports", ports + missing),
-            format!("{missing} are still others', and are set aside as they come free"),
+            format!("{missing} are in use by other subscribers; they will be reserved as they become free"),
         ),
         view::Step::SliceInBlocks { first, last, leased, ports } => (
             "port",
-            format!("slice {first}-{last}: {leased} of {ports} ports are in port blocks of others"),
-            "leased before the formula gave them away; they are the subscriber's as those blocks go back".to_owned(),
+            format!("slice {first}-{last}: {leased} of {ports} ports are in port blocks of other subscribers"),
+            "leased before the change to the formula; the subscriber gets them as those blocks are returned".to_owned(),
         ),
         view::Step::PairedWith(address) => (
             "pool",
@@ -176,7 +179,7 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
         view::Step::MappingWouldBeCreated { ports_free } => (
             "port",
             "a mapping would be created".to_owned(),
-            format!("a port drawn at random from {ports_free} free ones (RFC 6056)"),
+            format!("a random port of {ports_free} free ones (RFC 6056)"),
         ),
         view::Step::FlowFound { internal, external, remote, expires_in } => (
             "lookup",
@@ -190,7 +193,7 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
         ),
         view::Step::StaticMapping { internal, external, one_to_one } => (
             "static",
-            format!("{internal} = {external} for ever"),
+            format!("static mapping {internal} = {external}"),
             if one_to_one { "a one-to-one pool" } else { "a port forward" }.to_owned(),
         ),
         view::Step::Target { internal, external, weight, total } => (
@@ -202,8 +205,8 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             "static",
             format!("{external} leads to one of {targets} targets"),
             match agree {
-                true => "which one depends on the external port that is drawn; it ends alike at each",
-                false => "which one depends on the external port that is drawn, and some of them end it otherwise",
+                true => "the external port, which is random, decides the target; the verdict is the same for each",
+                false => "the external port, which is random, decides the target; the verdict differs for some",
             }
             .to_owned(),
         ),
@@ -211,21 +214,20 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             "port",
             format!("no port to share towards {remote}"),
             match at_quota {
-                true => "the subscriber has as many ports as it may, and each that is in use has a flow to there",
-                false => "none is free, and each that is shared has a flow to there",
+                true => "the subscriber has reached its limit of ports, and each shared port has a flow to this remote",
+                false => "no port is free, and each shared port has a flow to this remote",
             }
             .to_owned(),
         ),
         view::Step::PortAwaited(external) => (
             "static",
-            format!("{external} is waited for"),
-            "somebody has it still, from before the configuration gave it away, or it rests after that (reuse_delay)"
-                .to_owned(),
+            format!("waiting for {external}"),
+            "its static port is still in use by another subscriber, or held down (reuse_delay)".to_owned(),
         ),
-        view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "and this packet can not make one".to_owned()),
+        view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "this packet cannot create one".to_owned()),
         view::Step::FilterAsked { filtering, allowed } => {
             let rule = match filtering {
-                Filtering::EndpointIndependent => "anyone may send to a mapping",
+                Filtering::EndpointIndependent => "any remote may send to a mapping",
                 Filtering::AddressDependent => "only addresses the subscriber has sent to",
                 Filtering::AddressAndPortDependent => "only endpoints the subscriber has sent to",
             };
@@ -240,38 +242,34 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
         }
         view::Step::Fragment { offset, more } => {
             let place = if more { format!("at {offset}, more follow") } else { format!("at {offset}, the last one") };
-            let first = "the first one has the ports; others wait for it";
+            let first = "only the first fragment has ports; others wait for it";
             ("fragment", place, first.to_owned())
         }
         view::Step::Quoted { protocol, source, destination } => (
             "icmp error",
             format!("about {protocol} {source} > {destination}"),
-            "the quoted packet tells whose it is (RFC 5508 §4)".to_owned(),
+            "the quoted packet identifies the mapping (RFC 5508 §4)".to_owned(),
         ),
         view::Step::Rule { position, action } => {
             let done = match action {
                 RuleAction::Translate { pool: None, .. } => "translates it by the subscriber's pool".to_owned(),
                 RuleAction::Translate { pool: Some(pool), .. } => {
-                    format!("translates it by pool {}", convert::pool_name(shared, pool))
+                    format!("translates it by pool {}", pool_name(shared, pool))
                 }
-                RuleAction::NoTranslation => "lets it through as it is (RFC 6888 REQ-6)".to_owned(),
+                RuleAction::NoTranslation => "passes it untranslated (RFC 6888 REQ-6)".to_owned(),
                 RuleAction::Redirect(_) => {
                     format!("sends it to {}", convert::targets(shared.settings(), action).join(", "))
                 }
                 RuleAction::Drop => "drops it".to_owned(),
             };
             let origins = &shared.settings().origins;
-            (
-                "rule",
-                format!("rule {} {done}", origins.place(&origins.rules, position)),
-                "the first that matches".to_owned(),
-            )
+            ("rule", format!("rule {} {done}", origins.place(&origins.rules, position)), "first match".to_owned())
         }
         view::Step::PacketFilter { position, permits } => {
             let done = if permits { "permits it" } else { "denies it" };
             let origins = &shared.settings().origins;
             let place = origins.place(&origins.filters, position);
-            ("filter", format!("filter {place} {done}"), "the first that matches in this direction".to_owned())
+            ("filter", format!("filter {place} {done}"), "first match in this direction".to_owned())
         }
         view::Step::PassRule(index) => {
             let origins = &shared.settings().origins;

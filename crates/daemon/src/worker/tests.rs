@@ -2,6 +2,7 @@
 
 mod arp;
 mod bed;
+mod bursts;
 mod crossing;
 mod link;
 mod watching;

@@ -1,4 +1,5 @@
-//! A whole instance on in-memory ports, with configuration files of its own and a client of its control socket.
+//! A whole instance on in-memory ports, with its own configuration files and a client of its
+//! control socket.
 
 #![allow(dead_code, clippy::expect_used, reason = "helpers of tests, of which each needs a part")]
 
@@ -91,7 +92,7 @@ pub(crate) fn error(replies: &[Reply]) -> String {
     }
 }
 
-/// Ports whose worker stands still while the number is its own, as one does whose CPU is taken away.
+/// Ports that stop the worker of this number, as if its CPU had been taken away.
 pub(crate) struct Stalling {
     io: MemoryIo,
     worker: usize,
@@ -106,7 +107,7 @@ impl Drop for LetGo {
     }
 }
 
-/// A worker that stands still can not be ended, so a test that fails lets it go first.
+/// A stopped worker cannot be ended, so a failing test releases it first.
 pub(crate) struct LetGo(Arc<AtomicUsize>);
 
 impl Io for Stalling {
@@ -152,7 +153,7 @@ impl Io for Stalling {
     }
 }
 
-/// An instance with files of its own.
+/// An instance with its own files.
 pub(crate) struct Instance {
     _let_go: LetGo,
     pub(crate) directory: PathBuf,
@@ -168,7 +169,7 @@ impl Instance {
         Instance::start_with(name, more, str::to_owned)
     }
 
-    /// With another text than [`TEXT`], as `change` makes it.
+    /// Starts with [`TEXT`] after `change`.
     pub(crate) fn start_with(name: &str, more: &str, change: impl FnOnce(&str) -> String) -> Instance {
         let directory = env::temp_dir().join(format!("natrix-{}-{name}", std::process::id()));
         fs::create_dir_all(&directory).expect("a temporary directory");
@@ -199,7 +200,7 @@ impl Instance {
         ask(&mut self.client, &Request::Reload(asked))
     }
 
-    /// Packets that had their verdict, and have another one now, as nobody answers for their next hop.
+    /// Packets whose verdict has changed, because their next hop does not answer.
     pub(crate) fn unsent(&self) -> u64 {
         let all = self.running.instance().snapshots().expect("numbers");
         let of = |verdict| all.iter().map(|snapshot| snapshot.counters.of(verdict)).sum::<u64>();
@@ -216,7 +217,7 @@ impl Instance {
         self.push_to(from, 53);
     }
 
-    /// The same to this port outside.
+    /// The same to this outside port.
     pub(crate) fn push_to(&mut self, from: SocketAddrV4, port: u16) {
         let station = MacAddress(self.ports.io(0).mac(PortIndex(0)));
         let packet = build::udp(from, SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 77), port)).build();
@@ -224,7 +225,7 @@ impl Instance {
         assert!(self.ports.push(usize::from(from.port() % 2), PortIndex(0), &frame), "the queue has room");
     }
 
-    /// Has so many subscribers open something, and waits until all of it is there.
+    /// Opens sessions of this many subscribers and waits until all exist.
     pub(crate) fn traffic(&mut self, ports: core::ops::Range<u16>) {
         let begin = Instant::now();
         let wanted = self.status().mappings_created + u64::from(ports.end - ports.start);
@@ -232,15 +233,16 @@ impl Instance {
             self.push(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 10 + (port % 8) as u8), port));
         }
         while self.status().mappings_created < wanted {
-            assert!(begin.elapsed() < PATIENCE, "everybody gets his mapping");
+            assert!(begin.elapsed() < PATIENCE, "every subscriber gets its mapping");
             thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// All that a reload could change: what is in force, where it is from, every address's ports, files, mappings.
+    /// All that a reload could change: the configuration and its path, the ports of every address,
+    /// files, mappings.
     pub(crate) fn state(&mut self) -> String {
         let shared = self.running.instance().shared();
-        let ports = |(place, slot): (nat::types::AddressIndex, &nat::slots::Slot)| {
+        let ports = |(place, slot): (nat::types::AddressIndex, &nat::address_slots::Slot)| {
             let all = nat::Protocol::ALL;
             (*slot, all.map(|protocol| (shared.ports_available(place, protocol), shared.ports_used(place, protocol))))
         };

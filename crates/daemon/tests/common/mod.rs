@@ -22,7 +22,8 @@ use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
 
-/// Inside 10.0.0.1/24, outside 10.0.1.1/24, one pool address 10.0.1.9; two workers; the control socket in `directory`.
+/// Inside 10.0.0.1/24, outside 10.0.1.1/24, one pool address 10.0.1.9, two workers, the control
+/// socket in `directory`.
 pub(crate) fn configuration(directory: &Path) -> Config {
     let interface = |name: &str, side, third| Interface {
         name: name.to_owned(),

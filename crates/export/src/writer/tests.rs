@@ -8,13 +8,13 @@ use crate::medium::rotated;
 const SECOND: u64 = 1_000_000;
 const FOREVER: WriterOptions = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Never };
 
-/// A medium that does what a test says.
+/// A medium that a test controls.
 #[derive(Debug, Default)]
 struct Faulty {
     files: Vec<Vec<u8>>,
-    /// Bytes that still fit; None: any number.
+    /// Bytes that still fit; None: unlimited.
     space: Option<usize>,
-    /// At most so many bytes are taken at a time.
+    /// Maximum of bytes to take at a time.
     piece: Option<usize>,
     fails_open: bool,
     fails_sync: bool,
@@ -88,7 +88,7 @@ fn all_lines(count: u32) -> String {
 }
 
 #[test]
-fn a_full_disk_is_counted_and_tried_again_and_no_byte_is_lost_or_written_twice() {
+fn a_full_disk_is_counted_and_retried_without_a_lost_byte() {
     let (mut writer, figures) = writer(Faulty { space: Some(25), ..Faulty::default() }, FOREVER);
     for number in 0..10 {
         line(&mut writer, number);
@@ -97,7 +97,7 @@ fn a_full_disk_is_counted_and_tried_again_and_no_byte_is_lost_or_written_twice()
     let view = figures.view();
     assert_eq!((view.errors, view.failing, view.bytes, view.records), (1, true, 25, 0));
     assert!(view.last_error.unwrap().starts_with("write: "));
-    // Not before half a second is over.
+    // Not before half a second has passed.
     assert!(!writer.flush(RETRY_US - 1, 0));
     assert_eq!(figures.view().errors, 1);
     assert!(!writer.flush(RETRY_US, 0));
@@ -125,7 +125,7 @@ fn while_nothing_can_be_written_only_so_much_is_taken() {
 }
 
 #[test]
-fn a_medium_that_takes_a_byte_at_a_time_gets_everything_in_order() {
+fn a_medium_that_takes_single_bytes_gets_all_in_order() {
     let (mut writer, figures) = writer(Faulty { piece: Some(1), ..Faulty::default() }, FOREVER);
     for number in 0..100 {
         line(&mut writer, number);
@@ -136,7 +136,7 @@ fn a_medium_that_takes_a_byte_at_a_time_gets_everything_in_order() {
 }
 
 #[test]
-fn files_are_put_aside_between_lines_when_they_would_grow_too_large() {
+fn large_files_are_rotated_between_lines() {
     let (mut writer, figures) = writer(Faulty::default(), WriterOptions { rotate_bytes: 55, ..FOREVER });
     for number in 0..30 {
         line(&mut writer, number);
@@ -149,7 +149,7 @@ fn files_are_put_aside_between_lines_when_they_would_grow_too_large() {
 }
 
 #[test]
-fn files_are_put_aside_when_they_are_old_unless_nothing_is_in_them() {
+fn old_files_are_rotated_unless_they_are_empty() {
     let (mut writer, figures) = writer(Faulty::default(), WriterOptions { rotate_us: 10 * SECOND, ..FOREVER });
     assert!(writer.flush(0, 0) && writer.flush(50 * SECOND, 0));
     assert_eq!(figures.view().rotations, 0);
@@ -160,7 +160,7 @@ fn files_are_put_aside_when_they_are_old_unless_nothing_is_in_them() {
 }
 
 #[test]
-fn what_can_not_be_put_aside_or_synced_is_counted_and_tried_again() {
+fn failed_rotation_and_sync_are_counted_and_retried() {
     let options = WriterOptions { rotate_bytes: 15, rotate_us: 0, sync: Sync::Always };
     let (mut writer, figures) = writer(Faulty { fails_rotate: true, ..Faulty::default() }, options);
     line(&mut writer, 0);
@@ -183,7 +183,7 @@ fn it_is_synced_as_often_as_asked_for() {
         let (mut writer, _) = writer(Faulty::default(), WriterOptions { sync, ..FOREVER });
         for number in 0..50 {
             line(&mut writer, number);
-            // A tenth of a second each, from a clock that began long ago.
+            // A tenth of a second each, by a clock that began long ago.
             assert!(writer.flush(SECOND + u64::from(number) * SECOND / 10, 0));
         }
         assert_eq!(writer.medium.syncs, expected, "{sync:?}");
@@ -194,7 +194,7 @@ fn it_is_synced_as_often_as_asked_for() {
 }
 
 #[test]
-fn what_was_not_synced_for_lack_of_lines_is_synced_when_its_time_comes() {
+fn the_last_lines_are_synced_in_time_without_further_lines() {
     let (mut writer, _) = writer(Faulty::default(), WriterOptions { sync: Sync::Interval(SECOND), ..FOREVER });
     line(&mut writer, 0);
     assert!(writer.flush(0, 0));
@@ -207,7 +207,7 @@ fn what_was_not_synced_for_lack_of_lines_is_synced_when_its_time_comes() {
 }
 
 #[test]
-fn a_file_that_was_taken_away_is_opened_anew_and_the_cut_line_is_written_again() {
+fn a_removed_file_is_reopened_and_its_cut_line_written_again() {
     let (mut writer, _) = writer(Faulty { space: Some(25), ..Faulty::default() }, FOREVER);
     for number in 0..4 {
         line(&mut writer, number);
@@ -293,7 +293,7 @@ fn two_files_put_aside_at_the_same_microsecond_have_two_names() {
 }
 
 #[test]
-fn a_real_file_that_was_moved_is_made_anew_and_one_cut_in_a_line_is_closed() {
+fn a_moved_file_is_made_anew_and_a_cut_line_is_closed() {
     let folder = Folder::new("moved");
     let path = folder.0.join("events.json");
     fs::write(&path, "{\"cut").unwrap();

@@ -54,7 +54,7 @@ fn access_out_of_range_panics() {
 }
 
 #[test]
-fn error_names_bytes_needed_and_available_before_anything_is_taken() {
+fn the_error_names_bytes_before_anything_is_taken() {
     let available = available::bytes().unwrap();
     let error = Arena::<u64>::zeroed(usize::try_from(available / 4).unwrap()).unwrap_err();
     let ArenaError::NotEnough { needed, available } = error else { panic!("unexpected error: {error}") };
@@ -92,8 +92,8 @@ fn arena_can_be_shared_between_threads() {
 }
 
 #[test]
-fn what_lies_on_ordinary_pages_though_it_suits_hugepages_is_counted_while_it_lives() {
-    // Other tests take arenas at the same time, none as large as this.
+fn missed_hugepage_bytes_are_counted_while_the_arena_lives() {
+    // Other tests make arenas at the same time, none as large as this.
     const LARGE: u64 = 64 << 20;
     let arena = Arena::<u8>::zeroed(LARGE as usize).unwrap();
     match arena.pages() {
@@ -105,6 +105,6 @@ fn what_lies_on_ordinary_pages_though_it_suits_hugepages_is_counted_while_it_liv
     }
     drop(arena);
     assert!(missed_bytes() < LARGE);
-    // Small tables have nothing to gain.
+    // Small tables do not gain from hugepages.
     assert_eq!(Arena::<u8>::zeroed(100_000).unwrap().missed, 0);
 }

@@ -39,6 +39,20 @@ fn burst_takes_no_item_it_cannot_push() {
 }
 
 #[test]
+fn staged_items_can_be_taken_back_until_they_are_published() {
+    let (mut producer, mut consumer) = channel(4);
+    assert_eq!(producer.try_push(1), Ok(()));
+    assert_eq!(producer.unstage(), None, "the consumer can see it");
+    for round in 0..10 {
+        assert_eq!((producer.stage(2 + round), producer.stage(99)), (Ok(()), Ok(())));
+        assert_eq!(producer.unstage(), Some(99));
+        producer.publish();
+        assert_eq!(producer.unstage(), None);
+        assert_eq!(consumer.try_pop(), Some(1 + round));
+    }
+}
+
+#[test]
 fn nothing_is_lost_or_reordered_between_two_threads() {
     const ITEMS: u64 = 200_000;
     let (mut producer, mut consumer) = channel::<u64>(64);

@@ -1,4 +1,5 @@
-//! The clock of the benchmarks: CPU time of this thread, so that other programs on the same core do not count.
+//! The clock of the benchmarks: CPU time of this thread, so that other programs on the same core do
+//! not count.
 
 use std::time::Duration;
 

@@ -1,7 +1,10 @@
-//! `cargo bench -p nat`: the pieces of the engine by themselves. Hash, parse, rewrite, lookup, insert, expiry.
+//! `cargo bench -p nat`: the pieces of the engine by themselves. Hash, parse, rewrite, lookup,
+//! insert, expiry.
 //!
-//! An iteration is a burst of 64 where nothing else is said, as the engine works; the rate printed with it is that of single
-//! packets. Times are CPU time: what others do on the same core is left out. The engine's time is less than the sum of its pieces: there one waits for memory while others compute.
+//! An iteration is a burst of 64 where nothing else is said, as the engine works; the rate printed
+//! with it is that of single packets. Times are CPU time: what others do on the same core is left
+//! out. The engine's time is less than the sum of its pieces: there one waits for memory while
+//! others compute.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot go on has failed")]
 
@@ -36,8 +39,8 @@ use packets::is_tcp;
 use world::World;
 
 const SECRET: [u64; 4] = [3, 1, 4, 1];
-/// Bursts that take turns where the mix of protocols matters: more than a branch predictor learns by heart, and all of them
-/// stay in the second cache level.
+/// Bursts that take turns where the mix of protocols matters: more than a branch predictor learns
+/// by heart, and all of them stay in the second cache level.
 const TURNS: usize = 64;
 /// Numbers of mappings: of a small office, and from tables in the cache to tables in memory.
 const SIZES: [u32; 4] = [1_000, 65_536, 1_000_000, 10_000_000];
@@ -144,19 +147,20 @@ fn empty_tables(mappings: u32) -> Tables {
     Tables::new(mappings, first, SECRET, nat::Duration::from_secs(300)).expect("there is memory")
 }
 
-/// A burst from inside, in the engine's passes: mappings are found, or made where there is none. The external endpoints.
+/// A burst from inside, in the engine's passes: mappings are found, or made where there is none.
+/// The external endpoints.
 #[inline]
 fn from_inside(tables: &mut Tables, endpoints: &[Endpoint; BURST]) -> [Endpoint; BURST] {
-    let mut looks = endpoints.map(|(address, port)| tables.look_ahead(address, port));
-    for look in &mut looks {
+    let mut scratch = endpoints.map(|(address, port)| tables.look_ahead(address, port));
+    for look in &mut scratch {
         tables.look_closer(look);
     }
-    for (look, (address, _)) in looks.iter_mut().zip(endpoints) {
+    for (look, (address, _)) in scratch.iter_mut().zip(endpoints) {
         tables.look_for_port(look, *address);
     }
     core::array::from_fn(|slot| {
         let (address, port) = endpoints[slot];
-        tables.find_or_map(NOW, address, port, REMOTE, &looks[slot]).expect("there is room")
+        tables.find_or_map(NOW, address, port, REMOTE, &scratch[slot]).expect("there is room")
     })
 }
 
@@ -199,7 +203,8 @@ fn lookup(criterion: &mut Bench) {
         group.bench_function(BenchmarkId::new("from outside", size), |bencher| {
             let (tables, externals) = &mut *filled.borrow_mut();
             let mut random = Random::new(SECRET);
-            // Written into the list of endpoints ahead of time, so that reading it is not what takes the time.
+            // Written into the list of endpoints ahead of time, so that reading it is not what
+            // takes the time.
             let mut random_ones = || core::array::from_fn(|_| externals[random.below(externals.len() as u32) as usize]);
             let lists: Vec<[Endpoint; BURST]> = (0..16 * TURNS).map(|_| random_ones()).collect();
             let mut turns = lists.iter().cycle();
@@ -213,7 +218,8 @@ fn insert(criterion: &mut Bench) {
     group.sample_size(20);
     for size in SIZES {
         group.bench_function(BenchmarkId::new("a mapping with both entries and its port", size), |bencher| {
-            // They fill up over the iterations, and new ones take their place: the average from empty to full.
+            // They fill up over the iterations, and new ones take their place: the average from
+            // empty to full.
             let mut tables = empty_tables(size);
             let mut filled = 0;
             bencher.iter_custom(|bursts| {
@@ -283,7 +289,7 @@ fn expiry(criterion: &mut Bench) {
             let mut world = World::new(size);
             world.fill();
             bencher.iter(|| world.sweep_a_moment());
-            assert_eq!(world.shard.mappings_len(), size, "nothing was due");
+            assert_eq!(world.shard.view().mappings_len(), size, "nothing was due");
         });
     }
 }

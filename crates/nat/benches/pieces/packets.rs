@@ -37,7 +37,8 @@ impl Mix {
         }
     }
 
-    /// Bursts with packets of 64 endpoints each, so many that what a branch did in one does not tell what it does in the next.
+    /// Bursts with packets of 64 endpoints each: too many to predict a branch from the burst
+    /// before.
     pub(crate) fn bursts<const COUNT: usize>(self) -> Box<[Burst; COUNT]> {
         let mut random = Random::new([1, 2, 3, 4]);
         let mut bursts = Box::new([[[0; BYTES]; BURST]; COUNT]);

@@ -75,7 +75,7 @@ impl World {
             self.shard.process(self.now, &mut burst, &mut Nobody);
             assert!(burst.iter().all(|packet| matches!(packet.outcome, Outcome::Transmit { .. })), "there is room");
         }
-        assert_eq!(self.shard.mappings_len(), self.mappings);
+        assert_eq!(self.shard.view().mappings_len(), self.mappings);
     }
 
     /// From now on all mappings are out of date.
@@ -97,7 +97,7 @@ impl World {
             }
             self.sweep_a_moment();
         }
-        unreachable!("{} mappings are left", self.shard.mappings_len());
+        unreachable!("{} mappings are left", self.shard.view().mappings_len());
     }
 }
 

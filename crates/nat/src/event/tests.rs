@@ -51,7 +51,7 @@ fn without_a_ring_nothing_is_recorded_and_everything_may_happen() {
 }
 
 #[test]
-fn a_full_ring_refuses_what_is_new_while_ends_are_still_recorded() {
+fn a_full_ring_refuses_new_events_but_records_ends() {
     let (mut log, mut consumer) = log(BackPressure::Refuse);
     let mut created_count = 0;
     while log.may_allocate() {
@@ -86,7 +86,7 @@ fn refusals_leave_room_for_ends_and_are_counted_as_lost() {
 }
 
 #[test]
-fn what_is_dropped_is_counted_and_a_gap_tells_which_numbers_it_had() {
+fn lost_events_are_counted_and_a_gap_names_their_numbers() {
     let (mut log, mut consumer) = log(BackPressure::Drop);
     for _ in 0..CAPACITY + 5 {
         assert!(log.may_allocate() && log.may_end());
@@ -101,6 +101,40 @@ fn what_is_dropped_is_counted_and_a_gap_tells_which_numbers_it_had() {
     assert_eq!((events[CAPACITY].sequence, events[CAPACITY].amount), (CAPACITY as u64 + 1, 5));
     assert_eq!(events[CAPACITY + 1].kind, EventKind::MappingCreated);
     assert_no_number_is_missing(&events);
+}
+
+#[test]
+fn a_record_is_withdrawn_while_it_is_the_last_and_unpublished() {
+    let (mut log, mut consumer) = log(BackPressure::Drop);
+    let refused = || Event::new(EventKind::Refused, at(1));
+    let numbered = |port: u16| Event { first_port: port, ..created() };
+    let is = |port: u16| move |event: &Event| event.kind == EventKind::MappingCreated && event.first_port == port;
+    log.record(numbered(1));
+    assert!(!log.withdraw(is(2)), "there is no such record");
+    log.record(numbered(2));
+    assert!(log.withdraw(is(2)));
+    log.record(numbered(3));
+    log.record_minor(refused());
+    log.record_minor(refused());
+    assert!(log.withdraw(is(3)), "refusals stay");
+    log.record(numbered(4));
+    log.record(Event::new(EventKind::FilterDenied, at(1)));
+    assert!(!log.withdraw(is(4)), "the filter's record may name its external endpoint");
+    let events = taken(&mut log, &mut consumer);
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.first_port)).collect();
+    let expected = [
+        (EventKind::MappingCreated, 1),
+        (EventKind::Refused, 0),
+        (EventKind::Refused, 0),
+        (EventKind::MappingCreated, 4),
+        (EventKind::FilterDenied, 0),
+    ];
+    assert_eq!(kinds, expected);
+    assert_no_number_is_missing(&events);
+    assert_eq!(log.counters().recorded, 5);
+    log.record(numbered(5));
+    log.publish();
+    assert!(!log.withdraw(is(5)), "the exporter can see it");
 }
 
 #[test]
@@ -129,7 +163,7 @@ fn refusal(subscriber: u32, verdict: Verdict) -> Refusal {
 }
 
 #[test]
-fn refusals_are_told_once_in_an_interval_by_subscriber_and_cause_with_their_number() {
+fn refusals_are_reported_once_an_interval_with_their_number() {
     let (mut log, mut consumer) = log(BackPressure::Refuse);
     for _ in 0..100 {
         log.refuse(refusal(1, Verdict::PortsExhausted), at(0));
@@ -144,7 +178,7 @@ fn refusals_are_told_once_in_an_interval_by_subscriber_and_cause_with_their_numb
 }
 
 #[test]
-fn refusals_that_nothing_follows_are_told_when_the_interval_is_over() {
+fn outstanding_refusals_are_reported_after_the_interval() {
     let (mut log, mut consumer) = log(BackPressure::Refuse);
     for _ in 0..7 {
         log.refuse(refusal(1, Verdict::PortsExhausted), at(0));
@@ -176,8 +210,8 @@ fn however_many_are_refused_every_refusal_is_in_some_event() {
         }
     }
     log.finish(at(6));
-    let told: u64 = taken(&mut log, &mut consumer).iter().map(|event| u64::from(event.amount)).sum();
-    assert_eq!((told, log.counters().lost), (refused, 0));
+    let reported: u64 = taken(&mut log, &mut consumer).iter().map(|event| u64::from(event.amount)).sum();
+    assert_eq!((reported, log.counters().lost), (refused, 0));
 }
 
 #[test]
@@ -197,18 +231,18 @@ fn names_are_those_of_a_contract_and_none_occurs_twice() {
         Cause::Closed,
         Cause::Moved,
         Cause::LogOpened,
-        Cause::TakenBack,
+        Cause::RolledBack,
     ];
     let causes: Vec<Cause> =
         causes.into_iter().chain(Verdict::ALL.iter().map(|verdict| Cause::Verdict(*verdict))).collect();
     let names: std::collections::HashSet<&str> = causes.iter().map(|cause| cause.name()).collect();
     let numbers: std::collections::HashSet<u64> = causes.iter().map(|cause| cause.number()).collect();
-    // A verdict may well be called like a direction; the kind tells them apart.
+    // A verdict may well be called like a direction; the kind distinguishes them.
     assert_eq!((names.len(), numbers.len()), (causes.len() - 2, causes.len()));
 }
 
 #[test]
-fn each_configuration_that_is_adopted_is_told_once_with_its_number() {
+fn each_adopted_configuration_is_reported_once() {
     let (mut log, mut consumer) = log(BackPressure::Refuse);
     for generation in 1..=2 {
         log.adopt();

@@ -1,4 +1,4 @@
-//! The shard seen from its own interface: what the black-box tests of `testkit` can not name.
+//! Tests that need the inside of a shard.
 
 use core::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use crate::settings::InterfaceAddress;
 use crate::settings::Pool;
 use crate::settings::Route;
 use crate::settings::Settings;
+use crate::show::view::Filter;
+use crate::show::view::Query;
 use crate::time::Duration;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
-use crate::view::Filter;
 
 mod realms;
 
-/// Collects what the shard sends by itself.
+/// Collects the packets that the shard sends itself.
 #[derive(Default)]
 struct Caught(Vec<(Egress, Vec<u8>)>);
 
@@ -66,13 +67,13 @@ fn shard() -> Shard {
     Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices")
 }
 
-/// One packet in, what leaves by its own buffer and by the sink.
+/// Processes one packet and returns what leaves, from its own buffer and the sink.
 pub(super) fn send(shard: &mut Shard, at_s: u64, side: Side, packet: &[u8]) -> (Option<Verdict>, Vec<Vec<u8>>) {
     let (verdict, left) = send_by(shard, at_s, InterfaceId(side as u16), packet);
     (verdict, left.into_iter().map(|(_, packet)| packet).collect())
 }
 
-/// One packet in by this interface; what leaves, with the interface it leaves by.
+/// The same for an interface; with the interfaces that packets leave by.
 fn send_by(
     shard: &mut Shard,
     at_s: u64,
@@ -86,10 +87,13 @@ fn send_by(
     shard.counters_mut().received += 1;
     shard.process(Instant::ORIGIN + Duration::from_secs(at_s), &mut burst, &mut caught);
     let (outcome, verdict) = (burst[0].outcome, burst[0].verdict);
+    let interface_of = |egress: Egress| {
+        shard.shared().next_hops().nth(egress.next_hop.index()).expect("a next hop of this snapshot").interface
+    };
     let mut left: Vec<(InterfaceId, Vec<u8>)> =
-        caught.0.into_iter().map(|(egress, packet)| (egress.interface, packet)).collect();
-    if let Outcome::Transmit { egress, length } = outcome {
-        left.push((egress.interface, bytes[..usize::from(length)].to_vec()));
+        caught.0.into_iter().map(|(egress, packet)| (interface_of(egress), packet)).collect();
+    if let Outcome::Transmit { egress, start, length } = outcome {
+        left.push((interface_of(egress), bytes[usize::from(start)..][..usize::from(length)].to_vec()));
     }
     for (_, packet) in &left {
         assert_eq!(verify::faults(packet), [], "every packet that leaves is sound");
@@ -134,13 +138,13 @@ fn idle_time_is_counted_from_the_last_packet_in_every_state() {
     let i1 = build::endpoint([100, 64, 0, 10], 5_000);
     let (e1, e2) = (build::endpoint([198, 51, 100, 1], 80), build::endpoint([198, 51, 100, 2], 80));
     let idle = |shard: &Shard, at_s: u64| {
-        let (mut mappings, mut sessions) = (Vec::new(), Vec::new());
-        let (now, all) = (Instant::ORIGIN + Duration::from_secs(at_s), Filter::default());
-        shard.mappings_page(now, 0, 10, 1_000_000_000, &all, &mut mappings);
-        shard.sessions_page(now, 0, 10, 1_000_000_000, &all, &mut sessions);
+        let now = Instant::ORIGIN + Duration::from_secs(at_s);
+        let (mut mappings, mut sessions) = (Query::all(Filter::default()), Query::all(Filter::default()));
+        shard.view().mappings_page(now, &mut mappings);
+        shard.view().sessions_page(now, &mut sessions);
         let seconds = |idle: Duration| idle.as_micros() / 1_000_000;
-        let sessions: Vec<u64> = sessions.iter().map(|view| seconds(view.idle)).collect();
-        (mappings.iter().map(|view| seconds(view.idle)).collect::<Vec<u64>>(), sessions)
+        let sessions: Vec<u64> = sessions.records.iter().map(|view| seconds(view.idle)).collect();
+        (mappings.records.iter().map(|view| seconds(view.idle)).collect::<Vec<u64>>(), sessions)
     };
     let left = send(&mut shard, 0, Side::Inside, &build::tcp(i1, e1, Flags::SYN).build()).1;
     let (address, port) = source_of(&left[0]);
@@ -159,18 +163,18 @@ fn idle_time_is_counted_from_the_last_packet_in_every_state() {
 }
 
 #[test]
-fn what_has_run_out_is_swept_and_the_ports_come_back() {
+fn expired_mappings_are_swept_and_their_ports_freed() {
     let mut shard = shard();
     let e1 = build::endpoint([198, 51, 100, 1], 80);
     for port in 0..100 {
         let packet = build::udp(build::endpoint([100, 64, 0, 10], 5_000 + port), e1).build();
         assert_eq!(send(&mut shard, 0, Side::Inside, &packet).0, Some(Verdict::Outbound));
     }
-    assert_eq!(shard.mappings_len(), 100);
+    assert_eq!(shard.view().mappings_len(), 100);
     for round in 0..100 {
         shard.maintain(Instant::ORIGIN + Duration::from_secs(301 + round), &mut Caught::default());
     }
-    assert_eq!((shard.mappings_len(), shard.held_ports_len()), (0, 100), "the ports rest");
+    assert_eq!((shard.view().mappings_len(), shard.view().held_ports_len()), (0, 100), "the ports are held down");
     for round in 0..100 {
         shard.maintain(Instant::ORIGIN + Duration::from_secs(500 + round), &mut Caught::default());
     }
@@ -180,7 +184,7 @@ fn what_has_run_out_is_swept_and_the_ports_come_back() {
 }
 
 #[test]
-fn a_hairpinned_packet_shows_the_external_source_and_loses_one_hop() {
+fn a_hairpin_shows_the_external_source_and_takes_one_hop() {
     let mut shard = shard();
     let e1 = build::endpoint([198, 51, 100, 1], 80);
     let (i1, i2) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([100, 64, 0, 11], 6_000));
@@ -211,14 +215,21 @@ fn fragments_out_of_order_leave_with_one_identification() {
     assert_eq!(verify::faults(&whole), []);
 }
 
-/// What the tests in `testkit` with forced collisions rest on.
+/// The tests in `testkit` with forced collisions depend on this.
 #[test]
-fn under_a_known_secret_all_internal_endpoints_of_a_protocol_collide() {
+fn under_a_known_secret_all_keys_of_a_protocol_collide() {
     for protocol in Protocol::ALL {
         let secret = KeyedHash::colliding_secret(protocol as u64);
         let shared = Arc::new(Shared::new(settings(), 1).expect("settings are sound"));
         let shard = Shard::new(shared, WorkerId(0), secret).expect("memory suffices");
-        let hash = |address, port| shard.hash_of(&InternalKey { realm: RealmId::default(), protocol, address, port });
+        let hash = |address, port| {
+            shard.state.hash_of(&crate::state::mapping::InternalKey {
+                realm: RealmId::default(),
+                protocol,
+                address,
+                port,
+            })
+        };
         assert!((0..100).all(|n| hash(0x6440_0000 + n, 5_000 + n as u16) == hash(1, 1)), "{protocol}");
     }
 }

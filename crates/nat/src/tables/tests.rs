@@ -11,7 +11,7 @@ fn tables(mappings_max: u32) -> Tables {
 }
 
 #[test]
-fn each_internal_endpoint_has_one_external_endpoint_and_is_found_by_it() {
+fn each_internal_endpoint_has_one_external_endpoint() {
     let mut tables = tables(100_000);
     let mut random = Random::new([5, 6, 7, 8]);
     let mut model = HashMap::new();

@@ -22,11 +22,12 @@ impl Buffer for Counted {
     fn bytes_mut(&mut self) -> &mut [u8] {
         core::slice::from_mut(&mut self.0)
     }
-    fn truncate(&mut self, _len: usize) {}
-    fn prepend(&mut self, _count: usize) -> bool {
-        false
+    fn frame_mut(&mut self) -> (&mut [u8], u16) {
+        (self.bytes_mut(), 0)
     }
-    fn trim_front(&mut self, _count: usize) {}
+    fn set_frame(&mut self, _start: u16, _len: u16) -> Option<&mut [u8]> {
+        None
+    }
     fn fill(&mut self, _parts: &[&[u8]]) -> bool {
         false
     }

@@ -2,11 +2,11 @@
 
 use std::io;
 
-/// Why a capture can not be read or written.
+/// Why a capture cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The file can't be opened.
-    #[error("capture {name}: can not be opened ({reason}); check the path and its permissions")]
+    #[error("capture {name}: cannot be opened ({reason}); check the path and its permissions")]
     Open {
         /// The file.
         name: String,
@@ -68,7 +68,7 @@ pub enum CaptureError {
         offset: u64,
     },
     /// The file can't be created.
-    #[error("capture {name}: can not be created ({reason}); check the folder and its permissions")]
+    #[error("capture {name}: cannot be created ({reason}); check the folder and its permissions")]
     Create {
         /// The file.
         name: String,

@@ -1,4 +1,4 @@
-//! Numbers in the byte order of whoever wrote the file.
+//! Numbers in the byte order of the machine that wrote the file.
 
 /// Byte order of a file or section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

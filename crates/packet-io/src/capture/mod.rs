@@ -1,7 +1,7 @@
 //! Capture files: pcap (microseconds and nanoseconds, both byte orders) and pcapng in, pcap out.
 //!
-//! Files are read as a stream and trusted in nothing: lengths are checked before memory is taken, and a bad file
-//! gives a [`CaptureError`] that says where it is bad.
+//! Files are read as a stream and trusted in nothing: lengths are checked before memory is taken,
+//! and a bad file gives a [`CaptureError`] that says where it is bad.
 
 mod error;
 mod fields;
@@ -28,7 +28,8 @@ const LINK_ETHERNET: u32 = 1;
 /// One captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When it was captured, nanoseconds since 1970 (or since whatever origin the capturing clock had).
+    /// When it was captured, nanoseconds since 1970 (or since whatever origin the capturing clock
+    /// had).
     pub time_ns: u64,
     /// The bytes that were kept.
     pub bytes: &'a [u8],

@@ -41,7 +41,8 @@ impl Pcap {
         if major != 2 {
             return Err(source.malformed("version", u64::from(major)));
         }
-        // The upper half says whether frames end in a checksum; like padding, it does no harm behind the IP packet.
+        // The upper half says whether frames end in a checksum; like padding, it does no harm
+        // behind the IP packet.
         let link_type = order.u32([w, x, y, z]) & 0xffff;
         if link_type != LINK_ETHERNET {
             return Err(source.link_type(link_type));

@@ -21,7 +21,7 @@ const INTERFACE_DESCRIPTION: u32 = 1;
 const PACKET_OBSOLETE: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// Tells the byte order of a section.
+/// Shows the byte order of a section.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 const OPTION_TIME_RESOLUTION: u16 = 9;
@@ -198,7 +198,8 @@ fn interface<R: Read>(mut fields: Fields<'_>, source: &Source<R>) -> Result<Inte
     fields.u16().ok_or_else(short)?;
     let snaplen = fields.u32().ok_or_else(short)?;
     let mut clock = Clock { units_per_second: 1_000_000, offset_seconds: 0 };
-    // Options: code(2) length(2) value, padded to four bytes; code 0 ends them. What is cut off is passed over.
+    // Options: code(2) length(2) value, padded to four bytes; code 0 ends them. What is cut off is
+    // passed over.
     while let (Some(code), Some(length)) = (fields.u16(), fields.u16()) {
         let padded = usize::from(length).next_multiple_of(4);
         let (Some(value), Some(rest)) = (fields.bytes.get(..usize::from(length)), fields.bytes.get(padded..)) else {

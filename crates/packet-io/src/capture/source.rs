@@ -32,7 +32,8 @@ impl<R: Read> Source<R> {
         if self.read(&mut bytes)? == N { Ok(bytes) } else { Err(self.truncated(what)) }
     }
 
-    /// Replaces the content of `bytes` by the next `len`. The caller has checked that `len` is not absurd.
+    /// Replaces the content of `bytes` by the next `len`. The caller has checked that `len` is not
+    /// absurd.
     pub(super) fn bytes(&mut self, bytes: &mut Vec<u8>, len: usize, what: &'static str) -> Result<(), CaptureError> {
         bytes.resize(len, 0);
         if self.read(bytes)? == len { Ok(()) } else { Err(self.truncated(what)) }

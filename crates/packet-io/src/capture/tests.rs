@@ -216,7 +216,7 @@ fn each_fault_is_named_with_its_place() {
 #[test]
 fn a_missing_file_is_named() {
     let error = CaptureReader::open("no/such.pcap".as_ref()).err().expect("there is none").to_string();
-    assert!(error.starts_with("capture no/such.pcap: can not be opened ("), "{error}");
+    assert!(error.starts_with("capture no/such.pcap: cannot be opened ("), "{error}");
 }
 
 /// Files that are good but for some bytes.

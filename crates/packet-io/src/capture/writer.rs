@@ -11,7 +11,8 @@ use super::FRAME_BYTES_MAX;
 use super::LINK_ETHERNET;
 use super::pcap::MAGIC_NANOS;
 
-/// Writes frames to a capture. Call [`CaptureWriter::finish`], or the last frames may be lost without a word.
+/// Writes frames to a capture. Call [`CaptureWriter::finish`], or the last frames may be lost
+/// without a word.
 pub struct CaptureWriter<W: Write> {
     name: String,
     inner: W,

@@ -1,10 +1,13 @@
-//! A DPDK packet buffer. Its fields are read by offsets that the C shim holds against DPDK's headers.
+//! A DPDK packet buffer. Its fields are read by offsets that the C shim holds against DPDK's
+//! headers.
 
 #![allow(unsafe_code, reason = "reads and writes a C structure and the packet behind it")]
 
 use core::ptr;
 use core::ptr::NonNull;
 use core::slice;
+
+use mem::prefetch::prefetch_address;
 
 use super::HEADROOM;
 use super::ffi;
@@ -20,6 +23,8 @@ const OL_FLAGS: usize = 24;
 const PKT_LEN: usize = 36;
 const DATA_LEN: usize = 40;
 const BUF_LEN: usize = 54;
+/// Bytes of an mbuf; its buffer follows it.
+const MBUF_BYTES: usize = 128;
 
 const CHECKSUM_BAD: u64 = 1 << 3;
 const CHECKSUM_GOOD: u64 = 1 << 8;
@@ -28,7 +33,8 @@ const CHECKSUM_GOOD: u64 = 1 << 8;
 #[repr(transparent)]
 pub struct DpdkBuffer(NonNull<Mbuf>);
 
-// SAFETY: the value is the only owner of its mbuf, and DPDK's pool takes buffers back on any thread.
+// SAFETY: the value is the only owner of its mbuf, and DPDK's pool takes buffers back on any
+// thread.
 unsafe impl Send for DpdkBuffer {}
 
 impl DpdkBuffer {
@@ -45,7 +51,8 @@ impl DpdkBuffer {
 
     #[inline]
     fn set<T: Copy>(&mut self, offset: usize, value: T) {
-        // SAFETY: `offset` is that of a field of type `T` in a live mbuf that only this value may change.
+        // SAFETY: `offset` is that of a field of type `T` in a live mbuf that only this value may
+        // change.
         unsafe { self.0.as_ptr().cast::<u8>().add(offset).cast::<T>().write(value) };
     }
 
@@ -62,17 +69,26 @@ impl DpdkBuffer {
         self.set(PKT_LEN, u32::from(len));
     }
 
-    /// Whether the whole frame is in this one buffer.
+    /// Whether the whole frame is in this one buffer. What shares memory with another program may
+    /// say anything.
     #[inline]
     pub(super) fn is_whole(&self) -> bool {
-        self.get::<u16>(NB_SEGS) == 1
+        let end = u32::from(self.get::<u16>(DATA_OFF)) + u32::from(self.get::<u16>(DATA_LEN));
+        (self.get::<u16>(NB_SEGS) == 1) & (end <= u32::from(self.get::<u16>(BUF_LEN)))
+    }
+
+    /// Asks for the first line of the frame.
+    #[inline]
+    pub(super) fn prefetch_frame(&self) {
+        prefetch_address(self.start());
     }
 }
 
 impl Buffer for DpdkBuffer {
     #[inline]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `data_len` bytes from the data offset on are initialised and belong to this buffer.
+        // SAFETY: `data_len` bytes from the data offset on are initialised and belong to this
+        // buffer.
         unsafe { slice::from_raw_parts(self.start(), usize::from(self.get::<u16>(DATA_LEN))) }
     }
 
@@ -87,30 +103,32 @@ impl Buffer for DpdkBuffer {
         usize::from(self.get::<u16>(DATA_LEN))
     }
 
-    #[inline]
-    fn truncate(&mut self, len: usize) {
-        if len < self.len() {
-            self.set_len(len as u16);
+    #[inline(always)]
+    fn frame_mut(&mut self) -> (&mut [u8], u16) {
+        let start: u16 = self.get(DATA_OFF);
+        let end = usize::from(start) + usize::from(self.get::<u16>(DATA_LEN));
+        // SAFETY: the frame ends inside the buffer, whose bytes are initialised and belong to
+        // `self` alone.
+        (unsafe { slice::from_raw_parts_mut(self.get::<*mut u8>(BUF_ADDR), end) }, start)
+    }
+
+    #[inline(always)]
+    fn set_frame(&mut self, start: u16, len: u16) -> Option<&mut [u8]> {
+        if u32::from(start) + u32::from(len) > u32::from(self.get::<u16>(BUF_LEN)) {
+            return None;
         }
-    }
-
-    #[inline]
-    fn prepend(&mut self, count: usize) -> bool {
-        let offset: u16 = self.get(DATA_OFF);
-        let Some(moved) = u16::try_from(count).ok().and_then(|count| offset.checked_sub(count)) else { return false };
-        let Some(len) = self.get::<u16>(DATA_LEN).checked_add(count as u16) else { return false };
-        self.set(DATA_OFF, moved);
+        self.set(DATA_OFF, start);
         self.set_len(len);
-        true
+        Some(self.bytes_mut())
     }
 
-    #[inline]
-    fn trim_front(&mut self, count: usize) {
-        let count = count.min(self.len()) as u16;
-        let offset: u16 = self.get(DATA_OFF);
-        let len: u16 = self.get(DATA_LEN);
-        self.set(DATA_OFF, offset + count);
-        self.set_len(len - count);
+    #[inline(always)]
+    fn prefetch(&self) {
+        let mbuf = self.0.as_ptr().cast::<u8>().cast_const();
+        // Neither line is read to find the other one: where a driver puts a fresh frame is known,
+        // unless it shifts it.
+        prefetch_address(mbuf);
+        prefetch_address(mbuf.wrapping_add(MBUF_BYTES + HEADROOM as usize));
     }
 
     fn fill(&mut self, parts: &[&[u8]]) -> bool {

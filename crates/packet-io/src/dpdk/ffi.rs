@@ -54,6 +54,8 @@ pub(super) struct Statistics {
 }
 
 unsafe extern "C" {
+    fn natrix_keep_messages();
+    fn natrix_messages(text: *mut c_char, size: usize);
     fn natrix_eal_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
     fn natrix_error_text(error: c_int) -> *const c_char;
     fn natrix_version() -> *const c_char;
@@ -73,6 +75,9 @@ unsafe extern "C" {
     fn natrix_free_all(buffers: *mut *mut Mbuf, count: c_uint);
 }
 
+/// The most bytes of messages reported; the shim keeps as many.
+const MESSAGES_BYTES: usize = 16 * 1024;
+
 pub(super) fn text(error: c_int) -> String {
     // SAFETY: DPDK returns a static or thread-local string that ends in a zero byte.
     unsafe { CStr::from_ptr(natrix_error_text(error)) }.to_string_lossy().into_owned()
@@ -84,8 +89,35 @@ pub(super) fn version() -> String {
     unsafe { CStr::from_ptr(natrix_version()) }.to_string_lossy().into_owned()
 }
 
+/// What `net_memif` gives back for a client that cannot connect to its server; as an error number,
+/// EPERM.
+const NO_PEER: c_int = -1;
+
+/// A port that did not start.
+pub(super) struct NotStarted {
+    /// If the port is a client, it found no server.
+    pub(super) has_no_peer: bool,
+    /// What DPDK says.
+    pub(super) reason: String,
+}
+
 fn checked(result: c_int) -> Result<(), String> {
     if result == 0 { Ok(()) } else { Err(text(result)) }
+}
+
+/// Has DPDK's messages kept from here on.
+pub(super) fn keep_messages() {
+    // SAFETY: no arguments; a second call changes nothing.
+    unsafe { natrix_keep_messages() };
+}
+
+/// The last messages of DPDK.
+pub(super) fn messages() -> String {
+    let mut text = vec![0_u8; MESSAGES_BYTES];
+    // SAFETY: room for that many bytes, the last of which is made zero.
+    unsafe { natrix_messages(text.as_mut_ptr().cast(), text.len()) };
+    let length = text.iter().position(|byte| *byte == 0).unwrap_or(0);
+    String::from_utf8_lossy(text.get(..length).unwrap_or_default()).into_owned()
 }
 
 /// Starts the environment layer. The arguments stay allocated: DPDK keeps pointers to them.
@@ -93,7 +125,8 @@ pub(super) fn eal_init(arguments: &[CString]) -> Result<(), String> {
     let mut pointers: Vec<*mut c_char> = arguments.iter().map(|argument| argument.clone().into_raw()).collect();
     let count = c_int::try_from(pointers.len()).map_err(|_| "too many arguments".to_owned())?;
     pointers.push(core::ptr::null_mut());
-    // SAFETY: `count` strings that end in zero bytes and are never freed, and a null pointer behind them.
+    // SAFETY: `count` strings that end in zero bytes and are never freed, and a null pointer behind
+    // them.
     checked(unsafe { natrix_eal_init(count, pointers.leak().as_mut_ptr()) })
 }
 
@@ -123,9 +156,10 @@ pub(super) fn port_start(
     tx_descriptors: u16,
     mtu: u16,
     pool: NonNull<Mempool>,
-) -> Result<(), String> {
+) -> Result<(), NotStarted> {
     // SAFETY: the pool comes from `pool_create` and is never freed.
-    checked(unsafe { natrix_port_start(port, queues, rx_descriptors, tx_descriptors, mtu, pool.as_ptr()) })
+    let result = unsafe { natrix_port_start(port, queues, rx_descriptors, tx_descriptors, mtu, pool.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(NotStarted { has_no_peer: result == NO_PEER, reason: text(result) }) }
 }
 
 pub(super) fn port_stop(port: u16) {
@@ -153,7 +187,8 @@ pub(super) fn thread_register() -> bool {
 
 /// Undoes [`thread_register`]; the thread's cache of buffers goes back to the pool.
 pub(super) fn thread_unregister() {
-    // SAFETY: no arguments; the thread was registered and does nothing with DPDK from here on that needs it to be.
+    // SAFETY: no arguments; the thread was registered and does nothing with DPDK from here on that
+    // needs it to be.
     unsafe { natrix_thread_unregister() };
 }
 
@@ -170,7 +205,8 @@ pub(super) fn receive(port: u16, queue: u16, spare: &mut [MaybeUninit<DpdkBuffer
 #[inline]
 pub(super) fn transmit(port: u16, queue: u16, burst: &mut Burst<DpdkBuffer>) -> usize {
     let count = burst.len() as u16;
-    // SAFETY: `count` pointers to mbufs owned by the burst; the caller forgets those that were taken.
+    // SAFETY: `count` pointers to mbufs owned by the burst; the caller forgets those that were
+    // taken.
     usize::from(unsafe { natrix_transmit(port, queue, burst.as_mut_ptr().cast(), count) })
 }
 
@@ -188,6 +224,7 @@ pub(super) fn free(buffer: NonNull<Mbuf>) {
 /// Frees all buffers of the slice; the caller forgets them.
 #[inline]
 pub(super) fn free_all(buffers: &[DpdkBuffer]) {
-    // SAFETY: pointers to mbufs owned by the caller, who gives them up. DPDK does not write to the array.
+    // SAFETY: pointers to mbufs owned by the caller, who gives them up. DPDK does not write to the
+    // array.
     unsafe { natrix_free_all(buffers.as_ptr().cast_mut().cast(), buffers.len() as c_uint) };
 }

@@ -1,4 +1,5 @@
-//! DPDK's hash table (`rte_hash`), for the benchmark that sets it beside Natrix's own. Nothing that carries traffic uses it.
+//! DPDK's hash table (`rte_hash`), for the benchmark that sets it beside Natrix's own. Nothing that
+//! carries traffic uses it.
 
 #![allow(unsafe_code, reason = "calls into C")]
 
@@ -34,8 +35,8 @@ unsafe extern "C" {
     fn natrix_heap_bytes() -> u64;
 }
 
-/// Starts DPDK without any port, with `memory_bytes` for tables, on hugepages if there are enough. Only the first call in
-/// a process does anything; the others return what it did.
+/// Starts DPDK without any port, with `memory_bytes` for tables, on hugepages if there are enough.
+/// Only the first call in a process does anything; the others return what it did.
 ///
 /// Returns whether it runs on hugepages.
 ///
@@ -54,14 +55,16 @@ pub fn start_without_ports(memory_bytes: u64) -> Result<bool, DpdkError> {
     STARTED.get_or_init(start).clone()
 }
 
-/// A cuckoo hash table from 64-bit keys to positions. One thread's own. See [`start_without_ports`].
+/// A cuckoo hash table from 64-bit keys to positions. One thread's own. See
+/// [`start_without_ports`].
 pub struct DpdkHash {
     hash: NonNull<RteHash>,
     bytes: u64,
 }
 
 #[allow(unsafe_code, reason = "a table may move to another thread")]
-// SAFETY: made without multi-writer support, the table keeps nothing that belongs to a thread; its owner is exclusive.
+// SAFETY: made without multi-writer support, the table keeps nothing that belongs to a thread; its
+// owner is exclusive.
 unsafe impl Send for DpdkHash {}
 
 impl DpdkHash {
@@ -86,8 +89,9 @@ impl DpdkHash {
         Ok(DpdkHash { hash, bytes })
     }
 
-    /// Writes the position of each key to the front of `positions`; keys that are not there are entered. A position is
-    /// below the entries asked for, and stays its key's. Negative where there is no room. At most [`BULK_MAX`] keys.
+    /// Writes the position of each key to the front of `positions`; keys that are not there are
+    /// entered. A position is below the entries asked for, and stays its key's. Negative where
+    /// there is no room. At most [`BULK_MAX`] keys.
     #[inline]
     pub fn find_or_add(&mut self, keys: &[u64], positions: &mut [i32; BULK_MAX]) {
         let count = keys.len().min(BULK_MAX) as u32;
@@ -95,7 +99,8 @@ impl DpdkHash {
         unsafe { natrix_hash_find_or_add(self.hash.as_ptr(), keys.as_ptr(), count, positions.as_mut_ptr()) };
     }
 
-    /// Bytes it took from DPDK's memory. Wrong if other threads took or gave back memory while it was made.
+    /// Bytes it took from DPDK's memory. Wrong if other threads took or gave back memory while it
+    /// was made.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -5,8 +5,9 @@
 //!   MemoryBed::pull(port)         ◀── transmit queue per port          ◀── MemoryIo::transmit
 //! ```
 //!
-//! All queues are bounded and all buffers come from one preallocated pool. What happens depends on the order of
-//! calls only. Workers may run on one thread or on many; a lock per burst guards each queue.
+//! All queues are bounded and all buffers come from one preallocated pool. What happens depends on
+//! the order of calls only. Workers may run on one thread or on many; a lock per burst guards each
+//! queue.
 
 mod pool;
 
@@ -95,13 +96,14 @@ impl MemoryBed {
         MemoryBed { shared: Arc::new(shared) }
     }
 
-    /// The worker's end. Ask once per worker: two values of one worker take frames from the same queues.
+    /// The worker's end. Ask once per worker: two values of one worker take frames from the same
+    /// queues.
     pub fn io(&self, worker: usize) -> MemoryIo {
         MemoryIo { shared: Arc::clone(&self.shared), worker }
     }
 
-    /// Puts a frame into a worker's receive queue. Returns false when the queue is full, the frame too long, no
-    /// buffer free, or there is no such worker or port.
+    /// Puts a frame into a worker's receive queue. Returns false when the queue is full, the frame
+    /// too long, no buffer free, or there is no such worker or port.
     #[must_use]
     pub fn push(&self, worker: usize, port: PortIndex, frame: &[u8]) -> bool {
         let Some(port) = self.shared.ports.get(port.index()) else { return false };
@@ -202,7 +204,8 @@ impl Io for MemoryIo {
     }
 }
 
-/// Locks even when a panicking test thread held it: queues are consistent between any two statements.
+/// Locks even when a panicking test thread held it: queues are consistent between any two
+/// statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

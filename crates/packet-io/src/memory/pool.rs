@@ -1,7 +1,7 @@
 //! Packet buffers in one preallocated block of memory.
 //!
 //! ```text
-//!   head ──▶ 3 ──▶ 0 ──▶ 7 ──▶ none      free slots: a stack of slot numbers, linked through `next`
+//!   head ──▶ 3 ──▶ 0 ──▶ 7 ──▶ none   free slots: a stack of slot numbers, linked by `next`
 //!   slot:  | HEADROOM | frame ............ |
 //! ```
 
@@ -24,7 +24,8 @@ pub const HEADROOM: usize = 128;
 /// End of the stack of free slots.
 const NONE: u32 = u32::MAX;
 
-/// A bounded pool of packet buffers. Clones share it. Taking and freeing a buffer neither allocates nor locks.
+/// A bounded pool of packet buffers. Clones share it. Taking and freeing a buffer neither allocates
+/// nor locks.
 #[derive(Clone)]
 pub struct MemoryPool {
     shared: Arc<Shared>,
@@ -35,20 +36,22 @@ struct Shared {
     slot_bytes: usize,
     /// Slot below each free slot in the stack.
     next: Box<[AtomicU32]>,
-    /// Top of the stack in the low half. The high half counts changes, so that a compare-and-swap fails when the
-    /// same slot was taken and freed in between.
+    /// Top of the stack in the low half. The high half counts changes, so that a compare-and-swap
+    /// fails when the same slot was taken and freed in between.
     head: AtomicU64,
     free: AtomicUsize,
 }
 
-// SAFETY: a slot's bytes are touched only through the one MemoryBuffer that took it off the stack, and the
-// release/acquire pair on `head` orders the last access of one owner before the first of the next.
+// SAFETY: a slot's bytes are touched only through the one MemoryBuffer that took it off the stack,
+// and the release/acquire pair on `head` orders the last access of one owner before the first of
+// the next.
 unsafe impl Sync for Shared {}
 // SAFETY: the block is plain memory without ties to a thread.
 unsafe impl Send for Shared {}
 
 impl MemoryPool {
-    /// A pool of `buffers` buffers for frames of up to `frame_bytes` bytes. Buffers are limited to 2^32 - 1.
+    /// A pool of `buffers` buffers for frames of up to `frame_bytes` bytes. Buffers are limited to
+    /// 2^32 - 1.
     pub fn new(buffers: usize, frame_bytes: usize) -> MemoryPool {
         let buffers = buffers.min(NONE as usize - 1);
         let slot_bytes = HEADROOM + frame_bytes;
@@ -137,13 +140,15 @@ impl MemoryBuffer {
 
 impl Buffer for MemoryBuffer {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `start + len` is inside the slot, which this buffer alone owns; UnsafeCell<u8> has the layout of u8.
+        // SAFETY: `start + len` is inside the slot, which this buffer alone owns; UnsafeCell<u8>
+        // has the layout of u8.
         unsafe { slice::from_raw_parts(self.slot_start().add(self.start), self.len) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; the borrow is exclusive because the buffer is borrowed exclusively, and the
-        // memory may be written through a shared reference because it is in UnsafeCells.
+        // SAFETY: as in `bytes`; the borrow is exclusive because the buffer is borrowed
+        // exclusively, and the memory may be written through a shared reference because it is in
+        // UnsafeCells.
         unsafe { slice::from_raw_parts_mut(self.slot_start().add(self.start), self.len) }
     }
 
@@ -151,25 +156,17 @@ impl Buffer for MemoryBuffer {
         self.len
     }
 
-    fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+    fn frame_mut(&mut self) -> (&mut [u8], u16) {
+        // SAFETY: `start + len` is inside the slot; the rest as in `bytes_mut`.
+        (unsafe { slice::from_raw_parts_mut(self.slot_start(), self.start + self.len) }, self.start as u16)
     }
 
-    fn prepend(&mut self, count: usize) -> bool {
-        match self.start.checked_sub(count) {
-            Some(start) => {
-                self.start = start;
-                self.len += count;
-                true
-            }
-            None => false,
+    fn set_frame(&mut self, start: u16, len: u16) -> Option<&mut [u8]> {
+        if usize::from(start) + usize::from(len) > self.shared.slot_bytes {
+            return None;
         }
-    }
-
-    fn trim_front(&mut self, count: usize) {
-        let count = count.min(self.len);
-        self.start += count;
-        self.len -= count;
+        (self.start, self.len) = (usize::from(start), usize::from(len));
+        Some(self.bytes_mut())
     }
 
     fn fill(&mut self, parts: &[&[u8]]) -> bool {

@@ -1,7 +1,8 @@
 //! What the DPDK tests share: settings, and networks of their own to send and receive in.
 //!
-//! Each test file is a process of its own, for DPDK starts once per process. Tests with kernel interfaces need root;
-//! they move into a fresh network namespace that ends with them, so nothing outside is touched.
+//! Each test file is a process of its own, for DPDK starts once per process. Tests with kernel
+//! interfaces need root; they move into a fresh network namespace that ends with them, so nothing
+//! outside is touched.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests")]
@@ -60,7 +61,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         }
         thread::sleep(PAUSE);
     }
-    panic!("waited in vain for {what}");
+    panic!("{what} did not come in time");
 }
 
 /// Sends frames through a port, as many at a time as fit.
@@ -143,7 +144,8 @@ impl Wire {
     pub fn open(interface: &str) -> Wire {
         let all = (libc::ETH_P_ALL as u16).to_be();
         let name = CString::new(interface).expect("a name");
-        // SAFETY: system calls on a fresh socket; the address is a zeroed structure with its fields set.
+        // SAFETY: system calls on a fresh socket; the address is a zeroed structure with its fields
+        // set.
         unsafe {
             let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, i32::from(all));
             assert!(socket >= 0, "a packet socket needs root: {}", std::io::Error::last_os_error());

@@ -1,5 +1,6 @@
-//! The standard checks on every packet that comes out: the right side, the right addresses, all checksums, TTL less
-//! by one, and nothing else changed. Each packet that goes in may come out once.
+//! The standard checks on every packet that comes out: the right side, the right addresses, all
+//! checksums, TTL less by one, and nothing else changed. Each packet that goes in may come out
+//! once.
 
 use core::hash::Hash;
 use core::hash::Hasher;
@@ -113,7 +114,8 @@ impl Audit {
         let view = Ipv4::new_checked(packet).expect("what comes out is an IPv4 packet");
         assert_eq!(view.packet().len(), packet.len(), "bytes behind the packet left with it: {packet:02x?}");
         let source = Ipv4Addr::from_bits(view.source());
-        // Subscribers may ask Natrix by its outside address too; its inside address means nothing outside.
+        // Subscribers may ask Natrix by its outside address too; its inside address means nothing
+        // outside.
         let is_own = self.own[side.index()].contains(&source)
             || (side == Side::Inside && self.own[Side::Outside.index()].contains(&source));
         self.check_addresses(side, &view, is_own, packet);
@@ -205,7 +207,8 @@ impl Audit {
     }
 }
 
-/// Whether a fragment's bytes are those of `whole` at the same place, but for what translation changes.
+/// Whether a fragment's bytes are those of `whole` at the same place, but for what translation
+/// changes.
 fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8]) -> bool {
     let Ok(whole) = Ipv4::new_checked(whole) else { return false };
     let Some(start) = piece.fragment_offset_bytes().checked_sub(whole.fragment_offset_bytes()) else { return false };
@@ -228,8 +231,8 @@ fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8]) -> bool {
 
 /// A hash of all bytes of a packet that translation must not change. None: not an IPv4 packet.
 ///
-/// Left out are addresses, ports, query identifier, checksums, identification, TTL; in a quoted packet the same but
-/// identification and TTL. Whether a UDP checksum is zero stays in.
+/// Left out are addresses, ports, query identifier, checksums, identification, TTL; in a quoted
+/// packet the same but identification and TTL. Whether a UDP checksum is zero stays in.
 fn signature(packet: &[u8]) -> Option<u64> {
     let view = Ipv4::new_checked(packet).ok()?;
     let mut hasher = DefaultHasher::new();

@@ -1,4 +1,5 @@
-//! What the bed drives: the workers of an instance, on in-memory ports, with everybody who is on their links.
+//! What the bed drives: the workers of an instance, on in-memory ports, with everybody who is on
+//! their links.
 
 use core::net::Ipv4Addr;
 use std::collections::VecDeque;
@@ -14,6 +15,7 @@ use mem::ring;
 use mem::ring::Consumer;
 use nat::BuildError;
 use nat::Counters;
+use nat::Delta;
 use nat::Instant;
 use nat::Settings;
 use nat::Shard;
@@ -49,6 +51,8 @@ pub(super) struct Machine {
     watch: fn(bool),
     /// By worker; empty unless somebody asked for events.
     events: Vec<Consumer<Event>>,
+    /// By worker, where it leaves its changes of state.
+    deltas: Vec<Consumer<Delta>>,
     /// Whose turns brought events, and how many that worker had recorded by the end of each.
     turns: Vec<(usize, u64)>,
     /// By worker, how many events it had recorded by the end of its last turn.
@@ -96,6 +100,7 @@ impl Machine {
             sent: VecDeque::new(),
             watch: |_| {},
             events: Vec::new(),
+            deltas: Vec::new(),
             turns: Vec::new(),
             events_recorded: Vec::new(),
             events_taken: Vec::new(),
@@ -114,6 +119,22 @@ impl Machine {
             worker.set_events(producer, Arc::clone(&self.logs_opened));
             self.events.push(consumer);
         }
+    }
+
+    pub(super) fn record_deltas(&mut self, capacity: usize) {
+        for worker in &mut self.workers {
+            let (producer, consumer) = ring::channel(capacity);
+            worker.set_deltas(producer);
+            self.deltas.push(consumer);
+        }
+    }
+
+    pub(super) fn take_deltas(&mut self, worker: usize) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        if let Some(ring) = self.deltas.get_mut(worker) {
+            ring.pop_burst(usize::MAX, |delta| deltas.push(delta));
+        }
+        deltas
     }
 
     /// Another log is opened.
@@ -189,7 +210,7 @@ impl Machine {
         true
     }
 
-    /// One worker goes over.
+    /// Switches one worker.
     pub(super) fn adopt(&mut self, worker: usize, now: Instant, before: &Shared, next: &Arc<Shared>) {
         let mut adoption = Adoption::new(before, next);
         self.workers[worker].adopt(now, &mut adoption);
@@ -205,7 +226,8 @@ impl Machine {
         self.workers.iter().map(Worker::counters)
     }
 
-    /// Packets that the shard made or had kept, and that found no neighbour, no buffer, or a full queue.
+    /// Packets that the shard made or had kept, and that found no neighbour, no buffer, or a full
+    /// queue.
     pub(super) fn lost_behind_the_shard(&self) -> u64 {
         self.workers.iter().map(|worker| worker.link_counters().originated_dropped).sum()
     }
@@ -276,7 +298,8 @@ impl Machine {
         let on_link = own
             .iter()
             .any(|own| Prefix::new(own.address, own.prefix_length).is_some_and(|prefix| prefix.contains(target)));
-        // Natrix asks for its own addresses, the pools' among them, to see that nobody else has them.
+        // Natrix asks for its own addresses, the pools' among them, to see that nobody else has
+        // them.
         let is_external = self.shared.addresses().any(|(_, slot)| slot.address == target);
         let is_announcement = own.iter().any(|own| own.address == target) || is_external;
         if request.operation == arp::Operation::Request && on_link && !is_announcement {
@@ -286,7 +309,8 @@ impl Machine {
         }
     }
 
-    /// Where a packet to `destination` has to go on this interface: longest prefix, found the slow way.
+    /// Where a packet to `destination` has to go on this interface: longest prefix, found the slow
+    /// way.
     fn next_hop(&self, interface: InterfaceId, destination: Ipv4Addr) -> Ipv4Addr {
         let settings = self.shared.settings();
         let connected = settings.interfaces[interface.index()].addresses.iter().filter_map(|own| {

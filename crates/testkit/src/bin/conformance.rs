@@ -1,4 +1,5 @@
-//! Writes `docs/conformance.md`; with `--check` only looks whether it is right. Exit status 1: something is wrong.
+//! Writes `docs/conformance.md`; with `--check` only looks whether it is right. Exit status 1:
+//! something is wrong.
 
 use std::fs;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The checksum as RFC 1071 §4.1 writes it: word by word, nothing clever.
+/// The checksum as RFC 1071 §4.1 writes it, word by word.
 fn plain_checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in bytes.chunks(2) {
@@ -32,13 +32,14 @@ const CHANGES: [(u16, u16); 14] = [
 
 #[test]
 fn the_example_of_rfc_1624_section_4_gives_zero() {
-    // RFC 1624 §4: HC = 0xdd2f, m = 0x5555, m' = 0x3285 gives 0x0000; RFC 1141's equation gives 0xffff.
+    // RFC 1624 §4: HC = 0xdd2f, m = 0x5555, m' = 0x3285 gives 0x0000; RFC 1141's equation gives
+    // 0xffff.
     assert_eq!(Delta::of_u16(0x5555, 0x3285).apply(0xdd2f), 0x0000);
 }
 
 #[test]
-fn every_old_checksum_updates_to_what_a_full_recomputation_gives() {
-    // A header with a word that is never zero (version 4) stands for everything that does not change.
+fn every_updated_checksum_equals_a_recomputation() {
+    // A header with a word that is never zero (version 4) represents all unchanged data.
     for filler in 0..=u16::MAX {
         for (old, new) in CHANGES {
             let sum = Sum::ZERO.add_u16(0x4500).add_u16(filler);
@@ -52,7 +53,7 @@ fn every_old_checksum_updates_to_what_a_full_recomputation_gives() {
 }
 
 #[test]
-fn every_udp_checksum_updates_to_what_a_full_recomputation_gives_and_never_to_none() {
+fn every_updated_udp_checksum_equals_a_recomputation() {
     for filler in 0..=u16::MAX {
         for (old, new) in CHANGES {
             let sum = pseudo_header(0, 0, 17, 8).add_u16(filler);
@@ -69,8 +70,8 @@ fn every_udp_checksum_updates_to_what_a_full_recomputation_gives_and_never_to_no
 }
 
 #[test]
-fn every_updated_checksum_verifies_whatever_zero_the_sender_wrote() {
-    // Each value a checksum field can have, 0xffff for 0x0000 included, over data that makes it right.
+fn updated_checksums_verify_for_both_zeros_of_the_sender() {
+    // All values of a checksum field, 0xffff for 0x0000 included, over data that makes it right.
     for checksum in 0..=u16::MAX {
         for (old, new) in CHANGES {
             let fixed = Sum::ZERO.add_u16(0x4500);
@@ -110,7 +111,7 @@ fn an_echo_reply_that_becomes_all_zeros_gets_the_other_zero() {
 }
 
 #[test]
-fn every_icmp_identifier_updates_to_what_a_full_recomputation_gives() {
+fn every_updated_icmp_identifier_equals_a_recomputation() {
     for icmp_type in [0_u8, 8] {
         for payload in [[0_u8, 0], [0xff, 0xff], [0x12, 0x34]] {
             for old in [0_u16, 1, 0x1234, 0xfffe, 0xffff] {

@@ -23,7 +23,7 @@ fn a_wrong_byte_is_named_by_the_checksum_that_covers_it() {
 }
 
 #[test]
-fn faults_inside_an_icmp_error_are_found_although_its_own_checksum_is_right() {
+fn faults_of_the_packet_that_an_icmp_error_quotes_are_found() {
     let packet = build::udp(INSIDE, SERVER).payload(b"payload").build();
     let error = |quote: &[u8]| build::icmp_error(*SERVER.ip(), *INSIDE.ip(), 3, 3, quote);
     assert_eq!(faults(&error(&flipped(&packet, ipv4::TTL_OFFSET)).build()), [Fault::QuotedIpv4Checksum]);

@@ -1,9 +1,15 @@
-//! Rules that let packets through as they are, of more than one VRF with the same inside addresses: of an answer from outside only
-//! the address says whose it is, and it must not reach somebody else's subscriber.
+//! Rules that pass packets of more than one VRF untranslated, where the VRFs have the same inside
+//! addresses. Only the address of a reply shows its subscriber, and a reply must not reach another
+//! subscriber.
 //!
-//! A rule is told where a packet is found that rules let through in two VRFs which both have a way to its inside address. Looked at
-//! are the corners of what a rule matches within such addresses; no list gets more than [`STEPS_MAX`] lookups and comparisons. What
-//! is not found is warned of, and goes to nobody: the engine lets in only what can be of one VRF.
+//! Addresses that all these VRFs have only on links to routers do not count, unless a rule is about
+//! nothing else: the subscribers are behind the routers.
+//!
+//! A rule is at fault if a packet exists that rules pass untranslated in two VRFs, and both VRFs
+//! have a route to its inside address. The search looks at the corners of what a rule matches
+//! within such addresses, with at most [`STEPS_MAX`] lookups and comparisons per list. An
+//! incomplete search gives a warning. Packets it missed are dropped: the engine lets in only what
+//! can belong to exactly one VRF.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +28,8 @@ use crate::fault::Warning;
 use crate::report::Place;
 use crate::report::Report;
 
-/// Told one by one; more are counted.
-const TOLD_MAX: usize = 20;
+/// Faults reported one by one; further ones are counted.
+const REPORTED_MAX: usize = 20;
 /// Lookups and comparisons, at most: about a second.
 const STEPS_MAX: u32 = 4_000_000;
 
@@ -32,7 +38,28 @@ const STEPS_MAX: u32 = 4_000_000;
 pub(super) struct Common {
     first: u32,
     last: u32,
-    realms: Vec<RealmId>,
+    /// Each VRF, and whether the addresses are those of a link to a router there.
+    realms: Vec<(RealmId, bool)>,
+}
+
+impl Common {
+    /// The part of a prefix that is in it, if there is any.
+    fn part_of(&self, prefix: Prefix) -> Option<(u32, u32)> {
+        let (first, last) = (self.first.max(prefix.address().to_bits()), self.last.min(prefix.last().to_bits()));
+        (first <= last).then_some((first, last))
+    }
+
+    /// Whether an answer to one of these addresses could be for either VRF, under a rule for this
+    /// prefix.
+    fn confuses(&self, one: (RealmId, bool), other: (RealmId, bool), prefix: Prefix) -> bool {
+        let is_all = (prefix.address().to_bits(), prefix.last().to_bits());
+        one.0 != other.0 && (!one.1 || !other.1 || self.part_of(prefix) == Some(is_all))
+    }
+
+    /// How the addresses are used in a VRF that has them.
+    fn of(&self, realm: RealmId) -> Option<(RealmId, bool)> {
+        self.realms.iter().find(|(there, _)| *there == realm).copied()
+    }
 }
 
 /// What one rule lets through of more than one VRF.
@@ -45,30 +72,35 @@ struct Ambiguity {
     inside: (u32, u32),
 }
 
-/// The addresses that several VRFs have, in order, of all that each has.
-pub(super) fn common(inside: impl Iterator<Item = (RealmId, Prefix)>) -> Vec<Common> {
-    // Where an address of a VRF begins to be one, and where it no longer is.
-    let mut ends: Vec<(u64, bool, RealmId)> = inside
-        .flat_map(|(realm, prefix)| {
+/// The addresses that several VRFs have, in order, of all prefixes that each has; a prefix may be
+/// that of a link to a router.
+pub(super) fn common(inside: impl Iterator<Item = (RealmId, Prefix, bool)>) -> Vec<Common> {
+    // Where a prefix begins, and where it has ended.
+    let mut ends: Vec<(u64, bool, RealmId, (u8, bool))> = inside
+        .flat_map(|(realm, prefix, is_link)| {
             let (first, last) = (u64::from(prefix.address().to_bits()), u64::from(prefix.last().to_bits()));
-            [(first, true, realm), (last + 1, false, realm)]
+            let kind = (prefix.length(), is_link);
+            [(first, true, realm, kind), (last + 1, false, realm, kind)]
         })
         .collect();
     ends.sort_unstable_by_key(|(at, ..)| *at);
-    let mut counts: Vec<(RealmId, u32)> = Vec::new();
+    // The prefixes of each VRF around an address: the longest one says what it is.
+    let mut around: BTreeMap<u16, Vec<(u8, bool)>> = BTreeMap::new();
     let mut found: Vec<Common> = Vec::new();
-    for (at, (place, begins, realm)) in ends.iter().enumerate() {
-        let position = counts.iter().position(|(counted, _)| counted == realm);
-        match (position, begins) {
-            (Some(position), true) => counts[position].1 += 1,
-            (None, true) => counts.push((*realm, 1)),
-            (Some(position), false) if counts[position].1 == 1 => _ = counts.swap_remove(position),
-            (Some(position), false) => counts[position].1 -= 1,
-            (None, false) => {}
+    for (at, (place, begins, realm, kind)) in ends.iter().enumerate() {
+        let prefixes = around.entry(realm.0).or_default();
+        if *begins {
+            prefixes.push(*kind);
+        } else if let Some(ended) = prefixes.iter().position(|prefix| prefix == kind) {
+            prefixes.swap_remove(ended);
         }
-        let Some((next, ..)) = ends.get(at + 1).filter(|(next, ..)| next > place && counts.len() > 1) else { continue };
-        let mut realms: Vec<RealmId> = counts.iter().map(|(realm, _)| *realm).collect();
-        realms.sort_unstable_by_key(|realm| realm.0);
+        let Some((next, ..)) = ends.get(at + 1).filter(|(next, ..)| next > place) else { continue };
+        let longest = |prefixes: &Vec<(u8, bool)>| prefixes.iter().max().map(|(_, is_link)| *is_link);
+        let realms: Vec<(RealmId, bool)> =
+            around.iter().filter_map(|(realm, prefixes)| Some((RealmId(*realm), longest(prefixes)?))).collect();
+        if realms.len() < 2 {
+            continue;
+        }
         let (first, last) = (*place as u32, (next - 1) as u32);
         match found.last_mut().filter(|before| before.last.checked_add(1) == Some(first) && before.realms == realms) {
             Some(before) => before.last = last,
@@ -124,12 +156,10 @@ fn corners(matches: &Match, (first, last): (u32, u32)) -> impl Iterator<Item = R
     })
 }
 
-/// Addresses of `prefix` that several VRFs have, and which.
-fn within(common: &[Common], prefix: Prefix) -> impl Iterator<Item = ((u32, u32), &[RealmId])> {
-    let (first, last) = (prefix.address().to_bits(), prefix.last().to_bits());
-    let from = common.partition_point(|common| common.last < first);
-    let within = common[from..].iter().take_while(move |common| common.first <= last);
-    within.map(move |common| ((common.first.max(first), common.last.min(last)), common.realms.as_slice()))
+/// Addresses of `prefix` that several VRFs have.
+fn within(common: &[Common], prefix: Prefix) -> impl Iterator<Item = ((u32, u32), &Common)> {
+    let from = common.partition_point(|common| common.last < prefix.address().to_bits());
+    common[from..].iter().map_while(move |common| Some((common.part_of(prefix)?, common)))
 }
 
 /// A list of rules, of which those at some positions let packets through as they are.
@@ -160,23 +190,23 @@ impl Search<'_> {
     /// Whether a rule for any VRF lets packets through in two that could be either's.
     fn of_any(&mut self, rule: usize) -> Option<Ambiguity> {
         let matches = *self.matches.get(rule)?;
-        for (inside, realms) in within(self.common, matches.source) {
+        for (inside, there) in within(self.common, matches.source) {
             for key in corners(&matches, inside) {
                 if self.steps_left == 0 {
                     return None;
                 }
-                let mut own = None;
-                let mut other = None;
-                for realm in realms {
-                    match self.passing(&key, *realm) {
-                        Some(by) if by == rule && own.is_none() => own = Some(*realm),
-                        Some(_) => other = Some(*realm),
-                        None => {}
+                // Those whose packets are let through, and whether by this rule.
+                let mut passed: Vec<((RealmId, bool), bool)> = Vec::new();
+                for realm in &there.realms {
+                    let Some(by) = self.passing(&key, realm.0) else { continue };
+                    let is_own = by == rule;
+                    let is_confused = |(other, others): &&((RealmId, bool), bool)| {
+                        (is_own || *others) && there.confuses(*realm, *other, matches.source)
+                    };
+                    if let Some((other, _)) = passed.iter().find(is_confused) {
+                        return Some(Ambiguity { rule, with: None, realms: [other.0, realm.0], inside });
                     }
-                    if let (Some(own), Some(other)) = (own, other) {
-                        let realms = if own.0 < other.0 { [own, other] } else { [other, own] };
-                        return Some(Ambiguity { rule, with: None, realms, inside });
-                    }
+                    passed.push((*realm, is_own));
                 }
             }
         }
@@ -198,7 +228,8 @@ impl Search<'_> {
             if self.steps_left == 0 {
                 return None;
             }
-            if !realms.iter().all(|realm| there.contains(realm)) {
+            let [Some(first), Some(second)] = realms.map(|realm| there.of(realm)) else { continue };
+            if !there.confuses(first, second, matches.source) {
                 continue;
             }
             for key in corners(&matches, inside) {
@@ -217,19 +248,19 @@ impl Search<'_> {
 
     /// Whether a VRF has addresses of this prefix that another has, too.
     fn has_common(&mut self, source: Prefix, realm: RealmId) -> bool {
-        for (_, realms) in within(self.common, source) {
+        for (_, there) in within(self.common, source) {
             self.steps_left = self.steps_left.saturating_sub(1);
             if self.steps_left == 0 {
                 return false;
             }
-            if realms.contains(&realm) {
+            if there.of(realm).is_some() {
                 return true;
             }
         }
         false
     }
 
-    /// All, by the rule that is told.
+    /// All ambiguities, ordered by the rule at fault.
     fn all(&mut self) -> Vec<Ambiguity> {
         let mut found: Vec<Ambiguity> = Vec::new();
         let mut of_one: Vec<usize> = Vec::new();
@@ -244,14 +275,15 @@ impl Search<'_> {
                 Some(_) => {}
             }
         }
-        // Prefixes nest or are apart: in this order those around one are the last that still reach to it.
+        // Prefixes nest or are apart: in this order those around one are the last that still reach
+        // to it.
         of_one.sort_by_key(|rule| {
             let source = self.matches[*rule].source;
             (source.address().to_bits(), source.length(), *rule)
         });
         // By VRF: those of one are nothing to each other.
         let mut around: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        let mut told = vec![false; self.matches.len()];
+        let mut reported = vec![false; self.matches.len()];
         for rule in of_one {
             let Match { source, realm: Some(realm), .. } = self.matches[rule] else { continue };
             for (other_realm, others) in &mut around {
@@ -267,10 +299,10 @@ impl Search<'_> {
                         break;
                     }
                     let (earlier, later) = (rule.min(*other), rule.max(*other));
-                    if !told[later]
+                    if !reported[later]
                         && let Some(ambiguity) = self.of_two(earlier, later)
                     {
-                        told[later] = true;
+                        reported[later] = true;
                         found.push(ambiguity);
                     }
                 }
@@ -285,8 +317,9 @@ impl Search<'_> {
     }
 }
 
-/// Tells the rules of a list whose answers could be those of more than one VRF; `passes` says of a position whether packets are let
-/// through as they are. Warns where so many were to be compared that some may be untold.
+/// Reports the rules of a list whose replies could belong to more than one VRF. `passes` is true at
+/// the positions of rules that pass packets untranslated. Warns if there were too many rules to
+/// compare them all.
 pub(super) fn check(
     matches: &[Match],
     passes: &dyn Fn(usize) -> bool,
@@ -298,44 +331,45 @@ pub(super) fn check(
     if common.is_empty() || !(0..matches.len()).any(passes) {
         return None;
     }
-    // Too many of them are told already.
+    // A list with too many rules is already reported.
     let set = RuleSet::new(matches).ok()?;
     let mut search = Search { matches, passes, set, common: &common, steps_left: STEPS_MAX };
     let found = search.all();
-    for ambiguity in found.iter().take(TOLD_MAX) {
+    for ambiguity in found.iter().take(REPORTED_MAX) {
         let [one, other] = ambiguity.realms.map(|realm| known.vrf_name(realm));
         let seen = format!("inside {}", range_text(ambiguity.inside.0, ambiguity.inside.1));
         match ambiguity.with {
             None => {
                 let problem = format!(
-                    "lets packets of VRFs \"{one}\" and \"{other}\" through as they are, which have the same inside addresses: an answer \
+                    "passes packets of VRFs \"{one}\" and \"{other}\" untranslated, which have the same inside addresses: a reply \
                      could be for either"
                 );
-                let remedy = "write the vrf it is for, or an inside that only one of them has";
+                let remedy = "write its vrf, or an inside prefix that only one of them has";
                 sources.fault(ambiguity.rule, problem, &seen, remedy, report);
             }
             Some(with) => {
                 let problem = format!(
-                    "lets packets of VRF \"{other}\" through as they are, and the rule {} those of VRF \"{one}\", which has the same \
-                     inside addresses: an answer could be for either",
+                    "passes packets of VRF \"{other}\" untranslated, and the rule {} those of VRF \"{one}\", which has the same \
+                     inside addresses: a reply could be for either",
                     sources.on_line(with)
                 );
-                let remedy = "narrow inside, outside or the ports of one of them, or remove one";
+                let remedy = "narrow the inside, outside or ports of one of them, or remove one";
                 sources.fault(ambiguity.rule, problem, &seen, remedy, report);
             }
         }
     }
-    if let Some(next) = found.get(TOLD_MAX) {
+    if let Some(next) = found.get(REPORTED_MAX) {
         let problem =
-            format!("is the first of {} more whose answers could be for more than one VRF", found.len() - TOLD_MAX);
+            format!("is the first of {} more whose replies could be for more than one VRF", found.len() - REPORTED_MAX);
         let seen = format!("{} in all", found.len());
         sources.fault(next.rule, problem, &seen, "write the VRF that each is for, or narrow them", report);
     }
     // What was found is of use first.
     (search.steps_left == 0 && found.is_empty()).then(|| {
-        let problem = "list: so many rules let packets of VRFs with the same inside addresses through that not all were compared; \
-                       answers that could be for more than one VRF are dropped"
-            .to_owned();
+        let problem =
+            "list: so many rules pass packets of VRFs with the same inside addresses that not all were compared, and \
+                       replies that could be for more than one VRF are dropped"
+                .to_owned();
         let place = Place { path: "rule".into(), line: None };
         report.warning(None, &place, problem, "write fewer and wider rules, or none for addresses that VRFs share")
     })

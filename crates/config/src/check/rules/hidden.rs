@@ -1,135 +1,117 @@
-//! Rules that never come to their turn, as one before covers all of their packets, or several do together.
+//! Rules that never apply, because one earlier rule covers all of their packets. A rule that only
+//! several earlier rules cover together is not searched for.
 //!
-//! Whether several do is found by looking up packets of the rule ([`RuleSet::covered`]): nearly all are settled by the first. No rule
-//! gets more than [`STEPS_OF_ONE`] lookups, and all of a list no more than [`STEPS_OF_ALL`].
+//! After a reload most rules are those that are in use already. None of these hides another, so
+//! that only rules that are new, or have moved, are compared with all.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
 
 use nat::Protocol;
-use nat::rules::Covered;
 use nat::rules::Match;
 use nat::rules::PortRange;
-use nat::rules::RuleId;
 use nat::rules::RuleSet;
 use nat::settings::FilterRule;
+use nat::settings::Rule;
 use nat::types::Prefix;
 
 use crate::check::rules::origin::Sources;
-use crate::fault::Warning;
 use crate::report::Place;
 use crate::report::Report;
 
-/// Told one by one; more are counted.
-const TOLD_MAX: usize = 20;
-/// Of those that hide another together, named; more are counted.
-const NAMED_MAX: usize = 4;
-/// Steps for one rule to find out whether several hide it together, each a lookup.
-const STEPS_OF_ONE: u32 = 4_096;
-/// Steps for all rules of a list: about a second.
-const STEPS_OF_ALL: u32 = 4_000_000;
+/// Hidden rules that are reported one by one; more are counted.
+const REPORTED_MAX: usize = 20;
+/// New rules that are compared with all others one by one; for more, all rules are searched.
+const CHANGED_MAX: usize = 32;
 
-/// What is found of one list; all by position.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Who never applies, and by whom that is.
-    hidden: Vec<(usize, By)>,
-    /// Of whom it is not known, as too many pieces of them are taken by others.
-    unsettled: Vec<usize>,
+/// A rule that never applies, and the earlier ones that cover it, by position. Two of a filter: one
+/// for each direction.
+pub(super) struct Hidden {
+    position: usize,
+    by: Vec<usize>,
 }
 
-/// Who takes all packets of another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum By {
-    One(usize),
-    Several(Box<[usize]>),
-}
-
-impl By {
-    fn positions(&self) -> &[usize] {
-        match self {
-            By::One(by) => core::slice::from_ref(by),
-            By::Several(by) => by,
+/// The hidden ones of these rules, in order; `checked` are rules in the same VRFs, none of which is
+/// hidden.
+pub(super) fn find_rules(rules: &[Rule], checked: Option<&[Rule]>, realms: u16, report: &mut Report) -> Vec<Hidden> {
+    let changed = checked.map(|checked| changed(rules, checked)).filter(|changed| changed.len() <= CHANGED_MAX);
+    let Some(changed) = changed else {
+        return find("rule", rules.iter().map(|rule| rule.matches).enumerate(), realms, report);
+    };
+    let covers = |one: &Rule, other: &Rule| of_any(one.matches, realms).covers(&of_any(other.matches, realms));
+    let mut hidden: BTreeMap<usize, usize> = BTreeMap::new();
+    for (at, rule) in changed.clone().zip(&rules[changed]) {
+        if let Some(by) = rules[..at].iter().position(|earlier| covers(earlier, rule)) {
+            hidden.insert(at, by);
+        }
+        for (later, _) in (0..).zip(rules).skip(at + 1).filter(|(_, later)| covers(rule, later)) {
+            hidden.entry(later).or_insert(at);
         }
     }
-
-    /// Both together.
-    fn and(&self, other: &By) -> By {
-        let mut all: Vec<usize> = self.positions().iter().chain(other.positions()).copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        if let [one] = all[..] { By::One(one) } else { By::Several(all.into()) }
-    }
+    hidden.into_iter().map(|(position, by)| Hidden { position, by: vec![by] }).collect()
 }
 
-/// Who is covered by one before, or by several together, where there are so many VRFs.
-pub(super) fn find(what: &str, rules: impl Iterator<Item = (usize, Match)>, realms: u16, report: &mut Report) -> Found {
-    let (positions, matches): (Vec<usize>, Vec<Match>) = rules.unzip();
+/// Where a list differs from the checked one: all rules outside of this range are there, in the
+/// same order.
+fn changed(rules: &[Rule], checked: &[Rule]) -> Range<usize> {
+    let is_same = |(one, other): &(&Rule, &Rule)| one.matches == other.matches;
+    let first = rules.iter().zip(checked).take_while(is_same).count();
+    let behind = rules[first..].iter().rev().zip(checked[first..].iter().rev()).take_while(is_same).count();
+    first..rules.len() - behind
+}
+
+/// With one VRF, a rule that names it matches as much as one that does not.
+fn of_any(rule: Match, realms: u16) -> Match {
+    if realms > 1 { rule } else { Match { realm: None, ..rule } }
+}
+
+/// The hidden ones of these rules, in order.
+fn find(what: &str, rules: impl Iterator<Item = (usize, Match)>, realms: u16, report: &mut Report) -> Vec<Hidden> {
+    let (positions, matches): (Vec<usize>, Vec<Match>) = rules.map(|(at, rule)| (at, of_any(rule, realms))).unzip();
     match RuleSet::new(&matches) {
-        Ok(set) => find_in(&set, &positions, realms, STEPS_OF_ALL),
+        Ok(set) => {
+            let by = |at: usize| positions.get(set.position(set.hidden_by(at)?)?).copied();
+            let hidden = |(at, position): (usize, &usize)| Some(Hidden { position: *position, by: vec![by(at)?] });
+            positions.iter().enumerate().filter_map(hidden).collect()
+        }
         Err(error) => {
             let place = Place { path: what.to_owned().into(), line: None };
             report.fault(&place, error.to_string(), matches.len().to_string(), "write fewer, or add memory");
-            Found::default()
+            Vec::new()
         }
     }
 }
 
-/// `positions` are what the set's own stand for.
-fn find_in(set: &RuleSet, positions: &[usize], realms: u16, mut steps_left: u32) -> Found {
-    let mut found = Found::default();
-    let of = |rule: RuleId| set.position(rule).and_then(|at| positions.get(at)).copied();
-    for (at, position) in positions.iter().enumerate() {
-        if let Some(by) = set.hidden_by(at).and_then(of) {
-            found.hidden.push((*position, By::One(by)));
-            continue;
-        }
-        let given = steps_left.min(STEPS_OF_ONE);
-        let mut steps = given;
-        match set.covered(at, realms, &mut steps) {
-            Covered::No => {}
-            Covered::By(by) => {
-                let by: Vec<usize> = by.into_iter().filter_map(of).collect();
-                found.hidden.push((*position, if let [one] = by[..] { By::One(one) } else { By::Several(by.into()) }));
-            }
-            Covered::Unsettled => found.unsettled.push(*position),
-        }
-        steps_left -= given - steps;
-    }
-    found
-}
-
-/// The same of filters: each is about one direction or both, and is hidden where it is in all of its own.
-pub(super) fn find_filters<'f>(
-    filters: impl Iterator<Item = &'f FilterRule> + Clone,
+/// The hidden ones of these filters, in order. A filter is hidden if it is in each of its
+/// directions. `checked`: filters in the same VRFs, none of which is hidden.
+pub(super) fn find_filters(
+    filters: &[FilterRule],
+    checked: Option<&[FilterRule]>,
     realms: u16,
     report: &mut Report,
-) -> Found {
+) -> Vec<Hidden> {
+    // One that differs may hide the other direction of one that was hidden in one of two.
+    if checked == Some(filters) {
+        return Vec::new();
+    }
     let directions: [fn(&FilterRule) -> bool; 2] = [|filter| filter.out, |filter| filter.back];
-    let [out, back] = directions.map(|wanted| {
-        let some = filters.clone().enumerate().filter(|(_, filter)| wanted(filter));
+    let found = directions.map(|has| {
+        let some = filters.iter().enumerate().filter(|(_, filter)| has(filter));
         find("filter", some.map(|(position, filter)| (position, filter.matches)), realms, report)
     });
-    let mut found = Found::default();
-    for (position, filter) in filters.enumerate() {
-        let by = |found: &Found| {
-            let at = found.hidden.binary_search_by_key(&position, |(hidden, _)| *hidden).ok()?;
-            Some(found.hidden[at].1.clone())
-        };
-        let may_be = |found: &Found| found.unsettled.binary_search(&position).is_ok();
-        let asked: Vec<&Found> = [(filter.out, &out), (filter.back, &back)]
-            .into_iter()
-            .filter_map(|(is_it, found)| is_it.then_some(found))
-            .collect();
-        let all: Option<Vec<By>> = asked.iter().map(|found| by(found)).collect();
-        match all.and_then(|all| all.into_iter().reduce(|one, other| one.and(&other))) {
-            Some(by) => found.hidden.push((position, by)),
-            None if asked.iter().any(|found| may_be(found))
-                && asked.iter().all(|found| may_be(found) || by(found).is_some()) =>
-            {
-                found.unsettled.push(position);
+    let hidden = |(position, filter): (usize, &FilterRule)| {
+        let mut by = Vec::new();
+        for (has, found) in directions.iter().zip(&found) {
+            if has(filter) {
+                let at = found.binary_search_by_key(&position, |hidden| hidden.position).ok()?;
+                by.extend_from_slice(&found[at].by);
             }
-            None => {}
         }
-    }
-    found
+        by.sort_unstable();
+        by.dedup();
+        (!by.is_empty()).then_some(Hidden { position, by })
+    };
+    filters.iter().enumerate().filter_map(hidden).collect()
 }
 
 /// What a rule matches, as it is written.
@@ -148,58 +130,92 @@ fn written(matches: &Match) -> String {
     if parts.is_empty() { "everything".to_owned() } else { parts.join(", ") }
 }
 
-/// Tells them; `matches` says what the one at a position matches.
-pub(super) fn tell(
+/// Reports them; `matches` is what the rule at a position matches.
+pub(super) fn report_all(
     what: &str,
-    found: &Found,
+    found: &[Hidden],
     matches: impl Fn(usize) -> Option<Match>,
     sources: &Sources<'_>,
     report: &mut Report,
-) -> Option<Warning> {
-    for (hidden, by) in found.hidden.iter().take(TOLD_MAX) {
-        let (problem, remedy) = match by.positions() {
-            [one] => (
-                format!("never applies: the {what} {} comes before it and covers all of it", sources.on_line(*one)),
-                "remove it, or write it before that one",
-            ),
-            several => (
+) {
+    for hidden in found.iter().take(REPORTED_MAX) {
+        let (problem, remedy) = match hidden.by[..] {
+            [out, back] => (
                 format!(
-                    "never applies: the {what}s {} come before it and cover all of it together",
-                    named(several, sources)
+                    "never applies: the {what}s {} and {} come before it, and each covers one direction of it",
+                    sources.on_line(out),
+                    sources.on_line(back)
                 ),
-                "remove it, or write it before one of them",
+                "remove it, or move it before one of them",
             ),
+            _ => {
+                let by = hidden.by.first().map_or_else(String::new, |by| sources.on_line(*by));
+                (
+                    format!("never applies: the {what} {by} comes before it and covers all of it"),
+                    "remove it, or move it before the other",
+                )
+            }
         };
-        let seen = matches(*hidden).map_or_else(String::new, |matches| written(&matches));
-        sources.fault(*hidden, problem, &seen, remedy, report);
+        let seen = matches(hidden.position).map_or_else(String::new, |matches| written(&matches));
+        sources.fault(hidden.position, problem, &seen, remedy, report);
     }
-    if let Some((hidden, _)) = found.hidden.get(TOLD_MAX) {
-        let more = found.hidden.len() - TOLD_MAX;
-        let problem = format!("is the first of {more} more that never apply, covered by others before them");
-        let seen = format!("{} in all", found.hidden.len());
-        sources.fault(*hidden, problem, &seen, "remove them, or write specific ones first", report);
+    if let Some(next) = found.get(REPORTED_MAX) {
+        let more = found.len() - REPORTED_MAX;
+        let problem = format!("is the first of {more} more that never apply, because earlier ones cover them");
+        let seen = format!("{} in all", found.len());
+        sources.fault(next.position, problem, &seen, "remove them, or move specific ones first", report);
     }
-    let first = found.unsettled.first()?;
-    let problem = match found.unsettled.len() - 1 {
-        0 => "may never apply".to_owned(),
-        more => format!("is the first of {} that may never apply", more + 1),
-    };
-    let problem = format!("{problem}: those before it take so many pieces of it that not all was looked at");
-    sources.warning(
-        *first,
-        problem,
-        "see in natrix show rules whether it is ever used, or write it before them",
-        report,
-    )
 }
 
-/// Where several stand: `on line 3, on line 7 and 12 others`.
-fn named(several: &[usize], sources: &Sources<'_>) -> String {
-    let few = if several.len() > NAMED_MAX { NAMED_MAX } else { several.len().saturating_sub(1) };
-    let first: Vec<String> = several[..few].iter().map(|by| sources.on_line(*by)).collect();
-    let last = match &several[few..] {
-        [one] => sources.on_line(*one),
-        more => format!("{} others", more.len()),
-    };
-    format!("{} and {last}", first.join(", "))
+#[cfg(test)]
+mod tests {
+    use nat::settings::RuleAction;
+    use nat::types::RealmId;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule() -> impl Strategy<Value = Rule> {
+        let prefix = || {
+            (24..=27_u8, 0..4_u32).prop_map(|(length, part)| {
+                let address = 0x0a00_0000_u32 | (part << 6 & (u32::MAX << (32 - length)));
+                Prefix::new(address.into(), length).unwrap_or(Prefix::ALL)
+            })
+        };
+        let realm = prop_oneof![3 => Just(None), 1 => (0..2_u16).prop_map(|realm| Some(RealmId(realm)))];
+        (realm, prefix(), prefix()).prop_map(|(realm, source, destination)| {
+            let matches = Match { realm, source, destination, ..Match::ALL };
+            Rule { matches, action: RuleAction::Drop }
+        })
+    }
+
+    fn places(hidden: Vec<Hidden>) -> Vec<(usize, Vec<usize>)> {
+        hidden.into_iter().map(|hidden| (hidden.position, hidden.by)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn comparing_what_changed_finds_what_a_search_of_all_finds(
+            rules in vec(rule(), 0..60),
+            new in vec(rule(), 0..4),
+            place in any::<(prop::sample::Index, u8)>(),
+            realms in 1..3_u16,
+        ) {
+            let mut report = Report::new("natrix.toml", "");
+            let mut checked: Vec<Rule> = Vec::new();
+            for rule in rules {
+                let covers = |it: &Rule| of_any(it.matches, realms).covers(&of_any(rule.matches, realms));
+                if !checked.iter().any(covers) {
+                    checked.push(rule);
+                }
+            }
+            let start = place.0.index(checked.len() + 1);
+            let end = (start + usize::from(place.1 % 3)).min(checked.len());
+            let mut rules = checked.clone();
+            rules.splice(start..end, new);
+            let all = places(find_rules(&rules, None, realms, &mut report));
+            prop_assert_eq!(places(find_rules(&rules, Some(&checked), realms, &mut report)), all);
+        }
+    }
 }

@@ -73,7 +73,7 @@ impl Ranges {
     }
 }
 
-/// Whom a pool has ports for, where these are not any port for anybody.
+/// The subscribers that a one-to-one or deterministic pool has ports for; None for other pools.
 fn owners(pool: &PoolDraft) -> Option<Ranges> {
     let by_formula = matches!(pool.allocation.value, Some(Allocation::Deterministic { .. }));
     (pool.one_to_one.is_some() || by_formula).then(|| {
@@ -96,15 +96,15 @@ pub(super) struct Known<'d> {
     here: Ranges,
     /// All that is reached, to find the longest prefix.
     reaches: &'d [Reach],
-    /// By pool, whom it has ports for at all, where that is not everybody: one-to-one, or by a formula.
+    /// By pool, the only subscribers it has ports for; None where it serves anyone.
     owners: Vec<Option<Ranges>>,
-    /// By pool, whether nobody gets anything new from it.
+    /// By pool, whether it gives out nothing new.
     drains: Vec<bool>,
     /// By VRF, where inside interfaces and routes of it lead.
     inside_of: Vec<Ranges>,
     /// By pool, the positions of the VRFs that it does not serve.
     unserved: Vec<Vec<usize>>,
-    /// Nothing is wrong with interfaces and routes, so that what can not be reached is worth telling.
+    /// Interfaces and routes are free of faults, so that unreachable addresses are worth reporting.
     is_network_clean: bool,
 }
 
@@ -155,7 +155,7 @@ impl<'d> Known<'d> {
             unserved: draft.pools.iter().map(unserved).collect(),
             vrfs,
             pools: &draft.pools,
-            // Of two with the same name, which is told, the first.
+            // Of two pools with the same name, a fault reported elsewhere, the first counts.
             pool_by_name: named.rev().collect(),
             inside: reached(Side::Inside),
             outside: reached(Side::Outside),
@@ -173,7 +173,7 @@ impl<'d> Known<'d> {
         self.pool_by_name.get(name).copied()
     }
 
-    /// Tells prefixes of a rule that lead nowhere.
+    /// Reports prefixes of a rule that lead nowhere.
     pub(super) fn reachable(&self, rule: &RuleDraft, report: &mut Report) {
         let is_pass = rule.action == Some(RuleWord::Pass);
         for (prefix, side) in [(&rule.matches.inside, Side::Inside), (&rule.matches.outside, Side::Outside)] {
@@ -188,7 +188,7 @@ impl<'d> Known<'d> {
     fn is_reached(&self, prefix: &Placed<Prefix>, side: Side, report: &mut Report) {
         let there = if side == Side::Inside { &self.inside } else { &self.outside };
         if !there.overlaps(prefix.value) {
-            let problem = format!("can not be reached by any {} interface or route", side.name());
+            let problem = format!("cannot be reached by any {} interface or route", side.name());
             let remedy = format!("add an {} [[route]] or interface that leads there", side.name());
             report.fault(&prefix.place, problem, prefix.value.to_string(), remedy);
         }
@@ -210,7 +210,7 @@ impl<'d> Known<'d> {
                         Some(meant) => format!("did you mean \"{meant}\"?"),
                         None => format!("write {}", one_of(known())),
                     };
-                    report.fault(&vrf.place, "is no VRF of an inside interface", quoted(&vrf.value), remedy);
+                    report.fault(&vrf.place, "is not the VRF of an inside interface", quoted(&vrf.value), remedy);
                     return None;
                 }
             },
@@ -234,13 +234,13 @@ impl<'d> Known<'d> {
                 if to.value.length() != matches.destination.length() {
                     let remedy =
                         format!("write a prefix of length {}, as that of `outside`", matches.destination.length());
-                    report.fault(&to.place, "is not as long as `outside`", to.value.to_string(), remedy);
+                    report.fault(&to.place, "has another length than `outside`", to.value.to_string(), remedy);
                 }
                 if to.value == matches.destination {
                     let remedy = "write another prefix, or remove the rule";
                     report.fault(
                         &to.place,
-                        "is `outside` itself, so that nothing would change",
+                        "is `outside` itself, so nothing would change",
                         to.value.to_string(),
                         remedy,
                     );
@@ -259,8 +259,8 @@ impl<'d> Known<'d> {
                 None => address.to_string(),
             };
             if !seen.insert((address, target.value.port)) {
-                let remedy = "write it once, with a weight if it is to get more";
-                report.fault(&target.place, "is there twice", shown(), remedy);
+                let remedy = "write it once, with a higher weight if it should get more";
+                report.fault(&target.place, "is listed twice", shown(), remedy);
             }
             let keeps_port = target
                 .value
@@ -268,14 +268,14 @@ impl<'d> Known<'d> {
                 .is_none_or(|port| matches.destination_ports.first == port && matches.destination_ports.last == port);
             if matches.destination == host.value && keeps_port {
                 let remedy = "write another host or port, or remove the rule";
-                report.fault(&target.place, "is what the rule matches, so that nothing would change", shown(), remedy);
+                report.fault(&target.place, "is what the rule matches, so nothing would change", shown(), remedy);
             }
             self.is_sensible(&host, report);
             if target.value.port.is_some() && !matches.protocol.is_some_and(|number| matches!(number, 6 | 17)) {
                 let remedy = "write protocol = \"tcp\" or \"udp\", or leave the port out";
                 report.fault(
                     &target.place,
-                    "has a port, and the rule no protocol with ports",
+                    "has a port, but the rule has no protocol with ports",
                     address.to_string(),
                     remedy,
                 );
@@ -284,7 +284,7 @@ impl<'d> Known<'d> {
         (report.fault_count() == faults).then_some(action)
     }
 
-    /// Tells a redirection to where no packet can be sent.
+    /// Reports a redirection to addresses that no packet can be sent to.
     fn is_sensible(&self, to: &Placed<Prefix>, report: &mut Report) {
         let prefix = to.value;
         let is_host = prefix.length() == 32;
@@ -292,7 +292,7 @@ impl<'d> Known<'d> {
         let nowhere = [(0, 8), (0x7f00_0000, 8), (0xe000_0000, 3)];
         let mut nowhere = nowhere.into_iter().filter_map(|(address, length)| Prefix::new(address.into(), length));
         let problem = if nowhere.any(|nowhere| nowhere.overlaps(prefix)) {
-            "can not be where packets are sent"
+            "is not an address that packets can be sent to"
         } else if self.external.overlaps(prefix) {
             if is_host { "is an address of a pool" } else { "has addresses of a pool" }
         } else if is_host && self.own.overlaps(prefix) {
@@ -322,7 +322,7 @@ impl<'d> Known<'d> {
         }
     }
 
-    /// Tells a pool that has no ports for some of those whom a rule sends there.
+    /// Reports a pool that has no ports for some of the subscribers a rule sends there.
     fn has_ports_for(&self, pool: &Placed<String>, position: usize, matches: &Match, report: &mut Report) -> bool {
         let (Some(draft), Some(Some(owners))) = (self.pools.get(position), self.owners.get(position)) else {
             return true;
@@ -336,7 +336,7 @@ impl<'d> Known<'d> {
             return true;
         }
         let how = if draft.one_to_one.is_some() { "is one-to-one" } else { "gives out ports by a formula" };
-        let problem = format!("{how}, and has none for some of those whom the rule sends there");
+        let problem = format!("{how}, and has none for some of the subscribers the rule sends there");
         let (name, seen) = (quoted(&pool.value), matches.source);
         let whose = if is_served { format!("inside {seen}") } else { "a VRF it does not serve".to_owned() };
         let remedy =
@@ -345,7 +345,8 @@ impl<'d> Known<'d> {
         false
     }
 
-    /// The inside addresses that more than one VRF has a way to; none where interfaces and routes are faulty.
+    /// The inside addresses that more than one VRF has a way to; none where interfaces and routes
+    /// are faulty.
     pub(super) fn common_inside(&self) -> Vec<Common> {
         if !self.is_network_clean {
             return Vec::new();
@@ -353,7 +354,7 @@ impl<'d> Known<'d> {
         let inside = self.reaches.iter().filter(|reach| reach.side == Side::Inside);
         ambiguous::common(inside.filter_map(|reach| {
             let at = self.vrfs.iter().position(|vrf| *vrf == reach.vrf)?;
-            Some((RealmId(u16::try_from(at).ok()?), reach.prefix))
+            Some((RealmId(u16::try_from(at).ok()?), reach.prefix, reach.is_link))
         }))
     }
 
@@ -372,8 +373,8 @@ impl<'d> Known<'d> {
         u16::try_from(self.vrfs.len()).unwrap_or(u16::MAX)
     }
 
-    /// Tells a pool that does not serve a VRF whose packets a rule may send there. VRFs that have nobody inside it matches are not
-    /// meant.
+    /// Reports a pool that does not serve a VRF whose packets a rule may send there. A VRF without
+    /// inside addresses that the rule matches does not count.
     fn serves_vrfs_of(&self, pool: &Placed<String>, position: usize, matches: &Match, report: &mut Report) -> bool {
         let unserved = self.unserved.get(position).map_or(&[][..], Vec::as_slice);
         let may_match = |at: &&usize| match matches.realm {
@@ -406,8 +407,8 @@ impl<'d> Known<'d> {
                 let Some(name) = &draft.pool else { return Some(RuleAction::Translate { pool: None, mapping }) };
                 match self.pool_named(&name.value) {
                     Some(position) if self.drains.get(position).is_some_and(|drains| *drains) => {
-                        let remedy = "choose another pool, or end its draining";
-                        let problem = "drains: nobody gets a mapping from it";
+                        let remedy = "choose another pool, or stop draining this one";
+                        let problem = "is draining and gives out no new mappings";
                         report.fault(&name.place, problem, quoted(&name.value), remedy);
                         None
                     }
@@ -417,7 +418,7 @@ impl<'d> Known<'d> {
                             && draft.matches.outside.as_ref().is_none_or(|outside| outside.value == Prefix::ALL);
                         if allocation.is_some_and(|allocation| allocation != Allocation::Ports) && !is_by_source {
                             let remedy = "match by inside and vrf only, or choose a pool with allocation = \"ports\"";
-                            let problem = "gives out ports in blocks, which a subscriber has for all destinations";
+                            let problem = "gives out ports in blocks, which serve all destinations of a subscriber";
                             report.fault(&name.place, problem, quoted(&name.value), remedy);
                             return None;
                         }
@@ -434,7 +435,7 @@ impl<'d> Known<'d> {
                             Some(meant) => format!("did you mean \"{meant}\"?"),
                             None => format!("add a [[pool]] with name = {}", quoted(&name.value)),
                         };
-                        report.fault(&name.place, "is the name of no pool", quoted(&name.value), remedy);
+                        report.fault(&name.place, "is not the name of a pool", quoted(&name.value), remedy);
                         None
                     }
                 }

@@ -1,11 +1,13 @@
-//! Rules that share packets and do different things with them, without one being the exception to the other.
+//! Rules that share packets and do different things with them, where neither is an exception to the
+//! other.
 //!
-//! A rule before another that covers it is an exception to it, and meant; one that is covered itself never applies, which is a
-//! fault. What is left, where each has packets of its own and some are of both, works by order too, but may not be meant.
+//! A rule before a wider one is meant as an exception. A rule after a wider one never applies,
+//! which is a fault. The rest overlap partly: their order decides, which may not be intended.
 //!
-//! Prefixes nest or are apart. So whoever overlaps has a source prefix that is one of the few that cover the own one, or covered
-//! by it; of each pair the rule with the longer source looks for the other, in lists by source and destination. What it costs
-//! follows the number of rules whose addresses overlap; of those at most [`COMPARED_MAX`] pairs are compared.
+//! Prefixes nest or are apart. So the source prefixes of two rules that overlap are equal, or one
+//! covers the other. Of each pair, the rule with the longer source looks for the other, in lists by
+//! source and destination. The cost grows with the number of rules whose addresses overlap; at most
+//! [`COMPARED_MAX`] pairs are compared.
 
 use std::collections::BinaryHeap;
 use std::collections::HashMap;
@@ -20,9 +22,9 @@ use crate::check::rules::origin::Sources;
 use crate::fault::Warning;
 use crate::report::Report;
 
-/// Told one by one; more are counted.
-const TOLD_MAX: usize = 20;
-/// Pairs looked at, at most: about a second.
+/// Overlaps reported one by one; further ones are counted.
+const REPORTED_MAX: usize = 20;
+/// The most pairs compared: about a second.
 const COMPARED_MAX: u64 = 20_000_000;
 
 /// Overlaps of one list.
@@ -39,7 +41,7 @@ pub(super) struct Found {
 pub(super) fn of_rules(rules: &[Rule], sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
     let matches: Vec<Match> = rules.iter().map(|rule| rule.matches).collect();
     let found = find(&matches, |one, other| rules[one].action != rules[other].action, COMPARED_MAX);
-    told("rule", &found, &matches, sources, report)
+    reported("rule", &found, &matches, sources, report)
 }
 
 /// Overlaps of filters: in the same direction.
@@ -49,7 +51,7 @@ pub(super) fn of_filters(filters: &[FilterRule], sources: &Sources<'_>, report: 
         let (one, other) = (&filters[one], &filters[other]);
         one.action != other.action && (one.out && other.out || one.back && other.back)
     };
-    told("filter", &find(&matches, differ, COMPARED_MAX), &matches, sources, report)
+    reported("filter", &find(&matches, differ, COMPARED_MAX), &matches, sources, report)
 }
 
 /// A prefix as a number that sorts by address, then length.
@@ -114,12 +116,12 @@ pub(super) fn find(matches: &[Match], differ: impl Fn(usize, usize) -> bool, com
                     break 'rules;
                 }
                 let (before, after) = (&matches[earlier], &matches[later]);
-                let is_told =
+                let is_reported =
                     before.overlaps(after) && !before.covers(after) && !after.covers(before) && differ(earlier, later);
-                if is_told {
+                if is_reported {
                     found.count += 1;
                     first.push((later, earlier));
-                    if first.len() > TOLD_MAX {
+                    if first.len() > REPORTED_MAX {
                         first.pop();
                     }
                 }
@@ -147,26 +149,31 @@ fn common(one: &Match, other: &Match) -> String {
     )
 }
 
-fn told(what: &str, found: &Found, matches: &[Match], sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
-    let mut told = Vec::new();
+fn reported(what: &str, found: &Found, matches: &[Match], sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
+    let mut reported = Vec::new();
     for (later, earlier) in &found.first {
         let problem = format!(
-            "partly overlaps the {what} {}, which does something else: packets of both ({}) go by that one, as it comes first",
+            "partly overlaps the {what} {}, which does something else: packets that match both ({}) follow the earlier {what}",
             sources.on_line(*earlier),
             common(&matches[*later], &matches[*earlier]),
         );
-        told.extend(sources.warning(*later, problem, "narrow one of them, or leave it if the order is meant", report));
+        reported.extend(sources.warning(
+            *later,
+            problem,
+            "narrow one of them, or leave them if this order is intended",
+            report,
+        ));
     }
     if let Some((last, _)) = found.first.last().filter(|_| found.count > found.first.len()) {
-        let problem = format!("is the last that is told; {} more overlap like this", found.count - found.first.len());
-        told.extend(sources.warning(*last, problem, "correct those that are told and check again", report));
+        let problem = format!("is the last one reported; {} more overlap like this", found.count - found.first.len());
+        reported.extend(sources.warning(*last, problem, "correct those reported and check again", report));
     }
     if found.is_partial {
         let problem = format!("list: so many {what}s overlap by their addresses that not all pairs were compared");
         let place = crate::report::Place { path: what.to_owned().into(), line: None };
-        told.push(report.warning(None, &place, problem, "overlaps that are not told are possible"));
+        reported.push(report.warning(None, &place, problem, "there may be overlaps that are not reported"));
     }
-    told
+    reported
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Rules that contradict what the pool of their subscribers is for: a guarantee that is of no use elsewhere, and ports by a formula, which
-//! are not shared.
+//! Rules that contradict what the pool of their subscribers is for: a guarantee that is of no use
+//! elsewhere, and ports by a formula, which are not shared.
 
 use nat::rules::Match;
 use nat::settings::Allocation;
@@ -17,10 +17,10 @@ use crate::fault::Warning;
 use crate::report::Report;
 use crate::section::quoted;
 
-/// Told one by one; more are counted.
-const TOLD_MAX: usize = 20;
+/// Rules reported one by one; further ones are counted.
+const REPORTED_MAX: usize = 20;
 
-/// Tells rules that contradict the pools of their subscribers.
+/// Warns of rules that contradict the pools of their subscribers.
 pub(super) fn check(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report: &mut Report) -> Vec<Warning> {
     let served = Served {
         draft,
@@ -28,7 +28,7 @@ pub(super) fn check(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report
         guarantees: draft.classes.iter().filter(|class| class.limits.reserved_ports.iter().any(|it| *it > 0)).collect(),
         has_formulas: draft.pools.iter().any(is_by_formula),
     };
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut more = 0;
     let mut last = 0;
     for (position, rule) in rules.iter().enumerate() {
@@ -37,7 +37,10 @@ pub(super) fn check(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report
                 let problem =
                     draft.pools.get(pool.index()).and_then(|pool| served.loses_guarantee(&rule.matches, pool));
                 problem.map(|problem| {
-                    (problem, "give these subscribers the pool by its subscribers, or leave it if that is meant")
+                    (
+                        problem,
+                        "add these subscribers to the subscribers of this pool, or leave the rule if this is intended",
+                    )
                 })
             }
             RuleAction::Translate { pool: None, mapping: MappingKind::EndpointDependent } => {
@@ -45,13 +48,13 @@ pub(super) fn check(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report
                 let problem = found.map(|found| {
                     let pool = quoted(found.pool.label());
                     format!(
-                        "shares no ports in pool {pool}, where each is one subscriber's by a formula: inside {} has \
+                        "has no effect in pool {pool}, whose formula gives each port to one subscriber: inside {} keeps \
                          endpoint-independent mappings",
                         found.source
                     )
                 });
                 problem.map(|problem| {
-                    (problem, "leave these subscribers out, or serve them by a pool with allocation = \"ports\"")
+                    (problem, "leave these subscribers out, or serve them from a pool with allocation = \"ports\"")
                 })
             }
             RuleAction::Redirect(_) => {
@@ -59,12 +62,12 @@ pub(super) fn check(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report
                 let problem = found.as_ref().map(|found| {
                     let pool = quoted(found.pool.label());
                     format!(
-                        "makes flows, which share ports, and in pool {pool} each is one subscriber's by a formula: packets of \
+                        "makes flows, which share ports, and the formula of pool {pool} gives each port to one subscriber: packets of \
                          inside {} that it matches are refused (ports_exhausted)",
                         found.source
                     )
                 });
-                let remedy = "leave these subscribers out, or serve them by a pool with allocation = \"ports\"";
+                let remedy = "leave these subscribers out, or serve them from a pool with allocation = \"ports\"";
                 match (found, problem) {
                     (Some(found), Some(problem)) if found.is_all => {
                         sources.fault(position, problem, &found.source.to_string(), remedy, report);
@@ -76,24 +79,24 @@ pub(super) fn check(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report
             _ => None,
         };
         let Some((problem, remedy)) = found else { continue };
-        if told.len() < TOLD_MAX {
-            told.extend(sources.warning(position, problem, remedy, report));
+        if reported.len() < REPORTED_MAX {
+            reported.extend(sources.warning(position, problem, remedy, report));
         } else {
             (more, last) = (more + 1, position);
         }
     }
     if more > 0 {
         let problem = format!("is the last of {more} more that contradict the pools of their subscribers");
-        told.extend(sources.warning(last, problem, "correct those that are told and check again", report));
+        reported.extend(sources.warning(last, problem, "correct those reported and check again", report));
     }
-    told
+    reported
 }
 
 fn is_by_formula(pool: &PoolDraft) -> bool {
     matches!(pool.allocation.value, Some(Allocation::Deterministic { .. }))
 }
 
-/// Subscribers of a deterministic pool whom a rule matches.
+/// The subscribers of a deterministic pool that a rule matches.
 struct ByFormula<'d> {
     pool: &'d PoolDraft,
     source: Prefix,
@@ -116,7 +119,8 @@ impl<'d> Served<'d> {
         self.vrfs.iter().enumerate().filter(move |(at, _)| realm.is_none_or(|realm| realm == *at)).map(|(_, vrf)| vrf)
     }
 
-    /// The pool that serves a prefix as a whole: of all with one around it the one with the longest.
+    /// The pool that serves a prefix as a whole: of all with one around it the one with the
+    /// longest.
     fn pool_of(&self, prefix: Prefix, vrf: &str) -> Option<&'d PoolDraft> {
         let pools = self.draft.pools.iter().filter(|pool| pool.serves(vrf));
         let prefixes = pools.flat_map(|pool| pool.subscribers.iter().map(move |served| (pool, served.value)));
@@ -124,7 +128,8 @@ impl<'d> Served<'d> {
         around.max_by_key(|(_, served)| served.length()).map(|(pool, _)| pool)
     }
 
-    /// Whether a rule sends subscribers with a guarantee to another pool than the one it is kept in.
+    /// Whether a rule sends subscribers with a guarantee to another pool than the one it is kept
+    /// in.
     fn loses_guarantee(&self, matches: &Match, to: &PoolDraft) -> Option<String> {
         for class in &self.guarantees {
             for prefix in class.subscribers.iter().map(|prefix| prefix.value) {
@@ -138,8 +143,8 @@ impl<'d> Served<'d> {
                 if let Some(own) = own {
                     let class = class.name.as_ref().map_or("", |name| name.value.as_str());
                     return Some(format!(
-                        "sends subscribers of class {} with reserved_ports to pool {}, and ports are set aside for them in pool {}: inside {both} is \
-                         guaranteed none for what the rule matches",
+                        "sends subscribers of class {} to pool {}, but their reserved_ports are in pool {}: inside {both} has no \
+                         guarantee for packets that the rule matches",
                         quoted(class),
                         quoted(to.label()),
                         quoted(own.label()),
@@ -150,7 +155,7 @@ impl<'d> Served<'d> {
         None
     }
 
-    /// The subscribers of a deterministic pool whom a rule matches.
+    /// The subscribers of a deterministic pool that a rule matches.
     fn formula_of(&self, matches: &Match) -> Option<ByFormula<'d>> {
         if !self.has_formulas {
             return None;

@@ -38,7 +38,7 @@ fn settings() -> Settings {
 }
 
 #[test]
-fn pool_addresses_are_found_in_whatever_order_they_are_configured() {
+fn pool_addresses_are_found_in_any_order_of_configuration() {
     let answerer = Answerer::new(&settings());
     let ours: Vec<u8> =
         (0..=255).filter(|last| answerer.is_ours(OUTSIDE, Ipv4Addr::new(203, 0, 113, *last).to_bits())).collect();
@@ -47,7 +47,7 @@ fn pool_addresses_are_found_in_whatever_order_they_are_configured() {
 }
 
 #[test]
-fn requests_are_sent_from_the_own_address_on_the_subnet_of_the_target() {
+fn requests_use_the_own_address_on_the_subnet_of_the_target() {
     let settings = settings();
     let answerer = Answerer::new(&settings);
     let own = |last| {

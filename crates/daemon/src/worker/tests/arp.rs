@@ -22,6 +22,7 @@ use super::bed::VLAN;
 use super::bed::VLAN_ADDRESS;
 use super::bed::station_of;
 use super::bed::subscriber;
+use crate::neighbour::NeighbourLimits;
 
 fn requests(sent: &[Sent]) -> Vec<(Message, MacAddress)> {
     let arps = sent.iter().filter_map(|frame| frame.arp().map(|arp| (arp, frame.header.destination)));
@@ -37,7 +38,7 @@ fn ask(bed: &mut Bed, port: PortIndex, vlan: Option<u16>, from: Ipv4Addr, target
 }
 
 #[test]
-fn requests_for_own_addresses_are_answered_on_their_own_interface_only() {
+fn requests_are_answered_only_on_the_interface_of_the_address() {
     let mut bed = Bed::new(1).after_start();
     let host = *subscriber(2).ip();
     let answers = ask(&mut bed, INSIDE, None, host, INSIDE_ADDRESS);
@@ -94,7 +95,7 @@ fn packets_wait_for_their_neighbour_and_leave_in_order() {
 }
 
 #[test]
-fn a_neighbour_that_does_not_answer_is_asked_three_times_and_its_packets_are_dropped() {
+fn packets_are_dropped_after_three_unanswered_arp_requests() {
     let mut bed = Bed::new(1).after_start();
     bed.push_udp(0, subscriber(2), SERVER, b"a");
     let mut asked_at = Vec::new();
@@ -113,14 +114,28 @@ fn a_neighbour_that_does_not_answer_is_asked_three_times_and_its_packets_are_dro
 }
 
 #[test]
-fn no_more_than_eight_packets_wait_for_one_neighbour() {
+fn packets_waiting_for_one_neighbour_are_bounded() {
     let mut bed = Bed::new(1).after_start();
-    for number in 0..11 {
+    let most = NeighbourLimits::default().waiting_per_neighbour_max;
+    for number in 0..most + 3 {
         bed.push_udp(0, subscriber(2), SERVER, &[number]);
     }
     bed.settle();
-    assert_eq!(bed.total().neighbour_pending, 8);
+    assert_eq!(bed.total().neighbour_pending, u64::from(most));
     assert_eq!(bed.total().of(Verdict::NeighbourQueueFull), 3);
+}
+
+#[test]
+fn a_first_burst_to_a_new_station_loses_nothing() {
+    let mut bed = Bed::new(1).after_start();
+    let burst: Vec<u8> = (0..100).collect();
+    for number in &burst {
+        bed.push_udp(0, subscriber(2), SERVER, &[*number]);
+    }
+    let sent = bed.settle_with_arp(OUTSIDE);
+    let payloads: Vec<u8> = sent.iter().filter_map(|frame| frame.udp().map(|(_, _, payload)| payload[0])).collect();
+    assert_eq!(payloads, burst);
+    assert_eq!(bed.total().of(Verdict::NeighbourQueueFull), 0);
 }
 
 #[test]
@@ -155,7 +170,7 @@ fn a_neighbour_that_vanishes_is_forgotten_after_three_probes() {
 }
 
 #[test]
-fn nobody_can_fill_the_cache_with_stations_that_were_not_asked_for() {
+fn unasked_arp_packets_do_not_fill_the_cache() {
     let mut bed = Bed::new(1).after_start();
     for number in 1..=250 {
         let host = Ipv4Addr::new(198, 51, 100, number);
@@ -205,7 +220,7 @@ fn addresses_are_probed_and_then_announced_at_start() {
 }
 
 #[test]
-fn another_station_with_our_address_is_noticed_and_answered_every_ten_seconds_at_most() {
+fn a_station_with_our_address_gets_an_answer_every_ten_seconds() {
     let mut bed = Bed::new(1).after_start();
     let thief = MacAddress([6, 6, 6, 6, 6, 6]);
     let claim = Message::request(thief, POOL_ON_LINK.to_bits(), POOL_ON_LINK.to_bits());
@@ -224,7 +239,7 @@ fn another_station_with_our_address_is_noticed_and_answered_every_ten_seconds_at
 #[test]
 fn probes_of_others_for_our_address_are_answered() {
     let mut bed = Bed::new(1).after_start();
-    // RFC 5227 §2.1.1: the sender address of a probe is 0; the reply tells the newcomer to keep off.
+    // RFC 5227 §2.1.1: the sender address of a probe is 0; the reply makes the newcomer keep off.
     let answers = ask(&mut bed, INSIDE, None, Ipv4Addr::UNSPECIFIED, INSIDE_ADDRESS);
     assert_eq!(answers[0].arp().map(|arp| arp.operation), Some(Operation::Reply));
 }

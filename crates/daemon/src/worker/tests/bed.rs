@@ -1,4 +1,4 @@
-//! Two ports, three interfaces, hosts that answer ARP when they are told to.
+//! Two ports, three interfaces, and hosts that answer ARP on request.
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
@@ -19,6 +19,8 @@ use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
 use nat::settings::Pool;
 use nat::settings::PortTimeout;
+use nat::settings::Route;
+use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
@@ -58,9 +60,13 @@ pub(crate) const WHOLE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
 pub(crate) const WHOLE_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 222);
 /// Who has forwarded ports.
 pub(crate) const FORWARDED: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 221);
-/// Whom one forwarded port leads to, each remote endpoint to one.
+/// The targets of one forwarded port; each remote endpoint keeps to one target.
 pub(crate) const TARGETS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 223), Ipv4Addr::new(10, 0, 0, 224)];
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 100), 53);
+
+/// A router on the outside link, and a server behind it.
+pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 254);
+pub(crate) const FAR_SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 88, 99, 7), 53);
 
 /// Subscriber number `n` on the untagged inside link.
 pub(crate) const fn subscriber(n: u8) -> SocketAddrV4 {
@@ -117,6 +123,11 @@ pub(crate) fn settings() -> Settings {
             interface("wan", Side::Outside, OUTSIDE_ADDRESS, 1_500),
             interface("lan.100", Side::Inside, VLAN_ADDRESS, 1_500),
         ],
+        routes: vec![Route {
+            prefix: Prefix::new(Ipv4Addr::new(192, 88, 99, 0), 24).expect("a prefix"),
+            next_hop: ROUTER,
+            interface: InterfaceId(1),
+        }],
         pools: vec![
             Pool {
                 name: "a".to_owned(),
@@ -213,7 +224,8 @@ impl<I: Io> Bed<I> {
         self
     }
 
-    /// Every worker polls a few times, so that hand-offs and what follows them are through; then checks the balance.
+    /// Every worker polls a few times, so that hand-offs and what follows them are through; then
+    /// checks the balance.
     pub(crate) fn settle(&mut self) {
         for _ in 0..6 {
             self.poll_all();
@@ -301,7 +313,8 @@ impl<I: Io> Bed<I> {
         sent
     }
 
-    /// Answers every ARP request among `sent` as the host asked for would; the answer arrives at `worker`.
+    /// Answers every ARP request among `sent` as the host asked for would; the answer arrives at
+    /// `worker`.
     pub(crate) fn answer_arp(&self, worker: usize, port: PortIndex, sent: &[Sent]) -> usize {
         let requests = sent.iter().filter_map(|frame| frame.arp().map(|arp| (frame.header, arp)));
         let requests = requests.filter(|(_, arp)| arp.operation == Operation::Request && !arp.is_gratuitous());

@@ -24,8 +24,8 @@ use super::bed::subscriber;
 /// Flows that only make neighbours known.
 const WARM_UP: u8 = 20;
 
-/// Sends from every subscriber in turn; frames of a flow arrive at a worker drawn per flow. Returns what came out, by
-/// payload: (flow, number).
+/// Sends from every subscriber in turn; frames of a flow arrive at a worker drawn per flow. Returns
+/// what came out, by payload: (flow, number).
 fn exchange<I: Io>(bed: &mut Bed<I>, flows: u8, packets: u8, seed: u64) -> BTreeMap<u8, SocketAddrV4> {
     let mut random = SmallRng::seed_from_u64(seed);
     let workers = bed.workers.len();
@@ -91,7 +91,7 @@ fn collect(sent: &[super::bed::Sent], next: &mut BTreeMap<u8, u8>, from: &mut BT
 }
 
 #[test]
-fn flows_keep_their_order_and_no_packet_is_lost_whatever_the_steering() {
+fn flows_keep_order_and_lose_no_packet_with_any_steering() {
     for seed in 0..20 {
         for workers in 1..=3 {
             let mut bed = Bed::new(workers).after_start();

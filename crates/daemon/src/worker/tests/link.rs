@@ -5,6 +5,7 @@ use packet_io::memory::MemorySettings;
 use wire::build;
 use wire::ethernet::ETHER_TYPE_IPV4;
 use wire::ethernet::ETHER_TYPE_VLAN;
+use wire::ethernet::HEADER_LENGTH;
 use wire::ethernet::MacAddress;
 
 use super::bed::Bed;
@@ -66,7 +67,7 @@ fn a_priority_tag_counts_as_no_tag() {
 }
 
 #[test]
-fn tagged_frames_belong_to_their_interface_and_answers_carry_the_tag() {
+fn tagged_frames_reach_their_interface_and_replies_are_tagged() {
     let mut bed = Bed::new(1).after_start();
     let client = core::net::SocketAddrV4::new(core::net::Ipv4Addr::new(10, 1, 0, 9), 5_000);
     let packet = build::udp(client, SERVER).payload(b"question").build();
@@ -99,7 +100,7 @@ fn ethernet_padding_is_not_forwarded() {
 }
 
 #[test]
-fn frames_that_do_not_fit_the_transmit_queue_are_counted_as_such() {
+fn frames_that_do_not_fit_the_transmit_queue_are_counted() {
     let sizes = MemorySettings { queue_frames: 64, ..MemorySettings::default() };
     let mut bed = Bed::with_io(1, &sizes, |_, io| io).after_start();
     bed.push_udp(0, subscriber(2), SERVER, b"first");
@@ -117,23 +118,29 @@ fn frames_that_do_not_fit_the_transmit_queue_are_counted_as_such() {
 
 #[test]
 fn a_burst_the_shard_failed_on_is_given_out_and_counted() {
-    let mut bed = Bed::new(1).after_start();
-    let worker = &mut bed.workers[0];
-    let mut buffer = packet_io::Io::allocate(worker.io_mut()).expect("a buffer");
-    assert!(packet_io::Buffer::fill(&mut buffer, &[b"poison"]));
-    worker.shard.counters_mut().received += 1;
-    // As if the shard had panicked: the packet is in the burst, and nothing is counted for it.
-    assert!(worker.ready.push(buffer).is_ok());
-    let mut kept = Vec::new();
-    assert_eq!(worker.recover(|packet| kept.push(packet.to_vec())), 1);
-    assert_eq!(kept, [b"poison"]);
-    assert_eq!(bed.total().of(Verdict::Quarantined), 1);
-    bed.push_udp(0, subscriber(2), SERVER, b"life goes on");
-    assert_eq!(bed.settle_with_arp(OUTSIDE).len(), 1);
+    // As received, behind a link header, and as taken over from another worker, without one.
+    for is_plain in [true, false] {
+        let mut bed = Bed::new(1).after_start();
+        let worker = &mut bed.workers[0];
+        let mut buffer = packet_io::Io::allocate(worker.io_mut()).expect("a buffer");
+        let link: &[u8] = if is_plain { &[0; HEADER_LENGTH] } else { &[] };
+        assert!(packet_io::Buffer::fill(&mut buffer, &[link, b"poison"]));
+        worker.shard.counters_mut().received += 1;
+        // As if the shard had panicked: the packet is in the burst, and nothing is counted for it.
+        worker.is_plain = is_plain;
+        worker.starts[0] = packet_io::Buffer::frame_mut(&mut buffer).1;
+        assert!(worker.ready.push(buffer).is_ok());
+        let mut kept = Vec::new();
+        assert_eq!(worker.recover(|packet| kept.push(packet.to_vec())), 1);
+        assert_eq!(kept, [b"poison"]);
+        assert_eq!(bed.total().of(Verdict::Quarantined), 1);
+        bed.push_udp(0, subscriber(2), SERVER, b"life goes on");
+        assert_eq!(bed.settle_with_arp(OUTSIDE).len(), 1);
+    }
 }
 
 #[test]
-fn without_stations_every_unicast_frame_is_ours_and_nobody_is_asked() {
+fn without_stations_all_unicast_frames_are_ours_and_arp_is_off() {
     let mut bed = Bed::offline();
     let packet = build::udp(subscriber(2), SERVER).payload(b"x").build();
     let router_of_the_capture = MacAddress([6, 7, 7, 7, 7, 7]);

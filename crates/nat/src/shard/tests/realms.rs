@@ -1,16 +1,17 @@
-//! Inside realms whose addresses overlap.
+//! Realms with overlapping internal addresses.
 
 use std::net::SocketAddrV4;
 
 use super::*;
 
-/// The customers of one realm.
+/// Interface of one realm.
 const RED: InterfaceId = InterfaceId(0);
 const OUT: InterfaceId = InterfaceId(1);
-/// Those of another one, with the same addresses.
+/// Interface of another realm with the same addresses.
 const BLUE: InterfaceId = InterfaceId(2);
 
-/// Both realms have 100.64.0.0/24, Natrix 100.64.0.1 in the red and 100.64.0.2 in the blue one. Red has a pool of its own.
+/// Both realms have 100.64.0.0/24. Natrix is 100.64.0.1 in the red and 100.64.0.2 in the blue one.
+/// Each has its pool.
 fn two_realms() -> Settings {
     let mut settings = settings();
     let mut blue = settings.interfaces[0].clone();
@@ -41,8 +42,8 @@ fn external(packet: &[u8]) -> SocketAddrV4 {
     SocketAddrV4::new(address, port)
 }
 
-/// The same internal endpoint in both realms: two mappings, and each reply goes where its question came from. All ways of
-/// a packet: the first of a subscriber, a further mapping (the short way), established ones, fragments, ICMP errors.
+/// Two mappings, and each reply reaches the realm of its request. Covers the first packet of a
+/// subscriber, a further mapping (the short way), established packets, fragments and ICMP errors.
 #[test]
 fn the_same_internal_endpoint_in_two_realms_is_two_endpoints() {
     // covers: 6888-REQ-2n
@@ -73,16 +74,16 @@ fn the_same_internal_endpoint_in_two_realms_is_two_endpoints() {
             }
         }
     }
-    assert_eq!(shard.mappings_len(), 6);
-    let mut views = Vec::new();
-    shard.subscribers_page(Instant::ORIGIN, 0, 10, 1_000_000, &Filter::default(), &mut views);
-    let mut realms: Vec<RealmId> = views.iter().map(|view| view.realm).collect();
+    assert_eq!(shard.view().mappings_len(), 6);
+    let mut all = Query::all(Filter::default());
+    shard.view().subscribers_page(Instant::ORIGIN, &mut all);
+    let mut realms: Vec<RealmId> = all.records.iter().map(|view| view.realm).collect();
     realms.sort_unstable();
     assert_eq!(realms, [RealmId(0), RealmId(1)]);
 }
 
 #[test]
-fn fragments_of_two_realms_with_all_else_equal_are_two_datagrams() {
+fn equal_fragments_of_two_realms_are_two_datagrams() {
     let mut shard = shard_of(two_realms());
     let (i1, e1) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([198, 51, 100, 1], 80));
     let whole = |byte: u8| build::udp(i1, e1).payload(&[byte; 4_000]).identification(77).build();
@@ -113,7 +114,7 @@ fn an_error_reaches_the_realm_whose_packet_it_is_about() {
         let error = build::icmp_error(router, external(&sent).ip().to_owned(), 3, 1, &sent).build();
         let (verdict, left) = send_by(&mut shard, 0, OUT, &error);
         assert_eq!((verdict, left[0].0), (Some(Verdict::Inbound), realm));
-        // And what Natrix itself has to say goes back by the way it came.
+        // Natrix's own error returns the way the packet came.
         let expired = build::udp(i1, e1).ttl(1).build();
         let (verdict, left) = send_by(&mut shard, 0, realm, &expired);
         assert_eq!((verdict, left[0].0), (Some(Verdict::TtlExpired), realm));
@@ -122,7 +123,7 @@ fn an_error_reaches_the_realm_whose_packet_it_is_about() {
 }
 
 #[test]
-fn what_only_another_realm_has_is_no_address_of_ours() {
+fn an_address_of_another_realm_is_not_our_own() {
     let mut shard = shard_of(two_realms());
     let e1 = build::endpoint([198, 51, 100, 1], 80);
     // 100.64.0.1 is Natrix in the red realm and a subscriber in the blue one.
@@ -135,7 +136,7 @@ fn what_only_another_realm_has_is_no_address_of_ours() {
 }
 
 #[test]
-fn realms_reach_each_other_by_hairpinning_unless_they_are_kept_apart() {
+fn realms_reach_each_other_by_hairpinning_unless_forbidden() {
     for (is_allowed, expected) in [(true, Verdict::Hairpin), (false, Verdict::HairpinRefused)] {
         let mut shard = shard_of(Settings { hairpin_between_realms: is_allowed, ..two_realms() });
         let e1 = build::endpoint([198, 51, 100, 1], 80);
@@ -146,7 +147,7 @@ fn realms_reach_each_other_by_hairpinning_unless_they_are_kept_apart() {
         for (from, source, to, arrives) in
             [(RED, red, blue_outside, BLUE), (BLUE, blue, red_outside, RED), (RED, other, blue_outside, BLUE)]
         {
-            let before = shard.mappings_len();
+            let before = shard.view().mappings_len();
             let packet = build::udp(source, to).payload(b"peer").build();
             let meant = shard.explain(Instant::ORIGIN, shard.shared().facing(from), &packet).verdict;
             let (verdict, left) = send_by(&mut shard, 0, from, &packet);
@@ -154,10 +155,10 @@ fn realms_reach_each_other_by_hairpinning_unless_they_are_kept_apart() {
             if is_allowed {
                 assert_eq!(left[0].0, arrives);
             } else {
-                assert_eq!((left.len(), shard.mappings_len()), (0, before), "nothing is left behind");
+                assert_eq!((left.len(), shard.view().mappings_len()), (0, before), "nothing is left behind");
             }
         }
-        // Within a realm the policy means nothing.
+        // The policy does not apply within a realm.
         let packet = build::udp(other, red_outside).build();
         assert_eq!(send_by(&mut shard, 0, RED, &packet).0, Some(Verdict::Hairpin));
     }

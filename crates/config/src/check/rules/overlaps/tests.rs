@@ -47,7 +47,7 @@ proptest! {
             }
         }
         prop_assert_eq!(found.count, expected.len());
-        expected.truncate(TOLD_MAX);
+        expected.truncate(REPORTED_MAX);
         prop_assert_eq!(found.first, expected);
         prop_assert!(!found.is_partial);
     }

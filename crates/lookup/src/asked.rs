@@ -1,0 +1,72 @@
+//! The question, and an answer without a holder.
+
+use core::net::Ipv4Addr;
+
+use control::FindAnswer;
+use control::Place;
+use nat::Protocol;
+use nat::view::BalancedView;
+
+/// Who has this endpoint?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// External or internal address.
+    pub address: Ipv4Addr,
+    /// Its port or query identifier; None: all.
+    pub port: Option<u16>,
+    /// Only ports of this transport.
+    pub protocol: Option<Protocol>,
+    /// Only internal addresses of this VRF, or holders of an external address in it.
+    pub vrf: Option<&'a str>,
+}
+
+impl Asked<'_> {
+    /// The endpoint as text.
+    pub(crate) fn queried(&self) -> String {
+        self.port.map_or_else(|| self.address.to_string(), |port| format!("{}:{port}", self.address))
+    }
+
+    /// The end of a sentence about the VRF; empty for all VRFs.
+    pub(crate) fn of_vrf(&self) -> String {
+        self.vrf.map(|vrf| format!(" of VRF \"{vrf}\"")).unwrap_or_default()
+    }
+
+    /// The transports in question.
+    pub(crate) fn protocols(&self) -> impl Iterator<Item = Protocol> + use<> {
+        let wanted = self.protocol;
+        Protocol::ALL.into_iter().filter(move |protocol| wanted.is_none_or(|wanted| wanted == *protocol))
+    }
+
+    /// Removes holders in other VRFs. An external address may have holders in each.
+    pub(crate) fn retain_vrf(&self, answers: &mut Vec<FindAnswer>) {
+        if let Some(vrf) = self.vrf {
+            answers.retain(|answer| answer.vrf.as_ref().is_none_or(|held| held == vrf));
+        }
+    }
+
+    /// An answer without a holder.
+    pub(crate) fn nobody(&self, place: Place, detail: String) -> FindAnswer {
+        FindAnswer {
+            queried: self.queried(),
+            place,
+            holder: None,
+            realm: None,
+            vrf: None,
+            external_address: None,
+            pool: None,
+            own_ports: Vec::new(),
+            mapping: None,
+            detail,
+        }
+    }
+}
+
+/// The targets of an external endpoint, in a sentence.
+pub(crate) fn targets_of(found: &BalancedView) -> String {
+    let BalancedView { protocol, external, targets, .. } = found;
+    if targets.is_empty() {
+        return format!("{protocol} {external} had several targets and is reserved until their sessions end");
+    }
+    let targets: Vec<String> = targets.iter().map(|(target, weight)| format!("{target} weight {weight}")).collect();
+    format!("{protocol} {external} leads to one of {}", targets.join(", "))
+}

@@ -1,0 +1,66 @@
+//! Names and words of the engine in those of the control protocol.
+
+use core::net::Ipv4Addr;
+
+use control::OwnPorts;
+use nat::Protocol;
+use nat::Settings;
+use nat::Shared;
+use nat::blocks::Lease;
+use nat::types::PoolId;
+use nat::types::RealmId;
+use nat::view;
+
+/// A transport in the words of the control protocol.
+pub fn protocol(protocol: Protocol) -> control::Protocol {
+    match protocol {
+        Protocol::Udp => control::Protocol::Udp,
+        Protocol::Tcp => control::Protocol::Tcp,
+        Protocol::Icmp => control::Protocol::Icmp,
+    }
+}
+
+/// A transport in the words of the engine.
+pub fn engine_protocol(protocol: control::Protocol) -> Protocol {
+    match protocol {
+        control::Protocol::Udp => Protocol::Udp,
+        control::Protocol::Tcp => Protocol::Tcp,
+        control::Protocol::Icmp => Protocol::Icmp,
+    }
+}
+
+/// The name of a pool.
+pub fn pool_name(shared: &Shared, pool: PoolId) -> String {
+    shared.pool(pool).map(|pool| pool.name.clone()).unwrap_or_default()
+}
+
+/// The name of an inside realm.
+pub fn vrf_name(settings: &Settings, realm: RealmId) -> String {
+    settings.realm_names.get(realm.index()).cloned().unwrap_or_default()
+}
+
+/// The name of the interface with this address.
+pub fn own_interface(settings: &Settings, address: Ipv4Addr) -> Option<&str> {
+    let owner = settings.interfaces.iter().find(|i| i.addresses.iter().any(|own| own.address == address));
+    owner.map(|interface| interface.name.as_str())
+}
+
+/// The ports of a subscriber.
+pub fn own_ports(ports: &view::OwnPorts) -> OwnPorts {
+    OwnPorts {
+        kind: if ports.leased_s.is_some() { "block" } else { "slice" }.to_owned(),
+        external_address: ports.address,
+        first_port: ports.first,
+        last_port: ports.last,
+    }
+}
+
+/// The block of a lease.
+pub(crate) fn block(external_address: Ipv4Addr, lease: &Lease) -> OwnPorts {
+    OwnPorts {
+        kind: "block".to_owned(),
+        external_address,
+        first_port: lease.block.first_port(),
+        last_port: lease.block.last_port(),
+    }
+}

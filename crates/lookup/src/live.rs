@@ -1,0 +1,232 @@
+//! From a running instance: the current holders.
+
+mod external;
+mod internal;
+mod users;
+
+use core::net::Ipv4Addr;
+use std::sync::Arc;
+
+use control::Fault;
+use control::Find;
+use control::FindAnswer;
+use control::List;
+use control::Mapping;
+use control::Page;
+use control::Place;
+use control::Session;
+use control::Subscriber;
+use nat::Protocol;
+use nat::Shared;
+use nat::types::Endpoint;
+use nat::types::RealmId;
+use nat::types::WorkerId;
+use nat::view::BalancedView;
+use nat::view::StaticView;
+
+use crate::Asked;
+use crate::asked::targets_of;
+use crate::convert;
+use crate::formula::Configured;
+
+/// A running instance: its snapshot, and the records of its workers.
+pub trait Live {
+    /// The snapshot of the workers.
+    fn shared(&self) -> Arc<Shared>;
+
+    /// The mapping with this external endpoint, if `worker` has it.
+    ///
+    /// # Errors
+    /// The worker does not answer.
+    fn holder(&self, worker: WorkerId, external: Endpoint, protocol: Protocol) -> Result<Option<Mapping>, Fault>;
+
+    /// A page of mappings.
+    ///
+    /// # Errors
+    /// The cursor is not from such a list, or a worker does not answer.
+    fn mappings(&self, list: &List) -> Result<Page<Mapping>, Fault>;
+
+    /// A page of sessions.
+    ///
+    /// # Errors
+    /// As [`Live::mappings`].
+    fn sessions(&self, list: &List) -> Result<Page<Session>, Fault>;
+
+    /// A page of subscribers.
+    ///
+    /// # Errors
+    /// As [`Live::mappings`].
+    fn subscribers(&self, list: &List) -> Result<Page<Subscriber>, Fault>;
+
+    /// Calls `each` with the VRF and internal address of every use of an external address; of
+    /// mappings and flows, only those of `protocol`. Reads all mappings and flows.
+    ///
+    /// # Errors
+    /// A worker does not answer.
+    fn uses(
+        &self,
+        external: Ipv4Addr,
+        protocol: Option<Protocol>,
+        each: &mut dyn FnMut(RealmId, Ipv4Addr, Use),
+    ) -> Result<(), Fault>;
+}
+
+/// The use of an external address by a subscriber.
+pub enum Use {
+    /// The subscriber is paired with it.
+    Paired(Box<Subscriber>),
+    /// A mapping.
+    Mapping,
+    /// A session that shares its external port.
+    Flow,
+}
+
+/// A page of the holders of an endpoint, or of the users of an address. The first page of an
+/// endpoint without a holder has one answer too.
+///
+/// # Errors
+/// No such VRF, the cursor is not from this list, or a worker does not answer.
+pub fn find(live: &dyn Live, find: &Find) -> Result<Page<FindAnswer>, Fault> {
+    let search = Search::new(live, find)?;
+    let mut page = search.all()?;
+    let had_some = !page.objects.is_empty();
+    search.asked.retain_vrf(&mut page.objects);
+    if let Some(vrf) = &find.vrf {
+        let is_whole = find.cursor.is_none() && page.cursor.is_none();
+        if had_some && page.objects.is_empty() && is_whole {
+            let detail = format!("no subscriber of VRF \"{vrf}\" holds {} now", search.asked.queried());
+            page.objects.push(search.asked.nobody(Place::External, detail));
+        }
+    }
+    Ok(page)
+}
+
+/// One question to one snapshot.
+struct Search<'a> {
+    live: &'a dyn Live,
+    shared: Arc<Shared>,
+    find: &'a Find,
+    asked: Asked<'a>,
+    /// The VRFs in question.
+    realms: Vec<RealmId>,
+}
+
+impl<'a> Search<'a> {
+    fn new(live: &'a dyn Live, find: &'a Find) -> Result<Search<'a>, Fault> {
+        let shared = live.shared();
+        let asked = Asked {
+            address: find.address,
+            port: find.port,
+            protocol: find.protocol.map(convert::engine_protocol),
+            vrf: find.vrf.as_deref(),
+        };
+        // An unknown VRF is an error for any address.
+        let names = &shared.settings().realm_names;
+        let realms = match asked.vrf {
+            None => (0..names.len()).map(|realm| RealmId(realm as u16)).collect(),
+            Some(vrf) => {
+                let position = names.iter().position(|name| name == vrf).ok_or_else(|| {
+                    Fault::new("vrf", "no such VRF", format!("use one of: {}", names.join(", "))).seen(vrf)
+                })?;
+                vec![RealmId(position as u16)]
+            }
+        };
+        Ok(Search { live, shared, find, asked, realms })
+    }
+
+    /// Answers about all VRFs.
+    fn all(&self) -> Result<Page<FindAnswer>, Fault> {
+        if let Some(index) = self.shared.address_index(self.asked.address) {
+            return self.external(index);
+        }
+        if let Some(interface) = convert::own_interface(self.shared.settings(), self.asked.address) {
+            let detail = format!("{} is Natrix's own address on interface \"{interface}\"", self.asked.address);
+            return Ok(Page::whole(vec![self.asked.nobody(Place::Interface, detail)]));
+        }
+        self.internal()
+    }
+
+    fn is_first_page(&self) -> bool {
+        self.find.cursor.is_none()
+    }
+
+    /// A page of a list, at the cursor in question.
+    fn list(&self, filter: control::Filter) -> List {
+        List { filter, limit: self.find.limit, cursor: self.find.cursor.clone() }
+    }
+
+    /// The same question to the current configuration alone.
+    fn configured(&self) -> Configured<'_> {
+        Configured { settings: self.shared.settings(), asked: self.asked }
+    }
+
+    /// The pool of an external address.
+    fn pool_with(&self, external: Ipv4Addr) -> Option<String> {
+        let index = self.shared.address_index(external)?;
+        Some(convert::pool_name(&self.shared, self.shared.pool_of(index)))
+    }
+
+    /// The name of a VRF.
+    fn vrf(&self, realm: RealmId) -> String {
+        convert::vrf_name(self.shared.settings(), realm)
+    }
+
+    /// An answer about a mapping.
+    fn by_mapping(&self, place: Place, mapping: Mapping, detail: String) -> FindAnswer {
+        FindAnswer {
+            holder: Some(*mapping.internal.ip()),
+            realm: Some(mapping.realm),
+            vrf: Some(mapping.vrf.clone()),
+            external_address: Some(*mapping.external.ip()),
+            pool: Some(mapping.pool.clone()),
+            mapping: Some(mapping),
+            ..self.asked.nobody(place, detail)
+        }
+    }
+
+    /// An answer about a flow.
+    fn by_flow(&self, place: Place, session: Session) -> FindAnswer {
+        let remote = session.target.unwrap_or(session.remote);
+        let Session { protocol, internal, external, .. } = session;
+        let detail = format!("{internal} has {protocol} {external} towards {remote}, and shares it");
+        FindAnswer {
+            holder: Some(*internal.ip()),
+            realm: Some(session.realm),
+            vrf: Some(session.vrf),
+            external_address: Some(*external.ip()),
+            pool: Some(session.pool),
+            ..self.asked.nobody(place, detail)
+        }
+    }
+
+    /// The targets of an endpoint with several.
+    fn by_targets(&self, place: Place, found: &BalancedView) -> FindAnswer {
+        FindAnswer {
+            realm: Some(found.realm.0),
+            vrf: self.shared.settings().realm_names.get(found.realm.index()).cloned(),
+            external_address: Some(found.external.address),
+            pool: self.pool_with(found.external.address),
+            ..self.asked.nobody(place, targets_of(found))
+        }
+    }
+
+    /// A static mapping that is not in use. Without a port: of the whole address.
+    fn by_static(&self, place: Place, found: &StaticView) -> FindAnswer {
+        let (internal, external, protocol) = (found.internal, found.external, found.protocol);
+        let detail = match self.asked.port {
+            None => format!("{} is mapped one-to-one to {}", external.address, internal.address),
+            Some(_) if found.one_to_one => {
+                format!("{protocol} {external} is mapped one-to-one to {internal}; no mapping now")
+            }
+            Some(_) => format!("{protocol} {external} is statically forwarded to {internal}; no mapping now"),
+        };
+        FindAnswer {
+            holder: Some(internal.address),
+            realm: Some(found.realm.0),
+            vrf: self.shared.settings().realm_names.get(found.realm.index()).cloned(),
+            external_address: Some(external.address),
+            pool: self.pool_with(external.address),
+            ..self.asked.nobody(place, detail)
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The holders of an external address, or of one of its ports.
+
+use core::net::Ipv4Addr;
+
+use control::Fault;
+use control::FindAnswer;
+use control::OwnPorts;
+use control::Page;
+use control::Place;
+use nat::Protocol;
+use nat::deterministic::Owner;
+use nat::types::AddressIndex;
+use nat::types::Endpoint;
+use nat::types::MappingIndex;
+use nat::types::RealmId;
+
+use super::Search;
+use crate::convert;
+
+impl Search<'_> {
+    pub(super) fn external(&self, index: AddressIndex) -> Result<Page<FindAnswer>, Fault> {
+        let pool = convert::pool_name(&self.shared, self.shared.pool_of(index));
+        let mut page = match self.asked.port {
+            Some(port) => self.holders(index, port)?,
+            None => self.users(index)?,
+        };
+        let answers = &mut page.objects;
+        // A page after the last one is empty too, without a statement about earlier ones.
+        if let Some(port) = self.asked.port.filter(|_| self.is_first_page() || !answers.is_empty()) {
+            if answers.is_empty() {
+                answers.extend(self.static_mappings_of_external());
+            } else {
+                self.note_who_waits(answers);
+            }
+            if answers.is_empty() {
+                answers.extend(self.holder_of_range(index, port));
+            }
+            if answers.is_empty() {
+                answers.extend(self.torn_block(index, port));
+            }
+        }
+        if answers.is_empty() && self.is_first_page() {
+            let detail = format!("no subscriber holds {} of pool \"{pool}\" now", self.asked.queried());
+            let nobody = self.asked.nobody(Place::External, detail);
+            answers.push(FindAnswer { pool: Some(pool), ..nobody });
+        }
+        Ok(page)
+    }
+
+    /// Adds the static mapping that waits for the port of a mapping.
+    fn note_who_waits(&self, answers: &mut [FindAnswer]) {
+        for answer in answers {
+            let Some(mapping) = &answer.mapping else { continue };
+            let external = Endpoint::new(*mapping.external.ip(), mapping.external.port());
+            let internal = Endpoint::new(*mapping.internal.ip(), mapping.internal.port());
+            let protocol = convert::engine_protocol(mapping.protocol);
+            let Some(found) = self.shared.static_of_external(external, protocol) else { continue };
+            if (found.internal, found.realm.0) != (internal, mapping.realm) {
+                let what = if found.one_to_one { "the address is that of" } else { "the port is forwarded to" };
+                // Two VRFs may have the same address.
+                let vrf = match found.realm.0 == mapping.realm {
+                    true => String::new(),
+                    false => format!("{}/", self.vrf(found.realm)),
+                };
+                answer.detail += &format!("; {what} {vrf}{}, which waits until this mapping ends", found.internal);
+            }
+        }
+    }
+
+    /// The holder of an external port, for each transport in question.
+    fn holders(&self, index: AddressIndex, port: u16) -> Result<Page<FindAnswer>, Fault> {
+        let mut answers = Vec::new();
+        let mut cursor = None;
+        for protocol in self.asked.protocols() {
+            let external = Endpoint::new(self.asked.address, port);
+            let balanced = self.shared.balanced(external, protocol);
+            if self.is_first_page() {
+                answers.extend(balanced.iter().map(|found| self.by_targets(Place::External, found)));
+            }
+            let owner = self.shared.owner(index, protocol, port);
+            let is_shared = owner.is_some_and(|(_, entry)| entry == MappingIndex::SHARED);
+            if is_shared || balanced.is_some() {
+                // Flows of any worker.
+                let flows = self.flows(protocol, port)?;
+                answers.extend(flows.objects);
+                cursor = cursor.or(flows.cursor);
+            }
+            let Some((worker, _)) = owner.filter(|_| !is_shared) else { continue };
+            let Some(mapping) = self.live.holder(worker, external, protocol)? else { continue };
+            let (internal, subscriber) = (mapping.internal, mapping.internal.ip());
+            let detail = format!("{internal} of subscriber {subscriber} has {} {external}", protocol.name());
+            let own_ports = self.range_of(index, port).map(|(_, range)| range).into_iter().collect();
+            answers.push(FindAnswer { own_ports, ..self.by_mapping(Place::External, mapping, detail) });
+        }
+        // A cursor works only for a single list.
+        Ok(Page { objects: answers, cursor: cursor.filter(|_| self.asked.protocol.is_some()) })
+    }
+
+    /// The users of a shared external endpoint, each towards another remote endpoint.
+    fn flows(&self, protocol: Protocol, port: u16) -> Result<Page<FindAnswer>, Fault> {
+        let filter = control::Filter {
+            external: Some(control::Prefix::host(self.asked.address)),
+            external_port: Some(port),
+            protocol: Some(convert::protocol(protocol)),
+            ..control::Filter::default()
+        };
+        let sessions = self.live.sessions(&self.list(filter))?;
+        Ok(sessions.map(|session| self.by_flow(Place::External, session)))
+    }
+
+    /// The holder of the block or slice of an external port, and its range.
+    fn range_of(&self, index: AddressIndex, port: u16) -> Option<((RealmId, Ipv4Addr), OwnPorts)> {
+        let shared = &self.shared;
+        if let Some(lease) = shared.lease_of(index, port) {
+            let holder = (lease.holder.realm, Ipv4Addr::from_bits(lease.holder.address));
+            return Some((holder, convert::block(shared.address(index), &lease)));
+        }
+        let Some(Owner::Subscriber(inside)) = shared.slice_owner(index, port) else { return None };
+        let pool = shared.pool_of(index);
+        // A deterministic pool serves one VRF.
+        let realms = shared.settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
+        let realm = realms.copied().unwrap_or_default();
+        // A subscriber of another pool, by a longer prefix, has no slice here although the formula
+        // counts it.
+        if shared.pool_for(realm, inside) != Some(pool) {
+            return None;
+        }
+        let slice = *shared.own_ports(pool, realm, inside, None).first()?;
+        Some(((realm, inside), convert::own_ports(&slice)))
+    }
+
+    /// The holder of an unused external port, by its block or slice.
+    fn holder_of_range(&self, index: AddressIndex, port: u16) -> Option<FindAnswer> {
+        let ((realm, inside), range) = self.range_of(index, port)?;
+        let OwnPorts { kind, external_address, first_port, last_port } = &range;
+        let detail = format!(
+            "subscriber {inside} has the {kind} {first_port}-{last_port} of {external_address}; no mapping uses port {port} now"
+        );
+        Some(FindAnswer {
+            holder: Some(inside),
+            realm: Some(realm.0),
+            vrf: Some(self.vrf(realm)),
+            external_address: Some(*external_address),
+            pool: Some(convert::pool_name(&self.shared, self.shared.pool_of(index))),
+            own_ports: vec![range],
+            ..self.asked.nobody(Place::External, detail)
+        })
+    }
+
+    /// Why a free external port is in a block that cannot be leased.
+    fn torn_block(&self, index: AddressIndex, port: u16) -> Option<FindAnswer> {
+        let block = self.shared.torn_block(index, port)?;
+        let (first, last, address) = (block.first, block.last, self.shared.address(index));
+        let why = match (block.shared, block.others) {
+            (count, 0) => format!("is reserved for flows that share ports ({count} now)"),
+            (0, count) => format!("cannot be leased while {count} of its ports are in use one by one or held down"),
+            (count, others) => {
+                format!(
+                    "is reserved for flows that share ports ({count} now), besides {others} ports in use one by one or held down"
+                )
+            }
+        };
+        let detail =
+            format!("no subscriber has the block {first}-{last} of {address}, which {why}; port {port} is not in use");
+        Some(FindAnswer {
+            external_address: Some(address),
+            pool: Some(convert::pool_name(&self.shared, self.shared.pool_of(index))),
+            ..self.asked.nobody(Place::External, detail)
+        })
+    }
+
+    /// The configured owner of an external endpoint that is not in use. Without a port: the owner
+    /// of the whole address.
+    pub(super) fn static_mappings_of_external(&self) -> Vec<FindAnswer> {
+        let external = Endpoint::new(self.asked.address, self.asked.port.unwrap_or(0));
+        let known = self.asked.protocols().filter_map(|protocol| self.shared.static_of_external(external, protocol));
+        let known = known.filter(|found| self.asked.port.is_some() || found.one_to_one);
+        let most = if self.asked.port.is_some() { usize::MAX } else { 1 };
+        known.take(most).map(|found| self.by_static(Place::External, &found)).collect()
+    }
+}

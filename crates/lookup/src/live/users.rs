@@ -1,0 +1,135 @@
+//! `find` of an external address without a port: all its users.
+//!
+//! First the subscribers that are paired with it, or have mappings, flows or blocks on it for
+//! another reason (it drains, a rule sent them there, or the pool pairs no subscriber). Then the
+//! configured owners: one-to-one, by forwards, by a formula. Mappings and flows know their
+//! subscriber, but not the reverse, so each page reads all of them. It continues after the last
+//! subscriber of the previous page, whatever changed meanwhile.
+
+use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
+
+use control::Cursor;
+use control::Fault;
+use control::FindAnswer;
+use control::OwnPorts;
+use control::Page;
+use control::Place;
+use control::Subscriber;
+use nat::types::AddressIndex;
+use nat::types::RealmId;
+
+use super::Search;
+use super::Use;
+use crate::convert;
+
+/// In a cursor, instead of a VRF: all subscribers are done, and the number counts the answers of
+/// the configuration so far.
+const CONFIGURED: usize = 1 << 16;
+
+/// The use of the address by one subscriber.
+#[derive(Default)]
+struct User {
+    /// It is paired with the address.
+    paired: Option<Box<Subscriber>>,
+    mappings: u32,
+    flows: u32,
+    blocks: Vec<OwnPorts>,
+}
+
+impl User {
+    fn detail(&self, inside: Ipv4Addr, external: Ipv4Addr) -> String {
+        if self.paired.is_some() {
+            return format!("subscriber {inside} is paired with {external}");
+        }
+        let counted = |count: u32, what: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            count => Some(format!("{count} {what}s")),
+        };
+        let has: Vec<String> =
+            [counted(self.mappings, "mapping"), counted(self.flows, "flow")].into_iter().flatten().collect();
+        let blocks: Vec<String> =
+            self.blocks.iter().map(|block| format!("{}-{}", block.first_port, block.last_port)).collect();
+        match (has.is_empty(), blocks.as_slice()) {
+            (false, _) => format!("subscriber {inside} has {} on {external}", has.join(" and ")),
+            (true, [block]) => format!("subscriber {inside} has the block {block} of {external}"),
+            (true, blocks) => format!("subscriber {inside} has the blocks {} of {external}", blocks.join(", ")),
+        }
+    }
+}
+
+/// By VRF and inside address.
+type Users = BTreeMap<(u16, Ipv4Addr), User>;
+
+impl Search<'_> {
+    /// A page of the users of an external address.
+    pub(super) fn users(&self, index: AddressIndex) -> Result<Page<FindAnswer>, Fault> {
+        let list = self.list(control::Filter::default());
+        let start = if self.is_first_page() { None } else { Some(list.start()?) };
+        let limit = list.limit_effective() as usize;
+        let users = self.all_users(index)?;
+        let pool = convert::pool_name(&self.shared, self.shared.pool_of(index));
+
+        let mut objects: Vec<FindAnswer> = Vec::new();
+        let mut last = None;
+        let is_earlier = |(realm, inside): &(u16, Ipv4Addr)| {
+            start.is_some_and(|start| (start.part, start.place) >= (usize::from(*realm), inside.to_bits()))
+        };
+        for ((realm, inside), user) in users.iter().filter(|(key, _)| !is_earlier(key)) {
+            if objects.len() == limit {
+                return Ok(Page { objects, cursor: last });
+            }
+            let paired = user.paired.as_ref();
+            objects.push(FindAnswer {
+                holder: Some(*inside),
+                realm: Some(*realm),
+                vrf: Some(self.vrf(RealmId(*realm))),
+                external_address: Some(self.asked.address),
+                own_ports: paired.map_or(&user.blocks, |paired| &paired.own_ports).clone(),
+                pool: Some(paired.map_or(&pool, |paired| &paired.pool).clone()),
+                ..self.asked.nobody(Place::External, user.detail(*inside, self.asked.address))
+            });
+            last = Some(Cursor { part: usize::from(*realm), place: inside.to_bits() }.to_string());
+        }
+        let configured = self.configured_owners(&users);
+        let done = start.filter(|start| start.part == CONFIGURED).map_or(0, |start| start.place as usize);
+        let page = limit - objects.len();
+        let more = configured.len().saturating_sub(done) > page;
+        objects.extend(configured.into_iter().skip(done).take(page));
+        let cursor = more.then(|| Cursor { part: CONFIGURED, place: (done + page) as u32 }.to_string());
+        Ok(Page { objects, cursor })
+    }
+
+    /// The configured owners of the address, in use or not, except those that are named as users.
+    fn configured_owners(&self, users: &Users) -> Vec<FindAnswer> {
+        let is_new = |answer: &FindAnswer| match (answer.realm, answer.holder) {
+            (Some(realm), Some(holder)) => !users.contains_key(&(realm, holder)),
+            _ => true,
+        };
+        let configured = self.configured();
+        let mut answers = self.static_mappings_of_external();
+        answers.retain(is_new);
+        answers.extend(configured.forwards_from());
+        answers.extend(configured.by_formula().unwrap_or_default().into_iter().filter(is_new));
+        answers
+    }
+
+    /// All subscribers that use the address.
+    fn all_users(&self, index: AddressIndex) -> Result<Users, Fault> {
+        let mut users = Users::new();
+        self.live.uses(self.asked.address, self.asked.protocol, &mut |realm, inside, what| {
+            let user = users.entry((realm.0, inside)).or_default();
+            match what {
+                Use::Paired(subscriber) => user.paired = Some(subscriber),
+                Use::Mapping => user.mappings += 1,
+                Use::Flow => user.flows += 1,
+            }
+        })?;
+        for lease in self.shared.leases_on(index) {
+            let user = users.entry((lease.holder.realm.0, Ipv4Addr::from_bits(lease.holder.address))).or_default();
+            user.blocks.push(convert::block(self.asked.address, &lease));
+        }
+        Ok(users)
+    }
+}

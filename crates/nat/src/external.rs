@@ -1,0 +1,12 @@
+//! External addresses and their ports: which are free, who owns the others, and how they are given
+//! out. Nothing here knows a subscriber's record.
+
+pub mod address_slots;
+pub(crate) mod between_workers;
+pub mod blocks;
+pub mod deterministic;
+pub mod guaranteed_ports;
+pub mod load_balancing;
+pub mod ports;
+pub(crate) mod slices_in_blocks;
+pub mod static_mapping;

@@ -1,0 +1,9 @@
+//! Bytes of packets: read, checked, rewritten, quoted and split. Nothing here knows a mapping.
+
+pub mod icmp_quote;
+pub mod identification;
+pub mod own_icmp;
+pub mod packet;
+pub(crate) mod parse;
+pub(crate) mod rewrite;
+pub mod split;

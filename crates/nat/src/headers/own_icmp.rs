@@ -1,0 +1,153 @@
+//! ICMP messages that Natrix originates (RFC 1812 §4.3, RFC 5508 §6, §7).
+
+use core::net::Ipv4Addr;
+
+use wire::checksum;
+use wire::checksum::Delta;
+use wire::field;
+use wire::icmp;
+use wire::ipv4;
+use wire::ipv4::Ipv4;
+
+#[cfg(test)]
+mod tests;
+
+/// Largest ICMP error; it quotes as much of the offending packet as fits (RFC 1812 §4.3.2.3).
+pub const ERROR_MAX: usize = 576;
+
+const TTL: u8 = 64;
+
+const HEADERS_LENGTH: usize = ipv4::HEADER_LENGTH_MIN + icmp::HEADER_LENGTH;
+
+/// The reason that Natrix gives to the sender of a packet it cannot forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcmpError {
+    /// Type 3 with this code: 0 no route, 1 host unreachable (no resources, RFC 6888 REQ-11b), 3
+    /// port unreachable (RFC 5382 REQ-4), 13 prohibited (RFC 5508 REQ-8).
+    Unreachable(u8),
+    /// Type 3 code 4 (RFC 4787 REQ-13, RFC 1191 §4).
+    TooBig {
+        /// MTU of the link the packet did not fit.
+        next_hop_mtu: u16,
+    },
+    /// Type 11 code 0 (RFC 5508 §7.2 REQ-10a2).
+    TtlExceeded,
+}
+
+/// True if an ICMP error may be sent about this packet (RFC 1812 §4.3.2.7). The caller excludes
+/// link-layer broadcasts and directed broadcasts.
+pub fn may_answer(packet: &[u8]) -> bool {
+    if packet.len() < ipv4::HEADER_LENGTH_MIN {
+        return false;
+    }
+    let header = Ipv4::new_unchecked(packet);
+    if header.fragment_offset_bytes() != 0 {
+        return false;
+    }
+    if !is_single_host(header.source()) || is_many_hosts(header.destination()) {
+        return false;
+    }
+    if header.protocol() != ipv4::PROTOCOL_ICMP {
+        return true;
+    }
+    // An error must never answer an error, so only definite queries are answered.
+    match packet.get(header.header_length()) {
+        Some(icmp_type) => header.header_length() >= ipv4::HEADER_LENGTH_MIN && icmp::is_query(*icmp_type),
+        None => false,
+    }
+}
+
+/// False for 0/8, 127/8, multicast, class E and broadcast.
+fn is_single_host(address: u32) -> bool {
+    let first = address >> 24;
+    first != 0 && first != 127 && first < 224
+}
+
+fn is_many_hosts(address: u32) -> bool {
+    let address = Ipv4Addr::from_bits(address);
+    address.is_multicast() || address.is_broadcast()
+}
+
+/// Writes an ICMP error to the sender of `offending`, and returns its length.
+///
+/// `offending` is the packet as its sender knows it, not translated. First ask [`may_answer`] and
+/// [`crate::policy::rate_limit`] whether to send one at all.
+pub fn write_error(
+    buffer: &mut [u8; ERROR_MAX],
+    error: IcmpError,
+    source: Ipv4Addr,
+    identification: u16,
+    offending: &[u8],
+) -> usize {
+    let header = Ipv4::new_unchecked(offending);
+    // Bytes behind the total length are link padding and must not be disclosed.
+    let quoted = offending.len().min(usize::from(header.total_length())).min(ERROR_MAX - HEADERS_LENGTH);
+    let length = HEADERS_LENGTH + quoted;
+
+    buffer.fill(0);
+    let (ip, message) = buffer.split_at_mut(ipv4::HEADER_LENGTH_MIN);
+    let (icmp_type, code) = match error {
+        IcmpError::Unreachable(code) => (icmp::TYPE_DESTINATION_UNREACHABLE, code),
+        IcmpError::TooBig { next_hop_mtu } => {
+            field::set_u16(message, icmp::NEXT_HOP_MTU_OFFSET, next_hop_mtu);
+            (icmp::TYPE_DESTINATION_UNREACHABLE, icmp::CODE_FRAGMENTATION_NEEDED)
+        }
+        IcmpError::TtlExceeded => (icmp::TYPE_TIME_EXCEEDED, icmp::CODE_TTL_EXCEEDED),
+    };
+    field::set_u8(message, icmp::TYPE_OFFSET, icmp_type);
+    field::set_u8(message, icmp::CODE_OFFSET, code);
+    for (to, from) in message.iter_mut().skip(icmp::HEADER_LENGTH).zip(offending.iter().take(quoted)) {
+        *to = *from;
+    }
+    // Behind the quote the buffer is zero and does not change the checksum.
+    let checksum = checksum::of_bytes(message);
+    field::set_u16(message, icmp::CHECKSUM_OFFSET, checksum);
+
+    let mut ip = Ipv4::new_unchecked(ip);
+    ip.set_header_length(ipv4::HEADER_LENGTH_MIN);
+    // RFC 5508 §7.7 REQ-10d: the DSCP of the offending packet, without its ECN bits.
+    ip.set_ds_field(header.ds_field() & 0xfc);
+    ip.set_total_length(length as u16);
+    ip.set_identification(identification);
+    ip.set_ttl(TTL);
+    ip.set_protocol(ipv4::PROTOCOL_ICMP);
+    ip.set_source(source.to_bits());
+    ip.set_destination(header.source());
+    ip.fill_checksum();
+    length
+}
+
+/// Turns an echo request to Natrix into its reply, in place, and returns its length (RFC 1122
+/// §3.2.2.6: all data are returned). `None` unless it is a whole, valid request from a single host.
+/// Options are overwritten with "no operation".
+pub fn echo_reply(packet: &mut [u8], identification: u16) -> Option<usize> {
+    let request = Ipv4::new_checked(&*packet).ok()?;
+    if request.is_fragment() || request.protocol() != ipv4::PROTOCOL_ICMP || !is_single_host(request.source()) {
+        return None;
+    }
+    let message = icmp::Icmp::new_checked(request.payload()).ok()?;
+    if message.icmp_type() != icmp::TYPE_ECHO_REQUEST || !message.is_checksum_valid() {
+        return None;
+    }
+    let (header_length, length) = (request.header_length(), usize::from(request.total_length()));
+    let (source, destination) = (request.source(), request.destination());
+    let type_and_code = field::u16_at(packet, header_length);
+
+    let (header, rest) = packet.split_at_mut_checked(header_length)?;
+    let message = rest.get_mut(..length - header_length)?;
+    field::set_u8(message, icmp::TYPE_OFFSET, icmp::TYPE_ECHO_REPLY);
+    let change = Delta::of_u16(type_and_code, type_and_code & 0x00ff);
+    let checksum = change.apply_icmp(field::u16_at(message, icmp::CHECKSUM_OFFSET), message);
+    field::set_u16(message, icmp::CHECKSUM_OFFSET, checksum);
+
+    for option in header.iter_mut().skip(ipv4::HEADER_LENGTH_MIN) {
+        *option = ipv4::OPTION_NOP;
+    }
+    let mut reply = Ipv4::new_unchecked(header);
+    reply.set_source(destination);
+    reply.set_destination(source);
+    reply.set_ttl(TTL);
+    reply.set_identification(identification);
+    reply.fill_checksum();
+    Some(length)
+}

@@ -1,0 +1,239 @@
+//! How packets enter and leave a shard: borrowed bytes with a little metadata in, an outcome out.
+//!
+//! The shard never owns packet buffers. Packets it makes itself (ICMP errors, fragments, released
+//! fragments) leave through a [`Sink`].
+
+use crate::types::InterfaceId;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+/// Upper bound of packets in a burst.
+pub const BURST_MAX: usize = 64;
+
+/// Where a packet is on its way through the workers. Sent along through hand-off rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Just received.
+    #[default]
+    Received,
+    /// Sent here by a worker that is not the owner: process it as if just received.
+    Steered,
+    /// A fragment whose ports the worker that tracks its datagram has found; see
+    /// [`PacketMeta::ports`].
+    FragmentResolved,
+    /// Source already translated; now the destination, a mapping of this worker, must be translated
+    /// (RFC 4787 REQ-9).
+    Hairpin,
+    /// An ICMP error of Natrix, on its way to the worker of the hairpinned packet's sender. Without
+    /// a verdict.
+    OwnError,
+    /// A SYN held for six seconds, on its way to the current worker of its external endpoint.
+    /// Without a verdict.
+    HeldSyn,
+    /// Like `Steered`, for an endpoint with several targets; [`PacketMeta::turn`] counts the stops.
+    Balanced,
+    /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
+    HairpinFragment,
+    /// A hairpinned packet refused in the second half, on its way back to undo
+    /// [`PacketMeta::record`]. Without a verdict.
+    TakeBack,
+    /// A packet to a static mapping whose port the sending worker could not free, because the event
+    /// log is full. Its subscriber's worker drops and counts it. Ports in [`PacketMeta::ports`].
+    LogFull,
+}
+
+impl Stage {
+    /// True for what Natrix originated, which is in no worker's balance of received packets.
+    #[inline]
+    pub const fn is_own(self) -> bool {
+        matches!(self, Stage::OwnError | Stage::HeldSyn | Stage::TakeBack)
+    }
+}
+
+/// What travels with a packet between stages and between workers. Plain data, 12 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketMeta {
+    /// For [`Stage::Steered`]: the record that the sender read in the port table, or 0; only a
+    /// hint. For a hairpinned packet: what the first half made for it.
+    pub record: u32,
+    /// Interface the packet came in by.
+    pub ingress: InterfaceId,
+    /// Where it is on its way.
+    pub stage: Stage,
+    /// For an endpoint with several targets: stops so far.
+    pub turn: u8,
+    /// Source and destination port of the datagram, for fragments whose ports were found elsewhere.
+    pub ports: (u16, u16),
+}
+
+/// A next hop of one snapshot: its position in [`crate::Shared::next_hops`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NextHopId(pub u32);
+
+impl NextHopId {
+    /// Index into arrays by next hop.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The next hop of a packet, without an address and so without an address family. On a directly
+/// connected subnet the neighbour is the packet's destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// Valid only in the shard's snapshot, not for another worker.
+    pub next_hop: NextHopId,
+}
+
+/// What the caller must do with a packet that the shard has processed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// Free the buffer: dropped, held as a copy, answered or replaced. Its verdict is or will be
+    /// counted.
+    #[default]
+    Done,
+    /// Send the packet: `length` bytes of the frame from `start` on, without the padding behind
+    /// them.
+    Transmit {
+        /// Where to.
+        egress: Egress,
+        /// Start of the IP packet in the frame; changes if its header grows or shrinks.
+        start: u16,
+        /// IP total length in bytes.
+        length: u16,
+    },
+    /// Put it with this metadata in the ring to another worker; count `HandOffRingFull` if it is
+    /// full.
+    HandOff {
+        /// The worker it belongs to.
+        worker: WorkerId,
+        /// Metadata to send along.
+        meta: PacketMeta,
+    },
+}
+
+/// One packet of a burst.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// The whole buffer, with room in front and Ethernet padding behind.
+    frame: &'a mut [u8],
+    /// Start of the IP packet in the frame.
+    start: u16,
+    /// In: its origin and stage.
+    pub meta: PacketMeta,
+    /// Out: what to do with it.
+    pub outcome: Outcome,
+    /// Out: the verdict that was counted; `None` if handed off or held. The caller reverses it with
+    /// [`crate::Counters::uncount`] if the packet does not leave.
+    pub verdict: Option<Verdict>,
+}
+
+impl<'a> Packet<'a> {
+    /// A new packet without room in front.
+    pub const fn new(bytes: &'a mut [u8], meta: PacketMeta) -> Packet<'a> {
+        Packet::in_frame(bytes, 0, meta)
+    }
+
+    /// A new packet that begins at `start` of `frame`, with room in front.
+    #[inline(always)]
+    pub const fn in_frame(frame: &'a mut [u8], start: u16, meta: PacketMeta) -> Packet<'a> {
+        Packet { frame, start, meta, outcome: Outcome::Done, verdict: None }
+    }
+
+    /// The bytes from the IP header to the end of the frame.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8] {
+        self.frame.get(usize::from(self.start)..).unwrap_or_default()
+    }
+
+    /// [`Packet::bytes`], to be rewritten in place.
+    #[inline(always)]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.frame.get_mut(usize::from(self.start)..).unwrap_or_default()
+    }
+
+    /// `N` bytes from `offset` on; None if the frame ends before.
+    ///
+    /// One comparison, where a slice of a slice takes two.
+    #[inline(always)]
+    pub(crate) fn chunk<const N: usize>(&self, offset: usize) -> Option<&[u8; N]> {
+        let from = usize::from(self.start) + offset;
+        self.frame.get(from..from + N)?.first_chunk()
+    }
+
+    /// The first `N` bytes, to be rewritten in place; None if the frame ends before.
+    #[inline(always)]
+    pub(crate) fn header_mut<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
+        let from = usize::from(self.start);
+        self.frame.get_mut(from..from + N)?.first_chunk_mut()
+    }
+
+    /// Whether the frame has `length` bytes of the packet.
+    #[inline(always)]
+    pub(crate) fn has(&self, length: usize) -> bool {
+        usize::from(self.start) + length <= self.frame.len()
+    }
+
+    /// Start of the IP packet in its frame.
+    #[inline(always)]
+    pub const fn start(&self) -> u16 {
+        self.start
+    }
+
+    /// Makes the packet `count` bytes longer at the front, with arbitrary content. False without
+    /// room.
+    #[must_use]
+    pub fn grow_front(&mut self, count: u16) -> bool {
+        let start = self.start.checked_sub(count);
+        self.start = start.unwrap_or(self.start);
+        start.is_some()
+    }
+
+    /// Cuts `count` bytes off the front. False if the packet is shorter.
+    #[must_use]
+    pub fn shrink_front(&mut self, count: u16) -> bool {
+        let fits = usize::from(count) <= self.bytes().len();
+        self.start += if fits { count } else { 0 };
+        fits
+    }
+}
+
+/// Receives packets that the shard makes; must copy the bytes. They have no verdict, except
+/// released fragments, which the shard counts.
+pub trait Sink {
+    /// Sends the concatenated `parts`. False if no buffer was free.
+    fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool;
+
+    /// Sends the concatenated `parts` to another worker. False if its ring was full or no buffer
+    /// was free.
+    fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_grows_into_the_room_in_front_of_it() {
+        let mut frame = [0, 0, 0, 0, 0x45, 7];
+        let mut packet = Packet::in_frame(&mut frame, 4, PacketMeta::default());
+        assert_eq!((packet.bytes(), packet.start()), (&[0x45, 7][..], 4));
+        assert!(packet.grow_front(3) && !packet.grow_front(2), "there were four bytes of room");
+        packet.bytes_mut()[..3].copy_from_slice(&[1, 2, 3]);
+        assert_eq!((packet.bytes(), packet.start()), (&[1, 2, 3, 0x45, 7][..], 1));
+        assert!(packet.shrink_front(4) && !packet.shrink_front(2), "one byte is left");
+        assert_eq!((packet.bytes(), packet.start()), (&[7][..], 5));
+        assert!(packet.shrink_front(1) && packet.bytes().is_empty());
+    }
+
+    #[test]
+    fn parts_of_a_packet_end_with_its_frame() {
+        let mut frame = [9, 9, 1, 2, 3, 4];
+        let mut packet = Packet::in_frame(&mut frame, 2, PacketMeta::default());
+        assert_eq!((packet.chunk(0), packet.chunk(2)), (Some(&[1, 2, 3, 4]), Some(&[3, 4])));
+        assert!(packet.chunk::<4>(1).is_none() && packet.header_mut::<5>().is_none());
+        assert!(packet.has(4) && !packet.has(5));
+        *packet.header_mut().expect("two bytes are there") = [7, 8];
+        assert_eq!(packet.bytes(), [7, 8, 3, 4]);
+    }
+}

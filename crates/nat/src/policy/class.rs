@@ -1,0 +1,317 @@
+//! Classes of subscribers and their limits (RFC 6888 REQ-4, REQ-5), compiled for the packet path.
+//!
+//! A subscriber's class is the one with the longest prefix that contains its address; class 0 is
+//! for all others. Use is counted in the subscriber's record ([`crate::state::subscriber`]); here
+//! are only the limits, one cache line a class, and the checks. An unset limit is a number that
+//! nothing reaches, so no check has a special case.
+
+use zerocopy::FromZeros;
+
+use crate::settings::Class;
+use crate::settings::Penalty;
+use crate::settings::Rate;
+use crate::settings::SubscriberLimits;
+use crate::settings::Threshold;
+use crate::snapshot::routes::RouteError;
+use crate::snapshot::routes::RouteTable;
+use crate::state::subscriber::Account;
+use crate::state::subscriber::Subscriber;
+use crate::time::Instant;
+use crate::types::Prefix;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::verdict::Verdict;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes that a mapping with its first session counts for.
+pub const MAPPING_BYTES: u64 = 73;
+/// Bytes a further session of a mapping counts for.
+pub const EXTRA_SESSION_BYTES: u64 = 58;
+/// Bytes an endpoint-dependent flow counts for.
+pub const FLOW_BYTES: u64 = 110;
+
+/// Buckets count time in sixteenths of a microsecond, to keep the rounding error of rates small.
+const TICKS_PER_MICRO: u64 = 16;
+const TICKS_PER_SECOND: u64 = 1_000_000 * TICKS_PER_MICRO;
+/// Bits of a bucket, which wraps around after 203 days. A value further ahead than any burst is in
+/// the past.
+const BUCKET_BITS: u32 = 48;
+const BUCKET_MASK: u64 = (1 << BUCKET_BITS) - 1;
+/// The largest possible burst, so that a bucket is never ambiguous: 12 days at one a second.
+pub const BURST_MAX: u32 = 1_000_000;
+
+/// A token bucket (GCRA): the time at which it is full, modulo 2^48 ticks. Unused ones are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(C)]
+pub(crate) struct Bucket([u16; 3]);
+
+impl Bucket {
+    #[inline]
+    fn full_again(self) -> u64 {
+        let [low, middle, high] = self.0.map(u64::from);
+        low | middle << 16 | high << 32
+    }
+
+    #[inline]
+    fn at(full_again: u64) -> Bucket {
+        // Zero is reserved for a bucket that was never used; one tick less hardly differs.
+        let full_again = if full_again & BUCKET_MASK == 0 { BUCKET_MASK } else { full_again };
+        Bucket([full_again as u16, (full_again >> 16) as u16, (full_again >> 32) as u16])
+    }
+
+    #[cfg(test)]
+    pub(crate) fn numbered(full_again: u64) -> Bucket {
+        Bucket::at(full_again)
+    }
+}
+
+/// A token bucket's rate and size. Buckets need no refilling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BucketRate {
+    /// Ticks until one token is back; 0 without a limit.
+    interval: u64,
+    /// How far ahead of now the full-again time may be while there is a token.
+    tolerance: u64,
+}
+
+impl BucketRate {
+    const UNLIMITED: BucketRate = BucketRate { interval: 0, tolerance: u64::MAX };
+
+    fn new(rate: Option<Rate>) -> BucketRate {
+        let Some(Rate { per_second, burst }) = rate else { return BucketRate::UNLIMITED };
+        // Rounded up, so that the rate is never exceeded in the long run.
+        let interval = TICKS_PER_SECOND.div_ceil(u64::from(per_second.max(1)));
+        BucketRate { interval, tolerance: interval * (u64::from(burst.clamp(1, BURST_MAX)) - 1) }
+    }
+
+    #[inline]
+    fn ahead(self, bucket: Bucket, now: Instant) -> u64 {
+        let ahead = bucket.full_again().wrapping_sub(ticks(now)) & BUCKET_MASK;
+        // Never used, in the past, or from another rate.
+        let is_full = bucket == Bucket::default() || ahead > self.tolerance.saturating_add(self.interval);
+        if is_full { 0 } else { ahead }
+    }
+
+    #[inline]
+    pub(crate) fn has_token(self, bucket: Bucket, now: Instant) -> bool {
+        self.interval == 0 || self.ahead(bucket, now) <= self.tolerance
+    }
+
+    fn is_full(self, bucket: Bucket, now: Instant) -> bool {
+        self.interval == 0 || self.ahead(bucket, now) == 0
+    }
+
+    #[inline]
+    pub(crate) fn take(self, bucket: Bucket, now: Instant) -> Bucket {
+        if self.interval == 0 {
+            return bucket;
+        }
+        Bucket::at(ticks(now).wrapping_add(self.ahead(bucket, now)).wrapping_add(self.interval))
+    }
+}
+
+#[inline]
+fn ticks(at: Instant) -> u64 {
+    at.as_micros().wrapping_mul(TICKS_PER_MICRO)
+}
+
+/// What the packet path needs of a class, in one cache line, followed by what only thresholds need.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct CompiledClass {
+    ports_max: [u32; Protocol::COUNT],
+    sessions_max: u32,
+    memory_max: u64,
+    new_mappings: BucketRate,
+    new_sessions: BucketRate,
+    has_marks: bool,
+    /// There is a limit or a mark that new mappings must be checked against.
+    counts_mappings: bool,
+    /// Thresholds by protocol, then of sessions.
+    pub(crate) marks: [Marks; Protocol::COUNT + 1],
+    /// Ports guaranteed by the class; used only by pools with guarantees.
+    pub(crate) reserved: [u32; Protocol::COUNT],
+    /// Used only after a refusal.
+    pub(crate) penalty: Option<Penalty>,
+}
+
+const _: () = assert!(
+    core::mem::offset_of!(CompiledClass, marks) <= 64,
+    "what every new mapping asks is in the first cache line"
+);
+
+/// A threshold in absolute numbers, with hysteresis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    pub(crate) high: u32,
+    pub(crate) low: u32,
+    pub(crate) limit: u32,
+}
+
+impl Marks {
+    /// Never reached, and always over.
+    const NEVER: Marks = Marks { high: u32::MAX, low: u32::MAX, limit: u32::MAX };
+
+    pub(crate) fn new(threshold: Option<Threshold>, limit: u32) -> Marks {
+        let Some(Threshold { high_percent, low_percent }) = threshold else { return Marks::NEVER };
+        if limit == u32::MAX {
+            return Marks::NEVER;
+        }
+        let share = |percent: u8| u64::from(limit) * u64::from(percent);
+        Marks { high: (share(high_percent).div_ceil(100) as u32).max(1), low: (share(low_percent) / 100) as u32, limit }
+    }
+}
+
+impl CompiledClass {
+    fn new(limits: &SubscriberLimits) -> CompiledClass {
+        let mark = |limit| Marks::new(limits.threshold, limit);
+        let [udp, tcp, icmp] = limits.ports_max;
+        CompiledClass {
+            ports_max: limits.ports_max,
+            sessions_max: limits.sessions_max,
+            memory_max: limits.memory_max,
+            new_mappings: BucketRate::new(limits.new_mappings),
+            new_sessions: BucketRate::new(limits.new_sessions),
+            has_marks: limits.threshold.is_some(),
+            counts_mappings: SubscriberLimits { new_sessions: None, ..*limits } != SubscriberLimits::default(),
+            marks: [mark(udp), mark(tcp), mark(icmp), mark(limits.sessions_max)],
+            reserved: limits.reserved_ports,
+            penalty: limits.penalty,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_marks(&self) -> bool {
+        self.has_marks
+    }
+
+    /// Otherwise new mappings are only counted.
+    #[inline(always)]
+    pub(crate) fn counts_mappings(&self) -> bool {
+        self.counts_mappings
+    }
+
+    #[inline]
+    pub(crate) fn admits_port(&self, subscriber: &Subscriber, shared: u32, protocol: Protocol) -> bool {
+        subscriber.mappings[protocol.index()].saturating_add(shared) < self.ports_max[protocol.index()]
+    }
+
+    #[inline]
+    pub(crate) fn admits_mapping(
+        &self,
+        subscriber: &Subscriber,
+        shared: u32,
+        protocol: Protocol,
+        now: Instant,
+    ) -> Result<(), Verdict> {
+        if !self.admits_port(subscriber, shared, protocol) {
+            return Err(Verdict::SubscriberPortQuota);
+        }
+        self.has_room(subscriber, MAPPING_BYTES)?;
+        if !self.new_mappings.has_token(subscriber.mapping_bucket, now) {
+            return Err(Verdict::SubscriberRateLimit);
+        }
+        Ok(())
+    }
+
+    /// Flows count as new mappings. Their ports are checked by [`CompiledClass::admits_port`].
+    pub(crate) fn admits_flow(&self, subscriber: &Subscriber, now: Instant) -> Result<(), Verdict> {
+        self.has_room(subscriber, FLOW_BYTES)?;
+        if !self.new_mappings.has_token(subscriber.mapping_bucket, now) {
+            return Err(Verdict::SubscriberRateLimit);
+        }
+        Ok(())
+    }
+
+    /// `takes_record`: the session cannot use the mapping's inline slot.
+    pub(crate) fn admits_session(
+        &self,
+        (subscriber, account): (&Subscriber, &Account),
+        takes_record: bool,
+        now: Instant,
+    ) -> Result<(), Verdict> {
+        if takes_record {
+            self.has_room(subscriber, EXTRA_SESSION_BYTES)?;
+        } else if subscriber.sessions() > self.sessions_max {
+            // It reuses an earlier session's room, but a subscriber above a lowered limit gets
+            // nothing new.
+            return Err(Verdict::SubscriberSessionQuota);
+        } else if subscriber.memory() > self.memory_max {
+            return Err(Verdict::SubscriberMemoryQuota);
+        }
+        if !self.new_sessions.has_token(account.session_bucket, now) {
+            return Err(Verdict::SubscriberRateLimit);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn has_room(&self, subscriber: &Subscriber, bytes: u64) -> Result<(), Verdict> {
+        if subscriber.sessions() >= self.sessions_max {
+            return Err(Verdict::SubscriberSessionQuota);
+        }
+        if subscriber.memory() + bytes > self.memory_max {
+            return Err(Verdict::SubscriberMemoryQuota);
+        }
+        Ok(())
+    }
+
+    /// True if buckets are full and no offence counts.
+    pub(crate) fn has_no_past(&self, subscriber: &Subscriber, account: &Account, now: Instant) -> bool {
+        let has_offences = || self.penalty.is_some_and(|penalty| account.has_offences(now, penalty.window));
+        self.new_mappings.is_full(subscriber.mapping_bucket, now)
+            && self.new_sessions.is_full(account.session_bucket, now)
+            && !has_offences()
+    }
+
+    #[inline]
+    pub(crate) fn charge_mapping(&self, bucket: Bucket, now: Instant) -> Bucket {
+        self.new_mappings.take(bucket, now)
+    }
+
+    #[inline]
+    pub(crate) fn charge_session(&self, bucket: Bucket, now: Instant) -> Bucket {
+        self.new_sessions.take(bucket, now)
+    }
+}
+
+pub(crate) struct Classes {
+    compiled: Vec<CompiledClass>,
+    prefixes: Vec<RouteTable>,
+}
+
+impl Classes {
+    /// `common` applies to subscribers without a class.
+    pub(crate) fn new(common: &SubscriberLimits, classes: &[Class], realms: usize) -> Result<Classes, RouteError> {
+        let compiled =
+            core::iter::once(common).chain(classes.iter().map(|class| &class.limits)).map(CompiledClass::new);
+        let of_realm = |realm: RealmId| {
+            let mut list: Vec<(Prefix, u32)> = Vec::new();
+            for (position, class) in classes.iter().enumerate() {
+                if class.realms.is_empty() || class.realms.contains(&realm) {
+                    list.extend(class.subscribers.iter().map(|prefix| (*prefix, position as u32)));
+                }
+            }
+            RouteTable::new(&list)
+        };
+        Ok(Classes {
+            compiled: compiled.collect(),
+            prefixes: (0..realms as u16).map(|realm| of_realm(RealmId(realm))).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The class of a subscriber: 0 for none, else its position in the file plus one.
+    #[inline]
+    pub(crate) fn of(&self, realm: RealmId, address: u32) -> u16 {
+        let table = self.prefixes.get(usize::from(realm.0));
+        table.and_then(|table| table.lookup(address)).map_or(0, |position| position as u16 + 1)
+    }
+
+    /// Class 0 if it does not exist any more.
+    #[inline]
+    pub(crate) fn compiled(&self, class: u16) -> &CompiledClass {
+        self.compiled.get(usize::from(class)).unwrap_or(&self.compiled[0])
+    }
+}

@@ -1,0 +1,114 @@
+//! Limits the ICMP errors that Natrix originates (RFC 1812 §4.3.2.8): one bucket for the worker and
+//! one for each destination, so that no noisy host uses up the share of others.
+//!
+//! A bucket is the time at which it will be full again. It holds the messages of a quarter of a
+//! second, at least eight and at most those of one second, so that a traceroute that sends its
+//! probes at once gets all answers.
+
+use core::net::Ipv4Addr;
+
+use crate::random::KeyedHash;
+use crate::settings::IcmpPolicy;
+use crate::time::Instant;
+use crate::types::Facing;
+
+#[cfg(test)]
+mod tests;
+
+const WAYS: usize = 4;
+const SETS: usize = 512;
+/// Messages a bucket holds at least, unless that is more than one second's worth.
+const BURST_MIN: u64 = 8;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// Time one message costs; `None` allows no message.
+    interval: Option<u64>,
+    /// How far ahead of now the full-again time may be for a message to be allowed.
+    tolerance: u64,
+}
+
+impl Rate {
+    fn per_second(messages: u32) -> Rate {
+        if messages == 0 {
+            return Rate { interval: None, tolerance: 0 };
+        }
+        let messages = u64::from(messages);
+        let burst = (messages / 4).max(BURST_MIN).min(messages);
+        let interval = NANOS_PER_SECOND.div_ceil(messages);
+        Rate { interval: Some(interval), tolerance: interval * (burst - 1) }
+    }
+
+    /// The bucket after one message; `None` if it is empty.
+    fn take(self, full_again: u64, now: u64) -> Option<u64> {
+        let interval = self.interval?;
+        let from = full_again.max(now);
+        (from - now <= self.tolerance).then(|| from.saturating_add(interval))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// Address and realm: hosts of several realms may have the same address.
+    destination: u64,
+    /// When it is full again, in nanoseconds. Not after now: full, as if never used.
+    full_again: u64,
+}
+
+/// The limits of one worker.
+#[derive(Debug)]
+pub struct RateLimit {
+    total_rate: Rate,
+    total: u64,
+    destination_rate: Rate,
+    buckets: Box<[[Bucket; WAYS]]>,
+    hash: KeyedHash,
+}
+
+impl RateLimit {
+    /// Limits by `policy`; `hash` must have its own secret. Takes 32 KiB.
+    pub fn new(policy: &IcmpPolicy, hash: KeyedHash) -> RateLimit {
+        RateLimit {
+            total_rate: Rate::per_second(policy.errors_per_second_max),
+            total: 0,
+            destination_rate: Rate::per_second(policy.errors_per_second_per_destination_max),
+            buckets: vec![[Bucket::default(); WAYS]; SETS].into_boxed_slice(),
+            hash,
+        }
+    }
+
+    /// Sets a new policy; earlier use still counts.
+    pub fn set_policy(&mut self, policy: &IcmpPolicy) {
+        self.total_rate = Rate::per_second(policy.errors_per_second_max);
+        self.destination_rate = Rate::per_second(policy.errors_per_second_per_destination_max);
+    }
+
+    /// True if a message to this address may be sent now; then counts it.
+    ///
+    /// A destination without room in the table shares another's bucket: a flood makes the limit
+    /// stricter, never looser.
+    pub fn allow(&mut self, now: Instant, (facing, destination): (Facing, Ipv4Addr)) -> bool {
+        let now = now.as_micros().saturating_mul(1_000);
+        let realm = (facing.side.index() as u64) << 16 | u64::from(facing.realm.0);
+        let destination = realm << 32 | u64::from(destination.to_bits());
+        let hash = self.hash.hash(destination, 0);
+        let set = (hash as usize) & (SETS - 1);
+        let shared = (hash >> 32) as usize % WAYS;
+        let Some(ways) = self.buckets.get_mut(set) else { return false };
+        let known = ways.iter().position(|b| b.destination == destination && b.full_again > now);
+        let way = known.or_else(|| ways.iter().position(|b| b.full_again <= now));
+        let (way, is_own) = way.map_or((shared, false), |way| (way, true));
+        let Some(bucket) = ways.get_mut(way) else { return false };
+        // Check both before charging either: a message refused by one must not cost the other.
+        let Some(bucket_after) = self.destination_rate.take(bucket.full_again, now) else { return false };
+        let Some(total_after) = self.total_rate.take(self.total, now) else { return false };
+        bucket.full_again = bucket_after;
+        if is_own {
+            bucket.destination = destination;
+        }
+        self.total = total_after;
+        true
+    }
+}

@@ -1,0 +1,73 @@
+//! The new destination that rules give to flows: destination translation and twice NAT.
+
+use core::fmt;
+use core::net::Ipv4Addr;
+
+use crate::types::Prefix;
+use crate::types::Protocol;
+
+#[cfg(test)]
+mod tests;
+
+/// A redirection, by its position in [`Settings::redirections`](crate::Settings::redirections).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RedirectionId(pub u32);
+
+/// How the destination of a flow changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redirection {
+    /// To one of these targets, at least one (destination translation).
+    Targets(Vec<Target>),
+    /// To the same host of this prefix, as long as the rule's destination (twice NAT, RFC 2663
+    /// §4.3).
+    Prefix(Prefix),
+}
+
+/// The target of a rule or of a forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The address, in host bit order: outside for a rule, inside for a forward.
+    pub address: u32,
+    /// The port; `None` keeps it. Ignored for ICMP.
+    pub port: Option<u16>,
+    /// Its share of the sum of all targets' weights, at least 1.
+    pub weight: u32,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Ipv4Addr::from_bits(self.address))?;
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        if self.weight == 1 { Ok(()) } else { write!(f, " weight {}", self.weight) }
+    }
+}
+
+impl Redirection {
+    /// The remote endpoint outside. `hash` depends only on the subscriber, so that all its flows go
+    /// to the same target.
+    pub fn remote_outside(&self, protocol: Protocol, remote_inside: (u32, u16), hash: u64) -> (u32, u16) {
+        match self {
+            Redirection::Prefix(prefix) => {
+                (prefix.address().to_bits() | remote_inside.0 & !prefix.mask(), remote_inside.1)
+            }
+            Redirection::Targets(targets) => {
+                let Some(target) = choose(targets, hash) else { return remote_inside };
+                let port = if protocol == Protocol::Icmp { None } else { target.port };
+                (target.address, port.unwrap_or(remote_inside.1))
+            }
+        }
+    }
+}
+
+fn choose(targets: &[Target], hash: u64) -> Option<&Target> {
+    let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
+    let mut place = ((u128::from(hash) * u128::from(total)) >> 64) as u64;
+    targets.iter().find(|target| {
+        let weight = u64::from(target.weight);
+        let is_it = place < weight;
+        place = place.wrapping_sub(weight);
+        is_it
+    })
+}

@@ -1,0 +1,7 @@
+//! Changes of the settings while traffic flows: what a reload keeps, ends and reports.
+
+pub(crate) mod already_held;
+pub mod change;
+pub(crate) mod orphaned;
+pub(crate) mod outlook;
+pub(crate) mod removed_forwards;

@@ -1,0 +1,51 @@
+//! The mappings that this burst has created so far, as far as the short way of first packets needs
+//! them: whether the table may have an entry that the passes over the burst did not see.
+
+/// A bit for each value of eight bits of the hash.
+#[derive(Default)]
+pub(in crate::shard) struct Created([u64; 4]);
+
+impl Created {
+    /// Begins a burst.
+    #[inline(always)]
+    pub(in crate::shard) fn clear(&mut self) {
+        self.0 = [0; 4];
+    }
+
+    /// A mapping was created for an internal endpoint with this hash.
+    #[inline(always)]
+    pub(in crate::shard) fn note(&mut self, hash: u64) {
+        let (word, bit) = place(hash);
+        self.0[word] |= bit;
+    }
+
+    /// False: none was created for an internal endpoint with this hash.
+    #[inline(always)]
+    pub(in crate::shard) fn may_have(&self, hash: u64) -> bool {
+        let (word, bit) = place(hash);
+        self.0[word] & bit != 0
+    }
+}
+
+#[inline(always)]
+const fn place(hash: u64) -> (usize, u64) {
+    ((hash >> 6 & 3) as usize, 1 << (hash & 63))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_is_not_missed_until_the_next_burst() {
+        let mut created = Created::default();
+        for hash in [0_u64, 63, 64, 255, u64::MAX, 0x1234_5678_9abc_de00] {
+            assert!(!created.may_have(hash));
+            created.note(hash);
+            assert!(created.may_have(hash));
+            created.clear();
+        }
+        created.note(7);
+        assert!(!created.may_have(8) && created.may_have(7 + 256), "eight bits are compared");
+    }
+}

@@ -1,0 +1,155 @@
+//! The usual packets of endpoint-dependent sessions: whole UDP and TCP packets of established ones.
+//!
+//! Works like [`established`](crate::shard::burst::established), which has found no mapping for
+//! them. Packets with anything unusual (another state, filters not asked yet) stay untouched for
+//! `packet/endpoint_dependent.rs`.
+
+use crate::headers::packet::Egress;
+use crate::headers::packet::Packet;
+use crate::headers::parse::HEADERS;
+use crate::headers::parse::be16;
+use crate::headers::parse::be32;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::rewrite_both_ends;
+use crate::headers::rewrite::rewrite_headers;
+use crate::shard::Shard;
+use crate::shard::burst::established::Kind;
+use crate::shard::burst::established::Scratch;
+use crate::shard::burst::established::SteadyClock;
+use crate::shard::burst::established::segment;
+use crate::shard::burst::first_packet::bits;
+use crate::state::flow::InsideKey;
+use crate::state::flow::OutsideKey;
+use crate::state::mapping::InternalKey;
+use crate::state::tcp::TcpState;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+
+fn protocol(kind: Kind) -> Protocol {
+    if kind.is_tcp() { Protocol::Tcp } else { Protocol::Udp }
+}
+
+fn inside_key(header: &[u8; HEADERS], kind: Kind, realm: RealmId) -> InsideKey {
+    let protocol = protocol(kind);
+    let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
+    InsideKey::new(&key, be32::<16>(header), be16::<22>(header))
+}
+
+fn outside_key(header: &[u8; HEADERS], kind: Kind) -> OutsideKey {
+    OutsideKey {
+        protocol: protocol(kind),
+        external: (be32::<16>(header), be16::<22>(header)),
+        remote_outside: (be32::<12>(header), be16::<20>(header)),
+    }
+}
+
+impl Shard {
+    /// For packets from inside without a mapping, and packets to shared ports.
+    #[inline(never)]
+    pub(in crate::shard) fn find_flows(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
+        let mut usual = 0_u64;
+        for i in bits(scratch.unsettled | scratch.shared) {
+            let kind = scratch.kind[i];
+            let Some(header) = burst[i].chunk::<HEADERS>(0) else { continue };
+            if !kind.is_steady() {
+                continue;
+            }
+            usual |= 1 << i;
+            scratch.flow_hash[i] = if scratch.shared >> i & 1 != 0 {
+                self.state.flows.outside_hash(&outside_key(header, kind))
+            } else {
+                self.state.flows.inside_hash(&inside_key(header, kind, self.shared.realm_of(burst[i].meta.ingress)))
+            };
+        }
+        for i in bits(usual) {
+            self.state.flows.prefetch_table(scratch.shared >> i & 1 != 0, scratch.flow_hash[i]);
+        }
+        for i in bits(usual) {
+            let flow = self.state.flows.candidate(scratch.shared >> i & 1 != 0, scratch.flow_hash[i]);
+            if flow != 0 {
+                scratch.flow[i] = flow;
+                scratch.flows |= 1 << i;
+            }
+        }
+        for i in bits(scratch.flows) {
+            self.state.flows.prefetch_write(scratch.flow[i]);
+        }
+        scratch.unsettled &= !scratch.flows;
+        scratch.further &= !scratch.flows;
+    }
+
+    /// None if the packet is unusual; then nothing has changed.
+    #[inline]
+    pub(in crate::shard) fn steady_flow_out(
+        &mut self,
+        clock: &SteadyClock,
+        header: &mut [u8; HEADERS],
+        kind: Kind,
+        index: u32,
+        realm: RealmId,
+    ) -> Option<Egress> {
+        let is_tcp = kind.is_tcp();
+        let stamp = self.policy.stamps.current();
+        if self.policy.lifetimes.own(protocol(kind), be16::<22>(header)).is_some() {
+            return None;
+        }
+        let key = inside_key(header, kind, realm);
+        let flow = self.state.flows.get(index);
+        let (remote_inside, remote_outside) = (flow.remote_inside(), flow.remote_outside());
+        if !flow.is_steady_inside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+            return None;
+        }
+        let hop = *self.shared.route_out(remote_outside.0)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        let flow = self.state.flows.get_mut(index);
+        flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
+        flow.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
+        let external = flow.external();
+        let identification = self.plain_identification(header, external.0, remote_outside.0);
+        if remote_inside == remote_outside {
+            rewrite_headers(header, is_tcp, End::Source, external.0, external.1, identification);
+        } else {
+            rewrite_both_ends(header, is_tcp, external, remote_outside, identification);
+        }
+        Some(hop.egress())
+    }
+
+    #[inline]
+    pub(in crate::shard) fn steady_flow_in(
+        &mut self,
+        clock: &SteadyClock,
+        header: &mut [u8; HEADERS],
+        kind: Kind,
+        index: u32,
+    ) -> Option<Egress> {
+        let is_tcp = kind.is_tcp();
+        let stamp = self.policy.stamps.current();
+        let key = outside_key(header, kind);
+        let flow = self.state.flows.get(index);
+        if !flow.is_steady_outside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+            return None;
+        }
+        let (realm, internal, remote_inside) = (flow.realm(), flow.internal(), flow.remote_inside());
+        if self.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
+            return None;
+        }
+        let hop = *self.shared.route_in(realm, internal.0)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        let flow = self.state.flows.get_mut(index);
+        if self.policy.timers.inbound_refresh[usize::from(is_tcp)] {
+            flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
+        }
+        flow.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
+        if remote_inside == key.remote_outside {
+            rewrite_headers(header, is_tcp, End::Destination, internal.0, internal.1, None);
+        } else {
+            rewrite_both_ends(header, is_tcp, remote_inside, internal, None);
+        }
+        Some(hop.egress())
+    }
+}

@@ -1,0 +1,474 @@
+//! The usual packets, a burst at a time: whole UDP and TCP packets of established sessions.
+//!
+//! Passes of [`Shard::process`](crate::shard::Shard::process):
+//!
+//! 1. [`Shard::look_at`] reads the headers and prefetches a line of the outbound table, or of the
+//!    port table for packets from outside.
+//! 2. [`Shard::aim`] reads that line and prefetches the mapping record.
+//! 3. The passes of [`first_packet`](crate::shard::burst::first_packet) prefetch what a new mapping
+//!    will touch.
+//! 4. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
+//!
+//! Each pass prefetches for the whole burst in one tight loop, because page walks overlap only if
+//! they are close together in the code. The target is the second-level cache: of many prefetches
+//! into the first level some are dropped (figures in docs/performance.md).
+//!
+//! Values are computed for UDP and TCP alike and selected without a branch: the protocol of the
+//! next packet is unpredictable, and one misprediction costs as much as all the rest.
+//!
+//! Packets with anything unusual (another state, a further session, flags, options, fragments, a
+//! next hop with a smaller MTU) stay untouched for `outbound` and `inbound`. Those decide alike for
+//! usual packets, which a test verifies.
+
+use core::hint::select_unpredictable;
+
+use wire::checksum::end_around;
+
+use crate::external::ports::PortAim;
+use crate::headers::packet::BURST_MAX;
+use crate::headers::packet::Egress;
+use crate::headers::packet::Packet;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Class;
+use crate::headers::parse::HEADERS;
+use crate::headers::parse::be16;
+use crate::headers::parse::be32;
+use crate::headers::parse::parse;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::rewrite_headers;
+use crate::policy::rules::Ruling;
+use crate::settings::Timeouts;
+use crate::shard::Shard;
+use crate::shard::burst::first_packet::Wanted;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::steady_remote;
+use crate::state::tcp;
+use crate::state::tcp::TcpState;
+use crate::steps::opening::Foresight;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::MappingIndex;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::shard) struct Kind(u8);
+
+impl Kind {
+    /// The general way parses the packet.
+    const ODD: Kind = Kind(0);
+    const OUT: u8 = 1 << 0;
+    /// To an external endpoint: `place` is its index in the port table.
+    const IN: u8 = 1 << 1;
+    const TCP: u8 = 1 << 2;
+    /// Usual in everything that the headers show.
+    const STEADY: u8 = 1 << 3;
+    /// Usual, but of another worker: `place` is that worker, and its record from [`RECORD_SHIFT`]
+    /// on.
+    const FOREIGN: u8 = 1 << 4;
+    /// With [`Kind::IN`]: `place` is the record that another worker found.
+    const FOUND: u8 = 1 << 5;
+
+    #[inline(always)]
+    pub(in crate::shard) const fn is_out(self) -> bool {
+        self.0 & Kind::OUT != 0
+    }
+
+    #[inline(always)]
+    pub(in crate::shard) const fn is_steady(self) -> bool {
+        self.0 & Kind::STEADY != 0
+    }
+
+    #[inline(always)]
+    pub(in crate::shard) const fn is_foreign(self) -> bool {
+        self.0 & Kind::FOREIGN != 0
+    }
+
+    #[inline(always)]
+    pub(in crate::shard) const fn is_tcp(self) -> bool {
+        self.0 & Kind::TCP != 0
+    }
+}
+
+const RECORD_SHIFT: u32 = 8;
+
+/// The results of the passes. Kept between bursts, because clearing it takes longer than a packet:
+/// a value is valid only after its pass.
+pub(in crate::shard) struct Scratch {
+    pub(in crate::shard) kind: [Kind; BURST_MAX],
+    pub(in crate::shard) place: [u64; BURST_MAX],
+    /// The mapping record; 0 for none.
+    pub(in crate::shard) record: [u32; BURST_MAX],
+    /// Bits by packet, as below: the mapping may be in a further bucket.
+    pub(in crate::shard) further: u64,
+    /// From inside, apparently without a mapping.
+    pub(in crate::shard) unsettled: u64,
+    /// Unsettled, with a candidate port.
+    pub(in crate::shard) aimed: u64,
+    /// From outside, to a port that endpoint-dependent sessions share.
+    pub(in crate::shard) shared: u64,
+    /// With a candidate record of an endpoint-dependent session.
+    pub(in crate::shard) flows: u64,
+    pub(in crate::shard) flow_hash: [u64; BURST_MAX],
+    /// Valid for packets in `flows`.
+    pub(in crate::shard) flow: [u32; BURST_MAX],
+    /// From here on valid for unsettled packets.
+    pub(in crate::shard) realm: [RealmId; BURST_MAX],
+    pub(in crate::shard) subscriber_hash: [u64; BURST_MAX],
+    /// The subscriber's record; 0 if unknown.
+    pub(in crate::shard) subscriber: [u32; BURST_MAX],
+    /// Where to search for a port.
+    pub(in crate::shard) port: [Option<PortAim>; BURST_MAX],
+    /// From here on valid for packets in `aimed`.
+    pub(in crate::shard) wanted: [Wanted; BURST_MAX],
+    pub(in crate::shard) port_place: [usize; BURST_MAX],
+    /// Valid for unsettled packets.
+    pub(in crate::shard) ruling: [Ruling; BURST_MAX],
+    /// Rules or filters need the general way.
+    pub(in crate::shard) refused: u64,
+    /// The filters permit the answers, too.
+    pub(in crate::shard) stampable: u64,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch {
+            kind: [Kind::ODD; BURST_MAX],
+            place: [0; BURST_MAX],
+            record: [0; BURST_MAX],
+            further: 0,
+            unsettled: 0,
+            aimed: 0,
+            shared: 0,
+            flows: 0,
+            flow_hash: [0; BURST_MAX],
+            flow: [0; BURST_MAX],
+            realm: [RealmId(0); BURST_MAX],
+            subscriber_hash: [0; BURST_MAX],
+            subscriber: [0; BURST_MAX],
+            port: [None; BURST_MAX],
+            wanted: [Wanted::NONE; BURST_MAX],
+            port_place: [0; BURST_MAX],
+            ruling: [Ruling::DEFAULT; BURST_MAX],
+            refused: 0,
+            stampable: u64::MAX,
+        }
+    }
+}
+
+impl Scratch {
+    /// The worker of foreign packet `i`, and its record there.
+    #[inline(always)]
+    pub(in crate::shard) fn abroad(&self, i: usize) -> (WorkerId, u32) {
+        (WorkerId(self.place[i] as u8), (self.place[i] >> RECORD_SHIFT) as u32)
+    }
+
+    #[inline]
+    pub(in crate::shard) fn foresight(&self, i: usize) -> Foresight {
+        let hash = if self.kind[i].is_out() { self.place[i] } else { 0 };
+        if self.unsettled >> i & 1 == 0 {
+            return Foresight::of(hash);
+        }
+        Foresight { hash, subscriber: self.subscriber[i], aim: self.port[i] }
+    }
+}
+
+/// Forwarded packets of a burst, outbound and inbound.
+#[derive(Default)]
+pub(in crate::shard) struct Tally {
+    pub(in crate::shard) packets: [u64; 2],
+    pub(in crate::shard) bytes: [u64; 2],
+}
+
+/// UDP, then TCP.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) struct SteadyTimers {
+    lifetime: [Duration; 2],
+    /// A session with less time left is not in the state it shows: an established TCP session is
+    /// transitory in its last minutes (RFC 7857 §2).
+    margin: [Duration; 2],
+    /// Whether packets from outside restart the timer (RFC 4787 §4.3 REQ-6).
+    pub(in crate::shard) inbound_refresh: [bool; 2],
+}
+
+impl SteadyTimers {
+    pub(in crate::shard) fn new(timeouts: &Timeouts, inbound_refresh: bool) -> SteadyTimers {
+        SteadyTimers {
+            lifetime: [timeouts.udp, tcp::lifetime(TcpState::Established, timeouts)],
+            margin: [Duration::ZERO, timeouts.tcp_closing],
+            inbound_refresh: [inbound_refresh, true],
+        }
+    }
+}
+
+pub(in crate::shard) struct SteadyClock {
+    /// The new end of a session used now.
+    pub(in crate::shard) end: [Instant; 2],
+    /// Sessions that end earlier take the general way.
+    pub(in crate::shard) due: [Instant; 2],
+}
+
+impl SteadyTimers {
+    #[inline]
+    pub(in crate::shard) fn at(&self, now: Instant) -> SteadyClock {
+        SteadyClock { end: self.lifetime.map(|length| now + length), due: self.margin.map(|length| now + length) }
+    }
+}
+
+impl Shard {
+    /// Pass 1.
+    #[inline(always)]
+    pub(in crate::shard) fn look(&self, packet: &Packet<'_>) -> (Kind, u64) {
+        let Some(header) = packet.chunk::<HEADERS>(0) else { return self.look_odd(packet) };
+        let length = usize::from(be16::<2>(header));
+        let is_tcp = header[9] == 6;
+        let word = |i: usize| u64::from(u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]));
+        let sum = word(0) + word(4) + word(8) + word(12) + word(16);
+        let transport_length =
+            select_unpredictable(is_tcp, usize::from(header[32] >> 4) * 4, usize::from(be16::<24>(header)));
+        let least = select_unpredictable(is_tcp, 20, 8);
+        // Free of branches: see the module.
+        let plain = (header[0] == 0x45)
+            & (be16::<6>(header) & 0x3fff == 0)
+            & (header[8] > 1)
+            & (is_tcp | (header[9] == 17))
+            & (end_around(sum) == 0xffff)
+            & packet.has(length)
+            & (transport_length >= least)
+            & (transport_length + 20 <= length)
+            & matches!(packet.meta.stage, Stage::Received | Stage::Steered);
+        if !plain {
+            return self.look_odd(packet);
+        }
+        // SYN, FIN and RST change states; other segments of a connection have ACK.
+        let tcp_steady = if header[33] & 0x17 == 0x10 { Kind::TCP | Kind::STEADY } else { Kind::TCP };
+        let kind = select_unpredictable(is_tcp, tcp_steady, Kind::STEADY);
+        let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+        let facing = self.shared.facing(packet.meta.ingress);
+        if facing.side == Side::Inside {
+            let source = be32::<12>(header);
+            let owner = self.shared.worker_of_subscriber(source);
+            if owner != self.worker {
+                return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
+            }
+            let key = InternalKey { realm: facing.realm, protocol, address: source, port: be16::<20>(header) };
+            let hash = self.state.hash_of(&key);
+            return (Kind(kind | Kind::OUT), hash);
+        }
+        if packet.meta.record != 0 && kind & Kind::STEADY != 0 {
+            // The last pass notices if this is no longer the packet's mapping.
+            return (Kind(kind | Kind::IN | Kind::FOUND), u64::from(packet.meta.record));
+        }
+        match self.local.pool_address(be32::<16>(header)) {
+            Some(address) => {
+                let place = self.shared.ports.place(address, protocol, be16::<22>(header));
+                (Kind(kind | Kind::IN), place as u64)
+            }
+            None => (Kind::ODD, 0),
+        }
+    }
+
+    /// For the benchmark `pieces`.
+    #[inline]
+    pub(crate) fn first_pass(&self, packet: &Packet<'_>) -> u64 {
+        self.look(packet).1
+    }
+
+    /// Pass 1 of fragments, ICMP and second halves of hairpins: only the prefetch.
+    #[cold]
+    #[inline(never)]
+    fn look_odd(&self, packet: &Packet<'_>) -> (Kind, u64) {
+        let Ok(parsed) = parse(packet.bytes()) else { return (Kind::ODD, 0) };
+        let Some(protocol) = parsed.protocol() else { return (Kind::ODD, 0) };
+        if matches!(parsed.class, Class::LaterFragment | Class::IcmpError) {
+            return (Kind::ODD, 0);
+        }
+        let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
+        let facing = self.shared.facing(packet.meta.ingress);
+        if !hairpin && facing.side == Side::Inside {
+            let key = InternalKey { realm: facing.realm, protocol, address: parsed.source, port: parsed.source_port };
+            let hash = self.state.hash_of(&key);
+            return (Kind(Kind::OUT), hash);
+        }
+        match self.local.pool_address(parsed.destination) {
+            Some(address) => {
+                let place = self.shared.ports.place(address, protocol, parsed.destination_port);
+                (Kind(Kind::IN), place as u64)
+            }
+            None => (Kind::ODD, 0),
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::shard) fn look_at(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
+        let count = burst.len().min(BURST_MAX);
+        (scratch.further, scratch.unsettled, scratch.aimed) = (0, 0, 0);
+        (scratch.shared, scratch.flows) = (0, 0);
+        for (i, packet) in burst[..count].iter().enumerate() {
+            (scratch.kind[i], scratch.place[i]) = self.look(packet);
+        }
+        for i in 0..count {
+            let (kind, place) = (scratch.kind[i].0, scratch.place[i]);
+            if kind & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
+                self.state.outbound.prefetch(place);
+            } else if kind & Kind::FOUND != 0 {
+                self.state.mappings.prefetch_write(place as u32);
+            } else {
+                self.shared.ports.prefetch(place as usize);
+            }
+        }
+    }
+
+    /// Pass 2.
+    #[inline(always)]
+    pub(in crate::shard) fn aim(&self, scratch: &mut Scratch, count: usize) {
+        for i in 0..count.min(BURST_MAX) {
+            let kind = scratch.kind[i];
+            scratch.record[i] = if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
+                let (record, goes_on) = self.state.outbound.candidate(scratch.place[i]);
+                if record == 0 {
+                    self.aim_further(scratch, i, goes_on);
+                }
+                record
+            } else if kind.0 & Kind::FOUND != 0 {
+                scratch.place[i] as u32
+            } else if kind.0 & Kind::IN != 0 {
+                match self.shared.ports.lookup_at(scratch.place[i] as usize) {
+                    // This worker may have the session to one of several targets.
+                    None => {
+                        scratch.shared |= u64::from(!self.shared.balance.is_empty()) << i;
+                        0
+                    }
+                    // See `endpoint_dependent`.
+                    Some((_, record)) if record.is_shared() => {
+                        scratch.shared |= 1 << i;
+                        0
+                    }
+                    Some((worker, record)) if worker == self.worker => record.0,
+                    Some((worker, record)) => {
+                        aim_abroad(scratch, i, worker, record);
+                        0
+                    }
+                }
+            } else {
+                0
+            };
+        }
+        for record in &scratch.record[..count.min(BURST_MAX)] {
+            self.state.mappings.prefetch_write(*record);
+        }
+    }
+
+    /// Prefetches the next bucket if the mapping may be there, or a new one would be put there.
+    #[inline(never)]
+    fn aim_further(&self, scratch: &mut Scratch, i: usize, goes_on: bool) {
+        scratch.unsettled |= 1 << i;
+        (scratch.subscriber[i], scratch.port[i]) = (0, None);
+        scratch.further |= u64::from(goes_on) << i;
+        if goes_on || self.state.outbound.is_home_full(scratch.place[i]) {
+            self.state.outbound.prefetch_next(scratch.place[i]);
+        }
+    }
+
+    /// Pass 4. None if the packet is unusual; then nothing has changed.
+    #[inline(always)]
+    pub(in crate::shard) fn steady_out(
+        &mut self,
+        clock: &SteadyClock,
+        header: &mut [u8; HEADERS],
+        kind: Kind,
+        record: u32,
+        realm: RealmId,
+    ) -> Option<Egress> {
+        let is_tcp = kind.is_tcp();
+        let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+        let destination = be32::<16>(header);
+        let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
+        let hop = self.shared.route_out(destination)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        let egress = hop.egress();
+        let stamp = self.policy.stamps.current();
+        let mapping = self.state.mappings.get_mut(record);
+        let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header), stamp));
+        let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
+        if (differs != 0) | is_due {
+            return None;
+        }
+        mapping.extend_session(clock.end[usize::from(is_tcp)]);
+        mapping.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
+        let (address, port) = (mapping.external_address, mapping.external_port());
+        let identification = self.plain_identification(header, address, destination);
+        rewrite_headers(header, is_tcp, End::Source, address, port, identification);
+        Some(egress)
+    }
+
+    /// None if the packet cannot be fragmented and keeps its own.
+    #[inline(always)]
+    pub(in crate::shard) fn plain_identification(
+        &mut self,
+        header: &[u8; HEADERS],
+        address: u32,
+        destination: u32,
+    ) -> Option<u16> {
+        let may_be_fragmented = header[6] & 0x40 == 0;
+        may_be_fragmented.then(|| self.identifications.next(address.into(), destination.into(), header[9]))
+    }
+
+    /// Pass 4. None if the packet is unusual; then nothing has changed.
+    #[inline(always)]
+    pub(in crate::shard) fn steady_in(
+        &mut self,
+        clock: &SteadyClock,
+        header: &mut [u8; HEADERS],
+        kind: Kind,
+        record: u32,
+    ) -> Option<Egress> {
+        let is_tcp = kind.is_tcp();
+        let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+        let stamp = self.policy.stamps.current();
+        let mapping = self.state.mappings.get_mut(record);
+        let remote = steady_remote(be32::<12>(header), be16::<20>(header), stamp);
+        let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);
+        let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
+        let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());
+        if (differs != 0) | is_due {
+            return None;
+        }
+        let hop = self.shared.route_in(realm, address)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        mapping
+            .extend_session_if(self.policy.timers.inbound_refresh[usize::from(is_tcp)], clock.end[usize::from(is_tcp)]);
+        mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
+        rewrite_headers(header, is_tcp, End::Destination, address, port, None);
+        Some(hop.egress())
+    }
+}
+
+#[inline(always)]
+fn aim_abroad(scratch: &mut Scratch, i: usize, worker: WorkerId, record: MappingIndex) {
+    // Second halves of hairpins carry more than their headers.
+    if scratch.kind[i].is_steady() {
+        scratch.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
+        scratch.place[i] = u64::from(worker.0) | u64::from(record.0) << RECORD_SHIFT;
+    }
+}
+
+/// Arbitrary values for other protocols.
+#[inline(always)]
+pub(in crate::shard) fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
+    let headers = 20 + u32::from(header[32] >> 4) * 4;
+    tcp::Segment {
+        sequence: be32::<24>(header),
+        ack: be32::<28>(header),
+        length: u32::from(be16::<2>(header)).saturating_sub(headers),
+    }
+}
+
+#[cfg(test)]
+mod tests;

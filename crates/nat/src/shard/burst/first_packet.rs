@@ -1,0 +1,371 @@
+//! The usual first packets: those of subscribers that have mappings already, a burst at a time.
+//!
+//! A new mapping touches more cache lines than any other packet. The passes between
+//! [`Shard::aim`](crate::shard::Shard) and the last one prefetch them, each in one tight loop (see
+//! [`established`](crate::shard::burst::established)):
+//!
+//! 1. [`Shard::find_further`] looks for mappings beyond their home bucket. In a burst with first
+//!    packets it runs inside the next pass.
+//! 2. [`Shard::find_subscribers`] prefetches the subscribers' buckets, then their records.
+//! 3. [`Shard::aim_ports`] chooses where to search for a port, prefetches the bits there and the
+//!    new mapping records, then chooses a free port and prefetches its entry.
+//!
+//! The last pass commits mapping and session. Packets with anything unusual (a new subscriber, an
+//! address that is full, a hairpin, a fragment, a held SYN) stay untouched for `outbound`, which
+//! decides alike.
+
+use wire::tcp::Flags;
+
+use crate::external::ports::Parity;
+use crate::external::ports::PortAim;
+use crate::external::ports::PortClass;
+use crate::external::ports::PortRange;
+use crate::external::ports::Taker;
+use crate::headers::packet::BURST_MAX;
+use crate::headers::packet::Egress;
+use crate::headers::packet::Packet;
+use crate::headers::parse::HEADERS;
+use crate::headers::parse::be16;
+use crate::headers::parse::be32;
+use crate::headers::parse::destination_is_valid;
+use crate::headers::parse::ip;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::rewrite_headers;
+use crate::policy::rules::Permits;
+use crate::shard::Shard;
+use crate::shard::burst::established::Scratch;
+use crate::shard::commit::port_of_ended::UNPAIRED;
+use crate::shard::commit::port_of_ended::port_class;
+use crate::snapshot::shared::NextHop;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::NewSession;
+use crate::steps::opening::External;
+use crate::steps::opening::NewMapping;
+use crate::steps::opening::Owner;
+use crate::steps::opening::Source;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::Side;
+
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Wanted {
+    paired: AddressIndex,
+    protocol: Protocol,
+    class: PortClass,
+    parity: Option<Parity>,
+    /// The subscriber's block or slice, if any.
+    range: Option<(PortRange, Taker)>,
+    /// Some ports of the pool are guaranteed, so the decision has to choose.
+    has_guarantees: bool,
+}
+
+impl Wanted {
+    pub(in crate::shard) const NONE: Wanted = Wanted {
+        paired: UNPAIRED,
+        protocol: Protocol::Udp,
+        class: PortClass::High,
+        parity: None,
+        range: None,
+        has_guarantees: false,
+    };
+}
+
+/// The source address in host bit order; 0 in a shorter packet.
+#[inline(always)]
+fn source_of(packet: &Packet<'_>) -> u32 {
+    u32::from_be_bytes(*packet.chunk(ip::SOURCE).unwrap_or(&[0; 4]))
+}
+
+pub(in crate::shard) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let next = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (next < BURST_MAX).then_some(next)
+    })
+}
+
+impl Shard {
+    pub(in crate::shard) fn find_further(&self, scratch: &mut Scratch) {
+        for i in bits(core::mem::take(&mut scratch.further)) {
+            if let Some(record) = self.state.outbound.first_candidate(scratch.place[i]) {
+                scratch.record[i] = record;
+                self.state.mappings.prefetch_write(record);
+                scratch.unsettled &= !(1 << i);
+            }
+        }
+    }
+
+    pub(in crate::shard) fn find_subscribers(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
+        for i in bits(scratch.unsettled) {
+            let source = source_of(&burst[i]);
+            scratch.realm[i] = self.shared.realm_of(burst[i].meta.ingress);
+            scratch.subscriber_hash[i] = self.state.subscribers.hash_of(scratch.realm[i], source);
+        }
+        for i in bits(scratch.unsettled) {
+            self.state.subscribers.prefetch_table(scratch.subscriber_hash[i]);
+        }
+        // Only now, so that the further buckets have had time to arrive.
+        self.find_further(scratch);
+        for i in bits(scratch.unsettled) {
+            scratch.subscriber[i] = self.state.subscribers.candidate(scratch.subscriber_hash[i]);
+        }
+        for i in bits(scratch.unsettled) {
+            self.state.subscribers.prefetch(scratch.subscriber[i]);
+        }
+    }
+
+    pub(in crate::shard) fn aim_ports(&mut self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
+        let workers = self.shared.workers();
+        // First, so that the subscribers' records have time to arrive.
+        self.state.mappings.prefetch_free(scratch.unsettled.count_ones());
+        for i in bits(scratch.unsettled) {
+            let kind = scratch.kind[i];
+            let candidate = core::mem::take(&mut scratch.subscriber[i]);
+            // The ports of odd packets are unknown here.
+            let protocol = match (kind.is_tcp(), kind.is_steady()) {
+                (true, _) => Protocol::Tcp,
+                (false, true) => Protocol::Udp,
+                (false, false) => continue,
+            };
+            let (realm, source) = (scratch.realm[i], source_of(&burst[i]));
+            let known = if self.state.subscribers.is(candidate, realm, source) {
+                Some(candidate)
+            } else {
+                self.state.subscribers.find_hashed(scratch.subscriber_hash[i], realm, source)
+            };
+            let Some(slot) = known else { continue };
+            scratch.subscriber[i] = slot;
+            let subscriber = self.state.subscribers.get(slot);
+            let paired = AddressIndex(subscriber.paired);
+            // A subscriber not settled under the present settings may need another address.
+            if paired == UNPAIRED || subscriber.generation != self.shared.short_generation() {
+                continue;
+            }
+            let compiled = self.shared.compiled_pool(paired);
+            let port = u16::from_be_bytes(*burst[i].chunk(ip::HEADER_MIN).unwrap_or(&[0; 2]));
+            let class = port_class(port, compiled);
+            let parity = compiled.parity.then(|| Parity::of(port));
+            let (range, aim) = if compiled.gives_single_ports() {
+                (None, self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random))
+            } else {
+                let Some((range, taker)) = self.view().usual_range(slot, compiled, protocol) else { continue };
+                (Some((range, taker)), Some(self.shared.ports.aim_within(&range, &mut self.random)))
+            };
+            if let Some(aim) = aim {
+                scratch.port[i] = Some(aim);
+                scratch.wanted[i] =
+                    Wanted { paired, protocol, class, parity, range, has_guarantees: compiled.has_guarantees() };
+                scratch.port_place[i] = self.shared.ports.place(paired, protocol, aim.port());
+                scratch.aimed |= 1 << i;
+            }
+        }
+        for i in bits(scratch.aimed) {
+            self.shared.ports.prefetch_bit(scratch.port_place[i]);
+        }
+        let mut elsewhere = 0;
+        for i in bits(scratch.aimed) {
+            let Some(aim) = scratch.port[i] else { continue };
+            let wanted = scratch.wanted[i];
+            scratch.port[i] = self.closer(&wanted, aim);
+            if scratch.port[i].is_none() {
+                elsewhere |= 1 << i;
+                scratch.port[i] = self.elsewhere(&wanted);
+            }
+            if let Some(aim) = scratch.port[i] {
+                scratch.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
+            }
+        }
+        // On addresses that are nearly full.
+        for i in bits(elsewhere) {
+            self.shared.ports.prefetch_bit(scratch.port_place[i]);
+        }
+        for i in bits(elsewhere) {
+            let Some(aim) = scratch.port[i] else { continue };
+            let wanted = scratch.wanted[i];
+            scratch.port[i] = self.closer(&wanted, aim).or(scratch.port[i]);
+            if let Some(aim) = scratch.port[i] {
+                scratch.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
+            }
+        }
+        for i in bits(scratch.aimed) {
+            self.shared.ports.prefetch(scratch.port_place[i]);
+        }
+    }
+
+    #[inline(always)]
+    fn closer(&self, wanted: &Wanted, aim: PortAim) -> Option<PortAim> {
+        match &wanted.range {
+            Some((range, taker)) => {
+                self.shared.ports.aim_closer_within(range, wanted.protocol, wanted.parity, aim, *taker)
+            }
+            None => self.shared.ports.aim_closer(wanted.paired, wanted.protocol, wanted.parity, aim),
+        }
+    }
+
+    fn elsewhere(&mut self, wanted: &Wanted) -> Option<PortAim> {
+        let (ports, workers) = (&self.shared.ports, self.shared.workers());
+        let Wanted { paired, protocol, class, parity, .. } = *wanted;
+        match &wanted.range {
+            Some((range, _)) => ports.aim_elsewhere_within(range, protocol, parity, &mut self.random),
+            None => ports.aim_elsewhere(paired, protocol, class, parity, self.worker, workers, &mut self.random),
+        }
+    }
+
+    /// Earlier packets of the burst may have got the subscriber another block.
+    #[inline(always)]
+    fn is_wanted_still(&self, subscriber: u32, wanted: &Wanted) -> bool {
+        let record = self.state.subscribers.get(subscriber);
+        let is_held = match wanted.range {
+            Some((range, Taker::Holder)) => {
+                record.active_block(wanted.protocol).map(PortRange::of_block) == Some(range)
+            }
+            _ => true,
+        };
+        (record.paired == wanted.paired.0) & is_held
+    }
+
+    #[inline(always)]
+    fn external_near(&self, wanted: &Wanted, aim: PortAim) -> Option<External> {
+        let Wanted { paired: address, protocol, parity, .. } = *wanted;
+        let (found, taker) = match &wanted.range {
+            None if wanted.has_guarantees => (None, Taker::Anyone),
+            None => (self.shared.ports.near(address, protocol, parity, aim), Taker::Anyone),
+            Some((range, taker)) => (self.shared.ports.aim_closer_within(range, protocol, parity, aim, *taker), *taker),
+        };
+        let source = Source::Free { taker, guaranteed: None, activates: None };
+        Some(External { address, port: found?.port(), source })
+    }
+
+    /// Any port: earlier packets of the burst took the candidate, or some ports are guaranteed.
+    #[cold]
+    #[inline(never)]
+    fn commit_anywhere(&mut self, now: Instant, new: NewMapping, session: &NewSession) -> Option<u32> {
+        let (view, random) = self.deciding();
+        let (paired, key) = (new.external.address, new.key);
+        let compiled = view.snapshot.compiled_pool(paired);
+        let external =
+            view.external_for(&new.owner, paired, &key, compiled, port_class(key.port, compiled), None, random);
+        self.commit_mapping(now, &NewMapping { external: external.ok()?, ..new }, session).ok()
+    }
+
+    /// None if the packet is unusual.
+    #[inline(always)]
+    fn usual(
+        &self,
+        now: Instant,
+        header: &[u8; HEADERS],
+        scratch: &Scratch,
+        i: usize,
+    ) -> Option<(InternalKey, NextHop)> {
+        if scratch.refused >> i & 1 != 0 {
+            return None;
+        }
+        let is_tcp = scratch.kind[i].is_tcp();
+        let flags = Flags(header[33]);
+        let opens = flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST).union(Flags::FIN));
+        if is_tcp && !(opens && self.syns.is_empty()) {
+            return None;
+        }
+        let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
+        let (source, destination) = (be32::<12>(header), be32::<16>(header));
+        let key = InternalKey { realm: scratch.realm[i], protocol, address: source, port: be16::<20>(header) };
+        let subscriber = scratch.subscriber[i];
+        // The source was checked when the subscriber was created.
+        if self.shared.static_mappings.may_concern(source)
+            || !self.state.subscribers.is(subscriber, key.realm, source)
+            || !destination_is_valid(destination)
+            || self.local.lookup(destination).is_some()
+        {
+            return None;
+        }
+        let hop = *self.shared.route_out(destination)?;
+        if be16::<2>(header) > hop.mtu {
+            return None;
+        }
+        // An earlier packet of the burst may have created it.
+        if self.state.mappings.is_full()
+            || self.state.outbound.is_full()
+            || self.created.may_have(scratch.place[i]) && self.state.find_mapping(&key, scratch.place[i]).is_some()
+            || self.state.live_flow(&key, (destination, be16::<22>(header)), now).is_some()
+        {
+            return None;
+        }
+        let record = self.state.subscribers.get(subscriber);
+        // Rules may send sessions of one subscriber to several pools. Only those to the pool that
+        // the subscriber is settled in are usual.
+        let own = || self.shared.pool_for(key.realm, source.into());
+        let is_ruled_away =
+            !self.shared.rules.is_empty() && scratch.ruling[i].action.pool().or_else(own) != Some(PoolId(record.pool));
+        // The penalty may have begun with an earlier packet, or be over.
+        (!record.is_offender() && !is_ruled_away && self.is_wanted_still(subscriber, &scratch.wanted[i]))
+            .then_some((key, hop))
+    }
+
+    /// Creates mapping and session. None if the packet is unusual; then nothing has changed.
+    #[inline]
+    pub(in crate::shard) fn open_first_packet(
+        &mut self,
+        now: Instant,
+        header: &mut [u8; HEADERS],
+        scratch: &Scratch,
+        i: usize,
+    ) -> Option<Egress> {
+        let aim = scratch.port[i]?;
+        let (key, hop) = self.usual(now, header, scratch, i)?;
+        let (wanted, subscriber) = (scratch.wanted[i], scratch.subscriber[i]);
+        // The general way counts the refusal.
+        if wanted.range.is_none() || self.shared.settings().events.block_mappings {
+            self.admit_record().ok()?;
+        }
+        let class = self.view().class_now(subscriber);
+        self.view().admit_known(now, subscriber, class, key.protocol).ok()?;
+        let (destination, remote_port) = (be32::<16>(header), be16::<22>(header));
+        let first = self.policy.lifetimes.first(key.protocol, remote_port, Side::Inside);
+        let session = NewSession {
+            remote_address: destination,
+            remote_port,
+            state: first.state,
+            opened_from: Side::Inside,
+            hairpin: false,
+            has_own_timer: first.has_own_timer,
+            expires: now + first.lifetime,
+        };
+        let new = |external| NewMapping {
+            key,
+            hash: scratch.place[i],
+            owner: Owner { slot: Some(subscriber), past: Some(subscriber), class, penalty: None, released: None },
+            entered: None,
+            external,
+            // The subscriber is paired with this address.
+            notes_place: false,
+            gives_single_ports: wanted.range.is_none(),
+            turn: None,
+        };
+        let index = match self.external_near(&wanted, aim) {
+            Some(external) => self.commit_mapping(now, &new(external), &session).ok()?,
+            None => {
+                let paired = External { address: wanted.paired, port: 0, source: Source::SINGLE };
+                self.commit_anywhere(now, new(paired), &session)?
+            }
+        };
+        let mapping = self.state.mappings.get_mut(index);
+        let is_tcp = key.protocol == Protocol::Tcp;
+        if is_tcp {
+            let headers = 20 + u32::from(header[32] >> 4) * 4;
+            let payload = u32::from(be16::<2>(header)).saturating_sub(headers);
+            let (sequence, ack) = (be32::<24>(header), be32::<28>(header));
+            mapping.tracker.observe(Side::Inside, sequence, payload + 1, ack, Flags(header[33]));
+        }
+        let permits = Permits { back: scratch.stampable >> i & 1 != 0, ..Permits::ALL };
+        if let Some(stamp) = self.policy.stamps.to_give(permits) {
+            mapping.set_session_generation(stamp);
+        }
+        let (external_address, port) = (mapping.external_address, mapping.external_port());
+        self.shared.rules.count(self.worker, scratch.ruling[i]);
+        let identification = self.plain_identification(header, external_address, destination);
+        rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);
+        Some(hop.egress())
+    }
+}

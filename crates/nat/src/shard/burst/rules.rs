@@ -1,0 +1,196 @@
+//! Rules and filters for the packets of a burst.
+
+use crate::event::Cause;
+use crate::event::Event;
+use crate::event::EventKind;
+use crate::headers::packet::BURST_MAX;
+use crate::headers::packet::Packet;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::get_u16;
+use crate::headers::parse::get_u32;
+use crate::headers::parse::ip;
+use crate::policy::rules::Permits;
+use crate::policy::rules::RuleKey;
+use crate::policy::rules::Ruling;
+use crate::settings::MappingKind;
+use crate::settings::RuleAction;
+use crate::shard::Shard;
+use crate::shard::burst::established::Scratch;
+use crate::shard::burst::first_packet::bits;
+use crate::shard::packet::outbound::remote_port;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::SessionRef;
+use crate::steps::packet_filter::Judged;
+use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::verdict::Verdict;
+
+impl RuleKey {
+    /// An ICMP identifier counts as the inside port.
+    #[inline]
+    pub(crate) fn of_flow(key: &InternalKey, remote: (u32, u16)) -> RuleKey {
+        RuleKey::new(key.realm, key.protocol.number(), key.address, key.port, remote.0, remote.1)
+    }
+
+    #[inline]
+    pub(crate) fn outbound(realm: RealmId, parsed: &Parsed) -> RuleKey {
+        let remote_port = parsed.protocol().map_or(0, |protocol| remote_port(protocol, parsed.destination_port));
+        let (source, destination) = (parsed.source, parsed.destination);
+        RuleKey::new(realm, parsed.protocol_number, source, parsed.source_port, destination, remote_port)
+    }
+
+    /// A packet from outside that is not translated.
+    #[inline]
+    pub(crate) fn inbound(realm: RealmId, parsed: &Parsed) -> RuleKey {
+        let remote_port = parsed.protocol().map_or(0, |protocol| remote_port(protocol, parsed.source_port));
+        let (source, destination) = (parsed.source, parsed.destination);
+        RuleKey::new(realm, parsed.protocol_number, destination, parsed.destination_port, source, remote_port)
+    }
+}
+
+impl Shard {
+    /// Asks the filters about a packet, and about its opposite direction. A filter with `log`
+    /// records each refusal, and each permitted session once (`opens`).
+    #[inline]
+    pub(in crate::shard) fn filter(
+        &mut self,
+        now: Instant,
+        is_out: bool,
+        key: &RuleKey,
+        opens: bool,
+    ) -> Result<Permits, Verdict> {
+        let judged = self.view().judge(is_out, *key, opens, &mut ());
+        self.note_judged(now, &judged);
+        judged.check().map(|()| judged.permits)
+    }
+
+    #[inline]
+    pub(in crate::shard) fn note_judged(&mut self, now: Instant, judged: &Judged) {
+        let filters = &self.shared.filters;
+        if filters.is_empty() {
+            return;
+        }
+        if let Some((position, filter)) = filters.deciding(judged.is_out, &judged.key) {
+            filters.count(self.worker, position);
+            if filter.log && (judged.opens || !judged.passes()) {
+                self.note_filter(now, judged, position);
+            }
+        }
+    }
+
+    #[cold]
+    fn note_filter(&mut self, now: Instant, judged: &Judged, position: usize) {
+        let key = &judged.key;
+        let kind = if judged.passes() { EventKind::FilterPermitted } else { EventKind::FilterDenied };
+        let event = Event {
+            subscriber: key.source(),
+            internal_port: key.source_port(),
+            remote: key.destination(),
+            remote_port: key.destination_port(),
+            realm: key.realm(),
+            protocol: Protocol::from_number(key.protocol()),
+            first_port: u16::from(key.protocol()),
+            last_port: self.shared.short_generation(),
+            amount: position as u32,
+            ..Event::new(kind, now).because(if judged.is_out { Cause::Outbound } else { Cause::Inbound })
+        };
+        self.events.note_filter(event, self.shared.settings().events.filter_events_per_second);
+    }
+
+    /// Asks the filters about a packet from inside, unless its stamp shows the answer.
+    pub(in crate::shard) fn filter_flow(
+        &mut self,
+        now: Instant,
+        index: u32,
+        internal: &InternalKey,
+    ) -> Result<(), Verdict> {
+        let flow = self.state.flows.get(index);
+        if flow.filter_generation() == self.policy.stamps.current() {
+            return Ok(());
+        }
+        let permits = self.filter(now, true, &RuleKey::of_flow(internal, flow.remote_inside()), false)?;
+        self.stamp_flow(index, permits);
+        Ok(())
+    }
+
+    pub(in crate::shard) fn stamp_flow(&mut self, index: u32, permits: Permits) {
+        if let Some(stamp) = self.policy.stamps.to_give(permits) {
+            self.state.flows.get_mut(index).set_filter_generation(stamp);
+        }
+    }
+
+    /// Asks the filters about a packet of a session, unless its stamp shows the answer.
+    #[inline]
+    pub(in crate::shard) fn filter_session(
+        &mut self,
+        now: Instant,
+        is_out: bool,
+        index: u32,
+        remote: (u32, u16),
+    ) -> Result<(), Verdict> {
+        if self.state.mappings.get(index).session_generation() == self.policy.stamps.current() {
+            return Ok(());
+        }
+        let key = RuleKey::of_flow(&self.state.mappings.get(index).key(), remote);
+        let permits = self.filter(now, is_out, &key, false)?;
+        self.stamp(index, Some(SessionRef::Inline), permits);
+        Ok(())
+    }
+
+    /// Only a mapping's first session has a stamp.
+    #[inline]
+    pub(in crate::shard) fn stamp(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
+        if session == Some(SessionRef::Inline)
+            && let Some(stamp) = self.policy.stamps.to_give(permits)
+        {
+            self.state.mappings.get_mut(index).set_session_generation(stamp);
+        }
+    }
+
+    /// All packets at once, so that their memory is waited for together.
+    pub(in crate::shard) fn ask_rules(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
+        let (rules, filters) = (&self.shared.rules, &self.shared.filters);
+        scratch.refused = 0;
+        scratch.stampable = u64::MAX;
+        if rules.is_empty() && filters.is_empty() {
+            return;
+        }
+        let mut keys = [RuleKey::default(); BURST_MAX];
+        let mut packets = [0_usize; BURST_MAX];
+        let mut count = 0;
+        for i in bits(scratch.unsettled) {
+            let kind = scratch.kind[i];
+            if !(kind.is_tcp() || kind.is_steady()) {
+                continue;
+            }
+            let protocol = if kind.is_tcp() { Protocol::Tcp } else { Protocol::Udp };
+            let bytes = burst[i].bytes();
+            keys[count] = RuleKey::new(
+                scratch.realm[i],
+                protocol.number(),
+                get_u32(bytes, ip::SOURCE),
+                get_u16(bytes, ip::HEADER_MIN),
+                get_u32(bytes, ip::DESTINATION),
+                get_u16(bytes, ip::HEADER_MIN + 2),
+            );
+            packets[count] = i;
+            count += 1;
+        }
+        let mut rulings = [Ruling::DEFAULT; BURST_MAX];
+        if !rules.is_empty() {
+            rules.ruling_burst(&keys[..count], &mut rulings);
+        }
+        let mut permits = [Permits::ALL; BURST_MAX];
+        filters.permits_burst(&keys[..count], &mut permits);
+        for ((i, ruling), permits) in packets[..count].iter().zip(rulings).zip(permits) {
+            scratch.ruling[*i] = ruling;
+            // The general way applies the rule and counts the filter.
+            let is_translated =
+                matches!(ruling.action, RuleAction::Translate { mapping: MappingKind::EndpointIndependent, .. });
+            let is_usual = is_translated && permits.out && !permits.is_logged;
+            scratch.refused |= u64::from(!is_usual) << i;
+            scratch.stampable &= !(u64::from(!permits.back) << i);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The only creator of mappings and their sessions. The decision ([`crate::steps`]) came before.
+//!
+//! Only what another worker may have changed meanwhile is checked, and that first: the bits of the
+//! port and its block, and the number of guaranteed ports. A commit that loses such a race has
+//! changed nothing, and the packet is decided again.
+
+pub(in crate::shard) mod admission;
+pub(in crate::shard) mod coverage;
+mod dependent;
+pub(in crate::shard) mod guarantee;
+pub(in crate::shard) mod penalty;
+pub(in crate::shard) mod port_of_ended;
+
+use super::Shard;
+use crate::external::blocks::Holder;
+use crate::external::ports::PortRange;
+use crate::external::ports::Share;
+use crate::external::ports::Taker;
+use crate::external::static_mapping::Kind;
+use crate::policy::rules::RuleId;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::NewSession;
+use crate::state::mapping::SessionRef;
+use crate::state::session::HashedBy;
+use crate::state::subscriber::Account;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Entered;
+use crate::steps::opening::Entry;
+use crate::steps::opening::External;
+use crate::steps::opening::Foresight;
+use crate::steps::opening::FromGuaranteed;
+use crate::steps::opening::NewMapping;
+use crate::steps::opening::Owner;
+use crate::steps::opening::Source;
+use crate::steps::pairing::UNPAIRED;
+use crate::steps::session::SessionPlace;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::verdict::Verdict;
+use core::sync::atomic::Ordering;
+
+/// Each decision but the first follows a lost race.
+pub(super) const ATTEMPTS: usize = 64;
+
+/// Another worker took the port first.
+pub(super) struct Lost;
+
+impl Shard {
+    /// Decides about a mapping and creates it with its first session. On an error nothing has
+    /// changed.
+    pub(super) fn open_mapping(
+        &mut self,
+        now: Instant,
+        key: &InternalKey,
+        foresight: &Foresight,
+        wanted: Option<PoolId>,
+        session: &NewSession,
+    ) -> Result<u32, Verdict> {
+        let mut ask = Ask { now, key, wanted, foresight: *foresight, expired: None };
+        for _ in 0..ATTEMPTS {
+            let (view, random) = self.deciding();
+            let opening = match view.decide_mapping(&ask, random, &mut ()) {
+                Ok(opening) => opening.mapping,
+                Err(verdict) => {
+                    self.end_quiet_penalty(now, key);
+                    return Err(verdict);
+                }
+            };
+            if let Ok(index) = self.commit_mapping(now, &opening, session) {
+                return Ok(index);
+            }
+            ask.foresight.aim = None;
+        }
+        Err(Verdict::PortsExhausted)
+    }
+
+    /// Creates a mapping with its first session. On an error nothing has changed.
+    #[inline(always)]
+    pub(super) fn commit_mapping(&mut self, now: Instant, new: &NewMapping, session: &NewSession) -> Result<u32, Lost> {
+        let protocol = new.key.protocol;
+        let (port, account) = self.take_external(now, new)?;
+        let address = new.external.address;
+        let slot = match new.owner.slot {
+            Some(slot) if new.entered.is_none() && new.owner.released.is_none() => slot,
+            _ => self.commit_subscriber(now, *new).ok_or(Lost)?,
+        };
+        self.note_source(now, slot, new, port, account);
+        let external = Endpoint::new(self.shared.address(address), port);
+        // The decision made sure that there is room.
+        let index = self.state.mappings.insert(&new.key, slot, external, now).ok_or(Lost)?;
+        let entered = self.state.outbound.insert(new.hash, index.0);
+        self.created.note(new.hash);
+        debug_assert!(entered.is_ok(), "it was not full");
+        if new.notes_place {
+            self.state.subscribers.get_mut(slot).note_place(address, self.shared.pool_of(address));
+        }
+        self.update_class(slot);
+        self.count_mapping(now, slot, protocol);
+        self.state.mappings.get_mut(index.0).set_inline_session(session);
+        self.counters.sessions_created += 1;
+        if let Some(pool) = new.turn {
+            self.shared.turns[pool.index()].fetch_add(1, Ordering::Relaxed);
+        }
+        // Last, because from here on other workers find the owner of the external endpoint.
+        self.shared.ports.publish(address, protocol, port, self.worker, index);
+        self.counters.mappings_created[protocol.index()] += 1;
+        self.note_mapping_created(now, index.0, new.gives_single_ports);
+        self.emit_session(now, index.0, SessionRef::Inline);
+        Ok(index.0)
+    }
+
+    /// Takes the external port and updates the subscriber's guarantee. On an error nothing has
+    /// changed.
+    #[inline(always)]
+    fn take_external(&mut self, now: Instant, new: &NewMapping) -> Result<(u16, Option<Account>), Lost> {
+        let External { address, port, source } = new.external;
+        let (ports, protocol) = (&self.shared.ports, new.key.protocol);
+        let is_taken = match source {
+            Source::Free { taker, guaranteed: None, .. } => ports.take_picked(address, protocol, port, taker),
+            Source::Free { guaranteed: Some(guaranteed), .. } => return self.take_guaranteed(*new, guaranteed),
+            Source::Static(Kind::OneToOne) => ports.claim(address, protocol, port),
+            Source::Static(Kind::Forward) => ports.claim_withheld(address, protocol, port),
+            Source::Lease { .. } | Source::Given(_) => return self.take_in_lease(now, *new),
+        };
+        if is_taken { Ok((port, None)) } else { Err(Lost) }
+    }
+
+    /// The same in a pool with guarantees. A port outside the guarantee counts as unguaranteed.
+    #[cold]
+    fn take_guaranteed(&mut self, new: NewMapping, from: FromGuaranteed) -> Result<(u16, Option<Account>), Lost> {
+        let External { address, port, .. } = new.external;
+        let (view, protocol) = (self.view(), new.key.protocol);
+        let compiled = self.shared.compiled_pool(address);
+        let slot = new.owner.slot;
+        let mut account = slot.map_or_else(Account::default, |slot| *self.state.subscribers.account(slot));
+        let mut has_all = true;
+        if from.is_own {
+            let reserved = view.reserved_in(compiled, new.owner.class, new.key.realm, new.key.address);
+            has_all = view.guarantee_to(&mut account, reserved, compiled, address);
+        }
+        let is_beyond = from.share == Share::Beyond;
+        let has_share = match from.share {
+            Share::Within => account.has_left(address, protocol) && (has_all || !from.needs_all),
+            Share::Beyond => self.view().take_unguaranteed(compiled, address, protocol).is_ok(),
+        };
+        if has_share && self.shared.ports.take_picked(address, protocol, port, Taker::Anyone) {
+            if let Some(guarantees) = self.shared.ports.guarantees() {
+                guarantees.mark(address, protocol, port, from.share);
+            }
+            if from.share == Share::Within {
+                account.count_within(protocol);
+            }
+            return Ok((port, from.is_own.then_some(account)));
+        }
+        if has_share && is_beyond {
+            self.view().settle_unguaranteed(address, protocol, None);
+        }
+        match (slot, self.shared.ports.guarantees()) {
+            // A guarantee stays with its subscriber even if the mapping fails.
+            (Some(slot), _) => *self.state.subscribers.account_mut(slot) = account,
+            (None, Some(guarantees)) if account.has_guarantee() => guarantees.withdraw(address, account.guarantee()),
+            (None, _) => {}
+        }
+        Err(Lost)
+    }
+
+    /// The same with a new block.
+    #[cold]
+    fn take_in_lease(&mut self, now: Instant, new: NewMapping) -> Result<(u16, Option<Account>), Lost> {
+        let (block, parity, given) = match new.external.source {
+            Source::Lease { block, parity } => (block, parity, None),
+            Source::Given(block) => (block, None, Some(new.external.port)),
+            _ => return Err(Lost),
+        };
+        let latest = new.owner.slot.and_then(|slot| self.state.subscribers.get(slot).latest_block());
+        let holder = Holder { worker: self.worker, realm: new.key.realm, address: new.key.address };
+        let ports = &self.shared.ports;
+        if !ports.lease(block, holder, latest, now) {
+            return Err(Lost);
+        }
+        let (range, protocol) = (PortRange::of_block(block), new.key.protocol);
+        let taken = match given {
+            Some(port) => ports.take_picked(block.address(), protocol, port, Taker::Holder).then_some(port),
+            None => [parity, None]
+                .into_iter()
+                .find_map(|parity| ports.allocate_within(&range, protocol, parity, Taker::Holder, &mut self.random)),
+        };
+        if taken.is_none() {
+            ports.give_back(block);
+        }
+        taken.map(|port| (port, None)).ok_or(Lost)
+    }
+
+    #[inline(always)]
+    fn note_source(&mut self, now: Instant, slot: u32, new: &NewMapping, port: u16, account: Option<Account>) {
+        match new.external.source {
+            Source::Free { guaranteed: None, activates: None, .. } => {}
+            Source::Free { guaranteed: Some(_), .. } => {
+                let Some(guaranteed) = account else { return };
+                let account = self.state.subscribers.account_mut(slot);
+                account.take_guarantee(&guaranteed);
+            }
+            Source::Free { activates: Some(block), .. } => {
+                self.state.subscribers.set_active_block(slot, new.key.protocol, block);
+            }
+            Source::Lease { block, .. } | Source::Given(block) => {
+                self.state.subscribers.add_block(slot, block);
+                self.state.subscribers.set_active_block(slot, new.key.protocol, block);
+                self.counters.blocks_leased += 1;
+                self.note_block_leased(now, slot, block);
+            }
+            Source::Static(_) => self.count_static(new.external.address, new.key.protocol, port),
+        }
+    }
+
+    #[cold]
+    fn count_static(&self, address: AddressIndex, protocol: Protocol, port: u16) {
+        let external = self.shared.address(address).to_bits();
+        if let Some(inside) = self.shared.static_mappings.by_external(external, protocol, port) {
+            self.shared.static_hits.count(self.worker, RuleId(inside.number));
+        }
+    }
+
+    /// None if the subscriber table is full.
+    #[cold]
+    fn commit_subscriber(&mut self, now: Instant, new: NewMapping) -> Option<u32> {
+        match (new.owner.slot, new.entered) {
+            (None, Some(entered)) => self.enter(&new.key, &entered),
+            (None, None) => None,
+            (Some(slot), entered) => {
+                self.settle(now, slot, &new.owner, entered);
+                Some(slot)
+            }
+        }
+    }
+
+    /// None if the subscriber table is full.
+    pub(super) fn enter(&mut self, key: &InternalKey, entered: &Entered) -> Option<u32> {
+        let Entered { entry: Entry { pool, .. }, address } = *entered;
+        let generation = self.shared.short_generation();
+        let slot = self.state.subscribers.insert(key.realm, key.address, pool, address, generation)?;
+        if address != UNPAIRED {
+            self.shared.ports.pair(address);
+        }
+        Some(slot)
+    }
+
+    /// The penalty may be over, and the subscriber may be paired again.
+    fn settle(&mut self, now: Instant, slot: u32, owner: &Owner, entered: Option<Entered>) {
+        if let Some(cause) = owner.released {
+            self.release(now, slot, cause);
+        }
+        let Some(Entered { entry, address }) = entered.filter(|entered| entered.entry.is_new) else { return };
+        if let Some(home) = entry.home {
+            self.state.subscribers.account_mut(slot).set_home(home);
+        }
+        self.pair_with(slot, entry.pool, address);
+        if entry.elsewhere.is_some() {
+            self.state.subscribers.get_mut(slot).set_elsewhere(entry.elsewhere);
+        }
+    }
+
+    pub(super) fn pair_with(&mut self, slot: u32, pool: PoolId, new: AddressIndex) {
+        let (old, shared) = (AddressIndex(self.state.subscribers.get(slot).paired), &self.shared);
+        if new != old {
+            if new != UNPAIRED {
+                shared.ports.pair(new);
+            }
+            if old != UNPAIRED {
+                shared.ports.unpair(old);
+            }
+        }
+        self.state.subscribers.settle(slot, pool, new, shared.short_generation());
+    }
+
+    /// The decision has found room for the session.
+    pub(super) fn commit_session(
+        &mut self,
+        now: Instant,
+        index: u32,
+        place: SessionPlace,
+        new: &NewSession,
+        by: HashedBy,
+    ) -> SessionRef {
+        let slot = self.state.mappings.get(index).subscriber;
+        self.update_class(slot);
+        let mapping = self.state.mappings.get_mut(index);
+        let session = match place {
+            SessionPlace::First | SessionPlace::Again => {
+                mapping.set_inline_session(new);
+                SessionRef::Inline
+            }
+            SessionPlace::Extra => {
+                SessionRef::Extra(self.state.sessions.insert(index, mapping, new, by, now).unwrap_or_default())
+            }
+        };
+        if place != SessionPlace::First {
+            self.count_session(now, index, place == SessionPlace::Extra);
+        }
+        self.counters.sessions_removed += u64::from(place == SessionPlace::Again);
+        self.counters.sessions_created += 1;
+        self.emit_session(now, index, session);
+        session
+    }
+
+    pub(super) fn create_session(
+        &mut self,
+        now: Instant,
+        index: u32,
+        new: &NewSession,
+        by: HashedBy,
+    ) -> Result<SessionRef, Verdict> {
+        let place = self.view().decide_session(now, index)?;
+        Ok(self.commit_session(now, index, place, new, by))
+    }
+}

@@ -1,0 +1,89 @@
+//! Counts mappings and sessions of subscribers, after the commit and only what was created.
+//!
+//! A subscriber belongs to one worker, so its counts are exact and need no shared cache line. A
+//! limit lowered below present use refuses new state and ends nothing (RFC 6888 REQ-4a, REQ-11d).
+
+use crate::shard::Shard;
+use crate::state::mapping::InternalKey;
+use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::verdict::Verdict;
+
+impl Shard {
+    #[inline(always)]
+    pub(in crate::shard) fn count_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        let record = self.state.subscribers.get_mut(subscriber);
+        record.mappings[protocol.index()] += 1;
+        let compiled = self.shared.classes.compiled(record.class);
+        if compiled.counts_mappings() || record.is_above_any() {
+            record.mapping_bucket = compiled.charge_mapping(record.mapping_bucket, now);
+            self.watch_subscriber(now, subscriber, protocol);
+        }
+    }
+
+    /// The number of sessions is counted elsewhere.
+    pub(in crate::shard) fn charge_flow(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        let record = self.state.subscribers.get_mut(subscriber);
+        record.mapping_bucket = self.shared.classes.compiled(record.class).charge_mapping(record.mapping_bucket, now);
+        self.watch_subscriber(now, subscriber, protocol);
+    }
+
+    pub(in crate::shard) fn count_session(&mut self, now: Instant, index: u32, takes_record: bool) {
+        let subscriber = self.state.mappings.get(index).subscriber;
+        let record = self.state.subscribers.get_mut(subscriber);
+        record.extra_sessions += u32::from(takes_record);
+        let compiled = self.shared.classes.compiled(record.class);
+        let account = self.state.subscribers.account_mut(subscriber);
+        account.session_bucket = compiled.charge_session(account.session_bucket, now);
+        self.watch_subscriber(now, subscriber, self.state.mappings.get(index).protocol());
+    }
+
+    pub(in crate::shard) fn uncount_sessions(&mut self, now: Instant, index: u32, count: u32) {
+        let (subscriber, protocol) =
+            (self.state.mappings.get(index).subscriber, self.state.mappings.get(index).protocol());
+        let record = self.state.subscribers.get_mut(subscriber);
+        debug_assert!(record.extra_sessions >= count, "every further session was counted");
+        record.extra_sessions = record.extra_sessions.saturating_sub(count);
+        self.watch_subscriber(now, subscriber, protocol);
+    }
+
+    #[cold]
+    pub(in crate::shard) fn count_refusal(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) {
+        match self.state.subscribers.find(key.realm, key.address) {
+            Some(subscriber) => self.state.subscribers.account_mut(subscriber).count(verdict),
+            None => {
+                let pushed_out = self.policy.refused_subscribers.count(now, key.realm, key.address, verdict);
+                self.counters.refusals_unlisted += pushed_out;
+            }
+        }
+    }
+
+    /// Finds the class again if the settings have changed since.
+    #[inline]
+    pub(in crate::shard) fn update_class(&mut self, subscriber: u32) {
+        if self.state.subscribers.get(subscriber).class_generation != self.policy.class_generation {
+            self.find_class(subscriber);
+        }
+    }
+
+    #[cold]
+    fn find_class(&mut self, subscriber: u32) {
+        let record = self.state.subscribers.get_mut(subscriber);
+        record.class = self.shared.classes.of(RealmId(record.realm), record.address);
+        record.class_generation = self.policy.class_generation;
+    }
+
+    /// Each subscriber finds its class again when it next needs it.
+    pub(in crate::shard) fn forget_classes(&mut self) {
+        self.policy.class_generation = self.policy.class_generation.wrapping_add(1).max(FIRST_GENERATION);
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// A record whose class is still to be found.
+pub(in crate::shard) const NO_GENERATION: u16 = 0;
+/// The first value in a shard.
+pub(in crate::shard) const FIRST_GENERATION: u16 = 1;

@@ -1,0 +1,151 @@
+//! Ports guaranteed to a subscriber: others cannot take them, however full the address is.
+//!
+//! A subscriber is guaranteed what its class says, on the address it is paired with, until it
+//! leaves. Ports within the guarantee come from those reserved on the address
+//! ([`crate::external::guaranteed_ports`]), all others from the unguaranteed ones
+//! ([`crate::external::ports`], `guarantees.rs`). Held-down ports count as unguaranteed, or they
+//! would use up guarantees: a guaranteed port becomes an unguaranteed one for its hold-down, and is
+//! free at once if none is left.
+//!
+//! If new settings guarantee more ports than are free, a subscriber is guaranteed what is there.
+//! Others then get no port, and a walk over the subscribers hands out ports as they become free.
+//! A second walk includes ports that the subscriber already has.
+
+use crate::external::ports::Share;
+use crate::shard::Shard;
+use crate::shard::commit::port_of_ended::UNPAIRED;
+use crate::snapshot::shared::CompiledPool;
+use crate::steps::guarantee::NOTHING;
+use crate::steps::view::View;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Protocol;
+use crate::upkeep::walk::Pace;
+use crate::verdict::Verdict;
+
+impl View<'_> {
+    /// Counts an unguaranteed port as taken, before the port is chosen.
+    pub(in crate::shard) fn take_unguaranteed(
+        &self,
+        compiled: &CompiledPool,
+        address: AddressIndex,
+        protocol: Protocol,
+    ) -> Result<(), Verdict> {
+        let limit = self.rest_of_address(compiled, address, protocol);
+        match self.snapshot.ports.guarantees() {
+            Some(guarantees) if guarantees.take(address, protocol, limit) => Ok(()),
+            _ => Err(Verdict::PortsExhausted),
+        }
+    }
+
+    /// Marks the port of [`Shard::take_unguaranteed`], or returns the count if there was none.
+    pub(in crate::shard) fn settle_unguaranteed(&self, address: AddressIndex, protocol: Protocol, port: Option<u16>) {
+        match (self.snapshot.ports.guarantees(), port) {
+            (Some(guarantees), Some(port)) => guarantees.mark(address, protocol, port, Share::Beyond),
+            (Some(guarantees), None) => guarantees.give_back(address, protocol),
+            (None, _) => {}
+        }
+    }
+}
+
+impl Shard {
+    /// [`View::guarantee_to`] for an existing subscriber.
+    pub(in crate::shard) fn guarantee(&mut self, slot: u32, compiled: &CompiledPool, address: AddressIndex) -> bool {
+        let view = self.view();
+        let reserved = view.reserved_for(compiled, slot);
+        let mut account = *view.state.subscribers.account(slot);
+        let has_all = view.guarantee_to(&mut account, reserved, compiled, address);
+        *self.state.subscribers.account_mut(slot) = account;
+        has_all
+    }
+
+    /// Guarantees ports to subscribers that lack some, a few per call.
+    #[inline]
+    pub(in crate::shard) fn sweep_guarantees(&mut self, now: Instant, elapsed: u64) {
+        if self.shared.ports.guarantees().is_some() {
+            self.walk_guarantees(elapsed);
+            self.sweep_coverable(now, elapsed);
+        }
+    }
+
+    #[inline(never)]
+    fn walk_guarantees(&mut self, elapsed: u64) {
+        let end = self.state.subscribers.walk_end();
+        for slot in self.upkeep.guarantees.next(Pace::RECORDS.due(end, elapsed), end) {
+            if !self.state.subscribers.get(slot).is_in_use() {
+                continue;
+            }
+            let address = AddressIndex(self.state.subscribers.get(slot).paired);
+            if address == UNPAIRED {
+                continue;
+            }
+            let compiled = *self.shared.compiled_pool(address);
+            // The subscriber is paired again for its next mapping.
+            if !compiled.is_closed {
+                self.guarantee(slot, &compiled, address);
+                self.note_coverable(slot);
+            }
+        }
+    }
+
+    /// How long to hold a port down: not at all if guaranteed ports would be short meanwhile.
+    #[inline]
+    pub(in crate::shard) fn leave_guarantee(
+        &mut self,
+        subscriber: u32,
+        address: AddressIndex,
+        protocol: Protocol,
+        port: u16,
+        hold_down: Duration,
+    ) -> Duration {
+        if self.shared.ports.guarantees().is_none() {
+            hold_down
+        } else {
+            self.leave_share(subscriber, (address, protocol, port), hold_down)
+        }
+    }
+
+    #[inline(never)]
+    fn leave_share(
+        &mut self,
+        subscriber: u32,
+        (address, protocol, port): (AddressIndex, Protocol, u16),
+        hold_down: Duration,
+    ) -> Duration {
+        let compiled = *self.shared.compiled_pool(address);
+        let was_within = self
+            .shared
+            .ports
+            .guarantees()
+            .is_some_and(|guarantees| guarantees.unmark(address, protocol, port, Share::Within));
+        if !was_within {
+            return hold_down;
+        }
+        self.state.subscribers.account_mut(subscriber).uncount_within(protocol);
+        if hold_down == Duration::ZERO || !compiled.has_guarantees() {
+            return hold_down;
+        }
+        if self.view().take_unguaranteed(&compiled, address, protocol).is_err() {
+            self.counters.ports_held_short += 1;
+            return Duration::ZERO;
+        }
+        self.view().settle_unguaranteed(address, protocol, Some(port));
+        hold_down
+    }
+
+    /// Ends the pairing and the guarantee. Rates and offences are remembered while they matter.
+    pub(in crate::shard) fn part_with(&mut self, now: Instant, slot: u32, paired: AddressIndex) {
+        if paired != UNPAIRED {
+            self.shared.ports.unpair(paired);
+        }
+        let account = self.state.subscribers.account_mut(slot);
+        if account.has_guarantee()
+            && let Some(guarantees) = self.shared.ports.guarantees()
+        {
+            guarantees.withdraw(account.guaranteed_at(), account.guarantee());
+            account.set_guarantee(AddressIndex(0), NOTHING);
+        }
+        self.forget_if_past(now, slot);
+    }
+}

@@ -1,0 +1,58 @@
+//! The port of a mapping that ends.
+
+use crate::external::ports::Share;
+use crate::shard::Shard;
+use crate::state::mapping::InternalKey;
+use crate::steps::opening::Place;
+pub(in crate::shard) use crate::steps::pairing::UNPAIRED;
+pub(in crate::shard) use crate::steps::port_choice::port_class;
+use crate::steps::view::View;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+
+impl View<'_> {
+    /// Such a port needs no hold-down.
+    #[inline]
+    pub(in crate::shard) fn is_forwarded(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let (static_mappings, balance) = (&self.snapshot.static_mappings, &self.snapshot.balance);
+        let external = || self.snapshot.address(address).to_bits();
+        !static_mappings.is_empty() && static_mappings.is_forwarded(external(), protocol, port)
+            || !balance.is_empty() && balance.find(external(), protocol, port).is_some()
+    }
+
+    /// The address that new mappings of this subscriber get; None if any.
+    pub(in crate::shard) fn address_in(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
+        let slot = self.state.subscribers.find(key.realm, key.address)?;
+        let record = self.state.subscribers.get(slot);
+        let paired = AddressIndex(record.paired);
+        let is_paired_there = paired != UNPAIRED && self.snapshot.pool_of(paired) == pool;
+        if is_paired_there || self.pool_of_record(slot).or_else(|| self.pool_of_subscriber(slot)) == Some(pool) {
+            return is_paired_there.then_some(paired);
+        }
+        let compiled = self.snapshot.pools.get(pool.index())?;
+        if !compiled.gives_single_ports() || compiled.one_to_one {
+            return None;
+        }
+        match self.place_in_other_pool(slot, compiled)? {
+            Place::At(address) => Some(address),
+            _ => None,
+        }
+    }
+}
+
+impl Shard {
+    /// After any hold-down.
+    #[inline]
+    pub(in crate::shard) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
+        let ports = &self.shared.ports;
+        let Some(guarantees) = ports.guarantees() else { return ports.release_vacant(address, protocol, port) };
+        // Unmarked before another subscriber can take it; counted as unguaranteed after it is free.
+        let was_beyond = guarantees.unmark(address, protocol, port, Share::Beyond);
+        ports.release_vacant(address, protocol, port);
+        if was_beyond {
+            guarantees.give_back(address, protocol);
+        }
+        ports.settle_mark(guarantees, address, protocol, port);
+    }
+}

@@ -1,0 +1,92 @@
+//! Static mappings become active with a packet from either side (see
+//! [`static_mapping`](crate::external::static_mapping)).
+
+use crate::external::static_mapping::Inside;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::Shard;
+use crate::shard::notes::Unmade;
+use crate::shard::packet::inbound::Via;
+use crate::shard::packet::inbound::hand_inbound;
+use crate::shard::packet::outbound::Flow;
+use crate::snapshot::shared::NextHop;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::SessionRef;
+use crate::steps::opening::Foresight;
+use crate::time::Instant;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+impl Shard {
+    /// `expired`: an old mapping with the same external endpoint.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn activate<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        (inside, expired): (&Inside, Option<u32>),
+        hop: &NextHop,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
+        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        let key = inside.key(protocol);
+        let hash = self.state.hash_of(&key);
+        let left = self.state.find_mapping(&key, hash).filter(|index| expired != Some(*index));
+        for index in expired.into_iter().chain(left) {
+            if !self.may_end_mapping() {
+                return self.refuse_static(now, &key, Verdict::LogFull);
+            }
+            self.end_mapping(now, index);
+        }
+        let first = self.policy.lifetimes.first(protocol, 0, Side::Outside);
+        let packet = self.view().inbound_of(at, via);
+        let new = self.view().session_from_outside(&packet, protocol, first, now + first.lifetime);
+        match self.open_mapping(now, &key, &Foresight::of(hash), None, &new) {
+            Ok(index) => {
+                let flow = Flow { index, session: Some(SessionRef::Inline) };
+                self.established_inbound(at, bytes, flow, hop, via, sink)
+            }
+            Err(verdict) => self.refuse_static(now, &key, verdict),
+        }
+    }
+
+    /// An expired mapping of this worker still has the external port of another worker's static
+    /// mapping.
+    #[cold]
+    pub(in crate::shard) fn vacate(&mut self, at: Arrival<'_>, expired: u32, worker: WorkerId, via: Via) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        if self.may_end_mapping() {
+            self.end_mapping(now, expired);
+            return hand_inbound(at, worker, 0, via);
+        }
+        // The other worker knows the subscriber and counts the refusal.
+        let ports = (parsed.source_port, parsed.destination_port);
+        let record = if via == Via::Hairpin { meta.record } else { 0 };
+        Fate::HandOff { worker, meta: PacketMeta { stage: Stage::LogFull, ports, record, ..meta } }
+    }
+
+    /// Another worker could not free the port of this static mapping.
+    pub(in crate::shard) fn refuse_for_log(&mut self, at: Arrival<'_>) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        let inside = self.shared.static_mappings.by_external(parsed.destination, protocol, meta.ports.1);
+        match inside {
+            Some(inside) => self.refuse_static(now, &inside.key(protocol), Verdict::LogFull),
+            // It does not exist under this worker's settings.
+            None => Fate::Done(Verdict::LogFull),
+        }
+    }
+
+    fn refuse_static(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) -> Fate {
+        self.count_refusal(now, key, verdict);
+        self.note_refusal(now, Unmade { key, verdict, wanted: None });
+        Fate::Done(verdict)
+    }
+}

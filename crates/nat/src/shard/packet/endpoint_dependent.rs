@@ -1,0 +1,292 @@
+//! Endpoint-dependent translation: packets of such sessions, and how sessions end.
+//!
+//! ```text
+//!   from inside: the mapping of the endpoint has this session ─► outbound
+//!                else an endpoint-dependent session has it    ─► outbound_by_flow
+//!                else the endpoint has a live mapping         ─► a new session of that mapping
+//!                else the rules                               ─► a mapping, or open_flow
+//!   from outside: the port table says "shared"                ─► enter_by_flow, by five-tuple
+//!                 a forward has several targets               ─► lead (`targets`), by five-tuple
+//! ```
+//!
+//! An internal endpoint with a mapping thus keeps what RFC 4787 REQ-1 promises, for every remote
+//! endpoint. Only an endpoint without one gets endpoint-dependent sessions, where a rule says so
+//! (ADR 11). No inside five-tuple has both.
+
+use crate::snapshot::shared::NextHop;
+use crate::steps::dependent::DependentAsk;
+use crate::steps::dependent::NoDependent;
+use crate::steps::view::View;
+
+use crate::event::EventKind;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::Rewrite;
+use crate::headers::rewrite::rewrite;
+use crate::settings::RuleAction;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::Shard;
+use crate::shard::notes::Unmade;
+use crate::shard::packet::inbound::Via;
+use crate::shard::packet::local::Reason;
+use crate::state::delta::Change;
+use crate::state::fragments::DatagramIndex;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::SessionRef;
+use crate::state::tcp::TcpState;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::upkeep::walk::Pace;
+use crate::verdict::Verdict;
+
+/// Sessions examined per created one, so that expired ones cannot fill the table.
+const RECORDS_PER_CREATED: u64 = 4;
+
+impl View<'_> {
+    /// Endpoint-dependent sessions in the table, including expired ones.
+    pub fn flows_len(&self) -> usize {
+        self.state.flows.len()
+    }
+}
+
+impl Shard {
+    /// None if a mapping serves instead.
+    pub(in crate::shard) fn open_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        key: &InternalKey,
+        remote_inside: (u32, u16),
+        (remote_outside, action): ((u32, u16), RuleAction),
+        sink: &mut S,
+    ) -> Result<Option<u32>, Fate> {
+        let Arrival { now, meta, parsed } = at;
+        let wanted = action.pool();
+        let ask = DependentAsk { now, key, remote_inside, remote_outside, wanted };
+        match self.open_dependent(parsed, &ask, action) {
+            Ok(index) => Ok(Some(index)),
+            Err(NoDependent::MappingServes) => Ok(None),
+            Err(NoDependent::Drop(verdict)) => Err(Fate::Done(verdict)),
+            Err(NoDependent::Return(no_way)) => Err(self.turn_back(at, bytes, Side::Inside, no_way, sink)),
+            Err(NoDependent::Refuse(verdict)) => {
+                Err(self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink))
+            }
+        }
+    }
+
+    pub(in crate::shard) fn uncount_flow(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        self.state.subscribers.uncount_flow(subscriber);
+        self.watch_left(now, subscriber, protocol);
+        if let Some(paired) = self.state.subscribers.remove_if_idle(subscriber) {
+            self.part_with(now, subscriber, paired);
+        }
+    }
+
+    pub(in crate::shard) fn end_hold_down(&mut self, index: u32) {
+        let key = self.state.flows.get(index).outside_key();
+        self.state.flows.end_hold_down(index);
+        self.shared.release(&key, self.worker);
+    }
+
+    /// Its five-tuple is held down, and the shared port stays for a while.
+    pub(in crate::shard) fn end_flow(&mut self, now: Instant, index: u32) {
+        let held = self.view().hold_down_of(self.state.flows.get(index));
+        self.end_flow_held(now, index, held);
+    }
+
+    pub(in crate::shard) fn end_flow_held(&mut self, now: Instant, index: u32, held: Duration) {
+        self.note_flow(EventKind::FlowEnded, now, index);
+        self.emit_flow(now, index, Change::Ended);
+        let flow = self.state.flows.get(index);
+        let (port, generation, subscriber, protocol) = (flow.port, flow.generation(), flow.subscriber, flow.protocol());
+        let key = flow.outside_key();
+        match generation {
+            Some(generation) => {
+                self.state.flows.remove(index);
+                self.shared.balance.leave(generation);
+            }
+            None => {
+                if held == Duration::ZERO {
+                    self.state.flows.remove(index);
+                    self.shared.release(&key, self.worker);
+                } else {
+                    self.state.flows.hold_down(index, now + held);
+                }
+                let given_back = self.state.shared_ports.give_back(port, subscriber, now);
+                if let Some(record) = self.state.shared_ports.get(port).filter(|_| given_back.is_idle) {
+                    self.shared.ports.leave(record.group().address(), protocol, record.port(), self.worker);
+                }
+                if given_back.counts_no_more {
+                    self.state.subscribers.uncount_shared_port(subscriber, protocol);
+                }
+            }
+        }
+        self.uncount_flow(now, subscriber, protocol);
+        self.counters.flows_removed += 1;
+        self.counters.sessions_removed += 1;
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn outbound_by_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        datagram: Option<DatagramIndex>,
+        index: u32,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { parsed, .. } = at;
+        if parsed.class == Class::IcmpReply {
+            return Fate::Done(Verdict::IcmpTypeUnsupported);
+        }
+        let (remote_outside, external) =
+            (self.state.flows.get(index).remote_outside(), self.state.flows.get(index).external());
+        if self.state.flows.get(index).is_hairpin() {
+            return self.hairpin_by_flow(at, bytes, datagram, index, sink);
+        }
+        let hop = match self.way_out_to(at, bytes, remote_outside.0, sink) {
+            Ok(hop) => hop,
+            Err(fate) => return fate,
+        };
+        self.advance_flow(at, bytes, index, Side::Inside);
+        let outside = Parsed { destination: remote_outside.0, ..*parsed };
+        let identification = self.identification_outside(&outside, external.0, datagram);
+        if parsed.destination != remote_outside.0 || parsed.destination_port != remote_outside.1 {
+            // An ICMP identifier stands for both ports and changes once.
+            let port =
+                if parsed.protocol() == Some(Protocol::Icmp) { parsed.destination_port } else { remote_outside.1 };
+            let change = Rewrite {
+                end: End::Destination,
+                address: remote_outside.0,
+                port,
+                identification: None,
+                decrement_ttl: false,
+            };
+            rewrite(bytes, parsed, &change);
+        }
+        let change =
+            Rewrite { end: End::Source, address: external.0, port: external.1, identification, decrement_ttl: true };
+        rewrite(bytes, parsed, &change);
+        self.finish(bytes, parsed, &hop, Verdict::Outbound, sink)
+    }
+
+    /// A target answers another subscriber.
+    fn hairpin_by_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        datagram: Option<DatagramIndex>,
+        index: u32,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        if parsed.ttl <= 1 {
+            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
+            return Fate::Done(Verdict::TtlExpired);
+        }
+        self.advance_flow(at, bytes, index, Side::Inside);
+        let (address, port) = self.state.flows.get(index).external();
+        let identification = self.identification_outside(parsed, address, datagram);
+        rewrite(bytes, parsed, &Rewrite { end: End::Source, address, port, identification, decrement_ttl: false });
+        let identification = identification.unwrap_or(parsed.identification);
+        let translated = Parsed { source: address, source_port: port, identification, ..*parsed };
+        let meta = PacketMeta { record: 0, ..meta };
+        self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, sink)
+    }
+
+    pub(in crate::shard) fn enter_by_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        index: u32,
+        hop: &NextHop,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { parsed, .. } = at;
+        let flow = self.state.flows.get(index);
+        let (protocol, remote_outside, internal, remote_inside) =
+            (flow.protocol(), flow.remote_outside(), flow.internal(), flow.remote_inside());
+        self.advance_flow(at, bytes, index, Side::Outside);
+        if remote_inside != remote_outside {
+            let port = if protocol == Protocol::Icmp { parsed.source_port } else { remote_inside.1 };
+            let change = Rewrite {
+                end: End::Source,
+                address: remote_inside.0,
+                port,
+                identification: None,
+                decrement_ttl: false,
+            };
+            rewrite(bytes, parsed, &change);
+        }
+        let change = Rewrite {
+            end: End::Destination,
+            address: internal.0,
+            port: internal.1,
+            identification: None,
+            decrement_ttl: true,
+        };
+        rewrite(bytes, parsed, &change);
+        self.finish(bytes, parsed, hop, via.verdict(), sink)
+    }
+
+    fn advance_flow(&mut self, at: Arrival<'_>, bytes: &[u8], index: u32, from: Side) {
+        let Arrival { now, parsed, .. } = at;
+        if parsed.class == Class::Tcp {
+            let advance = self.advance_tcp(now, 0, SessionRef::Flow(index), from, bytes, parsed);
+            if let Some(expires) = advance.expires {
+                self.state.flows.get_mut(index).refresh(advance.state, expires);
+            }
+            return;
+        }
+        let protocol = self.state.flows.get(index).protocol();
+        if protocol == Protocol::Tcp {
+            // A later fragment changes nothing.
+            return;
+        }
+        // As `refresh_from_outside` does for mappings.
+        let (before, is_answer) =
+            (self.state.flows.get(index).state(), from != self.state.flows.get(index).opened_from());
+        let is_first_answer = is_answer && before == TcpState::UNANSWERED;
+        if from == Side::Inside || self.shared.settings().inbound_refresh || is_first_answer {
+            let state = if is_answer { TcpState::Established } else { before };
+            let expires = now + self.view().lifetime(0, SessionRef::Flow(index), state);
+            self.state.flows.get_mut(index).refresh(state, expires);
+        }
+    }
+
+    pub(in crate::shard) fn sweep_flows(&mut self, now: Instant, elapsed: u64) {
+        let created = self.counters.flows_created - self.upkeep.sweep.flows_created;
+        self.upkeep.sweep.flows_created = self.counters.flows_created;
+        if self.state.flows.has_no_records() && self.state.shared_ports.len() == 0 {
+            return;
+        }
+        let end = self.state.flows.walk_end();
+        let visits = Pace::RECORDS.due(end, elapsed).saturating_add((created * RECORDS_PER_CREATED) as u32);
+        for index in self.upkeep.sweep.flows.next(visits, end) {
+            self.shorten_flow(now, index);
+            let is_over = self.state.flows.get(index).is_in_use() && {
+                let flow = self.state.flows.get(index);
+                !flow.is_alive(now) || self.view().is_flow_overdue(index, now)
+            };
+            if is_over && self.may_end_mapping() {
+                self.end_flow(now, index);
+            }
+            let is_hold_down_over = {
+                let flow = self.state.flows.get(index);
+                flow.is_held_down() && now >= flow.expires()
+            };
+            if is_hold_down_over {
+                self.end_hold_down(index);
+            }
+        }
+        self.sweep_shared_ports(now, elapsed);
+    }
+}

@@ -1,0 +1,141 @@
+//! ICMP errors (RFC 5508 §4). They never end, shorten or refresh a mapping (RFC 4787 §9 REQ-12, RFC
+//! 5508 §4.3 REQ-6).
+
+use crate::headers::icmp_quote;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::destination_is_valid;
+use crate::headers::rewrite::decrement_ttl;
+use crate::headers::rewrite::set_identification;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::Shard;
+use crate::shard::packet::inbound::Via;
+use crate::steps::quoted::ErrorAct;
+use crate::steps::quoted::quote_of;
+use crate::types::Facing;
+use crate::verdict::Verdict;
+
+impl Shard {
+    /// About a packet that left from one of our external endpoints.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn inbound_error<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
+            return Fate::Done(Verdict::IpMalformed);
+        };
+        // Routers on the path report errors, too (RFC 4787 REQ-12a).
+        if via == Via::Outside
+            && let Some(verdict) = self.view().check_source(Facing::OUTSIDE, parsed.source)
+        {
+            return Fate::Done(verdict);
+        }
+        match self.local.lookup(parsed.destination) {
+            Some(local) if local.pool_address().is_some() => {}
+            Some(_) => return Fate::Done(Verdict::LocalIgnored),
+            None => return self.error_untranslated_in(at, bytes, sink),
+        }
+        let quote = match quote_of(packet) {
+            Ok(quote) => quote,
+            Err(verdict) => return Fate::Done(verdict),
+        };
+        match self.view().decide_error_in(now, parsed, &quote, meta.turn, &mut ()) {
+            Ok(ErrorAct::HandOff { worker, turn }) => {
+                let stage = match via {
+                    Via::Hairpin => Stage::Hairpin,
+                    Via::Outside if turn != 0 => Stage::Balanced,
+                    Via::Outside => Stage::Steered,
+                };
+                Fate::HandOff { worker, meta: PacketMeta { stage, turn, ..meta } }
+            }
+            Ok(ErrorAct::Translate { change, hop }) => {
+                icmp_quote::rewrite(packet, &quote, &change);
+                decrement_ttl(packet);
+                self.counters.icmp_errors_translated += 1;
+                self.finish(packet, parsed, &hop, via.verdict(), sink)
+            }
+            // These exist only for errors from inside.
+            Ok(ErrorAct::Hairpin { .. } | ErrorAct::Pass { .. }) => Fate::Done(Verdict::IcmpQuoteNoMapping),
+            Err(verdict) => Fate::Done(verdict),
+        }
+    }
+
+    /// About a packet that a rule passed untranslated.
+    fn error_untranslated_in<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let realm = quote_of(bytes).ok().and_then(|quote| self.view().realm_of_untranslated(&quote));
+        match realm {
+            Some(_) if at.parsed.ttl <= 1 => Fate::Done(Verdict::TtlExpired),
+            Some(realm) => self.deliver_untranslated(at, bytes, realm, sink),
+            None => Fate::Done(Verdict::DestinationNotPool),
+        }
+    }
+
+    /// About a packet to a subscriber.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn outbound_error<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
+            return Fate::Done(Verdict::IpMalformed);
+        };
+        let from = self.shared.facing(meta.ingress);
+        if let Some(verdict) = self.view().check_source(from, parsed.source) {
+            return Fate::Done(verdict);
+        }
+        if !destination_is_valid(parsed.destination) {
+            return Fate::Done(Verdict::DestinationInvalid);
+        }
+        let local = self.local.lookup(parsed.destination);
+        let is_hairpin = local.is_some_and(|local| local.pool_address().is_some());
+        if local.is_some() && !is_hairpin {
+            return Fate::Done(Verdict::LocalIgnored);
+        }
+        let quote = match quote_of(packet) {
+            Ok(quote) => quote,
+            Err(verdict) => return Fate::Done(verdict),
+        };
+        let (change, way) = match self.view().decide_error_out(now, parsed, &quote, (from.realm, is_hairpin), &mut ()) {
+            Ok(ErrorAct::HandOff { worker, .. }) => {
+                return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+            }
+            Ok(ErrorAct::Pass { hop }) => return self.pass_on(bytes, parsed, &hop, sink),
+            Ok(ErrorAct::Translate { change, hop }) => (change, Some(hop)),
+            Ok(ErrorAct::Hairpin { change }) => (change, None),
+            Err(verdict) => return Fate::Done(verdict),
+        };
+        icmp_quote::rewrite(packet, &quote, &change);
+        let (source, destination) = (change.outer_source, change.outer_destination);
+        if !parsed.dont_fragment {
+            // RFC 6864 §5.3.1: the external address is shared.
+            let fresh = self.identifications.next(source, destination, parsed.protocol_number);
+            set_identification(packet, fresh);
+        }
+        match way {
+            Some(hop) => {
+                decrement_ttl(packet);
+                self.counters.icmp_errors_translated += 1;
+                self.finish(packet, parsed, &hop, Verdict::Outbound, sink)
+            }
+            None => {
+                // RFC 5508 §5 REQ-7: the worker of the other mapping undoes the second translation
+                // of the quote.
+                let translated = Parsed { source: source.to_bits(), ..*parsed };
+                self.inbound_error(Arrival { parsed: &translated, ..at }, bytes, Via::Hairpin, sink)
+            }
+        }
+    }
+}

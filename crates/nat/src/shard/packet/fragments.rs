@@ -1,0 +1,220 @@
+//! Fragments: tracked until their ports are known, then processed like whole packets (RFC 4787 §11
+//! REQ-14).
+
+use crate::headers::packet::Egress;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::parse;
+use crate::headers::split::split;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::Shard;
+use crate::shard::packet::inbound::Via;
+use crate::state::fragments::FragmentInfo;
+use crate::state::fragments::FragmentKey;
+use crate::state::fragments::FragmentOutcome;
+use crate::state::mapping::InternalKey;
+use crate::steps::opening::Foresight;
+use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+pub(in crate::shard) fn with_ports(parsed: &Parsed, ports: (u16, u16)) -> Parsed {
+    Parsed { source_port: ports.0, destination_port: ports.1, ..*parsed }
+}
+
+impl Shard {
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn outbound_fragment<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { parsed, .. } = at;
+        if let Some(verdict) = self.view().check_source(self.shared.facing(at.meta.ingress), parsed.source) {
+            return Fate::Done(verdict);
+        }
+        if parsed.protocol().is_none() {
+            return self.pass_other(at, bytes, sink);
+        }
+        self.track(at, Side::Inside, bytes, sink)
+    }
+
+    /// All fragments of a datagram meet on one worker, which need not own the mapping.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn inbound_fragment<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { meta, parsed, .. } = at;
+        if parsed.protocol().is_none() {
+            return self.pass_other(at, bytes, sink);
+        }
+        let local = self.local.lookup(parsed.destination);
+        let may_pass = local.is_none() && self.shared.rules.passes();
+        if !may_pass && local.and_then(|local| local.pool_address()).is_none() {
+            // Natrix does not reassemble for itself, and forwards nothing else.
+            return self.inbound_flow(at, bytes, Via::Outside, sink);
+        }
+        let rest = u32::from(parsed.identification) << 8 | u32::from(parsed.protocol_number);
+        let tracker = self.shared.worker_of_stray(parsed.source, parsed.destination, rest);
+        if tracker != self.worker {
+            return Fate::HandOff { worker: tracker, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+        }
+        self.track(at, Side::Outside, bytes, sink)
+    }
+
+    fn track<S: Sink>(&mut self, at: Arrival<'_>, side: Side, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let key = FragmentKey::new(
+            side,
+            parsed.source.into(),
+            parsed.destination.into(),
+            parsed.protocol_number,
+            parsed.identification,
+        )
+        .in_realm(self.shared.realm_of(meta.ingress));
+        let is_first = parsed.fragment_offset == 0;
+        let info = FragmentInfo {
+            offset: u32::from(parsed.fragment_offset),
+            length: u32::from(parsed.payload_length()),
+            more: parsed.more_fragments,
+            first_ports: is_first.then_some((parsed.source_port, parsed.destination_port)),
+        };
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
+            return Fate::Done(Verdict::IpMalformed);
+        };
+        match self.fragments.accept(now, key, info, packet, meta) {
+            FragmentOutcome::Held => Fate::Held,
+            FragmentOutcome::Dropped { verdict, held_discarded } => {
+                self.count_held(verdict, held_discarded);
+                Fate::Done(verdict)
+            }
+            FragmentOutcome::Resolved { datagram, ports } => {
+                let resolved = with_ports(parsed, ports);
+                let fate = self.resolved(Arrival { parsed: &resolved, ..at }, side, packet, datagram, sink);
+                if !is_first {
+                    return fate;
+                }
+                if let Fate::Done(verdict) = fate
+                    && verdict.kind() == crate::verdict::VerdictKind::Dropped
+                {
+                    // Without its beginning, the rest of a datagram is useless.
+                    let discarded = self.fragments.refuse(datagram);
+                    self.count_held(Verdict::FragmentRefused, discarded);
+                    return fate;
+                }
+                // The first fragment leaves before those that waited for it.
+                match fate {
+                    Fate::Forward { verdict, egress, length } => {
+                        let sent = sink.transmit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)]);
+                        self.release_held(now, side, datagram, ports, sink);
+                        Fate::Done(if sent { verdict } else { Verdict::NoBuffer })
+                    }
+                    Fate::HandOff { worker, meta } => {
+                        // Through the sink, so that it enters the ring before the fragments
+                        // released now.
+                        let sent = sink.hand_off(worker, meta, &[packet]);
+                        self.release_held(now, side, datagram, ports, sink);
+                        if sent {
+                            self.counters.handed_off += 1;
+                            Fate::Held
+                        } else {
+                            Fate::Done(Verdict::HandOffRingFull)
+                        }
+                    }
+                    other => {
+                        self.release_held(now, side, datagram, ports, sink);
+                        other
+                    }
+                }
+            }
+        }
+    }
+
+    fn count_held(&mut self, verdict: Verdict, fragments: u32) {
+        self.counters.verdicts[verdict.index()] += u64::from(fragments);
+    }
+
+    fn resolved<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        side: Side,
+        bytes: &mut [u8],
+        datagram: crate::state::fragments::DatagramIndex,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { parsed, .. } = at;
+        match side {
+            Side::Outside => self.inbound_flow(at, bytes, Via::Outside, sink),
+            Side::Inside => {
+                let Some(protocol) = Protocol::from_number(parsed.protocol_number) else {
+                    return Fate::Done(Verdict::ProtocolUnsupported);
+                };
+                let key = InternalKey {
+                    realm: self.shared.realm_of(at.meta.ingress),
+                    protocol,
+                    address: parsed.source,
+                    port: parsed.source_port,
+                };
+                let hash = self.state.hash_of(&key);
+                self.outbound_flow(at, bytes, &Foresight::of(hash), Some(datagram), sink)
+            }
+        }
+    }
+
+    fn release_held<S: Sink>(
+        &mut self,
+        now: Instant,
+        side: Side,
+        datagram: crate::state::fragments::DatagramIndex,
+        ports: (u16, u16),
+        sink: &mut S,
+    ) {
+        let Some(mut scratch) = self.packet_buffer.take() else { return };
+        while let Some((length, meta)) = self.fragments.next_held(datagram, &mut scratch[..]) {
+            let packet = &mut scratch[..length];
+            let fate = match parse(packet) {
+                Ok(parsed) => {
+                    let at = Arrival { now, meta, parsed: &with_ports(&parsed, ports) };
+                    self.resolved(at, side, packet, datagram, sink)
+                }
+                Err(verdict) => Fate::Done(verdict),
+            };
+            self.deliver(fate, packet, sink);
+        }
+        self.packet_buffer = Some(scratch);
+    }
+
+    /// RFC 4787 §11 REQ-13a.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn send_in_fragments<S: Sink>(
+        &mut self,
+        bytes: &[u8],
+        parsed: &Parsed,
+        mtu: u16,
+        egress: Egress,
+        verdict: Verdict,
+        sink: &mut S,
+    ) -> Fate {
+        let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
+        let Ok(pieces) = split(packet, mtu) else { return Fate::Done(Verdict::TooBig) };
+        for piece in pieces {
+            let payload = packet.get(piece.payload.clone()).unwrap_or(&[]);
+            if !sink.transmit(egress, &[piece.header.as_bytes(), payload]) {
+                return Fate::Done(Verdict::NoBuffer);
+            }
+        }
+        self.counters.fragmented += 1;
+        Fate::Done(verdict)
+    }
+}

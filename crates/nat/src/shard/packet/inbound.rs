@@ -1,0 +1,300 @@
+//! Packets from outside and second halves of hairpins.
+
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::Rewrite;
+use crate::headers::rewrite::decrement_ttl;
+use crate::headers::rewrite::rewrite;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::Shard;
+use crate::shard::notes::Unmade;
+use crate::shard::packet::outbound::Flow;
+use crate::snapshot::shared::NextHop;
+use crate::state::held_syn::Hold;
+use crate::state::mapping::SessionRef;
+use crate::state::tcp::TcpState;
+use crate::steps::inbound::Act;
+use crate::steps::inbound::Decided;
+use crate::steps::inbound::Inbound;
+pub(in crate::shard) use crate::steps::inbound::Via;
+use crate::steps::view::View;
+use crate::steps::way::NoWay;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+impl View<'_> {
+    pub(in crate::shard) fn inbound_of<'p>(&self, at: Arrival<'p>, via: Via) -> Inbound<'p> {
+        let Arrival { now, meta, parsed } = at;
+        let realm = self.snapshot.realm_of(meta.ingress);
+        Inbound { now, parsed, via, realm, turn: meta.turn, is_vacated: false }
+    }
+}
+
+impl Shard {
+    #[inline]
+    pub(in crate::shard) fn entering<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { parsed, .. } = at;
+        if parsed.class == Class::IcmpError {
+            return self.inbound_error(at, bytes, Via::Outside, sink);
+        }
+        if parsed.is_fragment() {
+            return self.inbound_fragment(at, bytes, sink);
+        }
+        if parsed.class == Class::Other {
+            return self.pass_other(at, bytes, sink);
+        }
+        self.inbound_flow(at, bytes, Via::Outside, sink)
+    }
+
+    #[inline]
+    pub(in crate::shard) fn established_inbound<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        flow: Flow,
+        hop: &NextHop,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
+        let Flow { index, session } = flow;
+        match session {
+            Some(session) if parsed.class == Class::Tcp => {
+                let advance = self.advance_tcp(now, index, session, Side::Outside, bytes, parsed);
+                if let Some(expires) = advance.expires {
+                    self.refresh(index, session, advance.state, expires);
+                }
+            }
+            session => self.refresh_from_outside(now, index, session),
+        }
+        let mapping = self.state.mappings.get(index);
+        let change = Rewrite {
+            end: End::Destination,
+            address: mapping.internal_address(),
+            port: mapping.internal_port(),
+            identification: None,
+            decrement_ttl: true,
+        };
+        rewrite(bytes, parsed, &change);
+        self.finish(bytes, parsed, hop, via.verdict(), sink)
+    }
+
+    #[inline]
+    fn refresh_from_outside(&mut self, now: Instant, index: u32, session: Option<SessionRef>) {
+        let protocol = self.state.mappings.get(index).protocol();
+        if protocol == Protocol::Tcp {
+            // A later fragment has no flags and changes nothing.
+            return;
+        }
+        // RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is configurable; ICMP replies
+        // follow.
+        let refreshes = self.shared.settings().inbound_refresh;
+        match session {
+            Some(session) => {
+                // The first answer changes the state and its timer. Only once, so that an outside
+                // host cannot keep the session alive.
+                let is_first_answer = self.state.session_state(index, session).0 == TcpState::UNANSWERED;
+                if refreshes || is_first_answer {
+                    let lifetime = self.view().lifetime(index, session, TcpState::Established);
+                    self.refresh(index, session, TcpState::Established, now + lifetime);
+                }
+            }
+            None if refreshes => {
+                let expires = now + self.view().sessionless_lifetime(protocol);
+                self.state.mappings.get_mut(index).extend_to(expires, false);
+            }
+            None => {}
+        }
+    }
+
+    #[inline]
+    pub(in crate::shard) fn finish<S: Sink>(
+        &mut self,
+        bytes: &mut [u8],
+        parsed: &Parsed,
+        hop: &NextHop,
+        verdict: Verdict,
+        sink: &mut S,
+    ) -> Fate {
+        let way = match verdict {
+            Verdict::Outbound => 0,
+            Verdict::Inbound => 1,
+            _ => 2,
+        };
+        self.counters.bytes_forwarded[way] += u64::from(parsed.total_length);
+        let egress = hop.egress();
+        if parsed.total_length <= hop.mtu {
+            return Fate::Forward { verdict, egress, length: parsed.total_length };
+        }
+        self.send_in_fragments(bytes, parsed, hop.mtu, egress, verdict, sink)
+    }
+
+    /// `parsed` has the ports of later fragments, too.
+    #[inline]
+    pub(in crate::shard) fn inbound_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let decided = self.view().decide_inbound(&self.view().inbound_of(at, via), &mut ());
+        if let Some(judged) = &decided.judged {
+            self.note_judged(at.now, judged);
+        }
+        if let Some(ruling) = decided.ruling {
+            self.shared.rules.count(self.worker, ruling);
+        }
+        match decided {
+            Decided { act: Act::Enter { mapping: index, session, hop }, judged, .. } => {
+                if let Some(judged) = judged {
+                    self.stamp(index, session, judged.permits);
+                }
+                self.established_inbound(at, bytes, Flow { index, session }, &hop, via, sink)
+            }
+            Decided { act: Act::EnterFlow { flow, hop }, judged, .. } => {
+                if let Some(judged) = judged {
+                    self.stamp_flow(flow, judged.permits);
+                }
+                self.enter_by_flow(at, bytes, flow, &hop, via, sink)
+            }
+            Decided { act, .. } => self.act_unusually(at, bytes, act, via, sink),
+        }
+    }
+
+    /// Packets without a session.
+    #[cold]
+    #[inline(never)]
+    fn act_unusually<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], act: Act, via: Via, sink: &mut S) -> Fate {
+        let Arrival { now, parsed, .. } = at;
+        match act {
+            // The caller has handled these.
+            Act::Enter { .. } | Act::EnterFlow { .. } => Fate::Done(Verdict::NoMapping),
+            Act::Open { mapping: index, new, by, is_needed, hop } => {
+                let made = self.create_session(now, index, &new, by);
+                match made {
+                    Err(verdict) if is_needed => Fate::Done(verdict),
+                    // A session that is only for the answers does not affect this packet.
+                    made => {
+                        let session = made.ok().filter(|_| is_needed);
+                        self.established_inbound(at, bytes, Flow { index, session }, &hop, via, sink)
+                    }
+                }
+            }
+            Act::Activate { inside, expired, hop } => self.activate(at, bytes, (&inside, expired), &hop, via, sink),
+            Act::Lead { aim, hop } => self.lead(at, bytes, &aim, &hop, via, sink),
+            Act::Local => self.local_packet(at, Side::Outside, bytes, sink),
+            Act::Pass { hop } => self.pass_on(bytes, parsed, &hop, sink),
+            Act::HandOff { worker, turn } => hand_inbound(at, worker, turn, via),
+            Act::Vacate { expired, worker } => self.vacate(at, expired, worker, via),
+            Act::Hold { is_stray } => self.hold_syn(at, bytes, is_stray && via == Via::Outside),
+            Act::Drop(verdict) => Fate::Done(verdict),
+            Act::Return(no_way) => self.turn_back(at, bytes, via.side(), no_way, sink),
+            Act::Refuse { key, verdict, wanted } => {
+                self.count_refusal(now, &key, verdict);
+                self.note_refusal(now, Unmade { key: &key, verdict, wanted });
+                Fate::Done(verdict)
+            }
+        }
+    }
+
+    pub(in crate::shard) fn turn_back<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        towards: Side,
+        no_way: NoWay,
+        sink: &mut S,
+    ) -> Fate {
+        self.send_error(at.now, towards, at.meta, no_way.reason, bytes, sink);
+        Fate::Done(no_way.verdict)
+    }
+
+    /// `is_stray`: no worker owns the destination.
+    fn hold_syn(&mut self, at: Arrival<'_>, bytes: &[u8], is_stray: bool) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        // Retransmissions must meet on one worker; the mapping a SYN may wait for has no owner yet.
+        let keeper = self.shared.worker_of_stray(parsed.destination, parsed.source, u32::from(parsed.destination_port));
+        if is_stray && keeper != self.worker && meta.stage == Stage::Received {
+            return Fate::HandOff { worker: keeper, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+        }
+        if self.shared.settings().answer_unsolicited_syn {
+            let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+            let remote = Endpoint::new(parsed.source.into(), parsed.source_port);
+            let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
+            if self.syns.hold(now, external, remote, meta.ingress, packet) == Hold::Full {
+                self.counters.unsolicited_syns_overflow += 1;
+            }
+        }
+        Fate::Done(Verdict::UnsolicitedSyn)
+    }
+
+    pub(in crate::shard) fn pass_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let from = self.shared.facing(meta.ingress);
+        let decided = self.view().decide_other(from, parsed, &mut ());
+        if let Some(judged) = &decided.judged {
+            self.note_judged(now, judged);
+        }
+        if let Some(ruling) = decided.ruling {
+            self.shared.passes.count(self.worker, ruling);
+        }
+        match decided.act {
+            Act::Pass { hop } => self.pass_on(bytes, parsed, &hop, sink),
+            Act::Return(no_way) => self.turn_back(at, bytes, from.side, no_way, sink),
+            Act::Drop(verdict) => Fate::Done(verdict),
+            _ => Fate::Done(Verdict::ProtocolUnsupported),
+        }
+    }
+
+    pub(in crate::shard) fn deliver_untranslated<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        realm: RealmId,
+        sink: &mut S,
+    ) -> Fate {
+        match self.view().way(Facing::inside(realm), at.parsed.destination, at.parsed, &mut ()) {
+            Ok(hop) => self.pass_on(bytes, at.parsed, &hop, sink),
+            Err(no_way) => self.turn_back(at, bytes, Side::Outside, no_way, sink),
+        }
+    }
+
+    /// RFC 6888 REQ-6.
+    pub(in crate::shard) fn pass_on<S: Sink>(
+        &mut self,
+        bytes: &mut [u8],
+        parsed: &Parsed,
+        hop: &NextHop,
+        sink: &mut S,
+    ) -> Fate {
+        decrement_ttl(bytes);
+        self.finish(bytes, parsed, hop, Verdict::Passed, sink)
+    }
+}
+
+pub(in crate::shard) fn hand_inbound(at: Arrival<'_>, worker: WorkerId, turn: u8, via: Via) -> Fate {
+    let Arrival { meta, parsed, .. } = at;
+    let stage = match (via, parsed.class) {
+        (Via::Outside, Class::LaterFragment) => Stage::FragmentResolved,
+        (Via::Outside, _) if parsed.is_fragment() => Stage::FragmentResolved,
+        // So that the next worker does not steer it again by the port table.
+        (Via::Outside, _) if turn != 0 => Stage::Balanced,
+        (Via::Outside, _) => Stage::Steered,
+        (Via::Hairpin, Class::LaterFragment) => Stage::HairpinFragment,
+        (Via::Hairpin, _) => Stage::Hairpin,
+    };
+    let ports = (parsed.source_port, parsed.destination_port);
+    Fate::HandOff { worker, meta: PacketMeta { stage, turn, ports, ..meta } }
+}

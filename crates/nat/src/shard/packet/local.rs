@@ -1,0 +1,168 @@
+//! Natrix as a host: replies to ping and traceroute, and its own ICMP errors.
+
+use crate::steps::untranslated::LocalAnswer;
+use core::net::Ipv4Addr;
+
+use crate::headers::own_icmp;
+use crate::headers::own_icmp::ERROR_MAX;
+use crate::headers::own_icmp::IcmpError;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::get_u32;
+use crate::headers::parse::ip;
+use crate::headers::parse::parse;
+use crate::headers::parse::source_is_valid;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::Shard;
+use crate::shard::packet::inbound::Via;
+pub(in crate::shard) use crate::steps::way::Reason;
+use crate::time::Instant;
+use crate::types::Facing;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+impl Reason {
+    fn message(self) -> IcmpError {
+        match self {
+            Reason::TtlExpired => IcmpError::TtlExceeded,
+            Reason::TooBig(next_hop_mtu) => IcmpError::TooBig { next_hop_mtu },
+            Reason::NetUnreachable => IcmpError::Unreachable(0),
+            Reason::HostUnreachable => IcmpError::Unreachable(1),
+            Reason::PortUnreachable => IcmpError::Unreachable(3),
+            Reason::NoResources(code) => IcmpError::Unreachable(code),
+        }
+    }
+}
+
+impl Shard {
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn local_packet<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        side: Side,
+        bytes: &mut [u8],
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        match self.view().decide_local(self.facing_towards(side, meta), parsed) {
+            Ok(LocalAnswer::EchoReply) => self.answer_echo(self.shared.facing(meta.ingress), bytes, parsed, sink),
+            Ok(LocalAnswer::PortUnreachable) => {
+                self.send_error(now, side, meta, Reason::PortUnreachable, bytes, sink);
+                Fate::Done(Verdict::Local)
+            }
+            Err(verdict) => Fate::Done(verdict),
+        }
+    }
+
+    fn answer_echo<S: Sink>(&mut self, towards: Facing, bytes: &mut [u8], parsed: &Parsed, sink: &mut S) -> Fate {
+        let Some(hop) = self.shared.route(towards, parsed.source).copied() else {
+            return Fate::Done(Verdict::NoRoute);
+        };
+        let own = Ipv4Addr::from_bits(parsed.destination);
+        let identification = self.identifications.next(own, Ipv4Addr::from_bits(parsed.source), parsed.protocol_number);
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
+            return Fate::Done(Verdict::IpMalformed);
+        };
+        let Some(length) = own_icmp::echo_reply(packet, identification) else {
+            return Fate::Done(Verdict::LocalIgnored);
+        };
+        let egress = hop.egress();
+        if length > usize::from(hop.mtu) {
+            let Ok(reply) = parse(packet) else { return Fate::Done(Verdict::LocalIgnored) };
+            return self.send_in_fragments(packet, &reply, hop.mtu, egress, Verdict::Local, sink);
+        }
+        self.counters.originated += 1;
+        Fate::Forward { verdict: Verdict::Local, egress, length: length as u16 }
+    }
+
+    fn facing_towards(&self, side: Side, meta: PacketMeta) -> Facing {
+        match side {
+            Side::Inside => Facing::inside(self.shared.realm_of(meta.ingress)),
+            Side::Outside => Facing::OUTSIDE,
+        }
+    }
+
+    /// `bytes` is an untouched packet from `towards`. Limited by RFC 1812 §4.3.2.7 and §4.3.2.8 and
+    /// by the operator's policy.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn send_error<S: Sink>(
+        &mut self,
+        now: Instant,
+        towards: Side,
+        meta: PacketMeta,
+        reason: Reason,
+        bytes: &[u8],
+        sink: &mut S,
+    ) {
+        let policy = self.shared.settings().icmp;
+        let wanted = match towards {
+            Side::Inside => policy.errors_to_inside,
+            Side::Outside => policy.errors_to_outside,
+        };
+        let to = get_u32(bytes, ip::SOURCE);
+        if !wanted || !own_icmp::may_answer(bytes) || !source_is_valid(to) {
+            return;
+        }
+        let hairpinned = self.local.lookup(to).and_then(|local| local.pool_address()).is_some();
+        if !hairpinned && self.local.lookup(to).is_some() {
+            return;
+        }
+        // The packet has its sender's external address here, and no route leads there. Any inside
+        // address of Natrix serves as the source.
+        let towards = self.facing_towards(towards, meta);
+        let from = if hairpinned {
+            self.shared.any_own_address(towards)
+        } else {
+            self.shared.own_address_towards(towards, to)
+        };
+        let Some(from) = from else { return };
+        if !self.policy.icmp_limit.allow(now, (towards, Ipv4Addr::from_bits(to))) {
+            self.counters.icmp_errors_suppressed += 1;
+            return;
+        }
+        let identification = self.identifications.next(Ipv4Addr::from_bits(from), Ipv4Addr::from_bits(to), 1);
+        let mut buffer = [0u8; ERROR_MAX];
+        let length =
+            own_icmp::write_error(&mut buffer, reason.message(), Ipv4Addr::from_bits(from), identification, bytes);
+        let message = &mut buffer[..length];
+        if hairpinned {
+            self.send_error_through_hairpin(now, meta, message, sink);
+            return;
+        }
+        let Some(hop) = self.shared.route(towards, to) else { return };
+        if sink.transmit(hop.egress(), &[message]) {
+            self.counters.originated += 1;
+        }
+    }
+
+    /// Only the sender's external endpoint is known here, so its worker handles the error.
+    fn send_error_through_hairpin<S: Sink>(
+        &mut self,
+        now: Instant,
+        meta: PacketMeta,
+        message: &mut [u8],
+        sink: &mut S,
+    ) {
+        let Ok(parsed) = parse(message) else { return };
+        match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink) {
+            Fate::Forward { egress, length, .. } => {
+                // Natrix did not receive this packet, so it has no verdict.
+                if sink.transmit(egress, &[message.get(..usize::from(length)).unwrap_or(message)]) {
+                    self.counters.originated += 1;
+                }
+            }
+            Fate::HandOff { worker, meta } => {
+                let meta = PacketMeta { stage: Stage::OwnError, ..meta };
+                if sink.hand_off(worker, meta, &[message]) {
+                    self.counters.originated += 1;
+                }
+            }
+            Fate::Done(_) | Fate::Held => {}
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Packets from inside.
+
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::Rewrite;
+use crate::headers::rewrite::rewrite;
+use crate::policy::rules::Ruling;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::Shard;
+use crate::shard::commit::ATTEMPTS;
+use crate::shard::notes::Unmade;
+use crate::shard::packet::hairpin::made_mapping;
+use crate::shard::packet::hairpin::made_session;
+use crate::shard::packet::inbound::Via;
+use crate::shard::packet::local::Reason;
+use crate::snapshot::addresses::Local;
+use crate::snapshot::shared::NextHop;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::SessionRef;
+pub(in crate::shard) use crate::steps::door::remote_port;
+use crate::steps::opening::Foresight;
+use crate::steps::outbound::Departure;
+use crate::steps::outbound::Ending;
+use crate::steps::outbound::Outbound;
+use crate::steps::outbound::Question;
+use crate::steps::outbound::Questioned;
+pub(in crate::shard) use crate::steps::outbound::Way;
+use crate::steps::packet_filter::Judged;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Flow {
+    pub(in crate::shard) index: u32,
+    /// None if an unfiltered UDP mapping has no record for this session.
+    pub(in crate::shard) session: Option<SessionRef>,
+}
+
+fn having_made(way: Way, made: u32) -> Way {
+    match way {
+        Way::Out(_) => way,
+        Way::Hairpin { address, .. } => Way::Hairpin { address, made },
+    }
+}
+
+enum Opened {
+    Session(Way, Flow),
+    Flow(u32),
+}
+
+impl Shard {
+    #[inline]
+    pub(in crate::shard) fn leaving<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        foresight: &Foresight,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { meta, parsed, .. } = at;
+        if parsed.class == Class::IcmpError {
+            // The error belongs to the subscriber's worker. Its sender may be a router.
+            return self.outbound_error(at, bytes, sink);
+        }
+        let owner = self.shared.worker_of_subscriber(parsed.source);
+        if owner != self.worker {
+            return Fate::HandOff { worker: owner, meta: PacketMeta { stage: Stage::Steered, ..meta } };
+        }
+        if parsed.is_fragment() {
+            return self.outbound_fragment(at, bytes, sink);
+        }
+        if parsed.class == Class::Other {
+            return self.pass_other(at, bytes, sink);
+        }
+        self.outbound_flow(at, bytes, foresight, None, sink)
+    }
+
+    /// `datagram`: the tracker's entry of a fragment.
+    #[inline]
+    pub(in crate::shard) fn outbound_flow<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        foresight: &Foresight,
+        datagram: Option<crate::state::fragments::DatagramIndex>,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        let realm = self.shared.realm_of(meta.ingress);
+        let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
+        let remote_port = remote_port(protocol, parsed.destination_port);
+        // The usual case first. Addresses were checked when the session was created.
+        let found = self.state.find_mapping(&key, foresight.hash);
+        let (way, flow) = match found {
+            Some(index)
+                if self.state.mappings.get(index).session_matches(parsed.destination, remote_port, now)
+                    && parsed.class != Class::IcmpReply =>
+            {
+                if let Err(verdict) = self.filter_session(now, true, index, (parsed.destination, remote_port)) {
+                    return Fate::Done(verdict);
+                }
+                let hairpin = self.state.mappings.get(index).session_is_hairpin();
+                let way = match self.way_out(at, bytes, hairpin, sink) {
+                    Ok(way) => way,
+                    Err(fate) => return fate,
+                };
+                (way, Flow { index, session: Some(SessionRef::Inline) })
+            }
+            _ => match self.state.live_flow(&key, (parsed.destination, remote_port), now) {
+                Some(index) => {
+                    return match self.filter_flow(now, index, &key) {
+                        Ok(()) => self.outbound_by_flow(at, bytes, datagram, index, sink),
+                        Err(verdict) => Fate::Done(verdict),
+                    };
+                }
+                None => match self.open_outbound(at, bytes, &key, foresight, found, sink) {
+                    Ok(Opened::Session(way, flow)) => (way, flow),
+                    Ok(Opened::Flow(index)) => return self.outbound_by_flow(at, bytes, datagram, index, sink),
+                    Err(fate) => return fate,
+                },
+            },
+        };
+        self.established_outbound(at, bytes, datagram, way, flow, sink)
+    }
+
+    /// Refuses packets by TTL or size before any state changes.
+    #[inline]
+    fn way_out<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], hairpin: bool, sink: &mut S) -> Result<Way, Fate> {
+        let Arrival { now, meta, parsed } = at;
+        if parsed.ttl <= 1 {
+            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
+            return Err(Fate::Done(Verdict::TtlExpired));
+        }
+        if hairpin {
+            return match self.local.lookup(parsed.destination).and_then(Local::pool_address) {
+                Some(address) => Ok(Way::Hairpin { address, made: 0 }),
+                None => Err(Fate::Done(Verdict::NoMapping)),
+            };
+        }
+        self.way_out_to(at, bytes, parsed.destination, sink).map(Way::Out)
+    }
+
+    /// `destination` may differ from the packet's own.
+    #[inline]
+    pub(in crate::shard) fn way_out_to<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        destination: u32,
+        sink: &mut S,
+    ) -> Result<NextHop, Fate> {
+        let Arrival { now, meta, parsed } = at;
+        if parsed.ttl <= 1 {
+            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
+            return Err(Fate::Done(Verdict::TtlExpired));
+        }
+        let Some(hop) = self.shared.route_out(destination).copied() else {
+            self.send_error(now, Side::Inside, meta, Reason::NetUnreachable, bytes, sink);
+            return Err(Fate::Done(Verdict::NoRoute));
+        };
+        if parsed.total_length > hop.mtu && parsed.dont_fragment {
+            // RFC 4787 §11 REQ-13: the sender learns the MTU of the next link.
+            self.send_error(now, Side::Inside, meta, Reason::TooBig(hop.mtu), bytes, sink);
+            return Err(Fate::Done(Verdict::TooBig));
+        }
+        Ok(hop)
+    }
+
+    /// Everything but the first session of a live mapping.
+    #[cold]
+    #[inline(never)]
+    fn open_outbound<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        key: &InternalKey,
+        foresight: &Foresight,
+        found: Option<u32>,
+        sink: &mut S,
+    ) -> Result<Opened, Fate> {
+        let Arrival { now, parsed, .. } = at;
+        let mut packet = Outbound { now, parsed, key: *key, foresight: *foresight, found };
+        let Questioned { judged, question } = self.view().question(&packet, &mut ());
+        if let Some(judged) = &judged {
+            self.note_judged(now, judged);
+        }
+        let question = match question {
+            Ok(question) => question,
+            Err(ending) => return Err(self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink)),
+        };
+        if let Some(remote_outside) = question.shares {
+            let opened =
+                self.open_flow(at, bytes, key, packet.remote(), (remote_outside, question.ruling.action), sink);
+            if !matches!(opened, Ok(None)) {
+                self.shared.rules.count(self.worker, question.ruling);
+            }
+            if let Some(flow) = opened? {
+                return Ok(Opened::Flow(flow));
+            }
+        }
+        for _ in 0..ATTEMPTS {
+            let (view, random) = self.deciding();
+            match view.depart(&packet, &question, random, &mut ()) {
+                Err(Ending::Expire(index)) => {
+                    self.end_mapping(now, index);
+                    packet.found = None;
+                }
+                Ok(Departure::Map { mapping, new, way }) => {
+                    if let Ok(index) = self.commit_mapping(now, &mapping.mapping, &new) {
+                        let flow = Flow { index, session: Some(SessionRef::Inline) };
+                        self.note_opened(&packet, &question, judged, flow);
+                        return Ok(Opened::Session(having_made(way, made_mapping(index)), flow));
+                    }
+                    // Another worker was faster.
+                    packet.foresight.aim = None;
+                }
+                Ok(Departure::Open { mapping: index, place, by, new, way }) => {
+                    let session = self.commit_session(now, index, place, &new, by);
+                    let flow = Flow { index, session: Some(session) };
+                    self.note_opened(&packet, &question, judged, flow);
+                    return Ok(Opened::Session(having_made(way, made_session(index, session)), flow));
+                }
+                Ok(Departure::Leave { mapping: index, session, way }) => {
+                    return Ok(Opened::Session(way, Flow { index, session }));
+                }
+                Err(ending) => return Err(self.end_outbound(at, bytes, &packet, question.ruling, ending, sink)),
+            }
+        }
+        let ending = Ending::Refuse { verdict: Verdict::PortsExhausted, wanted: question.ruling.action.pool() };
+        Err(self.end_outbound(at, bytes, &packet, question.ruling, ending, sink))
+    }
+
+    fn note_opened(&mut self, packet: &Outbound<'_>, question: &Question, judged: Option<Judged>, flow: Flow) {
+        if let Some(judged) = judged {
+            self.stamp(flow.index, flow.session, judged.permits);
+        }
+        self.shared.rules.count(self.worker, question.ruling);
+        if packet.key.protocol == Protocol::Tcp {
+            let remote = Endpoint::new(packet.remote().0.into(), packet.remote().1);
+            if self.syns.forget(self.state.mappings.get(flow.index).external(), remote) {
+                self.counters.unsolicited_syns_matched += 1;
+            }
+        }
+    }
+
+    fn end_outbound<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        packet: &Outbound<'_>,
+        ruling: Ruling,
+        ending: Ending,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, .. } = at;
+        match ending {
+            Ending::Local => self.local_packet(at, Side::Inside, bytes, sink),
+            Ending::Return(no_way) => self.turn_back(at, bytes, Side::Inside, no_way, sink),
+            Ending::DropByRule(ruling) => {
+                self.shared.rules.count(self.worker, ruling);
+                Fate::Done(Verdict::DroppedByRule)
+            }
+            Ending::Pass(hop) => {
+                self.shared.rules.count(self.worker, ruling);
+                self.pass_on(bytes, at.parsed, &hop, sink)
+            }
+            Ending::Refuse { verdict, wanted } => {
+                self.shared.rules.count(self.worker, ruling);
+                // An expired penalty ends before the refusal counts as an offence.
+                self.end_quiet_penalty(now, &packet.key);
+                self.refuse(now, Unmade { key: &packet.key, verdict, wanted }, meta, bytes, sink)
+            }
+            Ending::Drop(verdict) => Fate::Done(verdict),
+            // The caller ends the mapping.
+            Ending::Expire(_) => Fate::Done(Verdict::NoMapping),
+        }
+    }
+
+    /// RFC 6888 REQ-11: no resources. Drops the packet and reports it to the sender.
+    pub(in crate::shard) fn refuse<S: Sink>(
+        &mut self,
+        now: Instant,
+        unmade: Unmade<'_>,
+        meta: PacketMeta,
+        bytes: &[u8],
+        sink: &mut S,
+    ) -> Fate {
+        let Unmade { key, verdict, .. } = unmade;
+        self.note_refusal(now, unmade);
+        self.count_refusal(now, key, verdict);
+        self.note_offence(now, key, verdict);
+        if verdict != Verdict::SourceNotSubscriber
+            && let Some(code) = self.shared.settings().icmp.no_resources_code
+        {
+            self.send_error(now, Side::Inside, meta, Reason::NoResources(code), bytes, sink);
+        }
+        Fate::Done(verdict)
+    }
+
+    #[inline]
+    fn established_outbound<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        datagram: Option<crate::state::fragments::DatagramIndex>,
+        way: Way,
+        flow: Flow,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, parsed, .. } = at;
+        match flow.session {
+            Some(session) if parsed.class == Class::Tcp => {
+                let advance = self.advance_tcp(now, flow.index, session, Side::Inside, bytes, parsed);
+                if let Some(expires) = advance.expires {
+                    self.refresh(flow.index, session, advance.state, expires);
+                }
+            }
+            Some(session) => {
+                let (state, expires) = self.state.session_state(flow.index, session);
+                // A later fragment of a TCP segment does not shorten the timer.
+                let lifetime = match self.state.mappings.get(flow.index).protocol() {
+                    Protocol::Tcp => expires.saturating_since(now),
+                    Protocol::Udp | Protocol::Icmp => self.view().lifetime(flow.index, session, state),
+                };
+                self.refresh(flow.index, session, state, now + lifetime);
+            }
+            None => {
+                let expires = now + self.view().sessionless_lifetime(Protocol::Udp);
+                self.state.mappings.get_mut(flow.index).extend_to(expires, false);
+            }
+        }
+        let mapping = self.state.mappings.get(flow.index);
+        let (address, port) = (mapping.external_address, mapping.external_port());
+        let identification = self.identification_outside(parsed, address, datagram);
+        let decrement_ttl = matches!(way, Way::Out(_));
+        let change = Rewrite { end: End::Source, address, port, identification, decrement_ttl };
+        rewrite(bytes, parsed, &change);
+        match way {
+            Way::Out(hop) => self.finish(bytes, parsed, &hop, Verdict::Outbound, sink),
+            Way::Hairpin { made, .. } => {
+                let translated = Parsed {
+                    source: address,
+                    source_port: port,
+                    // An ICMP identifier stands for both ports.
+                    destination_port: if parsed.protocol() == Some(Protocol::Icmp) {
+                        port
+                    } else {
+                        parsed.destination_port
+                    },
+                    identification: identification.unwrap_or(parsed.identification),
+                    ..*parsed
+                };
+                let meta = PacketMeta { record: made, ..at.meta };
+                self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, sink)
+            }
+        }
+    }
+
+    /// The second half of a hairpin, here or on the worker of the other mapping.
+    pub(in crate::shard) fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        let fate = self.inbound_flow(at, bytes, Via::Hairpin, sink);
+        self.after_hairpin(at, bytes, fate, sink)
+    }
+
+    /// Many subscribers share an address, so datagrams that may be fragmented get new
+    /// identifications (RFC 6864 §5.3.1, RFC 7857 §10).
+    #[inline]
+    pub(in crate::shard) fn identification_outside(
+        &mut self,
+        parsed: &Parsed,
+        external_address: u32,
+        datagram: Option<crate::state::fragments::DatagramIndex>,
+    ) -> Option<u16> {
+        let source = external_address.into();
+        let destination = parsed.destination.into();
+        match datagram {
+            None if parsed.dont_fragment => None,
+            None => Some(self.identifications.next(source, destination, parsed.protocol_number)),
+            Some(datagram) => {
+                let known = self.fragments.translated_identification(datagram);
+                Some(known.unwrap_or_else(|| {
+                    let fresh = self.identifications.next(source, destination, parsed.protocol_number);
+                    self.fragments.set_translated_identification(datagram, fresh);
+                    fresh
+                }))
+            }
+        }
+    }
+}

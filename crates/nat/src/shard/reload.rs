@@ -1,0 +1,7 @@
+//! Changes of the configuration in one worker: counting what a change would do, and adopting it.
+
+pub(in crate::shard) mod adopt;
+pub(crate) mod census;
+pub(in crate::shard) mod next_mapping;
+pub(in crate::shard) mod retell;
+pub(in crate::shard) mod stamps;

@@ -1,0 +1,168 @@
+//! Adopts other settings between two bursts.
+//!
+//! Few records are visited. The others are brought up to date when they are next used: a subscriber
+//! has the generation of the settings it was last settled under.
+
+use crate::steps::view::View;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::reload::orphaned::Orphaned;
+use crate::shard::Shard;
+use crate::shard::burst::established::SteadyTimers;
+use crate::shard::commit::admission::NO_GENERATION;
+use crate::shard::upkeep::shorten::has_shorter;
+use crate::shard::upkeep::watch::Watch;
+use crate::snapshot::addresses::LocalAddresses;
+use crate::snapshot::shared::Shared;
+use crate::state::timers::Timers;
+use crate::time::Instant;
+use crate::types::PoolId;
+
+/// Subscribers settled by each change at least, so that each is settled before the 16-bit
+/// generations in records wrap.
+const SETTLED_MIN: u32 = 64;
+/// Changes within which each subscriber is settled once: fewer than there are generations.
+const SETTLED_WITHIN: u32 = 1 << 14;
+
+/// What a shard needs to adopt other settings, built elsewhere so that adopting neither allocates
+/// nor frees. Afterwards it contains the old parts.
+#[derive(Debug)]
+pub struct Successor {
+    shared: Arc<Shared>,
+    local: Arc<LocalAddresses>,
+    lifetimes: Timers,
+    watch: Watch,
+    /// By pool: its old number.
+    pools_before: Vec<Option<PoolId>>,
+}
+
+impl Successor {
+    /// From `before` to its successor `shared`.
+    pub fn new(before: &Shared, shared: &Arc<Shared>) -> Successor {
+        let settings = shared.settings();
+        let known: HashMap<&str, PoolId> = before.pools().map(|(id, pool)| (pool.name.as_str(), id)).collect();
+        Successor {
+            lifetimes: Timers::new(settings),
+            watch: Watch::new(settings),
+            pools_before: settings.pools.iter().map(|pool| known.get(pool.name.as_str()).copied()).collect(),
+            local: Arc::clone(&shared.local),
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// The new settings; after the change, the old ones.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl View<'_> {
+    /// Whether the deadline of a mapping has passed, because its address is closed or it is
+    /// orphaned.
+    #[inline]
+    pub(in crate::shard) fn is_overdue(&self, index: u32, now: Instant) -> bool {
+        self.granted_until(index).is_some_and(|ends| ends <= now)
+    }
+
+    /// The deadline of a mapping, beside its timers.
+    #[inline]
+    pub(in crate::shard) fn granted_until(&self, index: u32) -> Option<Instant> {
+        if !self.snapshot.has_deadlines() {
+            return None;
+        }
+        let of_address = self.snapshot.deadline(self.state.mappings.get(index).external_address);
+        let of_address = of_address.filter(|_| !self.is_at_home(index));
+        let of_place = self.orphaned(index).and_then(|found| found.ends);
+        of_address.into_iter().chain(of_place).min()
+    }
+
+    #[inline]
+    pub(in crate::shard) fn flow_granted_until(&self, index: u32) -> Option<Instant> {
+        if !self.snapshot.has_deadlines() {
+            return None;
+        }
+        let flow = self.state.flows.get(index);
+        let of_address = self.snapshot.deadline(flow.external().0).filter(|_| !self.snapshot.is_flow_at_home(flow));
+        let of_place = self.snapshot.orphaned_flow(flow).and_then(|found| found.ends);
+        of_address.into_iter().chain(of_place).min()
+    }
+
+    pub(in crate::shard) fn is_flow_overdue(&self, index: u32, now: Instant) -> bool {
+        self.flow_granted_until(index).is_some_and(|ends| ends <= now)
+    }
+
+    pub(in crate::shard) fn orphaned(&self, index: u32) -> Option<Orphaned> {
+        let mapping = self.state.mappings.get(index);
+        self.snapshot.orphaned(&mapping.key(), mapping.external(), mapping.created_s())
+    }
+
+    /// Whether the configuration itself puts a mapping at this endpoint, even on an address that
+    /// drains.
+    fn is_at_home(&self, index: u32) -> bool {
+        let mapping = self.state.mappings.get(index);
+        self.snapshot.is_at_home(&mapping.key(), mapping.external())
+    }
+}
+
+impl Shard {
+    /// Adopts `next`, which then contains the old parts. Takes some microseconds.
+    ///
+    /// Mappings, sessions and subscribers stay as they are. Longer timers apply from the next
+    /// packet of a session on; for shorter ones see `upkeep/shorten.rs`.
+    pub fn adopt(&mut self, next: &mut Successor) {
+        debug_assert!(
+            Arc::ptr_eq(&next.shared.ports, &self.shared.ports),
+            "all snapshots of an instance share its ports"
+        );
+        let settings = next.shared.settings();
+        self.policy.timers = SteadyTimers::new(&settings.timeouts, settings.inbound_refresh);
+        // A pool above its threshold stays so, without another event.
+        next.watch.follow(&self.policy.watch, &next.pools_before);
+        self.forget_classes();
+        self.fragments.set_timeout(settings.timeouts.fragment);
+        self.syns.set_delay(settings.timeouts.unsolicited_syn);
+        self.policy.icmp_limit.set_policy(&settings.icmp);
+        if next.shared.rehashes_sessions() {
+            self.state.sessions.hash_anew();
+        }
+        self.policy.stamps.change(next.shared.filters.generation());
+        self.events.adopt();
+        self.upkeep.unrecorded = if self.events.is_on() { self.state.mappings.walk_end() } else { 0 };
+        core::mem::swap(&mut self.policy.lifetimes, &mut next.lifetimes);
+        if has_shorter(next.lifetimes.in_force(), self.policy.lifetimes.in_force())
+            || self.policy.lifetimes.has_other_ports(&next.lifetimes)
+        {
+            self.shorten_lives();
+        }
+        // The old timers show since when sessions are idle.
+        self.policy.former.follow(&mut next.lifetimes);
+        core::mem::swap(&mut self.policy.watch, &mut next.watch);
+        core::mem::swap(&mut self.shared, &mut next.shared);
+        core::mem::swap(&mut self.local, &mut next.local);
+        self.unsettle_some();
+    }
+
+    /// Learns addresses that other workers may use before this one adopts them
+    /// ([`Shared::expected`]), so that packets to them go to their owner. Afterwards `expected` has
+    /// the old ones.
+    pub fn expect(&mut self, expected: &mut Arc<LocalAddresses>) {
+        core::mem::swap(&mut self.local, expected);
+    }
+
+    /// Generations in records are short: before they wrap, each record not used meanwhile gets one
+    /// that differs from the next ones.
+    fn unsettle_some(&mut self) {
+        let end = self.state.subscribers.walk_end();
+        let (stamp, class_generation) = (self.shared.short_generation(), self.policy.class_generation);
+        for slot in self.upkeep.settled.next(SETTLED_MIN.max(end / SETTLED_WITHIN + 1), end) {
+            let record = self.state.subscribers.get_mut(slot);
+            if record.generation != stamp {
+                record.generation = stamp.wrapping_sub(1);
+            }
+            if record.class_generation != class_generation {
+                record.class_generation = NO_GENERATION;
+            }
+        }
+    }
+}

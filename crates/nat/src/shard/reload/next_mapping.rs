@@ -1,0 +1,133 @@
+//! Where the next mapping of a subscriber would be, now and under other settings: the decision of
+//! the packet path with another snapshot, for a plan.
+//!
+//! It follows the general traffic of a protocol ([`General`]) and does not ask whether there is
+//! room.
+
+use crate::external::ports::PortClass;
+use crate::policy::rules::General;
+use crate::settings::MappingKind;
+use crate::settings::RuleAction;
+use crate::shard::commit::penalty::pool_under;
+use crate::shard::commit::port_of_ended::UNPAIRED;
+use crate::snapshot::shared::Shared;
+use crate::state::mapping::InternalKey;
+use crate::steps::opening::Place;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Next {
+    /// On this address.
+    At(AddressIndex),
+    /// On an address of this pool, chosen then for this mapping and all that follow.
+    Chosen(PoolId),
+    /// On any address of this pool, chosen for each mapping.
+    Any(PoolId),
+    /// All that this pool may give drains.
+    Drains(PoolId),
+    /// There would be none.
+    None(Denial),
+}
+
+/// Why a subscriber gets nothing new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// No pool serves the subscriber.
+    NotServed,
+    /// A rule sends its packets to a pool of blocks, slices or whole addresses, which has no ports
+    /// for subscribers of other pools.
+    OtherMode,
+    /// A rule drops its packets.
+    Dropped,
+    /// A rule passes its packets untranslated.
+    Untranslated,
+}
+
+impl Denial {
+    /// Whether a rule is the reason.
+    pub fn is_by_rule(self) -> bool {
+        self != Denial::NotServed
+    }
+}
+
+impl View<'_> {
+    /// `general`: the general traffic of the subscriber. Without it, rules are assumed to send
+    /// traffic to the same pools as before.
+    pub(in crate::shard) fn next_mapping(
+        &self,
+        now: Instant,
+        shared: &Shared,
+        slot: u32,
+        (protocol, general): (Protocol, Option<&General>),
+    ) -> Next {
+        let subscriber = self.state.subscribers.get(slot);
+        let (realm, inside) = (subscriber.realm(), subscriber.address);
+        let action = general.map(|general| shared.rule_for(&general.key(realm, inside)).action);
+        let shares_ports =
+            matches!(action, Some(RuleAction::Translate { mapping: MappingKind::EndpointDependent, .. }));
+        let wanted = match action {
+            Some(RuleAction::Drop) => return Next::None(Denial::Dropped),
+            Some(RuleAction::NoTranslation) => return Next::None(Denial::Untranslated),
+            Some(action) => action.pool(),
+            None => self.pool_by_pairing(shared, slot),
+        };
+        // A subscriber with its own address has no other, whatever pool rules name.
+        let own_address = shared.static_mappings.own_address(realm, inside);
+        if let Some(address) = own_address.and_then(|own| shared.address_index(own.into())) {
+            return match shared.closed(address) {
+                Some(_) => Next::Drains(shared.pool_of(address)),
+                None => Next::At(address),
+            };
+        }
+        let view = View { snapshot: shared, is_in_effect: false, ..*self };
+        let owner = view.owner_in(now, slot);
+        let own = owner.penalty.or_else(|| shared.pool_for(realm, inside.into()));
+        let Some(pool) = owner.penalty.or(wanted).or(own) else { return Next::None(Denial::NotServed) };
+        let Some(compiled) = shared.pools.get(pool.index()) else { return Next::None(Denial::NotServed) };
+        if shared.has_only_closed(compiled, realm, inside) {
+            return Next::Drains(pool);
+        }
+        let is_entered = view.is_settled(&owner, slot) && subscriber.pool == pool.0;
+        if compiled.one_to_one && !is_entered {
+            return Next::None(if own == Some(pool) { Denial::NotServed } else { Denial::OtherMode });
+        }
+        let key = InternalKey { realm, protocol, address: inside, port: u16::MAX };
+        let Ok(entry) = view.entry(&owner, &key, compiled, PortClass::High) else {
+            return Next::None(Denial::NotServed);
+        };
+        let place = if entry.pool == pool {
+            entry.place
+        } else {
+            // A pool of blocks has ports for endpoint-dependent sessions, too.
+            let serves = compiled.gives_single_ports() || shares_ports && compiled.slice_ports == 0;
+            if !serves {
+                return Next::None(Denial::OtherMode);
+            }
+            let Some(place) = view.place_in_other_pool(slot, compiled) else { return Next::Drains(pool) };
+            place
+        };
+        match place {
+            Place::At(address) | Place::Preferred(address) => Next::At(address),
+            Place::Chosen => Next::Chosen(pool),
+            Place::Any => Next::Any(pool),
+        }
+    }
+
+    /// The pool that rules sent a subscriber to, as its pairing shows; None if it is its own, or
+    /// unknown.
+    fn pool_by_pairing(&self, shared: &Shared, slot: u32) -> Option<PoolId> {
+        let subscriber = self.state.subscribers.get(slot);
+        let paired = AddressIndex(subscriber.paired);
+        if paired == UNPAIRED || self.snapshot.closed(paired).is_some() {
+            return None;
+        }
+        let is_by_rule = pool_under(self.snapshot, subscriber) != Some(self.snapshot.pool_of(paired));
+        // Rules that name a removed pool go with the pool.
+        let pool = Some(shared.pool_of(paired)).filter(|pool| pool.index() < shared.settings().pools.len());
+        pool.filter(|_| is_by_rule)
+    }
+}

@@ -1,0 +1,138 @@
+//! Reports all existing state to a newly opened log, so that it can be searched without its
+//! predecessors.
+//!
+//! A limited walk over mappings, endpoint-dependent sessions and blocks, while the ring has room
+//! beside the current events. State that ends before the walk reaches it is in its end record, with
+//! its duration. State reported twice has the same record both times.
+//! [`EventKind::SnapshotComplete`] says that nothing is missing.
+
+use crate::event::Cause;
+use crate::event::Event;
+use crate::event::EventKind;
+use crate::external::blocks::Lease;
+use crate::shard::Shard;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+
+/// Records examined per microsecond since the last call.
+const VISITS_PER_MICRO: u64 = 2;
+const VISITS_PER_CALL_MIN: u64 = 4;
+/// A few microseconds, because the records lie side by side.
+const VISITS_PER_CALL_MAX: u64 = 256;
+const REPORTS_PER_CALL_MAX: u32 = 64;
+
+/// The walk, from high indices to low ones.
+#[derive(Debug, Default)]
+pub(in crate::shard) struct Retelling {
+    is_due: bool,
+    /// Mappings below this index are still to be visited.
+    mappings: u32,
+    flows: u32,
+    /// Grains of ports, counted over all external addresses.
+    grains: u64,
+    reported: u32,
+}
+
+/// Grains of ports on one address.
+const GRAINS: u64 = 1 << (16 - GRAIN_SHIFT);
+/// A grain has 64 ports.
+const GRAIN_SHIFT: u32 = 6;
+
+impl View<'_> {
+    /// An expired mapping is reported, too: its end is still to come.
+    fn living_mapping(&self, now: Instant, index: u32) -> Option<Event> {
+        let mapping = self.state.mappings.get(index);
+        if !mapping.is_in_use() || !mapping.is_recorded() {
+            return None;
+        }
+        let is_static = mapping.is_recorded_static();
+        let kind = if is_static { EventKind::StaticCreated } else { EventKind::MappingCreated };
+        Some(Event { amount: held_s(now, mapping.created_s()), ..self.event_of(kind, now, index) })
+    }
+
+    fn living_flow(&self, now: Instant, index: u32) -> Option<Event> {
+        let flow = self.state.flows.get(index);
+        let amount = held_s(now, flow.created_s());
+        flow.is_in_use().then(|| Event { amount, ..self.event_of_flow(EventKind::FlowCreated, now, index) })
+    }
+}
+
+impl Shard {
+    #[inline]
+    pub(in crate::shard) fn retell(&mut self, now: Instant, elapsed: u64) {
+        if self.events.is_log_new() {
+            let leases = if self.shared.ports.blocks.is_ready() { self.shared.address_count() as u64 } else { 0 };
+            self.upkeep.retelling = Retelling {
+                is_due: true,
+                mappings: self.state.mappings.walk_end(),
+                flows: self.state.flows.walk_end(),
+                grains: leases * GRAINS,
+                reported: 0,
+            };
+        }
+        if self.upkeep.retelling.is_due {
+            self.retell_some(now, elapsed);
+        }
+    }
+
+    #[cold]
+    fn retell_some(&mut self, now: Instant, elapsed: u64) {
+        let visits = elapsed.saturating_mul(VISITS_PER_MICRO).clamp(VISITS_PER_CALL_MIN, VISITS_PER_CALL_MAX);
+        let reported_before = self.upkeep.retelling.reported;
+        for _ in 0..visits {
+            if self.upkeep.retelling.reported - reported_before >= REPORTS_PER_CALL_MAX || !self.events.may_retell() {
+                return;
+            }
+            let event = if self.upkeep.retelling.mappings > 1 {
+                self.upkeep.retelling.mappings -= 1;
+                self.view().living_mapping(now, self.upkeep.retelling.mappings)
+            } else if self.upkeep.retelling.flows > 1 {
+                self.upkeep.retelling.flows -= 1;
+                self.view().living_flow(now, self.upkeep.retelling.flows)
+            } else if self.upkeep.retelling.grains > 0 {
+                self.next_lease(now)
+            } else {
+                self.report_snapshot_complete(now);
+                return;
+            };
+            if let Some(event) = event {
+                self.upkeep.retelling.reported += 1;
+                self.events.record(event.because(Cause::LogOpened));
+            }
+        }
+    }
+
+    /// Waits for mappings without a record since a change of the settings: see `notes`.
+    fn report_snapshot_complete(&mut self, now: Instant) {
+        if self.upkeep.unrecorded == 0 {
+            self.upkeep.retelling.is_due = false;
+            let event = Event::new(EventKind::SnapshotComplete, now).because(Cause::LogOpened);
+            self.events.record(Event { amount: self.upkeep.retelling.reported, ..event });
+        }
+    }
+
+    /// Finds a block at its last grain and skips to its first.
+    fn next_lease(&mut self, now: Instant) -> Option<Event> {
+        self.upkeep.retelling.grains -= 1;
+        let grain = self.upkeep.retelling.grains;
+        let (address, within) = (AddressIndex((grain / GRAINS) as u32), grain % GRAINS);
+        // One word covers 64 grains.
+        if within % 64 == 63 && self.shared.ports.blocks.leased(address.index(), (within / 64) as usize) == 0 {
+            self.upkeep.retelling.grains = grain - 63;
+            return None;
+        }
+        let Lease { block, holder, since_s } = self.shared.lease_of(address, (within << GRAIN_SHIFT) as u16)?;
+        self.upkeep.retelling.grains = grain / GRAINS * GRAINS + u64::from(block.first_port() >> GRAIN_SHIFT);
+        // The worker that leased the block reports it.
+        if holder.worker != self.worker {
+            return None;
+        }
+        let event = self.view().event_of_lease(EventKind::BlockLeased, now, (holder.realm, holder.address), block);
+        Some(Event { amount: held_s(now, since_s), ..event })
+    }
+}
+
+fn held_s(now: Instant, since_s: u32) -> u32 {
+    ((now.as_micros() / 1_000_000) as u32).saturating_sub(since_s)
+}

@@ -1,0 +1,431 @@
+//! What would happen to a packet now, step by step: the answer to `natrix why`.
+//!
+//! The same functions as on the packet path decide, and nothing changes. A test compares the
+//! verdicts of both.
+
+mod everywhere;
+mod flows;
+
+use crate::headers::icmp_quote;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::parse;
+use crate::policy::rules::RuleKey;
+use crate::random::Random;
+use crate::shard::Arrival;
+use crate::shard::Shard;
+use crate::shard::packet::inbound::Via;
+use crate::shard::packet::outbound::remote_port;
+use crate::show::view::Explanation;
+use crate::show::view::Onward;
+use crate::show::view::Step;
+use crate::state::flow::endpoint;
+use crate::state::mapping::InternalKey;
+use crate::steps::door::Towards;
+use crate::steps::inbound::Act;
+use crate::steps::inbound::Inbound;
+use crate::steps::new_mapping::Foretold;
+use crate::steps::opening::Ask;
+use crate::steps::opening::External;
+use crate::steps::opening::Foresight;
+use crate::steps::opening::Source;
+use crate::steps::outbound::Departure;
+use crate::steps::outbound::Ending;
+use crate::steps::outbound::Outbound;
+use crate::steps::outbound::Question;
+use crate::steps::outbound::Way;
+use crate::steps::report::Report;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::MappingIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+struct Account {
+    realm: RealmId,
+    steps: Vec<Step>,
+    source_after: Option<Endpoint>,
+    destination_after: Option<Endpoint>,
+    onward: Option<Onward>,
+    /// The external address of a mapping that would be created, if there is no choice.
+    address: Option<AddressIndex>,
+    /// A copy of the shard's generator, so that it draws the same numbers.
+    random: Random,
+}
+
+impl Account {
+    fn new(realm: RealmId, random: &Random, steps: Vec<Step>) -> Account {
+        let random = random.clone();
+        Account { realm, steps, source_after: None, destination_after: None, onward: None, address: None, random }
+    }
+
+    fn parsed(&mut self, parsed: &Parsed) {
+        self.step(|| Step::Parsed {
+            protocol: parsed.protocol_number,
+            source: Endpoint::new(parsed.source.into(), parsed.source_port),
+            destination: Endpoint::new(parsed.destination.into(), parsed.destination_port),
+        });
+    }
+
+    fn end(self, verdict: Verdict) -> Explanation {
+        Explanation {
+            steps: self.steps,
+            verdict,
+            source_after: self.source_after,
+            destination_after: self.destination_after,
+            onward: self.onward,
+        }
+    }
+}
+
+/// `turn`: workers visited already, of those that may have the session.
+fn from_outside(now: Instant, parsed: &Parsed, turn: u8) -> Inbound<'_> {
+    Inbound { now, parsed, via: Via::Outside, realm: RealmId::default(), turn, is_vacated: false }
+}
+
+impl Report for Account {
+    const LISTENS: bool = true;
+
+    fn step(&mut self, step: impl FnOnce() -> Step) {
+        self.steps.push(step());
+    }
+}
+
+impl View<'_> {
+    /// The worker whose shard can explain this IP packet now.
+    pub fn worker_to_ask(&self, now: Instant, side: Side, packet: &[u8]) -> WorkerId {
+        let Ok(parsed) = parse(packet) else { return self.worker };
+        match side {
+            Side::Inside => self.snapshot.worker_of_subscriber(parsed.source),
+            Side::Outside => self.worker_of_external(now, &parsed, 0),
+        }
+    }
+
+    /// The worker that has, or would get, the external endpoint of a packet.
+    fn worker_of_external(&self, now: Instant, parsed: &Parsed, turn: u8) -> WorkerId {
+        let Some(protocol) = parsed.protocol() else { return self.worker };
+        let door = self.door(&Towards::of(parsed, protocol, turn), now);
+        self.worker_behind(&door)
+    }
+
+    /// The packet that an ICMP error quotes, and the state it belongs to.
+    fn explain_error(&self, at: Arrival<'_>, packet: &[u8], is_from_inside: bool, account: &mut Account) {
+        let Ok(quote) = icmp_quote::parse(packet) else { return };
+        account.step(|| Step::Quoted {
+            protocol: quote.protocol,
+            source: quote.source,
+            destination: quote.destination,
+        });
+        let Arrival { now, meta, parsed } = at;
+        // Only the steps reported to `account` count.
+        let _ = if is_from_inside {
+            self.decide_error_out(now, parsed, &quote, (account.realm, false), account)
+        } else {
+            self.decide_error_in(now, parsed, &quote, meta.turn, account)
+        };
+    }
+
+    /// From outside, or in the second half of a hairpin.
+    fn explain_inbound(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
+        match packet.parsed.class {
+            Class::Other => return self.explain_other(Facing::OUTSIDE, packet.parsed, account),
+            Class::IcmpError => return Verdict::IcmpQuoteNoMapping,
+            _ => {}
+        }
+        let decided = self.decide_inbound(packet, account);
+        self.explain_act(packet, decided.act, account)
+    }
+
+    fn explain_act(&self, packet: &Inbound<'_>, act: Act, account: &mut Account) -> Verdict {
+        let Inbound { now, parsed, via, .. } = *packet;
+        let source = Endpoint::new(parsed.source.into(), parsed.source_port);
+        let internal = match act {
+            Act::Enter { mapping, .. } | Act::Open { mapping, .. } => self.state.mappings.get(mapping).internal(),
+            Act::EnterFlow { flow, .. } => {
+                let flow = self.state.flows.get(flow);
+                account.destination_after = Some(endpoint(flow.internal()));
+                if via == Via::Outside {
+                    let port =
+                        if flow.protocol() == Protocol::Icmp { parsed.source_port } else { flow.remote_inside().1 };
+                    account.source_after = Some(Endpoint::new(flow.remote_inside().0.into(), port));
+                }
+                return via.verdict();
+            }
+            Act::Activate { inside, .. } => {
+                let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
+                account.realm = inside.realm;
+                let source_after = account.source_after;
+                let made = self.explain_new_mapping(now, &inside.key(protocol), None, account);
+                account.source_after = source_after;
+                if let Some(verdict) = made {
+                    return verdict;
+                }
+                account.step(|| Step::SessionWouldBeCreated);
+                Endpoint::new(inside.address.into(), inside.port)
+            }
+            Act::Lead { aim, .. } => {
+                let is_here = self.snapshot.worker_of_subscriber(aim.address) == self.worker;
+                let outside = parsed.protocol().map(|protocol| packet.towards(protocol).key);
+                if let Some(outside) = outside.filter(|_| is_here)
+                    && let Err(verdict) = self.decide_lead(now, &aim, &outside, &mut account.random.clone())
+                {
+                    return verdict;
+                }
+                account.step(|| Step::SessionWouldBeCreated);
+                Endpoint::new(aim.address.into(), aim.port)
+            }
+            Act::Local => return self.explain_local(Facing::OUTSIDE, parsed),
+            Act::Pass { .. } => {
+                account.source_after = Some(source);
+                account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
+                return Verdict::Passed;
+            }
+            Act::HandOff { .. } | Act::Vacate { .. } => {
+                account.onward = Onward::by(packet, &act);
+                return Verdict::NoMapping;
+            }
+            Act::Hold { .. } => return Verdict::UnsolicitedSyn,
+            Act::Drop(verdict) | Act::Refuse { verdict, .. } => return verdict,
+            Act::Return(no_way) => return no_way.verdict,
+        };
+        account.destination_after = Some(internal);
+        if via == Via::Outside {
+            account.source_after = Some(source);
+        }
+        via.verdict()
+    }
+
+    /// After the source of a packet from inside was translated to an address of a pool. `alive`:
+    /// the mapping, if it exists.
+    fn explain_second_half(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        key: &InternalKey,
+        (alive, owner, is_balanced): (Option<u32>, Option<(WorkerId, MappingIndex)>, bool),
+        account: &mut Account,
+    ) -> Verdict {
+        let addressed = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+        let is_own = alive.is_some() && owner == alive.map(|index| (self.worker, MappingIndex(index)));
+        if !is_balanced && (is_own || alive.is_none() && account.source_after == Some(addressed)) {
+            // A packet to its own external endpoint, perhaps by the forward that it activates: its
+            // own session lets it in again, unless a filter refuses it.
+            let remote = (parsed.destination, remote_port(key.protocol, parsed.destination_port));
+            let judged = self.judge(false, RuleKey::of_flow(key, remote), false, account);
+            if let Err(verdict) = judged.check() {
+                return verdict;
+            }
+            account.destination_after = Some(Endpoint::new(key.address.into(), key.port));
+            return self.explain_route(Side::Inside, key.address, parsed, account).unwrap_or(Verdict::Hairpin);
+        }
+        // The port of a new mapping is unknown. Its address is known if there is no choice.
+        let address = account.address.map_or(parsed.source.into(), |index| self.snapshot.address(index));
+        let is_known = account.source_after.is_some();
+        let source = account.source_after.unwrap_or(Endpoint::new(address, 0));
+        let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
+        let has_mapping = owner.is_some_and(|(_, mapping)| mapping != MappingIndex::SHARED);
+        let packet =
+            Inbound { now, parsed: &translated, via: Via::Hairpin, realm: account.realm, turn: 0, is_vacated: false };
+        if is_balanced && !is_known && !has_mapping {
+            return self.explain_any_target(&packet, account);
+        }
+        match self.explain_inbound(&packet, account) {
+            _ if account.onward.is_some() => Verdict::Hairpin,
+            verdict => verdict,
+        }
+    }
+
+    fn explain_route(&self, side: Side, destination: u32, parsed: &Parsed, account: &mut Account) -> Option<Verdict> {
+        let towards = match side {
+            Side::Inside => Facing::inside(account.realm),
+            Side::Outside => Facing::OUTSIDE,
+        };
+        self.way(towards, destination, parsed, account).err().map(|no_way| no_way.verdict)
+    }
+
+    fn explain_outbound(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
+        if parsed.class == Class::Other {
+            return self.explain_other(Facing::inside(account.realm), parsed, account);
+        }
+        let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
+        if parsed.class == Class::IcmpError {
+            return Verdict::IcmpQuoteNoMapping;
+        }
+        let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
+        let remote = (parsed.destination, remote_port(protocol, parsed.destination_port));
+        if let Some(flow) = self.state.live_flow(&key, remote, now) {
+            return self.explain_flow_outbound(now, parsed, &key, flow, account);
+        }
+        let hash = self.state.hash_of(&key);
+        let found = self.state.find_mapping(&key, hash);
+        let packet = Outbound { now, parsed, key, foresight: Foresight::of(hash), found };
+        let question = match self.question(&packet, account).question {
+            Ok(question) => question,
+            Err(ending) => return self.explain_ending(&packet, ending, account),
+        };
+        if let Some(remote_outside) = question.shares
+            && let Some(verdict) = self.explain_sharing(&packet, remote_outside, question.ruling.action, account)
+        {
+            return verdict;
+        }
+        match self.depart(&packet, &question, &mut account.random.clone(), account) {
+            Ok(departure) => self.explain_departure(&packet, &question, departure, account),
+            Err(ending) => self.explain_ending(&packet, ending, account),
+        }
+    }
+
+    /// How a packet from inside ends that does not leave translated.
+    fn explain_ending(&self, packet: &Outbound<'_>, ending: Ending, account: &mut Account) -> Verdict {
+        let parsed = packet.parsed;
+        match ending {
+            Ending::Local => self.explain_local(Facing::inside(packet.key.realm), parsed),
+            Ending::DropByRule(_) => Verdict::DroppedByRule,
+            Ending::Return(no_way) => no_way.verdict,
+            Ending::Drop(verdict) | Ending::Refuse { verdict, .. } => verdict,
+            Ending::Pass(_) => {
+                account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
+                account.destination_after = Some(packet.destination());
+                Verdict::Passed
+            }
+            // Only the packet path ends it first.
+            Ending::Expire(_) => Verdict::NoMapping,
+        }
+    }
+
+    fn explain_departure(
+        &self,
+        packet: &Outbound<'_>,
+        question: &Question,
+        departure: Departure,
+        account: &mut Account,
+    ) -> Verdict {
+        let way = match departure {
+            Departure::Leave { mapping, way, .. } | Departure::Open { mapping, way, .. } => {
+                account.source_after = Some(self.state.mappings.get(mapping).external());
+                way
+            }
+            Departure::Map { mapping, way, .. } => {
+                self.note_foretold(&mapping, account);
+                way
+            }
+        };
+        if let Way::Hairpin { .. } = way {
+            let owner = self.owner_of_destination(packet);
+            let near = (question.alive, owner, question.is_balanced);
+            return self.explain_second_half(packet.now, packet.parsed, &packet.key, near, account);
+        }
+        account.destination_after = Some(packet.destination());
+        Verdict::Outbound
+    }
+
+    fn explain_new_mapping(
+        &self,
+        now: Instant,
+        key: &InternalKey,
+        wanted: Option<PoolId>,
+        account: &mut Account,
+    ) -> Option<Verdict> {
+        let hash = self.state.hash_of(key);
+        let expired = self.state.find_mapping(key, hash);
+        let ask = Ask { now, key, wanted, foresight: Foresight::of(hash), expired };
+        let foretold = match self.decide_mapping(&ask, &mut account.random.clone(), account) {
+            Ok(foretold) => foretold,
+            Err(verdict) => return Some(verdict),
+        };
+        self.note_foretold(&foretold, account);
+        None
+    }
+
+    /// The external endpoint of a new mapping, as far as it is known.
+    fn note_foretold(&self, foretold: &Foretold, account: &mut Account) {
+        let External { address, port, source } = foretold.mapping.external;
+        if matches!(source, Source::Static(_)) {
+            account.source_after = Some(Endpoint::new(self.snapshot.address(address), port));
+        } else {
+            account.address = foretold.address;
+        }
+    }
+
+    fn explain_local(&self, from: Facing, parsed: &Parsed) -> Verdict {
+        self.decide_local(from, parsed).map_or_else(|verdict| verdict, |_| Verdict::Local)
+    }
+
+    fn explain_other(&self, from: Facing, parsed: &Parsed, account: &mut Account) -> Verdict {
+        match self.decide_other(from, parsed, account).act {
+            Act::Pass { .. } => Verdict::Passed,
+            Act::Return(no_way) => no_way.verdict,
+            Act::Drop(verdict) => verdict,
+            _ => Verdict::ProtocolUnsupported,
+        }
+    }
+}
+
+impl Shard {
+    /// Explains what would happen now to an IP packet from an interface that faces `from`.
+    ///
+    /// Ask the shard that [`View::worker_to_ask`] names. What happens on another worker is left to
+    /// that worker ([`Explanation::onward`]).
+    pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
+        let Facing { side, realm } = from;
+        let mut account = Account::new(realm, &self.random, Vec::new());
+        let parsed = match parse(packet) {
+            Ok(parsed) => parsed,
+            Err(verdict) => return account.end(verdict),
+        };
+        account.parsed(&parsed);
+        account.step(|| Step::Owner(self.view().worker_to_ask(now, side, packet)));
+        let verdict = match side {
+            Side::Inside => self.view().explain_outbound(now, &parsed, &mut account),
+            Side::Outside => self.view().explain_inbound(&from_outside(now, &parsed, 0), &mut account),
+        };
+        account.end(verdict)
+    }
+
+    /// Replaces `steps` by those that a packet at this point of its way is about to take. For
+    /// traces: call it just before [`Shard::process`]. Allocates nothing while `steps` has room for
+    /// [`crate::show::view::STEPS_MAX`].
+    pub fn explain_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], steps: &mut Vec<Step>) {
+        steps.clear();
+        let Ok(parsed) = parse(packet) else { return };
+        let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
+        let via = if hairpin { Via::Hairpin } else { Via::Outside };
+        let side = self.shared.side(meta.ingress);
+        let mut account = Account::new(self.shared.realm_of(meta.ingress), &self.random, core::mem::take(steps));
+        account.parsed(&parsed);
+        let at = Arrival { now, meta, parsed: &parsed };
+        let inbound = self.view().inbound_of(at, via);
+        if parsed.class == Class::IcmpError {
+            self.view().explain_error(at, packet, side == Side::Inside && !hairpin, &mut account);
+        } else if parsed.is_fragment() {
+            let offset = parsed.fragment_offset;
+            account.step(|| Step::Fragment { offset, more: parsed.more_fragments });
+        } else if hairpin {
+            self.view().explain_inbound(&inbound, &mut account);
+        } else {
+            let owner = match side {
+                Side::Inside => self.shared.worker_of_subscriber(parsed.source),
+                Side::Outside => self.view().worker_of_external(now, &parsed, meta.turn),
+            };
+            account.step(|| Step::Owner(owner));
+            match side {
+                _ if owner != self.worker => {}
+                Side::Inside => {
+                    self.view().explain_outbound(now, &parsed, &mut account);
+                }
+                Side::Outside => {
+                    self.view().explain_inbound(&inbound, &mut account);
+                }
+            }
+        }
+        *steps = account.steps;
+    }
+}

@@ -1,0 +1,114 @@
+//! Explains packets of endpoint-dependent sessions and to forwards with several targets.
+
+use crate::steps::dependent::DependentAsk;
+use crate::steps::dependent::NoDependent;
+use crate::steps::inbound::Inbound;
+use crate::steps::view::View;
+
+use super::Account;
+use crate::external::load_balancing::Group;
+use crate::headers::parse::Parsed;
+use crate::policy::rules::RuleKey;
+use crate::settings::RuleAction;
+use crate::show::view::Step;
+use crate::state::flow::endpoint;
+use crate::state::mapping::InternalKey;
+use crate::steps::outbound::Outbound;
+use crate::steps::report::Report;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+impl View<'_> {
+    pub(super) fn explain_flow_outbound(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        key: &InternalKey,
+        index: u32,
+        account: &mut Account,
+    ) -> Verdict {
+        let (view, flow) = (self, self.state.flows.get(index));
+        if let Err(verdict) = view.judge(true, RuleKey::of_flow(key, flow.remote_inside()), false, account).check() {
+            return verdict;
+        }
+        let (external, remote_outside) = (endpoint(flow.external()), flow.remote_outside());
+        let verdict = if flow.is_hairpin() {
+            account.step(|| Step::Hairpin { external: endpoint((parsed.destination, parsed.destination_port)) });
+            if parsed.ttl <= 1 {
+                return Verdict::TtlExpired;
+            }
+            Verdict::Hairpin
+        } else {
+            if let Some(verdict) = self.explain_route(Side::Outside, remote_outside.0, parsed, account) {
+                return verdict;
+            }
+            account.destination_after = Some(destination_after(key.protocol, parsed, remote_outside));
+            Verdict::Outbound
+        };
+        view.report_flow(now, index, account);
+        account.source_after = Some(external);
+        verdict
+    }
+
+    /// None if no port can be shared and a mapping serves instead.
+    pub(super) fn explain_sharing(
+        &self,
+        packet: &Outbound<'_>,
+        remote_outside: (u32, u16),
+        action: RuleAction,
+        account: &mut Account,
+    ) -> Option<Verdict> {
+        let Outbound { now, parsed, ref key, .. } = *packet;
+        let ask = DependentAsk { now, key, remote_inside: packet.remote(), remote_outside, wanted: action.pool() };
+        match self.open_dependent(parsed, &ask, action, &mut account.random.clone(), account) {
+            Ok(_) => {
+                account.destination_after = Some(destination_after(key.protocol, parsed, remote_outside));
+                Some(Verdict::Outbound)
+            }
+            Err(NoDependent::MappingServes) => None,
+            Err(NoDependent::Drop(verdict) | NoDependent::Refuse(verdict)) => Some(verdict),
+            Err(NoDependent::Return(no_way)) => Some(no_way.verdict),
+        }
+    }
+
+    /// The target depends on the external port of the subscriber's mapping, which does not exist
+    /// yet.
+    pub(super) fn explain_any_target(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
+        let parsed = packet.parsed;
+        let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
+        let group = self.snapshot.balance.find(parsed.destination, protocol, parsed.destination_port);
+        let generation = group.and_then(Group::current);
+        let (length, realm) = (account.steps.len(), account.realm);
+        let mut said: Option<Verdict> = None;
+        let mut agree = true;
+        let mut passes = false;
+        for aim in generation.iter().flat_map(|generation| generation.aims(parsed.destination_port)) {
+            account.steps.truncate(length);
+            account.realm = realm;
+            let act = self.enter_target(packet, protocol, &aim, &mut None, account).unwrap_or_else(|act| act);
+            let verdict = self.explain_act(packet, act, account);
+            agree &= *said.get_or_insert(verdict) == verdict;
+            passes |= verdict == Verdict::Hairpin;
+        }
+        let (Some(first), Some(generation)) = (said, generation) else { return self.explain_inbound(packet, account) };
+        if generation.targets().len() == 1 {
+            return first;
+        }
+        account.steps.truncate(length);
+        account.destination_after = None;
+        let external = endpoint((parsed.destination, parsed.destination_port));
+        account.step(|| Step::AnyTarget { external, targets: generation.targets().len(), agree });
+        if passes { Verdict::Hairpin } else { first }
+    }
+}
+
+/// An ICMP identifier stands for both ports and is not the remote endpoint's.
+fn destination_after(protocol: Protocol, parsed: &Parsed, remote_outside: (u32, u16)) -> Endpoint {
+    Endpoint::new(
+        remote_outside.0.into(),
+        if protocol == Protocol::Icmp { parsed.destination_port } else { remote_outside.1 },
+    )
+}

@@ -1,0 +1,100 @@
+//! Holds down the port of an ended mapping (RFC 6888 REQ-8), so that late packets do not reach a
+//! new one.
+//!
+//! The port keeps its bit in the port table, with an empty entry. Its old internal endpoint does
+//! not get it back either: REQ-8 covers any new mapping, and recognising the endpoint would cost
+//! each new mapping a lookup.
+
+use crate::settings::Filtering;
+use crate::shard::Shard;
+use crate::snapshot::shared::CompiledPool;
+use crate::state::mapping::Mapping;
+use crate::state::tcp::TcpState;
+use crate::steps::view::View;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Protocol;
+
+/// Ports freed in one call at least.
+const RELEASES_PER_CALL_MIN: usize = 8;
+/// And one more per such time since the last call.
+const MICROS_PER_RELEASE: u64 = 2;
+/// And at most.
+const RELEASES_PER_CALL_MAX: usize = 256;
+/// Prefetch distance while the list is full.
+const AHEAD: usize = 8;
+
+impl View<'_> {
+    /// External ports that are held down now.
+    pub fn held_ports_len(&self) -> u32 {
+        self.state.held_ports.len()
+    }
+}
+
+impl Shard {
+    pub(in crate::shard) fn hold_down_of_port(mapping: &Mapping, compiled: &CompiledPool) -> Duration {
+        if compiled.one_to_one {
+            // No other subscriber ever gets it (RFC 6888 REQ-8B).
+            return Duration::ZERO;
+        }
+        let protocol = mapping.protocol();
+        let at_once = compiled.reuse_at_once;
+        let is_filtered = compiled.filtering[protocol.index()] != Filtering::EndpointIndependent;
+        let was_closed = protocol == Protocol::Tcp
+            && mapping.has_session()
+            && mapping.extra_count() == 0
+            && mapping.state() == TcpState::Closing;
+        if (at_once.filtered && is_filtered) || (at_once.tcp_closed && was_closed) {
+            Duration::ZERO
+        } else {
+            compiled.reuse_delay
+        }
+    }
+
+    #[inline]
+    pub(in crate::shard) fn retire_port(
+        &mut self,
+        now: Instant,
+        address: AddressIndex,
+        protocol: Protocol,
+        port: u16,
+        hold_down: Duration,
+    ) {
+        self.shared.ports.vacate(address, protocol, port);
+        if hold_down == Duration::ZERO || self.view().is_forwarded(address, protocol, port) {
+            self.give_back_port(address, protocol, port);
+            return;
+        }
+        let place = self.shared.ports.place(address, protocol, port);
+        if let Some(gone) = self.state.held_ports.hold(place, hold_down, now) {
+            self.counters.ports_held_short += 1;
+            self.release_held_port(gone);
+            if let Some(ahead) = self.state.held_ports.ahead(AHEAD) {
+                self.shared.ports.prefetch_bit(ahead);
+            }
+        }
+    }
+
+    /// As many as the elapsed time allows, plus the mappings ended meanwhile.
+    pub(in crate::shard) fn release_ports(&mut self, now: Instant, elapsed: u64, ended: usize) {
+        let by_time = (elapsed / MICROS_PER_RELEASE).min(RELEASES_PER_CALL_MAX as u64) as usize;
+        let count = RELEASES_PER_CALL_MIN + by_time + ended;
+        for _ in 0..count {
+            let Some(place) = self.state.held_ports.pop_due(now) else { break };
+            self.release_held_port(place);
+        }
+        // For the next call, if it comes soon.
+        if self.state.held_ports.next_is_due(now) {
+            for place in self.state.held_ports.upcoming(RELEASES_PER_CALL_MIN + by_time) {
+                self.shared.ports.prefetch_bit(place);
+            }
+        }
+        self.counters.ports_held = u64::from(self.state.held_ports.len());
+    }
+
+    fn release_held_port(&mut self, place: usize) {
+        let (address, protocol, port) = self.shared.ports.endpoint_at(place);
+        self.give_back_port(address, protocol, port);
+    }
+}

@@ -1,0 +1,194 @@
+//! Applies shorter timers to silent sessions.
+//!
+//! A record has the end that its last packet gave it. After timers have become shorter, the sweep
+//! visits each record once and limits it to one new timer from now. So nothing ends sooner after
+//! its last packet than the present timer says. Longer timers apply from the next packet on.
+
+use crate::steps::view::View;
+use core::ops::Range;
+
+use crate::settings::Timeouts;
+use crate::shard::Shard;
+use crate::state::mapping::SessionRef;
+use crate::state::timers::Timers;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::upkeep::looked_over::LookedOver;
+
+/// Further sessions examined per mapping.
+const OTHERS_MAX: u16 = 16;
+
+/// Records still to be visited.
+#[derive(Debug, Default)]
+pub(in crate::shard) struct Shortening {
+    mappings: LookedOver,
+    sessions: LookedOver,
+    flows: LookedOver,
+}
+
+impl Shortening {
+    #[inline]
+    pub(in crate::shard) fn has_mappings(&self) -> bool {
+        self.mappings.is_due()
+    }
+
+    #[inline]
+    pub(in crate::shard) fn looked_at_mappings(&mut self, records: Range<u32>) {
+        self.mappings.passed(records);
+    }
+}
+
+/// The timers before the last change of the settings, and when that was.
+#[derive(Debug)]
+pub(in crate::shard) struct Former {
+    timers: Timers,
+    /// None during the first poll under the new timers.
+    changed: Option<Instant>,
+}
+
+impl Former {
+    pub(in crate::shard) fn new(timers: Timers) -> Former {
+        Former { timers, changed: Some(Instant::ORIGIN) }
+    }
+
+    /// The timers before these come back in `before`.
+    pub(in crate::shard) fn follow(&mut self, before: &mut Timers) {
+        core::mem::swap(&mut self.timers, before);
+        self.changed = None;
+    }
+
+    #[inline]
+    pub(in crate::shard) fn note_time(&mut self, now: Instant) {
+        if self.changed.is_none() {
+            self.changed = Some(now);
+        }
+    }
+}
+
+pub(in crate::shard) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool {
+    let all = |timeouts: &Timeouts| {
+        let Timeouts { udp, udp_unanswered, tcp_opening, tcp_established, tcp_closing, icmp, .. } = *timeouts;
+        [udp, udp_unanswered, tcp_opening, tcp_established, tcp_closing, icmp]
+    };
+    all(after).iter().zip(all(before)).any(|(after, before)| *after < before)
+}
+
+impl View<'_> {
+    /// Computed from a session's end and `lifetime`. If its last packet came before the present
+    /// timers, those of `former` count.
+    pub(in crate::shard) fn idle_of(
+        &self,
+        now: Instant,
+        expires: Instant,
+        lifetime: impl Fn(&Timers) -> Duration,
+    ) -> Duration {
+        let (present, former) = (lifetime(&self.policy.lifetimes), lifetime(&self.policy.former.timers));
+        let changed = self.policy.former.changed.unwrap_or(now);
+        let left = expires.saturating_since(now);
+        let since = |lifetime: Duration| Duration::from_micros(lifetime.as_micros().saturating_sub(left.as_micros()));
+        let is_of = |lifetime: Duration| left <= lifetime;
+        // Whether its last packet came under these timers.
+        let is_by_present = is_of(present) && since(present) <= now.saturating_since(changed);
+        let is_by_former = is_of(former) && since(former) >= now.saturating_since(changed);
+        if is_by_former && !is_by_present { since(former) } else { since(present) }
+    }
+
+    /// None if unknown: some have timers of their own, and there are too many to examine.
+    fn others_end(&self, now: Instant, index: u32) -> Option<Instant> {
+        let mapping = self.state.mappings.get(index);
+        if mapping.extra_count() > OTHERS_MAX {
+            return (!self.policy.lifetimes.has_own(mapping.protocol())).then_some(Instant::ORIGIN);
+        }
+        let (mut end, mut slot) = (Instant::ORIGIN, mapping.extra_head);
+        while slot != 0 {
+            let session = self.state.sessions.get(slot);
+            end = end.max(session.expires().min(now + self.lifetime(index, SessionRef::Extra(slot), session.state())));
+            slot = session.next;
+        }
+        Some(end)
+    }
+}
+
+impl Shard {
+    pub(in crate::shard) fn shorten_lives(&mut self) {
+        self.upkeep.shortening = Shortening {
+            mappings: LookedOver::all_before(self.state.mappings.walk_end()),
+            sessions: LookedOver::all_before(self.state.sessions.walk_end()),
+            flows: LookedOver::all_before(self.state.flows.walk_end()),
+        };
+    }
+
+    pub(in crate::shard) fn shorten_mapping(&mut self, now: Instant, index: u32) {
+        let mapping = self.state.mappings.get(index);
+        if !mapping.is_in_use() || mapping.is_condemned() {
+            return;
+        }
+        let (has_session, session_ends) = (mapping.has_session(), mapping.session_expires());
+        if has_session && mapping.session_opened_from() == Side::Inside {
+            // The destination port may have gained or lost its own timer.
+            let has_own = self.policy.lifetimes.own(mapping.protocol(), mapping.remote_port()).is_some();
+            self.state.mappings.get_mut(index).set_own_timer(has_own);
+        }
+        let mapping = self.state.mappings.get(index);
+        let limit = now + self.view().lifetime(index, SessionRef::Inline, mapping.state());
+        let without = now + self.view().sessionless_lifetime(mapping.protocol());
+        let protocol = mapping.protocol();
+        let others_end = self.view().others_end(now, index);
+        let mapping = self.state.mappings.get_mut(index);
+        let session_limit = if has_session { session_ends.min(limit) } else { Instant::ORIGIN };
+        let is_shorter = has_session && session_limit < session_ends;
+        if is_shorter {
+            mapping.shorten_session(session_limit);
+        }
+        let ends_together = mapping.extra_count() == 0 && has_session && mapping.expires() == session_ends;
+        if ends_together {
+            mapping.set_expires(session_limit);
+        } else if mapping.extra_count() > 0 && protocol == Protocol::Tcp {
+            // It lives as long as its last session.
+            mapping.extend_to(session_limit, is_shorter);
+        } else if let Some(others_end) = others_end {
+            // Packets without a session may have kept it alive, for as long as a session would.
+            mapping.set_expires(mapping.expires().min(without.max(session_limit).max(others_end)));
+        }
+    }
+
+    #[inline]
+    pub(in crate::shard) fn shorten_session(&mut self, now: Instant, slot: u32) {
+        if !self.upkeep.shortening.sessions.is_due() {
+            return;
+        }
+        self.upkeep.shortening.sessions.passed(slot..slot + 1);
+        let session = self.state.sessions.get(slot);
+        if session.mapping == 0 {
+            return;
+        }
+        let (index, state, session_ends) = (session.mapping, session.state(), session.expires());
+        let limit = now + self.view().lifetime(index, SessionRef::Extra(slot), state);
+        if limit < session_ends {
+            self.state.sessions.get_mut(slot).refresh(state, limit);
+            let mapping = self.state.mappings.get_mut(index);
+            if mapping.protocol() == Protocol::Tcp {
+                mapping.extend_to(limit, true);
+            }
+        }
+    }
+
+    #[inline]
+    pub(in crate::shard) fn shorten_flow(&mut self, now: Instant, slot: u32) {
+        if !self.upkeep.shortening.flows.is_due() {
+            return;
+        }
+        self.upkeep.shortening.flows.passed(slot..slot + 1);
+        let flow = self.state.flows.get(slot);
+        if !flow.is_in_use() {
+            return;
+        }
+        let (state, ends) = (flow.state(), flow.expires());
+        let limit = now + self.view().lifetime(0, SessionRef::Flow(slot), state);
+        if limit < ends {
+            self.refresh(0, SessionRef::Flow(slot), state, limit);
+        }
+    }
+}

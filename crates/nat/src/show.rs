@@ -1,0 +1,3 @@
+//! The data for `natrix show`, `find` and `why`.
+
+pub mod view;

@@ -1,0 +1,476 @@
+//! Copies of the engine's state for display, made a page at a time so that traffic never waits.
+
+use core::net::Ipv4Addr;
+
+use crate::settings::Filtering;
+use crate::settings::RuleAction;
+use crate::state::tcp::TcpState;
+use crate::steps::inbound::Act;
+use crate::steps::inbound::Inbound;
+use crate::steps::inbound::Via;
+use crate::time::Duration;
+use crate::types::Endpoint;
+use crate::types::PoolId;
+use crate::types::Prefix;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+/// One mapping as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Pool of the external address.
+    pub pool: PoolId,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Since creation, whole seconds.
+    pub age: Duration,
+    /// Since a packet last restarted its timer.
+    pub idle: Duration,
+    /// Until the mapping ends if nothing refreshes it.
+    pub expires_in: Duration,
+    /// Live sessions.
+    pub sessions: u32,
+}
+
+/// One session as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Remote endpoint, as the inside knows it.
+    pub remote: Endpoint,
+    /// The remote endpoint outside, if the destination is translated, too.
+    pub target: Option<Endpoint>,
+    /// A flow: the external endpoint is shared with sessions of other remote endpoints.
+    pub shared: bool,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// The side that sent the first packet.
+    pub opened_from: Side,
+    /// State of the connection; `None` for UDP and ICMP.
+    pub state: Option<TcpState>,
+    /// True if the remote endpoint is another subscriber's external endpoint.
+    pub hairpin: bool,
+    /// Since creation, whole seconds.
+    pub age: Duration,
+    /// Since a packet last restarted its timer.
+    pub idle: Duration,
+    /// Until the session ends if nothing refreshes it.
+    pub expires_in: Duration,
+}
+
+/// One subscriber as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriberView {
+    /// Internal address.
+    pub address: Ipv4Addr,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Pool of its paired address; without one the pool that serves it.
+    pub pool: PoolId,
+    /// Pool that serves it without rules.
+    pub own_pool: PoolId,
+    /// Paired external address; `None` with arbitrary pooling.
+    pub external_address: Option<Ipv4Addr>,
+    /// The latest external address of another pool on which a rule gave it something.
+    pub elsewhere: Option<Ipv4Addr>,
+    /// That pool.
+    pub pool_elsewhere: Option<PoolId>,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Mappings by [`Protocol::index`].
+    pub mappings: [u32; Protocol::COUNT],
+    /// Shared ports charged to it, by [`Protocol::index`].
+    pub shared_ports: [u32; Protocol::COUNT],
+    /// Its class: 0 for none, else its position in the settings plus one.
+    pub class: u16,
+    /// Sessions of all mappings.
+    pub sessions: u32,
+    /// Bytes of its state; see [`crate::policy::class`].
+    pub memory_bytes: u64,
+    /// Refusals by [`SubscriberView::CAUSES`].
+    pub refused: [u32; SubscriberView::CAUSES.len()],
+    /// What its class guarantees it in its pool.
+    pub guarantee: Guarantee,
+    /// Its new mappings come from its class's penalty pool.
+    pub is_offender: bool,
+    /// Shown only because something was refused to it within the last hour.
+    pub is_refused_only: bool,
+}
+
+/// Ports that a subscriber can have however full its pool is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guarantee {
+    /// Reserved for it now, including those in use, by [`Protocol::index`].
+    pub ports: [u32; Protocol::COUNT],
+    /// Also guaranteed by its class, but still in use by others.
+    pub missing: [u32; Protocol::COUNT],
+}
+
+impl SubscriberView {
+    /// What a subscriber can be refused for, by the verdict of its packets.
+    pub const CAUSES: [Verdict; 13] = crate::state::subscriber::Account::CAUSES;
+}
+
+/// Ports reserved for one subscriber, for all transports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnPorts {
+    /// External address.
+    pub address: Ipv4Addr,
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port.
+    pub last: u16,
+    /// When the block was leased, in seconds; `None` for a slice by formula.
+    pub leased_s: Option<u32>,
+}
+
+/// An unleased block that nobody can lease, because some of its ports are taken singly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TornBlock {
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port.
+    pub last: u16,
+    /// Its ports, over all protocols, that are for shared flows.
+    pub shared: u32,
+    /// Ports of mappings from other settings, or held down.
+    pub others: u32,
+}
+
+/// A configured pair of internal and external endpoint, active or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// True if the whole address is paired, not only some ports.
+    pub one_to_one: bool,
+}
+
+/// An external endpoint that leads to several internal ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BalancedView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm of the targets.
+    pub realm: RealmId,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Internal endpoints with their weights; empty if the forward was removed.
+    pub targets: Vec<(Endpoint, u32)>,
+}
+
+/// Cursors of sessions that are flows: between those of mappings' first and further sessions.
+pub const FLOW_CURSORS: core::ops::Range<u32> = 1 << 30..1 << 31;
+
+/// Which mappings or sessions to show; `None` matches all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Transport.
+    pub protocol: Option<Protocol>,
+    /// Internal addresses.
+    pub internal: Option<Prefix>,
+    /// Internal port.
+    pub internal_port: Option<u16>,
+    /// External addresses.
+    pub external: Option<Prefix>,
+    /// External port.
+    pub external_port: Option<u16>,
+    /// Remote addresses (sessions only).
+    pub remote: Option<Prefix>,
+    /// Remote port (sessions only).
+    pub remote_port: Option<u16>,
+    /// Pool.
+    pub pool: Option<PoolId>,
+    /// Inside realm.
+    pub realm: Option<RealmId>,
+    /// TCP state (sessions only).
+    pub state: Option<TcpState>,
+}
+
+/// A question for a page of records, which the shard fills in.
+#[derive(Debug)]
+pub struct Query<V> {
+    /// Start of the page: 0 at first, then the end of the previous page.
+    pub cursor: u32,
+    /// Maximum records to return.
+    pub limit: usize,
+    /// Maximum records to examine.
+    pub scan_max: usize,
+    /// Conditions on records.
+    pub filter: Filter,
+    /// Out: the records.
+    pub records: Vec<V>,
+    /// Out: start of the next page; None at the end.
+    pub next: Option<u32>,
+}
+
+impl<V> Query<V> {
+    /// Asks for all records that match, in one page.
+    pub fn all(filter: Filter) -> Query<V> {
+        Query { cursor: 0, limit: usize::MAX, scan_max: usize::MAX, filter, records: Vec::new(), next: None }
+    }
+
+    /// Adds records until the page is full. `record` is called with each cursor, which it may move
+    /// ahead, and returns the record there if it matches; None at the end of all records.
+    pub(crate) fn fill(&mut self, mut record: impl FnMut(&mut u32, &Filter) -> Option<Option<V>>) {
+        let mut cursor = self.cursor.max(1);
+        for _ in 0..self.scan_max {
+            let Some(found) = record(&mut cursor, &self.filter) else {
+                self.next = None;
+                return;
+            };
+            if let Some(view) = found {
+                if self.records.len() == self.limit {
+                    break;
+                }
+                self.records.push(view);
+            }
+            cursor += 1;
+        }
+        self.next = Some(cursor);
+    }
+}
+
+/// Steps an explanation has at most.
+pub const STEPS_MAX: usize = 20;
+
+/// One step of an explanation, in the order of the packet path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The headers were read.
+    Parsed {
+        /// IP protocol number.
+        protocol: u8,
+        /// Source, with port or query identifier if any.
+        source: Endpoint,
+        /// Destination, likewise.
+        destination: Endpoint,
+    },
+    /// The worker that owns the packet.
+    Owner(WorkerId),
+    /// The destination is an address of Natrix itself.
+    OwnAddress(Ipv4Addr),
+    /// The destination is an external address: the packet is hairpinned.
+    Hairpin {
+        /// External endpoint addressed.
+        external: Endpoint,
+    },
+    /// Longest-prefix match found a route.
+    Routed {
+        /// Index of the interface in the settings.
+        interface: u16,
+        /// Next hop.
+        next_hop: Ipv4Addr,
+        /// MTU of the interface, bytes.
+        mtu: u16,
+    },
+    /// The source is a subscriber of this pool.
+    Pool(PoolId),
+    /// Number of the subscriber's class, 0 for none.
+    Class(u16),
+    /// The guarantee for this protocol.
+    Guaranteed {
+        /// Reserved, including those it uses.
+        ports: u32,
+        /// Not yet.
+        missing: u32,
+    },
+    /// Ports of the subscriber's slice are still in other subscribers' blocks.
+    SliceInBlocks {
+        /// Lowest port of the slice.
+        first: u16,
+        /// Highest.
+        last: u16,
+        /// Ports in blocks of other subscribers.
+        leased: u32,
+        /// Ports of the slice that are given out.
+        ports: u32,
+    },
+    /// The subscriber exceeded its limits too often: this pool serves it for a while.
+    Penalty(PoolId),
+    /// The subscriber is already paired with this address.
+    PairedWith(Ipv4Addr),
+    /// A mapping exists.
+    MappingFound {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// Until it ends.
+        expires_in: Duration,
+    },
+    /// No mapping exists; one would be made, with a random port.
+    MappingWouldBeCreated {
+        /// Ports of the paired address (or of the whole pool) still free.
+        ports_free: u64,
+    },
+    /// A configured pair; a mapping would be made with it, unless it exists.
+    StaticMapping {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// True if the whole address is paired, not only this port.
+        one_to_one: bool,
+    },
+    /// The external endpoint leads to several targets; the remote endpoint belongs to this one.
+    Target {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// The target's weight.
+        weight: u32,
+        /// Sum of the weights of all targets.
+        total: u64,
+    },
+    /// The external endpoint leads to several targets; the sender's external port will decide.
+    AnyTarget {
+        /// External endpoint.
+        external: Endpoint,
+        /// Number of targets.
+        targets: usize,
+        /// True if the outcome is the same for each.
+        agree: bool,
+    },
+    /// Another endpoint still uses this external endpoint, or it is held down.
+    PortAwaited(Endpoint),
+    /// A flow exists, whose external endpoint others share.
+    FlowFound {
+        /// Internal endpoint.
+        internal: Endpoint,
+        /// External endpoint.
+        external: Endpoint,
+        /// Remote endpoint outside.
+        remote: Endpoint,
+        /// Until it ends.
+        expires_in: Duration,
+    },
+    /// A flow would be made, with a shared external port.
+    FlowWouldBeCreated {
+        /// Remote endpoint outside.
+        remote: Endpoint,
+    },
+    /// A rule asks for a flow, but no external port is available for it.
+    NoSharedPort {
+        /// Remote endpoint outside.
+        remote: Endpoint,
+        /// The subscriber has reached its port limit, so no new port was taken.
+        at_quota: bool,
+    },
+    /// No mapping exists, and this packet may not make one.
+    NoMapping,
+    /// The filtering of the mapping.
+    FilterAsked {
+        /// Filtering in use.
+        filtering: Filtering,
+        /// True if it permits the packet.
+        allowed: bool,
+    },
+    /// A session exists.
+    SessionFound {
+        /// State of the connection; None for UDP and ICMP.
+        state: Option<TcpState>,
+        /// Until it ends.
+        expires_in: Duration,
+    },
+    /// A session would be made.
+    SessionWouldBeCreated,
+    /// A fragment: it waits for the ports of its datagram, or has them already.
+    Fragment {
+        /// Offset in bytes.
+        offset: u16,
+        /// True if more follow.
+        more: bool,
+    },
+    /// An ICMP error about this packet.
+    Quoted {
+        /// Transport of the quoted packet.
+        protocol: Protocol,
+        /// Its source.
+        source: Endpoint,
+        /// Its destination.
+        destination: Endpoint,
+    },
+    /// A rule passes the protocol; its position.
+    PassRule(usize),
+    /// A rule decides; its position.
+    Rule {
+        /// In the order of the rules.
+        position: usize,
+        /// Its action.
+        action: RuleAction,
+    },
+    /// A filter decides; its position.
+    PacketFilter {
+        /// In the order of the filters.
+        position: usize,
+        /// True if it permits the packet.
+        permits: bool,
+    },
+}
+
+/// What would happen to a packet now, and why. Finding out changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Decisions in order.
+    pub steps: Vec<Step>,
+    /// The resulting verdict.
+    pub verdict: Verdict,
+    /// The packet's source when it leaves, if it does.
+    pub source_after: Option<Endpoint>,
+    /// The packet's destination when it leaves, if it does.
+    pub destination_after: Option<Endpoint>,
+    /// Another worker must explain the rest.
+    pub onward: Option<Onward>,
+}
+
+/// A packet to an external endpoint, on its way to another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Onward {
+    /// The worker that continues.
+    pub worker: WorkerId,
+    /// The realm it came from.
+    pub realm: RealmId,
+    /// Its source then; port 0 if the mapping is still to be made.
+    pub source: Endpoint,
+    pub(crate) via: Via,
+    pub(crate) turn: u8,
+    pub(crate) is_vacated: bool,
+}
+
+impl Onward {
+    pub(crate) fn by(packet: &Inbound<'_>, act: &Act) -> Option<Onward> {
+        let (worker, turn, is_vacated) = match *act {
+            Act::HandOff { worker, turn } => (worker, turn, packet.is_vacated),
+            Act::Vacate { worker, .. } => (worker, 0, true),
+            _ => return None,
+        };
+        let source = Endpoint::new(packet.parsed.source.into(), packet.parsed.source_port);
+        Some(Onward { worker, realm: packet.realm, source, via: packet.via, turn, is_vacated })
+    }
+}

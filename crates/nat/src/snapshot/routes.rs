@@ -1,0 +1,227 @@
+//! Longest-prefix match from an IPv4 address to a small number.
+//!
+//! ```text
+//!  root: 65536 entries, bits 31..16 ─► chunk: 256 entries, bits 15..8 ─► chunk: 256, bits 7..0
+//!  entry: 0 none · value + 1 · CHUNK bit + chunk number
+//! ```
+//!
+//! At most three dependent loads, whatever the number of routes. With a few routes a scan of the
+//! list in the L1 cache is even faster.
+//!
+//! Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is longer.
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::Need;
+
+use crate::types::Prefix;
+
+const SCAN_MAX: usize = 8;
+
+const COARSE_BITS: u32 = 12;
+const COARSE_ENTRIES: usize = 1 << COARSE_BITS;
+/// Coarse entry of a part with longer routes, or whose value does not fit a byte.
+const CUT: u8 = u8::MAX;
+
+const CHUNK: u32 = 1 << 31;
+const CHUNK_ENTRIES: usize = 256;
+const ROOT_ENTRIES: usize = 1 << 16;
+
+/// Route values must be below this.
+pub const VALUE_LIMIT: u32 = CHUNK - 1;
+
+/// Why a route table could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// Too little memory.
+    #[error("route table: {0}")]
+    Memory(#[from] ArenaError),
+    /// A value is too large for an entry.
+    #[error("route {prefix}: value {value} is not below {VALUE_LIMIT}")]
+    Value {
+        /// The route.
+        prefix: Prefix,
+        /// Its value.
+        value: u32,
+    },
+}
+
+/// Routes, built once. See the [module](self).
+#[derive(Debug)]
+pub struct RouteTable {
+    /// By bits 31..20: 0 none, value + 1, or [`CUT`].
+    coarse: Box<[u8; COARSE_ENTRIES]>,
+    lookup: Lookup,
+    length: usize,
+}
+
+#[derive(Debug)]
+enum Lookup {
+    Scan(Vec<Scanned>),
+    Tree { root: Arena<u32>, chunks: Arena<[u32; CHUNK_ENTRIES]> },
+}
+
+#[derive(Debug)]
+struct Scanned {
+    network: u32,
+    mask: u32,
+    value: u32,
+}
+
+impl RouteTable {
+    /// Builds the table. Of two routes for the same prefix the later one counts.
+    ///
+    /// Takes 256 KiB, 1 KiB for each /16 with routes longer than 16 bits, and 1 KiB for each /24
+    /// with longer ones.
+    ///
+    /// # Errors
+    /// When memory is short, or a value is not below [`VALUE_LIMIT`].
+    pub fn new(routes: &[(Prefix, u32)]) -> Result<RouteTable, RouteError> {
+        if let Some(&(prefix, value)) = routes.iter().find(|(_, value)| *value >= VALUE_LIMIT) {
+            return Err(RouteError::Value { prefix, value });
+        }
+        // A stable sort: of equal prefixes the later one is painted last and wins.
+        let mut sorted = routes.to_vec();
+        sorted.sort_by_key(|(prefix, _)| prefix.length());
+        let lookup = if sorted.len() <= SCAN_MAX {
+            let scanned = |&(prefix, value): &(Prefix, u32)| Scanned {
+                network: prefix.address().to_bits(),
+                mask: prefix.mask(),
+                value,
+            };
+            Lookup::Scan(sorted.iter().map(scanned).collect())
+        } else {
+            build_tree(&sorted)?
+        };
+        Ok(RouteTable { coarse: coarse(&sorted), lookup, length: routes.len() })
+    }
+
+    /// The memory [`RouteTable::new`] takes for routes with these prefixes; none for a few.
+    pub fn needs(prefixes: &[Prefix]) -> Vec<Need> {
+        if prefixes.len() <= SCAN_MAX {
+            return Vec::new();
+        }
+        vec![Arena::<u32>::need(ROOT_ENTRIES), Arena::<[u32; CHUNK_ENTRIES]>::need(chunks_for(prefixes))]
+    }
+
+    /// Routes it was built from.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// True if it has none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Memory it takes.
+    pub fn bytes(&self) -> usize {
+        match &self.lookup {
+            Lookup::Scan(routes) => size_of_val(routes.as_slice()),
+            Lookup::Tree { root, chunks } => root.bytes() + chunks.bytes(),
+        }
+    }
+
+    /// The value of the longest prefix that contains `address` (host bit order).
+    #[inline(always)]
+    pub fn lookup(&self, address: u32) -> Option<u32> {
+        match self.coarse[(address >> (32 - COARSE_BITS)) as usize] {
+            CUT => self.lookup_fine(address),
+            leaf => u32::from(leaf).checked_sub(1),
+        }
+    }
+
+    #[inline(never)]
+    fn lookup_fine(&self, address: u32) -> Option<u32> {
+        match &self.lookup {
+            Lookup::Scan(routes) => {
+                // Scans all of them, and the last match counts: an early exit would be
+                // mispredicted.
+                let leaf = routes
+                    .iter()
+                    .fold(0, |leaf, route| if address & route.mask == route.network { route.value + 1 } else { leaf });
+                leaf.checked_sub(1)
+            }
+            Lookup::Tree { root, chunks } => {
+                let mut entry = root[(address >> 16) as usize];
+                if entry & CHUNK != 0 {
+                    entry = chunks.at(entry ^ CHUNK)[(address >> 8) as usize % CHUNK_ENTRIES];
+                    if entry & CHUNK != 0 {
+                        entry = chunks.at(entry ^ CHUNK)[address as usize % CHUNK_ENTRIES];
+                    }
+                }
+                entry.checked_sub(1)
+            }
+        }
+    }
+}
+
+fn coarse(sorted: &[(Prefix, u32)]) -> Box<[u8; COARSE_ENTRIES]> {
+    let mut entries = Box::new([0; COARSE_ENTRIES]);
+    for &(prefix, value) in sorted {
+        let at = |address: u32| (address >> (32 - COARSE_BITS)) as usize;
+        let leaf = u8::try_from(value + 1).unwrap_or(CUT);
+        let leaf = if u32::from(prefix.length()) > COARSE_BITS { CUT } else { leaf };
+        entries[at(prefix.address().to_bits())..=at(prefix.last().to_bits())].fill(leaf);
+    }
+    entries
+}
+
+/// Paints routes from short to long, so that longer ones cover shorter ones.
+fn build_tree(sorted: &[(Prefix, u32)]) -> Result<Lookup, ArenaError> {
+    let mut root = Arena::<u32>::zeroed(ROOT_ENTRIES)?;
+    let prefixes: Vec<Prefix> = sorted.iter().map(|(prefix, _)| *prefix).collect();
+    let mut chunks = Arena::<[u32; CHUNK_ENTRIES]>::zeroed(chunks_for(&prefixes))?;
+    let mut chunks_used = 0;
+    for &(prefix, value) in sorted {
+        let leaf = value + 1;
+        let bits = prefix.address().to_bits();
+        let last = prefix.last().to_bits();
+        if prefix.length() <= 16 {
+            root[(bits >> 16) as usize..=(last >> 16) as usize].fill(leaf);
+            continue;
+        }
+        let middle = descend(&mut root[(bits >> 16) as usize], &mut chunks, &mut chunks_used);
+        if prefix.length() <= 24 {
+            chunks[middle][low_byte(bits >> 8)..=low_byte(last >> 8)].fill(leaf);
+            continue;
+        }
+        let mut entry = chunks[middle][low_byte(bits >> 8)];
+        let bottom = descend(&mut entry, &mut chunks, &mut chunks_used);
+        chunks[middle][low_byte(bits >> 8)] = entry;
+        chunks[bottom][low_byte(bits)..=low_byte(last)].fill(leaf);
+    }
+    Ok(Lookup::Tree { root, chunks })
+}
+
+fn low_byte(bits: u32) -> usize {
+    bits as usize % CHUNK_ENTRIES
+}
+
+fn chunks_for(prefixes: &[Prefix]) -> usize {
+    parents(prefixes, 16) + parents(prefixes, 24)
+}
+
+fn parents(prefixes: &[Prefix], length: u8) -> usize {
+    let mut parents: Vec<u32> = prefixes
+        .iter()
+        .filter(|prefix| prefix.length() > length)
+        .map(|prefix| prefix.address().to_bits() >> (32 - length))
+        .collect();
+    parents.sort_unstable();
+    parents.dedup();
+    parents.len()
+}
+
+/// The chunk below `entry`. If there is none, makes one that is filled with `entry`.
+fn descend(entry: &mut u32, chunks: &mut Arena<[u32; CHUNK_ENTRIES]>, chunks_used: &mut u32) -> usize {
+    if *entry & CHUNK == 0 {
+        chunks.at_mut(*chunks_used).fill(*entry);
+        *entry = *chunks_used | CHUNK;
+        *chunks_used += 1;
+    }
+    (*entry ^ CHUNK) as usize
+}
+
+#[cfg(test)]
+mod tests;

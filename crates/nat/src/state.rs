@@ -1,0 +1,140 @@
+//! The records of one worker (mappings, sessions, endpoint-dependent sessions and subscribers) and
+//! how to find them.
+
+pub mod delta;
+pub(crate) mod fifo_map;
+pub(crate) mod flow;
+pub mod fragments;
+pub(crate) mod held_ports;
+pub mod held_syn;
+pub(crate) mod mapping;
+pub(crate) mod session;
+pub(crate) mod shared_ports;
+pub(crate) mod subscriber;
+pub mod table;
+pub mod tcp;
+pub(crate) mod timers;
+
+use crate::random::KeyedHash;
+use crate::state::flow::FlowStore;
+use crate::state::flow::InsideKey;
+use crate::state::flow::OutsideKey;
+use crate::state::held_ports::HeldPorts;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::MappingStore;
+use crate::state::mapping::SessionRef;
+use crate::state::session::HashedBy;
+use crate::state::session::SessionStore;
+use crate::state::shared_ports::SharedPorts;
+use crate::state::subscriber::SubscriberStore;
+use crate::state::table::BucketTable;
+use crate::state::tcp::TcpState;
+use crate::time::Instant;
+use crate::types::MappingIndex;
+
+pub(crate) struct State {
+    pub(crate) mappings: MappingStore,
+    pub(crate) outbound: BucketTable,
+    pub(crate) hash: KeyedHash,
+    pub(crate) sessions: SessionStore,
+    pub(crate) flows: FlowStore,
+    pub(crate) shared_ports: SharedPorts,
+    pub(crate) subscribers: SubscriberStore,
+    pub(crate) held_ports: HeldPorts,
+}
+
+impl State {
+    #[inline]
+    pub(crate) fn hash_of(&self, key: &InternalKey) -> u64 {
+        self.hash
+            .hash(u64::from(key.address) << 16 | u64::from(key.port), u64::from(key.realm.0) << 8 | key.protocol as u64)
+    }
+
+    /// The mapping of an internal endpoint, dead or alive.
+    #[inline(always)]
+    pub(crate) fn find_mapping(&self, key: &InternalKey, hash: u64) -> Option<u32> {
+        // Compute the word first: reading back a key that was just written in parts would stall.
+        let internal = key.word();
+        self.outbound.find(hash, |index| self.mappings.get(index).matches(internal))
+    }
+
+    pub(crate) fn find_live_mapping(&self, key: &InternalKey, now: Instant) -> Option<u32> {
+        self.find_mapping(key, self.hash_of(key)).filter(|index| self.is_alive(*index, now))
+    }
+
+    /// Exact: if the record's end is only a bound, the sessions are searched for a live one, the
+    /// newest first.
+    #[inline]
+    pub(crate) fn is_alive(&self, index: u32, now: Instant) -> bool {
+        let mapping = self.mappings.get(index);
+        mapping.is_alive(now) && (!mapping.expiry_is_bound() || self.has_live_session(index, now))
+    }
+
+    #[cold]
+    fn has_live_session(&self, index: u32, now: Instant) -> bool {
+        let mapping = self.mappings.get(index);
+        if mapping.has_live_session(now) {
+            return true;
+        }
+        let mut slot = mapping.extra_head;
+        while slot != 0 {
+            let session = self.sessions.get(slot);
+            if session.is_alive(now) {
+                return true;
+            }
+            slot = session.next;
+        }
+        false
+    }
+
+    #[inline]
+    pub(crate) fn find_session(
+        &self,
+        index: u32,
+        remote_address: u32,
+        remote_port: u16,
+        by: HashedBy,
+        now: Instant,
+    ) -> Option<SessionRef> {
+        let mapping = self.mappings.get(index);
+        if mapping.session_matches(remote_address, remote_port, now) {
+            return Some(SessionRef::Inline);
+        }
+        if mapping.extra_count() == 0 {
+            return None;
+        }
+        self.sessions.find(index, remote_address, remote_port, by, now).map(SessionRef::Extra)
+    }
+
+    pub(crate) fn session_state(&self, index: u32, session: SessionRef) -> (TcpState, Instant) {
+        match session {
+            SessionRef::Inline => {
+                let mapping = self.mappings.get(index);
+                (mapping.state(), mapping.session_expires())
+            }
+            SessionRef::Extra(slot) => {
+                let session = self.sessions.get(slot);
+                (session.state(), session.expires())
+            }
+            SessionRef::Flow(flow) => (self.flows.get(flow).state(), self.flows.get(flow).expires()),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn live_flow(&self, key: &InternalKey, remote_inside: (u32, u16), now: Instant) -> Option<u32> {
+        if self.flows.is_empty() { None } else { self.find_live_flow(key, remote_inside, now) }
+    }
+
+    fn find_live_flow(&self, key: &InternalKey, remote_inside: (u32, u16), now: Instant) -> Option<u32> {
+        let found = self.flows.find_inside(&InsideKey::new(key, remote_inside.0, remote_inside.1))?;
+        self.flows.get(found).is_alive(now).then_some(found)
+    }
+
+    pub(crate) fn live_flow_outside(&self, key: &OutsideKey, now: Instant) -> Option<u32> {
+        self.flows.find_outside(key).filter(|index| self.flows.get(*index).is_alive(now))
+    }
+
+    pub(crate) fn is_mapped(&self, mapping: MappingIndex, now: Instant) -> bool {
+        mapping != MappingIndex::SHARED && self.is_alive(mapping.0, now)
+    }
+}

@@ -1,0 +1,483 @@
+//! Flows: endpoint-dependent translations, one record for each remote endpoint (RFC 4787 §4.1, RFC
+//! 2663 §4.1.2 and §4.3).
+//!
+//! ```text
+//!   from inside: hash(internal endpoint, remote endpoint as known inside) ─┐
+//!                                                                          ├─→ one 64-byte record
+//!   from outside: hash(external endpoint, remote endpoint as it is)       ─┘
+//! ```
+//!
+//! A flow shares its external endpoint with others, of any subscriber, whose remote endpoints
+//! differ: the five-tuple outside is unique and identifies the flow of an inbound packet. The two
+//! remote endpoints differ if the destination is translated, too (twice NAT).
+//!
+//! A flow that has ended may be *held down* (RFC 6888 REQ-8): its record is found only from
+//! outside, so that no other flow gets its five-tuple meanwhile. Held-down records are queued; the
+//! first one is reused when there is no free record.
+
+use core::net::Ipv4Addr;
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::Need;
+use zerocopy::FromZeros;
+
+use crate::random::KeyedHash;
+use crate::state::mapping::InternalKey;
+use crate::state::table::BucketTable;
+use crate::state::table::TableFull;
+use crate::state::tcp::SequenceTracker;
+use crate::state::tcp::TcpState;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+
+#[cfg(test)]
+mod tests;
+
+const INSTANT_MAX: u64 = (1 << 48) - 1;
+const PROTOCOL: u8 = 0b0000_0011;
+const IN_USE: u8 = 1 << 2;
+/// In the top byte of `internal`, without [`IN_USE`]: the five-tuple outside is held down.
+const HELD_DOWN: u8 = 1 << 7;
+
+/// One flow; exactly one cache line.
+///
+/// What is compared or written together is one 64-bit word, lowest field first:
+///
+/// ```text
+///   internal       address 32 | port 16 | realm 8 | kind 8    as in a mapping; 0 in a free record,
+///                                                             only the kind if held down
+///   remote_inside  address 32 | port 16 | state 8 | filter generation 8
+///   life           marks 16 | end 48
+/// ```
+#[derive(FromZeros)]
+#[repr(C, align(64))]
+pub(crate) struct Flow {
+    internal: u64,
+    remote_inside: u64,
+    life: u64,
+    external_address: u32,
+    remote_outside_address: u32,
+    external_port: u16,
+    remote_outside_port: u16,
+    created_s: u32,
+    pub(crate) tracker: SequenceTracker,
+    /// The shared port's record, or [`BY_FORWARD`] and the generation of targets; in a free record
+    /// the next free one, in a held-down one the next in the queue.
+    pub(crate) port: u32,
+    /// The subscriber's record; in a held-down record the previous one in the queue.
+    pub(crate) subscriber: u32,
+}
+
+const _: () = assert!(size_of::<Flow>() == 64, "one flow is one cache line");
+
+/// Key from inside: [`InternalKey::word`] and the remote endpoint as the inside knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InsideKey {
+    internal: u64,
+    remote_inside: u64,
+}
+
+impl InsideKey {
+    /// The key of a flow of this internal endpoint; for ICMP queries the remote port is 0.
+    #[inline]
+    pub(crate) const fn new(internal: &InternalKey, address: u32, port: u16) -> InsideKey {
+        InsideKey { internal: internal.word(), remote_inside: endpoint_word(address, port) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutsideKey {
+    pub(crate) protocol: Protocol,
+    pub(crate) external: (u32, u16),
+    /// The remote endpoint as it is outside; for ICMP queries the port is 0.
+    pub(crate) remote_outside: (u32, u16),
+}
+
+impl OutsideKey {
+    #[inline]
+    pub(crate) fn hash(&self, hash: &KeyedHash) -> u64 {
+        let ports = u64::from(self.external.1) << 32 | u64::from(self.remote_outside.1) << 16 | self.protocol as u64;
+        hash.hash(u64::from(self.external.0) << 32 | u64::from(self.remote_outside.0), ports)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewFlow {
+    pub(crate) internal: InternalKey,
+    pub(crate) remote_inside: (u32, u16),
+    pub(crate) remote_outside: (u32, u16),
+    pub(crate) external: (u32, u16),
+    pub(crate) state: TcpState,
+    pub(crate) expires: Instant,
+    pub(crate) port: u32,
+    pub(crate) is_hairpin: bool,
+    pub(crate) subscriber: u32,
+}
+
+const fn endpoint_word(address: u32, port: u16) -> u64 {
+    address as u64 | (port as u64) << 32
+}
+
+/// In `port`: opened from outside through a forward with several targets; shares no port of a pool.
+pub(crate) const BY_FORWARD: u32 = 1 << 31;
+const HAIRPIN: u64 = 1;
+
+const GENERATION_SHIFT: u32 = 56;
+const ENDPOINT: u64 = (1 << 48) - 1;
+
+impl Flow {
+    #[inline]
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.kind() & IN_USE != 0
+    }
+
+    /// True if the flow has ended and no other may have its five-tuple outside before
+    /// [`Flow::expires`].
+    #[inline]
+    pub(crate) fn is_held_down(&self) -> bool {
+        self.kind() & HELD_DOWN != 0
+    }
+
+    #[inline]
+    fn kind(&self) -> u8 {
+        (self.internal >> 56) as u8
+    }
+
+    #[inline]
+    pub(crate) fn is_alive(&self, now: Instant) -> bool {
+        self.is_in_use() && now < self.expires()
+    }
+
+    #[inline]
+    pub(crate) fn protocol(&self) -> Protocol {
+        match self.kind() & PROTOCOL {
+            0 => Protocol::Udp,
+            1 => Protocol::Tcp,
+            _ => Protocol::Icmp,
+        }
+    }
+
+    pub(crate) fn realm(&self) -> RealmId {
+        RealmId((self.internal >> 48) as u16 & 0xff)
+    }
+
+    #[inline]
+    pub(crate) fn internal(&self) -> (u32, u16) {
+        (self.internal as u32, (self.internal >> 32) as u16)
+    }
+
+    #[inline]
+    pub(crate) fn remote_inside(&self) -> (u32, u16) {
+        (self.remote_inside as u32, (self.remote_inside >> 32) as u16)
+    }
+
+    #[inline]
+    pub(crate) fn remote_outside(&self) -> (u32, u16) {
+        (self.remote_outside_address, self.remote_outside_port)
+    }
+
+    #[inline]
+    pub(crate) fn external(&self) -> (u32, u16) {
+        (self.external_address, self.external_port)
+    }
+
+    /// The generation of targets that made it, if it came through a forward.
+    #[inline]
+    pub(crate) fn generation(&self) -> Option<u32> {
+        (self.port & BY_FORWARD != 0).then_some(self.port & !BY_FORWARD)
+    }
+
+    #[inline]
+    pub(crate) fn opened_from(&self) -> Side {
+        if self.generation().is_some() { Side::Outside } else { Side::Inside }
+    }
+
+    #[inline]
+    pub(crate) fn is_hairpin(&self) -> bool {
+        self.life & HAIRPIN != 0
+    }
+
+    pub(crate) fn is_twice(&self) -> bool {
+        self.remote_inside() != self.remote_outside()
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> TcpState {
+        TcpState::from_number((self.remote_inside >> 48) as u8).unwrap_or(TcpState::Transitory)
+    }
+
+    #[inline]
+    pub(crate) fn expires(&self) -> Instant {
+        Instant::from_micros(self.life >> 16)
+    }
+
+    pub(crate) fn created_s(&self) -> u32 {
+        self.created_s
+    }
+
+    pub(crate) fn set_created(&mut self, now: Instant, age: Duration) {
+        self.created_s = (now.as_micros().saturating_sub(age.as_micros()) / 1_000_000) as u32;
+    }
+
+    pub(crate) fn is_at_inside(&self, key: &InsideKey) -> bool {
+        self.is_in_use() && self.inside_key() == *key
+    }
+
+    #[inline]
+    pub(crate) fn refresh(&mut self, state: TcpState, expires: Instant) {
+        self.remote_inside = self.remote_inside & !(0xff << 48) | (state as u64) << 48;
+        self.life = expires.as_micros().min(INSTANT_MAX) << 16 | self.life & 0xffff;
+    }
+
+    /// The generation of filters that permits its packets in both directions; 0 for none.
+    #[inline]
+    pub(crate) fn filter_generation(&self) -> u8 {
+        (self.remote_inside >> GENERATION_SHIFT) as u8
+    }
+
+    #[inline]
+    pub(crate) fn set_filter_generation(&mut self, generation: u8) {
+        self.remote_inside =
+            self.remote_inside & !(0xff << GENERATION_SHIFT) | u64::from(generation) << GENERATION_SHIFT;
+    }
+
+    /// True for an established flow of this five-tuple and generation that is not hairpinned.
+    #[inline(always)]
+    pub(crate) fn is_steady_inside(&self, key: &InsideKey, generation: u8) -> bool {
+        let remote_inside =
+            key.remote_inside | (TcpState::Established as u64) << 48 | u64::from(generation) << GENERATION_SHIFT;
+        ((self.internal ^ key.internal) | (self.remote_inside ^ remote_inside) | self.life & HAIRPIN) == 0
+    }
+
+    /// As [`Flow::is_steady_inside`].
+    #[inline(always)]
+    pub(crate) fn is_steady_outside(&self, key: &OutsideKey, generation: u8) -> bool {
+        let state = (self.remote_inside >> 48) as u16 == TcpState::Established as u16 | u16::from(generation) << 8;
+        self.is_in_use() && state && !self.is_hairpin() && self.outside_key() == *key
+    }
+
+    fn inside_key(&self) -> InsideKey {
+        InsideKey { internal: self.internal, remote_inside: self.remote_inside & ENDPOINT }
+    }
+
+    pub(crate) fn outside_key(&self) -> OutsideKey {
+        OutsideKey { protocol: self.protocol(), external: self.external(), remote_outside: self.remote_outside() }
+    }
+}
+
+pub(crate) fn endpoint((address, port): (u32, u16)) -> Endpoint {
+    Endpoint::new(Ipv4Addr::from_bits(address), port)
+}
+
+pub(crate) struct FlowStore {
+    records: Arena<Flow>,
+    inside: BucketTable,
+    outside: BucketTable,
+    hash: KeyedHash,
+    free: u32,
+    untouched: u32,
+    /// First and last of the held-down records, 0 if there are none.
+    held_down: (u32, u32),
+}
+
+impl FlowStore {
+    /// Room for `flows_max` flows: 81 bytes each.
+    pub(crate) fn new(flows_max: u32, hash: KeyedHash) -> Result<FlowStore, ArenaError> {
+        Ok(FlowStore {
+            // Index 0 means "none" in every table, so the first record stays unused.
+            records: Arena::zeroed(flows_max as usize + 1)?,
+            inside: BucketTable::with_capacity(flows_max as usize)?,
+            outside: BucketTable::with_capacity(flows_max as usize)?,
+            hash,
+            free: 0,
+            untouched: 1,
+            held_down: (0, 0),
+        })
+    }
+
+    pub(crate) fn needs(flows_max: u32) -> [Need; 3] {
+        let table = BucketTable::need(flows_max as usize);
+        [Arena::<Flow>::need(flows_max as usize + 1), table, table]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inside.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inside.is_empty()
+    }
+
+    /// True if not even a held-down record can be reused.
+    pub(crate) fn is_full(&self) -> bool {
+        self.inside.is_full()
+    }
+
+    pub(crate) fn has_no_records(&self) -> bool {
+        self.outside.is_empty()
+    }
+
+    /// The held-down record to end before a flow can be inserted; `None` if there is a free one.
+    pub(crate) fn in_the_way(&self) -> Option<u32> {
+        (self.outside.is_full() && self.held_down.0 != 0).then_some(self.held_down.0)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.bytes() + self.inside.bytes() + self.outside.bytes()
+    }
+
+    pub(crate) fn walk_end(&self) -> u32 {
+        self.untouched
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> &Flow {
+        &self.records[index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Flow {
+        &mut self.records[index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn inside_hash(&self, key: &InsideKey) -> u64 {
+        self.hash.hash(key.internal, key.remote_inside)
+    }
+
+    #[inline]
+    pub(crate) fn outside_hash(&self, key: &OutsideKey) -> u64 {
+        key.hash(&self.hash)
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch_table(&self, outside: bool, hash: u64) {
+        if outside { self.outside.prefetch(hash) } else { self.inside.prefetch(hash) }
+    }
+
+    /// The flow that a lookup of this hash would try first; 0 if there is none.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, outside: bool, hash: u64) -> u32 {
+        let table = if outside { &self.outside } else { &self.inside };
+        match table.candidate(hash) {
+            (0, true) => table.first_candidate(hash).unwrap_or(0),
+            (found, _) => found,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch_write(&self, index: u32) {
+        self.records.prefetch_write(index as usize);
+    }
+
+    #[inline]
+    pub(crate) fn find_inside(&self, key: &InsideKey) -> Option<u32> {
+        self.inside.find(self.inside_hash(key), |index| self.get(index).inside_key() == *key)
+    }
+
+    #[inline]
+    pub(crate) fn find_outside(&self, key: &OutsideKey) -> Option<u32> {
+        self.outside.find(self.outside_hash(key), |index| self.get(index).outside_key() == *key)
+    }
+
+    /// No other flow may have its five-tuples. Nothing is evicted when the table is full (RFC 6888
+    /// REQ-11d).
+    pub(crate) fn insert(&mut self, new: &NewFlow, now: Instant) -> Result<u32, TableFull> {
+        if self.outside.is_full() {
+            return Err(TableFull);
+        }
+        let index = if self.free != 0 {
+            let index = self.free;
+            self.free = self.records[index as usize].port;
+            index
+        } else {
+            // There are as many records as table entries, so one is left.
+            self.untouched += 1;
+            self.untouched - 1
+        };
+        let mut flow = Flow {
+            internal: new.internal.word(),
+            remote_inside: endpoint_word(new.remote_inside.0, new.remote_inside.1),
+            life: if new.is_hairpin { HAIRPIN } else { 0 },
+            external_address: new.external.0,
+            remote_outside_address: new.remote_outside.0,
+            external_port: new.external.1,
+            remote_outside_port: new.remote_outside.1,
+            created_s: (now.as_micros() / 1_000_000) as u32,
+            tracker: SequenceTracker::default(),
+            port: new.port,
+            subscriber: new.subscriber,
+        };
+        flow.refresh(new.state, new.expires);
+        let (inside, outside) = (flow.inside_key(), flow.outside_key());
+        debug_assert!(self.find_inside(&inside).is_none(), "one flow for an inside five-tuple");
+        debug_assert!(self.find_outside(&outside).is_none(), "one flow for an outside five-tuple");
+        self.records[index as usize] = flow;
+        self.inside.insert(self.inside_hash(&inside), index)?;
+        self.outside.insert(self.outside_hash(&outside), index)?;
+        Ok(index)
+    }
+
+    /// Removes a flow. The caller settles its shared port and its subscriber.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let flow = self.get(index);
+        debug_assert!(flow.is_in_use(), "only a flow that is there is removed");
+        let (inside, outside) = (self.inside_hash(&flow.inside_key()), self.outside_hash(&flow.outside_key()));
+        let was_inside = self.inside.remove(inside, index);
+        let was_outside = self.outside.remove(outside, index);
+        debug_assert!(was_inside && was_outside, "every flow is in both tables");
+        self.free_record(index);
+    }
+
+    fn free_record(&mut self, index: u32) {
+        let free = self.free;
+        let record = self.get_mut(index);
+        record.internal = 0;
+        record.port = free;
+        self.free = index;
+    }
+
+    /// As [`FlowStore::remove`], but holds down the five-tuple.
+    pub(crate) fn hold_down(&mut self, index: u32, until: Instant) {
+        let flow = self.get(index);
+        debug_assert!(flow.is_in_use(), "only a flow that is there can rest");
+        let inside = self.inside_hash(&flow.inside_key());
+        let was_inside = self.inside.remove(inside, index);
+        debug_assert!(was_inside, "every flow is in both tables");
+        let before = self.held_down.1;
+        let record = self.get_mut(index);
+        record.internal = u64::from(record.protocol() as u8 | HELD_DOWN) << 56;
+        record.refresh(TcpState::Transitory, until);
+        (record.port, record.subscriber) = (0, before);
+        match before {
+            0 => self.held_down.0 = index,
+            before => self.get_mut(before).port = index,
+        }
+        self.held_down.1 = index;
+    }
+
+    /// Removes a held-down record. The caller releases its claim among the workers.
+    pub(crate) fn end_hold_down(&mut self, index: u32) {
+        let record = self.get(index);
+        debug_assert!(record.is_held_down(), "only a held-down record is released");
+        let (before, after) = (record.subscriber, record.port);
+        let outside = self.outside_hash(&record.outside_key());
+        let was_outside = self.outside.remove(outside, index);
+        debug_assert!(was_outside, "a held-down record is found from outside");
+        match before {
+            0 => self.held_down.0 = after,
+            before => self.get_mut(before).port = after,
+        }
+        match after {
+            0 => self.held_down.1 = before,
+            after => self.get_mut(after).subscriber = before,
+        }
+        self.free_record(index);
+    }
+}

@@ -1,0 +1,171 @@
+//! Unsolicited inbound SYNs, held for six seconds before they are answered (RFC 5382 §4.3 REQ-4).
+//!
+//! If a matching outbound SYN is translated in that time, both sides are opening at once and the
+//! held SYN is discarded. Otherwise the remote endpoint gets an ICMP port unreachable that quotes
+//! it. When the store is full a SYN is dropped silently, which REQ-4a allows.
+
+use core::net::Ipv4Addr;
+
+use crate::random::KeyedHash;
+use crate::state::fifo_map::FifoMap;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::InterfaceId;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of a SYN that are kept for the quote: the largest IP header and the largest TCP header.
+pub const QUOTE_MAX: usize = 120;
+
+/// A SYN that must be answered now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldSyn {
+    /// The external endpoint it was sent to.
+    pub external: Endpoint,
+    /// The sender.
+    pub remote: Endpoint,
+    /// Interface it came in by.
+    pub ingress: InterfaceId,
+    due: Instant,
+    quote: [u8; QUOTE_MAX],
+    quote_length: u8,
+}
+
+impl HeldSyn {
+    /// The first bytes of the IP packet, as received.
+    pub fn quote(&self) -> &[u8] {
+        self.quote.get(..usize::from(self.quote_length)).unwrap_or(&[])
+    }
+}
+
+impl Default for HeldSyn {
+    fn default() -> HeldSyn {
+        let nobody = Endpoint::new(Ipv4Addr::UNSPECIFIED, 0);
+        HeldSyn {
+            external: nobody,
+            remote: nobody,
+            ingress: InterfaceId(0),
+            due: Instant::ORIGIN,
+            quote: [0; QUOTE_MAX],
+            quote_length: 0,
+        }
+    }
+}
+
+/// The result of [`SynStore::hold`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// It will come out of [`SynStore::pop_due`], unless it is forgotten before.
+    Held,
+    /// Another SYN between the same endpoints is held already; one answer is enough.
+    AlreadyHeld,
+    /// No room.
+    Full,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Key {
+    external: u64,
+    remote: u64,
+}
+
+fn packed(endpoint: Endpoint) -> u64 {
+    u64::from(endpoint.address.to_bits()) << 16 | u64::from(endpoint.port)
+}
+
+impl Key {
+    fn new(external: Endpoint, remote: Endpoint) -> Key {
+        Key { external: packed(external), remote: packed(remote) }
+    }
+}
+
+/// The SYNs one worker holds.
+#[derive(Debug)]
+pub struct SynStore {
+    held: FifoMap<Key, HeldSyn>,
+    delay: Duration,
+    hash: KeyedHash,
+}
+
+impl SynStore {
+    /// Room for `syns_max` SYNs, each held for `delay`; `hash` must have its own secret.
+    pub fn new(syns_max: u32, delay: Duration, hash: KeyedHash) -> SynStore {
+        SynStore { held: FifoMap::new(syns_max as usize), delay, hash }
+    }
+
+    pub(crate) fn bytes_for(syns_max: u32) -> u64 {
+        FifoMap::<Key, HeldSyn>::bytes_for(u64::from(syns_max))
+    }
+
+    /// Sets how long SYNs are held from now on.
+    pub fn set_delay(&mut self, delay: Duration) {
+        self.delay = delay;
+    }
+
+    fn hash(&self, key: Key) -> u64 {
+        self.hash.hash(key.external, key.remote)
+    }
+
+    /// Holds an unsolicited SYN from `remote` to `external`; `packet` is its IP packet. O(1).
+    pub fn hold(
+        &mut self,
+        now: Instant,
+        external: Endpoint,
+        remote: Endpoint,
+        ingress: InterfaceId,
+        packet: &[u8],
+    ) -> Hold {
+        let key = Key::new(external, remote);
+        let hash = self.hash(key);
+        if self.held.find(hash, &key).is_some() {
+            return Hold::AlreadyHeld;
+        }
+        let mut syn = HeldSyn { external, remote, ingress, due: now + self.delay, ..HeldSyn::default() };
+        for (to, from) in syn.quote.iter_mut().zip(packet) {
+            *to = *from;
+        }
+        syn.quote_length = packet.len().min(QUOTE_MAX) as u8;
+        match self.held.insert(hash, key, syn) {
+            Some(_) => Hold::Held,
+            None => Hold::Full,
+        }
+    }
+
+    /// Discards the SYN between these endpoints after a matching outbound SYN was translated. O(1).
+    pub fn forget(&mut self, external: Endpoint, remote: Endpoint) -> bool {
+        if self.held.len() == 0 {
+            return false;
+        }
+        let key = Key::new(external, remote);
+        match self.held.find(self.hash(key), &key) {
+            Some(slot) => self.held.remove(slot).is_some(),
+            None => false,
+        }
+    }
+
+    /// Removes the oldest SYN if it is due. O(1).
+    pub fn pop_due(&mut self, now: Instant) -> Option<HeldSyn> {
+        let (slot, syn) = self.held.oldest()?;
+        if syn.due > now {
+            return None;
+        }
+        self.held.remove(slot)
+    }
+
+    /// When the oldest one is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.held.oldest().map(|(_, syn)| syn.due)
+    }
+
+    /// SYNs held now.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// True if none is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.len() == 0
+    }
+}

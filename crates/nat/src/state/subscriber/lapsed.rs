@@ -1,0 +1,147 @@
+//! Former subscribers whose rates and offences still count: ending all mappings must not refill a
+//! subscriber's buckets (RFC 6888 REQ-4).
+//!
+//! A lapsed record has no external address and no guarantee, and is in no count. A new subscriber
+//! with the same address inherits it. It is removed when its buckets are full and no offence
+//! counts, or when its room is needed, the oldest first.
+
+use super::Account;
+use super::IN_USE;
+use super::LAPSED;
+use super::Subscriber;
+use super::SubscriberStore;
+use crate::policy::class::Bucket;
+use crate::types::RealmId;
+use zerocopy::FromZeros;
+
+/// The lapsed records, a doubly linked list in order of time. 0 for none.
+#[derive(Debug, Default)]
+pub(super) struct Lapsed {
+    oldest: u32,
+    latest: u32,
+    count: u32,
+    hand: u32,
+}
+
+impl Lapsed {
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub(super) fn oldest(&self) -> Option<u32> {
+        (self.oldest != 0).then_some(self.oldest)
+    }
+}
+
+impl Subscriber {
+    /// True if it has nothing any more, and only its rates and offences are kept.
+    pub(crate) fn is_lapsed(&self) -> bool {
+        self.flags & LAPSED != 0
+    }
+
+    /// Of a lapsed record, the next one in the list. Reuses a field: it is paired with nothing.
+    fn later(&mut self) -> &mut u32 {
+        &mut self.paired
+    }
+
+    /// Of a lapsed record, the previous one in the list. Reuses a field: it has no block.
+    fn earlier(&mut self) -> &mut u32 {
+        &mut self.active[0]
+    }
+}
+
+impl SubscriberStore {
+    pub(super) fn has_past(&self, slot: u32) -> bool {
+        let (record, account) = (&self.records[slot as usize], &self.accounts[slot as usize]);
+        let buckets = [record.mapping_bucket, account.session_bucket];
+        account.offences > 0 || buckets.iter().any(|bucket| *bucket != Bucket::default())
+    }
+
+    pub(crate) fn lapsed_len(&self) -> u32 {
+        self.lapsed.count
+    }
+
+    pub(crate) fn find_lapsed(&self, realm: RealmId, address: u32) -> Option<u32> {
+        if self.lapsed.count == 0 {
+            return None;
+        }
+        self.table.find(self.hash_of(realm, address), |index| {
+            let record = &self.records[index as usize];
+            record.address == address && record.realm == realm.0 && record.is_lapsed()
+        })
+    }
+
+    pub(crate) fn next_lapsed(&mut self) -> Option<u32> {
+        let slot = if self.lapsed.hand == 0 { self.lapsed.oldest } else { self.lapsed.hand };
+        if slot == 0 {
+            return None;
+        }
+        let next = *self.records[slot as usize].later();
+        self.lapsed.hand = next;
+        self.records.prefetch_write(next as usize);
+        Some(slot)
+    }
+
+    pub(super) fn lapse(&mut self, slot: u32) {
+        let latest = self.lapsed.latest;
+        let record = &mut self.records[slot as usize];
+        record.flags = LAPSED;
+        record.set_elsewhere(None);
+        *record.later() = 0;
+        *record.earlier() = latest;
+        if latest == 0 {
+            self.lapsed.oldest = slot;
+        } else {
+            *self.records[latest as usize].later() = slot;
+        }
+        self.lapsed.latest = slot;
+        self.lapsed.count += 1;
+    }
+
+    /// Removes a record from the list. Its links are undefined afterwards.
+    fn unlink(&mut self, slot: u32) {
+        let record = &mut self.records[slot as usize];
+        let (earlier, later) = (core::mem::take(record.earlier()), core::mem::take(record.later()));
+        if earlier == 0 {
+            self.lapsed.oldest = later;
+        } else {
+            *self.records[earlier as usize].later() = later;
+        }
+        if later == 0 {
+            self.lapsed.latest = earlier;
+        } else {
+            *self.records[later as usize].earlier() = earlier;
+        }
+        if self.lapsed.hand == slot {
+            self.lapsed.hand = later;
+        }
+        self.lapsed.count -= 1;
+    }
+
+    pub(crate) fn forget_lapsed(&mut self, slot: u32) {
+        self.unlink(slot);
+        self.erase(slot);
+    }
+
+    /// The subscriber is not paired; its pool is found with its next mapping.
+    pub(crate) fn revive(&mut self, slot: u32, generation: u16) {
+        self.unlink(slot);
+        let record = &mut self.records[slot as usize];
+        record.flags = IN_USE;
+        record.paired = u32::MAX;
+        record.generation = generation.wrapping_sub(1);
+    }
+
+    /// Keeps what still counts.
+    pub(super) fn renew(&mut self, slot: u32, fresh: Subscriber) {
+        self.unlink(slot);
+        let record = &mut self.records[slot as usize];
+        *record = Subscriber { mapping_bucket: record.mapping_bucket, ..fresh };
+        let account = &mut self.accounts[slot as usize];
+        let Account { offences, first_offence, last_offence, session_bucket, .. } = *account;
+        *account = Account { offences, first_offence, last_offence, session_bucket, ..Account::new_zeroed() };
+    }
+}
+
+#[cfg(test)]
+mod tests;

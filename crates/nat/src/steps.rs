@@ -1,0 +1,24 @@
+//! What to do with a packet: a decision only reads, and `commit` carries it out.
+//!
+//! A decision reads a [`View`](view::View) and changes nothing. `natrix why` and traces pass a
+//! [`report::Report`] that collects its steps. `natrix plan` asks for a decision against the next
+//! snapshot.
+
+pub(crate) mod address_choice;
+pub(crate) mod dependent;
+pub(crate) mod door;
+pub(crate) mod guarantee;
+pub(crate) mod inbound;
+pub(crate) mod new_mapping;
+pub(crate) mod opening;
+pub(crate) mod outbound;
+pub(crate) mod packet_filter;
+pub(crate) mod pairing;
+pub(crate) mod port_choice;
+pub(crate) mod quoted;
+pub(crate) mod report;
+pub(crate) mod session;
+pub(crate) mod subscriber;
+pub(crate) mod untranslated;
+pub(crate) mod view;
+pub(crate) mod way;

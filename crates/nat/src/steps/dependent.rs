@@ -1,0 +1,605 @@
+//! Decides whether a packet opens an endpoint-dependent session, and on which external port: one
+//! shared with other sessions (ADR 11), or one that leads to several targets.
+//!
+//! ```text
+//!   a random port that this worker shares, without a session to this remote endpoint
+//!   else a new one of the pool
+//!   else any that this worker shares, in order
+//!   else one that other workers share
+//! ```
+
+use crate::external::load_balancing::Aim;
+use crate::external::load_balancing::Group as TargetGroup;
+use crate::external::ports::PortClass;
+use crate::external::ports::PortRange;
+use crate::external::ports::Sought;
+use crate::external::ports::Taker;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::destination_is_valid;
+use crate::random::Random;
+use crate::settings::MappingKind;
+use crate::settings::Pooling;
+use crate::settings::RuleAction;
+use crate::show::view::Step;
+use crate::snapshot::shared::CompiledPool;
+use crate::state::flow::Flow;
+use crate::state::flow::InsideKey;
+use crate::state::flow::OutsideKey;
+use crate::state::flow::endpoint;
+use crate::state::mapping::InternalKey;
+use crate::state::shared_ports::Group;
+use crate::state::shared_ports::SharedPort;
+use crate::state::tcp;
+use crate::state::tcp::TcpState;
+use crate::steps::new_mapping::report_pool;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Entered;
+use crate::steps::opening::Entry;
+use crate::steps::opening::Foresight;
+use crate::steps::opening::Owner;
+use crate::steps::opening::Place;
+use crate::steps::opening::turn_of;
+use crate::steps::pairing::UNPAIRED;
+use crate::steps::port_choice::port_class;
+use crate::steps::report::Report;
+use crate::steps::view::View;
+use crate::steps::way::NoWay;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Facing;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::verdict::Verdict;
+use wire::tcp::Flags;
+
+/// Separates the hash that chooses targets from others.
+const TARGET_HASH: u64 = 0x7a26;
+/// Random shared ports tried before a new port is taken.
+const PROBES: u32 = 8;
+/// Shared ports tried in order if no new port is available.
+const LAST_PROBES: u32 = 64;
+/// Shared ports of all workers searched for some that this worker does not use yet.
+const BORROWABLE_PROBES: usize = 256;
+/// Addresses of a pool searched for one with shared ports if none has a free port.
+const ADDRESS_PROBES: usize = 16;
+
+#[derive(Clone, Copy)]
+pub(crate) struct DependentAsk<'k> {
+    pub(crate) now: Instant,
+    pub(crate) key: &'k InternalKey,
+    pub(crate) remote_inside: (u32, u16),
+    pub(crate) remote_outside: (u32, u16),
+    /// The pool that a rule chose; `None` for the one that serves the subscriber.
+    pub(crate) wanted: Option<PoolId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortSource {
+    /// Sessions of this worker share it, or did; the number of its record.
+    Own(u32),
+    Borrowed,
+    New,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct NewDependent {
+    pub(crate) key: InternalKey,
+    pub(crate) remote_inside: (u32, u16),
+    pub(crate) outside: OutsideKey,
+    pub(crate) owner: Owner,
+    /// `None` leaves the subscriber's record as it is.
+    pub(crate) entered: Option<Entered>,
+    pub(crate) address: AddressIndex,
+    pub(crate) class: PortClass,
+    pub(crate) source: PortSource,
+    pub(crate) may_open: bool,
+    /// A pool with round-robin selection that must advance.
+    pub(crate) turn: Option<PoolId>,
+    /// An ended session that has one of the five-tuples: it must end first; then decide again.
+    pub(crate) over: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct NewLead {
+    pub(crate) key: InternalKey,
+    pub(crate) outside: OutsideKey,
+    pub(crate) position: usize,
+    pub(crate) owner: Owner,
+    pub(crate) entered: Option<Entered>,
+    pub(crate) over: Option<u32>,
+}
+
+pub(crate) enum NoDependent {
+    Drop(Verdict),
+    Return(NoWay),
+    Refuse(Verdict),
+    /// No port can be shared, but a mapping serves as well.
+    MappingServes,
+}
+
+/// The class to search other workers' ports for; with blocks, all classes are mixed.
+fn class_in(compiled: &CompiledPool, class: PortClass) -> Option<PortClass> {
+    compiled.blocks.is_none().then_some(class)
+}
+
+impl View<'_> {
+    /// The remote endpoint outside, if a packet should open an endpoint-dependent session.
+    pub(crate) fn dependent_wanted(
+        &self,
+        key: &InternalKey,
+        remote_inside: (u32, u16),
+        has_mapping: bool,
+        action: RuleAction,
+    ) -> Option<(u32, u16)> {
+        match action {
+            RuleAction::Redirect(redirection) => {
+                // By subscriber only, so that all its sessions go to one target.
+                let hash = self.state.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
+                Some(self.snapshot.redirection(redirection)?.remote_outside(key.protocol, remote_inside, hash))
+            }
+            RuleAction::Translate { mapping: MappingKind::EndpointDependent, pool } => {
+                // A static mapping, an existing mapping and a port by formula (RFC 7422) have their
+                // external endpoint to themselves.
+                let pool = || pool.or_else(|| self.snapshot.pool_for(key.realm, key.address.into()));
+                let has_own = has_mapping
+                    || self.snapshot.static_mappings.by_internal(key).is_some()
+                    || pool().is_some_and(|pool| self.snapshot.formula(pool).is_some());
+                (!has_own).then_some(remote_inside)
+            }
+            RuleAction::Translate { .. } | RuleAction::NoTranslation | RuleAction::Drop => None,
+        }
+    }
+
+    pub(crate) fn open_dependent<T: Report>(
+        &self,
+        parsed: &Parsed,
+        ask: &DependentAsk<'_>,
+        action: RuleAction,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<NewDependent, NoDependent> {
+        let remote = ask.remote_outside;
+        // Such sessions are not hairpinned.
+        if !destination_is_valid(remote.0) || self.local.lookup(remote.0).is_some() {
+            return Err(NoDependent::Drop(Verdict::DestinationInvalid));
+        }
+        self.way(Facing::OUTSIDE, remote.0, parsed, report).map_err(NoDependent::Return)?;
+        if parsed.fragment_offset != 0 {
+            // Only the first fragment of a datagram, which has the ports, opens anything.
+            return Err(NoDependent::Drop(Verdict::FragmentRefused));
+        }
+        if ask.key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
+            return Err(NoDependent::Drop(Verdict::TcpNoSession));
+        }
+        match self.decide_dependent(ask, random, report) {
+            Ok(new) => {
+                report.step(|| Step::FlowWouldBeCreated { remote: endpoint(remote) });
+                Ok(new)
+            }
+            Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
+                let at_quota = verdict == Verdict::SubscriberPortQuota;
+                report.step(|| Step::NoSharedPort { remote: endpoint(remote), at_quota });
+                // A mapping serves as well if the subscriber can have one; its blocks may have
+                // ports left. A changed destination needs an endpoint-dependent session.
+                let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
+                Err(if serves { NoDependent::MappingServes } else { NoDependent::Refuse(verdict) })
+            }
+            Err(verdict) => Err(NoDependent::Refuse(verdict)),
+        }
+    }
+
+    fn decide_dependent<T: Report>(
+        &self,
+        ask: &DependentAsk<'_>,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<NewDependent, Verdict> {
+        let DependentAsk { now, key, remote_inside, remote_outside, wanted } = *ask;
+        let expired = self.state.flows.find_inside(&InsideKey::new(key, remote_inside.0, remote_inside.1));
+        self.admit_record(expired)?;
+        let owner = self.owner(&Ask { now, key, wanted, foresight: Foresight::of(0), expired: None });
+        let own = || self.snapshot.pool_for(key.realm, key.address.into());
+        let pool = owner.penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
+        report_pool(pool, owner.penalty.is_some(), wanted.is_some(), report);
+        if self.snapshot.formula(pool).is_some() {
+            // By formula each port belongs to a subscriber; nothing here may contradict that.
+            return Err(Verdict::PortsExhausted);
+        }
+        let compiled = &self.snapshot.pools[pool.index()];
+        if self.snapshot.has_only_closed(compiled, key.realm, key.address) {
+            return Err(Verdict::AddressDraining);
+        }
+        let search = Search {
+            key,
+            owner: &owner,
+            compiled,
+            class: port_class(key.port, compiled),
+            remote: remote_outside,
+            // The expired session ends first, and its port may then no longer be charged.
+            may_open: self.admits_port(key, u32::from(expired.is_some_and(|index| self.is_last_on_port(index)))),
+            now,
+        };
+        let entered = self.entry_for_dependent(&search, random);
+        self.admit_dependent(now, key, &owner, &entered)?;
+        let entered = entered?;
+        let address = self.address_for_dependent(&search, &entered, random, report)?;
+        let (port, source, over) = self.shared_port(&search, address, random).ok_or(search.exhausted())?;
+        let external = (self.snapshot.address(address).to_bits(), port);
+        let outside = OutsideKey { protocol: key.protocol, external, remote_outside };
+        // After a long idle time a port may have a five-tuple of an ended session.
+        let over = over.or_else(|| self.state.flows.find_outside(&outside));
+        Ok(NewDependent {
+            key: *key,
+            remote_inside,
+            outside,
+            owner,
+            entered: Some(entered).filter(|entered| entered.entry.is_new),
+            address,
+            class: search.class,
+            source,
+            may_open: search.may_open,
+            turn: search.turn(&entered),
+            over: expired.or(over),
+        })
+    }
+
+    fn admit_record(&self, over: Option<u32>) -> Result<(), Verdict> {
+        let ends_one = over.is_some_and(|index| self.state.flows.get(index).is_in_use());
+        if ends_one && !self.events.would_end() {
+            return Err(Verdict::LogFull);
+        }
+        if self.state.flows.is_full() && !ends_one { Err(Verdict::FlowTableFull) } else { Ok(()) }
+    }
+
+    fn admit_dependent<E>(
+        &self,
+        now: Instant,
+        key: &InternalKey,
+        owner: &Owner,
+        entered: &Result<E, Verdict>,
+    ) -> Result<(), Verdict> {
+        if owner.slot.is_none() {
+            if let Err(verdict) = entered {
+                return Err(*verdict);
+            }
+            if self.state.subscribers.is_full() {
+                return Err(Verdict::SubscriberTableFull);
+            }
+        }
+        if !self.events.would_allocate() {
+            return Err(Verdict::LogFull);
+        }
+        self.admit_flow(now, key.realm, key.address)
+    }
+
+    fn entry_for_dependent(&self, search: &Search<'_>, random: &mut Random) -> Result<Entered, Verdict> {
+        let Search { key, owner, compiled, class, .. } = *search;
+        if let Some(slot) = owner.slot.filter(|slot| self.is_settled(owner, *slot)) {
+            let record = self.state.subscribers.get(slot);
+            let paired = AddressIndex(record.paired);
+            let place = if paired == UNPAIRED { Place::Any } else { Place::At(paired) };
+            let entry = Entry { is_new: false, ..Entry::new(PoolId(record.pool), place) };
+            return Ok(Entered { entry, address: paired });
+        }
+        let entry = self.entry(owner, key, compiled, class);
+        let entered = entry.and_then(|entry| {
+            let address = self.address_at(entry.place, key, compiled, class, random)?;
+            Ok(Entered { entry, address })
+        });
+        let may_share = |verdict: Verdict| {
+            owner.slot.is_some() || verdict == Verdict::PortsExhausted && compiled.pooling == Pooling::Paired
+        };
+        match entered {
+            Err(verdict) if may_share(verdict) => {
+                let address = self.address_to_share(search, random).ok_or(search.exhausted())?;
+                Ok(Entered { entry: Entry::new(compiled.id, Place::At(address)), address })
+            }
+            entered => entered,
+        }
+    }
+
+    fn address_for_dependent<T: Report>(
+        &self,
+        search: &Search<'_>,
+        entered: &Entered,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<AddressIndex, Verdict> {
+        let Search { key, owner, compiled, class, .. } = *search;
+        let place = match owner.slot {
+            Some(slot) if entered.entry.pool != compiled.id => {
+                self.place_in_other_pool(slot, compiled).ok_or(Verdict::PortsExhausted)?
+            }
+            _ => match entered.entry.place {
+                Place::Preferred(home) if home == entered.address => Place::At(home),
+                place => place,
+            },
+        };
+        if let Place::At(address) = place {
+            report.step(|| Step::PairedWith(self.snapshot.address(address)));
+            return Ok(address);
+        }
+        if place != Place::Any {
+            return Ok(entered.address);
+        }
+        let found = if search.may_open {
+            let free = self.choose_address(key, compiled, class, random);
+            free.or_else(|| self.address_to_share(search, random))
+        } else {
+            // Free ports are useless here.
+            self.address_with_shared_ports(search, random)
+        };
+        found.ok_or(search.exhausted())
+    }
+
+    /// A random address of a full pool that still has a port to share: a single one of a block that
+    /// cannot be leased, or a shared one.
+    fn address_to_share(&self, search: &Search<'_>, random: &mut Random) -> Option<AddressIndex> {
+        let (compiled, protocol) = (search.compiled, search.key.protocol);
+        let has_single = |address: AddressIndex| self.snapshot.ports.has_single_port(address, protocol, search.class);
+        let gives_blocks = compiled.blocks.is_some() && compiled.slice_ports == 0;
+        let single = self.random_address(compiled, random, |address| gives_blocks && has_single(address));
+        single.or_else(|| self.address_with_shared_ports(search, random))
+    }
+
+    fn address_with_shared_ports(&self, search: &Search<'_>, random: &mut Random) -> Option<AddressIndex> {
+        self.random_address(search.compiled, random, |address| {
+            let group = Group::new(address, search.key.protocol, search.class);
+            match &self.snapshot.between_workers {
+                Some(between_workers) => between_workers.map.count(group) > 0,
+                None => self.state.shared_ports.count(group) > 0,
+            }
+        })
+    }
+
+    fn random_address(
+        &self,
+        compiled: &CompiledPool,
+        random: &mut Random,
+        suits: impl Fn(AddressIndex) -> bool,
+    ) -> Option<AddressIndex> {
+        let open = self.snapshot.choices(compiled);
+        let first = if open.is_empty() { 0 } else { random.below(open.len() as u32) as usize };
+        let (before, after) = open.split_at(first);
+        let mut from_there = after.iter().chain(before).take(ADDRESS_PROBES).copied();
+        from_there.find(|address| suits(*address))
+    }
+
+    /// A subscriber at its port limit only shares ports that carry sessions.
+    fn shared_port(
+        &self,
+        search: &Search<'_>,
+        address: AddressIndex,
+        random: &mut Random,
+    ) -> Option<(u16, PortSource, Option<u32>)> {
+        let group = Group::new(address, search.key.protocol, search.class);
+        let ports = &self.state.shared_ports;
+        let count = ports.count(group);
+        let min = if search.may_open { u32::from(search.compiled.shared_ports_min) } else { 0 };
+        if count >= min {
+            let picked = (0..PROBES.min(count)).find_map(|_| self.carries(search, ports.pick(group, random)?));
+            if picked.is_some() {
+                return picked;
+            }
+        }
+        if search.may_open
+            && let Some(port) = self.free_port_to_share(search.compiled, group, search.class, random)
+        {
+            return Some((port, PortSource::New, None));
+        }
+        if count > 0 {
+            let first = random.below(count);
+            // In order, so that none is missed.
+            let mut slots = (0..count.min(LAST_PROBES)).filter_map(|n| ports.nth_from(group, first, n));
+            if let Some(found) = slots.find_map(|slot| self.carries(search, slot)) {
+                return Some(found);
+            }
+        }
+        self.borrowable_port(search, group, random).map(|port| (port, PortSource::Borrowed, None))
+    }
+
+    /// Checks whether a shared port can carry the session; also returns an ended session that still
+    /// has the five-tuple.
+    fn carries(&self, search: &Search<'_>, slot: u32) -> Option<(u16, PortSource, Option<u32>)> {
+        let record = self.state.shared_ports.get(slot)?;
+        let (address, protocol, port) = (record.group().address(), record.group().protocol(), record.port());
+        let ports = &self.snapshot.ports;
+        // The home may have given the port back while this record remains.
+        if !ports.is_shared(address, protocol, port) || ports.is_going_out(address, protocol, port) {
+            return None;
+        }
+        let users = ports.users(address, protocol, port);
+        let subscriber = search.owner.slot.unwrap_or(0);
+        if !record.may_carry(subscriber, search.may_open, || users > 0) {
+            return None;
+        }
+        let external = (self.snapshot.address(address).to_bits(), port);
+        let outside = OutsideKey { protocol, external, remote_outside: search.remote };
+        let found = (port, PortSource::Own(slot), self.state.flows.find_outside(&outside));
+        let Some(over) = found.2 else { return (!self.snapshot.is_claimed(&outside)).then_some(found) };
+        let flow = self.state.flows.get(over);
+        if flow.is_held_down() {
+            return (search.now >= flow.expires()).then_some(found);
+        }
+        if flow.is_alive(search.now) || !self.events.would_end() || self.hold_down_of(flow) != Duration::ZERO {
+            return None;
+        }
+        // After the end of `over` the port may carry nothing, or not be charged to its opener.
+        let is_own = flow.subscriber == subscriber && self.is_last_on_port(over);
+        let is_busy = record.flows() > 1 || users > 1;
+        (search.may_open || is_busy || is_own && self.admits_port(search.key, 1)).then_some(found)
+    }
+
+    fn free_port_to_share(
+        &self,
+        compiled: &CompiledPool,
+        group: Group,
+        class: PortClass,
+        random: &mut Random,
+    ) -> Option<u16> {
+        let (address, protocol) = (group.address(), group.protocol());
+        if self.state.shared_ports.is_full()
+            || compiled.has_guarantees() && !self.has_beyond_guarantees(compiled, address, protocol)
+        {
+            return None;
+        }
+        let found = self.port_among_shared(compiled, group, class, random);
+        let sought = Sought { address, protocol, class, worker: self.worker, workers: self.snapshot.workers() };
+        // A one-to-one address also has port 0, which the record of a shared port cannot hold.
+        let mut picked = (0..2).filter_map(|_| self.snapshot.ports.pick(&sought, None, random));
+        found.or_else(|| picked.find(|port| *port != 0))
+    }
+
+    /// For a pool with blocks: a port where this worker shares others, or in an unused block.
+    /// Scattered ones would leave few blocks to lease.
+    fn port_among_shared(
+        &self,
+        compiled: &CompiledPool,
+        group: Group,
+        class: PortClass,
+        random: &mut Random,
+    ) -> Option<u16> {
+        let blocks = compiled.blocks.filter(|_| compiled.slice_ports == 0)?;
+        let (address, protocol, ports) = (group.address(), group.protocol(), &self.snapshot.ports);
+        for neighbour in [protocol, Protocol::Udp, Protocol::Tcp, Protocol::Icmp] {
+            let slot = self.state.shared_ports.pick(Group::new(address, neighbour, class), random);
+            let Some(port) = slot.and_then(|slot| self.state.shared_ports.get(slot)).map(SharedPort::port) else {
+                continue;
+            };
+            let size = blocks.size.ports() as u16;
+            let first = port / size * size;
+            let range =
+                PortRange { address, first: first.max(blocks.first), last: (first | (size - 1)).min(blocks.last) };
+            // A port shared under other settings may have no such range.
+            if !range.contains(port) {
+                continue;
+            }
+            let found = ports.pick_within(&range, protocol, None, Taker::Anyone, random);
+            if found.is_some() {
+                return found;
+            }
+        }
+        let whole = PortRange { address, first: blocks.first, last: blocks.last };
+        let block = ports.free_block(&whole, blocks.size, random)?;
+        ports.pick_within(&PortRange::of_block(block), protocol, None, Taker::Anyone, random)
+    }
+
+    /// A port that other workers' sessions share, but not yet this worker's.
+    fn borrowable_port(&self, search: &Search<'_>, group: Group, random: &mut Random) -> Option<u16> {
+        let (ports, known) = (&self.snapshot.ports, &self.state.shared_ports);
+        // If this worker uses all of them, it has already tried them.
+        let between_workers = self
+            .snapshot
+            .between_workers
+            .as_ref()
+            .filter(|between_workers| between_workers.map.count(group) > known.count(group))?;
+        if known.is_full() {
+            return None;
+        }
+        let (address, protocol) = (group.address(), group.protocol());
+        let external = self.snapshot.address(address).to_bits();
+        let first = random.next_u64() as u16;
+        let all =
+            between_workers.map.from(group, class_in(search.compiled, search.class), first).take(BORROWABLE_PROBES);
+        let mut unknown = all.filter(|port| known.find_port(group, *port).is_none()).take(LAST_PROBES as usize);
+        unknown.find(|port| {
+            let outside = OutsideKey { protocol, external: (external, *port), remote_outside: search.remote };
+            (search.may_open || ports.users(address, protocol, *port) > 0)
+                && !ports.is_going_out(address, protocol, *port)
+                && !self.snapshot.is_claimed(&outside)
+        })
+    }
+
+    /// True if this is the last session for which its port is charged to the subscriber.
+    fn is_last_on_port(&self, index: u32) -> bool {
+        let flow = self.state.flows.get(index);
+        let port = flow.generation().is_none().then(|| self.state.shared_ports.get(flow.port)).flatten();
+        port.is_some_and(|port| port.is_last_of_opener(flow.subscriber))
+    }
+
+    /// How long the five-tuple is held down if the session ends now (RFC 6888 REQ-8).
+    pub(crate) fn hold_down_of(&self, flow: &Flow) -> Duration {
+        let Some(address) = self.snapshot.address_index(flow.external().0.into()) else { return Duration::ZERO };
+        let compiled = self.snapshot.compiled_pool(address);
+        let was_closed = flow.protocol() == Protocol::Tcp && flow.state() == TcpState::Closing;
+        // Such sessions are always filtered.
+        let is_free = compiled.reuse_at_once.filtered || compiled.reuse_at_once.tcp_closed && was_closed;
+        if is_free { Duration::ZERO } else { compiled.reuse_delay }
+    }
+
+    /// For a packet from outside without a live session to one of several targets.
+    pub(crate) fn decide_lead(
+        &self,
+        now: Instant,
+        aim: &Aim,
+        outside: &OutsideKey,
+        random: &mut Random,
+    ) -> Result<NewLead, Verdict> {
+        let OutsideKey { protocol, external, remote_outside } = *outside;
+        let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
+        let flows = &self.state.flows;
+        // Each table holds one session for a five-tuple, so old ones must end first.
+        let over = flows
+            .find_outside(outside)
+            .or_else(|| flows.find_inside(&InsideKey::new(&key, remote_outside.0, remote_outside.1)));
+        self.admit_record(over)?;
+        let owner = self.owner(&Ask { now, key: &key, wanted: None, foresight: Foresight::of(0), expired: None });
+        // A known subscriber keeps its entry.
+        let entered = match owner.slot {
+            Some(_) => Ok(None),
+            None => self.entry_of_target(&key, external.0, random).map(Some),
+        };
+        self.admit_dependent(now, &key, &owner, &entered)?;
+        let group = self.snapshot.balance.find(external.0, protocol, external.1);
+        if group.and_then(TargetGroup::current).is_none() {
+            return Err(Verdict::NoMapping);
+        }
+        let entered = entered?;
+        Ok(NewLead { key, outside: *outside, position: aim.position, owner, entered, over })
+    }
+
+    /// Sessions of a target take no port: if the pool is full, a new subscriber is paired with the
+    /// address at which it was reached.
+    fn entry_of_target(&self, key: &InternalKey, external: u32, random: &mut Random) -> Result<Entered, Verdict> {
+        let pool = self.snapshot.pool_for(key.realm, key.address.into()).ok_or(Verdict::SourceNotSubscriber)?;
+        let compiled = &self.snapshot.pools[pool.index()];
+        let entry = Entry::new(pool, self.place_of_new(key, compiled)?);
+        match self.address_at(entry.place, key, compiled, port_class(key.port, compiled), random) {
+            Ok(address) => Ok(Entered { entry, address }),
+            Err(verdict @ (Verdict::PortsExhausted | Verdict::AddressDraining))
+                if compiled.pooling == Pooling::Paired =>
+            {
+                let reached = self.snapshot.address_index(external.into());
+                let address = reached.filter(|address| self.snapshot.pool_of(*address) == pool).ok_or(verdict)?;
+                Ok(Entered { entry: Entry::new(pool, Place::At(address)), address })
+            }
+            Err(verdict) => Err(verdict),
+        }
+    }
+}
+
+struct Search<'s> {
+    now: Instant,
+    key: &'s InternalKey,
+    owner: &'s Owner,
+    compiled: &'s CompiledPool,
+    class: PortClass,
+    remote: (u32, u16),
+    may_open: bool,
+}
+
+impl Search<'_> {
+    fn turn(&self, entered: &Entered) -> Option<PoolId> {
+        let is_chosen = match entered.entry.place {
+            Place::At(_) => false,
+            Place::Any => self.may_open,
+            Place::Preferred(_) | Place::Chosen => entered.entry.is_new,
+        };
+        turn_of(self.compiled, is_chosen)
+    }
+
+    fn exhausted(&self) -> Verdict {
+        if self.may_open { Verdict::PortsExhausted } else { Verdict::SubscriberPortQuota }
+    }
+}

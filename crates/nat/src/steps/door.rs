@@ -1,0 +1,188 @@
+//! What an external endpoint leads to. This is the only place that decides it, for packets from
+//! outside, second halves of hairpins, packets quoted by ICMP errors, held SYNs and `natrix why`.
+//!
+//! ```text
+//!   port table:  another worker's        ─► Elsewhere
+//!                shared                  ─► Session, Shared
+//!                a mapping, alive        ─► Mapping
+//!                a mapping, expired      ─► as below
+//!   several targets                      ─► Session, Elsewhere (the next worker), Target, Nobody
+//!   static mapping                       ─► Static
+//!   an address of Natrix itself as well  ─► Own
+//! ```
+
+use crate::external::load_balancing::Aim;
+use crate::external::load_balancing::Group;
+use crate::external::load_balancing::Stop;
+use crate::external::static_mapping::Inside;
+use crate::headers::icmp_quote::Quote;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::snapshot::addresses::Local;
+use crate::state::flow::OutsideKey;
+use crate::steps::view::View;
+use crate::steps::view::hashed_by;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::MappingIndex;
+use crate::types::Protocol;
+use crate::types::WorkerId;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Door {
+    Mapping(u32),
+    Session(u32),
+    /// Endpoint-dependent sessions share the endpoint, but none has this remote endpoint.
+    Shared,
+    /// An inactive static mapping. `expired`: the mapping of this worker that last had the
+    /// endpoint.
+    Static {
+        inside: Inside,
+        expired: Option<u32>,
+    },
+    Target(Aim),
+    /// Another worker owns it, or is the next that may. `turn`: see
+    /// [`crate::headers::packet::PacketMeta::turn`].
+    Elsewhere {
+        worker: WorkerId,
+        turn: u8,
+    },
+    /// An address of Natrix itself that a pool shares, on an unused port.
+    Own,
+    Nobody,
+    NotExternal(Option<Local>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Towards {
+    pub(crate) key: OutsideKey,
+    /// An ICMP query. It leads only to Natrix itself, or to a subscriber with a whole address.
+    is_query: bool,
+    /// How many of the workers that may have its session the packet has visited.
+    turn: u8,
+    /// Another worker has ended the expired mapping that the port table may still name.
+    is_vacated: bool,
+}
+
+impl Towards {
+    #[inline]
+    pub(crate) fn of(parsed: &Parsed, protocol: Protocol, turn: u8) -> Towards {
+        let key = OutsideKey {
+            protocol,
+            external: (parsed.destination, parsed.destination_port),
+            remote_outside: (parsed.source, remote_port(protocol, parsed.source_port)),
+        };
+        Towards { key, is_query: parsed.class == Class::IcmpRequest, turn, is_vacated: false }
+    }
+
+    pub(crate) fn of_quote(quote: &Quote, turn: u8) -> Towards {
+        let key = OutsideKey {
+            protocol: quote.protocol,
+            external: (quote.source.address.to_bits(), quote.source.port),
+            remote_outside: (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port)),
+        };
+        Towards { key, is_query: false, turn, is_vacated: false }
+    }
+
+    pub(crate) const fn between(key: OutsideKey) -> Towards {
+        Towards { key, is_query: false, turn: 0, is_vacated: false }
+    }
+
+    pub(crate) const fn vacated(self) -> Towards {
+        Towards { is_vacated: true, ..self }
+    }
+}
+
+/// The remote port of a session; 0 for ICMP queries, whose identifier belongs to the mapping.
+#[inline]
+pub(crate) fn remote_port(protocol: Protocol, port: u16) -> u16 {
+    if protocol == Protocol::Icmp { 0 } else { port }
+}
+
+enum Entry {
+    Door(Door),
+    Expired(u32),
+    Free,
+}
+
+impl View<'_> {
+    #[inline]
+    pub(crate) fn door(&self, to: &Towards, now: Instant) -> Door {
+        let key = &to.key;
+        let (address, is_own) = match self.local.lookup(key.external.0) {
+            Some(Local::Pool(address)) => (address, false),
+            Some(Local::OwnAndPool(_, address)) => (address, true),
+            other => return Door::NotExternal(other),
+        };
+        let group = self.snapshot.balance.find(key.external.0, key.protocol, key.external.1);
+        let entry = match to.turn {
+            0 if !to.is_vacated => self.port_entry(to, address, group.is_some(), now),
+            // The port table only knows who had the endpoint before it led to several targets.
+            _ => Entry::Free,
+        };
+        let expired = match entry {
+            Entry::Door(door) => return door,
+            Entry::Expired(index) => Some(index),
+            Entry::Free => None,
+        };
+        if group.is_some() || to.turn != 0 {
+            return self.door_of_targets(to, group, now);
+        }
+        match self.snapshot.static_mappings.by_external(key.external.0, key.protocol, key.external.1) {
+            Some(inside) => Door::Static { inside, expired },
+            None if is_own && expired.is_none() => Door::Own,
+            None => Door::Nobody,
+        }
+    }
+
+    #[inline]
+    fn port_entry(&self, to: &Towards, address: AddressIndex, has_targets: bool, now: Instant) -> Entry {
+        if to.is_query && !self.snapshot.compiled_pool(address).one_to_one {
+            return Entry::Free;
+        }
+        match self.snapshot.owner_towards(address, &to.key) {
+            None => Entry::Free,
+            Some((worker, _)) if worker != self.worker => Entry::Door(Door::Elsewhere { worker, turn: 0 }),
+            // Older than the targets.
+            Some((_, MappingIndex::SHARED)) if has_targets => Entry::Free,
+            Some((_, MappingIndex::SHARED)) => {
+                let found = self.state.live_flow_outside(&to.key, now);
+                Entry::Door(found.map_or(Door::Shared, Door::Session))
+            }
+            Some((_, mapping)) if !self.state.is_alive(mapping.0, now) => Entry::Expired(mapping.0),
+            // An older mapping keeps only its own sessions; everything else belongs to the targets.
+            Some((_, mapping)) if has_targets && !self.has_session(mapping.0, address, &to.key, now) => Entry::Free,
+            Some((_, mapping)) => Entry::Door(Door::Mapping(mapping.0)),
+        }
+    }
+
+    fn has_session(&self, mapping: u32, address: AddressIndex, key: &OutsideKey, now: Instant) -> bool {
+        let by = hashed_by(self.snapshot.compiled_pool(address), key.protocol);
+        self.state.find_session(mapping, key.remote_outside.0, key.remote_outside.1, by, now).is_some()
+    }
+
+    #[cold]
+    fn door_of_targets(&self, to: &Towards, group: Option<&Group>, now: Instant) -> Door {
+        if let Some(found) = self.state.live_flow_outside(&to.key, now) {
+            return Door::Session(found);
+        }
+        // Without a group, a worker with other settings sent the packet.
+        let Some(group) = group else { return Door::Nobody };
+        let worker_of = |address| self.snapshot.worker_of_subscriber(address);
+        match group.next_stop(to.key.external.1, to.key.remote_outside, to.turn, &self.worker, worker_of) {
+            Stop::Next(worker, turn) => Door::Elsewhere { worker, turn },
+            // Workers with the previous settings would not find the session.
+            Stop::Here(_) if group.is_new && !self.snapshot.is_settled() => Door::Nobody,
+            Stop::Here(aim) => Door::Target(aim),
+            Stop::Nowhere => Door::Nobody,
+        }
+    }
+
+    pub(crate) fn worker_behind(&self, door: &Door) -> WorkerId {
+        match door {
+            Door::Elsewhere { worker, .. } => *worker,
+            Door::Static { inside, .. } => self.snapshot.worker_of_subscriber(inside.address),
+            _ => self.worker,
+        }
+    }
+}

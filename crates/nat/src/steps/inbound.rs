@@ -1,0 +1,603 @@
+//! Decides about a packet to an external endpoint: from outside, or in the second half of a
+//! hairpin.
+
+use crate::external::load_balancing::Aim;
+use crate::external::load_balancing::Group;
+use crate::external::static_mapping::Inside;
+use crate::external::static_mapping::Kind;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::policy::rules::RuleKey;
+use crate::policy::rules::Ruling;
+use crate::settings::Admission;
+use crate::settings::Filtering;
+use crate::settings::RuleAction;
+use crate::show::view::Step;
+use crate::snapshot::shared::CompiledPool;
+use crate::snapshot::shared::NextHop;
+use crate::state::flow::endpoint;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::NewSession;
+use crate::state::mapping::SessionRef;
+use crate::state::session::HashedBy;
+use crate::state::tcp;
+use crate::state::tcp::state_now;
+use crate::state::timers::FirstLife;
+use crate::steps::door::Door;
+use crate::steps::door::Towards;
+use crate::steps::door::remote_port;
+use crate::steps::packet_filter::Judged;
+use crate::steps::report::Report;
+use crate::steps::view::View;
+use crate::steps::view::hashed_by;
+use crate::steps::way::NoWay;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+use wire::tcp::Flags;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    Outside,
+    /// From another subscriber, with its source translated already. Never hairpinned again.
+    Hairpin,
+}
+
+impl Via {
+    pub(crate) fn verdict(self) -> Verdict {
+        match self {
+            Via::Outside => Verdict::Inbound,
+            Via::Hairpin => Verdict::Hairpin,
+        }
+    }
+
+    /// The side that gets an ICMP error if the packet ends here.
+    pub(crate) fn side(self) -> Side {
+        match self {
+            Via::Outside => Side::Outside,
+            Via::Hairpin => Side::Inside,
+        }
+    }
+}
+
+/// `parsed` has the ports even of a later fragment.
+#[derive(Clone, Copy)]
+pub(crate) struct Inbound<'a> {
+    pub(crate) now: Instant,
+    pub(crate) parsed: &'a Parsed,
+    pub(crate) via: Via,
+    pub(crate) realm: RealmId,
+    pub(crate) turn: u8,
+    pub(crate) is_vacated: bool,
+}
+
+impl Inbound<'_> {
+    pub(crate) fn towards(&self, protocol: Protocol) -> Towards {
+        let towards = Towards::of(self.parsed, protocol, self.turn);
+        if self.is_vacated { towards.vacated() } else { towards }
+    }
+
+    fn remote(&self, protocol: Protocol) -> (u32, u16) {
+        (self.parsed.source, remote_port(protocol, self.parsed.source_port))
+    }
+
+    pub(super) fn external(&self) -> Endpoint {
+        Endpoint::new(self.parsed.destination.into(), self.parsed.destination_port)
+    }
+
+    fn is_syn(&self) -> bool {
+        self.parsed.class == Class::Tcp && tcp::opens(Flags(self.parsed.tcp_flags))
+    }
+}
+
+/// The decision about a packet, and what must be counted for it however it ends.
+pub(crate) struct Decided {
+    /// `None` if the filters were not asked.
+    pub(crate) judged: Option<Judged>,
+    pub(crate) ruling: Option<Ruling>,
+    pub(crate) act: Act,
+}
+
+pub(crate) enum Act {
+    /// Enters through a mapping: by a session of it, or without one if the pool does not filter.
+    Enter {
+        mapping: u32,
+        session: Option<SessionRef>,
+        hop: NextHop,
+    },
+    /// Enters through a mapping and opens a session; without it only if not `is_needed`.
+    Open {
+        mapping: u32,
+        new: NewSession,
+        by: HashedBy,
+        is_needed: bool,
+        hop: NextHop,
+    },
+    EnterFlow {
+        flow: u32,
+        hop: NextHop,
+    },
+    Activate {
+        inside: Inside,
+        expired: Option<u32>,
+        hop: NextHop,
+    },
+    Lead {
+        aim: Aim,
+        hop: NextHop,
+    },
+    Local,
+    Pass {
+        hop: NextHop,
+    },
+    HandOff {
+        worker: WorkerId,
+        turn: u8,
+    },
+    /// After this expired mapping has ended.
+    Vacate {
+        expired: u32,
+        worker: WorkerId,
+    },
+    /// An unexpected SYN, held before it is answered (RFC 5382 §4.3 REQ-4). `is_stray`: no worker
+    /// has its destination.
+    Hold {
+        is_stray: bool,
+    },
+    Drop(Verdict),
+    Return(NoWay),
+    /// Something could not be made for it.
+    Refuse {
+        key: InternalKey,
+        verdict: Verdict,
+        wanted: Option<PoolId>,
+    },
+}
+
+impl From<Verdict> for Act {
+    fn from(verdict: Verdict) -> Act {
+        Act::Drop(verdict)
+    }
+}
+
+impl From<NoWay> for Act {
+    fn from(no_way: NoWay) -> Act {
+        Act::Return(no_way)
+    }
+}
+
+/// Whether a packet to a static mapping or a target may open it.
+fn may_open(parsed: &Parsed, protocol: Protocol) -> Result<(), Verdict> {
+    match parsed.class {
+        // Only the first fragment of a datagram, which has the ports, opens anything.
+        Class::LaterFragment => Err(Verdict::FragmentRefused),
+        // An answer that nobody asked for.
+        Class::IcmpReply => Err(Verdict::NoMapping),
+        _ if parsed.fragment_offset != 0 => Err(Verdict::FragmentRefused),
+        _ if protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) => Err(Verdict::TcpNoSession),
+        _ => Ok(()),
+    }
+}
+
+fn filtering_of(admission: Option<Admission>, protocol: Protocol, compiled: &CompiledPool) -> Filtering {
+    match admission {
+        Some(Admission::Anyone) => Filtering::EndpointIndependent,
+        _ => compiled.filtering[protocol.index()],
+    }
+}
+
+impl View<'_> {
+    /// Decides about TCP, UDP and ICMP queries to an address that is not behind Natrix.
+    pub(crate) fn decide_inbound<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Decided {
+        let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
+        if let Some(protocol) = packet.parsed.protocol() {
+            let door = self.door(&packet.towards(protocol), packet.now);
+            decided.act = self.enter(packet, protocol, &door, &mut decided, report).unwrap_or_else(|act| act);
+        }
+        decided
+    }
+
+    fn enter<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        door: &Door,
+        decided: &mut Decided,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        let judged = &mut decided.judged;
+        match door {
+            Door::Mapping(index) => self.enter_mapping(packet, protocol, *index, judged, report),
+            Door::Session(index) => self.enter_flow(packet, *index, judged, report),
+            Door::Shared => self.refuse_stranger(packet, report),
+            Door::Static { inside, expired } => self.enter_static(packet, protocol, (inside, *expired), judged, report),
+            Door::Target(aim) => self.enter_target(packet, protocol, aim, judged, report),
+            Door::Elsewhere { worker, turn } => Ok(Act::HandOff { worker: *worker, turn: *turn }),
+            Door::Own if packet.via == Via::Outside && packet.parsed.class != Class::IcmpReply => {
+                report.step(|| Step::OwnAddress(packet.external().address));
+                Ok(Act::Local)
+            }
+            Door::Own | Door::Nobody => self.refuse_at_nobody(packet, report),
+            Door::NotExternal(local) => self.enter_untranslated(packet, *local, decided, report),
+        }
+    }
+
+    pub(super) fn check_stranger(&self, packet: &Inbound<'_>) -> Result<(), Verdict> {
+        match packet.via {
+            Via::Outside => self.check_source(Facing::OUTSIDE, packet.parsed.source).map_or(Ok(()), Err),
+            Via::Hairpin => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// The verdict of a packet from another realm, unless hairpins between realms are allowed.
+    fn check_realm(&self, packet: &Inbound<'_>, realm: RealmId) -> Result<(), Verdict> {
+        let may_enter = packet.via == Via::Outside || self.snapshot.may_hairpin(packet.realm, realm);
+        if may_enter { Ok(()) } else { Err(Verdict::HairpinRefused) }
+    }
+
+    #[cold]
+    fn refuse_at_nobody<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Result<Act, Act> {
+        report.step(|| Step::NoMapping);
+        self.check_stranger(packet)?;
+        Err(if packet.is_syn() { Act::Hold { is_stray: true } } else { Act::Drop(Verdict::NoMapping) })
+    }
+
+    /// Endpoint-dependent sessions imply address- and port-dependent filtering.
+    #[cold]
+    fn refuse_stranger<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Result<Act, Act> {
+        report.step(|| Step::FilterAsked { filtering: Filtering::AddressAndPortDependent, allowed: false });
+        self.check_stranger(packet)?;
+        let is_held = packet.is_syn() && packet.via == Via::Outside;
+        Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) })
+    }
+
+    #[inline]
+    fn enter_mapping<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        index: u32,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        let Inbound { now, parsed, via, .. } = *packet;
+        let mapping = self.state.mappings.get(index);
+        self.check_realm(packet, mapping.realm())?;
+        self.report_mapping(now, index, report);
+        self.report_port_awaited(packet, index, report);
+        let remote = packet.remote(protocol);
+        let by = || self.pool_of_mapping(index).map_or(HashedBy::Endpoint, |compiled| hashed_by(compiled, protocol));
+        // Its source was checked when the session was made.
+        let is_usual =
+            mapping.session_matches(remote.0, remote.1, now) && mapping.session_is_hairpin() == (via == Via::Hairpin);
+        let found = if is_usual {
+            Some(SessionRef::Inline)
+        } else {
+            self.state.find_session(index, remote.0, remote.1, by(), now)
+        };
+        let key = RuleKey::of_flow(&mapping.key(), remote);
+        if is_usual && mapping.session_generation() == self.policy.filter_generation() {
+            self.report_filter(false, &key, report);
+        } else {
+            let opens = found.is_none() && self.snapshot.filters.logs();
+            judged.insert(self.judge(false, key, opens, report)).check()?;
+        }
+        if !is_usual {
+            self.check_stranger(packet)?;
+        }
+        let towards = Facing::inside(mapping.realm());
+        let Some(session) = found else {
+            let by = by();
+            let opens = self.admit_stranger(packet, protocol, index, by, report)?;
+            let hop = self.way(towards, mapping.internal_address(), parsed, report)?;
+            return Ok(match opens {
+                Some((new, is_needed)) => Act::Open { mapping: index, new, by, is_needed, hop },
+                None => Act::Enter { mapping: index, session: None, hop },
+            });
+        };
+        self.report_session(now, index, session, report);
+        let hop = self.way(towards, mapping.internal_address(), parsed, report)?;
+        Ok(Act::Enter { mapping: index, session: Some(session), hop })
+    }
+
+    /// Returns the session that a packet without one opens, and whether it needs it.
+    #[cold]
+    fn admit_stranger<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        index: u32,
+        by: HashedBy,
+        report: &mut T,
+    ) -> Result<Option<(NewSession, bool)>, Act> {
+        let Inbound { now, parsed, .. } = *packet;
+        let remote = packet.remote(protocol);
+        let key = self.state.mappings.get(index).key();
+        let filtering = self.filtering_of_mapping(index);
+        // With a session of these endpoints through another external one, the inside would see both
+        // as one connection.
+        let is_elsewhere = self.state.live_flow(&key, remote, now).is_some();
+        let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
+        report.step(|| Step::FilterAsked { filtering, allowed });
+        if !allowed {
+            let is_held = packet.is_syn() && !is_elsewhere;
+            return Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) });
+        }
+        // A packet that ends here must not leave a session behind (conformance point S7).
+        let ends_here = parsed.ttl <= 1;
+        match protocol {
+            // No state is needed to pass: the first packet from inside makes a session, so a flood
+            // from outside takes no memory.
+            Protocol::Udp | Protocol::Icmp => {
+                let asks = matches!(parsed.class, Class::Udp | Class::IcmpRequest);
+                let opens = asks && !ends_here && self.rules_lead_away(&key, remote);
+                Ok(opens.then(|| (self.session_for_answers(packet, protocol, index), false)))
+            }
+            Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
+            Protocol::Tcp => {
+                if !ends_here && let Err(verdict) = self.decide_session(now, index) {
+                    let wanted = self.pool_of_mapping(index).map(|compiled| compiled.id);
+                    return Err(Act::Refuse { key, verdict, wanted });
+                }
+                report.step(|| Step::SessionWouldBeCreated);
+                let first = self.policy.lifetimes.first(protocol, remote.1, Side::Outside);
+                Ok(Some((self.session_from_outside(packet, protocol, first, now + first.lifetime), true)))
+            }
+        }
+    }
+
+    /// True if rules would change the way or the source of the answer. An answer that would be
+    /// dropped takes no memory.
+    fn rules_lead_away(&self, key: &InternalKey, remote: (u32, u16)) -> bool {
+        if self.snapshot.rules.is_empty() {
+            return false;
+        }
+        let action = self.snapshot.rule_for(&RuleKey::of_flow(key, remote)).action;
+        matches!(action, RuleAction::Redirect(_) | RuleAction::NoTranslation)
+    }
+
+    pub(crate) fn session_from_outside(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        first: FirstLife,
+        expires: Instant,
+    ) -> NewSession {
+        let (remote_address, remote_port) = packet.remote(protocol);
+        NewSession {
+            remote_address,
+            remote_port,
+            state: first.state,
+            opened_from: Side::Outside,
+            hairpin: self.local.lookup(remote_address).is_some(),
+            has_own_timer: first.has_own_timer,
+            expires,
+        }
+    }
+
+    /// A session for a packet whose answers rules would treat as new. It lasts as long as an
+    /// unanswered one and extends no mapping (RFC 4787 §4.3 REQ-6), so that a flood gains nothing.
+    fn session_for_answers(&self, packet: &Inbound<'_>, protocol: Protocol, index: u32) -> NewSession {
+        let first = self.policy.lifetimes.first(protocol, 0, Side::Outside);
+        let unanswered = packet.now + self.policy.lifetimes.first_of_target(protocol).lifetime;
+        let mapped_until = self.state.mappings.get(index).expires();
+        let refreshes = self.snapshot.settings().inbound_refresh;
+        let expires = if refreshes { unanswered } else { unanswered.min(mapped_until) };
+        self.session_from_outside(packet, protocol, first, expires)
+    }
+
+    /// The filtering of a forward, or else of the pool. An orphaned mapping lets no new session in.
+    fn filtering_of_mapping(&self, index: u32) -> Filtering {
+        let mapping = self.state.mappings.get(index);
+        let (key, external) = (mapping.key(), mapping.external());
+        let orphaned = self.snapshot.orphaned(&key, external, mapping.created_s());
+        if orphaned.is_some_and(|orphaned| orphaned.is_shut) {
+            return Filtering::AddressAndPortDependent;
+        }
+        let owner = self.snapshot.static_mappings.by_external(external.address.to_bits(), key.protocol, external.port);
+        let admission = owner.map(|inside| inside.admission);
+        self.pool_of_mapping(index)
+            .map_or(Filtering::AddressAndPortDependent, |compiled| filtering_of(admission, key.protocol, compiled))
+    }
+
+    /// RFC 4787 §5: true if this remote address may send to the mapping without a session.
+    fn filtering_allows(&self, now: Instant, index: u32, remote: u32, filtering: Filtering, by: HashedBy) -> bool {
+        match filtering {
+            Filtering::EndpointIndependent => true,
+            Filtering::AddressDependent => {
+                let mapping = self.state.mappings.get(index);
+                (mapping.remote_address() == remote && mapping.has_live_session(now))
+                    || (by == HashedBy::Address
+                        && mapping.extra_count() > 0
+                        && self.state.sessions.has_address(index, mapping.extra_head, remote, now))
+            }
+            Filtering::AddressAndPortDependent => false,
+        }
+    }
+
+    fn enter_flow<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        index: u32,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        let flow = self.state.flows.get(index);
+        if flow.is_hairpin() != (packet.via == Via::Hairpin) {
+            return self.refuse_stranger(packet, report);
+        }
+        self.report_flow(packet.now, index, report);
+        // Also for a session that began when it was allowed.
+        self.check_realm(packet, flow.realm())?;
+        let (address, port) = flow.internal();
+        let key = InternalKey { realm: flow.realm(), protocol: flow.protocol(), address, port };
+        let key = RuleKey::of_flow(&key, flow.remote_inside());
+        if flow.filter_generation() == self.policy.filter_generation() {
+            self.report_filter(false, &key, report);
+        } else {
+            judged.insert(self.judge(false, key, false, report)).check()?;
+        }
+        let hop = self.way(Facing::inside(flow.realm()), address, packet.parsed, report)?;
+        Ok(Act::EnterFlow { flow: index, hop })
+    }
+
+    #[cold]
+    fn enter_static<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        (inside, expired): (&Inside, Option<u32>),
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        let worker = self.snapshot.worker_of_subscriber(inside.address);
+        if worker != self.worker {
+            // The port table leads here until the previous mapping of the port has ended.
+            return Err(expired.map_or(Act::HandOff { worker, turn: 0 }, |expired| Act::Vacate { expired, worker }));
+        }
+        report.step(|| Step::StaticMapping {
+            internal: Endpoint::new(inside.address.into(), inside.port),
+            external: packet.external(),
+            one_to_one: inside.kind == Kind::OneToOne,
+        });
+        self.check_stranger(packet)?;
+        let (key, admission) = (inside.key(protocol), Some(inside.admission));
+        let hop = self.open_from_outside(packet, &key, admission, judged, report)?;
+        if self.state.find_live_mapping(&key, packet.now).is_some() {
+            // The internal endpoint still has another external one, from the previous
+            // configuration.
+            report.step(|| Step::NoMapping);
+            return Err(Act::Drop(Verdict::NoMapping));
+        }
+        Ok(Act::Activate { inside: *inside, expired, hop })
+    }
+
+    #[cold]
+    pub(crate) fn enter_target<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        aim: &Aim,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        self.check_stranger(packet)?;
+        let external = packet.external();
+        let group = self.snapshot.balance.find(external.address.to_bits(), protocol, external.port);
+        report.step(|| {
+            let targets = group.and_then(Group::current).map_or(&[][..], |generation| generation.targets());
+            Step::Target {
+                internal: Endpoint::new(aim.address.into(), aim.port),
+                external,
+                weight: targets.get(aim.position).map_or(0, |target| target.weight),
+                total: targets.iter().map(|target| u64::from(target.weight)).sum(),
+            }
+        });
+        let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
+        let admission = group.map(|group| group.admission);
+        let hop = self.open_from_outside(packet, &key, admission, judged, report)?;
+        // With a session of these endpoints through another external one, the inside would see both
+        // as one connection.
+        if self.speaks_to(&key, packet.remote(protocol), packet.now) {
+            return Err(Act::Drop(Verdict::Filtered));
+        }
+        Ok(Act::Lead { aim: *aim, hop })
+    }
+
+    /// Whether a packet from outside may open an endpoint's first session, and the next hop.
+    fn open_from_outside<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        key: &InternalKey,
+        admission: Option<Admission>,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<NextHop, Act> {
+        self.check_realm(packet, key.realm)?;
+        may_open(packet.parsed, key.protocol)?;
+        let address = self.snapshot.address_index(packet.external().address);
+        let filtering = address.map_or(Filtering::AddressAndPortDependent, |address| {
+            filtering_of(admission, key.protocol, self.snapshot.compiled_pool(address))
+        });
+        let allowed = filtering == Filtering::EndpointIndependent;
+        report.step(|| Step::FilterAsked { filtering, allowed });
+        if !allowed {
+            let is_held = key.protocol == Protocol::Tcp;
+            return Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) });
+        }
+        let rule_key = RuleKey::of_flow(key, packet.remote(key.protocol));
+        judged.insert(self.judge(false, rule_key, true, report)).check()?;
+        Ok(self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?)
+    }
+
+    /// True if an internal endpoint has a session with a remote one through any external endpoint.
+    fn speaks_to(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
+        let by_mapping = || {
+            let index = self.state.find_live_mapping(key, now)?;
+            let compiled = self.pool_of_mapping(index)?;
+            self.state.find_session(index, remote.0, remote.1, hashed_by(compiled, key.protocol), now)
+        };
+        self.state.live_flow(key, remote, now).is_some() || by_mapping().is_some()
+    }
+
+    pub(crate) fn report_mapping<T: Report>(&self, now: Instant, index: u32, report: &mut T) {
+        let mapping = self.state.mappings.get(index);
+        report.step(|| Step::MappingFound {
+            internal: mapping.internal(),
+            external: mapping.external(),
+            expires_in: mapping.expires().saturating_since(now),
+        });
+    }
+
+    fn report_port_awaited<T: Report>(&self, packet: &Inbound<'_>, index: u32, report: &mut T) {
+        if !T::LISTENS {
+            return;
+        }
+        let (key, external) = (self.state.mappings.get(index).key(), packet.external());
+        let owner = self.snapshot.static_mappings.by_external(external.address.to_bits(), key.protocol, external.port);
+        if let Some(owner) = owner.filter(|owner| owner.key(key.protocol) != key) {
+            let internal = Endpoint::new(owner.address.into(), owner.port);
+            let one_to_one = owner.kind == Kind::OneToOne;
+            report.step(|| Step::StaticMapping { internal, external, one_to_one });
+            report.step(|| Step::PortAwaited(external));
+        }
+    }
+
+    pub(crate) fn report_session<T: Report>(&self, now: Instant, index: u32, session: SessionRef, report: &mut T) {
+        self.report_session_of(now, self.state.mappings.get(index).protocol(), index, session, report);
+    }
+
+    fn report_session_of<T: Report>(
+        &self,
+        now: Instant,
+        protocol: Protocol,
+        index: u32,
+        session: SessionRef,
+        report: &mut T,
+    ) {
+        let (state, expires) = self.state.session_state(index, session);
+        let timeouts = &self.snapshot.settings().timeouts;
+        report.step(|| Step::SessionFound {
+            state: (protocol == Protocol::Tcp).then(|| state_now(state, expires, now, timeouts)),
+            expires_in: expires.saturating_since(now),
+        });
+    }
+
+    pub(crate) fn report_flow<T: Report>(&self, now: Instant, index: u32, report: &mut T) {
+        let flow = self.state.flows.get(index);
+        report.step(|| Step::FlowFound {
+            internal: endpoint(flow.internal()),
+            external: endpoint(flow.external()),
+            remote: endpoint(flow.remote_outside()),
+            expires_in: flow.expires().saturating_since(now),
+        });
+        self.report_session_of(now, flow.protocol(), 0, SessionRef::Flow(index), report);
+    }
+}

@@ -1,0 +1,354 @@
+//! Decides whether an internal endpoint gets a mapping, from which pool, and with which external
+//! endpoint.
+
+use crate::external::static_mapping::Kind;
+use crate::random::Random;
+use crate::show::view::Step;
+use crate::snapshot::shared::CompiledPool;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::Mapping;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Entered;
+use crate::steps::opening::Entry;
+use crate::steps::opening::External;
+use crate::steps::opening::NewMapping;
+use crate::steps::opening::Owner;
+use crate::steps::opening::Place;
+use crate::steps::opening::turn_of;
+use crate::steps::port_choice::port_class;
+use crate::steps::report::Report;
+use crate::steps::view::View;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::MappingIndex;
+use crate::types::PoolId;
+use crate::verdict::Verdict;
+
+/// A mapping to be made, and its external address as far as it can be predicted.
+#[derive(Clone, Copy)]
+pub(crate) struct Foretold {
+    pub(crate) mapping: NewMapping,
+    /// `None` if it is chosen at random.
+    pub(crate) address: Option<AddressIndex>,
+}
+
+impl View<'_> {
+    pub(crate) fn decide_mapping<T: Report>(
+        &self,
+        ask: &Ask<'_>,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Foretold, Verdict> {
+        let owner = self.owner(ask);
+        let compiled = self.pool_of_new(ask, &owner, report)?;
+        let static_mapping = self.snapshot.static_mappings.by_internal(ask.key);
+        self.admit_new(ask, compiled, static_mapping)?;
+        match static_mapping {
+            Some(static_mapping) => self.decide_static(ask, &owner, compiled, static_mapping, random, report),
+            None => self.decide_dynamic(ask, &owner, compiled, random, report),
+        }
+    }
+
+    /// The pool of a new mapping: of its one-to-one address, its penalty, a rule, or its own.
+    fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {
+        let key = ask.key;
+        let fixed = self.pool_of_own_address(self.snapshot.static_mappings.by_internal(key));
+        let own = || self.snapshot.pool_for(key.realm, key.address.into());
+        let pool = fixed.or(owner.penalty).or(ask.wanted).or_else(own);
+        if let Some(pool) = pool.filter(|_| fixed.is_none()) {
+            report_pool(pool, owner.penalty.is_some(), ask.wanted.is_some(), report);
+        }
+        let expired = ask.expired.map(|index| self.state.mappings.get(index));
+        if expired.is_some_and(Mapping::is_recorded) && !self.events.would_end() {
+            return Err(Verdict::LogFull);
+        }
+        let is_full = self.state.mappings.is_full() || self.state.outbound.is_full();
+        if is_full && ask.expired.is_none() {
+            return Err(Verdict::MappingTableFull);
+        }
+        pool.map(|pool| &self.snapshot.pools[pool.index()]).ok_or(Verdict::SourceNotSubscriber)
+    }
+
+    /// `static_mapping`: the configured external endpoint.
+    fn admit_new(
+        &self,
+        ask: &Ask<'_>,
+        compiled: &CompiledPool,
+        static_mapping: Option<(Endpoint, Kind)>,
+    ) -> Result<(), Verdict> {
+        let is_recorded = compiled.gives_single_ports() || self.snapshot.settings().events.block_mappings;
+        if is_recorded && !self.events.would_allocate() {
+            return Err(Verdict::LogFull);
+        }
+        if compiled.one_to_one && static_mapping.is_none() {
+            // A one-to-one pool has addresses for its own subscribers only.
+            return Err(Verdict::PortsExhausted);
+        }
+        if static_mapping.is_some() && !self.events.would_allocate() {
+            return Err(Verdict::LogFull);
+        }
+        if self.drains_for(ask.key, compiled, static_mapping) { Err(Verdict::AddressDraining) } else { Ok(()) }
+    }
+
+    fn decide_static<T: Report>(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        compiled: &CompiledPool,
+        (external, kind): (Endpoint, Kind),
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Foretold, Verdict> {
+        let key = ask.key;
+        let class = port_class(key.port, compiled);
+        let admitted = self.admit_mapping(ask, owner);
+        let entry = match owner.slot {
+            Some(slot) if self.is_settled(owner, slot) => Ok(None),
+            _ => self.entry(owner, key, compiled, class).map(Some),
+        };
+        let entered = entry.and_then(|entry| match entry {
+            Some(entry) => Ok(Some(self.entered(entry, ask, compiled, random)?)),
+            None => Ok(None),
+        });
+        if owner.slot.is_none() {
+            self.admit_subscriber(&entered)?;
+        }
+        let internal = Endpoint::new(key.address.into(), key.port);
+        report.step(|| Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });
+        admitted?;
+        let entered = match entered {
+            // Static mappings need no room. The subscriber is paired again when it asks for
+            // something else.
+            Err(Verdict::PortsExhausted | Verdict::AddressDraining) if owner.slot.is_some() => None,
+            entered => entered?,
+        };
+        let is_its_own = |address: AddressIndex| {
+            let holder = self.snapshot.owner(address, key.protocol, external.port);
+            ask.expired.is_some_and(|index| holder == Some((self.worker, MappingIndex(index))))
+        };
+        let Some(found) = self.static_external(key.protocol, (external, kind), is_its_own) else {
+            report.step(|| Step::PortAwaited(external));
+            return Err(Verdict::PortsExhausted);
+        };
+        // The configured address pairs the subscriber only if it has no other place.
+        let elsewhere = owner.slot.and_then(|slot| self.state.subscribers.get(slot).elsewhere());
+        let elsewhere = entered.and_then(|entered| entered.entry.elsewhere).or(elsewhere);
+        let mapping =
+            NewMapping { notes_place: elsewhere.is_none(), ..self.new_mapping(ask, owner, entered, found, compiled) };
+        Ok(Foretold { mapping, address: Some(found.address) })
+    }
+
+    fn decide_dynamic<T: Report>(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        compiled: &CompiledPool,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Foretold, Verdict> {
+        let key = ask.key;
+        let class = port_class(key.port, compiled);
+        let entry = self.entry(owner, key, compiled, class);
+        if owner.slot.is_none() {
+            let entered = entry.and_then(|entry| self.entered(entry, ask, compiled, random));
+            let refused = entered.as_ref().err().is_some();
+            if refused {
+                self.report_guarantee(owner, compiled, None, ask, report);
+            }
+            self.admit_subscriber(&entered)?;
+            return self.decide_entered(ask, owner, compiled, entered?, random, report);
+        }
+        let entered = entry.and_then(|entry| self.entered(entry, ask, compiled, random));
+        match entered {
+            Ok(entered) => self.decide_entered(ask, owner, compiled, entered, random, report),
+            // The subscriber's own limits come first.
+            Err(verdict) => self.admit_mapping(ask, owner).and(Err(verdict)),
+        }
+    }
+
+    fn decide_entered<T: Report>(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        compiled: &CompiledPool,
+        entered: Entered,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Foretold, Verdict> {
+        let is_own = entered.entry.pool == compiled.id;
+        let paired = match owner.slot {
+            None => None,
+            Some(_) if is_own => known(entered.entry.place),
+            Some(slot) => {
+                let place = if compiled.gives_single_ports() { self.place_in_other_pool(slot, compiled) } else { None };
+                place.and_then(known)
+            }
+        };
+        if let Some(address) = paired {
+            report.step(|| Step::PairedWith(self.snapshot.address(address)));
+        }
+        report.step(|| Step::Class(owner.class));
+        self.admit_mapping(ask, owner)?;
+        let external = self.external_now(ask, owner, &entered, compiled, random);
+        if T::LISTENS {
+            self.report_ports(ask, owner, compiled, is_own, paired, external.is_ok(), report);
+        }
+        let external = external?;
+        let only = match self.snapshot.choices(compiled) {
+            [only] => Some(*only),
+            _ => None,
+        };
+        let entered = Some(entered).filter(|entered| entered.entry.is_new);
+        let mapping = self.new_mapping(ask, owner, entered, external, compiled);
+        Ok(Foretold { mapping, address: paired.or(only) })
+    }
+
+    fn external_now(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        entered: &Entered,
+        compiled: &CompiledPool,
+        random: &mut Random,
+    ) -> Result<External, Verdict> {
+        let (key, class) = (ask.key, port_class(ask.key.port, compiled));
+        match owner.slot {
+            Some(slot) if entered.entry.pool != compiled.id => {
+                self.external_in_other_pool(slot, key, compiled, class, random)
+            }
+            slot => {
+                let is_foreseen = slot == Some(ask.foresight.subscriber) && !entered.entry.is_new;
+                let aim = ask.foresight.aim.filter(|_| is_foreseen);
+                self.external_for(owner, entered.address, key, compiled, class, aim, random)
+            }
+        }
+    }
+
+    fn entered(
+        &self,
+        entry: Entry,
+        ask: &Ask<'_>,
+        compiled: &CompiledPool,
+        random: &mut Random,
+    ) -> Result<Entered, Verdict> {
+        let address = self.address_at(entry.place, ask.key, compiled, port_class(ask.key.port, compiled), random)?;
+        Ok(Entered { entry, address })
+    }
+
+    fn admit_subscriber<E>(&self, entered: &Result<E, Verdict>) -> Result<(), Verdict> {
+        if let Err(verdict) = entered {
+            return Err(*verdict);
+        }
+        if self.state.subscribers.is_full() { Err(Verdict::SubscriberTableFull) } else { Ok(()) }
+    }
+
+    fn new_mapping(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        entered: Option<Entered>,
+        external: External,
+        compiled: &CompiledPool,
+    ) -> NewMapping {
+        let is_chosen = |entered: Entered| matches!(entered.entry.place, Place::Chosen | Place::Preferred(_));
+        let is_any = entered.map_or_else(
+            || owner.slot.is_some_and(|slot| self.state.subscribers.get(slot).paired == u32::MAX),
+            |entered| entered.entry.place == Place::Any,
+        );
+        NewMapping {
+            key: *ask.key,
+            hash: ask.foresight.hash,
+            owner: *owner,
+            entered,
+            external,
+            notes_place: true,
+            gives_single_ports: compiled.gives_single_ports(),
+            turn: turn_of(compiled, is_any || entered.is_some_and(is_chosen)),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what the decision has found so far")]
+    fn report_ports<T: Report>(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        compiled: &CompiledPool,
+        is_own: bool,
+        paired: Option<AddressIndex>,
+        is_made: bool,
+        report: &mut T,
+    ) {
+        let key = ask.key;
+        if !compiled.gives_single_ports() && is_own {
+            if let Some((slice, used)) = self.slice_in_blocks(compiled, key).filter(|(_, used)| used.leased > 0) {
+                let (first, last, leased, ports) = (slice.first, slice.last, used.leased, used.offered);
+                report.step(|| Step::SliceInBlocks { first, last, leased, ports });
+            }
+            if !is_made {
+                return;
+            }
+        }
+        let owner = &Owner { slot: owner.slot.filter(|_| is_own), ..*owner };
+        self.report_guarantee(owner, compiled, paired, ask, report);
+        if is_made {
+            report.step(|| Step::MappingWouldBeCreated { ports_free: self.ports_left(owner, paired, key, compiled) });
+        }
+    }
+
+    fn report_guarantee<T: Report>(
+        &self,
+        owner: &Owner,
+        compiled: &CompiledPool,
+        address: Option<AddressIndex>,
+        ask: &Ask<'_>,
+        report: &mut T,
+    ) {
+        if !T::LISTENS {
+            return;
+        }
+        if let Some(guarantee) = self.guarantee_now(owner.slot, compiled, address, ask.key) {
+            let p = ask.key.protocol.index();
+            report.step(|| Step::Guaranteed { ports: guarantee.ports[p], missing: guarantee.missing[p] });
+        }
+    }
+
+    /// A one-to-one address takes precedence over rules and needs no room elsewhere.
+    #[inline]
+    fn pool_of_own_address(&self, static_mapping: Option<(Endpoint, Kind)>) -> Option<PoolId> {
+        match static_mapping {
+            Some((external, Kind::OneToOne)) => {
+                self.snapshot.address_index(external.address).map(|own| self.snapshot.pool_of(own))
+            }
+            _ => None,
+        }
+    }
+
+    /// True if everything that this pool could give the endpoint drains. Forwards are also made on
+    /// draining addresses.
+    fn drains_for(&self, key: &InternalKey, compiled: &CompiledPool, static_mapping: Option<(Endpoint, Kind)>) -> bool {
+        match static_mapping {
+            Some((_, Kind::Forward)) => false,
+            Some((external, Kind::OneToOne)) => {
+                let address = self.snapshot.address_index(external.address);
+                address.is_some_and(|address| self.snapshot.closed(address).is_some())
+            }
+            None => self.snapshot.has_only_closed(compiled, key.realm, key.address),
+        }
+    }
+}
+
+fn known(place: Place) -> Option<AddressIndex> {
+    match place {
+        Place::At(address) => Some(address),
+        Place::Preferred(_) | Place::Chosen | Place::Any => None,
+    }
+}
+
+/// A rule has been reported already.
+pub(crate) fn report_pool<T: Report>(pool: PoolId, by_penalty: bool, by_rule: bool, report: &mut T) {
+    match (by_penalty, by_rule) {
+        (true, _) => report.step(|| Step::Penalty(pool)),
+        (false, true) => {}
+        (false, false) => report.step(|| Step::Pool(pool)),
+    }
+}

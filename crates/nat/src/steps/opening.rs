@@ -1,0 +1,141 @@
+//! What a packet asks for, and what is made for it: filled in by decisions, carried out by
+//! `commit`.
+
+use crate::event::Cause;
+use crate::external::blocks::Block;
+use crate::external::ports::Parity;
+use crate::external::ports::PortAim;
+use crate::external::ports::Share;
+use crate::external::ports::Taker;
+use crate::external::static_mapping::Kind;
+use crate::settings::Selection;
+use crate::snapshot::shared::CompiledPool;
+use crate::state::mapping::InternalKey;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::PoolId;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Foresight {
+    pub(crate) hash: u64,
+    /// Record of the subscriber; 0 if unknown.
+    pub(crate) subscriber: u32,
+    pub(crate) aim: Option<PortAim>,
+}
+
+impl Foresight {
+    pub(crate) const fn of(hash: u64) -> Foresight {
+        Foresight { hash, subscriber: 0, aim: None }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'k> {
+    pub(crate) now: Instant,
+    pub(crate) key: &'k InternalKey,
+    /// The pool that a rule chose; `None` for the one that serves the subscriber.
+    pub(crate) wanted: Option<PoolId>,
+    pub(crate) foresight: Foresight,
+    /// The expired mapping of this endpoint. It ends first and no longer counts.
+    pub(crate) expired: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Owner {
+    /// Its record; `None` if this mapping makes it a subscriber.
+    pub(crate) slot: Option<u32>,
+    /// The record with its rates: its own, or a lapsed one.
+    pub(crate) past: Option<u32>,
+    pub(crate) class: u16,
+    pub(crate) penalty: Option<PoolId>,
+    pub(crate) released: Option<Cause>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    At(AddressIndex),
+    /// This one if it has room, else one with room.
+    Preferred(AddressIndex),
+    Chosen,
+    Any,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) pool: PoolId,
+    pub(crate) place: Place,
+    /// Its record differs, or was last checked under other settings.
+    pub(crate) is_new: bool,
+    /// What its record stores from now on as the address before a penalty.
+    pub(crate) home: Option<Option<AddressIndex>>,
+    /// The address of another pool that it also stays paired with.
+    pub(crate) elsewhere: Option<AddressIndex>,
+}
+
+impl Entry {
+    pub(crate) const fn new(pool: PoolId, place: Place) -> Entry {
+        Entry { pool, place, is_new: true, home: None, elsewhere: None }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Entered {
+    pub(crate) entry: Entry,
+    pub(crate) address: AddressIndex,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct FromGuaranteed {
+    pub(crate) share: Share,
+    /// The subscriber is paired with the address and has its guarantee there.
+    pub(crate) is_own: bool,
+    /// The whole guarantee of a new subscriber must be available.
+    pub(crate) needs_all: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    Static(Kind),
+    Free {
+        taker: Taker,
+        guaranteed: Option<FromGuaranteed>,
+        /// The block from which ports of this protocol are taken first from now on.
+        activates: Option<Block>,
+    },
+    Given(Block),
+    Lease {
+        block: Block,
+        parity: Option<Parity>,
+    },
+}
+
+impl Source {
+    pub(crate) const SINGLE: Source = Source::Free { taker: Taker::Anyone, guaranteed: None, activates: None };
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct External {
+    pub(crate) address: AddressIndex,
+    /// The port. With a newly leased block it is chosen by the lease.
+    pub(crate) port: u16,
+    pub(crate) source: Source,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct NewMapping {
+    pub(crate) key: InternalKey,
+    pub(crate) hash: u64,
+    pub(crate) owner: Owner,
+    /// `None` leaves the subscriber's record as it is.
+    pub(crate) entered: Option<Entered>,
+    pub(crate) external: External,
+    /// The subscriber's record stores the external address if it is of another pool.
+    pub(crate) notes_place: bool,
+    pub(crate) gives_single_ports: bool,
+    /// A pool with round-robin selection that must advance.
+    pub(crate) turn: Option<PoolId>,
+}
+
+pub(crate) fn turn_of(compiled: &CompiledPool, is_chosen: bool) -> Option<PoolId> {
+    (is_chosen && compiled.selection == Selection::RoundRobin).then_some(compiled.id)
+}

@@ -1,0 +1,404 @@
+//! Decides about a packet from inside that belongs to no session yet (RFC 6146 §3.5.1).
+//!
+//! ```text
+//!   question  source, destination, mapping and session, filters, rules   ─► a Question, or the end
+//!   depart    route or hairpin, then an existing session, one of a mapping, or a new mapping
+//! ```
+//!
+//! Between the two a rule may ask for an endpoint-dependent session ([`Question::shares`]). If that
+//! is impossible and a mapping serves as well, `depart` follows.
+
+use crate::external::static_mapping::Inside;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::destination_is_valid;
+use crate::policy::rules::RuleKey;
+use crate::policy::rules::Ruling;
+use crate::random::Random;
+use crate::settings::Filtering;
+use crate::settings::RuleAction;
+use crate::show::view::Step;
+use crate::snapshot::addresses::Local;
+use crate::snapshot::shared::NextHop;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::NewSession;
+use crate::state::mapping::SessionRef;
+use crate::state::session::HashedBy;
+use crate::state::tcp;
+use crate::steps::door::remote_port;
+use crate::steps::new_mapping::Foretold;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Foresight;
+use crate::steps::packet_filter::Judged;
+use crate::steps::report::Report;
+use crate::steps::session::SessionPlace;
+use crate::steps::view::View;
+use crate::steps::view::hashed_by;
+use crate::steps::way::NoWay;
+use crate::steps::way::Reason;
+use crate::time::Instant;
+use crate::types::AddressIndex;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::MappingIndex;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+use wire::tcp::Flags;
+
+/// `parsed` has the ports even of a later fragment.
+#[derive(Clone, Copy)]
+pub(crate) struct Outbound<'a> {
+    pub(crate) now: Instant,
+    pub(crate) parsed: &'a Parsed,
+    pub(crate) key: InternalKey,
+    pub(crate) foresight: Foresight,
+    pub(crate) found: Option<u32>,
+}
+
+impl Outbound<'_> {
+    pub(crate) fn remote(&self) -> (u32, u16) {
+        (self.parsed.destination, remote_port(self.key.protocol, self.parsed.destination_port))
+    }
+
+    pub(crate) fn destination(&self) -> Endpoint {
+        Endpoint::new(self.parsed.destination.into(), self.parsed.destination_port)
+    }
+}
+
+/// A packet between `question` and `depart`, and what must be counted for it however it ends.
+pub(crate) struct Questioned {
+    /// `None` if the filters were not asked.
+    pub(crate) judged: Option<Judged>,
+    pub(crate) question: Result<Question, Ending>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Question {
+    /// The external address it is sent to, if any (RFC 4787 §6 REQ-9).
+    hairpin: Option<AddressIndex>,
+    target: Option<Inside>,
+    pub(crate) is_balanced: bool,
+    /// It answers a query that came in through basic NAT.
+    answers: bool,
+    pub(crate) alive: Option<u32>,
+    session: Option<SessionRef>,
+    pub(crate) ruling: Ruling,
+    /// The remote endpoint outside, if a rule asks for an endpoint-dependent session.
+    pub(crate) shares: Option<(u32, u16)>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    Out(NextHop),
+    /// To another subscriber's external endpoint (RFC 4787 §6 REQ-9), and what was made for it.
+    Hairpin {
+        address: AddressIndex,
+        made: u32,
+    },
+}
+
+pub(crate) enum Departure {
+    /// Through a session, or without one if the pool does not filter.
+    Leave {
+        mapping: u32,
+        session: Option<SessionRef>,
+        way: Way,
+    },
+    Open {
+        mapping: u32,
+        place: SessionPlace,
+        by: HashedBy,
+        new: NewSession,
+        way: Way,
+    },
+    Map {
+        mapping: Foretold,
+        new: NewSession,
+        way: Way,
+    },
+}
+
+pub(crate) enum Ending {
+    Local,
+    Drop(Verdict),
+    Return(NoWay),
+    DropByRule(Ruling),
+    Pass(NextHop),
+    /// This expired mapping of its endpoint must end first; then decide again.
+    Expire(u32),
+    /// Something could not be made for it; `wanted` is the pool it should have come from.
+    Refuse {
+        verdict: Verdict,
+        wanted: Option<PoolId>,
+    },
+}
+
+impl From<Verdict> for Ending {
+    fn from(verdict: Verdict) -> Ending {
+        Ending::Drop(verdict)
+    }
+}
+
+impl From<NoWay> for Ending {
+    fn from(no_way: NoWay) -> Ending {
+        Ending::Return(no_way)
+    }
+}
+
+impl View<'_> {
+    pub(crate) fn question<T: Report>(&self, packet: &Outbound<'_>, report: &mut T) -> Questioned {
+        let mut judged = None;
+        let question = self.ask_all(packet, &mut judged, report);
+        Questioned { judged, question }
+    }
+
+    fn ask_all<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Question, Ending> {
+        let Outbound { now, parsed, key, found, .. } = packet;
+        let from = Facing::inside(key.realm);
+        self.check_source(from, parsed.source).map_or(Ok(()), Err)?;
+        let (external, protocol) = ((parsed.destination, parsed.destination_port), key.protocol);
+        let target = self.snapshot.static_mappings.by_external(external.0, protocol, external.1);
+        // The target is chosen in the second half, after the source is translated.
+        let is_balanced = self.snapshot.balance.find(external.0, protocol, external.1).is_some();
+        let hairpin = self.hairpin_to(packet, from, target.is_some() || is_balanced, report)?;
+        let alive = found.filter(|index| self.state.is_alive(*index, *now));
+        let is_answer = parsed.class == Class::IcmpReply;
+        let answers = is_answer && alive.is_some() && self.snapshot.static_mappings.by_internal(key).is_some();
+        if is_answer && !answers {
+            // An answer to nothing: queries from outside do not pass a NAPT, so no reply is due.
+            // They do pass basic NAT.
+            return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
+        }
+        let remote = packet.remote();
+        let session = alive.and_then(|index| {
+            let by = hashed_by(self.pool_of_mapping(index)?, protocol);
+            self.state.find_session(index, remote.0, remote.1, by, *now)
+        });
+        let rule_key = RuleKey::of_flow(key, remote);
+        judged.insert(self.judge(true, rule_key, session.is_none(), report)).check()?;
+        let mut question =
+            Question { hairpin, target, is_balanced, answers, alive, session, ruling: Ruling::DEFAULT, shares: None };
+        // Rules apply to what is opened, never to what exists.
+        if session.is_none() {
+            question.ruling = self.rule(&rule_key, report);
+            if question.ruling.action == RuleAction::Drop {
+                return Err(Ending::DropByRule(question.ruling));
+            }
+            if hairpin.is_none() {
+                question.shares = self.dependent_wanted(key, remote, alive.is_some(), question.ruling.action);
+            }
+        }
+        Ok(question)
+    }
+
+    /// The external address that a packet is sent to. `is_static`: its endpoint belongs to a
+    /// forward.
+    fn hairpin_to<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        from: Facing,
+        is_static: bool,
+        report: &mut T,
+    ) -> Result<Option<AddressIndex>, Ending> {
+        let (parsed, protocol) = (packet.parsed, packet.key.protocol);
+        let local = self.local_to(from, parsed.destination);
+        let own = match local {
+            Some(Local::Own(_)) => true,
+            Some(Local::Broadcast(_)) => return Err(Ending::Drop(Verdict::DestinationInvalid)),
+            Some(Local::OwnAndPool(_, address)) => {
+                let is_owned = || self.snapshot.owner(address, protocol, parsed.destination_port).is_some();
+                !is_static && (protocol == Protocol::Icmp || !is_owned())
+            }
+            Some(Local::Pool(_)) | None => false,
+        };
+        if own {
+            report.step(|| Step::OwnAddress(packet.destination().address));
+            return Err(Ending::Local);
+        }
+        if !destination_is_valid(parsed.destination) {
+            return Err(Ending::Drop(Verdict::DestinationInvalid));
+        }
+        Ok(local.and_then(Local::pool_address))
+    }
+
+    fn rule<T: Report>(&self, key: &RuleKey, report: &mut T) -> Ruling {
+        let ruling = self.snapshot.rule_for(key);
+        if T::LISTENS
+            && let Some(position) = ruling.rule.and_then(|rule| self.snapshot.rules.set().position(rule))
+        {
+            report.step(|| Step::Rule { position, action: ruling.action });
+        }
+        ruling
+    }
+
+    /// Decides about a packet that opens no endpoint-dependent session.
+    ///
+    /// # Errors
+    /// How it ends if it does not leave translated.
+    pub(crate) fn depart<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        question: &Question,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Departure, Ending> {
+        let Outbound { now, parsed, key, .. } = packet;
+        let Question { alive, session, ruling, .. } = *question;
+        let way = match question.hairpin {
+            Some(address) => self.hairpin_way(packet, question, address, report)?,
+            None => Way::Out(self.way(Facing::OUTSIDE, parsed.destination, parsed, report)?),
+        };
+        if let (RuleAction::NoTranslation, Way::Out(hop)) = (ruling.action, way) {
+            return Err(Ending::Pass(hop));
+        }
+        if let Some(mapping) = alive {
+            self.report_mapping(*now, mapping, report);
+        }
+        if let (Some(mapping), Some(session)) = (alive, session) {
+            self.report_session(*now, mapping, session, report);
+            return Ok(Departure::Leave { mapping, session: Some(session), way });
+        }
+        if parsed.fragment_offset != 0 {
+            // Only the first fragment of a datagram, which has the ports, opens anything.
+            return Err(Ending::Drop(Verdict::FragmentRefused));
+        }
+        if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
+            // RFC 5382 §5 leaves this open. Dropped silently, and a bare ACK makes no state.
+            return Err(Ending::Drop(Verdict::TcpNoSession));
+        }
+        match alive {
+            Some(mapping) => self.open_session(packet, question, mapping, way, report),
+            None => self.open_mapping(packet, question, way, random, report),
+        }
+    }
+
+    /// The way to another subscriber. Makes no state for a packet that will find no mapping there.
+    fn hairpin_way<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        question: &Question,
+        address: AddressIndex,
+        report: &mut T,
+    ) -> Result<Way, Ending> {
+        let Outbound { now, parsed, key, .. } = packet;
+        report.step(|| Step::Hairpin { external: packet.destination() });
+        if parsed.ttl <= 1 {
+            return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired }.into());
+        }
+        let owner = self.snapshot.owner(address, key.protocol, parsed.destination_port);
+        let here = owner.filter(|(worker, _)| *worker == self.worker).map(|(_, mapping)| mapping);
+        let mapped = here.filter(|mapping| self.state.is_mapped(*mapping, *now));
+        // A SYN may be held, like one from outside.
+        let has_owner = owner.is_some() && (here.is_none() || mapped.is_some());
+        // Only basic NAT hairpins queries (RFC 5508 §6 REQ-7).
+        let is_napt_query = key.protocol == Protocol::Icmp && !question.answers;
+        if question.target.is_none() && !question.is_balanced && (is_napt_query || !has_owner) {
+            report.step(|| Step::NoMapping);
+            return Err(Ending::Drop(Verdict::NoMapping));
+        }
+        // The second half checks the realm of another worker's mapping, and of a session older than
+        // the forward on its port. An expired mapping does not count: a forward may have its port
+        // now.
+        let of_target = question.target.filter(|_| question.session.is_none()).map(|target| target.realm);
+        let mapped = mapped.filter(|_| !question.is_balanced);
+        let of_mapping = mapped.map(|mapping| self.state.mappings.get(mapping.0).realm());
+        if of_target.into_iter().chain(of_mapping).any(|realm| !self.snapshot.may_hairpin(key.realm, realm)) {
+            return Err(Ending::Drop(Verdict::HairpinRefused));
+        }
+        Ok(Way::Hairpin { address, made: 0 })
+    }
+
+    fn open_session<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        question: &Question,
+        mapping: u32,
+        way: Way,
+        report: &mut T,
+    ) -> Result<Departure, Ending> {
+        if self.is_before_targets(mapping) {
+            let wanted = question.ruling.action.pool();
+            return Err(Ending::Refuse { verdict: Verdict::PortsExhausted, wanted });
+        }
+        let protocol = packet.key.protocol;
+        let compiled = self.pool_of_mapping(mapping).ok_or(Verdict::NoMapping)?;
+        match self.decide_session(packet.now, mapping) {
+            Ok(place) => {
+                report.step(|| Step::SessionWouldBeCreated);
+                let (by, new) = (hashed_by(compiled, protocol), self.session_from_inside(packet, question));
+                Ok(Departure::Open { mapping, place, by, new, way })
+            }
+            // Without filtering, a UDP session is only bookkeeping: refusing would break programs
+            // with thousands of peers (peer-to-peer, resolvers). A subscriber's own limits do
+            // apply.
+            Err(Verdict::SessionLimit | Verdict::SessionTableFull)
+                if protocol == Protocol::Udp
+                    && compiled.filtering[protocol.index()] == Filtering::EndpointIndependent =>
+            {
+                Ok(Departure::Leave { mapping, session: None, way })
+            }
+            Err(verdict) => Err(Ending::Refuse { verdict, wanted: Some(compiled.id) }),
+        }
+    }
+
+    fn open_mapping<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        question: &Question,
+        way: Way,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Departure, Ending> {
+        let Outbound { now, key, foresight, found: expired, .. } = packet;
+        if let Some(expired) = expired.filter(|_| !T::LISTENS) {
+            let may_end = !self.state.mappings.get(expired).is_recorded() || self.events.would_end();
+            let wanted = question.ruling.action.pool();
+            let refused = Ending::Refuse { verdict: Verdict::LogFull, wanted };
+            return Err(if may_end { Ending::Expire(expired) } else { refused });
+        }
+        let wanted = question.ruling.action.pool();
+        let ask = Ask { now: *now, key, wanted, foresight: *foresight, expired: *expired };
+        let mapping = self.decide_mapping(&ask, random, report);
+        let mapping = mapping.map_err(|verdict| Ending::Refuse { verdict, wanted })?;
+        report.step(|| Step::SessionWouldBeCreated);
+        Ok(Departure::Map { mapping, new: self.session_from_inside(packet, question), way })
+    }
+
+    fn session_from_inside(&self, packet: &Outbound<'_>, question: &Question) -> NewSession {
+        let (remote_address, remote_port) = packet.remote();
+        let first = self.policy.lifetimes.first(packet.key.protocol, remote_port, Side::Inside);
+        NewSession {
+            remote_address,
+            remote_port,
+            state: first.state,
+            opened_from: Side::Inside,
+            hairpin: question.hairpin.is_some(),
+            has_own_timer: first.has_own_timer,
+            expires: packet.now + first.lifetime,
+        }
+    }
+
+    /// True if the mapping's external endpoint leads to several targets now: a new session might
+    /// duplicate the five-tuple of a target's session, perhaps on another worker.
+    fn is_before_targets(&self, mapping: u32) -> bool {
+        if self.snapshot.balance.is_empty() {
+            return false;
+        }
+        let mapping = self.state.mappings.get(mapping);
+        let (protocol, external) = (mapping.protocol(), mapping.external());
+        self.snapshot.balance.find(external.address.to_bits(), protocol, external.port).is_some()
+    }
+
+    pub(crate) fn owner_of_destination(&self, packet: &Outbound<'_>) -> Option<(WorkerId, MappingIndex)> {
+        let address = self.local.pool_address(packet.parsed.destination)?;
+        self.snapshot.owner(address, packet.key.protocol, packet.parsed.destination_port)
+    }
+}

@@ -1,0 +1,173 @@
+//! Decides about an ICMP error (RFC 5508 §4): the original form of the packet it quotes, and the
+//! way there.
+
+use crate::headers::icmp_quote;
+use crate::headers::icmp_quote::Quote;
+use crate::headers::icmp_quote::QuoteChange;
+use crate::headers::parse::Parsed;
+use crate::policy::rules::RuleKey;
+use crate::settings::RuleAction;
+use crate::show::view::Step;
+use crate::snapshot::shared::NextHop;
+use crate::state::flow::endpoint;
+use crate::state::mapping::InternalKey;
+use crate::steps::door::Door;
+use crate::steps::door::Towards;
+use crate::steps::door::remote_port;
+use crate::steps::report::Report;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+pub(crate) enum ErrorAct {
+    Translate {
+        change: QuoteChange,
+        hop: NextHop,
+    },
+    Hairpin {
+        change: QuoteChange,
+    },
+    /// Passed untranslated, like the packet it quotes.
+    Pass {
+        hop: NextHop,
+    },
+    HandOff {
+        worker: WorkerId,
+        turn: u8,
+    },
+}
+
+/// The packet that an error quotes, if the receiver of the error sent it.
+pub(crate) fn quote_of(packet: &[u8]) -> Result<Quote, Verdict> {
+    let quote = icmp_quote::parse(packet)?;
+    if quote.source.address == quote.outer_destination { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
+}
+
+/// The remote endpoint as the other side knows it. A query identifier stays.
+fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
+    let port = if protocol == Protocol::Icmp { quoted.port } else { other.1 };
+    endpoint((other.0, port))
+}
+
+impl View<'_> {
+    /// Refused silently: errors are never answered (RFC 1812 §4.3.2.7).
+    pub(crate) fn decide_error_in<T: Report>(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        quote: &Quote,
+        turn: u8,
+        report: &mut T,
+    ) -> Result<ErrorAct, Verdict> {
+        let door = self.door(&Towards::of_quote(quote, turn), now);
+        let (realm, internal, remote) = match door {
+            Door::Elsewhere { worker, turn } => return Ok(ErrorAct::HandOff { worker, turn }),
+            Door::Mapping(index) => {
+                self.report_mapping(now, index, report);
+                let mapping = self.state.mappings.get(index);
+                (mapping.realm(), mapping.internal(), quote.destination)
+            }
+            Door::Session(index) => {
+                self.report_flow(now, index, report);
+                let flow = self.state.flows.get(index);
+                let remote = known_as(flow.remote_inside(), quote.protocol, quote.destination);
+                (flow.realm(), endpoint(flow.internal()), remote)
+            }
+            // RFC 7857 §12: a static mapping counts even while it is inactive.
+            Door::Static { inside, .. } => {
+                report.step(|| Step::NoMapping);
+                (inside.realm, Endpoint::new(inside.address.into(), inside.port), quote.destination)
+            }
+            _ => {
+                report.step(|| Step::NoMapping);
+                return Err(Verdict::IcmpQuoteNoMapping);
+            }
+        };
+        let hop = self.way(Facing::inside(realm), internal.address.to_bits(), parsed, &mut ());
+        let hop = hop.map_err(|no_way| no_way.verdict)?;
+        // RFC 5508 §4.2 REQ-4: the quote must show what the subscriber sent. With twice NAT the
+        // host itself has another address inside; routers do not.
+        let is_remote = quote.outer_source == quote.destination.address;
+        let change = QuoteChange {
+            source: internal,
+            destination: remote,
+            outer_source: if is_remote { remote.address } else { quote.outer_source },
+            outer_destination: internal.address,
+        };
+        Ok(ErrorAct::Translate { change, hop })
+    }
+
+    /// `is_hairpin`: the error is sent to an external address.
+    pub(crate) fn decide_error_out<T: Report>(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        quote: &Quote,
+        (realm, is_hairpin): (RealmId, bool),
+        report: &mut T,
+    ) -> Result<ErrorAct, Verdict> {
+        let Endpoint { address, port } = quote.destination;
+        let worker = self.snapshot.worker_of_subscriber(address.to_bits());
+        if worker != self.worker {
+            return Ok(ErrorAct::HandOff { worker, turn: 0 });
+        }
+        let key = InternalKey { realm, protocol: quote.protocol, address: address.to_bits(), port };
+        let Some((external, remote)) = self.quoted_outside(now, quote, &key, report) else {
+            let remote = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
+            let ruling = self.snapshot.rule_for(&RuleKey::of_flow(&key, remote));
+            let passes = ruling.action == RuleAction::NoTranslation && parsed.ttl > 1 && !is_hairpin;
+            let hop = self.snapshot.route_out(parsed.destination).filter(|_| passes);
+            return hop.map(|hop| ErrorAct::Pass { hop: *hop }).ok_or(Verdict::IcmpQuoteNoMapping);
+        };
+        // RFC 5508 §4.2 REQ-5: the quote must show what the remote host sent. The error comes from
+        // the external address, whichever inside node reported it (REQ-5c), so no inside address
+        // leaks.
+        let change = QuoteChange {
+            source: remote,
+            destination: external,
+            outer_source: external.address,
+            outer_destination: remote.address,
+        };
+        if is_hairpin {
+            return if parsed.ttl <= 1 { Err(Verdict::TtlExpired) } else { Ok(ErrorAct::Hairpin { change }) };
+        }
+        let hop = self.way(Facing::OUTSIDE, remote.address.to_bits(), parsed, &mut ());
+        Ok(ErrorAct::Translate { change, hop: hop.map_err(|no_way| no_way.verdict)? })
+    }
+
+    /// Outside form of the quoted packet, which came to `key`: destination and source.
+    fn quoted_outside<T: Report>(
+        &self,
+        now: Instant,
+        quote: &Quote,
+        key: &InternalKey,
+        report: &mut T,
+    ) -> Option<(Endpoint, Endpoint)> {
+        let remote_inside = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
+        if let Some(index) = self.state.live_flow(key, remote_inside, now) {
+            self.report_flow(now, index, report);
+            let flow = self.state.flows.get(index);
+            return Some((endpoint(flow.external()), known_as(flow.remote_outside(), quote.protocol, quote.source)));
+        }
+        if let Some(index) = self.state.find_live_mapping(key, now) {
+            self.report_mapping(now, index, report);
+            return Some((self.state.mappings.get(index).external(), quote.source));
+        }
+        report.step(|| Step::NoMapping);
+        let (external, _) = self.snapshot.static_mappings.by_internal(key)?;
+        Some((external, quote.source))
+    }
+
+    /// The realm of the subscriber whose untranslated packet an error quotes.
+    pub(crate) fn realm_of_untranslated(&self, quote: &Quote) -> Option<RealmId> {
+        let remote = (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port));
+        let (address, port) = (quote.source.address.to_bits(), quote.source.port);
+        let key_in = |realm| RuleKey::of_flow(&InternalKey { realm, protocol: quote.protocol, address, port }, remote);
+        self.passes_in(&self.snapshot.rules, key_in).map(|(realm, _)| realm)
+    }
+}

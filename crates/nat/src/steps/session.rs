@@ -1,0 +1,33 @@
+//! Decides whether a mapping may have one more session, and where its record goes.
+
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::verdict::Verdict;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionPlace {
+    /// In the mapping's record, as its first one. It was admitted with the mapping.
+    First,
+    /// In the mapping's record, in place of an ended session.
+    Again,
+    Extra,
+}
+
+impl View<'_> {
+    /// Nothing is evicted (RFC 6888 REQ-11d).
+    pub(crate) fn decide_session(&self, now: Instant, index: u32) -> Result<SessionPlace, Verdict> {
+        let mapping = self.state.mappings.get(index);
+        if !mapping.has_session() {
+            return Ok(SessionPlace::First);
+        }
+        if !mapping.has_live_session(now) {
+            return self.admit_session(now, index, false).map(|()| SessionPlace::Again);
+        }
+        let limit = self.snapshot.settings().limits.sessions_per_mapping_max.min(u32::from(u16::MAX));
+        if u32::from(mapping.extra_count()) + 1 >= limit {
+            return Err(Verdict::SessionLimit);
+        }
+        self.admit_session(now, index, true)?;
+        if self.state.sessions.is_full() { Err(Verdict::SessionTableFull) } else { Ok(SessionPlace::Extra) }
+    }
+}

@@ -1,0 +1,138 @@
+//! The subscriber of a packet: its class, its penalty, and whether it may have one more mapping or
+//! session.
+//!
+//! A subscriber belongs to one worker, so its use is counted exactly in its own record. A lowered
+//! limit refuses only what is new (RFC 6888 REQ-4a, REQ-11d).
+
+use zerocopy::FromZeros;
+
+use crate::event::Cause;
+use crate::state::mapping::InternalKey;
+use crate::state::subscriber::Subscriber;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Owner;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::PoolId;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::verdict::Verdict;
+
+impl View<'_> {
+    pub(crate) fn owner(&self, ask: &Ask<'_>) -> Owner {
+        let (subscribers, key, foreseen) = (&self.state.subscribers, ask.key, ask.foresight.subscriber);
+        let known = if foreseen != 0 && subscribers.is(foreseen, key.realm, key.address) {
+            Some(foreseen)
+        } else {
+            subscribers.find(key.realm, key.address)
+        };
+        match known.filter(|slot| !self.ends_with(*slot, ask.expired)) {
+            Some(slot) => self.owner_in(ask.now, slot),
+            None => Owner {
+                slot: None,
+                past: known.or_else(|| subscribers.find_lapsed(key.realm, key.address)),
+                class: self.snapshot.classes.of(key.realm, key.address),
+                penalty: None,
+                released: None,
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn owner_in(&self, now: Instant, slot: u32) -> Owner {
+        let (penalty, released) = self.penalty_now(now, slot);
+        Owner { slot: Some(slot), past: Some(slot), class: self.class_now(slot), penalty, released }
+    }
+
+    /// True if a subscriber has nothing but this expired mapping and is removed with it.
+    fn ends_with(&self, slot: u32, expired: Option<u32>) -> bool {
+        let record = self.state.subscribers.get(slot);
+        let has_else = record.flows > 0 || record.latest_block().is_some() || record.is_offender();
+        expired.is_some() && !has_else && record.mappings_total() <= 1
+    }
+
+    #[inline]
+    pub(crate) fn penalty_now(&self, now: Instant, slot: u32) -> (Option<PoolId>, Option<Cause>) {
+        if self.state.subscribers.get(slot).is_offender() { self.penalty_of(now, slot) } else { (None, None) }
+    }
+
+    #[cold]
+    fn penalty_of(&self, now: Instant, slot: u32) -> (Option<PoolId>, Option<Cause>) {
+        match self.snapshot.classes.compiled(self.class_now(slot)).penalty {
+            Some(penalty) if !self.state.subscribers.account(slot).is_quiet(now, penalty.release) => {
+                (Some(penalty.pool), None)
+            }
+            Some(_) => (None, Some(Cause::Idle)),
+            // The settings define no penalty for it any more.
+            None => (None, Some(Cause::Configuration)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_settled(&self, owner: &Owner, slot: u32) -> bool {
+        owner.released.is_none() && self.state.subscribers.get(slot).generation == self.snapshot.short_generation()
+    }
+
+    pub(crate) fn admit_mapping(&self, ask: &Ask<'_>, owner: &Owner) -> Result<(), Verdict> {
+        let compiled = self.snapshot.classes.compiled(owner.class);
+        let protocol = ask.key.protocol;
+        let Some(past) = owner.past.filter(|_| compiled.counts_mappings()) else {
+            return compiled.admits_mapping(&Subscriber::new_zeroed(), 0, protocol, ask.now);
+        };
+        let (Some(expired), Some(_)) = (ask.expired, owner.slot) else {
+            return self.admit_known(ask.now, past, owner.class, protocol);
+        };
+        let mut record = *self.state.subscribers.get(past);
+        let count = &mut record.mappings[protocol.index()];
+        *count = count.saturating_sub(1);
+        let sessions = u32::from(self.state.mappings.get(expired).extra_count());
+        record.extra_sessions = record.extra_sessions.saturating_sub(sessions);
+        let shared = owner.slot.map_or(0, |slot| self.state.subscribers.shared_ports(slot)[protocol.index()]);
+        compiled.admits_mapping(&record, shared, protocol, ask.now)
+    }
+
+    /// The same for a subscriber with this record, which may have lapsed.
+    #[inline(always)]
+    pub(crate) fn admit_known(&self, now: Instant, slot: u32, class: u16, protocol: Protocol) -> Result<(), Verdict> {
+        let compiled = self.snapshot.classes.compiled(class);
+        if !compiled.counts_mappings() {
+            return Ok(());
+        }
+        let shared = self.state.subscribers.shared_ports(slot)[protocol.index()];
+        compiled.admits_mapping(self.state.subscribers.get(slot), shared, protocol, now)
+    }
+
+    /// `takes_record`: the session cannot reuse the inline slot.
+    pub(crate) fn admit_session(&self, now: Instant, index: u32, takes_record: bool) -> Result<(), Verdict> {
+        let slot = self.state.mappings.get(index).subscriber;
+        let compiled = self.snapshot.classes.compiled(self.class_now(slot));
+        let subscribers = &self.state.subscribers;
+        compiled.admits_session((subscribers.get(slot), subscribers.account(slot)), takes_record, now)
+    }
+
+    pub(crate) fn admit_flow(&self, now: Instant, realm: RealmId, address: u32) -> Result<(), Verdict> {
+        let nobody = Subscriber::new_zeroed();
+        let subscribers = &self.state.subscribers;
+        let (class, record) = match subscribers.find(realm, address) {
+            Some(slot) => (self.class_now(slot), subscribers.get(slot)),
+            None => {
+                let before = subscribers.find_lapsed(realm, address);
+                (self.snapshot.classes.of(realm, address), before.map_or(&nobody, |slot| subscribers.get(slot)))
+            }
+        };
+        self.snapshot.classes.compiled(class).admits_flow(record, now)
+    }
+
+    /// `less` ports are about to be uncharged.
+    pub(crate) fn admits_port(&self, key: &InternalKey, less: u32) -> bool {
+        let nobody = Subscriber::new_zeroed();
+        let (subscribers, protocol): (_, Protocol) = (&self.state.subscribers, key.protocol);
+        let (class, record, shared) = match subscribers.find(key.realm, key.address) {
+            Some(slot) => {
+                (self.class_now(slot), subscribers.get(slot), subscribers.shared_ports(slot)[protocol.index()])
+            }
+            None => (self.snapshot.classes.of(key.realm, key.address), &nobody, 0),
+        };
+        self.snapshot.classes.compiled(class).admits_port(record, shared.saturating_sub(less), protocol)
+    }
+}

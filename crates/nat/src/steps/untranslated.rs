@@ -1,0 +1,137 @@
+//! Packets that are not translated: to addresses behind no pool, without ports, and to Natrix
+//! itself.
+
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::destination_is_valid;
+use crate::policy::rules::RuleBook;
+use crate::policy::rules::RuleKey;
+use crate::policy::rules::Ruling;
+use crate::settings::RuleAction;
+use crate::show::view::Step;
+use crate::snapshot::addresses::Local;
+use crate::steps::inbound::Act;
+use crate::steps::inbound::Decided;
+use crate::steps::inbound::Inbound;
+use crate::steps::report::Report;
+use crate::steps::view::View;
+use crate::types::Facing;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LocalAnswer {
+    EchoReply,
+    /// Traceroute ends at the port unreachable of its destination.
+    PortUnreachable,
+}
+
+impl View<'_> {
+    pub(crate) fn decide_local(&self, from: Facing, parsed: &Parsed) -> Result<LocalAnswer, Verdict> {
+        self.check_source(from, parsed.source).map_or(Ok(()), Err)?;
+        match parsed.class {
+            Class::IcmpRequest if self.snapshot.settings().icmp.answer_echo => Ok(LocalAnswer::EchoReply),
+            Class::Udp => Ok(LocalAnswer::PortUnreachable),
+            _ => Err(Verdict::LocalIgnored),
+        }
+    }
+
+    pub(crate) fn decide_other<T: Report>(&self, from: Facing, parsed: &Parsed, report: &mut T) -> Decided {
+        let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
+        decided.act = self.pass_other(from, parsed, &mut decided, report).unwrap_or_else(|act| act);
+        decided
+    }
+
+    fn pass_other<T: Report>(
+        &self,
+        from: Facing,
+        parsed: &Parsed,
+        decided: &mut Decided,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        self.check_source(from, parsed.source).map_or(Ok(()), Err)?;
+        let is_out = from.side == Side::Inside;
+        let local = match from.side {
+            Side::Inside => self.local_to(from, parsed.destination),
+            Side::Outside => self.local.lookup(parsed.destination),
+        };
+        match local {
+            Some(Local::Own(_)) => return Err(Act::Drop(Verdict::LocalIgnored)),
+            Some(Local::OwnAndPool(..)) if is_out => return Err(Act::Drop(Verdict::LocalIgnored)),
+            Some(_) if !is_out => return Err(Act::Drop(Verdict::ProtocolUnsupported)),
+            _ => {}
+        }
+        let passes = &self.snapshot.passes;
+        let (key, towards, ruling) = if is_out {
+            let key = RuleKey::outbound(from.realm, parsed);
+            (key, Facing::OUTSIDE, passes.ruling(&key))
+        } else {
+            let passing = self.passes_in(passes, |realm| RuleKey::inbound(realm, parsed));
+            let (realm, ruling) = passing.ok_or(Verdict::DestinationNotPool)?;
+            (RuleKey::inbound(realm, parsed), Facing::inside(realm), ruling)
+        };
+        let rule = ruling.rule.ok_or(Verdict::ProtocolUnsupported)?;
+        if T::LISTENS
+            && let Some(position) = passes.set().position(rule)
+        {
+            report.step(|| Step::PassRule(position));
+        }
+        decided.judged.insert(self.judge(is_out, key, true, report)).check()?;
+        decided.ruling = Some(ruling);
+        let hop = self.way(towards, parsed.destination, parsed, report)?;
+        Ok(Act::Pass { hop })
+    }
+
+    #[cold]
+    pub(super) fn enter_untranslated<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        local: Option<Local>,
+        decided: &mut Decided,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        let parsed = packet.parsed;
+        match local {
+            // Natrix's inside addresses have no meaning outside; an answer would leak one as its
+            // source.
+            Some(Local::Own(interface)) if self.snapshot.side(interface) == Side::Outside => {
+                report.step(|| Step::OwnAddress(packet.external().address));
+                return Ok(Act::Local);
+            }
+            Some(Local::Broadcast(_)) => return Err(Act::Drop(Verdict::DestinationInvalid)),
+            _ if !destination_is_valid(parsed.destination) => return Err(Act::Drop(Verdict::DestinationInvalid)),
+            Some(_) => return Err(Act::Drop(Verdict::DestinationNotPool)),
+            None => {}
+        }
+        let rules = &self.snapshot.rules;
+        let passing = self.passes_in(rules, |realm| RuleKey::inbound(realm, parsed));
+        let (realm, ruling) = passing.ok_or(Verdict::DestinationNotPool)?;
+        self.check_stranger(packet)?;
+        decided.judged.insert(self.judge(false, RuleKey::inbound(realm, parsed), true, report)).check()?;
+        decided.ruling = Some(ruling);
+        if T::LISTENS
+            && let Some(position) = ruling.rule.and_then(|rule| rules.set().position(rule))
+        {
+            report.step(|| Step::Rule { position, action: ruling.action });
+        }
+        let hop = self.way(Facing::inside(realm), parsed.destination, parsed, report)?;
+        Ok(Act::Pass { hop })
+    }
+
+    /// The realm in which one of `rules` passes a packet from outside. `None` if there are several:
+    /// it must not reach the wrong subscriber.
+    pub(crate) fn passes_in(&self, rules: &RuleBook, key_in: impl Fn(RealmId) -> RuleKey) -> Option<(RealmId, Ruling)> {
+        if !rules.passes() {
+            return None;
+        }
+        let mut fitting = (0..self.snapshot.settings().realms()).filter_map(|number| {
+            let realm = RealmId(number as u16);
+            let key = key_in(realm);
+            self.snapshot.route_in(realm, key.source().to_bits())?;
+            let ruling = rules.ruling(&key);
+            (ruling.action == RuleAction::NoTranslation).then_some((realm, ruling))
+        });
+        fitting.next().filter(|_| fitting.next().is_none())
+    }
+}

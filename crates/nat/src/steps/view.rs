@@ -1,0 +1,79 @@
+//! Everything a decision may read.
+
+use core::net::Ipv4Addr;
+
+use crate::event::EventLog;
+use crate::headers::parse::source_is_valid;
+use crate::settings::Filtering;
+use crate::shard::Policy;
+use crate::snapshot::addresses::Local;
+use crate::snapshot::addresses::LocalAddresses;
+use crate::snapshot::shared::CompiledPool;
+use crate::snapshot::shared::Shared;
+use crate::state::State;
+use crate::state::session::HashedBy;
+use crate::types::Facing;
+use crate::types::Protocol;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+/// Read-only access to one worker's records, the settings, and the room for events.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) policy: &'a Policy,
+    /// The compiled settings. A plan passes other ones than those in effect.
+    pub(crate) snapshot: &'a Shared,
+    /// Natrix's own addresses and the external ones: of the snapshot, and of one that is about to
+    /// follow.
+    pub(crate) local: &'a LocalAddresses,
+    pub(crate) events: &'a EventLog,
+    pub(crate) worker: WorkerId,
+    /// True if the worker uses the snapshot. A plan asks about a future one.
+    pub(crate) is_in_effect: bool,
+}
+
+impl<'a> View<'a> {
+    #[inline]
+    pub(crate) fn local_to(&self, from: Facing, address: u32) -> Option<Local> {
+        self.snapshot.as_seen(from, address, self.local.lookup(address)?)
+    }
+
+    /// Refuses invalid and own source addresses, and from outside also inside ones (RFC 2827 §4,
+    /// RFC 6598 §4 "MUST filter such packets on ingress links").
+    pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
+        if !source_is_valid(source) {
+            return Some(Verdict::SourceInvalid);
+        }
+        match self.local_to(from, source) {
+            None => (from.side == Side::Outside && self.snapshot.is_inside(source)).then_some(Verdict::SourceSpoofed),
+            Some(Local::Broadcast(_)) => Some(Verdict::SourceInvalid),
+            Some(_) => Some(Verdict::SourceSpoofed),
+        }
+    }
+
+    pub(crate) fn pool_of_mapping(&self, index: u32) -> Option<&'a CompiledPool> {
+        let external = self.state.mappings.get(index).external_address;
+        let address = self.snapshot.address_index(Ipv4Addr::from_bits(external))?;
+        Some(self.snapshot.compiled_pool(address))
+    }
+
+    /// The class of a subscriber under this snapshot. Its record may still name that of other
+    /// settings.
+    #[inline(always)]
+    pub(crate) fn class_now(&self, subscriber: u32) -> u16 {
+        let record = self.state.subscribers.get(subscriber);
+        if self.is_in_effect && record.class_generation == self.policy.class_generation {
+            return record.class;
+        }
+        self.snapshot.classes.of(record.realm(), record.address)
+    }
+}
+
+pub(crate) fn hashed_by(compiled: &CompiledPool, protocol: Protocol) -> HashedBy {
+    match compiled.filtering[protocol.index()] {
+        Filtering::AddressDependent => HashedBy::Address,
+        _ => HashedBy::Endpoint,
+    }
+}

@@ -1,0 +1,63 @@
+//! The next hop of a packet, and why it may not get there.
+
+use crate::headers::parse::Parsed;
+use crate::show::view::Step;
+use crate::snapshot::shared::NextHop;
+use crate::steps::report::Report;
+use crate::steps::view::View;
+use crate::types::Facing;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+/// The ICMP error that is sent to the source of a dropped packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// RFC 5508 §7 REQ-10a2.
+    TtlExpired,
+    /// RFC 4787 §11 REQ-13, with the MTU of the next link.
+    TooBig(u16),
+    NetUnreachable,
+    HostUnreachable,
+    PortUnreachable,
+    /// RFC 6888 REQ-11b or RFC 5508 REQ-8, with the configured code.
+    NoResources(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoWay {
+    pub(crate) verdict: Verdict,
+    pub(crate) reason: Reason,
+}
+
+impl View<'_> {
+    /// The next hop towards `destination`, which may differ from the packet's.
+    #[inline]
+    pub(crate) fn way<T: Report>(
+        &self,
+        towards: Facing,
+        destination: u32,
+        parsed: &Parsed,
+        report: &mut T,
+    ) -> Result<NextHop, NoWay> {
+        if parsed.ttl <= 1 {
+            return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired });
+        }
+        let Some(hop) = self.snapshot.route(towards, destination).copied() else {
+            let reason = match towards.side {
+                Side::Inside => Reason::HostUnreachable,
+                Side::Outside => Reason::NetUnreachable,
+            };
+            return Err(NoWay { verdict: Verdict::NoRoute, reason });
+        };
+        report.step(|| Step::Routed {
+            interface: hop.interface.0,
+            next_hop: hop.neighbour(destination).into(),
+            mtu: hop.mtu,
+        });
+        if parsed.total_length > hop.mtu && parsed.dont_fragment {
+            // RFC 4787 §11 REQ-13: the sender learns the MTU of the next link.
+            return Err(NoWay { verdict: Verdict::TooBig, reason: Reason::TooBig(hop.mtu) });
+        }
+        Ok(hop)
+    }
+}

@@ -1,0 +1,117 @@
+//! Long-running commands end when the reader of their output is gone, and on a signal.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+mod terminal;
+
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+use terminal::ended;
+use terminal::terminal;
+
+/// A folder for this test, with a control socket that never answers and a capture that never
+/// begins.
+struct Silence {
+    folder: PathBuf,
+    _socket: UnixListener,
+}
+
+impl Silence {
+    fn new(name: &str) -> Silence {
+        let folder = std::env::temp_dir().join(format!("natrix-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = UnixListener::bind(folder.join("control.sock")).unwrap();
+        let made = Command::new("mkfifo").arg(folder.join("endless.pcap")).status().unwrap();
+        assert!(made.success());
+        Silence { folder, _socket: socket }
+    }
+
+    /// Commands that wait or work for a long time without output.
+    fn commands(&self) -> Vec<Vec<String>> {
+        let path = |name: &str| self.folder.join(name).display().to_string();
+        let (socket, capture) = (path("control.sock"), path("endless.pcap"));
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/veth-two-workers.toml");
+        let example = example.display().to_string();
+        let lines = [
+            format!("trace --socket {socket}"),
+            format!("show mappings --socket {socket}"),
+            format!("show counters --json --socket {socket}"),
+            format!("find 203.0.113.7:41233 --socket {socket}"),
+            format!("why udp 100.64.0.1:5000 198.51.100.1:53 --socket {socket}"),
+            format!("plan -c {example} --socket {socket}"),
+            format!("reload -c {example} --socket {socket}"),
+            "bench rules --rules 1000 --seconds 60".to_owned(),
+            "bench engine --sessions 1000 --mode established --seconds 60".to_owned(),
+            "bench scaling --sessions 1000 --seconds 60".to_owned(),
+            "bench stalls --sessions 1000 --event reload --seconds 60".to_owned(),
+            "bench tables --sessions 1000 --seconds 60".to_owned(),
+            format!("replay -c {example} --inside {capture} --outside {capture} --out-dir {}", path("out")),
+        ];
+        lines.iter().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn start(command: &[String], output: Stdio) -> Child {
+    let mut natrix = Command::new(env!("CARGO_BIN_EXE_natrix"));
+    natrix.args(command).stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Lets the command reach its wait. A command that has ended early would prove nothing.
+fn is_under_way(child: &mut Child) -> bool {
+    thread::sleep(Duration::from_millis(300));
+    child.try_wait().unwrap().is_none()
+}
+
+#[test]
+fn a_closed_pipe_ends_each_command_without_an_error() {
+    let silence = Silence::new("pipe");
+    for command in silence.commands() {
+        let mut child = start(&command, Stdio::piped());
+        assert!(is_under_way(&mut child), "{command:?} is running");
+        drop(child.stdout.take());
+        let status = ended(&mut child).unwrap_or_else(|| panic!("{command:?} runs on without a reader"));
+        assert!(status.success(), "{command:?}: {status}");
+    }
+}
+
+#[test]
+fn a_closed_terminal_ends_each_command() {
+    let silence = Silence::new("terminal");
+    for command in silence.commands() {
+        let (ours, device) = terminal();
+        let mut child = start(&command, Stdio::from(device));
+        assert!(is_under_way(&mut child), "{command:?} is running");
+        drop(ours);
+        assert!(ended(&mut child).is_some(), "{command:?} runs on without its terminal");
+    }
+}
+
+#[test]
+fn a_signal_ends_each_command() {
+    let silence = Silence::new("signal");
+    for command in silence.commands() {
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            let mut child = start(&command, Stdio::piped());
+            assert!(is_under_way(&mut child), "{command:?} is running");
+            rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
+            let status = ended(&mut child).unwrap_or_else(|| panic!("{command:?} runs on after {signal:?}"));
+            assert_eq!(status.signal(), Some(signal.as_raw()), "{command:?}");
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! What is explained of a packet is what becomes of it: over random configurations, and where
+//! something has run out.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use nat::Duration;
+use nat::Protocol;
+use nat::Settings;
+use nat::Shard;
+use nat::Verdict;
+use nat::blocks::BlockSize;
+use nat::redirection::Target;
+use nat::rules::Match;
+use nat::rules::PortRange;
+use nat::settings::Admission;
+use nat::settings::Allocation;
+use nat::settings::BalancedForward;
+use nat::settings::Blocks;
+use nat::settings::FilterAction;
+use nat::settings::Filtering;
+use nat::settings::Forward;
+use nat::settings::Interface;
+use nat::settings::InterfaceAddress;
+use nat::settings::MappingKind;
+use nat::settings::Pool;
+use nat::settings::Pooling;
+use nat::settings::RuleAction;
+use nat::types::Facing;
+use nat::types::InterfaceId;
+use nat::types::PoolId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+use nat::types::Side;
+use nat::view::Explanation;
+use nat::view::Step;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use testkit::seeds::for_each_seed;
+use testkit::topology::INSIDE;
+use testkit::topology::OUTSIDE;
+use testkit::topology::prefix;
+use testkit::*;
+use wire::build;
+use wire::tcp::Flags;
+
+const BLUE: InterfaceId = InterfaceId(2);
+const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
+
+/// The n-th subscriber of the red or the blue VRF.
+fn host(realm: u16, n: u8) -> Ipv4Addr {
+    if realm == 0 { Ipv4Addr::new(100, 64, 0, 10 + n) } else { Ipv4Addr::new(10, 9, 0, 10 + n) }
+}
+
+/// Two VRFs, which speak to each other if that is allowed.
+fn two_realms(may_hairpin: bool) -> Settings {
+    let mut settings = settings();
+    settings.realm_names = vec!["red".into(), "blue".into()];
+    settings.hairpin_between_realms = may_hairpin;
+    settings.interfaces.push(Interface {
+        name: "blue".into(),
+        side: Side::Inside,
+        realm: RealmId(1),
+        addresses: vec![InterfaceAddress { address: Ipv4Addr::new(10, 9, 0, 1), prefix_length: 24 }],
+        mtu: 1_500,
+    });
+    settings.pools[0].subscribers.push(prefix([10, 9, 0, 0], 24));
+    settings
+}
+
+fn to_targets(realm: u16, protocol: Protocol, external: SocketAddrV4, hosts: &[u8]) -> BalancedForward {
+    let target = |n: &u8| Target { address: host(realm, *n).to_bits(), port: Some(8_080), weight: 1 };
+    BalancedForward {
+        realm: RealmId(realm),
+        protocol,
+        external: *external.ip(),
+        ports: (external.port(), external.port()),
+        targets: hosts.iter().map(target).collect(),
+        admission: Admission::Anyone,
+        is_sticky: false,
+    }
+}
+
+fn to_one(realm: u16, protocol: Protocol, external: SocketAddrV4, inside: u8) -> Forward {
+    Forward {
+        realm: RealmId(realm),
+        protocol,
+        external: *external.ip(),
+        ports: (external.port(), external.port()),
+        inside: host(realm, inside),
+        inside_port: 8_080,
+        admission: Admission::Anyone,
+    }
+}
+
+/// What would happen, asked of whichever workers it is asked of in a running instance.
+fn why(bed: &Bed, from: Facing, packet: &[u8]) -> Explanation {
+    let shards: Vec<&Shard> = bed.shards().collect();
+    let answer = bed.shared().explain(from, packet, |worker, onward| -> Result<_, ()> {
+        let shard = shards[worker.index()];
+        Ok(match onward {
+            None => shard.explain(bed.now(), from, packet),
+            Some(onward) => shard.explain_onward(bed.now(), onward, packet),
+        })
+    });
+    answer.expect("shards always answer").1
+}
+
+/// Sends it, and says which verdict it got.
+fn send(bed: &mut Bed, interface: InterfaceId, packet: &[u8]) -> Vec<Verdict> {
+    let before = bed.counters();
+    match interface {
+        OUTSIDE => bed.outside(packet),
+        interface => bed.inside_by(interface, packet),
+    }
+    let after = bed.counters();
+    Verdict::ALL.iter().copied().filter(|verdict| after.of(*verdict) > before.of(*verdict)).collect()
+}
+
+fn facing(bed: &Bed, interface: InterfaceId) -> Facing {
+    bed.settings().interfaces[usize::from(interface.0)].facing()
+}
+
+/// Asks first, then sends.
+fn check(bed: &mut Bed, interface: InterfaceId, packet: &[u8]) -> Explanation {
+    let foretold = why(bed, facing(bed, interface), packet);
+    let given = send(bed, interface, packet);
+    let what = format!("{:?} to {:?} by {interface:?}", source(packet), destination(packet));
+    let is_open = foretold.steps.iter().any(|step| matches!(step, Step::AnyTarget { agree: false, .. }));
+    assert!(given == [foretold.verdict] || is_open, "{what}: {given:?}, and foretold was {foretold:?}");
+    foretold
+}
+
+fn beds(settings: &Settings) -> impl Iterator<Item = Bed> {
+    [1, 2, 4].into_iter().map(|workers| Bed::new(settings.clone()).workers(workers).steering(Steering::Random))
+}
+
+#[test]
+fn targets_in_another_vrf_are_refused_without_vrf_hairpins() {
+    let external = at(POOL[1], 443);
+    let mut settings = two_realms(false).limits(|limits| limits.flows_max = 1_000);
+    settings.balanced_forwards = vec![to_targets(1, Protocol::Tcp, external, &[1, 2, 3])];
+    settings.forwards = vec![to_one(1, Protocol::Tcp, at(POOL[1], 444), 4)];
+    for mut bed in beds(&settings) {
+        for n in 0..16 {
+            for to in [external, at(POOL[1], 444)] {
+                for realm in [0, 1] {
+                    let by = if realm == 0 { INSIDE } else { BLUE };
+                    let syn = build::tcp(at(host(realm, 20 + n), 5_000), to, Flags::SYN).build();
+                    let expected = if realm == 0 { Verdict::HairpinRefused } else { Verdict::Hairpin };
+                    // Before the host has a mapping, and with it.
+                    for _ in 0..2 {
+                        assert_eq!(check(&mut bed, by, &syn).verdict, expected, "from {realm} to {to}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sessions_into_another_vrf_end_once_hairpins_must_stay_in_one() {
+    let external = at(POOL[1], 443);
+    let settings = |may_hairpin| {
+        let mut settings = two_realms(may_hairpin).limits(|limits| limits.flows_max = 1_000);
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            settings.balanced_forwards.push(to_targets(1, protocol, external, &[1, 2, 3]));
+        }
+        settings
+    };
+    for mut bed in beds(&settings(true)) {
+        let packets = |n: u8| {
+            let from = at(host(0, 20 + n), 5_000);
+            [build::tcp(from, external, Flags::SYN).build(), build::udp(from, external).payload_length(8).build()]
+        };
+        for (may_hairpin, expected) in
+            [(true, Verdict::Hairpin), (false, Verdict::HairpinRefused), (true, Verdict::Hairpin)]
+        {
+            bed.reload(settings(may_hairpin));
+            for packet in (0..8).flat_map(packets) {
+                assert_eq!(check(&mut bed, INSIDE, &packet).verdict, expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mapping_of_another_worker_in_another_vrf_is_refused() {
+    for mut bed in beds(&two_realms(false).filtering(Filtering::EndpointIndependent)) {
+        for n in 0..8 {
+            let callee = bed.open_udp(at(host(0, n), 5_000), at(E1, 53));
+            let call = build::udp(at(host(1, n), 6_000), callee).payload_length(8).build();
+            assert_eq!(check(&mut bed, BLUE, &call).verdict, Verdict::HairpinRefused);
+            let call = build::udp(at(host(0, n + 20), 6_000), callee).payload_length(8).build();
+            assert_eq!(check(&mut bed, INSIDE, &call).verdict, Verdict::Hairpin);
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_gets_no_port_is_foretold() {
+    for pooling in [Pooling::Paired, Pooling::Arbitrary] {
+        let mut settings = settings().endpoint_dependent(Prefix::ALL, (443, 443)).addresses(&POOL[..1]);
+        settings = settings.pooling(pooling).ports(10_000, 10_009);
+        settings.pools[0].shared_ports_min = 2;
+        for mut bed in beds(&settings) {
+            let mut refused = 0;
+            for n in 0..40 {
+                let syn = build::tcp(at(host(0, n % 7), 5_000 + u16::from(n)), at(E1, 443), Flags::SYN).build();
+                let foretold = check(&mut bed, INSIDE, &syn);
+                if foretold.verdict == Verdict::PortsExhausted {
+                    assert!(foretold.steps.iter().any(|step| matches!(step, Step::NoSharedPort { .. })));
+                    refused += 1;
+                }
+            }
+            assert!(refused >= 30, "ten ports towards one server: {refused}");
+            // Towards another one the same ports serve.
+            let syn = build::tcp(at(host(0, 0), 5_000), at(E2, 443), Flags::SYN).build();
+            assert_eq!(check(&mut bed, INSIDE, &syn).verdict, Verdict::Outbound);
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_would_open_one_port_too_many_is_foretold() {
+    for pooling in [Pooling::Paired, Pooling::Arbitrary] {
+        let mut settings = settings().endpoint_dependent(Prefix::ALL, (443, 443)).addresses(&POOL[..1]);
+        settings = settings.pooling(pooling);
+        settings.subscriber.ports_max = [3; Protocol::COUNT];
+        for mut bed in beds(&settings) {
+            for n in 0..8 {
+                let syn = build::tcp(at(host(0, 1), 5_000 + n), at(E1, 443), Flags::SYN).build();
+                let foretold = check(&mut bed, INSIDE, &syn);
+                let is_told = |step: &Step| matches!(step, Step::NoSharedPort { at_quota: true, .. });
+                let expected = if n < 3 { Verdict::Outbound } else { Verdict::SubscriberPortQuota };
+                assert_eq!((foretold.verdict, foretold.steps.iter().any(is_told)), (expected, n >= 3));
+            }
+            // Elsewhere the same ports serve; for a mapping there is none either.
+            let syn = build::tcp(at(host(0, 1), 5_000), at(E2, 443), Flags::SYN).build();
+            assert_eq!(check(&mut bed, INSIDE, &syn).verdict, Verdict::Outbound);
+            let syn = build::tcp(at(host(0, 1), 6_000), at(E2, 80), Flags::SYN).build();
+            assert_eq!(check(&mut bed, INSIDE, &syn).verdict, Verdict::SubscriberPortQuota);
+        }
+    }
+}
+
+#[test]
+fn the_pool_of_a_rule_is_not_said_to_be_that_of_a_prefix() {
+    let translate = RuleAction::Translate { pool: Some(PoolId(0)), mapping: MappingKind::EndpointIndependent };
+    let by_rule = |settings: Settings| {
+        let bed = Bed::new(settings);
+        let explained = why(&bed, facing(&bed, INSIDE), &build::udp(at(host(0, 1), 5_000), at(E1, 53)).build());
+        assert_eq!(explained.verdict, Verdict::Outbound);
+        explained.steps.iter().any(|step| matches!(step, Step::Pool(_)))
+    };
+    assert!(by_rule(settings()), "its prefix chooses");
+    assert!(!by_rule(settings().rule(Match::ALL, translate)), "the rule has said so");
+}
+
+/// The order of a subscriber's first flows makes no difference to what its own pool of blocks or
+/// slices gives it, next to a pool of single ports that a rule sends some flows to.
+#[test]
+fn a_rule_does_not_take_away_own_blocks_and_slices() {
+    let blocks =
+        |per_subscriber_max| Blocks { size: BlockSize::MIN, per_subscriber_max, idle: Duration::from_secs(60) };
+    let modes = [
+        (Allocation::Blocks(blocks(2)), Pooling::Paired),
+        (Allocation::Blocks(blocks(2)), Pooling::Arbitrary),
+        (Allocation::Deterministic { dynamic_slices: 0, overflow: blocks(0) }, Pooling::Paired),
+    ];
+    for (allocation, pooling) in modes {
+        let mut settings = settings().addresses(&POOL[..2]).pooling(pooling).ports(2_048, 3_071);
+        settings.pools[0].allocation = allocation;
+        settings.pools[0].subscribers = vec![prefix([100, 64, 0, 16], 28)];
+        let addresses = vec![OTHER, Ipv4Addr::new(203, 0, 113, 204)];
+        settings.pools.push(Pool { name: "web".into(), addresses, subscribers: Vec::new(), ..Pool::default() });
+        let of_tcp = Match { protocol: Some(Protocol::Tcp.number()), ..Match::ALL };
+        let elsewhere = RuleAction::Translate { pool: Some(PoolId(1)), mapping: MappingKind::EndpointIndependent };
+        let settings = settings.rule(of_tcp, elsewhere);
+        for mut bed in beds(&settings) {
+            let mut send = |n: u8, protocol, port| {
+                let (from, to) = (at(host(0, n), port), at(E1, 443));
+                let packet = match protocol {
+                    Protocol::Tcp => build::tcp(from, to, Flags::SYN).build(),
+                    _ => build::udp(from, to).payload_length(8).build(),
+                };
+                assert_eq!(check(&mut bed, INSIDE, &packet).verdict, Verdict::Outbound, "{allocation:?}, {pooling:?}");
+                *source(&bed.only_outside()).ip()
+            };
+            for (n, first) in [(10, Protocol::Tcp), (11, Protocol::Udp)] {
+                let second = if first == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
+                let there = [send(n, first, 5_000), send(n, second, 5_001)];
+                let [web, own] = if first == Protocol::Tcp { there } else { [there[1], there[0]] };
+                assert!(POOL.contains(&own) && !POOL.contains(&web), "{own}, {web}");
+                // And all that follow from the same addresses.
+                for port in 5_002..5_020 {
+                    assert_eq!(send(n, Protocol::Tcp, port), web);
+                    let again = send(n, Protocol::Udp, port);
+                    assert!(again == own || pooling == Pooling::Arbitrary && POOL.contains(&again));
+                }
+            }
+        }
+    }
+}
+
+/// Small pools, few records, rules that share ports, redirect or name a pool, forwards of both
+/// kinds into both VRFs.
+fn random_settings(random: &mut SmallRng) -> Settings {
+    let mut settings = two_realms(random.random());
+    let filtering = [Filtering::EndpointIndependent, Filtering::AddressDependent, Filtering::AddressAndPortDependent];
+    // One address a pool: which one of several a newcomer is given is drawn, and full ones may be
+    // among them.
+    let ports = random.random_range(4..40);
+    settings = settings
+        .addresses(&POOL[1..2])
+        .ports(10_000, 9_999 + ports)
+        .filtering(filtering[random.random_range(0..filtering.len())])
+        .pooling(if random.random() { Pooling::Paired } else { Pooling::Arbitrary });
+    settings.pools[0].shared_ports_min = random.random_range(1..4);
+    let mut second = Pool {
+        name: "second".into(),
+        addresses: vec![OTHER],
+        port_min: 1_024,
+        port_max: 1_024 + 64 * 3 - 1,
+        shared_ports_min: 1,
+        subscribers: Vec::new(),
+        ..Pool::default()
+    };
+    // Blocks, and slices for others on the same ports: a reload goes from each to each.
+    let blocks =
+        |per_subscriber_max| Blocks { size: BlockSize::MIN, per_subscriber_max, idle: Duration::from_secs(60) };
+    match random.random_range(0..4) {
+        0 => {}
+        1..3 => {
+            second.allocation = Allocation::Blocks(blocks(1));
+            second.subscribers = vec![prefix([100, 64, 0, 12], 30)];
+        }
+        _ => {
+            let overflow = blocks(random.random_range(0..3));
+            second.allocation = Allocation::Deterministic { dynamic_slices: random.random_range(0..4), overflow };
+            second.subscribers = vec![prefix([100, 64, 0, 8], random.random_range(28..31))];
+        }
+    }
+    settings.pools.push(second);
+    // Each of four subscribers has an address of its own, of which some drain.
+    if random.random() {
+        let addresses: Vec<Ipv4Addr> = (0..4).map(|n| Ipv4Addr::new(203, 0, 113, 204 + n)).collect();
+        settings.pools.push(Pool {
+            name: "own".into(),
+            realms: vec![RealmId(0)],
+            subscribers: vec![prefix([100, 64, 0, 16], 30)],
+            one_to_one: true,
+            filtering: [filtering[random.random_range(0..filtering.len())]; Protocol::COUNT],
+            draining: random.random_bool(0.2),
+            draining_addresses: addresses.iter().copied().filter(|_| random.random_bool(0.4)).collect(),
+            addresses,
+            ..Pool::default()
+        });
+    }
+    settings.reload.drain_time = None;
+    settings = settings.limits(|limits| {
+        // Only flows run out: of other tables the first half of a hairpin may take the last place,
+        // which the second misses then.
+        limits.flows_max = 64;
+        limits.mappings_max = 512;
+        limits.subscribers_max = 64;
+        limits.extra_sessions_max = 512;
+        limits.external_addresses_max = 12;
+    });
+    if random.random() {
+        settings.subscriber.ports_max = [random.random_range(2..8); Protocol::COUNT];
+    }
+    let to = |port| Match { destination_ports: PortRange { first: port, last: port }, ..Match::ALL };
+    let dependent = |pool| RuleAction::Translate { pool, mapping: MappingKind::EndpointDependent };
+    let independent = |pool| RuleAction::Translate { pool, mapping: MappingKind::EndpointIndependent };
+    settings = settings.rule(to(443), dependent(None)).rule(to(444), dependent(Some(PoolId(1))));
+    settings = settings.rule(to(445), independent(Some(PoolId(1)))).rule(to(446), RuleAction::Drop);
+    if random.random_bool(0.3) {
+        settings = settings.filter(to(8_080), FilterAction::Deny);
+    }
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let count = random.random_range(1..4);
+        let hosts: Vec<u8> = (0..count).map(|n| 100 + n).collect();
+        let mut several = to_targets(random.random_range(0..2), protocol, at(POOL[1], 80), &hosts);
+        let mut one = to_one(random.random_range(0..2), protocol, at(POOL[1], 81), 104);
+        if random.random_bool(0.2) {
+            (several.admission, one.admission) = (Admission::AsPool, Admission::AsPool);
+        }
+        settings.balanced_forwards.push(several);
+        settings.forwards.push(one);
+    }
+    settings
+}
+
+/// After a reload: the address of a pool may drain beside another one, which who had the first is
+/// moved to.
+fn changed(mut settings: Settings, random: &mut SmallRng) -> Settings {
+    let others = [POOL[0], Ipv4Addr::new(203, 0, 113, 201)];
+    for (pool, other) in settings.pools.iter_mut().zip(others) {
+        if random.random_bool(0.4) {
+            pool.draining_addresses.clone_from(&pool.addresses);
+            pool.addresses.push(other);
+        }
+    }
+    settings
+}
+
+#[test]
+fn what_is_explained_is_what_happens() {
+    for_each_seed(150, |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let settings = random_settings(&mut random);
+        let workers = [1, 1, 2, 4][random.random_range(0..4)];
+        let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random);
+        let mut externals = vec![at(POOL[1], 80), at(POOL[1], 81), at(POOL[1], 82)];
+        if bed.settings().pools.iter().any(|pool| pool.one_to_one) {
+            externals.extend((204..208).map(|last| at(Ipv4Addr::new(203, 0, 113, last), 5_000)));
+        }
+        for step in 0..150 {
+            if [50, 100].contains(&step) && random.random() {
+                bed.reload(changed(random_settings(&mut random), &mut random));
+                // Blocks that are not those of their pool any more go back with the next polls.
+                bed.advance_secs(2);
+            }
+            if random.random_bool(0.02) {
+                bed.advance_secs(random.random_range(1..400));
+            }
+            let realm = random.random_range(0..2);
+            let mut inside = at(host(realm, random.random_range(0..12)), random.random_range(5_000..5_004));
+            if random.random_bool(0.1) {
+                inside = at(host(realm, random.random_range(100..105)), 8_080);
+            }
+            let outside = at([E1, E2][random.random_range(0..2)], random.random_range(441..448));
+            let external = externals[random.random_range(0..externals.len())];
+            let flags = if random.random_bool(0.8) { Flags::SYN } else { Flags::ACK };
+            let is_tcp = random.random();
+            let packet = |from, to| match is_tcp {
+                true => build::tcp(from, to, flags).sequence(1).build(),
+                false => build::udp(from, to).payload_length(8).build(),
+            };
+            let by = if realm == 0 { INSIDE } else { BLUE };
+            match random.random_range(0..10) {
+                0..5 => check(&mut bed, by, &packet(inside, outside)),
+                5..8 => check(&mut bed, by, &packet(inside, external)),
+                _ => check(&mut bed, OUTSIDE, &packet(outside, external)),
+            };
+            bed.take_inside();
+            externals.extend(bed.take_outside().iter().map(|packet| source(packet)));
+            if externals.len() > 20 {
+                externals.remove(7);
+            }
+        }
+        bed.jump(Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn a_port_that_rests_is_not_said_to_be_had() {
+    for one_to_one in [false, true] {
+        let rest = |mut settings: Settings| {
+            settings.pools[0].reuse_delay = Duration::from_secs(60);
+            settings.limits.external_addresses_max = 4;
+            settings.addresses(&POOL[..2])
+        };
+        let mut bed = Bed::new(rest(settings().ports(2_000, 2_000)));
+        // A port of either address; one is held down now.
+        let external = bed.open_udp(at(host(0, 1), 5_000), at(E1, 53));
+        bed.advance_secs(301);
+        assert_eq!(bed.mappings().len(), 0);
+        let mut next = rest(settings());
+        match one_to_one {
+            true => {
+                next.pools[0].addresses.retain(|address| address != external.ip());
+                next.pools.push(Pool {
+                    name: "own".into(),
+                    addresses: vec![*external.ip()],
+                    subscribers: vec![Prefix::new(host(0, 9), 32).expect("a prefix")],
+                    one_to_one: true,
+                    filtering: [Filtering::EndpointIndependent; Protocol::COUNT],
+                    ..Pool::default()
+                });
+            }
+            false => {
+                let forward = to_one(0, Protocol::Udp, external, 9);
+                next.forwards.push(Forward { inside_port: external.port(), ..forward });
+            }
+        }
+        bed.reload(next);
+        let out = build::udp(at(host(0, 9), external.port()), at(E1, 53)).payload_length(8).build();
+        let back = build::udp(at(E1, 53), external).payload_length(8).build();
+        for packet in [(OUTSIDE, &back), (INSIDE, &out)] {
+            let foretold = check(&mut bed, packet.0, packet.1);
+            assert_eq!(foretold.verdict, Verdict::PortsExhausted, "{one_to_one} {foretold:?}");
+            assert!(foretold.steps.iter().any(|step| matches!(step, Step::PortAwaited(_))), "{foretold:?}");
+        }
+        bed.advance_secs(61);
+        assert_eq!(check(&mut bed, OUTSIDE, &back).verdict, Verdict::Inbound);
+        bed.run_out();
+    }
+}

@@ -1,0 +1,24 @@
+//! Benchmarks: of the engine in memory, and (feature `dpdk`) of the whole path through DPDK
+//! drivers. They print figures and compare within one run; none fails on a time.
+
+#![forbid(unsafe_code)]
+
+mod burst_times;
+pub mod engine;
+pub mod events;
+mod fill_rates;
+#[cfg(feature = "dpdk")]
+pub mod forward;
+pub mod memory_bound;
+mod needs;
+pub mod rules;
+pub mod scaling;
+pub mod stalls;
+pub mod tables;
+mod traffic;
+
+pub use engine::BenchError;
+pub use engine::Mode;
+pub use engine::Options;
+pub use engine::Report;
+pub use events::EventsTo;
