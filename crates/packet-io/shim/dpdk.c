@@ -1,11 +1,14 @@
 #define _GNU_SOURCE
 #include "dpdk.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -15,6 +18,7 @@
 #include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_mbuf_pool_ops.h>
+#include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
 
@@ -155,6 +159,57 @@ struct rte_mempool *natrix_pool_create(uint32_t buffers, uint16_t data_room)
     return pool;
 }
 
+/* The files that packet memory is in: DPDK's number of each, and a copy that no driver knows of. */
+static struct memory_file {
+    int number;
+    int copy;
+} memory_files[RTE_MAX_MEMSEG_LISTS];
+static unsigned int memory_file_count;
+
+static int memory_file_keep(const struct rte_memseg_list *list, const struct rte_memseg *segment, void *unused)
+{
+    int number = rte_memseg_get_fd_thread_unsafe(segment);
+    (void)list;
+    (void)unused;
+    for (unsigned int i = 0; i < memory_file_count; i++)
+        if (memory_files[i].number == number)
+            return 0;
+    if (number >= 0 && memory_file_count < RTE_DIM(memory_files)) {
+        int copy = fcntl(number, F_DUPFD_CLOEXEC, 0);
+        if (copy >= 0)
+            memory_files[memory_file_count++] = (struct memory_file){.number = number, .copy = copy};
+    }
+    return 0;
+}
+
+void natrix_memory_files_keep(void)
+{
+    rte_memseg_walk(memory_file_keep, NULL);
+}
+
+int natrix_memory_files_open(void)
+{
+    for (unsigned int i = 0; i < memory_file_count; i++) {
+        const struct memory_file *file = &memory_files[i];
+        struct stat ours, now;
+        if (fstat(file->copy, &ours) != 0)
+            return 0;
+        if (fstat(file->number, &now) == 0) {
+            if (now.st_dev != ours.st_dev || now.st_ino != ours.st_ino)
+                return 0;
+            continue;
+        }
+        /* The first free number from there on, so that no file of another thread is lost. */
+        int number = fcntl(file->copy, F_DUPFD_CLOEXEC, file->number);
+        if (number != file->number) {
+            if (number >= 0)
+                close(number);
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, uint16_t tx_descriptors, uint16_t mtu,
                       struct rte_mempool *pool)
 {
@@ -180,6 +235,11 @@ int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, u
             return result;
     }
     return rte_eth_dev_start(port);
+}
+
+void natrix_port_pause(uint16_t port)
+{
+    rte_eth_dev_stop(port);
 }
 
 void natrix_port_stop(uint16_t port)

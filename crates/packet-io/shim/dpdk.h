@@ -33,6 +33,9 @@ int natrix_port_info(uint16_t port, struct natrix_port_info *info);
 struct rte_mempool *natrix_pool_create(uint32_t buffers, uint16_t data_room);
 int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, uint16_t tx_descriptors, uint16_t mtu,
                       struct rte_mempool *pool);
+void natrix_memory_files_keep(void);
+int natrix_memory_files_open(void);
+void natrix_port_pause(uint16_t port);
 void natrix_port_stop(uint16_t port);
 int natrix_port_link_up(uint16_t port);
 void natrix_port_statistics(uint16_t port, struct natrix_port_statistics *statistics);

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Instant;
 
 pub use buffer::DpdkBuffer;
 
@@ -50,6 +51,10 @@ const HEADROOM: u16 = 128;
 
 /// How often a server that is not there is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a client waits for its link before it connects once more, at first and at most: it
+/// doubles, for a server that is slow to answer.
+const LINK_WAIT: Duration = Duration::from_millis(500);
+const LINK_WAIT_MAX: Duration = Duration::from_secs(8);
 
 /// Use of hugepages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,8 +326,26 @@ fn start_ports(
     if !huge && settings.hugepages == Hugepages::Auto {
         shared.notices.push(DpdkNotice::NoHugepages { needed: memory_mib, free: free_hugepages_mib() });
     }
-    for (index, port) in settings.ports.iter().enumerate() {
-        let started = start_port(port, index, settings, &shared, &mut needed, goes_on)?;
+    // Clients of memif come last, for they wait: two processes that are each other's servers would
+    // wait for ever.
+    let is_client = |index: &usize| Device::new(&settings.ports[*index].device).memif_server().is_some();
+    let (clients, others): (Vec<usize>, Vec<usize>) = (0..settings.ports.len()).partition(is_client);
+    if !clients.is_empty() {
+        ffi::memory_files_keep();
+    }
+    let mut ports: Vec<Option<Port>> = settings.ports.iter().map(|_| None).collect();
+    for index in others.into_iter().chain(clients) {
+        match start_port(&settings.ports[index], index, settings, pool, &mut needed, goes_on) {
+            Ok(port) => ports[index] = Some(port),
+            Err(error) => {
+                // Those started so far are stopped as it is dropped.
+                shared.ports = ports.into_iter().flatten().collect();
+                return Err(error);
+            }
+        }
+    }
+    shared.ports = ports.into_iter().flatten().collect();
+    for (port, started) in settings.ports.iter().zip(&shared.ports) {
         if usize::from(started.queues) < settings.workers {
             let (device, queues) = (port.device.clone(), started.queues);
             shared.notices.push(DpdkNotice::FewQueues { device, queues, workers: settings.workers });
@@ -331,7 +354,6 @@ fn start_ports(
         if usize::from(served) < queues {
             shared.notices.push(DpdkNotice::QueuesUnserved { device: port.device.clone(), queues, served });
         }
-        shared.ports.push(started);
     }
     let shared = Arc::new(shared);
     let io = |worker: usize| {
@@ -471,7 +493,7 @@ fn start_port(
     port: &DpdkPort,
     index: usize,
     settings: &DpdkSettings,
-    shared: &Shared,
+    pool: NonNull<ffi::Mempool>,
     needed: &mut u32,
     goes_on: &mut dyn FnMut(&Waiting<'_>) -> bool,
 ) -> Result<Port, DpdkError> {
@@ -491,13 +513,20 @@ fn start_port(
     // Receiving more than the link's MTU does no harm, and many drivers know no less than 1500.
     let mtu = port.mtu.max(1500).min(info.mtu_max).max(info.mtu_min);
     let mut looks = 0;
+    let mut link_wait = LINK_WAIT;
     let server = Device::new(&port.device).memif_server();
     loop {
         // The driver prints an error each time it finds no server, so it is not asked before there
         // is a socket.
-        if server.as_deref().is_none_or(has_socket) {
-            match ffi::port_start(id, queues, port.rx_descriptors, port.tx_descriptors, mtu, shared.pool) {
-                Ok(()) => break,
+        if server.as_deref().is_none_or(|path| has_socket(path) && ffi::memory_files_open()) {
+            match ffi::port_start(id, queues, port.rx_descriptors, port.tx_descriptors, mtu, pool) {
+                // A server whose interface is not ready yet refuses, and the driver never asks
+                // again.
+                Ok(()) if server.is_none() || link_comes(id, link_wait) => break,
+                Ok(()) => {
+                    ffi::port_pause(id);
+                    link_wait = (link_wait * 2).min(LINK_WAIT_MAX);
+                }
                 // The socket of a server that has ended.
                 Err(ffi::NotStarted { has_no_peer: true, .. }) if server.is_some() => {}
                 Err(ffi::NotStarted { reason, .. }) => return Err(failed("start")(reason)),
@@ -511,6 +540,18 @@ fn start_port(
         thread::sleep(LOOK_EVERY);
     }
     Ok(Port { id, mac: info.mac, queues, shift: index, too_long: AtomicU64::new(0) })
+}
+
+/// Whether a link is up within this time.
+fn link_comes(port: u16, within: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < within {
+        if ffi::port_link_up(port) {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    ffi::port_link_up(port)
 }
 
 /// The name of a device, without its arguments.

@@ -63,6 +63,9 @@ unsafe extern "C" {
     fn natrix_port_info(port: u16, info: *mut PortInfo) -> c_int;
     fn natrix_pool_create(buffers: u32, data_room: u16) -> *mut Mempool;
     fn natrix_port_start(port: u16, queues: u16, rx: u16, tx: u16, mtu: u16, pool: *mut Mempool) -> c_int;
+    fn natrix_memory_files_keep();
+    fn natrix_memory_files_open() -> c_int;
+    fn natrix_port_pause(port: u16);
     fn natrix_port_stop(port: u16);
     fn natrix_port_link_up(port: u16) -> c_int;
     fn natrix_port_statistics(port: u16, statistics: *mut Statistics);
@@ -160,6 +163,25 @@ pub(super) fn port_start(
     // SAFETY: the pool comes from `pool_create` and is never freed.
     let result = unsafe { natrix_port_start(port, queues, rx_descriptors, tx_descriptors, mtu, pool.as_ptr()) };
     if result == 0 { Ok(()) } else { Err(NotStarted { has_no_peer: result == NO_PEER, reason: text(result) }) }
+}
+
+/// Notes the files that packet memory is in, once all of it is there.
+pub(super) fn memory_files_keep() {
+    // SAFETY: no arguments; called once, by the thread that starts DPDK.
+    unsafe { natrix_memory_files_keep() };
+}
+
+/// Opens the files of packet memory again that `net_memif` has closed: it closes them with each
+/// connection, though they belong to DPDK. False while another file has the number of one.
+pub(super) fn memory_files_open() -> bool {
+    // SAFETY: no arguments; as [`memory_files_keep`].
+    unsafe { natrix_memory_files_open() != 0 }
+}
+
+/// Stops a port that may be started again.
+pub(super) fn port_pause(port: u16) {
+    // SAFETY: as [`port_info`].
+    unsafe { natrix_port_pause(port) };
 }
 
 pub(super) fn port_stop(port: u16) {

@@ -25,7 +25,7 @@ use packet_io::dpdk::DpdkSettings;
 use packet_io::dpdk::Hugepages;
 
 /// How often a test looks for a frame before it gives up, and how long it waits in between.
-const LOOKS: usize = 2_000;
+const LOOKS: usize = 15_000;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A virtual device with usual sizes.
