@@ -36,6 +36,10 @@ use crate::prefetch::prefetch;
 use crate::prefetch::prefetch_write;
 use crate::stock::Need;
 
+/// Arenas of fewer bytes are made without asking how much memory is left: the answer is in files
+/// that take the kernel a millisecond. What starts plans all its tables together before.
+const ASKED_FROM: usize = 8 << 20;
+
 /// Bytes of this process's arenas that suit hugepages but are on ordinary pages.
 static MISSED_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -247,11 +251,16 @@ impl Mapping {
         let page = page_bytes();
         let huge = bytes >= PAGE_2M;
         let needed = bytes.next_multiple_of(page);
-        let available = available::bytes().unwrap_or(u64::MAX);
-        if needed as u64 > available {
-            return Err(ArenaError::NotEnough { needed: needed as u64, available });
+        if needed >= ASKED_FROM {
+            let available = available::bytes().unwrap_or(u64::MAX);
+            if needed as u64 > available {
+                return Err(ArenaError::NotEnough { needed: needed as u64, available });
+            }
         }
-        let refused = |source| ArenaError::Refused { needed: needed as u64, available, source };
+        let refused = |source| {
+            let available = available::bytes().unwrap_or(u64::MAX);
+            ArenaError::Refused { needed: needed as u64, available, source }
+        };
         let start = if huge { map_aligned(needed) } else { map(needed, 0) }.map_err(refused)?;
         let missed = if pages::worth(bytes as u64).next().is_some() { bytes as u64 } else { 0 };
         let mut mapping = Mapping { start, bytes: needed, pages: PageKind::Plain, missed };
