@@ -3,7 +3,7 @@
 #
 #   fuzz/run.sh                      lists the targets
 #   fuzz/run.sh TARGET SECONDS       fuzzes one target; further arguments go to libFuzzer
-#   fuzz/run.sh all SECONDS          fuzzes every target for SECONDS each
+#   fuzz/run.sh all SECONDS          fuzzes every target for SECONDS each, one on each processor
 #   fuzz/run.sh replay TARGET FILE   runs one input and shows the panic
 #   fuzz/run.sh minimize TARGET FILE makes a crashing input smaller
 set -eu
@@ -26,8 +26,10 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
 export RUSTFLAGS
-cargo build --quiet --release --target "$host"
-program="${CARGO_TARGET_DIR:-target}/$host/release/fuzz"
+if [ -z "${FUZZ_PROGRAM:-}" ]; then
+    cargo build --quiet --release --target "$host"
+    FUZZ_PROGRAM="${CARGO_TARGET_DIR:-target}/$host/release/fuzz"
+fi
 
 targets() {
     sed -n 's/.*Target { name: "\([^"]*\)".*/\1/p' ../crates/fuzz-targets/src/lib.rs
@@ -46,7 +48,7 @@ fuzz() {
     # Value profiles: the optimiser joins the tests of several fields in one branch; only with the
     # compared values does libFuzzer see that it comes nearer to passing them all.
     # shellcheck disable=SC2086
-    FUZZ_TARGET="$target" "$program" "corpus/$target" $seeds "-max_total_time=$seconds" \
+    FUZZ_TARGET="$target" "$FUZZ_PROGRAM" "corpus/$target" $seeds "-max_total_time=$seconds" \
         "-artifact_prefix=artifacts/$target/" -use_value_profile=1 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$@"
 }
 
@@ -55,17 +57,28 @@ case "${1:-}" in
     targets
     ;;
 all)
-    for target in $(targets); do
-        echo "== $target"
-        fuzz "$target" "${2:?seconds}" -verbosity=0
-    done
+    seconds=${2:?seconds}
+    FUZZ_LOGS=$(mktemp -d)
+    trap 'rm -rf "$FUZZ_LOGS"' EXIT
+    # One target on each processor. What is printed stays together, and a fault ends nobody else.
+    export FUZZ_PROGRAM FUZZ_LOGS
+    targets | xargs -P "$(nproc)" -I TARGET sh "$PWD/run.sh" --one TARGET "$seconds" || failed=1
+    exit "${failed:-0}"
+    ;;
+--one)
+    log=$FUZZ_LOGS/$2
+    status=0
+    fuzz "$2" "$3" -verbosity=0 >"$log" 2>&1 || status=1
+    echo "== $2"
+    cat "$log"
+    exit "$status"
     ;;
 replay)
-    FUZZ_TARGET=$2 RUST_BACKTRACE=1 "$program" "$input"
+    FUZZ_TARGET=$2 RUST_BACKTRACE=1 "$FUZZ_PROGRAM" "$input"
     ;;
 minimize)
     mkdir -p "artifacts/$2"
-    FUZZ_TARGET=$2 "$program" -minimize_crash=1 -runs=100000 "-exact_artifact_path=artifacts/$2/minimized" "$input"
+    FUZZ_TARGET=$2 "$FUZZ_PROGRAM" -minimize_crash=1 -runs=100000 "-exact_artifact_path=artifacts/$2/minimized" "$input"
     ;;
 *)
     target=$1
