@@ -28,7 +28,7 @@ const SESSIONS_LOOKED_AT_MAX: usize = 8;
 pub(super) struct Unmade<'k> {
     pub(super) key: &'k InternalKey,
     pub(super) verdict: Verdict,
-    /// By a rule or an existing mapping; None for the subscriber's own.
+    /// The pool of a rule or of an existing mapping; None for the subscriber's own.
     pub(super) wanted: Option<PoolId>,
 }
 

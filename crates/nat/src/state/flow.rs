@@ -8,8 +8,7 @@
 //! ```
 //!
 //! A flow shares its external endpoint with others, of any subscriber: the five-tuple outside
-//! identifies it. The two remote endpoints differ if the destination is translated, too (twice
-//! NAT).
+//! identifies it. With twice NAT the two remote endpoints differ.
 //!
 //! An ended flow may be *held down* (RFC 6888 REQ-8): found only from outside, so that no other
 //! flow gets its five-tuple. Held-down records are queued; the first one is reused when none is

@@ -1,15 +1,15 @@
-//! Virtual reassembly (RFC 4787 §11 REQ-14): fragments are not put together; those without ports
-//! get the ports of the first fragment of their datagram.
+//! Virtual reassembly (RFC 4787 §11 REQ-14): later fragments get the ports of the first one of
+//! their datagram.
 //!
-//! Fragments that arrive before their first one are copied into slots and released in offset order
-//! when it arrives. All memory is bounded and allocated at construction:
+//! Fragments that arrive before it are copied into slots, and released in offset order when it
+//! arrives. All memory is bounded and allocated at construction:
 //!
 //! - datagrams: `Limits::fragmented_datagrams_max`, each until it is complete, at most for
 //!   `Timeouts::fragment` from its first fragment seen.
 //! - held fragments: `Limits::fragments_held_max` slots.
-//! - shares (RFC 4787 §11 REQ-14a): one of [`SOURCES`] classes of sources gets at most an eighth of
-//!   either table, but at least 64 slots (one large datagram); one side gets at most three
-//!   quarters. A flood is dropped at its share; nothing valid is evicted for it.
+//! - shares (REQ-14a): one of [`SOURCES`] classes of sources gets at most an eighth of either
+//!   table, but at least 64 slots (one large datagram); one side gets at most three quarters. A
+//!   flood is dropped at its share; nothing valid is evicted for it.
 //!
 //! Refused are overlaps (the whole datagram, as in RFC 5722 §4 for IPv6), tiny first fragments (RFC
 //! 1858, RFC 3128), and contradictory offsets. Two bits for each 8-byte unit, 2 KiB a datagram,
@@ -125,7 +125,7 @@ pub struct DatagramIndex(Slot);
 /// What to do with a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentOutcome {
-    /// Its ports are known: process it, then the result of [`FragmentTracker::next_held`].
+    /// Process it, then the result of [`FragmentTracker::next_held`].
     Resolved {
         /// Its datagram.
         datagram: DatagramIndex,
@@ -148,7 +148,7 @@ enum State {
     #[default]
     Waiting,
     Resolved((u16, u16)),
-    /// The remaining fragments are dropped with this verdict.
+    /// The remaining fragments are dropped.
     GivenUp(Verdict),
 }
 
@@ -211,7 +211,7 @@ pub struct FragmentTracker {
     slots: Box<[HeldFragment]>,
     free_slot: u32,
     held: u32,
-    /// Fragments of timed-out datagrams, not yet reported.
+    /// Not yet reported to the caller.
     timed_out: u32,
     complete: Option<Slot>,
     sources: Box<[Share]>,
@@ -402,8 +402,8 @@ impl FragmentTracker {
         }
     }
 
-    /// Moves the held fragment with the lowest offset to `buffer`, and returns its length and
-    /// metadata. `None` if no fragment is held or the first one has not arrived.
+    /// Moves the held fragment with the lowest offset to `buffer`; returns its length and metadata.
+    /// `None` without held fragments, or before the first one.
     pub fn next_held(&mut self, datagram: DatagramIndex, buffer: &mut [u8]) -> Option<(usize, PacketMeta)> {
         let entry = self.datagrams.get(datagram.0)?;
         if !matches!(entry.state, State::Resolved(_)) {
@@ -421,8 +421,8 @@ impl FragmentTracker {
         Some((length, held.meta))
     }
 
-    /// Call it when the first fragment is dropped. Discards the held ones, returns their number,
-    /// and drops later ones, all as `FragmentRefused`.
+    /// Call it when the first fragment is dropped. All others are dropped, too, as
+    /// `FragmentRefused`. Returns how many were held.
     pub fn refuse(&mut self, datagram: DatagramIndex) -> u32 {
         match self.give_up(datagram.0, Verdict::FragmentRefused) {
             FragmentOutcome::Dropped { held_discarded, .. } => held_discarded,
@@ -616,7 +616,7 @@ fn fault_of(protocol: u8, info: FragmentInfo) -> Option<Verdict> {
         info.length < first_min || info.first_ports.is_none()
     } else {
         // RFC 3128 §4: a fragment at 8 would overlay the flags. A long enough first fragment leaves
-        // no honest fragment at 8 or 16 either.
+        // no honest one at 8 or 16 either.
         info.offset < first_min
     };
     tiny.then_some(Verdict::FragmentTiny)

@@ -116,7 +116,7 @@ pub(crate) struct NewSession {
     pub(crate) expires: Instant,
 }
 
-/// `remote` of an established session that is not hairpinned, with the current filter generation.
+/// `remote` of an established session that is not hairpinned.
 #[inline(always)]
 pub(crate) const fn steady_remote(address: u32, port: u16, generation: u8) -> u64 {
     let flags = SESSION_PRESENT | generation << SESSION_GENERATION_SHIFT;

@@ -67,7 +67,7 @@ impl TcpState {
         TcpState::Transitory,
     ];
 
-    /// After a first SYN from `side`.
+    /// The state after a first SYN from `side`.
     pub const fn opening(side: Side) -> TcpState {
         match side {
             Side::Inside => TcpState::OpeningOutbound,
@@ -75,7 +75,7 @@ impl TcpState {
         }
     }
 
-    /// By the number in a record.
+    /// The state with this number in a record.
     pub const fn from_number(number: u8) -> Option<TcpState> {
         match number {
             0 => Some(TcpState::OpeningOutbound),
@@ -184,8 +184,7 @@ pub fn lifetime(state: TcpState, timeouts: &Timeouts) -> Duration {
     }
 }
 
-/// How far outside the known range a RST may be after loss, delay or reordering: less than three
-/// full-sized segments.
+/// How far outside the known range a RST may be: less than three full-sized segments.
 const RESET_SLACK: u32 = 4_096;
 
 /// How far beyond the highest known number a segment may start: limits how far a forged one can
@@ -210,7 +209,7 @@ pub struct Segment {
 ///
 /// An off-path attacker outside must place a RST in [what the inside acknowledged, what the outside
 /// sent]. The lower end cannot be forged from outside. The upper end moves only with data inside
-/// that range, and then by no more than `JUMP_MAX` and the segment.
+/// that range, by at most `JUMP_MAX` and the segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, zerocopy::FromZeros)]
 #[repr(C)]
 pub struct SequenceTracker {
@@ -288,8 +287,8 @@ impl SequenceTracker {
         let expected = self.latest_ack[other];
         let (low, high) = match (expected, sent) {
             (0, 0) => {
-                // The RST refuses the other side's SYN: it has sequence number zero and must
-                // acknowledge that SYN (RFC 9293 §3.5.2 group 1, §3.10.7.3).
+                // The RST refuses a SYN: it has sequence number zero and must acknowledge that SYN
+                // (RFC 9293 §3.5.2 group 1, §3.10.7.3).
                 let opened = self.highest_end[other];
                 return match ack {
                     Some(ack) if opened != 0 => {

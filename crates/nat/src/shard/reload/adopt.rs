@@ -25,7 +25,7 @@ const SETTLED_MIN: u32 = 64;
 const SETTLED_WITHIN: u32 = 1 << 14;
 
 /// What a shard needs to adopt other settings, built elsewhere so that adopting neither allocates
-/// nor frees. Afterwards it contains the old parts.
+/// nor frees.
 #[derive(Debug)]
 pub struct Successor {
     shared: Arc<Shared>,

@@ -152,15 +152,15 @@ pub struct Affected {
     pub realm: RealmId,
     /// Internal address.
     pub address: Ipv4Addr,
-    /// Its pool now; [`PoolId::NONE`] if no pool serves it.
+    /// Its pool now, or [`PoolId::NONE`].
     pub pool: PoolId,
     /// None if it has none, or may have any of the pool.
     pub external: Option<Ipv4Addr>,
     /// What happens to it.
     pub becomes: Prospect,
-    /// Of its next mapping, if that is the change and the same for all `protocols`.
+    /// Where its next mapping will be, if that is the change and the same for all `protocols`.
     pub onward: Option<Onward>,
-    /// By [`Protocol::index`]: affected.
+    /// By [`Protocol::index`]: whether the protocol is affected.
     pub protocols: [bool; Protocol::COUNT],
 }
 
@@ -511,7 +511,6 @@ impl View<'_> {
         (Fate::until(Some(latest + idle), now), seen)
     }
 
-    /// Ports to be guaranteed beyond those guaranteed already.
     fn covered_under(&self, candidate: &Shared, slot: u32) -> [u32; Protocol::COUNT] {
         let (subscriber, account) = (self.state.subscribers.get(slot), self.state.subscribers.account(slot));
         let (realm, paired) = (subscriber.realm(), AddressIndex(subscriber.paired));
@@ -552,7 +551,7 @@ impl View<'_> {
         worst
     }
 
-    /// `one`: where the next mapping would be now; `other`: under `candidate`.
+    /// `one`: the next mapping now; `other`: under `candidate`.
     fn fate_of_next(
         &self,
         now: Instant,

@@ -25,7 +25,8 @@ use crate::verdict::Verdict;
 const RECORDS_PER_CREATED: u64 = 4;
 /// Records visited per expired mapping found, because these come together.
 const RECORDS_PER_FOUND: u64 = 16;
-/// Beside those created since the last call. Keeps a call short when millions expire at once.
+/// Mappings ended in one call, beside those created since the last call. Keeps a call short when
+/// millions expire at once.
 const ENDS_PER_CALL_MIN: usize = 8;
 /// One more for each such time since the last call.
 const MICROS_PER_END: u64 = 4;
@@ -42,9 +43,9 @@ pub(in crate::shard) struct Sweep {
     sessions: Walk,
     pub(in crate::shard) flows: Walk,
     pub(in crate::shard) shared_ports: Walk,
-    /// At the last call.
+    /// The counter at the last call.
     pub(in crate::shard) flows_created: u64,
-    /// To be ended when the prefetched lines have arrived.
+    /// Expired mappings to end when the prefetched lines have arrived.
     due: Box<[u32; ENDS_PER_CALL_MAX]>,
     due_count: usize,
     created: u64,
