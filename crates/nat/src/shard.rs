@@ -1,13 +1,9 @@
-//! One worker's share of the engine: its mappings, sessions and subscribers, and the processing of
-//! packets.
+//! One worker's share of the engine.
 //!
-//! A burst is processed in passes, so that waiting for memory overlaps with work: read headers and
-//! prefetch the table line; read it and prefetch the record; for first packets of a flow prefetch
-//! what a mapping needs; decide, rewrite, count. Only the last pass decides.
-//!
-//! Packets of established sessions (`burst`) touch two cold lines; first packets of a flow
-//! (`packet`, `commit`) also touch the port table, the subscriber and the free list; all others
-//! (fragments, ICMP errors, packets to Natrix) are rare and out of line.
+//! A burst is processed in passes, so that waiting for memory overlaps with work (see
+//! `burst/established.rs`). Only the last pass decides. Packets of established sessions (`burst`)
+//! touch two cold lines; first packets of a flow (`packet`, `commit`) also the port table, the
+//! subscriber and the free list. All others are rare.
 
 use std::sync::Arc;
 
@@ -88,10 +84,10 @@ pub use reload::next_mapping::Denial;
 /// Largest IP packet the shard can copy (held fragments, errors about hairpinned packets).
 const PACKET_BUFFER_BYTES: usize = crate::state::fragments::SLOT_BYTES_MAX;
 
-/// One worker's share of the engine. Never shared between threads; packets are handed over instead.
+/// One worker's mappings, sessions and subscribers, never shared between threads.
 pub struct Shard {
     shared: Arc<Shared>,
-    /// Natrix's own addresses: of `shared`, and of a configuration that is about to follow.
+    /// Of `shared`, and of a configuration that is about to follow.
     local: Arc<LocalAddresses>,
     worker: WorkerId,
     state: State,
@@ -105,15 +101,13 @@ pub struct Shard {
     counters: Counters,
     deltas: deltas::Deltas,
     created: Created,
-    /// Never take the short way.
     #[cfg(test)]
     long_way_only: bool,
-    /// Packets that took the short way.
     #[cfg(test)]
     short_ways: u64,
-    /// Results of the passes. `None` while a burst is being processed.
+    /// `None` while a burst is being processed.
     scratch: Option<Box<Scratch>>,
-    /// Room for one packet that is processed outside its buffer. `None` while in use.
+    /// `None` while in use.
     packet_buffer: Option<Box<[u8; PACKET_BUFFER_BYTES]>>,
 }
 
@@ -122,12 +116,11 @@ pub(crate) struct Policy {
     icmp_limit: RateLimit,
     offenders: commit::penalty::Offenders,
     pub(crate) lifetimes: Timers,
-    /// Those before the last reload, to find out since when a session is idle.
+    /// Shows since when a session is idle after a reload.
     former: upkeep::shorten::Former,
     watch: upkeep::watch::Watch,
     timers: SteadyTimers,
     stamps: reload::stamps::Stamps,
-    /// Generation of the classes of subscribers: see `admission`.
     pub(crate) class_generation: u16,
 }
 
@@ -146,11 +139,8 @@ struct Upkeep {
     guarantees: Walk,
     coverage_walk: commit::coverage::CoverageWalk,
     removed_forwards: Walk,
-    /// The next subscriber to visit after a reload: see `adopt`.
     settled: Walk,
-    /// Mappings still to be visited after a reload: see `notes`.
     unrecorded: u32,
-    /// What is still to be reported to a newly opened log: see `retell`.
     retelling: reload::retell::Retelling,
 }
 
@@ -243,7 +233,7 @@ impl Shard {
         })
     }
 
-    /// Everything that can be read of it: pages of records, explanations, decisions.
+    /// What can be read of it: pages of records, explanations, decisions.
     #[inline(always)]
     pub fn view(&self) -> View<'_> {
         View {
@@ -278,7 +268,7 @@ impl Shard {
         &self.counters
     }
 
-    /// Counters of this worker, for what its caller counts (packets received, link-layer verdicts).
+    /// For what the caller counts (packets received, link-layer verdicts).
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
     }
@@ -288,12 +278,12 @@ impl Shard {
         self.events.set_ring(ring);
     }
 
-    /// Reports all live state to each further log that is counted there.
+    /// Reports all live state to each further log that `opened` counts.
     pub fn follow_logs(&mut self, opened: Arc<LogsOpened>) {
         self.events.follow(opened);
     }
 
-    /// Counters of the events so far.
+    /// Counters of the events.
     pub fn event_counters(&self) -> EventCounters {
         self.events.counters()
     }
@@ -303,13 +293,12 @@ impl Shard {
         self.events.finish(now);
     }
 
-    /// The idle times in use, except those of ports with their own: less than configured under port
-    /// pressure.
+    /// The idle times in use, which port pressure may shorten, except for ports with their own.
     pub fn timeouts(&self) -> crate::settings::Timeouts {
         *self.policy.lifetimes.in_force()
     }
 
-    /// Bytes of all tables of this shard.
+    /// Bytes of all tables.
     pub fn bytes(&self) -> usize {
         self.state.mappings.bytes()
             + self.state.outbound.bytes()
@@ -338,7 +327,6 @@ impl Shard {
             self.find_flows(&mut scratch, burst);
         }
         if scratch.further != 0 && scratch.further == scratch.unsettled {
-            // Most of them have a mapping, only not in its home bucket.
             self.find_further(&mut scratch);
         }
         if scratch.unsettled != 0 {
@@ -441,15 +429,14 @@ impl Shard {
             }
             Err(verdict) => Fate::Done(*verdict),
         };
-        // A packet made by Natrix is not a received one and has no verdict.
+        // A packet made by Natrix has no verdict.
         let is_own = packet.meta.stage.is_own();
         match fate {
             Fate::Forward { egress, length, .. } if is_own => {
                 packet.verdict = None;
                 packet.outcome = Outcome::Transmit { egress, start: packet.start(), length };
             }
-            // To be handed off once more: its endpoint has changed its owner, so nobody waits for
-            // it.
+            // To be handed off once more: its endpoint has a new owner, so nobody waits for it.
             Fate::Done(_) | Fate::HandOff { .. } if is_own => {
                 packet.verdict = None;
                 packet.outcome = Outcome::Done;
@@ -466,8 +453,7 @@ impl Shard {
             }
             Fate::HandOff { worker, meta } => {
                 packet.verdict = None;
-                // The record is only valid on this worker; what was made for a hairpinned packet
-                // goes along.
+                // The record is only valid on this worker; what was made for a hairpin goes along.
                 let is_hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::LogFull);
                 let record = if is_hairpin { meta.record } else { 0 };
                 packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record, ..meta } };
@@ -518,7 +504,6 @@ impl Shard {
         }
     }
 
-    /// Carries out the fate of a packet that is in `bytes` and not in a buffer of the burst.
     fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
         match fate {
             Fate::Forward { verdict, egress, length } => {
@@ -558,7 +543,7 @@ impl Shared {
         if workers == 1 {
             return WorkerId(0);
         }
-        // Finaliser of a 64-bit mixer: neighbouring addresses spread over all workers.
+        // Finaliser of a 64-bit mixer: spreads neighbouring addresses over all workers.
         let mixed = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
         let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
         WorkerId(((u128::from(mixed) * u128::from(workers)) >> 64) as u8)

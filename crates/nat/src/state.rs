@@ -1,5 +1,4 @@
-//! The records of one worker (mappings, sessions, endpoint-dependent sessions and subscribers) and
-//! how to find them.
+//! The records of one worker, and how to find them.
 
 pub mod delta;
 pub(crate) mod fifo_map;
@@ -62,8 +61,8 @@ impl State {
         self.find_mapping(key, self.hash_of(key)).filter(|index| self.is_alive(*index, now))
     }
 
-    /// Exact: if the record's end is only a bound, the sessions are searched for a live one, the
-    /// newest first.
+    /// Exact: if the record's end is only a bound, sessions are searched for a live one, newest
+    /// first.
     #[inline]
     pub(crate) fn is_alive(&self, index: u32, now: Instant) -> bool {
         let mapping = self.mappings.get(index);

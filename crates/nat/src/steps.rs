@@ -1,8 +1,6 @@
-//! What to do with a packet: a decision only reads, and `commit` carries it out.
-//!
-//! A decision reads a [`View`](view::View) and changes nothing. `natrix why` and traces pass a
-//! [`report::Report`] that collects its steps. `natrix plan` asks for a decision against the next
-//! snapshot.
+//! What to do with a packet: a decision reads a [`View`](view::View) and changes nothing; `commit`
+//! carries it out. `natrix why` and traces collect its steps in a [`report::Report`]. `natrix plan`
+//! asks for a decision against the next snapshot.
 
 pub(crate) mod address_choice;
 pub(crate) mod dependent;

@@ -1,5 +1,4 @@
-//! Passes over a whole burst, so that memory is fetched for some packets while others are
-//! processed: the short ways of established and of first packets, and their rules.
+//! Passes over a whole burst.
 
 pub(in crate::shard) mod created;
 pub(in crate::shard) mod endpoint_dependent;

@@ -1,4 +1,4 @@
-//! The only creator of mappings and their sessions. The decision ([`crate::steps`]) came before.
+//! The only creator of mappings and their sessions, after a decision of [`crate::steps`].
 //!
 //! Only what another worker may have changed meanwhile is checked, and that first: the bits of the
 //! port and its block, and the number of guaranteed ports. A commit that loses such a race has
@@ -49,8 +49,6 @@ pub(super) const ATTEMPTS: usize = 64;
 pub(super) struct Lost;
 
 impl Shard {
-    /// Decides about a mapping and creates it with its first session. On an error nothing has
-    /// changed.
     pub(super) fn open_mapping(
         &mut self,
         now: Instant,
@@ -77,7 +75,7 @@ impl Shard {
         Err(Verdict::PortsExhausted)
     }
 
-    /// Creates a mapping with its first session. On an error nothing has changed.
+    /// On an error nothing has changed.
     #[inline(always)]
     pub(super) fn commit_mapping(&mut self, now: Instant, new: &NewMapping, session: &NewSession) -> Result<u32, Lost> {
         let protocol = new.key.protocol;
@@ -89,7 +87,6 @@ impl Shard {
         };
         self.note_source(now, slot, new, port, account);
         let external = Endpoint::new(self.shared.address(address), port);
-        // The decision made sure that there is room.
         let index = self.state.mappings.insert(&new.key, slot, external, now).ok_or(Lost)?;
         let entered = self.state.outbound.insert(new.hash, index.0);
         self.created.note(new.hash);
@@ -112,8 +109,7 @@ impl Shard {
         Ok(index.0)
     }
 
-    /// Takes the external port and updates the subscriber's guarantee. On an error nothing has
-    /// changed.
+    /// On an error nothing has changed.
     #[inline(always)]
     fn take_external(&mut self, now: Instant, new: &NewMapping) -> Result<(u16, Option<Account>), Lost> {
         let External { address, port, source } = new.external;
@@ -128,7 +124,7 @@ impl Shard {
         if is_taken { Ok((port, None)) } else { Err(Lost) }
     }
 
-    /// The same in a pool with guarantees. A port outside the guarantee counts as unguaranteed.
+    /// A port outside the guarantee counts as unguaranteed.
     #[cold]
     fn take_guaranteed(&mut self, new: NewMapping, from: FromGuaranteed) -> Result<(u16, Option<Account>), Lost> {
         let External { address, port, .. } = new.external;
@@ -167,7 +163,6 @@ impl Shard {
         Err(Lost)
     }
 
-    /// The same with a new block.
     #[cold]
     fn take_in_lease(&mut self, now: Instant, new: NewMapping) -> Result<(u16, Option<Account>), Lost> {
         let (block, parity, given) = match new.external.source {
@@ -224,7 +219,6 @@ impl Shard {
         }
     }
 
-    /// None if the subscriber table is full.
     #[cold]
     fn commit_subscriber(&mut self, now: Instant, new: NewMapping) -> Option<u32> {
         match (new.owner.slot, new.entered) {
@@ -276,7 +270,6 @@ impl Shard {
         self.state.subscribers.settle(slot, pool, new, shared.short_generation());
     }
 
-    /// The decision has found room for the session.
     pub(super) fn commit_session(
         &mut self,
         now: Instant,

@@ -1,5 +1,3 @@
-//! Emits changes of the state by value, and applies those of another instance.
-
 mod dependent;
 
 use crate::steps::view::View;
@@ -46,7 +44,6 @@ use crate::verdict::Verdict;
 #[derive(Debug, Default)]
 pub(super) struct Deltas {
     ring: Option<Producer<Delta>>,
-    /// Changes that found no room. The peer then needs a walk.
     lost: u64,
 }
 
@@ -96,9 +93,9 @@ impl View<'_> {
         }
     }
 
-    /// Appends the live state in up to `scan_max` records from `cursor` on (0 to begin): mappings,
-    /// each with its sessions, then endpoint-dependent sessions. Returns the next cursor; None at
-    /// the end.
+    /// Appends the live state in up to `scan_max` records from `cursor` on (0 to begin): mappings
+    /// with their sessions, then endpoint-dependent sessions. Returns the next cursor; None at the
+    /// end.
     pub fn deltas_page(&self, now: Instant, cursor: u64, scan_max: usize, out: &mut Vec<Delta>) -> Option<u64> {
         let mappings_end = u64::from(self.state.mappings.walk_end());
         let end = mappings_end + u64::from(self.state.flows.walk_end());
@@ -179,12 +176,12 @@ impl View<'_> {
 }
 
 impl Shard {
-    /// Puts each change of the state into `ring` from now on.
+    /// Puts each change into `ring` from now on.
     pub fn set_deltas(&mut self, ring: Producer<Delta>) {
         self.deltas = Deltas { ring: Some(ring), lost: 0 };
     }
 
-    /// Changes that found no room in the ring.
+    /// Changes that found no room. The peer then needs a walk.
     pub fn deltas_lost(&self) -> u64 {
         self.deltas.lost
     }
@@ -253,8 +250,8 @@ impl Shard {
         Ok(())
     }
 
-    /// The other instance does the hold-down. This one gives nothing out, and would otherwise
-    /// refuse a port that the other has freed already.
+    /// The other instance holds the port down. A hold-down here would refuse a port that the other
+    /// has freed.
     fn end_at_once(&mut self, now: Instant, index: u32) {
         self.end_mapping_with(now, index, Some((Duration::ZERO, Cause::Idle)));
     }
@@ -312,7 +309,7 @@ impl Shard {
         if made.is_err()
             && let Source::Free { taker, guaranteed: Some(from), activates } = new.external.source
         {
-            // The guarantee may be used up here, so the port counts as unguaranteed.
+            // The guarantee may be used up, so the port counts as unguaranteed.
             let guaranteed = Some(FromGuaranteed { share: Share::Beyond, ..from });
             new.external.source = Source::Free { taker, guaranteed, activates };
             made = self.commit_mapping(now, &new, &nothing);
@@ -326,7 +323,7 @@ impl Shard {
         Ok(index)
     }
 
-    /// They may block a mapping of the other instance, or its block.
+    /// Shared ports may block the other instance's mapping or block.
     fn unshare_in_the_way(&mut self, source: Source, address: AddressIndex, protocol: Protocol, port: u16) {
         match source {
             Source::Given(block) => {

@@ -1,4 +1,4 @@
-//! Events about mappings, sessions and blocks, and about refusals.
+//! Events about mappings, sessions, blocks and refusals.
 
 use crate::steps::view::View;
 use core::net::Ipv4Addr;
@@ -22,7 +22,6 @@ use crate::types::RealmId;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
-/// Further sessions examined for the cause of an end.
 const SESSIONS_LOOKED_AT_MAX: usize = 8;
 
 #[derive(Clone, Copy)]
@@ -100,7 +99,6 @@ impl View<'_> {
         }
     }
 
-    /// Whether a block or a formula identifies the subscriber of a mapping.
     fn is_identified(&self, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
         let (external, internal) = (mapping.external(), mapping.internal());
@@ -203,8 +201,8 @@ impl Shard {
         }
     }
 
-    /// A mapping ends unseen by anybody but its subscriber. Takes the record of its creation back
-    /// if the exporter cannot see it yet; then its end needs no record either.
+    /// Takes back the record of a mapping that only its subscriber saw, if the exporter cannot see
+    /// it yet; then its end needs no record either.
     pub(super) fn withdraw_mapping_created(&mut self, index: u32) {
         let mapping = self.state.mappings.get(index);
         if !self.events.is_on() || !mapping.is_recorded() {
@@ -241,8 +239,8 @@ impl Shard {
         }
     }
 
-    /// Records mappings that a formula or block identified before a change of the settings. Limited
-    /// per call; stops early if the ring is full.
+    /// Records mappings that a formula or block identified before a change of the settings. Stops
+    /// early if the ring is full.
     #[inline]
     pub(super) fn note_unreported(&mut self, now: Instant, visits: u32) {
         for _ in 0..visits.min(self.upkeep.unrecorded) {
@@ -277,8 +275,8 @@ impl Shard {
         true
     }
 
-    /// The record needs the remote endpoint, because other subscribers use the same external
-    /// endpoint at the same time (RFC 6888 §4 REQ-12 allows that).
+    /// The record has the remote endpoint, because other subscribers use the same external endpoint
+    /// at the same time (RFC 6888 §4 REQ-12 allows that).
     pub(super) fn note_flow(&mut self, kind: EventKind, now: Instant, index: u32) {
         if self.events.is_on() {
             let event = self.view().event_of_flow(kind, now, index);

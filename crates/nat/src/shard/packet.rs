@@ -1,4 +1,4 @@
-//! Processes one packet: asks [`crate::steps`], commits state, rewrites.
+//! Processes one packet: asks [`crate::steps`], commits, rewrites.
 
 pub(in crate::shard) mod activation;
 pub(in crate::shard) mod endpoint_dependent;

@@ -1,4 +1,4 @@
-//! Changes of the configuration in one worker: counting what a change would do, and adopting it.
+//! Changes of the configuration in one worker.
 
 pub(in crate::shard) mod adopt;
 pub(crate) mod census;

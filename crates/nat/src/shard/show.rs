@@ -1,4 +1,4 @@
-//! Copies of the state for people and programs, and the answer to `natrix why`.
+//! Copies of the state, and the answer to `natrix why`.
 
 pub(in crate::shard) mod pages;
 pub(in crate::shard) mod why;

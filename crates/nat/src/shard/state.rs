@@ -1,4 +1,4 @@
-//! Lifetimes of sessions, their TCP state, and the end of mappings and sessions.
+//! Lifetimes, TCP state, and the end of mappings and sessions.
 
 use super::Shard;
 use crate::event::Cause;
@@ -19,7 +19,6 @@ use wire::tcp::Flags;
 
 pub(super) struct Advance {
     pub(super) state: TcpState,
-    /// None if it stays.
     pub(super) expires: Option<Instant>,
 }
 
@@ -51,7 +50,7 @@ impl View<'_> {
         lifetimes.lifetime(protocol, state, own)
     }
 
-    /// Of a mapping without sessions: UDP or ICMP with endpoint-independent filtering.
+    /// For UDP or ICMP with endpoint-independent filtering.
     pub(super) fn sessionless_lifetime(&self, protocol: Protocol) -> Duration {
         self.policy.lifetimes.lifetime(protocol, TcpState::Established, None)
     }
@@ -115,7 +114,7 @@ impl Shard {
         self.end_mapping_with(now, index, None);
     }
 
-    /// `special`: a hold-down and a cause other than the usual ones.
+    /// `special`: hold-down and cause, if not the usual ones.
     pub(super) fn end_mapping_with(&mut self, now: Instant, index: u32, special: Option<(Duration, Cause)>) {
         self.note_mapping_ended(now, index, special.map(|(_, cause)| cause));
         self.emit_end(now, index, None);

@@ -1,5 +1,4 @@
-//! Work between bursts, limited per call: ends what has expired, frees blocks and ports, watches
-//! usage.
+//! Work between bursts, limited per call.
 
 pub(in crate::shard) mod blocks;
 pub(in crate::shard) mod hold_down;

@@ -1,11 +1,5 @@
 //! A map of fixed capacity whose entries are also queued in order of arrival, for state with a
-//! constant lifetime. All operations are O(1) on average, and nothing is allocated after
-//! construction.
-//!
-//! ```text
-//!   buckets[hash] ──► slot ──chain──► slot ──chain──► NONE
-//!   head ──► oldest ──younger──► … ──► tail          free ──chain──► slot ──► …
-//! ```
+//! constant lifetime. Operations are O(1) on average; only construction allocates.
 
 #[cfg(test)]
 mod tests;

@@ -7,13 +7,12 @@
 //!   from outside: hash(external endpoint, remote endpoint as it is)       ─┘
 //! ```
 //!
-//! A flow shares its external endpoint with others, of any subscriber, whose remote endpoints
-//! differ: the five-tuple outside is unique and identifies the flow of an inbound packet. The two
-//! remote endpoints differ if the destination is translated, too (twice NAT).
+//! A flow shares its external endpoint with others, of any subscriber: the five-tuple outside
+//! identifies it. With twice NAT the two remote endpoints differ.
 //!
-//! A flow that has ended may be *held down* (RFC 6888 REQ-8): its record is found only from
-//! outside, so that no other flow gets its five-tuple meanwhile. Held-down records are queued; the
-//! first one is reused when there is no free record.
+//! An ended flow may be *held down* (RFC 6888 REQ-8): found only from outside, so that no other
+//! flow gets its five-tuple. Held-down records are queued; the first one is reused when none is
+//! free.
 
 use core::net::Ipv4Addr;
 
@@ -41,12 +40,11 @@ mod tests;
 const INSTANT_MAX: u64 = (1 << 48) - 1;
 const PROTOCOL: u8 = 0b0000_0011;
 const IN_USE: u8 = 1 << 2;
-/// In the top byte of `internal`, without [`IN_USE`]: the five-tuple outside is held down.
+/// In the top byte of `internal`, without [`IN_USE`].
 const HELD_DOWN: u8 = 1 << 7;
 
-/// One flow; exactly one cache line.
-///
-/// What is compared or written together is one 64-bit word, lowest field first:
+/// Exactly one cache line. What is compared or written together is one 64-bit word, lowest field
+/// first:
 ///
 /// ```text
 ///   internal       address 32 | port 16 | realm 8 | kind 8    as in a mapping; 0 in a free record,
@@ -66,16 +64,16 @@ pub(crate) struct Flow {
     remote_outside_port: u16,
     created_s: u32,
     pub(crate) tracker: SequenceTracker,
-    /// The shared port's record, or [`BY_FORWARD`] and the generation of targets; in a free record
-    /// the next free one, in a held-down one the next in the queue.
+    /// The shared port's record, or [`BY_FORWARD`] and the generation of targets. Links free
+    /// records and the queue of held-down ones.
     pub(crate) port: u32,
-    /// The subscriber's record; in a held-down record the previous one in the queue.
+    /// The subscriber's record. Links held-down records back.
     pub(crate) subscriber: u32,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64, "one flow is one cache line");
 
-/// Key from inside: [`InternalKey::word`] and the remote endpoint as the inside knows it.
+/// [`InternalKey::word`] and the remote endpoint as the inside knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InsideKey {
     internal: u64,
@@ -83,7 +81,7 @@ pub(crate) struct InsideKey {
 }
 
 impl InsideKey {
-    /// The key of a flow of this internal endpoint; for ICMP queries the remote port is 0.
+    /// For ICMP queries the remote port is 0.
     #[inline]
     pub(crate) const fn new(internal: &InternalKey, address: u32, port: u16) -> InsideKey {
         InsideKey { internal: internal.word(), remote_inside: endpoint_word(address, port) }
@@ -94,7 +92,7 @@ impl InsideKey {
 pub(crate) struct OutsideKey {
     pub(crate) protocol: Protocol,
     pub(crate) external: (u32, u16),
-    /// The remote endpoint as it is outside; for ICMP queries the port is 0.
+    /// For ICMP queries the port is 0.
     pub(crate) remote_outside: (u32, u16),
 }
 
@@ -123,7 +121,7 @@ const fn endpoint_word(address: u32, port: u16) -> u64 {
     address as u64 | (port as u64) << 32
 }
 
-/// In `port`: opened from outside through a forward with several targets; shares no port of a pool.
+/// In `port`: opened through a forward with several targets; shares no port of a pool.
 pub(crate) const BY_FORWARD: u32 = 1 << 31;
 const HAIRPIN: u64 = 1;
 
@@ -136,8 +134,7 @@ impl Flow {
         self.kind() & IN_USE != 0
     }
 
-    /// True if the flow has ended and no other may have its five-tuple outside before
-    /// [`Flow::expires`].
+    /// No other flow may have its five-tuple outside before [`Flow::expires`].
     #[inline]
     pub(crate) fn is_held_down(&self) -> bool {
         self.kind() & HELD_DOWN != 0
@@ -186,7 +183,7 @@ impl Flow {
         (self.external_address, self.external_port)
     }
 
-    /// The generation of targets that made it, if it came through a forward.
+    /// The generation of targets, if it came through a forward.
     #[inline]
     pub(crate) fn generation(&self) -> Option<u32> {
         (self.port & BY_FORWARD != 0).then_some(self.port & !BY_FORWARD)
@@ -246,7 +243,7 @@ impl Flow {
             self.remote_inside & !(0xff << GENERATION_SHIFT) | u64::from(generation) << GENERATION_SHIFT;
     }
 
-    /// True for an established flow of this five-tuple and generation that is not hairpinned.
+    /// True for an established flow that is not hairpinned.
     #[inline(always)]
     pub(crate) fn is_steady_inside(&self, key: &InsideKey, generation: u8) -> bool {
         let remote_inside =
@@ -254,7 +251,6 @@ impl Flow {
         ((self.internal ^ key.internal) | (self.remote_inside ^ remote_inside) | self.life & HAIRPIN) == 0
     }
 
-    /// As [`Flow::is_steady_inside`].
     #[inline(always)]
     pub(crate) fn is_steady_outside(&self, key: &OutsideKey, generation: u8) -> bool {
         let state = (self.remote_inside >> 48) as u16 == TcpState::Established as u16 | u16::from(generation) << 8;
@@ -281,15 +277,14 @@ pub(crate) struct FlowStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
-    /// First and last of the held-down records, 0 if there are none.
+    /// First and last, 0 if there are none.
     held_down: (u32, u32),
 }
 
 impl FlowStore {
-    /// Room for `flows_max` flows: 81 bytes each.
+    /// 81 bytes for each flow.
     pub(crate) fn new(flows_max: u32, hash: KeyedHash) -> Result<FlowStore, ArenaError> {
         Ok(FlowStore {
-            // Index 0 means "none" in every table, so the first record stays unused.
             records: Arena::zeroed(flows_max as usize + 1)?,
             inside: BucketTable::with_capacity(flows_max as usize)?,
             outside: BucketTable::with_capacity(flows_max as usize)?,
@@ -314,7 +309,7 @@ impl FlowStore {
         self.inside.is_empty()
     }
 
-    /// True if not even a held-down record can be reused.
+    /// Not even a held-down record can be reused.
     pub(crate) fn is_full(&self) -> bool {
         self.inside.is_full()
     }
@@ -323,7 +318,7 @@ impl FlowStore {
         self.outside.is_empty()
     }
 
-    /// The held-down record to end before a flow can be inserted; `None` if there is a free one.
+    /// The held-down record to end before an insertion; `None` if a record is free.
     pub(crate) fn in_the_way(&self) -> Option<u32> {
         (self.outside.is_full() && self.held_down.0 != 0).then_some(self.held_down.0)
     }
@@ -361,7 +356,6 @@ impl FlowStore {
         if outside { self.outside.prefetch(hash) } else { self.inside.prefetch(hash) }
     }
 
-    /// The flow that a lookup of this hash would try first; 0 if there is none.
     #[inline(always)]
     pub(crate) fn candidate(&self, outside: bool, hash: u64) -> u32 {
         let table = if outside { &self.outside } else { &self.inside };
@@ -397,7 +391,6 @@ impl FlowStore {
             self.free = self.records[index as usize].port;
             index
         } else {
-            // There are as many records as table entries, so one is left.
             self.untouched += 1;
             self.untouched - 1
         };
@@ -424,7 +417,7 @@ impl FlowStore {
         Ok(index)
     }
 
-    /// Removes a flow. The caller settles its shared port and its subscriber.
+    /// The caller settles the shared port and the subscriber.
     pub(crate) fn remove(&mut self, index: u32) {
         let flow = self.get(index);
         debug_assert!(flow.is_in_use(), "only a flow that is there is removed");
@@ -462,7 +455,7 @@ impl FlowStore {
         self.held_down.1 = index;
     }
 
-    /// Removes a held-down record. The caller releases its claim among the workers.
+    /// The caller releases the claim among the workers.
     pub(crate) fn end_hold_down(&mut self, index: u32) {
         let record = self.get(index);
         debug_assert!(record.is_held_down(), "only a held-down record is released");

@@ -1,16 +1,15 @@
-//! Virtual reassembly (RFC 4787 §11 REQ-14): fragments are not put together; those without ports
-//! get the ports of the first fragment of their datagram.
+//! Virtual reassembly (RFC 4787 §11 REQ-14): later fragments get the ports of the first one of
+//! their datagram.
 //!
-//! Fragments that arrive before their first one are copied into slots and released in offset order
-//! when it arrives. All memory is bounded and allocated at construction:
+//! Fragments that arrive before it are copied into slots, and released in offset order when it
+//! arrives. All memory is bounded and allocated at construction:
 //!
-//! - datagrams: `Limits::fragmented_datagrams_max`. A datagram is tracked until it is complete, at
-//!   most for `Timeouts::fragment` from the first of its fragments that was seen.
-//! - held fragments: `Limits::fragments_held_max` slots of a fixed size, at most
-//!   [`HELD_PER_DATAGRAM_MAX`] for one datagram.
-//! - shares (RFC 4787 §11 REQ-14a): sources are hashed into [`SOURCES`] classes. One class gets at
-//!   most an eighth of either table, but at least 64 slots (one large datagram); one side gets at
-//!   most three quarters. A flood is dropped at its share; nothing valid is evicted for it.
+//! - datagrams: `Limits::fragmented_datagrams_max`, each until it is complete, at most for
+//!   `Timeouts::fragment` from its first fragment seen.
+//! - held fragments: `Limits::fragments_held_max` slots.
+//! - shares (REQ-14a): one of [`SOURCES`] classes of sources gets at most an eighth of either
+//!   table, but at least 64 slots (one large datagram); one side gets at most three quarters. A
+//!   flood is dropped at its share; nothing valid is evicted for it.
 //!
 //! Refused are overlaps (the whole datagram, as in RFC 5722 §4 for IPv6), tiny first fragments (RFC
 //! 1858, RFC 3128), and contradictory offsets. Two bits for each 8-byte unit, 2 KiB a datagram,
@@ -35,27 +34,25 @@ use crate::verdict::Verdict;
 mod tests;
 mod units;
 
-/// Fragments of one datagram that can wait for the first one: 64 KiB in pieces of 512 bytes.
+/// Fragments of one datagram that can wait: 64 KiB in pieces of 512 bytes.
 pub const HELD_PER_DATAGRAM_MAX: u32 = 128;
 
-/// Classes into which sources are hashed, to limit what one source can take.
+/// Classes of sources, to limit what one source can take.
 pub const SOURCES: usize = 1_024;
 
-/// Smallest slot size: an Ethernet packet with room to spare.
+/// An Ethernet packet with room to spare.
 pub const SLOT_BYTES_MIN: usize = 2_048;
 
-/// Largest slot size: a jumbo packet. Larger out-of-order fragments are dropped as
-/// `FragmentBuffersFull`.
+/// A jumbo packet. Larger out-of-order fragments are dropped as `FragmentBuffersFull`.
 pub const SLOT_BYTES_MAX: usize = 9_216;
 
-/// Bytes a datagram can have behind its IP header (RFC 791 §3.1: total length is 16 bits).
+/// Behind an IP header (RFC 791 §3.1: total length is 16 bits).
 const PAYLOAD_MAX: u32 = 65_535 - 20;
 
-/// A first fragment of TCP must have the whole fixed header: ports, flags and checksum (RFC 3128
-/// §4).
+/// TCP needs the whole fixed header: ports, flags and checksum (RFC 3128 §4).
 const TCP_FIRST_MIN: u32 = 20;
 
-/// A first fragment of another protocol must have 8 bytes: the UDP header or the ICMP query header.
+/// The UDP header or the ICMP query header.
 const OTHER_FIRST_MIN: u32 = 8;
 
 const EXPIRE_PER_ACCEPT: usize = 2;
@@ -66,8 +63,8 @@ const REALM_SHIFT: u32 = 25;
 
 const _: () = assert!(RealmId::COUNT_MAX <= 1 << (32 - REALM_SHIFT), "a realm fits a key");
 
-/// What the fragments of one datagram have in common (RFC 791 §3.2), and their side: inside
-/// addresses may equal outside ones.
+/// What identifies a datagram (RFC 791 §3.2), and its side: inside addresses may equal outside
+/// ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FragmentKey {
     addresses: u64,
@@ -75,7 +72,7 @@ pub struct FragmentKey {
 }
 
 impl FragmentKey {
-    /// The key of a fragment with these header fields.
+    /// The key for these header fields.
     pub fn new(side: Side, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, identification: u16) -> FragmentKey {
         FragmentKey {
             addresses: u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
@@ -83,7 +80,7 @@ impl FragmentKey {
         }
     }
 
-    /// The same key for an arrival from this inside realm.
+    /// The same key in this inside realm.
     #[must_use]
     pub const fn in_realm(self, realm: RealmId) -> FragmentKey {
         FragmentKey { rest: self.rest | (realm.0 as u32) << REALM_SHIFT, ..self }
@@ -93,7 +90,7 @@ impl FragmentKey {
         self.addresses >> 32
     }
 
-    /// The side and inside realm: sources in several realms may have the same address.
+    /// Sources in several realms may have the same address.
     fn facing(self) -> u64 {
         u64::from(self.rest >> 24)
     }
@@ -107,20 +104,20 @@ impl FragmentKey {
     }
 }
 
-/// The fields of a fragment that describe its part of the datagram.
+/// A fragment's part of the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentInfo {
-    /// Start behind the IP header, in bytes: the offset field times eight.
+    /// Start behind the IP header in bytes: the offset field times eight.
     pub offset: u32,
     /// Bytes behind the IP header.
     pub length: u32,
     /// More-fragments flag.
     pub more: bool,
-    /// Source and destination port of a first fragment, for ICMP the query identifier twice.
+    /// Of a first fragment; for ICMP the query identifier twice.
     pub first_ports: Option<(u16, u16)>,
 }
 
-/// A tracked datagram. Valid until the next call of [`FragmentTracker::accept`] or
+/// A tracked datagram. Valid until the next [`FragmentTracker::accept`] or
 /// [`FragmentTracker::expire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramIndex(Slot);
@@ -128,9 +125,9 @@ pub struct DatagramIndex(Slot);
 /// What to do with a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentOutcome {
-    /// Its ports are known: process it, and then the result of [`FragmentTracker::next_held`].
+    /// Process it, then the result of [`FragmentTracker::next_held`].
     Resolved {
-        /// The datagram it belongs to.
+        /// Its datagram.
         datagram: DatagramIndex,
         /// Ports of the datagram.
         ports: (u16, u16),
@@ -141,7 +138,7 @@ pub enum FragmentOutcome {
     Dropped {
         /// Why.
         verdict: Verdict,
-        /// Number of held fragments of the datagram that are discarded with the same verdict.
+        /// Held fragments discarded with the same verdict.
         held_discarded: u32,
     },
 }
@@ -151,7 +148,7 @@ enum State {
     #[default]
     Waiting,
     Resolved((u16, u16)),
-    /// The remaining fragments are dropped with this verdict.
+    /// The remaining fragments are dropped.
     GivenUp(Verdict),
 }
 
@@ -159,10 +156,9 @@ enum State {
 struct Datagram {
     first_seen: Instant,
     state: State,
-    /// Bytes that have arrived, and their highest end.
     received: u32,
     highest_end: u32,
-    /// Length of the datagram once its last fragment has arrived, else 0.
+    /// Once the last fragment has arrived, else 0.
     total: u32,
     held_head: u32,
     held_tail: u32,
@@ -215,9 +211,8 @@ pub struct FragmentTracker {
     slots: Box<[HeldFragment]>,
     free_slot: u32,
     held: u32,
-    /// Fragments discarded because of their datagram's age, but not yet reported to the caller.
+    /// Not yet reported to the caller.
     timed_out: u32,
-    /// A complete datagram, to be freed by the next call that may do so.
     complete: Option<Slot>,
     sources: Box<[Share]>,
     sides: [Share; 2],
@@ -228,7 +223,7 @@ pub struct FragmentTracker {
 }
 
 impl FragmentTracker {
-    /// A tracker within `limits`. `slot_bytes` is the largest packet that can be held, within
+    /// `slot_bytes`: the largest packet that can be held, within
     /// [`SLOT_BYTES_MIN`]..=[`SLOT_BYTES_MAX`]. `hash` must have its own secret. Takes about 2.2
     /// KiB a datagram and `slot_bytes` a held fragment.
     pub fn new(limits: &Limits, timeout: Duration, slot_bytes: usize, hash: KeyedHash) -> FragmentTracker {
@@ -270,7 +265,6 @@ impl FragmentTracker {
         }
     }
 
-    /// Bytes a tracker within `limits` takes for packets of at most `slot_bytes`.
     pub(crate) fn bytes_for(limits: &Limits, slot_bytes: usize) -> u64 {
         let slot_bytes = slot_bytes.clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX) + size_of::<HeldFragment>();
         let datagrams = u64::from(limits.fragmented_datagrams_max);
@@ -280,18 +274,17 @@ impl FragmentTracker {
             + (SOURCES * size_of::<Share>()) as u64
     }
 
-    /// Sets how long datagrams are kept from now on.
+    /// How long datagrams are kept from now on.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Largest packet that can be held. A buffer of this size suffices for
-    /// [`FragmentTracker::next_held`].
+    /// Size of a buffer for [`FragmentTracker::next_held`].
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// Fragments given to the tracker without a verdict so far (gauge).
+    /// Fragments held, still without a verdict.
     pub fn held(&self) -> u32 {
         self.held + self.timed_out
     }
@@ -364,8 +357,8 @@ impl FragmentTracker {
         match units.fit(from, to) {
             Fit::New => {}
             Fit::Duplicate => {
-                // Other ports: the sender reuses its identification too soon (RFC 6864 §4.2). Drop
-                // both datagrams: one subscriber must not get the data of another.
+                // The sender reuses its identification too soon (RFC 6864 §4.2). Drop both
+                // datagrams: one subscriber must not get the data of another.
                 if let (State::Resolved(ports), Some(others)) = (datagram.state, info.first_ports)
                     && ports != others
                 {
@@ -409,8 +402,8 @@ impl FragmentTracker {
         }
     }
 
-    /// Copies the held fragment with the lowest offset to `buffer`, frees its slot, and returns its
-    /// length and metadata. `None` if no fragment is held or the first one has not arrived.
+    /// Moves the held fragment with the lowest offset to `buffer`; returns its length and metadata.
+    /// `None` without held fragments, or before the first one.
     pub fn next_held(&mut self, datagram: DatagramIndex, buffer: &mut [u8]) -> Option<(usize, PacketMeta)> {
         let entry = self.datagrams.get(datagram.0)?;
         if !matches!(entry.state, State::Resolved(_)) {
@@ -428,8 +421,8 @@ impl FragmentTracker {
         Some((length, held.meta))
     }
 
-    /// Call it when the first fragment is dropped. Discards the held ones, whose number is
-    /// returned, and drops later ones, all as `FragmentRefused`.
+    /// Call it when the first fragment is dropped. All others are dropped, too, as
+    /// `FragmentRefused`. Returns how many were held.
     pub fn refuse(&mut self, datagram: DatagramIndex) -> u32 {
         match self.give_up(datagram.0, Verdict::FragmentRefused) {
             FragmentOutcome::Dropped { held_discarded, .. } => held_discarded,
@@ -437,20 +430,20 @@ impl FragmentTracker {
         }
     }
 
-    /// The identification with which the fragments of `datagram` leave, once it is set.
+    /// The outgoing identification of `datagram`, once it is set.
     pub fn translated_identification(&self, datagram: DatagramIndex) -> Option<u16> {
         self.datagrams.get(datagram.0).and_then(|entry| entry.translated_identification)
     }
 
-    /// Stores the identification with which the fragments of `datagram` leave.
+    /// Sets the outgoing identification of `datagram`.
     pub fn set_translated_identification(&mut self, datagram: DatagramIndex, identification: u16) {
         if let Some(entry) = self.datagrams.get_mut(datagram.0) {
             entry.translated_identification = Some(identification);
         }
     }
 
-    /// Frees at most `budget` datagrams that are complete or too old. `on_drop` receives numbers of
-    /// discarded fragments, whose verdict is `FragmentTimeout`.
+    /// Frees at most `budget` datagrams that are complete or too old. `on_drop` gets numbers of
+    /// fragments discarded as `FragmentTimeout`.
     pub fn expire(&mut self, now: Instant, budget: usize, mut on_drop: impl FnMut(u32)) {
         self.free_complete();
         for _ in 0..budget {
@@ -498,7 +491,7 @@ impl FragmentTracker {
         discarded
     }
 
-    /// Starts tracking a datagram; `None` if the table or the share is full.
+    /// `None` if the table or the share is full.
     fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey) -> Option<Slot> {
         let source = self.hash.hash(key.source(), key.facing()) as usize & (SOURCES - 1);
         let by_source = self.sources.get_mut(source)?;
@@ -554,7 +547,7 @@ impl FragmentTracker {
         true
     }
 
-    /// Copies a fragment into a slot of its datagram; false if there is no room.
+    /// False if there is no room.
     fn hold(&mut self, slot: Slot, offset: u32, packet: &[u8], meta: PacketMeta) -> bool {
         let Some(datagram) = self.datagrams.get_mut(slot) else { return false };
         let (Some(by_source), Some(by_side)) =
@@ -623,7 +616,7 @@ fn fault_of(protocol: u8, info: FragmentInfo) -> Option<Verdict> {
         info.length < first_min || info.first_ports.is_none()
     } else {
         // RFC 3128 §4: a fragment at 8 would overlay the flags. A long enough first fragment leaves
-        // no honest fragment at 8 or 16 either.
+        // no honest one at 8 or 16 either.
         info.offset < first_min
     };
     tiny.then_some(Verdict::FragmentTiny)

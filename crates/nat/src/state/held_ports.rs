@@ -1,7 +1,7 @@
 //! External ports that are held down before they are given out again (RFC 6888 REQ-8).
 //!
-//! A port whose mapping ended stays taken in the port table, with an empty entry, so that nobody
-//! gets it. This table records until when:
+//! A port whose mapping ended stays taken in the port table, with an empty entry. This table
+//! records until when:
 //!
 //! ```text
 //!   queue of 120 s   head ─► chunk ─next─► chunk ─next─► chunk ◄─ tail   one queue for each delay
@@ -11,9 +11,8 @@
 //!   chunk: 128 × [due: 30 bits | place: 34 bits]
 //! ```
 //!
-//! All ports of a queue are held for the same time; a port costs eight bytes, written and read in
-//! sequence. The capacity is fixed: when it is used up, the port with the least time left goes
-//! early, and the caller counts it.
+//! A port costs eight bytes, written and read in sequence. When the fixed capacity is used up, the
+//! port with the least time left goes early, and the caller counts it.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -25,22 +24,20 @@ use crate::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// Delays that are kept exactly. With more different delays some ports are held longer than
-/// necessary.
+/// With more different delays, some ports are held longer than necessary.
 pub(crate) const DELAYS_MAX: usize = 16;
 
 const CHUNK: usize = 128;
 const PLACE_BITS: u32 = 34;
 const DUE_BITS: u32 = 30;
-/// A tick of the due times is 2^14 µs.
+/// A tick is 2^14 µs.
 const TICK_SHIFT: u32 = 14;
 const NONE: u32 = u32::MAX;
 const SPARE_CHUNKS: usize = 2 * DELAYS_MAX;
 
 const _: () = assert!(PLACE_BITS + DUE_BITS == 64, "an entry is one word");
 
-/// The longest delay. Due times wrap around after 203 days; only differences below half of that can
-/// be compared.
+/// Due times wrap around after 203 days; only differences below half of that can be compared.
 pub(crate) const DELAY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +48,7 @@ struct Queue {
     head_at: u32,
     tail_at: u32,
     len: u32,
-    /// When the oldest one is due, in ticks.
+    /// In ticks.
     head_due: u32,
 }
 
@@ -65,7 +62,6 @@ pub(crate) struct HeldPorts {
     capacity: u32,
 }
 
-/// The first tick that is not before `at`.
 fn tick_after(at: Instant) -> u32 {
     (at.as_micros().saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT) as u32 & ((1 << DUE_BITS) - 1)
 }
@@ -75,7 +71,7 @@ fn tick_of(now: Instant) -> u32 {
 }
 
 fn ticks_between(from: u32, to: u32) -> i32 {
-    // The shifts extend the sign of a 30-bit number.
+    // The shifts extend the sign.
     (to.wrapping_sub(from) << (32 - DUE_BITS)).cast_signed() >> (32 - DUE_BITS)
 }
 
@@ -121,7 +117,7 @@ impl HeldPorts {
         self.len
     }
 
-    /// Returns the port that must be released early for it: the one with the least time left.
+    /// Returns the port that must be released early: the one with the least time left.
     #[inline]
     pub(crate) fn hold(&mut self, place: usize, delay: Duration, now: Instant) -> Option<usize> {
         if self.capacity == 0 {
@@ -159,7 +155,7 @@ impl HeldPorts {
         entries.unwrap_or_default().iter().map(|entry| place_of(*entry))
     }
 
-    /// The port to be released `distance` ports after the next one, if it is in the same chunk.
+    /// `None` if it is in another chunk.
     #[inline]
     pub(crate) fn ahead(&self, distance: usize) -> Option<usize> {
         self.upcoming(distance + 1).nth(distance)
@@ -183,7 +179,7 @@ impl HeldPorts {
         Some(self.pop(queue))
     }
 
-    /// If all queues are used, the one with the next longer delay, or the longest.
+    /// If all are used, the one with the next longer delay, or the longest.
     #[inline]
     fn queue_of(&mut self, delay: Duration) -> usize {
         let used = &self.queues[..self.queues_used];

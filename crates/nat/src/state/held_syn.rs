@@ -1,8 +1,8 @@
 //! Unsolicited inbound SYNs, held for six seconds before they are answered (RFC 5382 §4.3 REQ-4).
 //!
-//! If a matching outbound SYN is translated in that time, both sides are opening at once and the
-//! held SYN is discarded. Otherwise the remote endpoint gets an ICMP port unreachable that quotes
-//! it. When the store is full a SYN is dropped silently, which REQ-4a allows.
+//! A matching outbound SYN discards the held one: both sides are opening at once. Otherwise the
+//! remote endpoint gets an ICMP port unreachable. A full store drops SYNs silently, which REQ-4a
+//! allows.
 
 use core::net::Ipv4Addr;
 
@@ -16,17 +16,17 @@ use crate::types::InterfaceId;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a SYN that are kept for the quote: the largest IP header and the largest TCP header.
+/// The largest IP header and the largest TCP header.
 pub const QUOTE_MAX: usize = 120;
 
-/// A SYN that must be answered now.
+/// A SYN to answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldSyn {
-    /// The external endpoint it was sent to.
+    /// Its destination.
     pub external: Endpoint,
     /// The sender.
     pub remote: Endpoint,
-    /// Interface it came in by.
+    /// Ingress interface.
     pub ingress: InterfaceId,
     due: Instant,
     quote: [u8; QUOTE_MAX],
@@ -57,9 +57,9 @@ impl Default for HeldSyn {
 /// The result of [`SynStore::hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// It will come out of [`SynStore::pop_due`], unless it is forgotten before.
+    /// Until [`SynStore::pop_due`] or [`SynStore::forget`] takes it.
     Held,
-    /// Another SYN between the same endpoints is held already; one answer is enough.
+    /// Another SYN between the same endpoints is held; one answer is enough.
     AlreadyHeld,
     /// No room.
     Full,
@@ -90,7 +90,7 @@ pub struct SynStore {
 }
 
 impl SynStore {
-    /// Room for `syns_max` SYNs, each held for `delay`; `hash` must have its own secret.
+    /// `hash` must have its own secret.
     pub fn new(syns_max: u32, delay: Duration, hash: KeyedHash) -> SynStore {
         SynStore { held: FifoMap::new(syns_max as usize), delay, hash }
     }
@@ -99,7 +99,7 @@ impl SynStore {
         FifoMap::<Key, HeldSyn>::bytes_for(u64::from(syns_max))
     }
 
-    /// Sets how long SYNs are held from now on.
+    /// How long SYNs are held from now on.
     pub fn set_delay(&mut self, delay: Duration) {
         self.delay = delay;
     }
@@ -108,7 +108,7 @@ impl SynStore {
         self.hash.hash(key.external, key.remote)
     }
 
-    /// Holds an unsolicited SYN from `remote` to `external`; `packet` is its IP packet. O(1).
+    /// Holds a SYN; `packet` is its IP packet. O(1).
     pub fn hold(
         &mut self,
         now: Instant,
@@ -133,7 +133,7 @@ impl SynStore {
         }
     }
 
-    /// Discards the SYN between these endpoints after a matching outbound SYN was translated. O(1).
+    /// Discards a SYN after a matching outbound one was translated. O(1).
     pub fn forget(&mut self, external: Endpoint, remote: Endpoint) -> bool {
         if self.held.len() == 0 {
             return false;

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! One record is one cache line, so an established packet touches two cold lines in either
-//! direction: the table's and this one. Records hold indices, never pointers.
+//! direction. Records hold indices, never pointers.
 
 use core::hint::select_unpredictable;
 use core::net::Ipv4Addr;
@@ -34,14 +34,14 @@ use crate::types::Side;
 
 const PROTOCOL: u8 = 0b0000_0011;
 const IN_USE: u8 = 1 << 2;
-/// In `kind`: some session ended early, so `expires` may be later than the end of the last session.
+/// In `kind`: a session ended early, so `expires` may be too late.
 const EXPIRY_IS_BOUND: u8 = 1 << 3;
-/// In `kind`: the mapping has ended; its further sessions are still to be reclaimed.
+/// In `kind`: ended; its further sessions are still to be reclaimed.
 const CONDEMNED: u8 = 1 << 4;
 
 /// In `kind`: its creation was logged, so its end must be logged, too.
 const RECORDED: u8 = 1 << 5;
-/// In `kind`: it was logged as static. The configuration may differ by the time it ends.
+/// In `kind`: logged as static. The configuration may differ by the time it ends.
 const RECORDED_STATIC: u8 = 1 << 6;
 
 /// In `kind`: a further session timed out instead of being closed.
@@ -49,20 +49,18 @@ const IDLED: u8 = 1 << 7;
 
 const SESSION_PRESENT: u8 = 1 << 0;
 const SESSION_FROM_OUTSIDE: u8 = 1 << 1;
-/// The session is hairpinned: its remote endpoint is an external endpoint of this instance.
+/// The remote endpoint is an external endpoint of this instance.
 const SESSION_HAIRPIN: u8 = 1 << 2;
-/// From this bit on: the generation of filters that permits the session's packets in both
-/// directions; 0 for none.
+/// From this bit on: the filter generation that permits its packets in both directions; 0 for none.
 const SESSION_GENERATION_SHIFT: u32 = 3;
 
-/// In the state of the inline session: its port has its own timer, so the short way must not be
-/// used.
+/// In the inline session's state: its port has its own timer, so no short way.
 const OWN_TIMER: u8 = 1 << 7;
 
 const INSTANT_MAX: u64 = (1 << 48) - 1;
 
-/// One mapping and its first session; exactly one cache line with all fields of an established
-/// packet. What is compared or written together is one 64-bit word, lowest field first:
+/// One mapping and its first session; exactly one cache line. What is compared or written together
+/// is one 64-bit word, lowest field first:
 ///
 /// ```text
 ///   internal  address 32 | port 16 | realm 8 | kind 8
@@ -80,17 +78,16 @@ pub(crate) struct Mapping {
     pub(crate) external_address: u32,
     created_s: u32,
     pub(crate) tracker: SequenceTracker,
-    /// First further session, 0 for none; in a free record the next free one.
+    /// First further session, 0 for none. Links free records.
     pub(crate) extra_head: u32,
     pub(crate) subscriber: u32,
 }
 
 const _: () = assert!(size_of::<Mapping>() == 64, "one mapping is one cache line");
 
-/// The bits of `internal` that identify the mapping.
+/// The bits that identify the mapping.
 const INTERNAL_MASK: u64 = !(((EXPIRY_IS_BOUND | RECORDED | RECORDED_STATIC | IDLED) as u64) << 56);
-/// The bits of `remote` that identify the session and its state. The side that opened it does not
-/// matter.
+/// The bits that identify the session and its state, whichever side opened it.
 const REMOTE_MASK: u64 = !((SESSION_FROM_OUTSIDE as u64) << 56);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +116,7 @@ pub(crate) struct NewSession {
     pub(crate) expires: Instant,
 }
 
-/// `remote` of an established session that is not hairpinned, with the current filter generation.
+/// `remote` of an established session that is not hairpinned.
 #[inline(always)]
 pub(crate) const fn steady_remote(address: u32, port: u16, generation: u8) -> u64 {
     let flags = SESSION_PRESENT | generation << SESSION_GENERATION_SHIFT;
@@ -214,7 +211,6 @@ impl Mapping {
         self.set_kind(self.kind() | RECORDED | if is_static { RECORDED_STATIC } else { 0 });
     }
 
-    /// Takes back that its creation is in the log.
     pub(crate) fn clear_recorded(&mut self) {
         self.set_kind(self.kind() & !(RECORDED | RECORDED_STATIC));
     }
@@ -237,7 +233,7 @@ impl Mapping {
         self.kind() & IDLED != 0
     }
 
-    /// If `expiry_is_bound`, it may have expired nevertheless.
+    /// If `expiry_is_bound`, it may have expired.
     #[inline]
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
         self.is_in_use() && now < self.expires()
@@ -250,21 +246,18 @@ impl Mapping {
         (kind & IN_USE == 0) | ((kind & EXPIRY_IS_BOUND == 0) & (now < self.expires()))
     }
 
-    /// True for the mapping of the internal endpoint with this [`InternalKey::word`].
     #[inline]
     pub(crate) fn matches(&self, internal: u64) -> bool {
         (self.internal ^ internal) & INTERNAL_MASK == 0
     }
 
-    /// Zero for the mapping with this [`InternalKey::word`] whose first session has this
-    /// [`steady_remote`].
+    /// Zero for the mapping with this [`InternalKey::word`] and first session ([`steady_remote`]).
     #[inline(always)]
     pub(crate) fn differs_outbound(&self, internal: u64, remote: u64) -> u64 {
         (self.internal ^ internal) & INTERNAL_MASK | (self.remote ^ remote) & REMOTE_MASK
     }
 
-    /// Zero for the mapping of this external endpoint whose first session has this
-    /// [`steady_remote`].
+    /// Zero for the mapping with this external endpoint and first session ([`steady_remote`]).
     #[inline(always)]
     pub(crate) fn differs_inbound(&self, protocol: u8, address: u32, port: u16, remote: u64) -> u64 {
         let kind = (self.internal >> 56) as u8 & (PROTOCOL | IN_USE) ^ (protocol | IN_USE);
@@ -362,7 +355,6 @@ impl Mapping {
         self.remote = if has_own_timer { self.remote | bit } else { self.remote & !bit };
     }
 
-    /// Extends the mapping if necessary.
     #[inline]
     pub(crate) fn refresh_session(&mut self, state: TcpState, expires: Instant) {
         self.remote = self.remote & !(u64::from(!OWN_TIMER) << 48) | (state as u64) << 48;
@@ -373,7 +365,6 @@ impl Mapping {
     #[inline(always)]
     pub(crate) fn extend_session(&mut self, expires: Instant) {
         if self.extra_count() == 0 {
-            // The only session: the mapping ends with it.
             self.life = micros48(expires) << 16;
         } else {
             self.extend_to(expires, expires < self.session_expires());
@@ -381,7 +372,7 @@ impl Mapping {
         self.set_session_expires(expires);
     }
 
-    /// Sets an earlier end of the inline session. The caller adjusts the mapping.
+    /// The caller adjusts the mapping.
     pub(crate) fn shorten_session(&mut self, expires: Instant) {
         self.set_session_expires(expires);
     }
@@ -398,8 +389,7 @@ impl Mapping {
         self.session = select_unpredictable(extends, end | self.session & 0xffff, self.session);
     }
 
-    /// Adjusts the mapping to a session that now ends at `expires`; `shortened` if earlier than
-    /// before.
+    /// Adjusts the mapping to the end of a session; `shortened` if it is earlier than before.
     pub(crate) fn extend_to(&mut self, expires: Instant, shortened: bool) {
         if shortened {
             self.set_kind(self.kind() | EXPIRY_IS_BOUND);
@@ -460,7 +450,7 @@ pub(crate) struct MappingStore {
 
 impl MappingStore {
     pub(crate) fn new(mappings_max: u32) -> Result<MappingStore, ArenaError> {
-        // Index 0 means "none" in every table, so the first record stays unused.
+        // Index 0 means "none" in every table.
         let records = Arena::zeroed(mappings_max as usize + 1)?;
         Ok(MappingStore { records, free: 0, untouched: 1, len: 0 })
     }
@@ -490,11 +480,10 @@ impl MappingStore {
         self.records.prefetch_write(index as usize);
     }
 
-    /// Prefetches the records of the next `count` insertions, as far as they are known.
+    /// As far as the records are known; each insertion prefetches the next one.
     #[inline]
     pub(crate) fn prefetch_free(&self, count: u32) {
         if self.free != 0 {
-            // Only the first one is known; each insertion prefetches the next.
             self.prefetch_write(self.free);
             return;
         }
@@ -563,7 +552,7 @@ impl MappingStore {
         Some(MappingIndex(index))
     }
 
-    /// Frees the record. Its sessions must be gone already.
+    /// Its sessions must be gone already.
     pub(crate) fn remove(&mut self, index: u32) {
         let free = self.free;
         let record = &mut self.records[index as usize];

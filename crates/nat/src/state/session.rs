@@ -1,7 +1,7 @@
 //! Sessions beyond the first of their mapping: a side table, chained per mapping.
 //!
-//! Found by a hash of mapping and remote endpoint. In pools with address-dependent filtering the
-//! hash leaves out the port, so that "may this address send here?" is one lookup, too.
+//! Found by a hash of mapping and remote endpoint. In pools with address-dependent filtering it
+//! leaves out the port, so that "may this address send here?" is one lookup, too.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -26,7 +26,7 @@ const HASHED_BY_ADDRESS: u8 = 1 << 3;
 #[derive(FromZeros)]
 #[repr(C, align(16))]
 pub(crate) struct Session {
-    /// Its mapping; 0 in a free record.
+    /// 0 in a free record.
     pub(crate) mapping: u32,
     pub(crate) next: u32,
     previous: u32,
@@ -81,7 +81,7 @@ impl Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
     Endpoint,
-    /// Remote address only (address-dependent filtering).
+    /// For address-dependent filtering.
     Address,
 }
 
@@ -100,11 +100,11 @@ pub(crate) struct SessionStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
-    /// Records still to be rehashed after pools changed how they hash.
+    /// Records to be rehashed after pools changed how they hash.
     unsure: LookedOver,
 }
 
-/// Sessions of a mapping searched linearly for an address while a rehash is under way.
+/// Sessions of a mapping searched while a rehash is under way.
 const LOOKED_AT_MAX: usize = 64;
 
 impl SessionStore {
@@ -151,8 +151,7 @@ impl SessionStore {
         self.hash.hash(u64::from(mapping) << 32 | u64::from(remote_address), port)
     }
 
-    /// Begins a rehash: pools hash differently from now on. [`SessionStore::rehash`] must follow
-    /// for every record.
+    /// Pools hash differently from now on: [`SessionStore::rehash`] must follow for every record.
     pub(crate) fn hash_anew(&mut self) {
         self.unsure = LookedOver::all_before(self.untouched);
     }
@@ -162,7 +161,6 @@ impl SessionStore {
         self.unsure.is_due()
     }
 
-    /// Moves the session of this record, if any, to the hash that its pool uses now.
     pub(crate) fn rehash(&mut self, slot: u32, by: Option<HashedBy>) {
         self.unsure.passed(slot..slot + 1);
         let record = &self.records[slot as usize];
@@ -196,8 +194,7 @@ impl SessionStore {
         })
     }
 
-    /// True if the mapping has a live session with this remote address. Only for sessions hashed by
-    /// address.
+    /// True if a live session has this remote address. Only for sessions hashed by address.
     pub(crate) fn has_address(&self, mapping: u32, head: u32, address: u32, now: Instant) -> bool {
         if self.is_unsure() && self.chain_has_address(head, address, now) {
             return true;
@@ -231,7 +228,7 @@ impl SessionStore {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.table.is_full()
     }
 
-    /// `None` if the table is full: nothing is evicted.
+    /// `None` if full: nothing is evicted.
     pub(crate) fn insert(
         &mut self,
         index: u32,

@@ -6,10 +6,10 @@
 //!   hash(address, protocol, port)             → the same record        only with several workers
 //! ```
 //!
-//! A worker takes a shared port from the port table like any other and becomes its *home*; the
-//! entry there says that flows own it. When no more ports can be taken, it also uses, and records,
-//! those of other workers ([`between_workers`](crate::external::between_workers)). A port without
-//! flows is kept for a while before it is given back.
+//! The worker that takes a shared port from the port table becomes its *home*. When no more can be
+//! taken, it also uses those of other workers
+//! ([`between_workers`](crate::external::between_workers)). Ports without flows are kept for a
+//! while.
 //!
 //! A port is charged to one subscriber, its *opener*, whose flow was the first on it, for as long
 //! as it has any flow there. Others share it without charge, even after the opener has left.
@@ -31,11 +31,11 @@ use crate::types::Protocol;
 #[cfg(test)]
 mod tests;
 
-/// In `load`: no flow uses the port; the other bits are the second since when.
+/// In `load`: without flows; the other bits are the second since when.
 const IDLE: u32 = 1 << 31;
 const CLASSES: u32 = 2;
 
-/// Shared ports of one external address that are interchangeable.
+/// Interchangeable ports of one external address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group(u32);
 
@@ -59,7 +59,6 @@ impl Group {
     }
 
     pub(crate) fn protocol(self) -> Protocol {
-        // There are no others.
         Protocol::from_index((self.0 / CLASSES) as usize % Protocol::COUNT).unwrap_or(Protocol::Udp)
     }
 }
@@ -69,11 +68,11 @@ impl Group {
 pub(crate) struct SharedPort {
     group: u32,
     ordinal: u32,
-    /// Flows of this worker on it, or [`IDLE`] and the second since when.
+    /// Flows of this worker, or [`IDLE`] and the second since when.
     load: u32,
     port: u16,
     opener_flows: u16,
-    /// The opener's record; 0 for none.
+    /// 0 for none.
     opener: u32,
 }
 
@@ -92,7 +91,7 @@ impl SharedPort {
         if self.load & IDLE != 0 { 0 } else { self.load }
     }
 
-    /// True if the end of one flow would end the charge to this subscriber.
+    /// The end of one flow would end the charge to this subscriber.
     pub(crate) fn is_last_of_opener(&self, subscriber: u32) -> bool {
         self.opener == subscriber && self.opener_flows == 1
     }
@@ -101,8 +100,7 @@ impl SharedPort {
         self.opener != subscriber || self.opener_flows < u16::MAX
     }
 
-    /// True if a flow of this subscriber may use it. Without `may_open` it must already carry
-    /// flows.
+    /// Without `may_open` it must already carry flows.
     pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool, are_flows: impl FnOnce() -> bool) -> bool {
         self.can_count(subscriber) && (may_open || self.flows() > 0 || are_flows())
     }
@@ -129,7 +127,7 @@ fn second(at: Instant) -> u32 {
     (at.as_micros() / 1_000_000) as u32 & !IDLE
 }
 
-/// Rounded up: otherwise the port would be given back before its hold-down is over.
+/// Rounded up, or the port would go back before its hold-down is over.
 fn next_second(at: Instant) -> u32 {
     at.as_micros().div_ceil(1_000_000) as u32 & !IDLE
 }
@@ -205,7 +203,7 @@ impl SharedPorts {
         self.hash.hash(u64::from(group / CLASSES), 1 << 32 | u64::from(port))
     }
 
-    /// The record of a port of this address and protocol; only with several workers.
+    /// Only with several workers.
     pub(crate) fn find_port(&self, group: Group, port: u16) -> Option<u32> {
         self.by_port.as_ref()?.find(self.hash_of_port(group.0, port), |slot| {
             let record = &self.records[slot as usize];
@@ -213,14 +211,13 @@ impl SharedPorts {
         })
     }
 
-    /// The n-th port of a group from `first` on, cyclically.
+    /// From `first` on, cyclically.
     pub(crate) fn nth_from(&self, group: Group, first: u32, n: u32) -> Option<u32> {
         let count = self.count(group);
         let ordinal = (u64::from(first) + u64::from(n)).checked_rem(u64::from(count))?;
         self.find(group.0, ordinal as u32)
     }
 
-    /// A random port of the group; `None` if it has none.
     pub(crate) fn pick(&self, group: Group, random: &mut Random) -> Option<u32> {
         let count = self.count(group);
         if count == 0 {
@@ -229,7 +226,7 @@ impl SharedPorts {
         self.find(group.0, random.below(count))
     }
 
-    /// Adds a port without flows. Changes nothing when the table is full.
+    /// Changes nothing when the table is full.
     pub(crate) fn add(&mut self, group: Group, port: u16, now: Instant) -> Result<u32, TableFull> {
         debug_assert!(port != 0, "port 0 is never given out");
         let ordinal = self.count(group);
@@ -284,7 +281,7 @@ impl SharedPorts {
         GivenBack { is_idle, counts_no_more }
     }
 
-    /// Restarts the idle time of a port without flows of this worker.
+    /// For a port without flows of this worker.
     pub(crate) fn begin_idling(&mut self, slot: u32, now: Instant) {
         let record = &mut self.records[slot as usize];
         debug_assert!(record.load & IDLE != 0, "only what is idle begins to be so anew");
@@ -313,7 +310,7 @@ impl SharedPorts {
         if ordinal != last
             && let Some(moved) = self.find(group, last)
         {
-            // The last one gets the free number, so that numbers have no gap.
+            // The last port gets the free number, so that there is no gap.
             self.table.remove(self.hash_of(group, last), moved);
             self.records[moved as usize].ordinal = ordinal;
             let entered = self.table.insert(self.hash_of(group, ordinal), moved);

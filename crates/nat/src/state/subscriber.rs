@@ -1,5 +1,5 @@
-//! Subscribers with at least one mapping, and the external address each is paired with (RFC 4787
-//! §4.1 REQ-2). Also keeps rates and offences of former subscribers.
+//! Subscribers and the external address each is paired with (RFC 4787 §4.1 REQ-2). Also keeps rates
+//! and offences of former ones.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -24,8 +24,7 @@ use crate::verdict::Verdict;
 
 mod lapsed;
 
-/// A subscriber: an internal address of one realm. One cache line with all that a new mapping
-/// needs.
+/// An internal address of one realm. One cache line with all that a new mapping needs.
 ///
 /// ```text
 ///   bytes  0-31  its identity, class and mappings
@@ -42,19 +41,19 @@ pub(crate) struct Subscriber {
     flags: u8,
     elsewhere_high: u8,
     pub(crate) class: u16,
-    /// Mappings by protocol index. Each includes its first session.
+    /// By protocol index. Each includes its first session.
     pub(crate) mappings: [u32; Protocol::COUNT],
     pub(crate) flows: u32,
-    /// Number of its latest port block, which names the previous one. 0 for none.
+    /// Its latest port block, which names the previous one. 0 for none.
     blocks: u32,
-    /// By protocol index, the block from which ports are taken first; 0 for none.
+    /// By protocol index: ports are taken from this block first; 0 for none.
     active: [u32; Protocol::COUNT],
     pub(crate) extra_sessions: u32,
     pub(crate) mapping_bucket: Bucket,
     /// Low bits of the generation for which `pool` and `paired` were last checked.
     /// `shard/reload/adopt.rs` makes sure that an old value never equals the current one.
     pub(crate) generation: u16,
-    /// The generation of settings in which `class` was found.
+    /// Of the settings in which `class` was found.
     pub(crate) class_generation: u16,
     elsewhere_low: u16,
 }
@@ -62,15 +61,14 @@ pub(crate) struct Subscriber {
 const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache line");
 
 const IN_USE: u8 = 1 << 0;
-/// In `flags`, by protocol and for sessions: its use was reported as above a threshold.
+/// In `flags`, by protocol and for sessions: reported as above a threshold.
 const ABOVE: [u8; Protocol::COUNT + 1] = [1 << 1, 1 << 2, 1 << 3, 1 << 4];
 const ABOVE_ANY: u8 = ABOVE[0] | ABOVE[1] | ABOVE[2] | ABOVE[3];
-/// In `flags`: an offender. Its record stays without any mapping.
+/// In `flags`. The record stays without any mapping.
 const OFFENDER: u8 = 1 << 5;
-/// In `flags`, instead of [`IN_USE`]: only its rates and offences are kept
-/// (`subscriber/lapsed.rs`).
+/// In `flags`, instead of [`IN_USE`]: see `subscriber/lapsed.rs`.
 const LAPSED: u8 = 1 << 6;
-/// In `flags`: it is charged for shared ports; [`Account::shared`] has the numbers.
+/// In `flags`: charged for shared ports; see [`Account::shared`].
 const SHARES: u8 = 1 << 7;
 
 #[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +76,7 @@ const SHARES: u8 = 1 << 7;
 pub(crate) struct Account {
     pub(crate) refused: RefusedToKnown,
     offences: u32,
-    /// Of an offender: when its penalty began, in seconds.
+    /// Of an offender, in seconds: when the penalty began.
     penalty_since_s: u32,
     /// Of an offender: index of the address in its own pool, plus one; 0 for none.
     home: u32,
@@ -90,7 +88,7 @@ pub(crate) struct Account {
     first_offence: Micros48,
     last_offence: Micros48,
     pub(crate) session_bucket: Bucket,
-    /// Of an offender: its penalty pool, by the number of the pool's name.
+    /// Of an offender.
     penalty_pool: u16,
 }
 
@@ -112,10 +110,9 @@ impl Micros48 {
 }
 
 pub(crate) type Refused = [u32; Account::CAUSES.len()];
-/// The same without the last cause, which cannot occur once there is a record.
+/// Without the last cause, which cannot occur once there is a record.
 pub(crate) type RefusedToKnown = [u32; Account::CAUSES.len() - 1];
 
-/// False if `cause` is not one of those counted here.
 pub(crate) fn add_refusal(refused: &mut [u32], cause: Verdict) -> bool {
     let position = Account::CAUSES.iter().position(|known| *known == cause);
     let Some(count) = position.and_then(|position| refused.get_mut(position)) else { return false };
@@ -124,7 +121,7 @@ pub(crate) fn add_refusal(refused: &mut [u32], cause: Verdict) -> bool {
 }
 
 impl Account {
-    /// What a subscriber can be refused for. The last one means that there is no record for it.
+    /// Reasons to refuse a subscriber. The last one means that it has no record.
     pub(crate) const CAUSES: [Verdict; 13] = [
         Verdict::SubscriberPortQuota,
         Verdict::SubscriberSessionQuota,
@@ -182,7 +179,7 @@ impl Account {
         self.is_guaranteed(address) && self.within[p] < self.guaranteed[p]
     }
 
-    /// Sets the guarantee. An address has 16 bits of ports, so the numbers fit.
+    /// An address has 16 bits of ports, so the numbers fit.
     pub(crate) fn set_guarantee(&mut self, address: AddressIndex, ports: [u32; Protocol::COUNT]) {
         self.guaranteed_at = address.0;
         self.guaranteed = ports.map(|number| u16::try_from(number).unwrap_or(u16::MAX));
@@ -225,7 +222,7 @@ impl Account {
         self.offences = 0;
     }
 
-    /// Its penalty pool, which may be gone by now or no longer serve its class.
+    /// It may be gone by now, or no longer serve the class.
     pub(crate) fn penalty_pool(&self) -> PoolName {
         PoolName(self.penalty_pool)
     }
@@ -281,7 +278,7 @@ impl Subscriber {
         Block::from_number(self.active[protocol.index()])
     }
 
-    /// By protocol index, or [`Protocol::COUNT`] for sessions.
+    /// `mark`: protocol index, or [`Protocol::COUNT`] for sessions.
     pub(crate) fn is_above(&self, mark: usize) -> bool {
         self.flags & ABOVE[mark] != 0
     }
@@ -295,7 +292,7 @@ impl Subscriber {
         self.flags = if is_above { self.flags | ABOVE[mark] } else { self.flags & !ABOVE[mark] };
     }
 
-    /// The latest external address of another pool, with which it stays paired there.
+    /// The latest address in another pool, with which it stays paired there.
     pub(crate) fn elsewhere(&self) -> Option<AddressIndex> {
         let number = u32::from(self.elsewhere_high) << 16 | u32::from(self.elsewhere_low);
         number.checked_sub(1).map(AddressIndex)
@@ -417,7 +414,7 @@ impl SubscriberStore {
         self.table.prefetch(hash);
     }
 
-    /// What [`SubscriberStore::find_hashed`] would try first; 0 if there is none.
+    /// What [`SubscriberStore::find_hashed`] would try first; 0 for none.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> u32 {
         self.table.candidate(hash).0
@@ -428,7 +425,7 @@ impl SubscriberStore {
         self.records.prefetch_write(slot as usize);
     }
 
-    /// True if there is no room for another one. Lapsed records are reused.
+    /// Lapsed records are reused.
     pub(crate) fn is_full(&self) -> bool {
         self.lapsed.count() == 0 && self.has_no_free_record()
     }
@@ -488,15 +485,15 @@ impl SubscriberStore {
         (record.pool, record.paired, record.generation) = (pool.0, paired.0, generation);
     }
 
-    /// Marks or unmarks an offender. Its pairing is checked again with its next mapping.
+    /// The pairing is checked again with the next mapping.
     pub(crate) fn set_offender(&mut self, slot: u32, is_offender: bool) {
         let record = &mut self.records[slot as usize];
         record.flags = if is_offender { record.flags | OFFENDER } else { record.flags & !OFFENDER };
         record.generation = record.generation.wrapping_sub(1);
     }
 
-    /// With its last mapping a subscriber without blocks is removed; then returns its paired
-    /// address, for the caller to end the pairing.
+    /// Removes a subscriber without blocks after its last mapping, and returns its paired address,
+    /// for the caller to end the pairing.
     pub(crate) fn uncount_mapping(&mut self, slot: u32, protocol: Protocol) -> Option<AddressIndex> {
         let record = &mut self.records[slot as usize];
         record.mappings[protocol.index()] -= 1;
@@ -507,14 +504,14 @@ impl SubscriberStore {
         self.records[slot as usize].flows += 1;
     }
 
-    /// Counts the end of a flow. The caller checks whether to remove the subscriber.
+    /// The caller checks whether to remove the subscriber.
     pub(crate) fn uncount_flow(&mut self, slot: u32) {
         self.records[slot as usize].flows -= 1;
     }
 
     #[inline]
     pub(crate) fn shared_ports(&self, slot: u32) -> [u32; Protocol::COUNT] {
-        // The account is another cache line: read it only if it has something.
+        // The account is another cache line.
         if self.records[slot as usize].is_sharing() {
             self.accounts[slot as usize].shared
         } else {
@@ -536,8 +533,7 @@ impl SubscriberStore {
         }
     }
 
-    /// Removes a subscriber without mapping, flow, block or penalty, and returns its paired
-    /// address.
+    /// Only without mapping, flow, block or penalty. Returns the paired address.
     pub(crate) fn remove_if_idle(&mut self, slot: u32) -> Option<AddressIndex> {
         if self.records[slot as usize].is_idle() { self.remove(slot) } else { None }
     }
@@ -547,13 +543,12 @@ impl SubscriberStore {
         self.records[slot as usize].active[protocol.index()] = block.number();
     }
 
-    /// The block names the previously latest one as its next.
     pub(crate) fn add_block(&mut self, slot: u32, block: Block) {
         let record = &mut self.records[slot as usize];
         record.blocks = block.number();
     }
 
-    /// Removes a block; `latest` is the latest of the remaining ones.
+    /// `latest`: the latest of the remaining blocks.
     pub(crate) fn remove_block(&mut self, slot: u32, block: Block, latest: Option<Block>) {
         let record = &mut self.records[slot as usize];
         record.blocks = latest.map_or(0, Block::number);

@@ -1,5 +1,4 @@
-//! A hash table from hashes to the indices of records: one table each for mappings, sessions and
-//! subscribers.
+//! A hash table from hashes to the indices of records.
 //!
 //! ```text
 //!  bucket (one 64-byte cache line)
@@ -25,8 +24,8 @@ const SLOTS: usize = 10;
 
 const LANES: usize = 8;
 
-/// Load at capacity. More would save half a byte an entry, but a lookup before an insertion would
-/// read a second line in one of four cases instead of one of seven.
+/// More would save half a byte an entry, but a lookup before an insertion would read a second line
+/// in one of four cases instead of one of seven.
 const LOAD_MAX: (usize, usize) = (3, 4);
 
 #[derive(FromZeros)]
@@ -34,7 +33,7 @@ const LOAD_MAX: (usize, usize) = (3, 4);
 struct Bucket {
     tags: [u16; SLOTS],
     indices: [u32; SLOTS],
-    /// Entries that belong in this bucket or an earlier one, but were put further on.
+    /// Entries from here or an earlier bucket that were put further on.
     overflow: u32,
 }
 
@@ -57,19 +56,19 @@ impl Bucket {
 
 #[inline(always)]
 fn first_of(slots: u32) -> usize {
-    // Only spares the bounds check.
+    // Spares the bounds check.
     (slots.trailing_zeros() as usize).min(SLOTS - 1)
 }
 
-/// The table already has as many entries as it was made for.
+/// The table is at its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("table is full")]
 pub struct TableFull;
 
-/// A multimap from 64-bit hash to `u32` index. See the [module](self).
+/// A multimap from 64-bit hash to `u32` index, of one worker.
 ///
 /// n equal hashes cost n / 10 lines a lookup. The hash is keyed ([`crate::random::KeyedHash`]), so
-/// nobody outside can cause that. Owned by one worker.
+/// nobody outside can cause that.
 #[derive(Debug)]
 pub struct BucketTable {
     buckets: Arena<Bucket>,
@@ -78,7 +77,7 @@ pub struct BucketTable {
 }
 
 impl BucketTable {
-    /// A table for up to `entries_max` entries: 8.5 bytes each.
+    /// 8.5 bytes for each entry.
     pub fn with_capacity(entries_max: usize) -> Result<BucketTable, ArenaError> {
         let buckets = BucketTable::buckets_for(entries_max);
         if u32::try_from(buckets).is_err() {
@@ -92,12 +91,12 @@ impl BucketTable {
         entries_max.div_ceil(SLOTS).saturating_mul(LOAD_MAX.1).div_ceil(LOAD_MAX.0) + 1
     }
 
-    /// The memory a table for this many entries takes.
+    /// Memory for this many entries.
     pub fn need(entries_max: usize) -> Need {
         Arena::<Bucket>::need(BucketTable::buckets_for(entries_max))
     }
 
-    /// Entries in the table.
+    /// Entries.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -107,7 +106,7 @@ impl BucketTable {
         self.length == 0
     }
 
-    /// True if there is no room for another entry.
+    /// True if there is no room.
     pub fn is_full(&self) -> bool {
         self.length >= self.capacity
     }
@@ -117,12 +116,12 @@ impl BucketTable {
         self.capacity
     }
 
-    /// Memory it takes.
+    /// Memory taken.
     pub fn bytes(&self) -> usize {
         self.buckets.bytes()
     }
 
-    /// The kind of pages it uses.
+    /// Kind of its pages.
     pub fn pages(&self) -> PageKind {
         self.buckets.pages()
     }
@@ -148,8 +147,8 @@ impl BucketTable {
         self.buckets.prefetch(self.home(hash));
     }
 
-    /// The index that [`BucketTable::find`] would try first (0 for none), and whether a further
-    /// bucket may have one. Call [`BucketTable::prefetch`] first.
+    /// What [`BucketTable::find`] would try first (0 for none), and whether a further bucket may
+    /// have one. Call [`BucketTable::prefetch`] first.
     #[inline(always)]
     pub fn candidate(&self, hash: u64) -> (u32, bool) {
         let bucket = &self.buckets[self.home(hash)];
@@ -158,26 +157,25 @@ impl BucketTable {
         (if matches == 0 { 0 } else { index }, (matches == 0) & (bucket.overflow != 0))
     }
 
-    /// True if the home bucket of `hash` has no empty slot.
+    /// True if the home bucket has no empty slot.
     #[inline]
     pub fn is_home_full(&self, hash: u64) -> bool {
         self.buckets[self.home(hash)].matches(0) == 0
     }
 
-    /// Prefetches the bucket behind the home bucket of `hash`.
+    /// Prefetches the bucket behind the home bucket.
     #[inline(always)]
     pub fn prefetch_next(&self, hash: u64) {
         self.buckets.prefetch(self.after(self.home(hash)));
     }
 
-    /// The index [`BucketTable::find`] would try first; prefetch its record.
+    /// What [`BucketTable::find`] would try first, for a prefetch of the record.
     #[inline]
     pub fn first_candidate(&self, hash: u64) -> Option<u32> {
         self.find(hash, |_| true)
     }
 
-    /// The first index under `hash` that `is_it` accepts. `is_it` may see an index with another
-    /// hash.
+    /// The first index that `is_it` accepts. `is_it` may see one with another hash.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let tag = BucketTable::tag(hash);
@@ -200,7 +198,7 @@ impl BucketTable {
         None
     }
 
-    /// Enters `index` under `hash`, without looking for existing entries. Changes nothing if full.
+    /// Does not look for existing entries. Changes nothing if full.
     pub fn insert(&mut self, hash: u64, index: u32) -> Result<(), TableFull> {
         // Below capacity there is always an empty slot, so the loop ends.
         if self.length >= self.capacity {
@@ -223,7 +221,7 @@ impl BucketTable {
         }
     }
 
-    /// Removes the entry of `index` under `hash`; false if there is none.
+    /// False if there is no such entry.
     pub fn remove(&mut self, hash: u64, index: u32) -> bool {
         let Some((position, slot)) = self.locate(hash, index) else { return false };
         let bucket = &mut self.buckets[position];

@@ -12,9 +12,8 @@
 //!                          └───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The state selects the timer; the caller keeps the record and the clock. Before it asks for the
-//! next state, the caller passes the stored one through [`TcpState::at_idle`], because no packet
-//! marks the edge "established idle time ran out".
+//! The state selects the timer. Before the caller asks for the next state, it passes the stored one
+//! through [`TcpState::at_idle`], because no packet marks the edge "established idle time ran out".
 
 use core::hint::select_unpredictable;
 
@@ -32,15 +31,15 @@ mod tests;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TcpState {
-    /// Only the inside has sent a SYN (INIT of RFC 7857 §2 with the client inside).
+    /// Only the inside sent a SYN (INIT of RFC 7857 §2 with the client inside).
     OpeningOutbound = 0,
-    /// Only the outside has sent a SYN.
+    /// Only the outside sent a SYN.
     OpeningInbound = 1,
     /// Both sides sent a SYN.
     Established = 2,
-    /// Established, and the inside has sent its FIN; the outside may go on sending for hours.
+    /// The inside has sent its FIN; the outside may go on sending for hours.
     FinInside = 3,
-    /// Established, and the outside has sent its FIN.
+    /// The outside has sent its FIN.
     FinOutside = 4,
     /// Both sides sent a FIN.
     Closing = 5,
@@ -48,16 +47,16 @@ pub enum TcpState {
     Transitory = 6,
 }
 
-/// True if a segment asks for a new connection: SYN without ACK and RST.
+/// True for a SYN without ACK and RST.
 pub const fn opens(flags: Flags) -> bool {
     flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST))
 }
 
 impl TcpState {
-    /// An unanswered UDP session, if such sessions have their own timer. Others are "established".
+    /// An unanswered UDP session, if these have their own timer. Others are "established".
     pub(crate) const UNANSWERED: TcpState = TcpState::OpeningOutbound;
 
-    /// All states, in number order.
+    /// In number order.
     pub const ALL: [TcpState; 7] = [
         TcpState::OpeningOutbound,
         TcpState::OpeningInbound,
@@ -68,7 +67,7 @@ impl TcpState {
         TcpState::Transitory,
     ];
 
-    /// The state of a new session whose first segment, a SYN, came from `side`.
+    /// The state after a first SYN from `side`.
     pub const fn opening(side: Side) -> TcpState {
         match side {
             Side::Inside => TcpState::OpeningOutbound,
@@ -76,7 +75,7 @@ impl TcpState {
         }
     }
 
-    /// The state with this number, as stored in a record.
+    /// The state with this number in a record.
     pub const fn from_number(number: u8) -> Option<TcpState> {
         match number {
             0 => Some(TcpState::OpeningOutbound),
@@ -103,8 +102,7 @@ impl TcpState {
         }
     }
 
-    /// True if the established idle time applies; also to half-closed connections, because RFC 7857
-    /// §2 moves to the transitory timer only after both FINs.
+    /// Also half-closed, because RFC 7857 §2 moves to the transitory timer only after both FINs.
     pub const fn is_established(self) -> bool {
         matches!(self, TcpState::Established | TcpState::FinInside | TcpState::FinOutside)
     }
@@ -113,20 +111,20 @@ impl TcpState {
         matches!(self, TcpState::Closing | TcpState::Transitory)
     }
 
-    /// The state after `idle` time without a packet. An established session becomes Transitory (RFC
-    /// 7857 §2, edge "TCP_EST T.O."), so it can be revived within `tcp_closing`.
+    /// After `idle` time without a packet, an established session becomes Transitory (RFC 7857 §2,
+    /// edge "TCP_EST T.O."), so it can be revived within `tcp_closing`.
     #[must_use]
     pub fn at_idle(self, idle: Duration, timeouts: &Timeouts) -> TcpState {
         if self.is_established() && idle >= timeouts.tcp_established { TcpState::Transitory } else { self }
     }
 }
 
-/// The state after a segment from side `from`. `reset_accepted`: a RST was plausible
-/// ([`SequenceTracker::reset_is_plausible`]).
+/// The state after a segment from side `from`. `reset_accepted`: see
+/// [`SequenceTracker::reset_is_plausible`].
 pub fn next(state: TcpState, from: Side, flags: Flags, reset_accepted: bool) -> TcpState {
     if flags.contains(Flags::RST) {
-        // RFC 7857 §2.2: a RST ends an established connection only if it belongs to it. Opening
-        // sessions keep their short timer, so that a refused connection can be retried.
+        // RFC 7857 §2.2: only a RST of the connection ends an established one. Opening sessions
+        // keep their short timer, so that a refused connection can be retried.
         return if reset_accepted && state.is_established() { TcpState::Transitory } else { state };
     }
     match state {
@@ -137,15 +135,15 @@ pub fn next(state: TcpState, from: Side, flags: Flags, reset_accepted: bool) -> 
         }
         TcpState::Established | TcpState::FinInside | TcpState::FinOutside => after_fin(state, from, flags),
         TcpState::Closing => {
-            // A SYN for the same endpoints starts a new connection (RFC 9293 §3.6.1, RFC 6191);
-            // everything else is a retransmission or the last ACK.
+            // A SYN starts a new connection (RFC 9293 §3.6.1, RFC 6191); everything else is a
+            // retransmission or the last ACK.
             if opens(flags) { TcpState::opening(from) } else { state }
         }
         TcpState::Transitory => {
             if opens(flags) {
                 TcpState::opening(from)
             } else if flags.contains(Flags::SYN) {
-                // A late SYN-ACK of an aborted connection proves nothing.
+                // A late SYN-ACK proves nothing.
                 state
             } else {
                 // RFC 7857 §2, edge "data pkt". Keep-alives count, too (RFC 6146 §3.5.2.2: any
@@ -168,14 +166,14 @@ fn after_fin(state: TcpState, from: Side, flags: Flags) -> TcpState {
     }
 }
 
-/// True if the segment restarts the idle timer. A RST does so only if it changes the state (RFC
-/// 7857 §2.2): RSTs that answer unwanted traffic must not keep a session alive (§7.1).
+/// A RST restarts the timer only if it changes the state (RFC 7857 §2.2): RSTs that answer unwanted
+/// traffic must not keep a session alive (§7.1).
 pub fn restarts_timer(before: TcpState, after: TcpState, flags: Flags) -> bool {
     !flags.contains(Flags::RST) || before != after
 }
 
-/// How long after its last packet a session is removed. Established ones first pass through the
-/// Transitory phase (RFC 7857 §2, [`TcpState::at_idle`]).
+/// From the last packet to removal, including the Transitory phase of established sessions (RFC
+/// 7857 §2).
 pub fn lifetime(state: TcpState, timeouts: &Timeouts) -> Duration {
     match state {
         TcpState::OpeningOutbound | TcpState::OpeningInbound => timeouts.tcp_opening,
@@ -186,34 +184,32 @@ pub fn lifetime(state: TcpState, timeouts: &Timeouts) -> Duration {
     }
 }
 
-/// How far outside the known range a RST may be, because of loss, delay or reordering: less than
-/// three full-sized segments.
+/// How far outside the known range a RST may be: less than three full-sized segments.
 const RESET_SLACK: u32 = 4_096;
 
-/// How far beyond the highest known sequence number a segment may start: limits how far a forged
-/// one can move the range in which RSTs are accepted.
+/// How far beyond the highest known number a segment may start: limits how far a forged one can
+/// move the range in which RSTs are accepted.
 const JUMP_MAX: u32 = 65_535;
 
-/// The numbers of one segment.
+/// Numbers of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     /// Sequence number.
     pub sequence: u32,
     /// Acknowledgment number.
     pub ack: u32,
-    /// Payload length in bytes.
+    /// Payload bytes.
     pub length: u32,
 }
 
-/// The sequence numbers a session stores to detect forged RSTs (RFC 7857 §2.2 note, RFC 5961 §3).
-/// 16 bytes.
+/// Sequence numbers to detect forged RSTs by (RFC 7857 §2.2 note, RFC 5961 §3).
 ///
 /// Per side: the end of the highest segment and the highest acknowledgment it sent. Zero means "not
 /// seen yet"; a true zero is stored as one, which the slack covers.
 ///
 /// An off-path attacker outside must place a RST in [what the inside acknowledged, what the outside
 /// sent]. The lower end cannot be forged from outside. The upper end moves only with data inside
-/// that range, and then by no more than `JUMP_MAX` and the segment.
+/// that range, by at most `JUMP_MAX` and the segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, zerocopy::FromZeros)]
 #[repr(C)]
 pub struct SequenceTracker {
@@ -223,24 +219,22 @@ pub struct SequenceTracker {
 
 const _: () = assert!(size_of::<SequenceTracker>() <= 16, "one per session: see the memory budget");
 
-/// True if `a` is after `b` in sequence space (RFC 9293 §3.4).
+/// In sequence space (RFC 9293 §3.4).
 fn is_after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }
 
-/// Zero is reserved for "not seen".
 fn seen(number: u32) -> u32 {
     number.max(1)
 }
 
 impl SequenceTracker {
-    /// Also for a SYN that re-opens a session (`next` returns an opening state).
+    /// Also for a SYN that re-opens a session.
     pub const fn new() -> SequenceTracker {
         SequenceTracker { highest_end: [0; 2], latest_ack: [0; 2] }
     }
 
-    /// Observes a segment: `length` is the payload length plus one each for SYN and FIN. RSTs are
-    /// ignored.
+    /// `length` is the payload length plus one each for SYN and FIN. RSTs are ignored.
     pub fn observe(&mut self, side: Side, sequence: u32, length: u32, ack: u32, flags: Flags) {
         if flags.contains(Flags::RST) {
             return;
@@ -258,7 +252,7 @@ impl SequenceTracker {
             if known_ack == 0 || is_after(ack, known_ack) {
                 self.latest_ack[from] = seen(ack);
             }
-            // What is acknowledged was sent. This closes a gap of more than `JUMP_MAX`.
+            // Acknowledged data was sent. This closes a gap of more than `JUMP_MAX`.
             let other_end = self.highest_end[other];
             if other_end != 0 && is_after(ack, other_end) {
                 self.highest_end[other] = seen(ack);
@@ -266,8 +260,7 @@ impl SequenceTracker {
         }
     }
 
-    /// [`SequenceTracker::observe`] of a segment with only ACK; does nothing unless `is_tcp`.
-    /// Branch-free.
+    /// For a segment with only ACK, without a branch; does nothing unless `is_tcp`.
     #[inline(always)]
     pub fn observe_ack(&mut self, side: Side, segment: &Segment, is_tcp: bool) {
         let Segment { sequence, ack, length } = *segment;
@@ -286,7 +279,7 @@ impl SequenceTracker {
         self.highest_end[other] = select_unpredictable(takes_other, seen(ack), other_end);
     }
 
-    /// True if a RST from `side` belongs to the connection; false if nothing was seen.
+    /// Whether a RST from `side` belongs to the connection; false if nothing was seen.
     pub fn reset_is_plausible(&self, side: Side, sequence: u32, ack: Option<u32>) -> bool {
         let from = side.index();
         let other = from ^ 1;
@@ -294,9 +287,8 @@ impl SequenceTracker {
         let expected = self.latest_ack[other];
         let (low, high) = match (expected, sent) {
             (0, 0) => {
-                // The side has sent nothing yet, so the RST refuses the other side's SYN: it has
-                // sequence number zero and must acknowledge that SYN (RFC 9293 §3.5.2 group 1,
-                // §3.10.7.3).
+                // The RST refuses a SYN: it has sequence number zero and must acknowledge that SYN
+                // (RFC 9293 §3.5.2 group 1, §3.10.7.3).
                 let opened = self.highest_end[other];
                 return match ack {
                     Some(ack) if opened != 0 => {
@@ -316,8 +308,7 @@ impl SequenceTracker {
     }
 }
 
-/// The state a stored one stands for now: an established session whose idle time has run out is
-/// Transitory (RFC 7857 §2, edge "TCP_EST expired").
+/// See [`TcpState::at_idle`] (RFC 7857 §2).
 pub(crate) fn state_now(stored: TcpState, expires: Instant, now: Instant, timeouts: &Timeouts) -> TcpState {
     if stored.is_established() && expires.saturating_since(now) <= timeouts.tcp_closing {
         TcpState::Transitory

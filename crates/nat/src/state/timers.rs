@@ -1,8 +1,7 @@
 //! The idle time of each session: by protocol, state, destination port and port pressure.
 //!
-//! While ports are short, values shrink down to the RFCs' bounds ([`Timers::adapt`]). Sessions to a
-//! destination port with its own timer (DNS, NTP) are marked: the short way knows only one lifetime
-//! for each protocol.
+//! The short way knows one lifetime for each protocol, so sessions with a timer by destination port
+//! are marked.
 
 use crate::settings::PortTimeout;
 use crate::settings::Settings;
@@ -16,7 +15,7 @@ use crate::types::Side;
 #[cfg(test)]
 mod tests;
 
-/// No timer is adapted below these (RFC 4787 §4.3 REQ-5, RFC 5382 §5 REQ-5, RFC 5508 §3.2 REQ-2).
+/// The bounds of [`Timers::adapt`] (RFC 4787 §4.3 REQ-5, RFC 5382 §5 REQ-5, RFC 5508 §3.2 REQ-2).
 const FLOORS: Timeouts = Timeouts {
     udp: Duration::from_secs(120),
     udp_unanswered: Duration::from_secs(120),
@@ -44,7 +43,7 @@ pub(crate) struct Timers {
     in_force: Timeouts,
     /// UDP sessions start unanswered.
     has_two_states: bool,
-    /// By protocol; `None` if no port has its own timer, as usual.
+    /// `None` if no port has its own timer.
     own: [Option<PortSet>; Protocol::COUNT],
     ports: Box<[PortTimeout]>,
 }
@@ -82,7 +81,7 @@ impl Timers {
         self.ports != than.ports
     }
 
-    /// The timer of a destination port that has its own; the first match in the file.
+    /// The timer of a destination port; the first match in the file.
     #[inline]
     pub(crate) fn own(&self, protocol: Protocol, remote_port: u16) -> Option<Duration> {
         let set = self.own[protocol.index()].as_ref()?;
@@ -100,8 +99,7 @@ impl Timers {
 
     #[inline(always)]
     pub(crate) fn first(&self, protocol: Protocol, remote_port: u16, side: Side) -> FirstLife {
-        // Port timers apply to destination ports, and a session opened from outside is never
-        // unanswered.
+        // Port timers apply to destination ports. A session from outside is never unanswered.
         let own = if side == Side::Inside { self.own(protocol, remote_port) } else { None };
         let state = match protocol {
             Protocol::Tcp => TcpState::opening(side),
@@ -111,8 +109,8 @@ impl Timers {
         FirstLife { state, lifetime: self.lifetime(protocol, state, own), has_own_timer: own.is_some() }
     }
 
-    /// For a session from outside to one of several targets: unanswered until the target answers,
-    /// because any UDP packet can take memory here.
+    /// Unanswered until the target answers, because any UDP packet from outside can take memory
+    /// here.
     pub(crate) fn first_of_target(&self, protocol: Protocol) -> FirstLife {
         let first = self.first(protocol, 0, Side::Outside);
         if protocol != Protocol::Udp || !self.has_two_states {
@@ -122,7 +120,7 @@ impl Timers {
         FirstLife { state, lifetime: self.lifetime(protocol, state, None), has_own_timer: false }
     }
 
-    /// `own` is the timer of its destination port.
+    /// `own`: the timer of its destination port.
     #[inline]
     pub(crate) fn lifetime(&self, protocol: Protocol, state: TcpState, own: Option<Duration>) -> Duration {
         match (protocol, own) {
@@ -135,8 +133,8 @@ impl Timers {
         }
     }
 
-    /// Shortens timers by the use of the fullest pool, linearly from `adapt_above_percent` to the
-    /// RFCs' bounds at 100. Timers below the bounds stay.
+    /// By the use of the fullest pool: linearly from `adapt_above_percent` to the RFCs' bounds at
+    /// 100. Timers below the bounds stay.
     pub(crate) fn adapt(&mut self, used_percent: [u8; Protocol::COUNT]) -> bool {
         let Some(above) = self.configured.adapt_above_percent else { return false };
         let shortened = |protocol: Protocol, configured: Duration, floor: Duration| {
@@ -144,7 +142,7 @@ impl Timers {
             let span = u64::from(100 - above.min(99));
             let left = u64::from(100 - used).min(span);
             let more = configured.as_micros().saturating_sub(floor.as_micros());
-            // In whole milliseconds, so that `show` reports the exact value.
+            // In milliseconds, so that `show` reports the exact value.
             let cut = (more - more * left / span) / 1_000 * 1_000;
             Duration::from_micros(configured.as_micros() - cut)
         };
@@ -155,7 +153,7 @@ impl Timers {
             tcp_opening: shortened(Protocol::Tcp, timeouts.tcp_opening, FLOORS.tcp_opening),
             tcp_established: shortened(Protocol::Tcp, timeouts.tcp_established, FLOORS.tcp_established),
             icmp: shortened(Protocol::Icmp, timeouts.icmp, FLOORS.icmp),
-            // `tcp_closing` is also the time to detect whether an idle connection is dead: keep it.
+            // `tcp_closing` is also the time to find out whether an idle connection is dead.
             ..*timeouts
         };
         let is_other = adapted != self.in_force;

@@ -14,12 +14,11 @@ use crate::steps::view::View;
 use crate::types::AddressIndex;
 use crate::verdict::Verdict;
 
-/// Addresses searched for a free block for one packet. Failures are noted, so the next packet
-/// continues with others.
+/// Addresses searched for one packet. Failures are noted, so the next packet continues with others.
 const CANDIDATES_MAX: u32 = 64;
 
 impl View<'_> {
-    /// An address of the pool with a free port, or in a pool of blocks with a free block.
+    /// An address with a free port, or in a pool of blocks with a free block.
     pub(crate) fn choose_address(
         &self,
         key: &InternalKey,
@@ -38,8 +37,7 @@ impl View<'_> {
             Selection::LeastUsed => {
                 let (one, other) = (random.below(compiled.count), random.below(compiled.count));
                 let ports = &self.snapshot.ports;
-                // First by what is leased, because nobody else can get that; then by subscribers,
-                // who may want more.
+                // First by what is leased, because nobody else can get that; then by subscribers.
                 let use_of = |n: u32| {
                     let address = self.open_address(compiled, n);
                     (ports.ports_leased(address), ports.paired_subscribers(address))
@@ -79,7 +77,6 @@ impl View<'_> {
                 self.open_address(compiled, ((u64::from(first) + u64::from(step)) % u64::from(compiled.count)) as u32)
             })
             .find(|address| {
-                // If all blocks are leased, that shows at once.
                 let needs_look = compiled.blocks.is_some_and(|blocks| {
                     let range = PortRange { address: *address, first: blocks.first, last: blocks.last };
                     self.snapshot.ports.has_unleased_block(&range, blocks.size)
@@ -108,7 +105,6 @@ impl View<'_> {
             Place::At(address) => Ok(address),
             Place::Any => Ok(UNPAIRED),
             Place::Preferred(home) if self.has_room(compiled, home, key, class) => Ok(home),
-            // Static mappings need no room.
             Place::Preferred(home) => Ok(self.choose_address(key, compiled, class, random).unwrap_or(home)),
             Place::Chosen => {
                 let chosen = self.choose_address(key, compiled, class, random);
@@ -147,9 +143,9 @@ impl View<'_> {
     }
 }
 
-/// The address of a subscriber among `count`; not keyed, so it is the same after each restart.
+/// Not keyed, so it is the same after each restart.
 fn home(subscriber: u64, count: u32) -> u32 {
-    // The finaliser of SplitMix64: each bit of the input changes half of the output's.
+    // The finaliser of SplitMix64.
     let mixed = (subscriber ^ subscriber >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((u128::from(mixed ^ mixed >> 31) * u128::from(count)) >> 64) as u32

@@ -1,5 +1,5 @@
 //! Decides whether a packet opens an endpoint-dependent session, and on which external port: one
-//! shared with other sessions (ADR 11), or one that leads to several targets.
+//! shared with other sessions (ADR 11), or one that leads to several targets. A shared port is:
 //!
 //! ```text
 //!   a random port that this worker shares, without a session to this remote endpoint
@@ -53,15 +53,14 @@ use crate::types::Protocol;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
-/// Separates the hash that chooses targets from others.
 const TARGET_HASH: u64 = 0x7a26;
 /// Random shared ports tried before a new port is taken.
 const PROBES: u32 = 8;
 /// Shared ports tried in order if no new port is available.
 const LAST_PROBES: u32 = 64;
-/// Shared ports of all workers searched for some that this worker does not use yet.
+/// Ports searched for one that only other workers share.
 const BORROWABLE_PROBES: usize = 256;
-/// Addresses of a pool searched for one with shared ports if none has a free port.
+/// Addresses searched for shared ports if none has a free port.
 const ADDRESS_PROBES: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -70,13 +69,12 @@ pub(crate) struct DependentAsk<'k> {
     pub(crate) key: &'k InternalKey,
     pub(crate) remote_inside: (u32, u16),
     pub(crate) remote_outside: (u32, u16),
-    /// The pool that a rule chose; `None` for the one that serves the subscriber.
     pub(crate) wanted: Option<PoolId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortSource {
-    /// Sessions of this worker share it, or did; the number of its record.
+    /// The record's number. Sessions of this worker share the port, or did.
     Own(u32),
     Borrowed,
     New,
@@ -88,15 +86,13 @@ pub(crate) struct NewDependent {
     pub(crate) remote_inside: (u32, u16),
     pub(crate) outside: OutsideKey,
     pub(crate) owner: Owner,
-    /// `None` leaves the subscriber's record as it is.
     pub(crate) entered: Option<Entered>,
     pub(crate) address: AddressIndex,
     pub(crate) class: PortClass,
     pub(crate) source: PortSource,
     pub(crate) may_open: bool,
-    /// A pool with round-robin selection that must advance.
     pub(crate) turn: Option<PoolId>,
-    /// An ended session that has one of the five-tuples: it must end first; then decide again.
+    /// An ended session with one of the five-tuples: end it, then decide again.
     pub(crate) over: Option<u32>,
 }
 
@@ -114,11 +110,11 @@ pub(crate) enum NoDependent {
     Drop(Verdict),
     Return(NoWay),
     Refuse(Verdict),
-    /// No port can be shared, but a mapping serves as well.
+    /// No port can be shared.
     MappingServes,
 }
 
-/// The class to search other workers' ports for; with blocks, all classes are mixed.
+/// With blocks, all classes are mixed.
 fn class_in(compiled: &CompiledPool, class: PortClass) -> Option<PortClass> {
     compiled.blocks.is_none().then_some(class)
 }
@@ -134,13 +130,13 @@ impl View<'_> {
     ) -> Option<(u32, u16)> {
         match action {
             RuleAction::Redirect(redirection) => {
-                // By subscriber only, so that all its sessions go to one target.
+                // By subscriber, so that all its sessions go to one target.
                 let hash = self.state.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
                 Some(self.snapshot.redirection(redirection)?.remote_outside(key.protocol, remote_inside, hash))
             }
             RuleAction::Translate { mapping: MappingKind::EndpointDependent, pool } => {
-                // A static mapping, an existing mapping and a port by formula (RFC 7422) have their
-                // external endpoint to themselves.
+                // A static or existing mapping and a port by formula (RFC 7422) have their external
+                // endpoint to themselves.
                 let pool = || pool.or_else(|| self.snapshot.pool_for(key.realm, key.address.into()));
                 let has_own = has_mapping
                     || self.snapshot.static_mappings.by_internal(key).is_some()
@@ -160,13 +156,11 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<NewDependent, NoDependent> {
         let remote = ask.remote_outside;
-        // Such sessions are not hairpinned.
         if !destination_is_valid(remote.0) || self.local.lookup(remote.0).is_some() {
             return Err(NoDependent::Drop(Verdict::DestinationInvalid));
         }
         self.way(Facing::OUTSIDE, remote.0, parsed, report).map_err(NoDependent::Return)?;
         if parsed.fragment_offset != 0 {
-            // Only the first fragment of a datagram, which has the ports, opens anything.
             return Err(NoDependent::Drop(Verdict::FragmentRefused));
         }
         if ask.key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
@@ -180,8 +174,8 @@ impl View<'_> {
             Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
                 let at_quota = verdict == Verdict::SubscriberPortQuota;
                 report.step(|| Step::NoSharedPort { remote: endpoint(remote), at_quota });
-                // A mapping serves as well if the subscriber can have one; its blocks may have
-                // ports left. A changed destination needs an endpoint-dependent session.
+                // A mapping serves if the subscriber can have one; its blocks may have ports left.
+                // A changed destination needs an endpoint-dependent session.
                 let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
                 Err(if serves { NoDependent::MappingServes } else { NoDependent::Refuse(verdict) })
             }
@@ -203,7 +197,7 @@ impl View<'_> {
         let pool = owner.penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         report_pool(pool, owner.penalty.is_some(), wanted.is_some(), report);
         if self.snapshot.formula(pool).is_some() {
-            // By formula each port belongs to a subscriber; nothing here may contradict that.
+            // By formula, each port belongs to a subscriber.
             return Err(Verdict::PortsExhausted);
         }
         let compiled = &self.snapshot.pools[pool.index()];
@@ -227,7 +221,7 @@ impl View<'_> {
         let (port, source, over) = self.shared_port(&search, address, random).ok_or(search.exhausted())?;
         let external = (self.snapshot.address(address).to_bits(), port);
         let outside = OutsideKey { protocol: key.protocol, external, remote_outside };
-        // After a long idle time a port may have a five-tuple of an ended session.
+        // After a long idle time, an ended session may have the five-tuple.
         let over = over.or_else(|| self.state.flows.find_outside(&outside));
         Ok(NewDependent {
             key: *key,
@@ -327,13 +321,12 @@ impl View<'_> {
             let free = self.choose_address(key, compiled, class, random);
             free.or_else(|| self.address_to_share(search, random))
         } else {
-            // Free ports are useless here.
             self.address_with_shared_ports(search, random)
         };
         found.ok_or(search.exhausted())
     }
 
-    /// A random address of a full pool that still has a port to share: a single one of a block that
+    /// A random address of a full pool that has a port to share: a single one of a block that
     /// cannot be leased, or a shared one.
     fn address_to_share(&self, search: &Search<'_>, random: &mut Random) -> Option<AddressIndex> {
         let (compiled, protocol) = (search.compiled, search.key.protocol);
@@ -390,7 +383,6 @@ impl View<'_> {
         }
         if count > 0 {
             let first = random.below(count);
-            // In order, so that none is missed.
             let mut slots = (0..count.min(LAST_PROBES)).filter_map(|n| ports.nth_from(group, first, n));
             if let Some(found) = slots.find_map(|slot| self.carries(search, slot)) {
                 return Some(found);
@@ -399,8 +391,7 @@ impl View<'_> {
         self.borrowable_port(search, group, random).map(|port| (port, PortSource::Borrowed, None))
     }
 
-    /// Checks whether a shared port can carry the session; also returns an ended session that still
-    /// has the five-tuple.
+    /// Also returns an ended session that still has the five-tuple.
     fn carries(&self, search: &Search<'_>, slot: u32) -> Option<(u16, PortSource, Option<u32>)> {
         let record = self.state.shared_ports.get(slot)?;
         let (address, protocol, port) = (record.group().address(), record.group().protocol(), record.port());
@@ -446,7 +437,7 @@ impl View<'_> {
         }
         let found = self.port_among_shared(compiled, group, class, random);
         let sought = Sought { address, protocol, class, worker: self.worker, workers: self.snapshot.workers() };
-        // A one-to-one address also has port 0, which the record of a shared port cannot hold.
+        // A shared port's record cannot hold port 0, which a one-to-one address also has.
         let mut picked = (0..2).filter_map(|_| self.snapshot.ports.pick(&sought, None, random));
         found.or_else(|| picked.find(|port| *port != 0))
     }
@@ -471,7 +462,6 @@ impl View<'_> {
             let first = port / size * size;
             let range =
                 PortRange { address, first: first.max(blocks.first), last: (first | (size - 1)).min(blocks.last) };
-            // A port shared under other settings may have no such range.
             if !range.contains(port) {
                 continue;
             }
@@ -485,10 +475,10 @@ impl View<'_> {
         ports.pick_within(&PortRange::of_block(block), protocol, None, Taker::Anyone, random)
     }
 
-    /// A port that other workers' sessions share, but not yet this worker's.
+    /// A port that only other workers share.
     fn borrowable_port(&self, search: &Search<'_>, group: Group, random: &mut Random) -> Option<u16> {
         let (ports, known) = (&self.snapshot.ports, &self.state.shared_ports);
-        // If this worker uses all of them, it has already tried them.
+        // This worker has already tried its own ports.
         let between_workers = self
             .snapshot
             .between_workers
@@ -511,7 +501,7 @@ impl View<'_> {
         })
     }
 
-    /// True if this is the last session for which its port is charged to the subscriber.
+    /// True if the charge for its port ends with this session.
     fn is_last_on_port(&self, index: u32) -> bool {
         let flow = self.state.flows.get(index);
         let port = flow.generation().is_none().then(|| self.state.shared_ports.get(flow.port)).flatten();
@@ -523,7 +513,6 @@ impl View<'_> {
         let Some(address) = self.snapshot.address_index(flow.external().0.into()) else { return Duration::ZERO };
         let compiled = self.snapshot.compiled_pool(address);
         let was_closed = flow.protocol() == Protocol::Tcp && flow.state() == TcpState::Closing;
-        // Such sessions are always filtered.
         let is_free = compiled.reuse_at_once.filtered || compiled.reuse_at_once.tcp_closed && was_closed;
         if is_free { Duration::ZERO } else { compiled.reuse_delay }
     }
@@ -545,7 +534,6 @@ impl View<'_> {
             .or_else(|| flows.find_inside(&InsideKey::new(&key, remote_outside.0, remote_outside.1)));
         self.admit_record(over)?;
         let owner = self.owner(&Ask { now, key: &key, wanted: None, foresight: Foresight::of(0), expired: None });
-        // A known subscriber keeps its entry.
         let entered = match owner.slot {
             Some(_) => Ok(None),
             None => self.entry_of_target(&key, external.0, random).map(Some),
@@ -559,7 +547,7 @@ impl View<'_> {
         Ok(NewLead { key, outside: *outside, position: aim.position, owner, entered, over })
     }
 
-    /// Sessions of a target take no port: if the pool is full, a new subscriber is paired with the
+    /// Sessions of a target take no port: in a full pool, a new subscriber is paired with the
     /// address at which it was reached.
     fn entry_of_target(&self, key: &InternalKey, external: u32, random: &mut Random) -> Result<Entered, Verdict> {
         let pool = self.snapshot.pool_for(key.realm, key.address.into()).ok_or(Verdict::SourceNotSubscriber)?;

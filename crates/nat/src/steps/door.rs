@@ -1,5 +1,4 @@
-//! What an external endpoint leads to. This is the only place that decides it, for packets from
-//! outside, second halves of hairpins, packets quoted by ICMP errors, held SYNs and `natrix why`.
+//! What an external endpoint leads to. This is the only place that decides it.
 //!
 //! ```text
 //!   port table:  another worker's        ─► Elsewhere
@@ -32,22 +31,21 @@ use crate::types::WorkerId;
 pub(crate) enum Door {
     Mapping(u32),
     Session(u32),
-    /// Endpoint-dependent sessions share the endpoint, but none has this remote endpoint.
+    /// No session on the shared port has this remote endpoint.
     Shared,
-    /// An inactive static mapping. `expired`: the mapping of this worker that last had the
-    /// endpoint.
+    /// An inactive one. `expired`: the mapping of this worker that last had the endpoint.
     Static {
         inside: Inside,
         expired: Option<u32>,
     },
     Target(Aim),
-    /// Another worker owns it, or is the next that may. `turn`: see
+    /// It owns the endpoint, or is the next that may. `turn`: see
     /// [`crate::headers::packet::PacketMeta::turn`].
     Elsewhere {
         worker: WorkerId,
         turn: u8,
     },
-    /// An address of Natrix itself that a pool shares, on an unused port.
+    /// Natrix itself, on an unused port of an address that a pool shares.
     Own,
     Nobody,
     NotExternal(Option<Local>),
@@ -56,7 +54,7 @@ pub(crate) enum Door {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Towards {
     pub(crate) key: OutsideKey,
-    /// An ICMP query. It leads only to Natrix itself, or to a subscriber with a whole address.
+    /// An ICMP query leads only to Natrix itself, or to a subscriber with a whole address.
     is_query: bool,
     /// How many of the workers that may have its session the packet has visited.
     turn: u8,
@@ -93,7 +91,7 @@ impl Towards {
     }
 }
 
-/// The remote port of a session; 0 for ICMP queries, whose identifier belongs to the mapping.
+/// 0 for ICMP queries, whose identifier belongs to the mapping.
 #[inline]
 pub(crate) fn remote_port(protocol: Protocol, port: u16) -> u16 {
     if protocol == Protocol::Icmp { 0 } else { port }
@@ -117,7 +115,7 @@ impl View<'_> {
         let group = self.snapshot.balance.find(key.external.0, key.protocol, key.external.1);
         let entry = match to.turn {
             0 if !to.is_vacated => self.port_entry(to, address, group.is_some(), now),
-            // The port table only knows who had the endpoint before it led to several targets.
+            // The port table only knows the owner before the targets.
             _ => Entry::Free,
         };
         let expired = match entry {
@@ -150,7 +148,7 @@ impl View<'_> {
                 Entry::Door(found.map_or(Door::Shared, Door::Session))
             }
             Some((_, mapping)) if !self.state.is_alive(mapping.0, now) => Entry::Expired(mapping.0),
-            // An older mapping keeps only its own sessions; everything else belongs to the targets.
+            // An older mapping keeps its sessions; everything else belongs to the targets.
             Some((_, mapping)) if has_targets && !self.has_session(mapping.0, address, &to.key, now) => Entry::Free,
             Some((_, mapping)) => Entry::Door(Door::Mapping(mapping.0)),
         }
@@ -166,7 +164,7 @@ impl View<'_> {
         if let Some(found) = self.state.live_flow_outside(&to.key, now) {
             return Door::Session(found);
         }
-        // Without a group, a worker with other settings sent the packet.
+        // Sent by a worker with other settings.
         let Some(group) = group else { return Door::Nobody };
         let worker_of = |address| self.snapshot.worker_of_subscriber(address);
         match group.next_stop(to.key.external.1, to.key.remote_outside, to.turn, &self.worker, worker_of) {

@@ -1,5 +1,3 @@
-//! The ports guaranteed to a subscriber, as a decision sees them.
-
 use crate::external::ports::Guarantees;
 use crate::external::ports::PerProtocol;
 use crate::external::ports::Share;
@@ -19,8 +17,8 @@ use crate::types::RealmId;
 
 pub(crate) const NOTHING: PerProtocol = [0; Protocol::COUNT];
 
-/// The part of a guarantee that the address can honour; smaller if it offers fewer ports than
-/// before, or others took ports before it kept any.
+/// What the address can honour: less if it offers fewer ports than before, or others took ports
+/// before it kept any.
 fn backed(stock: [Stock; Protocol::COUNT], address: AddressIndex, account: &Account) -> PerProtocol {
     if !account.is_guaranteed(address) {
         return NOTHING;
@@ -42,7 +40,7 @@ impl View<'_> {
         self.snapshot.ports.available(address, protocol).saturating_sub(compiled.for_guarantees[protocol.index()])
     }
 
-    /// Only the pool that serves a subscriber keeps ports for it, not one of a rule or a penalty.
+    /// Only the pool that serves a subscriber keeps ports for it, not that of a rule or a penalty.
     pub(crate) fn reserved_in(&self, compiled: &CompiledPool, class: u16, realm: RealmId, address: u32) -> PerProtocol {
         let reserved = self.snapshot.classes.compiled(class).reserved;
         if reserved == NOTHING || !compiled.has_guarantees() {
@@ -61,7 +59,7 @@ impl View<'_> {
         self.reserved_in(compiled, self.snapshot.classes.of(key.realm, key.address), key.realm, key.address)
     }
 
-    /// What can be guaranteed to all subscribers of an address together, and what is.
+    /// What can be guaranteed to all subscribers of an address, and what is.
     pub(crate) fn stock(
         &self,
         guarantees: &Guarantees,
@@ -85,7 +83,6 @@ impl View<'_> {
         if reserved == NOTHING {
             return guarantees.taken(address, key.protocol) < self.rest_of_address(compiled, address, key.protocol);
         }
-        // It may already have its guarantee here.
         let known =
             self.state.subscribers.find(key.realm, key.address).map(|slot| self.state.subscribers.account(slot));
         if known.is_some_and(|account| account.is_guaranteed(address)) {
@@ -95,8 +92,8 @@ impl View<'_> {
         stock.into_iter().zip(reserved).all(|(stock, wanted)| stock.room() >= wanted)
     }
 
-    /// An address with a free port, preferably one kept for guarantees, if none has room for the
-    /// whole guarantee.
+    /// An address with a free port, preferably a kept one, if none has room for the whole
+    /// guarantee.
     pub(crate) fn address_with_part_of_guarantee(
         &self,
         compiled: &CompiledPool,
@@ -105,7 +102,6 @@ impl View<'_> {
         let guarantees =
             self.snapshot.ports.guarantees().filter(|_| self.reserved_for_key(compiled, key) != NOTHING)?;
         let (p, protocol) = (key.protocol.index(), key.protocol);
-        // Guarantees do not count blocks leased under earlier settings.
         let class = port_class(key.port, compiled);
         let is_free = |address: AddressIndex| self.snapshot.ports.has_single_port(address, protocol, class);
         let some_guaranteed =
@@ -118,7 +114,6 @@ impl View<'_> {
         open.iter().find(some_guaranteed).or_else(|| open.iter().find(some_rest)).copied()
     }
 
-    /// The part of a subscriber's guarantee that is kept for it now, and the missing part.
     pub(crate) fn guarantee_of(&self, slot: u32) -> Guarantee {
         let (subscriber, account) = (self.state.subscribers.get(slot), self.state.subscribers.account(slot));
         let address = AddressIndex(subscriber.paired);
@@ -186,7 +181,6 @@ impl View<'_> {
         self.snapshot.ports.guarantees().is_some_and(|guarantees| guarantees.taken(address, protocol) < limit)
     }
 
-    /// What a subscriber with this account would be guaranteed at an address of its pool.
     fn guarantee_at(
         &self,
         stock: [Stock; Protocol::COUNT],
@@ -205,8 +199,7 @@ impl View<'_> {
         })
     }
 
-    /// Where a subscriber's next port is taken from. `None` if everything left is guaranteed to
-    /// others.
+    /// `None` if everything left is guaranteed to others.
     pub(crate) fn share_at(
         &self,
         owner: &Owner,
@@ -230,8 +223,7 @@ impl View<'_> {
         Some(FromGuaranteed { share, is_own: true, needs_all })
     }
 
-    /// Guarantees as much of what the class reserves as is possible now. True if that is all of it.
-    /// Changes counts that all workers share.
+    /// Guarantees as much as possible now; true if that is all. Changes counts that workers share.
     pub(crate) fn guarantee_to(
         &self,
         account: &mut Account,
@@ -253,7 +245,7 @@ impl View<'_> {
         let keeps = keeps(stock, account, reserved, address);
         if account.has_guarantee() && !account.is_guaranteed(address) {
             if account.uses_guarantee() {
-                // Its ports there stay guaranteed until they are given back.
+                // The ports there stay guaranteed until they are given back.
                 return false;
             }
             guarantees.withdraw(account.guaranteed_at(), account.guarantee());
@@ -269,7 +261,6 @@ impl View<'_> {
     }
 }
 
-/// The part of its guarantee at an address that a subscriber with this account keeps.
 fn keeps(
     stock: [Stock; Protocol::COUNT],
     account: &Account,

@@ -45,7 +45,7 @@ use wire::tcp::Flags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     Outside,
-    /// From another subscriber, with its source translated already. Never hairpinned again.
+    /// Its source is translated already. Never hairpinned again.
     Hairpin,
 }
 
@@ -57,7 +57,7 @@ impl Via {
         }
     }
 
-    /// The side that gets an ICMP error if the packet ends here.
+    /// The side that gets the ICMP error if the packet ends here.
     pub(crate) fn side(self) -> Side {
         match self {
             Via::Outside => Side::Outside,
@@ -96,7 +96,7 @@ impl Inbound<'_> {
     }
 }
 
-/// The decision about a packet, and what must be counted for it however it ends.
+/// What to do, and what must be counted however the packet ends.
 pub(crate) struct Decided {
     /// `None` if the filters were not asked.
     pub(crate) judged: Option<Judged>,
@@ -105,13 +105,13 @@ pub(crate) struct Decided {
 }
 
 pub(crate) enum Act {
-    /// Enters through a mapping: by a session of it, or without one if the pool does not filter.
+    /// By a session, or without one if the pool does not filter.
     Enter {
         mapping: u32,
         session: Option<SessionRef>,
         hop: NextHop,
     },
-    /// Enters through a mapping and opens a session; without it only if not `is_needed`.
+    /// Opens a session; enters without it only if not `is_needed`.
     Open {
         mapping: u32,
         new: NewSession,
@@ -140,19 +140,16 @@ pub(crate) enum Act {
         worker: WorkerId,
         turn: u8,
     },
-    /// After this expired mapping has ended.
     Vacate {
         expired: u32,
         worker: WorkerId,
     },
-    /// An unexpected SYN, held before it is answered (RFC 5382 §4.3 REQ-4). `is_stray`: no worker
-    /// has its destination.
+    /// An unexpected SYN (RFC 5382 §4.3 REQ-4). `is_stray`: no worker has its destination.
     Hold {
         is_stray: bool,
     },
     Drop(Verdict),
     Return(NoWay),
-    /// Something could not be made for it.
     Refuse {
         key: InternalKey,
         verdict: Verdict,
@@ -175,9 +172,8 @@ impl From<NoWay> for Act {
 /// Whether a packet to a static mapping or a target may open it.
 fn may_open(parsed: &Parsed, protocol: Protocol) -> Result<(), Verdict> {
     match parsed.class {
-        // Only the first fragment of a datagram, which has the ports, opens anything.
+        // Only the first fragment, which has the ports, opens anything.
         Class::LaterFragment => Err(Verdict::FragmentRefused),
-        // An answer that nobody asked for.
         Class::IcmpReply => Err(Verdict::NoMapping),
         _ if parsed.fragment_offset != 0 => Err(Verdict::FragmentRefused),
         _ if protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) => Err(Verdict::TcpNoSession),
@@ -193,7 +189,7 @@ fn filtering_of(admission: Option<Admission>, protocol: Protocol, compiled: &Com
 }
 
 impl View<'_> {
-    /// Decides about TCP, UDP and ICMP queries to an address that is not behind Natrix.
+    /// For TCP, UDP and ICMP queries to an address that is not behind Natrix.
     pub(crate) fn decide_inbound<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Decided {
         let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
         if let Some(protocol) = packet.parsed.protocol() {
@@ -236,7 +232,7 @@ impl View<'_> {
     }
 
     /// # Errors
-    /// The verdict of a packet from another realm, unless hairpins between realms are allowed.
+    /// The packet comes from another realm, and hairpins between realms are not allowed.
     fn check_realm(&self, packet: &Inbound<'_>, realm: RealmId) -> Result<(), Verdict> {
         let may_enter = packet.via == Via::Outside || self.snapshot.may_hairpin(packet.realm, realm);
         if may_enter { Ok(()) } else { Err(Verdict::HairpinRefused) }
@@ -274,7 +270,6 @@ impl View<'_> {
         self.report_port_awaited(packet, index, report);
         let remote = packet.remote(protocol);
         let by = || self.pool_of_mapping(index).map_or(HashedBy::Endpoint, |compiled| hashed_by(compiled, protocol));
-        // Its source was checked when the session was made.
         let is_usual =
             mapping.session_matches(remote.0, remote.1, now) && mapping.session_is_hairpin() == (via == Via::Hairpin);
         let found = if is_usual {
@@ -307,7 +302,7 @@ impl View<'_> {
         Ok(Act::Enter { mapping: index, session: Some(session), hop })
     }
 
-    /// Returns the session that a packet without one opens, and whether it needs it.
+    /// The session that a packet without one opens, and whether the packet needs it.
     #[cold]
     fn admit_stranger<T: Report>(
         &self,
@@ -321,8 +316,7 @@ impl View<'_> {
         let remote = packet.remote(protocol);
         let key = self.state.mappings.get(index).key();
         let filtering = self.filtering_of_mapping(index);
-        // With a session of these endpoints through another external one, the inside would see both
-        // as one connection.
+        // The inside would see two sessions of these endpoints as one connection.
         let is_elsewhere = self.state.live_flow(&key, remote, now).is_some();
         let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
         report.step(|| Step::FilterAsked { filtering, allowed });
@@ -333,8 +327,8 @@ impl View<'_> {
         // A packet that ends here must not leave a session behind (conformance point S7).
         let ends_here = parsed.ttl <= 1;
         match protocol {
-            // No state is needed to pass: the first packet from inside makes a session, so a flood
-            // from outside takes no memory.
+            // The first packet from inside makes a session, so a flood from outside takes no
+            // memory.
             Protocol::Udp | Protocol::Icmp => {
                 let asks = matches!(parsed.class, Class::Udp | Class::IcmpRequest);
                 let opens = asks && !ends_here && self.rules_lead_away(&key, remote);
@@ -382,8 +376,8 @@ impl View<'_> {
         }
     }
 
-    /// A session for a packet whose answers rules would treat as new. It lasts as long as an
-    /// unanswered one and extends no mapping (RFC 4787 §4.3 REQ-6), so that a flood gains nothing.
+    /// For a packet whose answers rules would treat as new. It lasts as long as an unanswered one
+    /// and extends no mapping (RFC 4787 §4.3 REQ-6), so that a flood gains nothing.
     fn session_for_answers(&self, packet: &Inbound<'_>, protocol: Protocol, index: u32) -> NewSession {
         let first = self.policy.lifetimes.first(protocol, 0, Side::Outside);
         let unanswered = packet.now + self.policy.lifetimes.first_of_target(protocol).lifetime;
@@ -407,7 +401,7 @@ impl View<'_> {
             .map_or(Filtering::AddressAndPortDependent, |compiled| filtering_of(admission, key.protocol, compiled))
     }
 
-    /// RFC 4787 §5: true if this remote address may send to the mapping without a session.
+    /// RFC 4787 §5: true if this remote address may send without a session.
     fn filtering_allows(&self, now: Instant, index: u32, remote: u32, filtering: Filtering, by: HashedBy) -> bool {
         match filtering {
             Filtering::EndpointIndependent => true,
@@ -471,8 +465,7 @@ impl View<'_> {
         let (key, admission) = (inside.key(protocol), Some(inside.admission));
         let hop = self.open_from_outside(packet, &key, admission, judged, report)?;
         if self.state.find_live_mapping(&key, packet.now).is_some() {
-            // The internal endpoint still has another external one, from the previous
-            // configuration.
+            // The internal endpoint still has another external one from the previous configuration.
             report.step(|| Step::NoMapping);
             return Err(Act::Drop(Verdict::NoMapping));
         }
@@ -503,15 +496,13 @@ impl View<'_> {
         let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
         let admission = group.map(|group| group.admission);
         let hop = self.open_from_outside(packet, &key, admission, judged, report)?;
-        // With a session of these endpoints through another external one, the inside would see both
-        // as one connection.
         if self.speaks_to(&key, packet.remote(protocol), packet.now) {
             return Err(Act::Drop(Verdict::Filtered));
         }
         Ok(Act::Lead { aim: *aim, hop })
     }
 
-    /// Whether a packet from outside may open an endpoint's first session, and the next hop.
+    /// Whether a packet from outside may open an endpoint's first session.
     fn open_from_outside<T: Report>(
         &self,
         packet: &Inbound<'_>,
@@ -537,7 +528,7 @@ impl View<'_> {
         Ok(self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?)
     }
 
-    /// True if an internal endpoint has a session with a remote one through any external endpoint.
+    /// True if they have a session through any external endpoint.
     fn speaks_to(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
         let by_mapping = || {
             let index = self.state.find_live_mapping(key, now)?;

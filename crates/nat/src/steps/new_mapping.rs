@@ -24,7 +24,6 @@ use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::verdict::Verdict;
 
-/// A mapping to be made, and its external address as far as it can be predicted.
 #[derive(Clone, Copy)]
 pub(crate) struct Foretold {
     pub(crate) mapping: NewMapping,
@@ -49,7 +48,7 @@ impl View<'_> {
         }
     }
 
-    /// The pool of a new mapping: of its one-to-one address, its penalty, a rule, or its own.
+    /// By its one-to-one address, its penalty, a rule, or its own pool.
     fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {
         let key = ask.key;
         let fixed = self.pool_of_own_address(self.snapshot.static_mappings.by_internal(key));
@@ -117,8 +116,7 @@ impl View<'_> {
         report.step(|| Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });
         admitted?;
         let entered = match entered {
-            // Static mappings need no room. The subscriber is paired again when it asks for
-            // something else.
+            // Static mappings need no room. Anything else pairs the subscriber again.
             Err(Verdict::PortsExhausted | Verdict::AddressDraining) if owner.slot.is_some() => None,
             entered => entered?,
         };
@@ -323,8 +321,8 @@ impl View<'_> {
         }
     }
 
-    /// True if everything that this pool could give the endpoint drains. Forwards are also made on
-    /// draining addresses.
+    /// True if everything that this pool could give drains. Forwards are also made on draining
+    /// addresses.
     fn drains_for(&self, key: &InternalKey, compiled: &CompiledPool, static_mapping: Option<(Endpoint, Kind)>) -> bool {
         match static_mapping {
             Some((_, Kind::Forward)) => false,

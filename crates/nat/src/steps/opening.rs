@@ -1,5 +1,4 @@
-//! What a packet asks for, and what is made for it: filled in by decisions, carried out by
-//! `commit`.
+//! What a packet asks for, and what is made for it.
 
 use crate::event::Cause;
 use crate::external::blocks::Block;
@@ -18,7 +17,7 @@ use crate::types::PoolId;
 #[derive(Clone, Copy)]
 pub(crate) struct Foresight {
     pub(crate) hash: u64,
-    /// Record of the subscriber; 0 if unknown.
+    /// 0 if unknown.
     pub(crate) subscriber: u32,
     pub(crate) aim: Option<PortAim>,
 }
@@ -33,16 +32,16 @@ impl Foresight {
 pub(crate) struct Ask<'k> {
     pub(crate) now: Instant,
     pub(crate) key: &'k InternalKey,
-    /// The pool that a rule chose; `None` for the one that serves the subscriber.
+    /// The pool that a rule chose; `None` for the subscriber's own.
     pub(crate) wanted: Option<PoolId>,
     pub(crate) foresight: Foresight,
-    /// The expired mapping of this endpoint. It ends first and no longer counts.
+    /// The expired mapping of this endpoint ends first and no longer counts.
     pub(crate) expired: Option<u32>,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
-    /// Its record; `None` if this mapping makes it a subscriber.
+    /// `None` if this mapping makes it a subscriber.
     pub(crate) slot: Option<u32>,
     /// The record with its rates: its own, or a lapsed one.
     pub(crate) past: Option<u32>,
@@ -54,7 +53,7 @@ pub(crate) struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     At(AddressIndex),
-    /// This one if it has room, else one with room.
+    /// This address if it has room, else another.
     Preferred(AddressIndex),
     Chosen,
     Any,
@@ -64,9 +63,9 @@ pub(crate) enum Place {
 pub(crate) struct Entry {
     pub(crate) pool: PoolId,
     pub(crate) place: Place,
-    /// Its record differs, or was last checked under other settings.
+    /// The record differs, or was last checked under other settings.
     pub(crate) is_new: bool,
-    /// What its record stores from now on as the address before a penalty.
+    /// What the record stores from now on as the address before a penalty.
     pub(crate) home: Option<Option<AddressIndex>>,
     /// The address of another pool that it also stays paired with.
     pub(crate) elsewhere: Option<AddressIndex>,
@@ -116,7 +115,7 @@ impl Source {
 #[derive(Clone, Copy)]
 pub(crate) struct External {
     pub(crate) address: AddressIndex,
-    /// The port. With a newly leased block it is chosen by the lease.
+    /// With a newly leased block it is chosen by the lease.
     pub(crate) port: u16,
     pub(crate) source: Source,
 }
@@ -126,10 +125,10 @@ pub(crate) struct NewMapping {
     pub(crate) key: InternalKey,
     pub(crate) hash: u64,
     pub(crate) owner: Owner,
-    /// `None` leaves the subscriber's record as it is.
+    /// `None` leaves the record as it is.
     pub(crate) entered: Option<Entered>,
     pub(crate) external: External,
-    /// The subscriber's record stores the external address if it is of another pool.
+    /// The record stores the address if it is of another pool.
     pub(crate) notes_place: bool,
     pub(crate) gives_single_ports: bool,
     /// A pool with round-robin selection that must advance.

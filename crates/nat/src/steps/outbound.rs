@@ -68,7 +68,7 @@ impl Outbound<'_> {
     }
 }
 
-/// A packet between `question` and `depart`, and what must be counted for it however it ends.
+/// Between `question` and `depart`, with what must be counted however the packet ends.
 pub(crate) struct Questioned {
     /// `None` if the filters were not asked.
     pub(crate) judged: Option<Judged>,
@@ -77,7 +77,7 @@ pub(crate) struct Questioned {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
-    /// The external address it is sent to, if any (RFC 4787 §6 REQ-9).
+    /// The external address it is sent to (RFC 4787 §6 REQ-9).
     hairpin: Option<AddressIndex>,
     target: Option<Inside>,
     pub(crate) is_balanced: bool,
@@ -93,7 +93,7 @@ pub(crate) struct Question {
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
     Out(NextHop),
-    /// To another subscriber's external endpoint (RFC 4787 §6 REQ-9), and what was made for it.
+    /// To another subscriber's external endpoint (RFC 4787 §6 REQ-9).
     Hairpin {
         address: AddressIndex,
         made: u32,
@@ -127,9 +127,9 @@ pub(crate) enum Ending {
     Return(NoWay),
     DropByRule(Ruling),
     Pass(NextHop),
-    /// This expired mapping of its endpoint must end first; then decide again.
+    /// This expired mapping must end first; then decide again.
     Expire(u32),
-    /// Something could not be made for it; `wanted` is the pool it should have come from.
+    /// `wanted`: the pool it should have come from.
     Refuse {
         verdict: Verdict,
         wanted: Option<PoolId>,
@@ -173,8 +173,7 @@ impl View<'_> {
         let is_answer = parsed.class == Class::IcmpReply;
         let answers = is_answer && alive.is_some() && self.snapshot.static_mappings.by_internal(key).is_some();
         if is_answer && !answers {
-            // An answer to nothing: queries from outside do not pass a NAPT, so no reply is due.
-            // They do pass basic NAT.
+            // Queries from outside pass basic NAT but no NAPT, so here no reply is due.
             return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
         }
         let remote = packet.remote();
@@ -186,7 +185,7 @@ impl View<'_> {
         judged.insert(self.judge(true, rule_key, session.is_none(), report)).check()?;
         let mut question =
             Question { hairpin, target, is_balanced, answers, alive, session, ruling: Ruling::DEFAULT, shares: None };
-        // Rules apply to what is opened, never to what exists.
+        // Rules apply only to what is opened.
         if session.is_none() {
             question.ruling = self.rule(&rule_key, report);
             if question.ruling.action == RuleAction::Drop {
@@ -199,8 +198,7 @@ impl View<'_> {
         Ok(question)
     }
 
-    /// The external address that a packet is sent to. `is_static`: its endpoint belongs to a
-    /// forward.
+    /// `is_static`: its endpoint belongs to a forward.
     fn hairpin_to<T: Report>(
         &self,
         packet: &Outbound<'_>,
@@ -239,7 +237,7 @@ impl View<'_> {
         ruling
     }
 
-    /// Decides about a packet that opens no endpoint-dependent session.
+    /// For a packet that opens no endpoint-dependent session.
     ///
     /// # Errors
     /// How it ends if it does not leave translated.
@@ -267,11 +265,10 @@ impl View<'_> {
             return Ok(Departure::Leave { mapping, session: Some(session), way });
         }
         if parsed.fragment_offset != 0 {
-            // Only the first fragment of a datagram, which has the ports, opens anything.
             return Err(Ending::Drop(Verdict::FragmentRefused));
         }
         if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
-            // RFC 5382 §5 leaves this open. Dropped silently, and a bare ACK makes no state.
+            // RFC 5382 §5 leaves this open. A bare ACK makes no state.
             return Err(Ending::Drop(Verdict::TcpNoSession));
         }
         match alive {
@@ -280,7 +277,7 @@ impl View<'_> {
         }
     }
 
-    /// The way to another subscriber. Makes no state for a packet that will find no mapping there.
+    /// Makes no state for a packet that will find no mapping there.
     fn hairpin_way<T: Report>(
         &self,
         packet: &Outbound<'_>,
@@ -304,9 +301,8 @@ impl View<'_> {
             report.step(|| Step::NoMapping);
             return Err(Ending::Drop(Verdict::NoMapping));
         }
-        // The second half checks the realm of another worker's mapping, and of a session older than
-        // the forward on its port. An expired mapping does not count: a forward may have its port
-        // now.
+        // The second half checks another worker's mapping, and a session older than the forward on
+        // its port. An expired mapping does not count: a forward may have its port now.
         let of_target = question.target.filter(|_| question.session.is_none()).map(|target| target.realm);
         let mapped = mapped.filter(|_| !question.is_balanced);
         let of_mapping = mapped.map(|mapping| self.state.mappings.get(mapping.0).realm());
@@ -337,8 +333,7 @@ impl View<'_> {
                 Ok(Departure::Open { mapping, place, by, new, way })
             }
             // Without filtering, a UDP session is only bookkeeping: refusing would break programs
-            // with thousands of peers (peer-to-peer, resolvers). A subscriber's own limits do
-            // apply.
+            // with thousands of peers. A subscriber's own limits do apply.
             Err(Verdict::SessionLimit | Verdict::SessionTableFull)
                 if protocol == Protocol::Udp
                     && compiled.filtering[protocol.index()] == Filtering::EndpointIndependent =>
@@ -386,8 +381,8 @@ impl View<'_> {
         }
     }
 
-    /// True if the mapping's external endpoint leads to several targets now: a new session might
-    /// duplicate the five-tuple of a target's session, perhaps on another worker.
+    /// True if its external endpoint leads to several targets now: a new session might duplicate
+    /// the five-tuple of a target's session, perhaps on another worker.
     fn is_before_targets(&self, mapping: u32) -> bool {
         if self.snapshot.balance.is_empty() {
             return false;

@@ -1,5 +1,4 @@
-//! The decision of the packet filters. Counting and logging happens when the decision is carried
-//! out.
+//! Decides by the packet filters; counting and logging come later.
 
 use crate::policy::rules::Permits;
 use crate::policy::rules::RuleKey;
@@ -29,7 +28,7 @@ impl Judged {
 }
 
 impl View<'_> {
-    /// Asks the filters about a packet in this direction, and about the answer to it.
+    /// Asks about a packet and about its answer.
     #[inline]
     pub(crate) fn judge<T: Report>(&self, is_out: bool, key: RuleKey, opens: bool, report: &mut T) -> Judged {
         self.report_filter(is_out, &key, report);

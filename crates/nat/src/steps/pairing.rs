@@ -16,7 +16,7 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// Marks a subscriber of a pool with arbitrary pooling, which is paired with no address.
+/// Marks a subscriber of a pool with arbitrary pooling.
 pub(crate) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
 
 impl View<'_> {
@@ -66,8 +66,8 @@ impl View<'_> {
         })
     }
 
-    /// For a subscriber checked under other settings, or whose penalty began or ended. If its
-    /// address is closed or has moved, it gets another one; existing mappings keep theirs.
+    /// After a change of settings or penalty. A closed or moved address is replaced; existing
+    /// mappings keep theirs.
     #[cold]
     fn pair_anew(
         &self,
@@ -87,7 +87,6 @@ impl View<'_> {
         let fits = self.fits(old, key, compiled);
         let there = self.place_in(slot, pool);
         let before_penalty = self.state.subscribers.account(slot).home();
-        // A formula alone determines the address; then the stored one is useless.
         let may_return = compiled.pooling == Pooling::Paired
             && penalty.is_none()
             && !(fits && self.snapshot.formula(pool).is_none())
@@ -113,7 +112,7 @@ impl View<'_> {
         Ok(Entry { home, elsewhere: Some(old).filter(|_| stays_elsewhere), ..Entry::new(pool, place) })
     }
 
-    /// True if the paired address is open and, in a one-to-one pool, the subscriber's own.
+    /// True if the address is open and, in a one-to-one pool, the subscriber's own.
     pub(crate) fn fits(&self, paired: AddressIndex, key: &InternalKey, compiled: &CompiledPool) -> bool {
         paired != UNPAIRED
             && self.snapshot.pool_of(paired) == compiled.id
@@ -121,7 +120,7 @@ impl View<'_> {
             && (!compiled.one_to_one || self.static_home(key, compiled.id) == Some(paired))
     }
 
-    /// The pool in which a subscriber stays while a rule sends only some of its flows to `pool`.
+    /// The pool in which it stays while a rule sends only some of its flows to `pool`.
     fn stays_in(
         &self,
         paired: AddressIndex,
@@ -149,8 +148,8 @@ impl View<'_> {
         is_by_rule && (is_free || self.state.subscribers.get(slot).elsewhere().is_none())
     }
 
-    /// True if a subscriber returns to its open address held before the penalty, where it may still
-    /// have sessions and blocks (RFC 6888 §4 REQ-2).
+    /// True if it returns to its open address before the penalty, where it may still have sessions
+    /// and blocks (RFC 6888 §4 REQ-2).
     fn is_way_home(
         &self,
         slot: u32,
@@ -165,27 +164,25 @@ impl View<'_> {
         // A formula or a one-to-one pool determines the address.
         let is_free = self.snapshot.formula(compiled.id).is_none() && !compiled.one_to_one;
         let has_block = || self.blocks_of(slot).any(|block| block.address() == home);
-        // A plan cannot check for room: its snapshot's ports are not offered yet.
+        // A plan cannot check: its snapshot's ports are not offered yet.
         let has_room = || !self.is_in_effect || self.has_room(compiled, home, key, class);
         is_open && is_free && (has_block() || has_room())
     }
 
-    /// The open address of this pool on which a subscriber of another pool had something last (RFC
-    /// 4787 §4.1 REQ-2).
+    /// The open address where a subscriber of another pool had something last (RFC 4787 §4.1
+    /// REQ-2).
     pub(crate) fn place_in(&self, slot: u32, pool: PoolId) -> Option<AddressIndex> {
         let place = self.state.subscribers.get(slot).elsewhere()?;
         if self.snapshot.slot(place).is_none() || self.snapshot.pool_of(place) != pool {
             return None;
         }
         let compiled = self.snapshot.compiled_pool(place);
-        // A formula or a one-to-one pool determines the address.
         let is_paired =
             compiled.pooling == Pooling::Paired && !compiled.one_to_one && self.snapshot.formula(pool).is_none();
         (is_paired && !compiled.is_closed).then_some(place)
     }
 
-    /// True if the subscriber must be paired with its own pool first: blocks and slices exist only
-    /// there.
+    /// Blocks and slices exist only there.
     fn goes_to_own_pool(&self, slot: u32, compiled: &CompiledPool) -> bool {
         if compiled.gives_single_ports() || compiled.one_to_one {
             return false;
@@ -198,8 +195,8 @@ impl View<'_> {
             && self.snapshot.pool_for(record.realm(), record.address.into()) == Some(compiled.id)
     }
 
-    /// The place of its blocks, or its last one, in its own pool. `None` if a formula determines it
-    /// or pooling is arbitrary.
+    /// The place of its blocks, or its last one. `None` if a formula determines it or pooling is
+    /// arbitrary.
     fn place_in_own_pool(&self, slot: u32, compiled: &CompiledPool) -> Option<AddressIndex> {
         let pool = compiled.id;
         if compiled.pooling != Pooling::Paired || self.snapshot.formula(pool).is_some() {
@@ -214,7 +211,7 @@ impl View<'_> {
         of_blocks.or_else(|| self.place_in(slot, pool))
     }
 
-    /// With paired pooling always the same address: the subscriber's last one, or else one by hash.
+    /// With paired pooling always the same: the last one, or else one by hash.
     pub(crate) fn place_in_other_pool(&self, slot: u32, compiled: &CompiledPool) -> Option<Place> {
         if compiled.pooling == Pooling::Arbitrary {
             return Some(Place::Any);
@@ -245,8 +242,8 @@ impl View<'_> {
     }
 }
 
-/// A position by consistent hash: adding one at the end moves as few as possible (Lamping and
-/// Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm").
+/// Adding a position at the end moves as few as possible (Lamping and Veach, "A Fast, Minimal
+/// Memory, Consistent Hash Algorithm").
 fn consistent(hash: u64, positions: usize) -> Option<usize> {
     let (mut state, mut found, mut next) = (hash, None, 0_u64);
     while next < positions as u64 {

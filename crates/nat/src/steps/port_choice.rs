@@ -26,12 +26,12 @@ use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
-/// More than one is needed only if another worker takes the last port of the address at the same
+/// More than one only helps if another worker takes the last port of the address at the same
 /// moment.
 const ARBITRARY_ATTEMPTS: usize = 8;
 
-/// RFC 4787 §4.2.1 REQ-3a: well-known source ports map to well-known ones and others to others, if
-/// the pool has both.
+/// RFC 4787 §4.2.1 REQ-3a: well-known ports map to well-known ones and others to others, if the
+/// pool has both.
 #[inline]
 pub(crate) fn port_class(port: u16, compiled: &CompiledPool) -> PortClass {
     let is_low = port < 1024;
@@ -44,7 +44,7 @@ fn parity_of(key: &InternalKey, compiled: &CompiledPool) -> Option<Parity> {
     (compiled.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port))
 }
 
-/// The parities to try. Parity is only a preference.
+/// Parity is only a preference.
 fn parities(parity: Option<Parity>) -> impl Iterator<Item = Option<Parity>> {
     [parity, None].into_iter().take(if parity.is_none() { 1 } else { 2 })
 }
@@ -57,7 +57,7 @@ fn free_port(address: AddressIndex, port: u16, guaranteed: Option<FromGuaranteed
     External { address, port, source: Source::Free { taker: Taker::Anyone, guaranteed, activates: None } }
 }
 
-/// What determines the ports of a subscriber in a pool with blocks or slices.
+/// For a pool with blocks or slices.
 struct SubscriberPorts<'k> {
     slot: Option<u32>,
     paired: AddressIndex,
@@ -66,8 +66,8 @@ struct SubscriberPorts<'k> {
 }
 
 impl View<'_> {
-    /// A random free port: from the subscriber's slice or blocks, else of the paired address, else
-    /// of any.
+    /// A random free port of the subscriber's slice or blocks, else of the paired address, else of
+    /// any.
     #[expect(clippy::too_many_arguments, reason = "what the decision has found so far")]
     pub(crate) fn external_for(
         &self,
@@ -111,8 +111,7 @@ impl View<'_> {
         Err(Verdict::PortsExhausted)
     }
 
-    /// A free port of a pool that the subscriber is not entered with. Such a pool gives it no
-    /// blocks.
+    /// A port of a pool that the subscriber is not entered with, which gives it no blocks.
     pub(crate) fn external_in_other_pool(
         &self,
         slot: u32,
@@ -146,7 +145,6 @@ impl View<'_> {
         let ports = &self.snapshot.ports;
         let is_free = match kind {
             Kind::OneToOne => ports.is_free(address, protocol, external.port),
-            // Nobody else can take it.
             Kind::Forward => ports.is_kept(address, protocol, external.port),
         };
         let found = External { address, port: external.port, source: Source::Static(kind) };
@@ -166,8 +164,8 @@ impl View<'_> {
         parities(parity).find_map(|parity| self.snapshot.ports.pick(&sought, parity, random))
     }
 
-    /// Where a subscriber's next port comes from while there is one: its slice, which is used up
-    /// first (RFC 7422 §2), or the active block.
+    /// The slice, which is used up first (RFC 7422 §2), or the active block; while they have a
+    /// port.
     #[inline]
     pub(crate) fn usual_range(
         &self,
@@ -191,8 +189,8 @@ impl View<'_> {
         Some(PortRange { address: self.snapshot.member(compiled, slice.address), first: slice.first, last: slice.last })
     }
 
-    /// A block of an address that drains or has moved to another pool only serves existing
-    /// mappings, and does not count against the limit of blocks.
+    /// A block of an address that drains or has moved only serves existing mappings, and does not
+    /// count against the limit of blocks.
     fn serves(&self, compiled: &CompiledPool, block: Block) -> bool {
         let address = block.address();
         self.snapshot.pool_of(address) == compiled.id && self.snapshot.closed(address).is_none()
@@ -222,7 +220,7 @@ impl View<'_> {
         found.map_or_else(|| self.block_for(own, parity, random), Ok)
     }
 
-    /// A free port of the slice, the active block, or another block, which becomes active.
+    /// A port of the slice, the active block, or another block, which becomes active.
     fn search_subscriber_ports(
         &self,
         own: &SubscriberPorts<'_>,
@@ -290,13 +288,13 @@ impl View<'_> {
         slot.into_iter().flat_map(|slot| self.blocks_of(slot)).filter(|block| self.serves(compiled, *block))
     }
 
-    /// A slice, and how much of it lies in blocks of others. Not for the packet path.
+    /// Also how much of it lies in blocks of others. Not for the packet path.
     pub(crate) fn slice_in_blocks(&self, compiled: &CompiledPool, key: &InternalKey) -> Option<(PortRange, SliceUse)> {
         let slice = self.slice_of(compiled, key.address).filter(|_| compiled.slice_ports != 0)?;
         Some((slice, self.snapshot.slice_in_blocks(slice, key.protocol, key.realm, key.address)))
     }
 
-    /// Upper bound of the ports a subscriber could still get. Not for the packet path.
+    /// An upper bound. Not for the packet path.
     pub(crate) fn ports_left(
         &self,
         owner: &Owner,

@@ -1,5 +1,5 @@
-//! Decides about an ICMP error (RFC 5508 §4): the original form of the packet it quotes, and the
-//! way there.
+//! Decides about an ICMP error (RFC 5508 §4): the original form of the quoted packet, and the way
+//! there.
 
 use crate::headers::icmp_quote;
 use crate::headers::icmp_quote::Quote;
@@ -32,7 +32,7 @@ pub(crate) enum ErrorAct {
     Hairpin {
         change: QuoteChange,
     },
-    /// Passed untranslated, like the packet it quotes.
+    /// Untranslated, like the packet it quotes.
     Pass {
         hop: NextHop,
     },
@@ -42,7 +42,7 @@ pub(crate) enum ErrorAct {
     },
 }
 
-/// The packet that an error quotes, if the receiver of the error sent it.
+/// The quoted packet, if the receiver of the error sent it.
 pub(crate) fn quote_of(packet: &[u8]) -> Result<Quote, Verdict> {
     let quote = icmp_quote::parse(packet)?;
     if quote.source.address == quote.outer_destination { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
@@ -102,7 +102,7 @@ impl View<'_> {
         Ok(ErrorAct::Translate { change, hop })
     }
 
-    /// `is_hairpin`: the error is sent to an external address.
+    /// `is_hairpin`: sent to an external address.
     pub(crate) fn decide_error_out<T: Report>(
         &self,
         now: Instant,
@@ -125,8 +125,7 @@ impl View<'_> {
             return hop.map(|hop| ErrorAct::Pass { hop: *hop }).ok_or(Verdict::IcmpQuoteNoMapping);
         };
         // RFC 5508 §4.2 REQ-5: the quote must show what the remote host sent. The error comes from
-        // the external address, whichever inside node reported it (REQ-5c), so no inside address
-        // leaks.
+        // the external address, so no inside address leaks (REQ-5c).
         let change = QuoteChange {
             source: remote,
             destination: external,
@@ -140,7 +139,7 @@ impl View<'_> {
         Ok(ErrorAct::Translate { change, hop: hop.map_err(|no_way| no_way.verdict)? })
     }
 
-    /// Outside form of the quoted packet, which came to `key`: destination and source.
+    /// The outside form of the quoted packet: destination and source.
     fn quoted_outside<T: Report>(
         &self,
         now: Instant,
@@ -163,7 +162,6 @@ impl View<'_> {
         Some((external, quote.source))
     }
 
-    /// The realm of the subscriber whose untranslated packet an error quotes.
     pub(crate) fn realm_of_untranslated(&self, quote: &Quote) -> Option<RealmId> {
         let remote = (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port));
         let (address, port) = (quote.source.address.to_bits(), quote.source.port);

@@ -1,17 +1,16 @@
-//! Reports of the steps of a decision: nothing on the packet path, a collector for `natrix why` and
-//! traces.
+//! Reports of a decision's steps, for `natrix why` and traces; nothing on the packet path.
 
 use crate::show::view::Step;
 
 pub(crate) trait Report {
-    /// False if steps are dropped; then nothing is computed for them alone.
+    /// False if steps are dropped; then nothing is computed for them.
     const LISTENS: bool;
 
-    /// Reports one more step. The closure is only called if [`Report::LISTENS`].
+    /// The closure is only called if [`Report::LISTENS`].
     fn step(&mut self, step: impl FnOnce() -> Step);
 }
 
-/// No report: compiles to nothing.
+/// Compiles to nothing.
 impl Report for () {
     const LISTENS: bool = false;
 

@@ -1,4 +1,4 @@
-//! Decides whether a mapping may have one more session, and where its record goes.
+//! Decides whether a mapping may have one more session, and where.
 
 use crate::steps::view::View;
 use crate::time::Instant;
@@ -6,9 +6,9 @@ use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionPlace {
-    /// In the mapping's record, as its first one. It was admitted with the mapping.
+    /// Admitted with the mapping.
     First,
-    /// In the mapping's record, in place of an ended session.
+    /// In place of an ended one.
     Again,
     Extra,
 }

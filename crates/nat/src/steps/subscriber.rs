@@ -1,8 +1,6 @@
-//! The subscriber of a packet: its class, its penalty, and whether it may have one more mapping or
-//! session.
+//! The subscriber of a packet: class, penalty, and room for one more mapping or session.
 //!
-//! A subscriber belongs to one worker, so its use is counted exactly in its own record. A lowered
-//! limit refuses only what is new (RFC 6888 REQ-4a, REQ-11d).
+//! A lowered limit refuses only what is new (RFC 6888 REQ-4a, REQ-11d).
 
 use zerocopy::FromZeros;
 
@@ -44,7 +42,7 @@ impl View<'_> {
         Owner { slot: Some(slot), past: Some(slot), class: self.class_now(slot), penalty, released }
     }
 
-    /// True if a subscriber has nothing but this expired mapping and is removed with it.
+    /// True if it has nothing but this expired mapping.
     fn ends_with(&self, slot: u32, expired: Option<u32>) -> bool {
         let record = self.state.subscribers.get(slot);
         let has_else = record.flows > 0 || record.latest_block().is_some() || record.is_offender();
@@ -63,7 +61,6 @@ impl View<'_> {
                 (Some(penalty.pool), None)
             }
             Some(_) => (None, Some(Cause::Idle)),
-            // The settings define no penalty for it any more.
             None => (None, Some(Cause::Configuration)),
         }
     }
@@ -91,7 +88,7 @@ impl View<'_> {
         compiled.admits_mapping(&record, shared, protocol, ask.now)
     }
 
-    /// The same for a subscriber with this record, which may have lapsed.
+    /// For this record, which may have lapsed.
     #[inline(always)]
     pub(crate) fn admit_known(&self, now: Instant, slot: u32, class: u16, protocol: Protocol) -> Result<(), Verdict> {
         let compiled = self.snapshot.classes.compiled(class);

@@ -23,7 +23,7 @@ use crate::verdict::Verdict;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalAnswer {
     EchoReply,
-    /// Traceroute ends at the port unreachable of its destination.
+    /// Ends a traceroute.
     PortUnreachable,
 }
 
@@ -93,8 +93,7 @@ impl View<'_> {
     ) -> Result<Act, Act> {
         let parsed = packet.parsed;
         match local {
-            // Natrix's inside addresses have no meaning outside; an answer would leak one as its
-            // source.
+            // Inside addresses have no meaning outside; an answer would leak one.
             Some(Local::Own(interface)) if self.snapshot.side(interface) == Side::Outside => {
                 report.step(|| Step::OwnAddress(packet.external().address));
                 return Ok(Act::Local);
@@ -119,8 +118,7 @@ impl View<'_> {
         Ok(Act::Pass { hop })
     }
 
-    /// The realm in which one of `rules` passes a packet from outside. `None` if there are several:
-    /// it must not reach the wrong subscriber.
+    /// `None` if there are several: it must not reach the wrong subscriber.
     pub(crate) fn passes_in(&self, rules: &RuleBook, key_in: impl Fn(RealmId) -> RuleKey) -> Option<(RealmId, Ruling)> {
         if !rules.passes() {
             return None;

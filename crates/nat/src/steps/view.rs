@@ -23,14 +23,13 @@ use crate::verdict::Verdict;
 pub struct View<'a> {
     pub(crate) state: &'a State,
     pub(crate) policy: &'a Policy,
-    /// The compiled settings. A plan passes other ones than those in effect.
+    /// A plan passes others than those in effect.
     pub(crate) snapshot: &'a Shared,
-    /// Natrix's own addresses and the external ones: of the snapshot, and of one that is about to
-    /// follow.
+    /// Of the snapshot, and of one that is about to follow.
     pub(crate) local: &'a LocalAddresses,
     pub(crate) events: &'a EventLog,
     pub(crate) worker: WorkerId,
-    /// True if the worker uses the snapshot. A plan asks about a future one.
+    /// A plan asks about a future snapshot.
     pub(crate) is_in_effect: bool,
 }
 
@@ -40,8 +39,8 @@ impl<'a> View<'a> {
         self.snapshot.as_seen(from, address, self.local.lookup(address)?)
     }
 
-    /// Refuses invalid and own source addresses, and from outside also inside ones (RFC 2827 §4,
-    /// RFC 6598 §4 "MUST filter such packets on ingress links").
+    /// Invalid and own addresses, and from outside also inside ones (RFC 2827 §4, RFC 6598 §4 "MUST
+    /// filter such packets on ingress links").
     pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
         if !source_is_valid(source) {
             return Some(Verdict::SourceInvalid);
@@ -59,8 +58,7 @@ impl<'a> View<'a> {
         Some(self.snapshot.compiled_pool(address))
     }
 
-    /// The class of a subscriber under this snapshot. Its record may still name that of other
-    /// settings.
+    /// Under this snapshot. The record may still name another.
     #[inline(always)]
     pub(crate) fn class_now(&self, subscriber: u32) -> u16 {
         let record = self.state.subscribers.get(subscriber);

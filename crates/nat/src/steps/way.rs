@@ -1,5 +1,3 @@
-//! The next hop of a packet, and why it may not get there.
-
 use crate::headers::parse::Parsed;
 use crate::show::view::Step;
 use crate::snapshot::shared::NextHop;
@@ -9,7 +7,7 @@ use crate::types::Facing;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
-/// The ICMP error that is sent to the source of a dropped packet.
+/// The ICMP error to the source of a dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// RFC 5508 §7 REQ-10a2.
@@ -30,7 +28,7 @@ pub(crate) struct NoWay {
 }
 
 impl View<'_> {
-    /// The next hop towards `destination`, which may differ from the packet's.
+    /// `destination` may differ from the packet's.
     #[inline]
     pub(crate) fn way<T: Report>(
         &self,
@@ -55,7 +53,7 @@ impl View<'_> {
             mtu: hop.mtu,
         });
         if parsed.total_length > hop.mtu && parsed.dont_fragment {
-            // RFC 4787 §11 REQ-13: the sender learns the MTU of the next link.
+            // RFC 4787 §11 REQ-13.
             return Err(NoWay { verdict: Verdict::TooBig, reason: Reason::TooBig(hop.mtu) });
         }
         Ok(hop)

@@ -1,7 +1,7 @@
 //! Tracks whether the sweep has visited every record that existed when the settings changed.
 //!
-//! A change may find the sweep anywhere, and the table may grow: the sweep reaches new records at
-//! the end before older ones at the beginning. So only records that existed are counted.
+//! The sweep may be anywhere then, and may reach new records at the end before older ones at the
+//! beginning. So only records that existed are counted.
 
 use core::ops::Range;
 
@@ -13,7 +13,7 @@ pub(crate) struct LookedOver {
 }
 
 impl LookedOver {
-    /// All records before `end` must be visited; number 0 does not exist.
+    /// Number 0 does not exist.
     pub(crate) fn all_before(end: u32) -> LookedOver {
         LookedOver { end, left: end.saturating_sub(1) }
     }
@@ -23,7 +23,7 @@ impl LookedOver {
         self.left > 0
     }
 
-    /// The sweep has visited these records, which follow the previous ones.
+    /// These follow the previous ones.
     #[inline]
     pub(crate) fn passed(&mut self, records: Range<u32>) {
         let old = records.end.min(self.end).saturating_sub(records.start.max(1));

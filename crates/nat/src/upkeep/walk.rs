@@ -1,15 +1,14 @@
 //! Walks over the records of a table, a bounded piece at each call.
 //!
-//! Records are numbered from 1; `end` is one past the last. A table may grow and shrink between two
-//! calls.
+//! Records are numbered from 1; `end` is one past the last. A table may grow and shrink meanwhile.
 
 use core::ops::Range;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Time of one round over all records, if calls come often enough.
+    /// The time of one round, if calls come often enough.
     pub(crate) round_micros: u64,
-    /// Upper bound of the rate; in large tables it makes rounds longer.
+    /// An upper bound, which makes rounds over large tables longer.
     pub(crate) per_micro_max: u64,
     pub(crate) per_call_min: u64,
     pub(crate) per_call_max: u64,
@@ -24,7 +23,7 @@ impl Pace {
     pub(crate) const SLOW: Pace =
         Pace { round_micros: 1_000_000, per_micro_max: u64::MAX, per_call_min: 4, per_call_max: 32 };
 
-    /// Records to visit now, out of `records`, when the last call was `elapsed_micros` ago.
+    /// `elapsed_micros`: since the last call.
     pub(crate) fn due(&self, records: u32, elapsed_micros: u64) -> u32 {
         // At most a whole round, which also keeps the product below 2^64.
         let round = u64::from(records) * elapsed_micros.min(self.round_micros) / self.round_micros;
@@ -45,7 +44,7 @@ impl Default for Walk {
 }
 
 impl Walk {
-    /// The next `count` records, going round; each at most once. The walk continues behind them.
+    /// Goes round; each record at most once.
     pub(crate) fn next(&mut self, count: u32, end: u32) -> impl Iterator<Item = u32> + use<> {
         let first = if self.cursor >= end { 1 } else { self.cursor };
         let count = count.min(end.saturating_sub(1));
@@ -71,7 +70,7 @@ impl Pass {
         self.cursor != 0
     }
 
-    /// The next `count` records before `end`. With the last of them the pass is over.
+    /// The pass is over with the last one before `end`.
     pub(crate) fn next(&mut self, count: u32, end: u32) -> Range<u32> {
         if self.cursor == 0 {
             return 0..0;

@@ -1,25 +1,21 @@
-//! The mappings that this burst has created so far, as far as the short way of first packets needs
-//! them: whether the table may have an entry that the passes over the burst did not see.
+//! The mappings that this burst has created, which the passes over the burst did not see.
 
 /// A bit for each value of eight bits of the hash.
 #[derive(Default)]
 pub(in crate::shard) struct Created([u64; 4]);
 
 impl Created {
-    /// Begins a burst.
     #[inline(always)]
     pub(in crate::shard) fn clear(&mut self) {
         self.0 = [0; 4];
     }
 
-    /// A mapping was created for an internal endpoint with this hash.
     #[inline(always)]
     pub(in crate::shard) fn note(&mut self, hash: u64) {
         let (word, bit) = place(hash);
         self.0[word] |= bit;
     }
 
-    /// False: none was created for an internal endpoint with this hash.
     #[inline(always)]
     pub(in crate::shard) fn may_have(&self, hash: u64) -> bool {
         let (word, bit) = place(hash);

@@ -1,8 +1,7 @@
-//! The usual packets of endpoint-dependent sessions: whole UDP and TCP packets of established ones.
+//! Whole UDP and TCP packets of established endpoint-dependent sessions.
 //!
-//! Works like [`established`](crate::shard::burst::established), which has found no mapping for
-//! them. Packets with anything unusual (another state, filters not asked yet) stay untouched for
-//! `packet/endpoint_dependent.rs`.
+//! [`established`](crate::shard::burst::established) has found no mapping for them. Unusual packets
+//! (another state, filters not asked yet) stay untouched for `packet/endpoint_dependent.rs`.
 
 use crate::headers::packet::Egress;
 use crate::headers::packet::Packet;
@@ -45,7 +44,7 @@ fn outside_key(header: &[u8; HEADERS], kind: Kind) -> OutsideKey {
 }
 
 impl Shard {
-    /// For packets from inside without a mapping, and packets to shared ports.
+    /// For packets from inside without a mapping, and to shared ports.
     #[inline(never)]
     pub(in crate::shard) fn find_flows(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let mut usual = 0_u64;

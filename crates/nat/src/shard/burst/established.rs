@@ -1,24 +1,22 @@
-//! The usual packets, a burst at a time: whole UDP and TCP packets of established sessions.
+//! Whole UDP and TCP packets of established sessions, a burst at a time.
 //!
 //! Passes of [`Shard::process`](crate::shard::Shard::process):
 //!
-//! 1. [`Shard::look_at`] reads the headers and prefetches a line of the outbound table, or of the
-//!    port table for packets from outside.
+//! 1. [`Shard::look_at`] reads the headers and prefetches a line of the outbound table or, for
+//!    packets from outside, of the port table.
 //! 2. [`Shard::aim`] reads that line and prefetches the mapping record.
-//! 3. The passes of [`first_packet`](crate::shard::burst::first_packet) prefetch what a new mapping
-//!    will touch.
+//! 3. [`first_packet`](crate::shard::burst::first_packet) has its own passes.
 //! 4. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
 //!
 //! Each pass prefetches for the whole burst in one tight loop, because page walks overlap only if
-//! they are close together in the code. The target is the second-level cache: of many prefetches
-//! into the first level some are dropped (figures in docs/performance.md).
+//! they are close together in the code. The target is the second-level cache: the first level drops
+//! some of many prefetches (figures in docs/performance.md).
 //!
-//! Values are computed for UDP and TCP alike and selected without a branch: the protocol of the
-//! next packet is unpredictable, and one misprediction costs as much as all the rest.
+//! Values for UDP and TCP are selected without a branch: the protocol of the next packet is
+//! unpredictable, and one misprediction costs as much as all the rest.
 //!
-//! Packets with anything unusual (another state, a further session, flags, options, fragments, a
-//! next hop with a smaller MTU) stay untouched for `outbound` and `inbound`. Those decide alike for
-//! usual packets, which a test verifies.
+//! Unusual packets (another state, a further session, flags, options, fragments, a smaller MTU)
+//! stay untouched for `outbound` and `inbound`. A test verifies that both ways decide alike.
 
 use core::hint::select_unpredictable;
 
@@ -57,16 +55,15 @@ use crate::types::WorkerId;
 pub(in crate::shard) struct Kind(u8);
 
 impl Kind {
-    /// The general way parses the packet.
     const ODD: Kind = Kind(0);
     const OUT: u8 = 1 << 0;
-    /// To an external endpoint: `place` is its index in the port table.
+    /// `place` is its index in the port table.
     const IN: u8 = 1 << 1;
     const TCP: u8 = 1 << 2;
-    /// Usual in everything that the headers show.
+    /// Nothing in the headers is unusual.
     const STEADY: u8 = 1 << 3;
-    /// Usual, but of another worker: `place` is that worker, and its record from [`RECORD_SHIFT`]
-    /// on.
+    /// Usual, but of another worker: `place` is the worker, and from [`RECORD_SHIFT`] on its
+    /// record.
     const FOREIGN: u8 = 1 << 4;
     /// With [`Kind::IN`]: `place` is the record that another worker found.
     const FOUND: u8 = 1 << 5;
@@ -94,22 +91,22 @@ impl Kind {
 
 const RECORD_SHIFT: u32 = 8;
 
-/// The results of the passes. Kept between bursts, because clearing it takes longer than a packet:
-/// a value is valid only after its pass.
+/// Kept between bursts, because clearing it takes longer than a packet: a value is valid only after
+/// its pass.
 pub(in crate::shard) struct Scratch {
     pub(in crate::shard) kind: [Kind; BURST_MAX],
     pub(in crate::shard) place: [u64; BURST_MAX],
-    /// The mapping record; 0 for none.
+    /// 0 for none.
     pub(in crate::shard) record: [u32; BURST_MAX],
-    /// Bits by packet, as below: the mapping may be in a further bucket.
+    /// Bits by packet, here and below: the mapping may be in a further bucket.
     pub(in crate::shard) further: u64,
     /// From inside, apparently without a mapping.
     pub(in crate::shard) unsettled: u64,
     /// Unsettled, with a candidate port.
     pub(in crate::shard) aimed: u64,
-    /// From outside, to a port that endpoint-dependent sessions share.
+    /// From outside, to a port shared by endpoint-dependent sessions.
     pub(in crate::shard) shared: u64,
-    /// With a candidate record of an endpoint-dependent session.
+    /// With a candidate endpoint-dependent session.
     pub(in crate::shard) flows: u64,
     pub(in crate::shard) flow_hash: [u64; BURST_MAX],
     /// Valid for packets in `flows`.
@@ -117,9 +114,8 @@ pub(in crate::shard) struct Scratch {
     /// From here on valid for unsettled packets.
     pub(in crate::shard) realm: [RealmId; BURST_MAX],
     pub(in crate::shard) subscriber_hash: [u64; BURST_MAX],
-    /// The subscriber's record; 0 if unknown.
+    /// 0 if unknown.
     pub(in crate::shard) subscriber: [u32; BURST_MAX],
-    /// Where to search for a port.
     pub(in crate::shard) port: [Option<PortAim>; BURST_MAX],
     /// From here on valid for packets in `aimed`.
     pub(in crate::shard) wanted: [Wanted; BURST_MAX],
@@ -159,7 +155,6 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// The worker of foreign packet `i`, and its record there.
     #[inline(always)]
     pub(in crate::shard) fn abroad(&self, i: usize) -> (WorkerId, u32) {
         (WorkerId(self.place[i] as u8), (self.place[i] >> RECORD_SHIFT) as u32)
@@ -175,7 +170,6 @@ impl Scratch {
     }
 }
 
-/// Forwarded packets of a burst, outbound and inbound.
 #[derive(Default)]
 pub(in crate::shard) struct Tally {
     pub(in crate::shard) packets: [u64; 2],
@@ -218,7 +212,6 @@ impl SteadyTimers {
 }
 
 impl Shard {
-    /// Pass 1.
     #[inline(always)]
     pub(in crate::shard) fn look(&self, packet: &Packet<'_>) -> (Kind, u64) {
         let Some(header) = packet.chunk::<HEADERS>(0) else { return self.look_odd(packet) };
@@ -229,7 +222,6 @@ impl Shard {
         let transport_length =
             select_unpredictable(is_tcp, usize::from(header[32] >> 4) * 4, usize::from(be16::<24>(header)));
         let least = select_unpredictable(is_tcp, 20, 8);
-        // Free of branches: see the module.
         let plain = (header[0] == 0x45)
             & (be16::<6>(header) & 0x3fff == 0)
             & (header[8] > 1)
@@ -270,13 +262,12 @@ impl Shard {
         }
     }
 
-    /// For the benchmark `pieces`.
     #[inline]
     pub(crate) fn first_pass(&self, packet: &Packet<'_>) -> u64 {
         self.look(packet).1
     }
 
-    /// Pass 1 of fragments, ICMP and second halves of hairpins: only the prefetch.
+    /// Only prefetches.
     #[cold]
     #[inline(never)]
     fn look_odd(&self, packet: &Packet<'_>) -> (Kind, u64) {
@@ -321,7 +312,6 @@ impl Shard {
         }
     }
 
-    /// Pass 2.
     #[inline(always)]
     pub(in crate::shard) fn aim(&self, scratch: &mut Scratch, count: usize) {
         for i in 0..count.min(BURST_MAX) {
@@ -341,7 +331,6 @@ impl Shard {
                         scratch.shared |= u64::from(!self.shared.balance.is_empty()) << i;
                         0
                     }
-                    // See `endpoint_dependent`.
                     Some((_, record)) if record.is_shared() => {
                         scratch.shared |= 1 << i;
                         0
@@ -372,7 +361,7 @@ impl Shard {
         }
     }
 
-    /// Pass 4. None if the packet is unusual; then nothing has changed.
+    /// None if the packet is unusual; then nothing has changed.
     #[inline(always)]
     pub(in crate::shard) fn steady_out(
         &mut self,
@@ -418,7 +407,7 @@ impl Shard {
         may_be_fragmented.then(|| self.identifications.next(address.into(), destination.into(), header[9]))
     }
 
-    /// Pass 4. None if the packet is unusual; then nothing has changed.
+    /// As [`Shard::steady_out`].
     #[inline(always)]
     pub(in crate::shard) fn steady_in(
         &mut self,
@@ -452,7 +441,6 @@ impl Shard {
 
 #[inline(always)]
 fn aim_abroad(scratch: &mut Scratch, i: usize, worker: WorkerId, record: MappingIndex) {
-    // Second halves of hairpins carry more than their headers.
     if scratch.kind[i].is_steady() {
         scratch.kind[i] = Kind(Kind::FOREIGN | Kind::IN);
         scratch.place[i] = u64::from(worker.0) | u64::from(record.0) << RECORD_SHIFT;

@@ -1,18 +1,16 @@
-//! The usual first packets: those of subscribers that have mappings already, a burst at a time.
+//! First packets of subscribers that have mappings already, a burst at a time.
 //!
-//! A new mapping touches more cache lines than any other packet. The passes between
-//! [`Shard::aim`](crate::shard::Shard) and the last one prefetch them, each in one tight loop (see
-//! [`established`](crate::shard::burst::established)):
+//! A new mapping touches more cache lines than any other packet. Passes between
+//! [`Shard::aim`](crate::shard::Shard) and the last one prefetch them:
 //!
 //! 1. [`Shard::find_further`] looks for mappings beyond their home bucket. In a burst with first
 //!    packets it runs inside the next pass.
 //! 2. [`Shard::find_subscribers`] prefetches the subscribers' buckets, then their records.
-//! 3. [`Shard::aim_ports`] chooses where to search for a port, prefetches the bits there and the
-//!    new mapping records, then chooses a free port and prefetches its entry.
+//! 3. [`Shard::aim_ports`] prefetches the bits of the ports to search and the new mapping records,
+//!    then chooses a free port and prefetches its entry.
 //!
-//! The last pass commits mapping and session. Packets with anything unusual (a new subscriber, an
-//! address that is full, a hairpin, a fragment, a held SYN) stay untouched for `outbound`, which
-//! decides alike.
+//! Unusual packets (a new subscriber, a full address, a hairpin, a fragment, a held SYN) stay
+//! untouched for `outbound`, which decides alike.
 
 use wire::tcp::Flags;
 
@@ -55,7 +53,6 @@ pub(in crate::shard) struct Wanted {
     protocol: Protocol,
     class: PortClass,
     parity: Option<Parity>,
-    /// The subscriber's block or slice, if any.
     range: Option<(PortRange, Taker)>,
     /// Some ports of the pool are guaranteed, so the decision has to choose.
     has_guarantees: bool,
@@ -72,7 +69,7 @@ impl Wanted {
     };
 }
 
-/// The source address in host bit order; 0 in a shorter packet.
+/// In host bit order; 0 in a shorter packet.
 #[inline(always)]
 fn source_of(packet: &Packet<'_>) -> u32 {
     u32::from_be_bytes(*packet.chunk(ip::SOURCE).unwrap_or(&[0; 4]))
@@ -123,7 +120,6 @@ impl Shard {
         for i in bits(scratch.unsettled) {
             let kind = scratch.kind[i];
             let candidate = core::mem::take(&mut scratch.subscriber[i]);
-            // The ports of odd packets are unknown here.
             let protocol = match (kind.is_tcp(), kind.is_steady()) {
                 (true, _) => Protocol::Tcp,
                 (false, true) => Protocol::Udp,
@@ -177,7 +173,6 @@ impl Shard {
                 scratch.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
             }
         }
-        // On addresses that are nearly full.
         for i in bits(elsewhere) {
             self.shared.ports.prefetch_bit(scratch.port_place[i]);
         }
@@ -238,7 +233,7 @@ impl Shard {
         Some(External { address, port: found?.port(), source })
     }
 
-    /// Any port: earlier packets of the burst took the candidate, or some ports are guaranteed.
+    /// Earlier packets of the burst took the candidate, or some ports are guaranteed.
     #[cold]
     #[inline(never)]
     fn commit_anywhere(&mut self, now: Instant, new: NewMapping, session: &NewSession) -> Option<u32> {
@@ -250,7 +245,6 @@ impl Shard {
         self.commit_mapping(now, &NewMapping { external: external.ok()?, ..new }, session).ok()
     }
 
-    /// None if the packet is unusual.
     #[inline(always)]
     fn usual(
         &self,
@@ -293,8 +287,8 @@ impl Shard {
             return None;
         }
         let record = self.state.subscribers.get(subscriber);
-        // Rules may send sessions of one subscriber to several pools. Only those to the pool that
-        // the subscriber is settled in are usual.
+        // Rules may send sessions of one subscriber to several pools. Only the pool that it is
+        // settled in is usual.
         let own = || self.shared.pool_for(key.realm, source.into());
         let is_ruled_away =
             !self.shared.rules.is_empty() && scratch.ruling[i].action.pool().or_else(own) != Some(PoolId(record.pool));
@@ -303,7 +297,7 @@ impl Shard {
             .then_some((key, hop))
     }
 
-    /// Creates mapping and session. None if the packet is unusual; then nothing has changed.
+    /// None if the packet is unusual; then nothing has changed.
     #[inline]
     pub(in crate::shard) fn open_first_packet(
         &mut self,
@@ -315,7 +309,6 @@ impl Shard {
         let aim = scratch.port[i]?;
         let (key, hop) = self.usual(now, header, scratch, i)?;
         let (wanted, subscriber) = (scratch.wanted[i], scratch.subscriber[i]);
-        // The general way counts the refusal.
         if wanted.range.is_none() || self.shared.settings().events.block_mappings {
             self.admit_record().ok()?;
         }
@@ -338,7 +331,6 @@ impl Shard {
             owner: Owner { slot: Some(subscriber), past: Some(subscriber), class, penalty: None, released: None },
             entered: None,
             external,
-            // The subscriber is paired with this address.
             notes_place: false,
             gives_single_ports: wanted.range.is_none(),
             turn: None,

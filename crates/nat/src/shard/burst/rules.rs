@@ -1,5 +1,3 @@
-//! Rules and filters for the packets of a burst.
-
 use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
@@ -50,8 +48,8 @@ impl RuleKey {
 }
 
 impl Shard {
-    /// Asks the filters about a packet, and about its opposite direction. A filter with `log`
-    /// records each refusal, and each permitted session once (`opens`).
+    /// Asks about a packet and its opposite direction. A filter with `log` records each refusal,
+    /// and each permitted session once (`opens`).
     #[inline]
     pub(in crate::shard) fn filter(
         &mut self,
@@ -98,7 +96,7 @@ impl Shard {
         self.events.note_filter(event, self.shared.settings().events.filter_events_per_second);
     }
 
-    /// Asks the filters about a packet from inside, unless its stamp shows the answer.
+    /// Asks the filters unless the packet's stamp shows the answer.
     pub(in crate::shard) fn filter_flow(
         &mut self,
         now: Instant,
@@ -120,7 +118,6 @@ impl Shard {
         }
     }
 
-    /// Asks the filters about a packet of a session, unless its stamp shows the answer.
     #[inline]
     pub(in crate::shard) fn filter_session(
         &mut self,

@@ -1,4 +1,4 @@
-//! Counts mappings and sessions of subscribers, after the commit and only what was created.
+//! Counts mappings and sessions of subscribers after the commit.
 //!
 //! A subscriber belongs to one worker, so its counts are exact and need no shared cache line. A
 //! limit lowered below present use refuses new state and ends nothing (RFC 6888 REQ-4a, REQ-11d).
@@ -22,7 +22,7 @@ impl Shard {
         }
     }
 
-    /// The number of sessions is counted elsewhere.
+    /// Does not count the session.
     pub(in crate::shard) fn charge_flow(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         let record = self.state.subscribers.get_mut(subscriber);
         record.mapping_bucket = self.shared.classes.compiled(record.class).charge_mapping(record.mapping_bucket, now);
@@ -59,7 +59,7 @@ impl Shard {
         }
     }
 
-    /// Finds the class again if the settings have changed since.
+    /// Finds the class again after a change of the settings.
     #[inline]
     pub(in crate::shard) fn update_class(&mut self, subscriber: u32) {
         if self.state.subscribers.get(subscriber).class_generation != self.policy.class_generation {
@@ -74,7 +74,6 @@ impl Shard {
         record.class_generation = self.policy.class_generation;
     }
 
-    /// Each subscriber finds its class again when it next needs it.
     pub(in crate::shard) fn forget_classes(&mut self) {
         self.policy.class_generation = self.policy.class_generation.wrapping_add(1).max(FIRST_GENERATION);
     }
@@ -83,7 +82,5 @@ impl Shard {
 #[cfg(test)]
 mod tests;
 
-/// A record whose class is still to be found.
 pub(in crate::shard) const NO_GENERATION: u16 = 0;
-/// The first value in a shard.
 pub(in crate::shard) const FIRST_GENERATION: u16 = 1;

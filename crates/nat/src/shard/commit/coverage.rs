@@ -1,10 +1,9 @@
-//! Moves ports that a subscriber already has into its new guarantee. Until then they count as taken
-//! by others ([`crate::external::ports`], `guarantees.rs`), so the guarantee seems to lack them.
+//! Moves ports that a subscriber already has into its new guarantee ([`crate::external::ports`],
+//! `guarantees.rs`).
 //!
 //! A mapping has no link to the next one of its subscriber. So a limited walk over all mappings
-//! runs while an address is short of guaranteed ports and a subscriber there has ports that its
-//! guarantee would cover. Each port replaces one that is guaranteed but unused, or else enlarges
-//! the guarantee.
+//! runs while an address lacks guaranteed ports that a subscriber there already has. Each port
+//! replaces one that is guaranteed but unused, or else enlarges the guarantee.
 
 use crate::external::ports::PerProtocol;
 use crate::shard::Shard;
@@ -17,19 +16,16 @@ use crate::types::Protocol;
 use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Pass;
 
-/// Prefetch distance.
 const AHEAD: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(in crate::shard) struct CoverageWalk {
     pass: Pass,
-    /// A subscriber with such ports was found since the walk began.
     is_wanted: bool,
 }
 
 impl View<'_> {
-    /// By protocol: ports of the subscriber that its guarantee would cover, if its address is
-    /// short.
+    /// Ports of the subscriber that its guarantee would cover, if its address is short.
     fn coverable(&self, slot: u32) -> PerProtocol {
         let (subscriber, account) = (self.state.subscribers.get(slot), self.state.subscribers.account(slot));
         let address = AddressIndex(subscriber.paired);
@@ -74,7 +70,7 @@ impl Shard {
         let visits = Pace::RECORDS.due(end, elapsed);
         let stretch = walk.pass.next(visits, end);
         let stop = stretch.end;
-        // The next call will begin there, if it has as much time.
+        // Where the next call begins, if it has as much time.
         self.state.mappings.prefetch_range(stop..stop.saturating_add(visits));
         for index in stretch {
             if index + AHEAD < stop && self.state.mappings.get(index + AHEAD).is_in_use() {

@@ -63,7 +63,6 @@ impl Shard {
         Err(NoDependent::Refuse(Verdict::PortsExhausted))
     }
 
-    /// Creates a session to one of several targets.
     pub(in crate::shard) fn open_lead(
         &mut self,
         now: Instant,
@@ -162,7 +161,6 @@ impl Shard {
         Ok(index)
     }
 
-    /// The decision has found room for the record.
     fn enter_flow(&mut self, now: Instant, flow: &NewFlow) -> Result<u32, Lost> {
         // If the table is full, the oldest hold-down makes room.
         if let Some(index) = self.state.flows.in_the_way() {
@@ -176,7 +174,6 @@ impl Shard {
         Ok(index)
     }
 
-    /// None if the subscriber table is full.
     fn enter_or_settle(
         &mut self,
         now: Instant,
@@ -198,8 +195,8 @@ impl Shard {
     }
 
     /// Takes a shared port and claims the five-tuple among all workers. Returns the port's record,
-    /// and whether this is the first session on the port. On an error nothing has been taken,
-    /// except perhaps a new port without sessions.
+    /// and whether this is its first session. On an error nothing has been taken, except perhaps a
+    /// port without sessions.
     fn take_shared_port(&mut self, now: Instant, new: &NewDependent) -> Result<(u32, bool), Lost> {
         let (protocol, port) = (new.key.protocol, new.outside.external.1);
         let group = Group::new(new.address, protocol, new.class);
@@ -238,7 +235,7 @@ impl Shard {
         if !is_taken {
             return Err(Lost);
         }
-        // This worker may still have a record of the port from an earlier time.
+        // This worker may still have an old record of the port.
         let known = self.state.shared_ports.find_port(group, port);
         let Ok(slot) = known.map_or_else(|| self.state.shared_ports.add(group, port, now), Ok) else {
             self.give_back_port(address, protocol, port);

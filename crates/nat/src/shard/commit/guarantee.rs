@@ -1,15 +1,11 @@
-//! Ports guaranteed to a subscriber: others cannot take them, however full the address is.
+//! Ports guaranteed to a subscriber by its class, on the address it is paired with, until it leaves
+//! (see [`crate::external::ports`], `guarantees.rs`).
 //!
-//! A subscriber is guaranteed what its class says, on the address it is paired with, until it
-//! leaves. Ports within the guarantee come from those reserved on the address
-//! ([`crate::external::guaranteed_ports`]), all others from the unguaranteed ones
-//! ([`crate::external::ports`], `guarantees.rs`). Held-down ports count as unguaranteed, or they
-//! would use up guarantees: a guaranteed port becomes an unguaranteed one for its hold-down, and is
-//! free at once if none is left.
+//! A guaranteed port becomes an unguaranteed one for its hold-down, or it would use up the
+//! guarantee; it is free at once if none is left.
 //!
-//! If new settings guarantee more ports than are free, a subscriber is guaranteed what is there.
-//! Others then get no port, and a walk over the subscribers hands out ports as they become free.
-//! A second walk includes ports that the subscriber already has.
+//! If new settings guarantee more ports than are free, others get no port until walks over the
+//! subscribers and their mappings have filled the guarantees.
 
 use crate::external::ports::Share;
 use crate::shard::Shard;
@@ -50,7 +46,6 @@ impl View<'_> {
 }
 
 impl Shard {
-    /// [`View::guarantee_to`] for an existing subscriber.
     pub(in crate::shard) fn guarantee(&mut self, slot: u32, compiled: &CompiledPool, address: AddressIndex) -> bool {
         let view = self.view();
         let reserved = view.reserved_for(compiled, slot);
@@ -60,7 +55,6 @@ impl Shard {
         has_all
     }
 
-    /// Guarantees ports to subscribers that lack some, a few per call.
     #[inline]
     pub(in crate::shard) fn sweep_guarantees(&mut self, now: Instant, elapsed: u64) {
         if self.shared.ports.guarantees().is_some() {
@@ -81,7 +75,6 @@ impl Shard {
                 continue;
             }
             let compiled = *self.shared.compiled_pool(address);
-            // The subscriber is paired again for its next mapping.
             if !compiled.is_closed {
                 self.guarantee(slot, &compiled, address);
                 self.note_coverable(slot);
@@ -89,7 +82,7 @@ impl Shard {
         }
     }
 
-    /// How long to hold a port down: not at all if guaranteed ports would be short meanwhile.
+    /// Zero if guaranteed ports would be short meanwhile.
     #[inline]
     pub(in crate::shard) fn leave_guarantee(
         &mut self,
@@ -134,7 +127,7 @@ impl Shard {
         hold_down
     }
 
-    /// Ends the pairing and the guarantee. Rates and offences are remembered while they matter.
+    /// Rates and offences are remembered while they matter.
     pub(in crate::shard) fn part_with(&mut self, now: Instant, slot: u32, paired: AddressIndex) {
         if paired != UNPAIRED {
             self.shared.ports.unpair(paired);

@@ -1,11 +1,9 @@
 //! Offenders: subscribers that exceed their limits too often get new mappings from another pool.
 //!
 //! A number of refused outbound packets within a time makes an offender; the release time without a
-//! refusal ends the penalty. Packets from others are no offences. Existing mappings stay: the next
-//! mapping pairs the subscriber with an address of the penalty pool, and the first one after the
-//! penalty with its own pool again.
-//!
-//! First packets of offenders take the general way, so that only offenders pay for these checks.
+//! refusal ends the penalty. Existing mappings stay: the next mapping pairs the subscriber with the
+//! penalty pool, and the first one after the penalty with its own. First packets of offenders take
+//! the general way, so that only they pay for these checks.
 
 use crate::event::Cause;
 use crate::event::Event;
@@ -25,7 +23,7 @@ use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Walk;
 use crate::verdict::Verdict;
 
-/// Limits of the subscriber itself. It is not to blame for an exhausted pool.
+/// A subscriber is not to blame for an exhausted pool.
 const OFFENCES: [Verdict; 5] = [
     Verdict::SubscriberPortQuota,
     Verdict::SubscriberSessionQuota,
@@ -51,15 +49,15 @@ impl View<'_> {
         self.snapshot.classes.compiled(self.class_now(slot)).penalty.map(|penalty| penalty.pool)
     }
 
-    /// None if the record was settled under other settings, whose pool numbers may differ.
+    /// None if settled under other settings, whose pool numbers may differ.
     #[inline]
     pub(in crate::shard) fn pool_of_record(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         (subscriber.generation == self.snapshot.short_generation()).then_some(PoolId(subscriber.pool))
     }
 
-    /// The pool of a subscriber's present state. Before the record is settled, address or block
-    /// show it: their places are the same under all settings.
+    /// Before the record is settled, address or block show the pool: their places are the same
+    /// under all settings.
     pub(in crate::shard) fn pool_in_use(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         let of_place = |place: AddressIndex| self.snapshot.slot(place).map(|place| place.pool);
@@ -70,7 +68,7 @@ impl View<'_> {
         found.or_else(by_block)
     }
 
-    /// Its record may still have another.
+    /// The subscriber's record may still have another.
     pub(in crate::shard) fn pool_of_subscriber(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         let own = || self.snapshot.pool_for(subscriber.realm(), subscriber.address.into());
@@ -84,7 +82,6 @@ impl Shard {
         if !OFFENCES.contains(&verdict) {
             return;
         }
-        // The subscriber's last mapping may just have ended.
         let known = self.state.subscribers.find(key.realm, key.address);
         let Some(slot) = known.or_else(|| self.state.subscribers.find_lapsed(key.realm, key.address)) else { return };
         let Some(penalty) = self.shared.classes.compiled(self.view().class_now(slot)).penalty else { return };
@@ -106,7 +103,6 @@ impl Shard {
         self.note_penalty(EventKind::PenaltyBegun, now, slot, pool, amount, Cause::Verdict(verdict));
     }
 
-    /// Before a new mapping.
     #[inline]
     pub(in crate::shard) fn settle_penalty(&mut self, now: Instant, slot: u32) {
         if self.state.subscribers.get(slot).is_offender() {
@@ -150,7 +146,6 @@ impl Shard {
                 continue;
             }
             self.release_if_quiet(now, slot);
-            // The penalty may have been the only reason to keep it.
             if let Some(paired) = self.state.subscribers.remove_if_idle(slot) {
                 self.part_with(now, slot, paired);
             }

@@ -1,5 +1,3 @@
-//! The port of a mapping that ends.
-
 use crate::external::ports::Share;
 use crate::shard::Shard;
 use crate::state::mapping::InternalKey;
@@ -21,7 +19,7 @@ impl View<'_> {
             || !balance.is_empty() && balance.find(external(), protocol, port).is_some()
     }
 
-    /// The address that new mappings of this subscriber get; None if any.
+    /// The address of the subscriber's new mappings; None if it may be any.
     pub(in crate::shard) fn address_in(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
         let slot = self.state.subscribers.find(key.realm, key.address)?;
         let record = self.state.subscribers.get(slot);

@@ -1,5 +1,3 @@
-//! Endpoint-dependent sessions as deltas.
-
 use crate::shard::Shard;
 use crate::state::delta::Change;
 use crate::state::delta::Delta;

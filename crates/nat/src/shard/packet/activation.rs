@@ -1,5 +1,4 @@
-//! Static mappings become active with a packet from either side (see
-//! [`static_mapping`](crate::external::static_mapping)).
+//! Static mappings become active with a packet from either side.
 
 use crate::external::static_mapping::Inside;
 use crate::headers::packet::PacketMeta;
@@ -57,8 +56,7 @@ impl Shard {
         }
     }
 
-    /// An expired mapping of this worker still has the external port of another worker's static
-    /// mapping.
+    /// An expired mapping here still has the external port of another worker's static mapping.
     #[cold]
     pub(in crate::shard) fn vacate(&mut self, at: Arrival<'_>, expired: u32, worker: WorkerId, via: Via) -> Fate {
         let Arrival { now, meta, parsed } = at;
@@ -72,14 +70,14 @@ impl Shard {
         Fate::HandOff { worker, meta: PacketMeta { stage: Stage::LogFull, ports, record, ..meta } }
     }
 
-    /// Another worker could not free the port of this static mapping.
+    /// Another worker could not free the port.
     pub(in crate::shard) fn refuse_for_log(&mut self, at: Arrival<'_>) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let inside = self.shared.static_mappings.by_external(parsed.destination, protocol, meta.ports.1);
         match inside {
             Some(inside) => self.refuse_static(now, &inside.key(protocol), Verdict::LogFull),
-            // It does not exist under this worker's settings.
+            // The static mapping does not exist under this worker's settings.
             None => Fate::Done(Verdict::LogFull),
         }
     }

@@ -9,9 +9,8 @@
 //!                 a forward has several targets               ─► lead (`targets`), by five-tuple
 //! ```
 //!
-//! An internal endpoint with a mapping thus keeps what RFC 4787 REQ-1 promises, for every remote
-//! endpoint. Only an endpoint without one gets endpoint-dependent sessions, where a rule says so
-//! (ADR 11). No inside five-tuple has both.
+//! Thus an endpoint with a mapping keeps what RFC 4787 REQ-1 promises. Only one without gets
+//! endpoint-dependent sessions, where a rule says so (ADR 11). No inside five-tuple has both.
 
 use crate::snapshot::shared::NextHop;
 use crate::steps::dependent::DependentAsk;
@@ -49,7 +48,7 @@ use crate::verdict::Verdict;
 const RECORDS_PER_CREATED: u64 = 4;
 
 impl View<'_> {
-    /// Endpoint-dependent sessions in the table, including expired ones.
+    /// Endpoint-dependent sessions, including expired ones.
     pub fn flows_len(&self) -> usize {
         self.state.flows.len()
     }
@@ -94,7 +93,7 @@ impl Shard {
         self.shared.release(&key, self.worker);
     }
 
-    /// Its five-tuple is held down, and the shared port stays for a while.
+    /// Holds its five-tuple down; the shared port stays for a while.
     pub(in crate::shard) fn end_flow(&mut self, now: Instant, index: u32) {
         let held = self.view().hold_down_of(self.state.flows.get(index));
         self.end_flow_held(now, index, held);
@@ -177,7 +176,6 @@ impl Shard {
         self.finish(bytes, parsed, &hop, Verdict::Outbound, sink)
     }
 
-    /// A target answers another subscriber.
     fn hairpin_by_flow<S: Sink>(
         &mut self,
         at: Arrival<'_>,
@@ -248,7 +246,6 @@ impl Shard {
         }
         let protocol = self.state.flows.get(index).protocol();
         if protocol == Protocol::Tcp {
-            // A later fragment changes nothing.
             return;
         }
         // As `refresh_from_outside` does for mappings.

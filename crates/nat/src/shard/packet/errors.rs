@@ -19,7 +19,6 @@ use crate::types::Facing;
 use crate::verdict::Verdict;
 
 impl Shard {
-    /// About a packet that left from one of our external endpoints.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn inbound_error<S: Sink>(
@@ -63,13 +62,11 @@ impl Shard {
                 self.counters.icmp_errors_translated += 1;
                 self.finish(packet, parsed, &hop, via.verdict(), sink)
             }
-            // These exist only for errors from inside.
             Ok(ErrorAct::Hairpin { .. } | ErrorAct::Pass { .. }) => Fate::Done(Verdict::IcmpQuoteNoMapping),
             Err(verdict) => Fate::Done(verdict),
         }
     }
 
-    /// About a packet that a rule passed untranslated.
     fn error_untranslated_in<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let realm = quote_of(bytes).ok().and_then(|quote| self.view().realm_of_untranslated(&quote));
         match realm {
@@ -79,7 +76,6 @@ impl Shard {
         }
     }
 
-    /// About a packet to a subscriber.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn outbound_error<S: Sink>(

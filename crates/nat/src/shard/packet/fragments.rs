@@ -61,7 +61,7 @@ impl Shard {
         let local = self.local.lookup(parsed.destination);
         let may_pass = local.is_none() && self.shared.rules.passes();
         if !may_pass && local.and_then(|local| local.pool_address()).is_none() {
-            // Natrix does not reassemble for itself, and forwards nothing else.
+            // Natrix does not reassemble packets to itself.
             return self.inbound_flow(at, bytes, Via::Outside, sink);
         }
         let rest = u32::from(parsed.identification) << 8 | u32::from(parsed.protocol_number);

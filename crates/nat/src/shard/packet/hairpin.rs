@@ -1,5 +1,4 @@
-//! Removes what the first half of a hairpin created if the second half refuses the packet, here or
-//! on another worker.
+//! Removes what the first half of a hairpin created if the second half refuses the packet.
 //!
 //! It stays if something else uses it by then, or if the other subscriber only filters unknown
 //! remote endpoints: hole punching between two subscribers depends on that.
@@ -36,7 +35,7 @@ pub(in crate::shard) fn made_session(index: u32, session: SessionRef) -> u32 {
     if matches!(session, SessionRef::Extra(_)) { index | SESSION_ONLY } else { 0 }
 }
 
-/// Whether the packet failed for another reason than filtering on the other side.
+/// True if the packet failed for another reason than filtering.
 fn is_refused(verdict: Verdict) -> bool {
     verdict.kind() == VerdictKind::Dropped && !matches!(verdict, Verdict::Filtered | Verdict::UnsolicitedSyn)
 }
@@ -81,7 +80,7 @@ impl Shard {
         }
     }
 
-    /// The source is already translated. Keeps what something else has used since.
+    /// The source is already translated.
     pub(in crate::shard) fn take_back(&mut self, now: Instant, made: u32, parsed: &Parsed) {
         let Some(protocol) = parsed.protocol() else { return };
         let index = made & !SESSION_ONLY;
@@ -96,7 +95,6 @@ impl Shard {
         let Some(session) = self.state.find_session(index, remote_outside.0, remote_outside.1, by, now) else { return };
         let (state, expires) = self.state.session_state(index, session);
         if state != self.policy.lifetimes.first(protocol, remote_outside.1, Side::Inside).state {
-            // There was an answer.
             return;
         }
         let mapping = self.state.mappings.get(index);

@@ -102,8 +102,8 @@ impl Shard {
         let refreshes = self.shared.settings().inbound_refresh;
         match session {
             Some(session) => {
-                // The first answer changes the state and its timer. Only once, so that an outside
-                // host cannot keep the session alive.
+                // The first answer changes the state and its timer. Only once, or an outside host
+                // could keep the session alive.
                 let is_first_answer = self.state.session_state(index, session).0 == TcpState::UNANSWERED;
                 if refreshes || is_first_answer {
                     let lifetime = self.view().lifetime(index, session, TcpState::Established);
@@ -140,7 +140,6 @@ impl Shard {
         self.send_in_fragments(bytes, parsed, hop.mtu, egress, verdict, sink)
     }
 
-    /// `parsed` has the ports of later fragments, too.
     #[inline]
     pub(in crate::shard) fn inbound_flow<S: Sink>(
         &mut self,
@@ -173,13 +172,11 @@ impl Shard {
         }
     }
 
-    /// Packets without a session.
     #[cold]
     #[inline(never)]
     fn act_unusually<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], act: Act, via: Via, sink: &mut S) -> Fate {
         let Arrival { now, parsed, .. } = at;
         match act {
-            // The caller has handled these.
             Act::Enter { .. } | Act::EnterFlow { .. } => Fate::Done(Verdict::NoMapping),
             Act::Open { mapping: index, new, by, is_needed, hop } => {
                 let made = self.create_session(now, index, &new, by);
@@ -221,7 +218,6 @@ impl Shard {
         Fate::Done(no_way.verdict)
     }
 
-    /// `is_stray`: no worker owns the destination.
     fn hold_syn(&mut self, at: Arrival<'_>, bytes: &[u8], is_stray: bool) -> Fate {
         let Arrival { now, meta, parsed } = at;
         // Retransmissions must meet on one worker; the mapping a SYN may wait for has no owner yet.

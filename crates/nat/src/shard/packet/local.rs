@@ -87,7 +87,7 @@ impl Shard {
     }
 
     /// `bytes` is an untouched packet from `towards`. Limited by RFC 1812 §4.3.2.7 and §4.3.2.8 and
-    /// by the operator's policy.
+    /// by policy.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn send_error<S: Sink>(
@@ -112,8 +112,8 @@ impl Shard {
         if !hairpinned && self.local.lookup(to).is_some() {
             return;
         }
-        // The packet has its sender's external address here, and no route leads there. Any inside
-        // address of Natrix serves as the source.
+        // The packet has its sender's external address, where no route leads. Any inside address of
+        // Natrix serves as the source.
         let towards = self.facing_towards(towards, meta);
         let from = if hairpinned {
             self.shared.any_own_address(towards)
@@ -140,7 +140,7 @@ impl Shard {
         }
     }
 
-    /// Only the sender's external endpoint is known here, so its worker handles the error.
+    /// Only the sender's external endpoint is known, so its worker handles the error.
     fn send_error_through_hairpin<S: Sink>(
         &mut self,
         now: Instant,
@@ -151,7 +151,6 @@ impl Shard {
         let Ok(parsed) = parse(message) else { return };
         match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink) {
             Fate::Forward { egress, length, .. } => {
-                // Natrix did not receive this packet, so it has no verdict.
                 if sink.transmit(egress, &[message.get(..usize::from(length)).unwrap_or(message)]) {
                     self.counters.originated += 1;
                 }

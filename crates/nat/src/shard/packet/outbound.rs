@@ -67,7 +67,7 @@ impl Shard {
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if parsed.class == Class::IcmpError {
-            // The error belongs to the subscriber's worker. Its sender may be a router.
+            // An error belongs to the subscriber's worker. Its sender may be a router.
             return self.outbound_error(at, bytes, sink);
         }
         let owner = self.shared.worker_of_subscriber(parsed.source);
@@ -83,7 +83,6 @@ impl Shard {
         self.outbound_flow(at, bytes, foresight, None, sink)
     }
 
-    /// `datagram`: the tracker's entry of a fragment.
     #[inline]
     pub(in crate::shard) fn outbound_flow<S: Sink>(
         &mut self,
@@ -98,7 +97,7 @@ impl Shard {
         let realm = self.shared.realm_of(meta.ingress);
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let remote_port = remote_port(protocol, parsed.destination_port);
-        // The usual case first. Addresses were checked when the session was created.
+        // Addresses were checked when the session was created.
         let found = self.state.find_mapping(&key, foresight.hash);
         let (way, flow) = match found {
             Some(index)
@@ -132,7 +131,7 @@ impl Shard {
         self.established_outbound(at, bytes, datagram, way, flow, sink)
     }
 
-    /// Refuses packets by TTL or size before any state changes.
+    /// Refuses by TTL or size before any state changes.
     #[inline]
     fn way_out<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], hairpin: bool, sink: &mut S) -> Result<Way, Fate> {
         let Arrival { now, meta, parsed } = at;
@@ -168,7 +167,7 @@ impl Shard {
             return Err(Fate::Done(Verdict::NoRoute));
         };
         if parsed.total_length > hop.mtu && parsed.dont_fragment {
-            // RFC 4787 §11 REQ-13: the sender learns the MTU of the next link.
+            // RFC 4787 §11 REQ-13.
             self.send_error(now, Side::Inside, meta, Reason::TooBig(hop.mtu), bytes, sink);
             return Err(Fate::Done(Verdict::TooBig));
         }
@@ -275,12 +274,10 @@ impl Shard {
             }
             Ending::Refuse { verdict, wanted } => {
                 self.shared.rules.count(self.worker, ruling);
-                // An expired penalty ends before the refusal counts as an offence.
                 self.end_quiet_penalty(now, &packet.key);
                 self.refuse(now, Unmade { key: &packet.key, verdict, wanted }, meta, bytes, sink)
             }
             Ending::Drop(verdict) => Fate::Done(verdict),
-            // The caller ends the mapping.
             Ending::Expire(_) => Fate::Done(Verdict::NoMapping),
         }
     }
@@ -326,7 +323,7 @@ impl Shard {
             }
             Some(session) => {
                 let (state, expires) = self.state.session_state(flow.index, session);
-                // A later fragment of a TCP segment does not shorten the timer.
+                // A later fragment must not shorten the timer.
                 let lifetime = match self.state.mappings.get(flow.index).protocol() {
                     Protocol::Tcp => expires.saturating_since(now),
                     Protocol::Udp | Protocol::Icmp => self.view().lifetime(flow.index, session, state),
@@ -350,7 +347,6 @@ impl Shard {
                 let translated = Parsed {
                     source: address,
                     source_port: port,
-                    // An ICMP identifier stands for both ports.
                     destination_port: if parsed.protocol() == Some(Protocol::Icmp) {
                         port
                     } else {
@@ -365,14 +361,14 @@ impl Shard {
         }
     }
 
-    /// The second half of a hairpin, here or on the worker of the other mapping.
+    /// The second half, here or on the worker of the other mapping.
     pub(in crate::shard) fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let fate = self.inbound_flow(at, bytes, Via::Hairpin, sink);
         self.after_hairpin(at, bytes, fate, sink)
     }
 
-    /// Many subscribers share an address, so datagrams that may be fragmented get new
-    /// identifications (RFC 6864 §5.3.1, RFC 7857 §10).
+    /// Subscribers share an address, so datagrams that may be fragmented get new identifications
+    /// (RFC 6864 §5.3.1, RFC 7857 §10).
     #[inline]
     pub(in crate::shard) fn identification_outside(
         &mut self,

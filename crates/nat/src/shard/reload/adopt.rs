@@ -1,7 +1,7 @@
 //! Adopts other settings between two bursts.
 //!
-//! Few records are visited. The others are brought up to date when they are next used: a subscriber
-//! has the generation of the settings it was last settled under.
+//! Few records are visited. The others are settled when next used: a subscriber has the generation
+//! of the settings it was last settled under.
 
 use crate::steps::view::View;
 use std::collections::HashMap;
@@ -19,14 +19,13 @@ use crate::state::timers::Timers;
 use crate::time::Instant;
 use crate::types::PoolId;
 
-/// Subscribers settled by each change at least, so that each is settled before the 16-bit
-/// generations in records wrap.
+/// By each change at least: see `unsettle_some`.
 const SETTLED_MIN: u32 = 64;
-/// Changes within which each subscriber is settled once: fewer than there are generations.
+/// Fewer changes than there are generations.
 const SETTLED_WITHIN: u32 = 1 << 14;
 
 /// What a shard needs to adopt other settings, built elsewhere so that adopting neither allocates
-/// nor frees. Afterwards it contains the old parts.
+/// nor frees.
 #[derive(Debug)]
 pub struct Successor {
     shared: Arc<Shared>,
@@ -58,8 +57,7 @@ impl Successor {
 }
 
 impl View<'_> {
-    /// Whether the deadline of a mapping has passed, because its address is closed or it is
-    /// orphaned.
+    /// True after the deadline of a closed address or an orphaned mapping.
     #[inline]
     pub(in crate::shard) fn is_overdue(&self, index: u32, now: Instant) -> bool {
         self.granted_until(index).is_some_and(|ends| ends <= now)
@@ -97,8 +95,7 @@ impl View<'_> {
         self.snapshot.orphaned(&mapping.key(), mapping.external(), mapping.created_s())
     }
 
-    /// Whether the configuration itself puts a mapping at this endpoint, even on an address that
-    /// drains.
+    /// True if the configuration itself puts the mapping here, even on an address that drains.
     fn is_at_home(&self, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
         self.snapshot.is_at_home(&mapping.key(), mapping.external())
@@ -108,8 +105,8 @@ impl View<'_> {
 impl Shard {
     /// Adopts `next`, which then contains the old parts. Takes some microseconds.
     ///
-    /// Mappings, sessions and subscribers stay as they are. Longer timers apply from the next
-    /// packet of a session on; for shorter ones see `upkeep/shorten.rs`.
+    /// All state stays. Longer timers apply from the next packet of a session on; for shorter ones
+    /// see `upkeep/shorten.rs`.
     pub fn adopt(&mut self, next: &mut Successor) {
         debug_assert!(
             Arc::ptr_eq(&next.shared.ports, &self.shared.ports),
@@ -135,7 +132,6 @@ impl Shard {
         {
             self.shorten_lives();
         }
-        // The old timers show since when sessions are idle.
         self.policy.former.follow(&mut next.lifetimes);
         core::mem::swap(&mut self.policy.watch, &mut next.watch);
         core::mem::swap(&mut self.shared, &mut next.shared);
@@ -144,14 +140,13 @@ impl Shard {
     }
 
     /// Learns addresses that other workers may use before this one adopts them
-    /// ([`Shared::expected`]), so that packets to them go to their owner. Afterwards `expected` has
-    /// the old ones.
+    /// ([`Shared::expected`]), so that packets to them go to their owner. Swaps the old ones out.
     pub fn expect(&mut self, expected: &mut Arc<LocalAddresses>) {
         core::mem::swap(&mut self.local, expected);
     }
 
-    /// Generations in records are short: before they wrap, each record not used meanwhile gets one
-    /// that differs from the next ones.
+    /// Before short generations in records wrap, each record not used meanwhile gets one that
+    /// differs from the next ones.
     fn unsettle_some(&mut self) {
         let end = self.state.subscribers.walk_end();
         let (stamp, class_generation) = (self.shared.short_generation(), self.policy.class_generation);

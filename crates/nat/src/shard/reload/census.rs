@@ -1,5 +1,4 @@
-//! Counts what a change of the configuration would do to the state of one worker, in limited
-//! pieces.
+//! Counts what a change of the configuration would do to one worker's state, in limited pieces.
 
 use crate::steps::view::View;
 use core::cmp::Reverse;
@@ -32,18 +31,18 @@ use crate::types::RealmId;
 const FLOW_CURSOR: u32 = 1 << 30;
 const SUBSCRIBER_CURSOR: u32 = 1 << 31;
 
-/// What happens to the state of one pool.
+/// The state of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCensus {
     /// Subscribers that notice nothing.
     pub subscribers_keep: u64,
-    /// Subscribers whose next mapping is on another address.
+    /// Those whose next mapping is on another address.
     pub subscribers_move: u64,
-    /// Subscribers that get nothing new, because all their addresses drain.
+    /// Those that get nothing new, because all their addresses drain.
     pub subscribers_drain: u64,
     /// The same, with the drain time as the limit.
     pub subscribers_drain_until: u64,
-    /// Subscribers that no pool serves any more, or whose state ends.
+    /// Those that no pool serves any more, or whose state ends.
     pub subscribers_leave: u64,
     /// Mappings.
     pub mappings: Fates,
@@ -51,8 +50,8 @@ pub struct PoolCensus {
     pub flows: Fates,
     /// Port blocks.
     pub blocks: Fates,
-    /// Mappings among these whose external port is a forward's to another inside endpoint. The
-    /// forward takes no new sessions on this port until the mapping ends.
+    /// Mappings on a port that a forward gives to another inside endpoint. Until they end, the
+    /// forward takes no new sessions there.
     pub in_the_way_of_forwards: Fates,
 }
 
@@ -63,7 +62,7 @@ pub struct Fates {
     pub keep: u64,
     /// Kept while used, on ports that are not given out again.
     pub drain: u64,
-    /// The same, but no longer than the drain time.
+    /// The same, until the drain time ends.
     pub drain_until: u64,
     /// Ended by the change.
     pub end: u64,
@@ -119,7 +118,6 @@ impl Fate {
         }
     }
 
-    /// The worse fate.
     fn or(self, orphaned: Option<Orphaned>, now: Instant) -> Fate {
         let other = orphaned.map_or(Fate::Keep, |found| Fate::until(found.ends, now));
         self.max(other)
@@ -137,7 +135,6 @@ pub enum Onward {
 
 struct Forecast {
     becomes: Prospect,
-    /// The address of its next mapping now, if the change affects the subscriber.
     from: Option<AddressIndex>,
     onward: Option<Onward>,
     protocols: [bool; Protocol::COUNT],
@@ -155,9 +152,9 @@ pub struct Affected {
     pub realm: RealmId,
     /// Internal address.
     pub address: Ipv4Addr,
-    /// Its pool now; [`PoolId::NONE`] if no pool serves it.
+    /// Its pool now, or [`PoolId::NONE`].
     pub pool: PoolId,
-    /// Its external address now; None if it has none, or may have any of the pool.
+    /// None if it has none, or may have any of the pool.
     pub external: Option<Ipv4Addr>,
     /// What happens to it.
     pub becomes: Prospect,
@@ -170,25 +167,25 @@ pub struct Affected {
 /// A mapping, an endpoint-dependent session or a port block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Inside realm of its subscriber.
+    /// Inside realm.
     pub realm: RealmId,
-    /// Internal endpoint; for a block the subscriber's address and port 0.
+    /// For a block the subscriber's address and port 0.
     pub internal: Endpoint,
     /// None for a block, which has all protocols.
     pub protocol: Option<Protocol>,
-    /// The pool of its external address.
+    /// Pool of the external address.
     pub pool: PoolId,
-    /// Its external address.
+    /// External address.
     pub external: Ipv4Addr,
-    /// First and last external port.
+    /// First and last.
     pub ports: (u16, u16),
-    /// The remote endpoint that the subscriber of an endpoint-dependent session sees.
+    /// As the subscriber of an endpoint-dependent session sees it.
     pub remote: Option<Endpoint>,
     /// What happens to it.
     pub becomes: Prospect,
 }
 
-/// Examples of each kind, as many as the lists have room for.
+/// Examples, as many as there is room for.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
     /// Mappings.
@@ -200,7 +197,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Room for `each` examples of each kind.
+    /// Room for `each` of each kind.
     pub fn with_room(each: usize) -> Named {
         Named { mappings: Vec::with_capacity(each), flows: Vec::with_capacity(each), blocks: Vec::with_capacity(each) }
     }
@@ -219,9 +216,9 @@ pub enum Prospect {
     Keeps,
     /// The subscriber's next mapping is on another address.
     Moves,
-    /// Nothing new for the subscriber. Its state stays while used, at most until the instant.
+    /// Nothing new. Its state stays while used, at most until the instant.
     Drains(Option<Instant>),
-    /// Nothing new for the subscriber: no pool serves it, or its state ends.
+    /// Nothing new: no pool serves it, or its state ends.
     Leaves,
     /// It ends with the change.
     Ends,
@@ -243,17 +240,17 @@ impl Prospect {
 pub struct Census {
     /// By pool.
     pub pools: Vec<PoolCensus>,
-    /// Examples of affected subscribers, as many as there is room for.
+    /// Affected subscribers, as many as there is room for.
     pub affected: Vec<Affected>,
-    /// Examples of what changes.
+    /// What changes.
     pub concerned: Named,
-    /// Examples of what stays.
+    /// What stays.
     pub kept: Named,
-    /// Ports that subscribers already have of those to be guaranteed.
+    /// Ports already held of those to be guaranteed.
     pub already_held: AlreadyHeld,
     /// Until when blocks lie in slices of other subscribers.
     pub slice_holds: SliceHolds,
-    /// What differs between the settings.
+    /// How the settings differ.
     pub outlook: Outlook,
 }
 
@@ -280,8 +277,8 @@ impl PoolCensus {
 
 impl View<'_> {
     /// Counts what `candidate` would do to the next `scan_max` records from `cursor` on (0 to
-    /// begin); blocks and rules of a subscriber count as records. `census` needs an entry for each
-    /// pool of [`Shared::pools`]. Returns the next cursor; None at the end.
+    /// begin), including blocks and rules. `census` has an entry for each pool of
+    /// [`Shared::pools`]. Returns the next cursor; None at the end.
     pub fn census_page(
         &self,
         now: Instant,
@@ -416,7 +413,7 @@ impl View<'_> {
             true => self.forecast(now, candidate, slot, &census.outlook),
             false => Forecast::KEEPS,
         };
-        // A rule may have paired the subscriber with an address of another pool.
+        // A rule may have paired the subscriber with another pool.
         let by_pairing =
             || Some(paired).filter(|paired| *paired != UNPAIRED && self.snapshot.closed(*paired).is_none());
         let here = from.or_else(by_pairing).map(|address| self.snapshot.pool_of(address));
@@ -426,7 +423,6 @@ impl View<'_> {
             .unwrap_or(PoolId::NONE);
         if let Some(count) = census.pools.get_mut(here.index()).filter(|_| is_served) {
             *match becomes {
-                // The subscriber itself leaves if it has nothing left.
                 Prospect::Leaves | Prospect::Ends => &mut count.subscribers_leave,
                 Prospect::Keeps => &mut count.subscribers_keep,
                 Prospect::Moves => &mut count.subscribers_move,
@@ -439,7 +435,6 @@ impl View<'_> {
                 from.or((paired != UNPAIRED).then_some(paired)).map(|address| self.snapshot.address(address));
             census.affected.push(Affected { realm, address, pool: here, external, becomes, onward, protocols });
         }
-        // Searches of rules, blocks, and the ports in them.
         let mut seen_in_all = if is_served { census.outlook.searches() } else { 0 };
         let mut next = subscriber.latest_block();
         while let Some(block) = next {
@@ -467,8 +462,8 @@ impl View<'_> {
         seen_in_all
     }
 
-    /// Also returns how many ports were examined. A block stays leased while a mapping or a
-    /// hold-down has one of its ports, and then for its idle time.
+    /// Also returns how many ports were examined. A block stays leased for its idle time after its
+    /// last mapping or hold-down.
     fn fate_of_block(&self, now: Instant, candidate: &Shared, block: Block, holder: &Subscriber) -> (Fate, usize) {
         let address = block.address();
         let of_address = self.fate_of_address(now, candidate, address);
@@ -516,12 +511,10 @@ impl View<'_> {
         (Fate::until(Some(latest + idle), now), seen)
     }
 
-    /// Ports that a subscriber would be guaranteed at its address beyond those guaranteed already.
     fn covered_under(&self, candidate: &Shared, slot: u32) -> [u32; Protocol::COUNT] {
         let (subscriber, account) = (self.state.subscribers.get(slot), self.state.subscribers.account(slot));
         let (realm, paired) = (subscriber.realm(), AddressIndex(subscriber.paired));
         if paired == UNPAIRED {
-            // The pairing has just ended.
             return [0; Protocol::COUNT];
         }
         let own = candidate.pool_for(realm, subscriber.address.into());
@@ -558,7 +551,7 @@ impl View<'_> {
         worst
     }
 
-    /// `one`: where the next mapping would be now; `other`: under `candidate`.
+    /// `one`: the next mapping now; `other`: under `candidate`.
     fn fate_of_next(
         &self,
         now: Instant,

@@ -1,8 +1,7 @@
-//! Where the next mapping of a subscriber would be, now and under other settings: the decision of
-//! the packet path with another snapshot, for a plan.
+//! Where a subscriber's next mapping would be, now and under other settings: the decision of the
+//! packet path with another snapshot.
 //!
-//! It follows the general traffic of a protocol ([`General`]) and does not ask whether there is
-//! room.
+//! It follows a protocol's general traffic ([`General`]) and does not ask whether there is room.
 
 use crate::external::ports::PortClass;
 use crate::policy::rules::General;
@@ -21,15 +20,13 @@ use crate::types::Protocol;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Next {
-    /// On this address.
     At(AddressIndex),
-    /// On an address of this pool, chosen then for this mapping and all that follow.
+    /// In this pool, chosen once for all that follow.
     Chosen(PoolId),
-    /// On any address of this pool, chosen for each mapping.
+    /// In this pool, chosen for each mapping.
     Any(PoolId),
     /// All that this pool may give drains.
     Drains(PoolId),
-    /// There would be none.
     None(Denial),
 }
 
@@ -38,8 +35,8 @@ pub(in crate::shard) enum Next {
 pub enum Denial {
     /// No pool serves the subscriber.
     NotServed,
-    /// A rule sends its packets to a pool of blocks, slices or whole addresses, which has no ports
-    /// for subscribers of other pools.
+    /// A rule names a pool of blocks, slices or whole addresses, which has no ports for subscribers
+    /// of other pools.
     OtherMode,
     /// A rule drops its packets.
     Dropped,
@@ -55,8 +52,8 @@ impl Denial {
 }
 
 impl View<'_> {
-    /// `general`: the general traffic of the subscriber. Without it, rules are assumed to send
-    /// traffic to the same pools as before.
+    /// Without `general`, the subscriber's general traffic, rules are assumed to name the same
+    /// pools as before.
     pub(in crate::shard) fn next_mapping(
         &self,
         now: Instant,
@@ -75,7 +72,7 @@ impl View<'_> {
             Some(action) => action.pool(),
             None => self.pool_by_pairing(shared, slot),
         };
-        // A subscriber with its own address has no other, whatever pool rules name.
+        // A subscriber with its own address has no other.
         let own_address = shared.static_mappings.own_address(realm, inside);
         if let Some(address) = own_address.and_then(|own| shared.address_index(own.into())) {
             return match shared.closed(address) {
@@ -117,8 +114,7 @@ impl View<'_> {
         }
     }
 
-    /// The pool that rules sent a subscriber to, as its pairing shows; None if it is its own, or
-    /// unknown.
+    /// The pool of a rule, as the pairing shows; None if it is the subscriber's own, or unknown.
     fn pool_by_pairing(&self, shared: &Shared, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         let paired = AddressIndex(subscriber.paired);

@@ -1,10 +1,8 @@
-//! Reports all existing state to a newly opened log, so that it can be searched without its
-//! predecessors.
+//! Reports all existing state to a newly opened log, so that it can be searched alone.
 //!
-//! A limited walk over mappings, endpoint-dependent sessions and blocks, while the ring has room
-//! beside the current events. State that ends before the walk reaches it is in its end record, with
-//! its duration. State reported twice has the same record both times.
-//! [`EventKind::SnapshotComplete`] says that nothing is missing.
+//! A limited walk while the ring has room beside the current events. State that ends before the
+//! walk reaches it is in its end record, with its duration; state reported twice has the same
+//! record. [`EventKind::SnapshotComplete`] says that nothing is missing.
 
 use crate::event::Cause;
 use crate::event::Event;
@@ -15,26 +13,24 @@ use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 
-/// Records examined per microsecond since the last call.
 const VISITS_PER_MICRO: u64 = 2;
 const VISITS_PER_CALL_MIN: u64 = 4;
 /// A few microseconds, because the records lie side by side.
 const VISITS_PER_CALL_MAX: u64 = 256;
 const REPORTS_PER_CALL_MAX: u32 = 64;
 
-/// The walk, from high indices to low ones.
+/// From high indices to low ones.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Retelling {
     is_due: bool,
     /// Mappings below this index are still to be visited.
     mappings: u32,
     flows: u32,
-    /// Grains of ports, counted over all external addresses.
+    /// Counted over all external addresses.
     grains: u64,
     reported: u32,
 }
 
-/// Grains of ports on one address.
 const GRAINS: u64 = 1 << (16 - GRAIN_SHIFT);
 /// A grain has 64 ports.
 const GRAIN_SHIFT: u32 = 6;
@@ -117,7 +113,6 @@ impl Shard {
         self.upkeep.retelling.grains -= 1;
         let grain = self.upkeep.retelling.grains;
         let (address, within) = (AddressIndex((grain / GRAINS) as u32), grain % GRAINS);
-        // One word covers 64 grains.
         if within % 64 == 63 && self.shared.ports.blocks.leased(address.index(), (within / 64) as usize) == 0 {
             self.upkeep.retelling.grains = grain - 63;
             return None;

@@ -1,31 +1,27 @@
 //! The stamp of a session that the present filters permit in both directions.
 //!
-//! Records have few bits for it, so stamps are reused. After each change of the filters a limited
-//! walk removes outdated stamps. If changes come faster than walks end, no record is stamped, and
-//! the filters are asked about every packet.
+//! Records have few bits, so stamps are reused. After each change of the filters a limited walk
+//! removes outdated ones. If changes come faster than walks end, no record is stamped, and the
+//! filters are asked about every packet.
 
 use crate::policy::rules::GENERATIONS;
 use crate::policy::rules::Permits;
 use crate::shard::Shard;
 use crate::upkeep::walk::Pass;
 
-/// Records visited in one call: about 2 µs, because they lie side by side.
+/// About 2 µs, because they lie side by side.
 const RECORDS_PER_CALL_MAX: u32 = 256;
 /// A stamp that no record ever has.
 const UNUSED: u8 = GENERATIONS + 1;
 
-/// The present stamp, and how far the walk is.
 #[derive(Debug)]
 pub(in crate::shard) struct Stamps {
-    /// Stamp of the present filters.
     latest: u8,
-    /// Compared with records: `latest`, or [`UNUSED`] while records may still have `latest` from
-    /// its last use.
+    /// `latest`, or [`UNUSED`] while records may still have `latest` from its last use.
     current: u8,
     /// Numbers used since the last complete walk, including the one in use then.
     used: u8,
-    /// The walk that removes older stamps from mappings, then the one for endpoint-dependent
-    /// sessions.
+    /// Walks that remove older stamps.
     mappings: Pass,
     flows: Pass,
 }

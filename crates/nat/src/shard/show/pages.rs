@@ -1,7 +1,7 @@
-//! Copies of the state for people and programs, one limited page at a time.
+//! Copies of the state, one limited page at a time.
 //!
-//! A cursor is a record number, and a walk visits records in order. A mapping that exists during
-//! the whole walk is shown exactly once, whatever comes and goes.
+//! A cursor is a record number, so a mapping that exists during the whole walk is shown exactly
+//! once, whatever comes and goes.
 
 use crate::steps::view::View;
 use core::net::Ipv4Addr;
@@ -34,7 +34,7 @@ use crate::types::Side;
 const EXTRA_CURSOR: u32 = FLOW_CURSORS.end;
 const FLOW_CURSOR: u32 = FLOW_CURSORS.start;
 const _: () = assert!(MappingIndex::COUNT_MAX < FLOW_CURSOR as usize, "cursors of mappings come before those of flows");
-/// Subscriber cursors from here on walk refused senders without state.
+/// From here on, refused senders without state.
 const REFUSED_CURSOR: u32 = 1 << 31;
 const EXTRA_LOOKED_AT: u32 = 16;
 
@@ -82,8 +82,8 @@ impl View<'_> {
         });
     }
 
-    /// As [`View::mappings_page`], for subscribers; of the filter only `internal`, `external`,
-    /// `pool` and `realm` apply. Subscribers that were refused and have nothing come last.
+    /// As [`View::mappings_page`], for subscribers; only `internal`, `external`, `pool` and `realm`
+    /// apply. Refused senders without state come last.
     pub fn subscribers_page(&self, now: Instant, query: &mut Query<SubscriberView>) {
         query.fill(|cursor, filter| {
             if *cursor < REFUSED_CURSOR && *cursor >= self.state.subscribers.walk_end() {
@@ -141,7 +141,6 @@ impl View<'_> {
         })
     }
 
-    /// None if the sender now has state or no pool.
     fn refused_view(&self, place: u32, now: Instant) -> Option<SubscriberView> {
         let entry = self.policy.refused_subscribers.at(place, now)?;
         if self.state.subscribers.find(entry.realm, entry.address).is_some() {
@@ -170,7 +169,7 @@ impl View<'_> {
         })
     }
 
-    /// The live mapping with this external endpoint, if this shard has it.
+    /// The live mapping with this external endpoint, if it is here.
     pub fn mapping_by_external(&self, now: Instant, external: Endpoint, protocol: Protocol) -> Option<MappingView> {
         let address = self.snapshot.address_index(external.address)?;
         let (worker, index) = self.snapshot.owner(address, protocol, external.port)?;
@@ -229,8 +228,8 @@ impl View<'_> {
         }
     }
 
-    /// Timers differ between sessions, so the mapping's end does not show its idle time. Examines
-    /// as many further sessions as a page can afford.
+    /// The mapping's end does not show it, because timers differ between sessions. Examines as many
+    /// further sessions as a page can afford.
     fn mapping_idle(&self, index: u32, now: Instant) -> Duration {
         let mapping = self.state.mappings.get(index);
         let protocol = mapping.protocol();
@@ -238,7 +237,6 @@ impl View<'_> {
         let inline = || of(SessionRef::Inline, mapping.state(), mapping.session_expires());
         let mut shortest = mapping.has_live_session(now).then(inline);
         if protocol != Protocol::Tcp {
-            // It may live without a session.
             let lifetime = |timers: &Timers| timers.lifetime(protocol, TcpState::Established, None);
             let own = self.idle_of(now, mapping.expires(), lifetime);
             shortest = Some(shortest.map_or(own, |known| known.min(own)));

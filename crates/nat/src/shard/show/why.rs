@@ -1,7 +1,6 @@
 //! What would happen to a packet now, step by step: the answer to `natrix why`.
 //!
-//! The same functions as on the packet path decide, and nothing changes. A test compares the
-//! verdicts of both.
+//! The same functions as on the packet path decide, and nothing changes. A test compares both.
 
 mod everywhere;
 mod flows;
@@ -56,9 +55,9 @@ struct Account {
     source_after: Option<Endpoint>,
     destination_after: Option<Endpoint>,
     onward: Option<Onward>,
-    /// The external address of a mapping that would be created, if there is no choice.
+    /// Of a new mapping, if there is no choice.
     address: Option<AddressIndex>,
-    /// A copy of the shard's generator, so that it draws the same numbers.
+    /// A copy of the shard's, so that it draws the same numbers.
     random: Random,
 }
 
@@ -87,7 +86,7 @@ impl Account {
     }
 }
 
-/// `turn`: workers visited already, of those that may have the session.
+/// `turn`: workers visited, of those that may have the session.
 fn from_outside(now: Instant, parsed: &Parsed, turn: u8) -> Inbound<'_> {
     Inbound { now, parsed, via: Via::Outside, realm: RealmId::default(), turn, is_vacated: false }
 }
@@ -110,7 +109,7 @@ impl View<'_> {
         }
     }
 
-    /// The worker that has, or would get, the external endpoint of a packet.
+    /// The worker that has the external endpoint of a packet, or would get it.
     fn worker_of_external(&self, now: Instant, parsed: &Parsed, turn: u8) -> WorkerId {
         let Some(protocol) = parsed.protocol() else { return self.worker };
         let door = self.door(&Towards::of(parsed, protocol, turn), now);
@@ -134,7 +133,6 @@ impl View<'_> {
         };
     }
 
-    /// From outside, or in the second half of a hairpin.
     fn explain_inbound(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
         match packet.parsed.class {
             Class::Other => return self.explain_other(Facing::OUTSIDE, packet.parsed, account),
@@ -204,8 +202,6 @@ impl View<'_> {
         via.verdict()
     }
 
-    /// After the source of a packet from inside was translated to an address of a pool. `alive`:
-    /// the mapping, if it exists.
     fn explain_second_half(
         &self,
         now: Instant,
@@ -217,8 +213,8 @@ impl View<'_> {
         let addressed = Endpoint::new(parsed.destination.into(), parsed.destination_port);
         let is_own = alive.is_some() && owner == alive.map(|index| (self.worker, MappingIndex(index)));
         if !is_balanced && (is_own || alive.is_none() && account.source_after == Some(addressed)) {
-            // A packet to its own external endpoint, perhaps by the forward that it activates: its
-            // own session lets it in again, unless a filter refuses it.
+            // To its own external endpoint, perhaps by the forward that it activates: its own
+            // session lets it in again, unless a filter refuses it.
             let remote = (parsed.destination, remote_port(key.protocol, parsed.destination_port));
             let judged = self.judge(false, RuleKey::of_flow(key, remote), false, account);
             if let Err(verdict) = judged.check() {
@@ -283,7 +279,6 @@ impl View<'_> {
         }
     }
 
-    /// How a packet from inside ends that does not leave translated.
     fn explain_ending(&self, packet: &Outbound<'_>, ending: Ending, account: &mut Account) -> Verdict {
         let parsed = packet.parsed;
         match ending {
@@ -296,7 +291,7 @@ impl View<'_> {
                 account.destination_after = Some(packet.destination());
                 Verdict::Passed
             }
-            // Only the packet path ends it first.
+            // The packet path ends the mapping first.
             Ending::Expire(_) => Verdict::NoMapping,
         }
     }
@@ -345,7 +340,6 @@ impl View<'_> {
         None
     }
 
-    /// The external endpoint of a new mapping, as far as it is known.
     fn note_foretold(&self, foretold: &Foretold, account: &mut Account) {
         let External { address, port, source } = foretold.mapping.external;
         if matches!(source, Source::Static(_)) {
@@ -372,8 +366,8 @@ impl View<'_> {
 impl Shard {
     /// Explains what would happen now to an IP packet from an interface that faces `from`.
     ///
-    /// Ask the shard that [`View::worker_to_ask`] names. What happens on another worker is left to
-    /// that worker ([`Explanation::onward`]).
+    /// Ask the shard of [`View::worker_to_ask`]. What happens on another worker is left to that
+    /// worker ([`Explanation::onward`]).
     pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
         let Facing { side, realm } = from;
         let mut account = Account::new(realm, &self.random, Vec::new());
@@ -390,8 +384,8 @@ impl Shard {
         account.end(verdict)
     }
 
-    /// Replaces `steps` by those that a packet at this point of its way is about to take. For
-    /// traces: call it just before [`Shard::process`]. Allocates nothing while `steps` has room for
+    /// Replaces `steps` by those that the packet is about to take, for traces: call it just before
+    /// [`Shard::process`]. Allocates nothing while `steps` has room for
     /// [`crate::show::view::STEPS_MAX`].
     pub fn explain_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], steps: &mut Vec<Step>) {
         steps.clear();

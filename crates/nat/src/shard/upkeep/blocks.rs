@@ -10,14 +10,12 @@ use crate::upkeep::walk::Pace;
 /// A subscriber's turn may take several calls.
 const BLOCKS_PER_CALL_MAX: usize = 64;
 
-/// In a subscriber's only block there are mostly mappings, so its ports are examined rarely. A
-/// power of two.
+/// A power of two: see [`Shard::is_taken_to_be_in_use`].
 const ROUNDS_BETWEEN_LOOKS: u32 = 8;
 
 #[derive(Debug)]
 pub(in crate::shard) struct BlockSweep {
     cursor: u32,
-    /// Its blocks already examined.
     done: u16,
     round: u32,
 }
@@ -36,7 +34,7 @@ impl Shard {
         let end = self.state.subscribers.walk_end();
         let visits = Pace::SLOW.due(end, elapsed);
         let mut budget = BLOCKS_PER_CALL_MAX;
-        // The last call prefetched the records. These prefetches are waited for together.
+        // The last call prefetched the records. Prefetches here are waited for together.
         for slot in (self.upkeep.block_sweep.cursor..end).take(visits as usize) {
             if let Some(block) = self.state.subscribers.get(slot).latest_block() {
                 if is_looked_at(slot, self.upkeep.block_sweep.round) {
@@ -63,8 +61,7 @@ impl Shard {
         }
     }
 
-    /// Examines up to `budget` blocks after the first `skip`. Returns how many, and how many it
-    /// keeps.
+    /// Examines up to `budget` blocks after the first `skip`. Returns how many, and how many stay.
     fn return_idle_blocks(&mut self, now: Instant, slot: u32, skip: u16, budget: usize) -> (usize, u16) {
         let record = self.state.subscribers.get(slot);
         if !record.is_in_use() {
@@ -101,8 +98,8 @@ impl Shard {
     }
 
     /// Mappings of a subscriber are assumed to be in its only block. They may be elsewhere (another
-    /// pool, a forward, single ports from earlier settings), so its ports are examined now and
-    /// then, and in each round once they were unused.
+    /// pool, a forward, earlier single ports), so its ports are examined now and then, and in each
+    /// round once they were unused.
     fn is_taken_to_be_in_use(&self, slot: u32, block: Block) -> bool {
         let compiled = self.shared.compiled_pool(block.address());
         let blocks = &self.shared.ports.blocks;
@@ -114,8 +111,8 @@ impl Shard {
             && blocks.unused_since(block).is_none()
     }
 
-    /// After a subscriber's last mapping, the idle time of its block starts with the next look: its
-    /// ports were not examined meanwhile.
+    /// After a subscriber's last mapping, the idle time starts with the next look, because ports
+    /// were not examined meanwhile.
     #[inline]
     pub(in crate::shard) fn watch_blocks(&mut self, slot: u32, address: Option<AddressIndex>, port: u16) {
         let record = self.state.subscribers.get(slot);
@@ -146,7 +143,6 @@ impl Shard {
         now.saturating_since(since.unwrap_or(now)) >= idle
     }
 
-    /// The block is between `before` and `after` in the subscriber's list.
     fn return_block(&mut self, now: Instant, slot: u32, block: Block, before: Option<Block>, after: Option<Block>) {
         self.note_block_returned(now, slot, block);
         let ports = &self.shared.ports;

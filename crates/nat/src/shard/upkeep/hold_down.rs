@@ -1,9 +1,8 @@
 //! Holds down the port of an ended mapping (RFC 6888 REQ-8), so that late packets do not reach a
 //! new one.
 //!
-//! The port keeps its bit in the port table, with an empty entry. Its old internal endpoint does
-//! not get it back either: REQ-8 covers any new mapping, and recognising the endpoint would cost
-//! each new mapping a lookup.
+//! Its old internal endpoint does not get it back either: REQ-8 covers any new mapping, and
+//! recognising the endpoint would cost each new mapping a lookup.
 
 use crate::settings::Filtering;
 use crate::shard::Shard;
@@ -16,13 +15,10 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
 
-/// Ports freed in one call at least.
 const RELEASES_PER_CALL_MIN: usize = 8;
-/// And one more per such time since the last call.
+/// One more for each such time since the last call.
 const MICROS_PER_RELEASE: u64 = 2;
-/// And at most.
 const RELEASES_PER_CALL_MAX: usize = 256;
-/// Prefetch distance while the list is full.
 const AHEAD: usize = 8;
 
 impl View<'_> {
@@ -76,7 +72,6 @@ impl Shard {
         }
     }
 
-    /// As many as the elapsed time allows, plus the mappings ended meanwhile.
     pub(in crate::shard) fn release_ports(&mut self, now: Instant, elapsed: u64, ended: usize) {
         let by_time = (elapsed / MICROS_PER_RELEASE).min(RELEASES_PER_CALL_MAX as u64) as usize;
         let count = RELEASES_PER_CALL_MIN + by_time + ended;
@@ -84,7 +79,6 @@ impl Shard {
             let Some(place) = self.state.held_ports.pop_due(now) else { break };
             self.release_held_port(place);
         }
-        // For the next call, if it comes soon.
         if self.state.held_ports.next_is_due(now) {
             for place in self.state.held_ports.upcoming(RELEASES_PER_CALL_MIN + by_time) {
                 self.shared.ports.prefetch_bit(place);

@@ -1,4 +1,4 @@
-//! Forgets subscribers without state once their buckets are full again and no offence counts.
+//! Forgets subscribers without state once buckets are full again and no offence counts.
 
 use crate::shard::Shard;
 use crate::time::Instant;

@@ -1,8 +1,8 @@
 //! Applies shorter timers to silent sessions.
 //!
 //! A record has the end that its last packet gave it. After timers have become shorter, the sweep
-//! visits each record once and limits it to one new timer from now. So nothing ends sooner after
-//! its last packet than the present timer says. Longer timers apply from the next packet on.
+//! limits each record once to a new timer from now, so nothing ends sooner after its last packet
+//! than the present timer says.
 
 use crate::steps::view::View;
 use core::ops::Range;
@@ -20,7 +20,6 @@ use crate::upkeep::looked_over::LookedOver;
 /// Further sessions examined per mapping.
 const OTHERS_MAX: u16 = 16;
 
-/// Records still to be visited.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Shortening {
     mappings: LookedOver,
@@ -40,7 +39,7 @@ impl Shortening {
     }
 }
 
-/// The timers before the last change of the settings, and when that was.
+/// The timers before the last change, and when that was.
 #[derive(Debug)]
 pub(in crate::shard) struct Former {
     timers: Timers,
@@ -53,7 +52,6 @@ impl Former {
         Former { timers, changed: Some(Instant::ORIGIN) }
     }
 
-    /// The timers before these come back in `before`.
     pub(in crate::shard) fn follow(&mut self, before: &mut Timers) {
         core::mem::swap(&mut self.timers, before);
         self.changed = None;
@@ -76,8 +74,8 @@ pub(in crate::shard) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool
 }
 
 impl View<'_> {
-    /// Computed from a session's end and `lifetime`. If its last packet came before the present
-    /// timers, those of `former` count.
+    /// By a session's end and `lifetime`, or `former` if its last packet came before the present
+    /// timers.
     pub(in crate::shard) fn idle_of(
         &self,
         now: Instant,
@@ -89,7 +87,6 @@ impl View<'_> {
         let left = expires.saturating_since(now);
         let since = |lifetime: Duration| Duration::from_micros(lifetime.as_micros().saturating_sub(left.as_micros()));
         let is_of = |lifetime: Duration| left <= lifetime;
-        // Whether its last packet came under these timers.
         let is_by_present = is_of(present) && since(present) <= now.saturating_since(changed);
         let is_by_former = is_of(former) && since(former) >= now.saturating_since(changed);
         if is_by_former && !is_by_present { since(former) } else { since(present) }
@@ -146,7 +143,6 @@ impl Shard {
         if ends_together {
             mapping.set_expires(session_limit);
         } else if mapping.extra_count() > 0 && protocol == Protocol::Tcp {
-            // It lives as long as its last session.
             mapping.extend_to(session_limit, is_shorter);
         } else if let Some(others_end) = others_end {
             // Packets without a session may have kept it alive, for as long as a session would.

@@ -1,5 +1,5 @@
-//! The sweep, limited per call: frees memory and external ports of expired records, and answers
-//! held SYNs. No lookup waits for it, because an expired record counts as absent.
+//! The sweep frees memory and external ports of expired records, and answers held SYNs. No lookup
+//! waits for it, because an expired record counts as absent.
 
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
@@ -21,15 +21,14 @@ use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Walk;
 use crate::verdict::Verdict;
 
-/// Records visited per mapping created since the last call, so that expired records stay below a
-/// third of the live ones.
+/// Records visited per mapping created, so that expired ones stay below a third of the live ones.
 const RECORDS_PER_CREATED: u64 = 4;
-/// And per expired mapping found, because expired ones come together.
+/// Records visited per expired mapping found, because these come together.
 const RECORDS_PER_FOUND: u64 = 16;
 /// Mappings ended in one call, beside those created since the last call. Keeps a call short when
 /// millions expire at once.
 const ENDS_PER_CALL_MIN: usize = 8;
-/// And one more per such time since the last call.
+/// One more for each such time since the last call.
 const MICROS_PER_END: u64 = 4;
 const ENDS_BY_TIME_MAX: u64 = 64;
 /// More than a poll creates.
@@ -44,12 +43,11 @@ pub(in crate::shard) struct Sweep {
     sessions: Walk,
     pub(in crate::shard) flows: Walk,
     pub(in crate::shard) shared_ports: Walk,
-    /// At the last call.
+    /// The counter at the last call.
     pub(in crate::shard) flows_created: u64,
-    /// Expired mappings that the next call ends, when the prefetched lines have arrived.
+    /// Expired mappings to end when the prefetched lines have arrived.
     due: Box<[u32; ENDS_PER_CALL_MAX]>,
     due_count: usize,
-    /// Mappings created before the last call.
     created: u64,
 }
 
@@ -88,7 +86,7 @@ impl View<'_> {
         }
     }
 
-    /// Mappings in the table, including expired ones.
+    /// Mappings, including expired ones.
     pub fn mappings_len(&self) -> u32 {
         self.state.mappings.len()
     }
@@ -100,8 +98,7 @@ impl View<'_> {
 }
 
 impl Shard {
-    /// Does a limited piece of housekeeping: at most 20 µs, usually far less. Call it once per
-    /// poll.
+    /// Limited housekeeping: at most 20 µs, usually far less. Call it once per poll.
     pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let elapsed = now.saturating_since(self.upkeep.sweep.last).as_micros();
         self.upkeep.sweep.last = now;
@@ -159,11 +156,9 @@ impl Shard {
         let (mut cursor, mut left) = (self.upkeep.sweep.mapping_cursor, visits);
         while left > 0 && cursor < end && self.upkeep.sweep.due_count < ends_max {
             let stop = cursor.saturating_add(left).min(end);
-            // Nearly all records are live; expired ones come together.
             let unsettled =
                 if looks_at_each { Some(cursor) } else { self.state.mappings.next_unsettled(cursor..stop, now) };
             let next = unsettled.map_or(stop, |index| index + 1);
-            // The next call will begin there, if it has as much time.
             self.state.mappings.prefetch_range(cursor.saturating_add(visits)..next.saturating_add(visits));
             if let Some(index) = unsettled {
                 if is_shortening {
@@ -221,8 +216,8 @@ impl Shard {
             let remote_outside = (syn.remote.address.to_bits(), syn.remote.port);
             let external = (syn.external.address.to_bits(), syn.external.port);
             let key = OutsideKey { protocol: Protocol::Tcp, external, remote_outside };
-            // Another worker may meanwhile have created the mapping that the SYN waited for. Only
-            // that worker sees its sessions.
+            // Another worker may have created the mapping that the SYN waited for. Only that worker
+            // sees its sessions.
             if let Door::Elsewhere { worker, turn: 0 } = self.view().door(&Towards::between(key), now) {
                 let meta = PacketMeta { stage: Stage::HeldSyn, ..meta };
                 // A full ring means silence, which is always allowed (REQ-4a).

@@ -1,8 +1,8 @@
 //! How full pools and subscribers are, for thresholds and adaptive timers.
 //!
-//! Counting the used ports of one address reads 16 KiB. So the first worker alone counts one
-//! address and protocol per call, and the others read its result. Subscribers are checked when
-//! their records change anyway.
+//! Counting the used ports of one address reads 16 KiB. So the first worker counts one address and
+//! protocol per call, and the others read its result. Subscribers are checked when their records
+//! change.
 
 use crate::event::Cause;
 use crate::event::Event;
@@ -24,7 +24,7 @@ use crate::types::RealmId;
 use crate::types::WorkerId;
 
 const WATCHMAN: WorkerId = WorkerId(0);
-/// Shortest time between the starts of two rounds over all pools.
+/// Between the starts of two rounds over all pools.
 const ROUND: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(in crate::shard) struct Watch {
     /// First the protocols, then the pieces of the address's blocks.
     step: usize,
     here: [u32; Protocol::COUNT],
-    /// Ports of that address in blocks that nobody can lease.
+    /// In blocks that nobody can lease.
     unleasable: u32,
     /// Ports of earlier addresses that no other subscriber can get.
     used: [u64; Protocol::COUNT],
@@ -67,7 +67,6 @@ impl Watch {
 }
 
 impl Watch {
-    /// `pools_before`: by pool, its old number.
     pub(in crate::shard) fn follow(&mut self, before: &Watch, pools_before: &[Option<PoolId>]) {
         for (is_above, pool) in self.is_above.iter_mut().zip(pools_before) {
             if let Some(was_above) = pool.and_then(|pool| before.is_above.get(pool.index())) {
@@ -183,13 +182,11 @@ impl Shard {
     #[inline]
     pub(in crate::shard) fn watch_leaving(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         if self.state.subscribers.get(subscriber).is_above_any() {
-            // The settings may have changed since.
             self.update_class(subscriber);
             self.compare_with_marks(now, subscriber, protocol, 1);
         }
     }
 
-    /// The same after an endpoint-dependent session was uncounted.
     pub(in crate::shard) fn watch_left(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         if self.state.subscribers.get(subscriber).is_above_any() {
             self.update_class(subscriber);

@@ -1,8 +1,7 @@
-//! Bitmaps of the parts of a datagram that have arrived.
+//! Which parts of a datagram have arrived.
 
 const WORDS: usize = 65_536 / 8 / 64;
 
-/// The 8-byte units of a datagram that have arrived, and those at which a fragment began.
 #[derive(Clone, Debug)]
 pub(super) struct Units {
     arrived: [u64; WORDS],

@@ -2,8 +2,8 @@
 //! subscriber's buckets (RFC 6888 REQ-4).
 //!
 //! A lapsed record has no external address and no guarantee, and is in no count. A new subscriber
-//! with the same address inherits it. It is removed when its buckets are full and no offence
-//! counts, or when its room is needed, the oldest first.
+//! with the same address inherits it. It goes when its buckets are full and no offence counts, or
+//! when its room is needed, the oldest first.
 
 use super::Account;
 use super::IN_USE;
@@ -14,7 +14,7 @@ use crate::policy::class::Bucket;
 use crate::types::RealmId;
 use zerocopy::FromZeros;
 
-/// The lapsed records, a doubly linked list in order of time. 0 for none.
+/// A doubly linked list in order of time. 0 for none.
 #[derive(Debug, Default)]
 pub(super) struct Lapsed {
     oldest: u32,
@@ -34,17 +34,16 @@ impl Lapsed {
 }
 
 impl Subscriber {
-    /// True if it has nothing any more, and only its rates and offences are kept.
     pub(crate) fn is_lapsed(&self) -> bool {
         self.flags & LAPSED != 0
     }
 
-    /// Of a lapsed record, the next one in the list. Reuses a field: it is paired with nothing.
+    /// Reuses a field: a lapsed record is paired with nothing.
     fn later(&mut self) -> &mut u32 {
         &mut self.paired
     }
 
-    /// Of a lapsed record, the previous one in the list. Reuses a field: it has no block.
+    /// Reuses a field: a lapsed record has no block.
     fn earlier(&mut self) -> &mut u32 {
         &mut self.active[0]
     }
@@ -98,7 +97,7 @@ impl SubscriberStore {
         self.lapsed.count += 1;
     }
 
-    /// Removes a record from the list. Its links are undefined afterwards.
+    /// Its links are undefined afterwards.
     fn unlink(&mut self, slot: u32) {
         let record = &mut self.records[slot as usize];
         let (earlier, later) = (core::mem::take(record.earlier()), core::mem::take(record.later()));
@@ -123,7 +122,7 @@ impl SubscriberStore {
         self.erase(slot);
     }
 
-    /// The subscriber is not paired; its pool is found with its next mapping.
+    /// It is not paired; its pool is found with its next mapping.
     pub(crate) fn revive(&mut self, slot: u32, generation: u16) {
         self.unlink(slot);
         let record = &mut self.records[slot as usize];
@@ -132,7 +131,6 @@ impl SubscriberStore {
         record.generation = generation.wrapping_sub(1);
     }
 
-    /// Keeps what still counts.
     pub(super) fn renew(&mut self, slot: u32, fresh: Subscriber) {
         self.unlink(slot);
         let record = &mut self.records[slot as usize];

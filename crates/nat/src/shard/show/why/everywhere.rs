@@ -1,4 +1,4 @@
-//! Explains over all workers: a packet may visit several, and each explains its part.
+//! Explains over all workers: each explains its part.
 
 use crate::external::load_balancing::TARGET_GENERATIONS_MAX;
 use crate::headers::parse::Parsed;
@@ -18,8 +18,8 @@ use crate::types::WorkerId;
 
 use super::Account;
 
-/// Workers that a packet may visit: its subscriber's, the one of its destination by the port table
-/// or the configuration, and those of the lists of targets.
+/// The workers of the subscriber, of the destination (by port table or configuration), and of the
+/// lists of targets.
 const STOPS_MAX: usize = TARGET_GENERATIONS_MAX + 4;
 
 impl Shard {
@@ -43,9 +43,8 @@ impl Shard {
 }
 
 impl Shared {
-    /// Explains what would happen now to an IP packet from an interface that faces `from`,
-    /// whichever workers it visits. `ask` brings the answer of one worker: of [`Shard::explain`],
-    /// or of [`Shard::explain_onward`] if there is an [`Onward`].
+    /// As [`Shard::explain`], on every worker. `ask` brings the answer of one worker: of
+    /// [`Shard::explain`], or of [`Shard::explain_onward`] if there is an [`Onward`].
     ///
     /// # Errors
     /// The error of `ask`.

@@ -1,4 +1,4 @@
-//! Explains packets of endpoint-dependent sessions and to forwards with several targets.
+//! Packets of endpoint-dependent sessions and to forwards with several targets.
 
 use crate::steps::dependent::DependentAsk;
 use crate::steps::dependent::NoDependent;
@@ -74,8 +74,7 @@ impl View<'_> {
         }
     }
 
-    /// The target depends on the external port of the subscriber's mapping, which does not exist
-    /// yet.
+    /// The target depends on the external port, which does not exist yet.
     pub(super) fn explain_any_target(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
         let parsed = packet.parsed;
         let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
