@@ -1,5 +1,4 @@
-//! The event log: who used which external port or block and when, refusals, and
-//! exhaustion.
+//! The event log: who used which external port or block and when, refusals, and exhaustion.
 //!
 //! ```text
 //!   shard ─► EventLog::record ─► ring of Event (48 bytes each), one per worker
@@ -7,9 +6,9 @@
 //! ```
 //!
 //! An event holds numbers and no text. Sequence numbers are per worker, so that a reader notices
-//! what is missing: each number belongs to an event, or to the range of an [`EventKind::Gap`]. The
-//! remote endpoint of a mapping is not recorded, for privacy (RFC 6888 §4 REQ-12). Only events that
-//! cannot be traced without it have it, and events of filters that log.
+//! what is missing: each belongs to an event, or to the range of an [`EventKind::Gap`]. The remote
+//! endpoint of a mapping is not recorded, for privacy (RFC 6888 §4 REQ-12). Only events that cannot
+//! be traced without it have it, and events of filters that log.
 
 use core::net::Ipv4Addr;
 
@@ -47,40 +46,39 @@ pub enum EventKind {
     BlockLeased,
     /// It gave the range back.
     BlockReturned,
-    /// A configured external endpoint (a forward, a one-to-one address) became active.
+    /// A configured external endpoint (forward, one-to-one) became active.
     StaticCreated,
     /// It became inactive.
     StaticEnded,
-    /// A flow got an external port, shared with flows to other remote endpoints.
+    /// A flow got an external port that flows to other remote endpoints share.
     FlowCreated,
     /// It lost the port.
     FlowEnded,
     /// `amount` packets that needed a new mapping or session were refused since the last such
     /// event.
     Refused,
-    /// A pool, or the subscriber's paired address in it, has no port left; affects `amount`
-    /// packets.
+    /// A pool, or a subscriber's paired address in it, has no port left for `amount` packets.
     PoolExhausted,
-    /// Use reached its threshold; `amount` is the use in percent.
+    /// Use reached its threshold: `amount` percent.
     ThresholdReached,
-    /// Use fell far enough below it; `amount` is the use in percent.
+    /// Use fell far enough below it: `amount` percent.
     ThresholdCleared,
-    /// A subscriber was refused `amount` times and now gets new mappings from this pool.
+    /// A subscriber was refused `amount` times and now gets mappings from this pool.
     PenaltyBegun,
-    /// Its own pool gives it mappings again, after `amount` seconds of penalty.
+    /// Its own pool serves it again, after `amount` seconds.
     PenaltyEnded,
     /// This worker uses a new configuration, number `amount`.
     ConfigurationAdopted,
-    /// This worker has reported all live state to a new log, in `amount` records with the cause
+    /// This worker has reported all live state to a new log, in `amount` records with
     /// [`Cause::LogOpened`].
     SnapshotComplete,
-    /// A filter that logs permitted a packet; `amount` is its position in the settings.
+    /// A filter that logs permitted a packet; `amount` is its position.
     FilterPermitted,
-    /// A filter that logs denied a packet; `amount` is its position in the settings.
+    /// A filter that logs denied a packet; `amount` is its position.
     FilterDenied,
-    /// `amount` decisions of filters that log exceeded the configured rate and were not recorded.
+    /// `amount` decisions of filters that log exceeded the rate and were not recorded.
     FilterSuppressed,
-    /// `amount` records were lost for lack of room, with the numbers from `sequence` on.
+    /// `amount` records were lost, with numbers from `sequence` on.
     Gap,
 }
 
@@ -160,17 +158,17 @@ pub enum Cause {
     Outbound,
     /// A packet from outside.
     Inbound,
-    /// Idle for as long as its timer allows.
+    /// Its timer expired.
     Idle,
     /// Both sides closed or reset its TCP connections, and `tcp_closing` is over.
     Closed,
-    /// The configuration changed.
+    /// A changed configuration.
     Configuration,
     /// Its address was drained, and the drain time is over.
     Drained,
-    /// Its subscriber has moved to another external address, and nothing on this one is in use.
+    /// Its subscriber has moved to another external address, and nothing here is in use.
     Moved,
-    /// The hairpinned packet it was made for was refused by the other subscriber's side.
+    /// The other subscriber's side refused the hairpinned packet it was made for.
     RolledBack,
     /// It existed when the log was opened; `amount` is its age in seconds.
     LogOpened,
@@ -180,7 +178,7 @@ pub enum Cause {
     SubscriberPorts,
     /// Sessions of a subscriber.
     SubscriberSessions,
-    /// The refused packet had this verdict.
+    /// The verdict of the refused packet.
     Verdict(Verdict),
 }
 
@@ -225,7 +223,7 @@ impl Cause {
     }
 }
 
-/// One record. The kind determines the fields that are used; the others are zero.
+/// The kind determines the fields that are used; the others are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Event {
@@ -239,11 +237,11 @@ pub struct Event {
     pub external: Ipv4Addr,
     /// Remote address, for flows and filters only.
     pub remote: Ipv4Addr,
-    /// A number; see [`EventKind`]. For an end or a late report: age in seconds.
+    /// See [`EventKind`]. For an end or a late report: age in seconds.
     pub amount: u32,
-    /// Port (or query identifier) of the internal endpoint.
+    /// Port or query identifier.
     pub internal_port: u16,
-    /// External port, or the first of a range. For filters the IP protocol number.
+    /// External port, or the first of a range. For filters the IP protocol.
     pub first_port: u16,
     /// Last port of the range. For filters the low bits of the settings' generation, because
     /// positions may change later.
@@ -252,7 +250,7 @@ pub struct Event {
     pub remote_port: u16,
     /// Inside realm of the subscriber.
     pub realm: RealmId,
-    /// Number of its pool's name: the settings may have changed when it is written.
+    /// The number of a name: the settings may change before it is written.
     pub pool: PoolName,
     /// What happened.
     pub kind: EventKind,

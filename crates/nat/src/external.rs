@@ -1,5 +1,4 @@
-//! External addresses and their ports: which are free, who owns the others, and how they are given
-//! out. Nothing here knows a subscriber's record.
+//! External addresses and their ports. Nothing here knows a subscriber's record.
 
 pub mod address_slots;
 pub(crate) mod between_workers;

@@ -1,5 +1,4 @@
-//! Steps of a packet's processing, for `cargo bench -p nat`. Tables and hash are public anyway. Not
-//! part of the interface: nothing else may use it.
+//! Steps of a packet's processing, only for `cargo bench -p nat`: not part of the interface.
 
 use crate::headers::packet::Packet;
 use crate::headers::parse::HEADERS;

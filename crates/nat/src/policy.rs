@@ -1,5 +1,3 @@
-//! What may be translated, and how much of it: rules, filters, classes, rates and refusals.
-
 pub mod class;
 pub mod origin;
 pub mod rate_limit;

@@ -13,14 +13,14 @@ pub struct KeyedHash {
 }
 
 impl KeyedHash {
-    /// A hash under `secret`, which must be random and private. The words are scattered first,
-    /// because small numbers, as in tests, would make products that hardly mix.
+    /// `secret` must be random and private. Its words are scattered, because small numbers, as in
+    /// tests, would hardly mix.
     pub const fn new(secret: [u64; 4]) -> KeyedHash {
         KeyedHash { key: [scatter(secret[0], 1), scatter(secret[1], 2), scatter(secret[2], 3), scatter(secret[3], 4)] }
     }
 
-    /// A secret under which all pairs with this second word collide. Tests use it to force
-    /// collisions; one in 2^64 secrets is like that.
+    /// A secret under which all pairs with this second word collide, for tests; one in 2^64 is like
+    /// that.
     #[doc(hidden)]
     pub const fn colliding_secret(second: u64) -> [u64; 4] {
         // The first product is zero, whatever the first word is.
@@ -47,7 +47,7 @@ pub(crate) const fn mix(word: u64) -> u64 {
     scatter(word, 1)
 }
 
-/// A bijection that differs for each position, so that equal words do not give equal keys.
+/// A bijection for each position: equal words give different keys.
 const fn scatter(word: u64, position: u64) -> u64 {
     let word = word.wrapping_add(position.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -64,7 +64,7 @@ const fn unscatter(word: u64, position: u64) -> u64 {
     word.wrapping_sub(position.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The inverse of an odd number modulo 2^64. Newton's method: each step doubles the correct bits.
+/// The inverse modulo 2^64. Newton's method: each step doubles the correct bits.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut bits = 3;
@@ -93,7 +93,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// A generator whose numbers follow from `secret`: the same secret, the same numbers.
+    /// The same secret gives the same numbers.
     pub const fn new(secret: [u64; 4]) -> Random {
         Random { hash: KeyedHash::new(secret), counter: 0, last: 0 }
     }

@@ -26,25 +26,22 @@ pub struct Settings {
     pub interfaces: Vec<Interface>,
     /// Names of the inside realms; the position is the [`RealmId`].
     pub realm_names: Vec<String>,
-    /// Subscribers of different realms reach each other's mappings by hairpinning (RFC 4787 §6
-    /// REQ-9).
+    /// Subscribers of different realms reach each other by hairpinning (RFC 4787 §6 REQ-9).
     pub hairpin_between_realms: bool,
     /// Static routes; longest prefix wins. Connected routes follow from `interfaces`.
     pub routes: Vec<Route>,
     /// External address pools; the position is the `PoolId`.
     pub pools: Vec<Pool>,
-    /// External endpoints of one internal endpoint each. They must not overlap, and not be in
-    /// one-to-one pools.
+    /// External endpoints of one internal endpoint each; no overlaps, and none in one-to-one pools.
     pub forwards: Vec<Forward>,
-    /// External endpoints that lead to several internal ones. They must not overlap other forwards.
+    /// External endpoints with several internal ones. They must not overlap other forwards.
     pub balanced_forwards: Vec<BalancedForward>,
-    /// Protocols forwarded untranslated between named prefixes; other unsupported protocols are
-    /// dropped.
+    /// Protocols forwarded untranslated; other unsupported protocols are dropped.
     pub pass_rules: Vec<PassRule>,
     /// Rules for new flows from inside: the first match counts; without one the subscriber's pool
     /// translates.
     pub rules: Vec<Rule>,
-    /// Packet filters: the first match in a direction counts; without one packets pass.
+    /// The first match in a direction counts; without one packets pass.
     pub filters: Vec<FilterRule>,
     /// Names of filters that have one, by position.
     pub filter_names: BTreeMap<u32, String>,
@@ -105,18 +102,18 @@ impl Default for Settings {
     }
 }
 
-/// One logical interface.
+/// A logical interface.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
     /// Name in configuration, commands and counters.
     pub name: String,
-    /// The kind of realm it faces.
+    /// What it faces.
     pub side: Side,
     /// The inside realm it faces; ignored outside.
     pub realm: RealmId,
     /// Own addresses with their connected prefix length.
     pub addresses: Vec<InterfaceAddress>,
-    /// Largest IP packet it carries, bytes (68 to 65535).
+    /// Largest IP packet, bytes (68 to 65535).
     pub mtu: u16,
 }
 
@@ -131,13 +128,13 @@ impl Interface {
 }
 
 impl Settings {
-    /// Number of inside realms, at least one: they are numbered from 0.
+    /// Number of inside realms, at least one.
     pub fn realms(&self) -> usize {
         self.interfaces.iter().map(|interface| interface.facing().realm.index() + 1).max().unwrap_or(1)
     }
 }
 
-/// An address of Natrix itself on an interface.
+/// Natrix's own address on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
     /// Natrix's own address.
@@ -151,16 +148,16 @@ pub struct InterfaceAddress {
 pub struct Route {
     /// Destinations it covers.
     pub prefix: Prefix,
-    /// Router to send packets to; an address on the connected prefix of `interface`.
+    /// Router, on the connected prefix of `interface`.
     pub next_hop: Ipv4Addr,
-    /// Interface the packet leaves by.
+    /// Interface to leave by.
     pub interface: InterfaceId,
 }
 
-/// How a subscriber's mappings use the addresses of a pool (RFC 4787 §4.1).
+/// How mappings use the addresses of a pool (RFC 4787 §4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
-    /// All mappings of one subscriber share one external address (REQ-2; RFC 6888 REQ-2).
+    /// A subscriber's mappings share one external address (REQ-2; RFC 6888 REQ-2).
     #[default]
     Paired,
     /// Each mapping takes any address.
@@ -175,7 +172,7 @@ pub enum Filtering {
     EndpointIndependent,
     /// Addresses the internal endpoint has sent to (ADF).
     AddressDependent,
-    /// Address and port pairs the internal endpoint has sent to (APDF).
+    /// Endpoints the internal endpoint has sent to (APDF).
     AddressAndPortDependent,
 }
 
@@ -185,13 +182,13 @@ pub enum Allocation {
     /// Each mapping takes any free port.
     #[default]
     Ports,
-    /// Subscribers lease blocks, and their mappings take ports of these (RFC 6888 REQ-14).
+    /// Ports of blocks that subscribers lease (RFC 6888 REQ-14).
     Blocks(Blocks),
-    /// Each subscriber has a slice of one address by formula (RFC 7422); needs paired pooling.
+    /// Slices of one address by formula (RFC 7422); needs paired pooling.
     Deterministic {
-        /// Slices of each address that are reserved for dynamic blocks (RFC 7422 parameter D).
+        /// Slices of each address for dynamic blocks (RFC 7422 parameter D).
         dynamic_slices: u16,
-        /// Blocks leased there by subscribers whose slice is used up.
+        /// Blocks for subscribers whose slice is used up.
         overflow: Blocks,
     },
 }
@@ -207,7 +204,7 @@ pub struct Blocks {
     pub idle: Duration,
 }
 
-/// Which address of a pool a subscriber is paired with, or a mapping gets under arbitrary pooling.
+/// The address of a subscriber or, under arbitrary pooling, of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Selection {
     /// The one with fewer subscribers of two random ones.
@@ -215,11 +212,11 @@ pub enum Selection {
     LeastUsed,
     /// One after the other.
     RoundRobin,
-    /// Always the same for a subscriber, while the pool keeps its addresses and it has room.
+    /// Always the same while the pool keeps its addresses and it has room.
     Hash,
 }
 
-/// A set of external addresses and how they are given out.
+/// External addresses and how they are given out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     /// Name in configuration, commands and counters.
@@ -232,7 +229,7 @@ pub struct Pool {
     pub port_max: u16,
     /// Ports never given out (except for ICMP).
     pub reserved_ports: Vec<u16>,
-    /// Inside prefixes served by this pool; the longest match over all pools wins.
+    /// Inside prefixes; the longest match over all pools wins.
     pub subscribers: Vec<Prefix>,
     /// Inside realms it serves; empty means all.
     pub realms: Vec<RealmId>,
@@ -252,14 +249,14 @@ pub struct Pool {
     pub draining_addresses: Vec<Ipv4Addr>,
     /// Filtering by [`Protocol::index`]; for ICMP it applies to replies.
     pub filtering: [Filtering; Protocol::COUNT],
-    /// Keep the parity of the internal port (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never
-    /// for ICMP.
+    /// Keep the internal port's parity (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for
+    /// ICMP.
     pub parity: bool,
-    /// How long a port is held down after its mapping has ended (RFC 6888 REQ-8). At most a day.
+    /// How long an ended mapping's port is held down (RFC 6888 REQ-8). At most a day.
     pub reuse_delay: Duration,
     /// Ports that need no hold-down.
     pub reuse_at_once: ReuseAtOnce,
-    /// Flows of one worker use at least this many ports of an address before they share one (RFC
+    /// A worker's flows use at least this many ports of an address before they share one (RFC
     /// 6056).
     pub shared_ports_min: u16,
     /// The n-th address belongs to the n-th subscriber address, with all ports untranslated (basic
@@ -267,7 +264,7 @@ pub struct Pool {
     pub one_to_one: bool,
 }
 
-/// The order in which subscribers get the slices of a deterministic pool (RFC 7422 §2).
+/// The order of subscribers in a deterministic pool (RFC 7422 §2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// One address after the other (algorithm 0).
@@ -275,11 +272,11 @@ pub enum Algorithm {
     Sequential,
     /// Neighbours are on different addresses.
     Spread,
-    /// A secret order, determined by the key.
+    /// A secret order from this key.
     Keyed(u64),
 }
 
-/// A static port forward: nobody else ever gets the ports.
+/// A static port forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
     /// Realm of the inside address.
@@ -288,11 +285,11 @@ pub struct Forward {
     pub protocol: Protocol,
     /// Address of a pool.
     pub external: Ipv4Addr,
-    /// First and last forwarded port.
+    /// First and last port.
     pub ports: (u16, u16),
     /// The inside address, which some pool must serve.
     pub inside: Ipv4Addr,
-    /// The internal port of the first; the others follow.
+    /// Internal port of the first port; the others follow.
     pub inside_port: u16,
     /// Which remote endpoints may send to it.
     pub admission: Admission,
@@ -307,37 +304,37 @@ pub struct BalancedForward {
     pub protocol: Protocol,
     /// Address of a pool.
     pub external: Ipv4Addr,
-    /// First and last forwarded port.
+    /// First and last port.
     pub ports: (u16, u16),
-    /// Weighted targets, at least one. A target's port belongs to the first external port.
+    /// At least one. A target's port belongs to the first external port.
     pub targets: Vec<Target>,
     /// Which remote endpoints may send to it.
     pub admission: Admission,
-    /// All sessions of a remote address go to the same target, whatever their ports.
+    /// All sessions of a remote address go to the same target.
     pub is_sticky: bool,
 }
 
-/// Which remote endpoints may open a static mapping from outside.
+/// Which remote endpoints may open a static mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// Any: what is forwarded is meant to be reached.
     #[default]
     Anyone,
-    /// Those that the filtering of the external address's pool permits.
+    /// Those that the filtering of the address's pool permits.
     AsPool,
 }
 
-/// Ports given out again without hold-down: the exceptions of RFC 6888 REQ-8.
+/// Ports without hold-down: the exceptions of RFC 6888 REQ-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReuseAtOnce {
     /// TCP ports, after both sides closed the last connection and `tcp_closing` is over (REQ-8A).
     pub tcp_closed: bool,
-    /// Ports filtered by remote address: late packets to the old mapping are filtered (REQ-8C).
+    /// Ports filtered by remote address, which stops late packets (REQ-8C).
     pub filtered: bool,
 }
 
 impl Default for ReuseAtOnce {
-    /// Closed TCP connections: they were already held for `tcp_closing`.
+    /// Closed TCP connections: `tcp_closing` has held them already.
     fn default() -> ReuseAtOnce {
         ReuseAtOnce { tcp_closed: true, filtered: false }
     }
@@ -356,8 +353,7 @@ impl Pool {
 }
 
 impl Default for Pool {
-    /// A pool without addresses for every subscriber: ports from 1024 on, paired, without
-    /// filtering.
+    /// No addresses, every subscriber, ports from 1024 on, paired, without filtering.
     fn default() -> Pool {
         Pool {
             name: String::new(),
@@ -396,10 +392,10 @@ pub struct Rule {
 /// For which remote endpoints an external endpoint stays the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MappingKind {
-    /// For all remote endpoints (RFC 4787 §4.1 REQ-1).
+    /// All (RFC 4787 §4.1 REQ-1).
     #[default]
     EndpointIndependent,
-    /// For one remote endpoint, so that other flows can use the same external port.
+    /// One: other flows can use the same external port.
     EndpointDependent,
 }
 
@@ -408,15 +404,15 @@ pub enum MappingKind {
 pub enum RuleAction {
     /// Translates the source.
     Translate {
-        /// With this pool; `None` for the subscriber's own. An existing mapping takes precedence.
+        /// `None` for the subscriber's own. An existing mapping takes precedence.
         pool: Option<PoolId>,
         /// How.
         mapping: MappingKind,
     },
     /// Passes packets untranslated, in both directions and without state (RFC 6888 REQ-6).
     NoTranslation,
-    /// Changes the destination (twice NAT) and the source, endpoint-dependently, with the
-    /// subscriber's own pool.
+    /// Changes destination (twice NAT) and source, endpoint-dependently, with the subscriber's own
+    /// pool.
     Redirect(RedirectionId),
     /// Drops the packet.
     Drop,
@@ -447,7 +443,7 @@ pub enum FilterAction {
 /// A stateless packet filter. Sees packets as the inside does, before translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterRule {
-    /// Which packets; the source is the inside, whatever their direction.
+    /// The source is the inside, whatever the direction.
     pub matches: Match,
     /// What to do.
     pub action: FilterAction,
@@ -455,7 +451,7 @@ pub struct FilterRule {
     pub out: bool,
     /// Applies to packets from outside to inside.
     pub back: bool,
-    /// Its decisions are events: denied packets, and sessions opened by permitted ones.
+    /// Denied packets, and sessions opened by permitted ones, are events.
     pub log: bool,
 }
 
@@ -483,9 +479,10 @@ impl PassRule {
 /// Timers; the defaults are at or above the RFCs' bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// UDP mapping and session idle time (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s recommended).
+    /// Idle time of UDP mappings and sessions (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s
+    /// recommended).
     pub udp: Duration,
-    /// The same while no packet has come back. With at least `udp` there is one state only.
+    /// The same while no packet has come back. At `udp` or more there is one state only.
     pub udp_unanswered: Duration,
     /// Partially open TCP session (RFC 5382 §5 REQ-5, RFC 7857 §2.1: at least 240 s recommended).
     pub tcp_opening: Duration,
@@ -496,10 +493,9 @@ pub struct Timeouts {
     pub tcp_closing: Duration,
     /// ICMP query session (RFC 5508 §3.2 REQ-2: at least 60 s).
     pub icmp: Duration,
-    /// How long an unsolicited SYN is held before it is answered (RFC 5382 §4.3 REQ-4: 6 s).
+    /// Time until an unsolicited SYN is answered (RFC 5382 §4.3 REQ-4: 6 s).
     pub unsolicited_syn: Duration,
-    /// How long the state of an incomplete fragmented datagram is kept (RFC 6146 §3.4: at least 2
-    /// s).
+    /// Lifetime of an incomplete fragmented datagram's state (RFC 6146 §3.4: at least 2 s).
     pub fragment: Duration,
     /// Above this use of the fullest pool, in percent, idle times are shortened, down to the RFCs'
     /// bounds at 100.
@@ -507,7 +503,7 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// After this time without packets all state is gone: sessions, fragments, held SYNs.
+    /// After this time without packets all sessions, fragments and held SYNs are gone.
     pub fn longest(&self) -> Duration {
         let idle = [self.udp, self.icmp, self.tcp_opening, self.tcp_established];
         let idle = idle.into_iter().max().unwrap_or(Duration::ZERO);
@@ -531,10 +527,10 @@ impl Default for Timeouts {
     }
 }
 
-/// What to do with mappings whose external address was removed from the configuration.
+/// What happens to mappings on removed addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Removed {
-    /// They stay until they end by themselves, or until the drain time is over.
+    /// They stay until they end by themselves, or the drain time is over.
     #[default]
     Drain,
     /// They end with the change.
@@ -546,11 +542,11 @@ pub enum Removed {
 pub struct ReloadPolicy {
     /// Mappings on removed addresses.
     pub removed: Removed,
-    /// How long the mappings of a draining address may live; `None` while they are used.
+    /// Lifetime of mappings on draining addresses; `None` while they are used.
     pub drain_time: Option<Duration>,
 }
 
-/// Bounds of the tables of one worker. Memory is allocated once, at start.
+/// Bounds of one worker's tables. Memory is allocated at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Mappings, at most `MappingIndex::COUNT_MAX`.
@@ -559,7 +555,7 @@ pub struct Limits {
     pub extra_sessions_max: u32,
     /// Sessions of one mapping (RFC 6888 REQ-5).
     pub sessions_per_mapping_max: u32,
-    /// Endpoint-dependent translations (flows).
+    /// Endpoint-dependent translations.
     pub flows_max: u32,
     /// Subscribers with at least one mapping.
     pub subscribers_max: u32,
@@ -569,15 +565,15 @@ pub struct Limits {
     pub fragments_held_max: u32,
     /// Unsolicited SYNs held for 6 s.
     pub unsolicited_syns_max: u32,
-    /// External ports held down before they are given out again (RFC 6888 REQ-8).
+    /// Ports held down (RFC 6888 REQ-8).
     pub held_ports_max: u32,
-    /// Places for external addresses of the whole instance: present, future, and removed ones that
-    /// still drain. At least as many as the pools have.
+    /// Places of the whole instance: present, future, and removed but draining addresses. At least
+    /// as many as the pools have.
     pub external_addresses_max: u32,
 }
 
 impl Limits {
-    /// Default number of held-down ports, so that they cost little compared to the mappings.
+    /// Default number of held-down ports: costs little compared to the mappings.
     pub const fn held_ports_for(mappings_max: u32) -> u32 {
         match mappings_max / 16 {
             0..65_536 => 65_536,
@@ -607,10 +603,9 @@ impl Default for Limits {
 /// Limits of one subscriber (RFC 6888 REQ-4, REQ-5). The default is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberLimits {
-    /// Simultaneous external ports and query identifiers, by [`Protocol::index`]; [`u32::MAX`] for
-    /// no limit.
+    /// Ports and query identifiers, by [`Protocol::index`]; [`u32::MAX`] for no limit.
     pub ports_max: [u32; Protocol::COUNT],
-    /// Simultaneous sessions of all mappings together; [`u32::MAX`] for no limit.
+    /// Sessions of all mappings; [`u32::MAX`] for no limit.
     pub sessions_max: u32,
     /// Bytes of state, counted as in [`crate::policy::class`]; [`u64::MAX`] for no limit.
     pub memory_max: u64,
@@ -620,14 +615,14 @@ pub struct SubscriberLimits {
     pub new_sessions: Option<Rate>,
     /// When the subscriber's use is reported.
     pub threshold: Option<Threshold>,
-    /// Ports and query identifiers it can always have, by [`Protocol::index`]. Only for classes,
-    /// and only in pools with single ports and paired pooling.
+    /// Guaranteed ports and query identifiers, by [`Protocol::index`]. Only for classes, and only
+    /// in pools with single ports and paired pooling.
     pub reserved_ports: [u32; Protocol::COUNT],
-    /// What happens to a subscriber that keeps exceeding these limits.
+    /// What happens if a subscriber keeps exceeding these limits.
     pub penalty: Option<Penalty>,
 }
 
-/// A penalty pool for offenders: subscribers with too many refused packets within a time.
+/// A penalty pool for subscribers with too many refused packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
     /// The pool of their new mappings.
@@ -677,7 +672,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// Shares of a limit, in percent: reported at `high` and above, cleared at `low` and below.
+/// Percent of a limit: reported at `high` and above, cleared at `low` and below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     /// 1 to 100.
@@ -697,12 +692,12 @@ pub struct PortTimeout {
     pub idle: Duration,
 }
 
-/// ICMP errors and replies Natrix originates.
+/// ICMP errors and replies of Natrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpPolicy {
-    /// Send errors out of inside interfaces (RFC 5508 §6 REQ-9).
+    /// Errors out of inside interfaces (RFC 5508 §6 REQ-9).
     pub errors_to_inside: bool,
-    /// Send errors out of outside interfaces.
+    /// Errors out of outside interfaces.
     pub errors_to_outside: bool,
     /// Errors per second from one worker (RFC 1812 §4.3.2.8).
     pub errors_per_second_max: u32,

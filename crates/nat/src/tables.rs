@@ -33,19 +33,18 @@ mod tests;
 const WORKER: WorkerId = WorkerId(0);
 const CLASS: PortClass = PortClass::High;
 
-/// Results of the first steps for a packet from inside.
+/// First steps for a packet from inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     hash: u64,
-    /// The candidate mapping, 0 for none.
+    /// Candidate mapping, 0 for none.
     record: u32,
     /// It may be in a further line.
     goes_on: bool,
-    /// The port for a new mapping.
     aim: Option<PortAim>,
 }
 
-/// The UDP mappings of one worker, found from either side. Owned by one thread.
+/// One worker's UDP mappings, found from either side.
 pub struct Tables {
     outbound: BucketTable,
     mappings: MappingStore,
@@ -59,8 +58,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Room for `mappings_max` mappings, on consecutive external addresses from `first` on.
-    /// `random` seeds hash and ports.
+    /// The external addresses are consecutive from `first` on. `random` seeds hash and ports.
     pub fn new(mappings_max: u32, first: Ipv4Addr, random: [u64; 4], idle: Duration) -> Result<Tables, ArenaError> {
         let spec = AddressSpec { port_min: 1_024, port_max: u16::MAX, reserved: Vec::new(), ..AddressSpec::default() };
         // A quarter more ports than mappings, so that subscribers nearly always keep their address.
@@ -93,7 +91,7 @@ impl Tables {
         self.len() == 0
     }
 
-    /// First step for a packet from inside: prefetches the table's line.
+    /// First step from inside: prefetches the table's line.
     #[inline(always)]
     pub fn look_ahead(&self, address: u32, port: u16) -> Look {
         let hash = self.hash.hash(u64::from(address) << 16 | u64::from(port), Protocol::Udp as u64);
@@ -168,7 +166,7 @@ impl Tables {
         Some((external.address.to_bits(), port))
     }
 
-    /// A shard keeps it in the subscriber's record, which is missing here.
+    /// A shard keeps it in the subscriber's record.
     #[inline(always)]
     fn home(&self, subscriber: u32) -> AddressIndex {
         AddressIndex(((u64::from(subscriber.wrapping_mul(0x9e37_79b9)) * u64::from(self.addresses)) >> 32) as u32)
@@ -191,7 +189,7 @@ impl Tables {
         (offset < self.addresses).then_some(AddressIndex(offset))
     }
 
-    /// First step for a packet from outside: prefetches the port's entry and returns its place.
+    /// First step from outside: prefetches the port's entry and returns its place.
     #[inline(always)]
     pub fn look_ahead_inbound(&self, address: u32, port: u16) -> Option<usize> {
         let place = self.ports.place(self.index_of(address)?, Protocol::Udp, port);
@@ -207,8 +205,7 @@ impl Tables {
         Some(mapping.0)
     }
 
-    /// Last step: refreshes the mapping and returns its internal endpoint; `None` if it has
-    /// expired.
+    /// Last step: refreshes the mapping and returns its internal endpoint, unless expired.
     #[inline(always)]
     pub fn internal(&mut self, now: Instant, index: u32) -> Option<(u32, u16)> {
         let expires = now + self.idle;

@@ -1,16 +1,14 @@
-//! Time as the engine sees it: a tick of one microsecond, passed in by the caller.
-//!
-//! The engine never reads a clock. [`Instant`] counts from an origin that the caller chooses (start
-//! of the process, first packet of a capture); 2^64 µs last 584,000 years, so it never wraps.
+//! Time in microseconds, passed in by the caller, who chooses the origin: the engine never reads a
+//! clock. 2^64 µs last 584,000 years, so nothing wraps.
 
 use core::fmt;
 use core::ops::Add;
 
-/// A point in time: microseconds since the origin of the caller's clock.
+/// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
-/// A length of time in microseconds.
+/// A length of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(u64);
 
@@ -18,7 +16,7 @@ impl Instant {
     /// The origin of the clock.
     pub const ORIGIN: Instant = Instant(0);
 
-    /// The instant `micros` microseconds after the origin.
+    /// An instant after the origin.
     pub const fn from_micros(micros: u64) -> Instant {
         Instant(micros)
     }
@@ -28,7 +26,7 @@ impl Instant {
         self.0
     }
 
-    /// Time since `earlier`, or zero if `earlier` is in the future.
+    /// Time since `earlier`, or zero if that is in the future.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
@@ -38,17 +36,17 @@ impl Duration {
     /// No time at all.
     pub const ZERO: Duration = Duration(0);
 
-    /// A length of `micros` microseconds.
+    /// A length of microseconds.
     pub const fn from_micros(micros: u64) -> Duration {
         Duration(micros)
     }
 
-    /// A length of `millis` milliseconds.
+    /// A length of milliseconds.
     pub const fn from_millis(millis: u64) -> Duration {
         Duration(millis * 1_000)
     }
 
-    /// A length of `secs` seconds.
+    /// A length of seconds.
     pub const fn from_secs(secs: u64) -> Duration {
         Duration(secs * 1_000_000)
     }

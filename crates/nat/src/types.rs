@@ -1,9 +1,9 @@
-//! The small types shared by all modules of the engine, in the words of RFC 2663, 4787 and 6888.
+//! The small types of the engine, in the words of RFC 2663, 4787 and 6888.
 
 use core::fmt;
 use core::net::Ipv4Addr;
 
-/// The transports of a NAPT mapping. For ICMP queries (RFC 5508 §3) the identifier is the port.
+/// Transports of a NAPT mapping. For ICMP queries (RFC 5508 §3) the identifier is the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Protocol {
@@ -16,17 +16,17 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Number of protocols; arrays indexed by [`Protocol::index`] have this length.
+    /// Length of arrays by [`Protocol::index`].
     pub const COUNT: usize = 3;
     /// All of them, in index order.
     pub const ALL: [Protocol; 3] = [Protocol::Udp, Protocol::Tcp, Protocol::Icmp];
 
-    /// Dense index for tables: 0, 1 or 2.
+    /// Dense index: 0, 1 or 2.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The protocol with this dense index.
+    /// The inverse of [`Protocol::index`].
     pub const fn from_index(index: usize) -> Option<Protocol> {
         match index {
             0 => Some(Protocol::Udp),
@@ -45,7 +45,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol with this IP protocol number, if a NAPT mapping can have it.
+    /// The protocol with this number, if a NAPT mapping can have it.
     pub const fn from_number(number: u8) -> Option<Protocol> {
         match number {
             17 => Some(Protocol::Udp),
@@ -71,7 +71,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The kind of realm an interface faces (RFC 2663 §2.1): subscribers or the Internet.
+/// What an interface faces (RFC 2663 §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Side {
@@ -96,13 +96,12 @@ impl Side {
     }
 }
 
-/// An inside realm (VRF), with its own address space. At most [`RealmId::COUNT_MAX`] of them; 0 is
-/// the default.
+/// An inside realm (VRF), with its own address space; 0 is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RealmId(pub u16);
 
 impl RealmId {
-    /// Upper bound of inside realms: seven bits of a fragment's key.
+    /// Seven bits of a fragment's key.
     pub const COUNT_MAX: usize = 128;
 
     /// Index into per-realm arrays.
@@ -124,7 +123,7 @@ impl Facing {
     /// The Internet.
     pub const OUTSIDE: Facing = Facing { side: Side::Outside, realm: RealmId(0) };
 
-    /// The subscribers of one realm.
+    /// Subscribers of one realm.
     pub const fn inside(realm: RealmId) -> Facing {
         Facing { side: Side::Inside, realm }
     }
@@ -137,12 +136,12 @@ impl From<Side> for Facing {
     }
 }
 
-/// A worker: owner of one shard. At most [`WorkerId::COUNT_MAX`] of them.
+/// The owner of one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u8);
 
 impl WorkerId {
-    /// Upper bound of workers: six bits of a port table entry (see `ports`).
+    /// Six bits of a port table entry (see `ports`).
     pub const COUNT_MAX: usize = 64;
 
     /// Index into per-worker arrays.
@@ -151,8 +150,7 @@ impl WorkerId {
     }
 }
 
-/// A logical interface (a port, or an 802.1Q sub-interface of one): index into
-/// `Settings::interfaces`.
+/// A logical interface (a port, or an 802.1Q sub-interface): index into `Settings::interfaces`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub u16);
 
@@ -177,8 +175,8 @@ impl PoolId {
     }
 }
 
-/// The name of a pool, by a number that it keeps while the instance runs. A position in the
-/// settings may change with a reload.
+/// A pool's name, by a number that it keeps while the instance runs. A reload may change its
+/// position in the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolName(pub u16);
 
@@ -200,17 +198,16 @@ impl AddressIndex {
     }
 }
 
-/// Index of a mapping record inside its shard. Index 0 is unused and means "none" in tables.
+/// A mapping record of a shard. 0 is unused and means "none" in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MappingIndex(pub u32);
 
 impl MappingIndex {
-    /// Upper bound of mappings of one shard: 26 bits, less the unused index 0 and the values for
-    /// shared ports.
+    /// Upper bound for one shard: 26 bits, less the unused index 0 and the values for shared ports.
     pub const COUNT_MAX: usize = (1 << 26) - 257;
 
-    /// Not a mapping: flows share the external endpoint. The port table uses the last eight bits
-    /// otherwise.
+    /// Not a mapping: flows share the external endpoint. The last eight bits vary in the port
+    /// table.
     pub const SHARED: MappingIndex = MappingIndex((1 << 26) - 256);
 
     /// True if flows share the external endpoint, whatever the last eight bits are.
@@ -225,7 +222,7 @@ impl MappingIndex {
     }
 }
 
-/// An address and a port (or ICMP query identifier) of one protocol.
+/// An address and a port (or ICMP query identifier).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// The IPv4 address.
@@ -258,7 +255,7 @@ impl Prefix {
     /// Every address.
     pub const ALL: Prefix = Prefix { address: Ipv4Addr::UNSPECIFIED, length: 0 };
 
-    /// `address/length`; host bits are cleared. `None` if `length` is over 32.
+    /// Clears host bits. `None` if `length` is over 32.
     pub const fn new(address: Ipv4Addr, length: u8) -> Option<Prefix> {
         if length > 32 {
             return None;
@@ -301,7 +298,7 @@ impl Prefix {
         address.to_bits() & self.mask() == self.address.to_bits()
     }
 
-    /// True if the two prefixes have an address in common.
+    /// True if both have an address in common.
     pub const fn overlaps(self, other: Prefix) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }

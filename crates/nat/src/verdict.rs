@@ -5,7 +5,7 @@
 
 macro_rules! verdicts {
     ($( $variant:ident, $name:literal, $kind:ident, $description:literal; )+) => {
-        /// The result for a packet. Every received packet gets exactly one.
+        /// Every received packet gets exactly one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Verdict { $( #[doc = $description] $variant, )+ }
@@ -26,7 +26,7 @@ macro_rules! verdicts {
                 match self { $( Verdict::$variant => $description, )+ }
             }
 
-            /// Whether the packet was forwarded, handled by Natrix itself, or dropped.
+            /// What became of the packet.
             pub const fn kind(self) -> VerdictKind {
                 match self { $( Verdict::$variant => VerdictKind::$kind, )+ }
             }
@@ -39,7 +39,7 @@ macro_rules! verdicts {
     };
 }
 
-/// The three kinds of verdicts.
+/// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerdictKind {
     /// Sent on, translated or passed.
@@ -115,39 +115,39 @@ verdicts! {
     Quarantined, "quarantined", Dropped, "Natrix failed on the burst of this packet; the burst is kept for its developers.";
 }
 
-/// Event counters of one worker. All but gauges only grow.
+/// Counters of one worker. All but gauges only grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets taken from ports by this worker.
+    /// Packets from ports.
     pub received: u64,
-    /// Packets by verdict, indexed by [`Verdict::index`].
+    /// Packets by [`Verdict::index`].
     pub verdicts: [u64; Verdict::COUNT],
-    /// Packets given to another worker.
+    /// Packets to other workers.
     pub handed_off: u64,
-    /// Packets taken from other workers.
+    /// Packets from other workers.
     pub taken_over: u64,
-    /// Fragments waiting for the first one of their datagram now (gauge).
+    /// Fragments waiting for the first one of their datagram (gauge).
     pub fragments_held: u64,
-    /// Packets waiting for the link-layer address of their next hop now (gauge). Their verdict is
-    /// counted when they leave.
+    /// Packets waiting for their next hop's link-layer address (gauge). Their verdict is counted
+    /// when they leave.
     pub neighbour_pending: u64,
-    /// Packets that left in fragments because of the next link's MTU.
+    /// Packets split for the next link's MTU.
     pub fragmented: u64,
-    /// Packets Natrix originated and sent (ICMP errors, replies).
+    /// Packets of Natrix (ICMP errors, replies).
     pub originated: u64,
-    /// ICMP errors not sent because of the rate limits.
+    /// ICMP errors not sent because of rate limits.
     pub icmp_errors_suppressed: u64,
-    /// ICMP errors translated (also counted by their verdict).
+    /// ICMP errors translated (also counted by verdict).
     pub icmp_errors_translated: u64,
-    /// Mappings created, by [`crate::Protocol::index`].
+    /// Mappings by [`crate::Protocol::index`].
     pub mappings_created: [u64; crate::types::Protocol::COUNT],
-    /// Mappings removed, by [`crate::Protocol::index`].
+    /// Mappings by [`crate::Protocol::index`].
     pub mappings_removed: [u64; crate::types::Protocol::COUNT],
-    /// Endpoint-dependent flows created; each counts as a session, too.
+    /// Endpoint-dependent flows; each counts as a session, too.
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
-    /// Port blocks leased to subscribers.
+    /// Port blocks leased.
     pub blocks_leased: u64,
     /// Port blocks given back.
     pub blocks_returned: u64,
@@ -161,19 +161,19 @@ pub struct Counters {
     pub sessions_created: u64,
     /// Sessions removed.
     pub sessions_removed: u64,
-    /// RSTs forwarded without effect, because their sequence number is outside the connection (RFC
-    /// 7857 §2.2).
+    /// RSTs forwarded without effect: their sequence number is outside the connection (RFC 7857
+    /// §2.2).
     pub tcp_resets_ignored: u64,
     /// Unsolicited SYNs discarded because a matching outbound SYN followed in time (RFC 5382 §4.3
     /// REQ-4).
     pub unsolicited_syns_matched: u64,
-    /// Unsolicited SYNs dropped without being held, because the store was full.
+    /// Unsolicited SYNs dropped, because no more could be held.
     pub unsolicited_syns_overflow: u64,
-    /// External ports held down now (gauge).
+    /// Ports held down now (gauge).
     pub ports_held: u64,
-    /// External ports given out again too early, because too many were held down.
+    /// Ports given out again too early, because too many were held down.
     pub ports_held_short: u64,
-    /// Bytes of IP packets forwarded outbound, inbound and by hairpin.
+    /// Bytes of IP packets: outbound, inbound and hairpinned.
     pub bytes_forwarded: [u64; 3],
 }
 

@@ -1,7 +1,5 @@
-//! Limits the records of filters that log, because filters are asked about each packet.
-//!
-//! A bucket is the time at which it will be full again, as in
-//! [`rate_limit`](crate::policy::rate_limit). It holds the records of one second.
+//! Limits the records of filters that log, which are asked about each packet: a bucket, as in
+//! [`rate_limit`](crate::policy::rate_limit), holds the records of one second.
 
 use crate::time::Instant;
 
@@ -29,7 +27,7 @@ impl FilterLimit {
         per_second != 0 && self.full_again_us.saturating_sub(now.as_micros()) + interval <= 1_000_000
     }
 
-    /// The number of decisions without a record, if it may be reported now; resets it.
+    /// Decisions without a record, if their number may be reported now; resets it.
     pub(super) fn suppressed(&mut self, now: Instant, per_second: u32, is_last: bool) -> Option<u32> {
         let is_due = self.suppressed != 0 && (is_last || self.has_room(now, per_second));
         is_due.then(|| core::mem::take(&mut self.suppressed))

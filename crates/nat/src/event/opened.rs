@@ -3,13 +3,13 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering;
 
-/// Number of logs opened so far: the exporter counts, the shards read. Has its own cache lines.
+/// Logs opened so far: the exporter counts, the shards read. Has its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct LogsOpened(AtomicU32);
 
 impl LogsOpened {
-    /// Records go into another log from now on, which knows no live state yet.
+    /// Records go into another log from now on, which knows no live state.
     pub fn count_one(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }

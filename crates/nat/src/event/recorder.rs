@@ -15,27 +15,27 @@ use crate::random::KeyedHash;
 use crate::time::Duration;
 use crate::time::Instant;
 
-/// What to do when the log is not written fast enough.
+/// What to do when the log is written too slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackPressure {
     /// No allocation without its record: new ones are refused, and an ended mapping keeps its port
     /// until its end is recorded.
     #[default]
     Refuse,
-    /// Records are lost and counted, and a [`EventKind::Gap`] with their number follows.
+    /// Records are lost and counted, and a [`EventKind::Gap`] follows.
     Drop,
 }
 
 /// Which events are recorded, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventSettings {
-    /// What to do when records cannot be written fast enough.
+    /// What to do when the log is written too slowly.
     pub back_pressure: BackPressure,
-    /// Mappings inside port blocks are events, too. Without it the block is the record.
+    /// Mappings inside port blocks are events. Without it the block is the record.
     pub block_mappings: bool,
-    /// Refusals of one subscriber for one cause are reported once in this interval.
+    /// Refusals of a subscriber for one cause are reported once in this time.
     pub refusal_interval: Duration,
-    /// Recorded decisions of filters that log: upper bound a second, for each worker.
+    /// Records a second of filters that log, for each worker.
     pub filter_events_per_second: u32,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct EventLog {
     unreported: u64,
     refusals: Refusals,
     filters: FilterLimit,
-    /// Configurations adopted so far, and how many of them were reported.
+    /// Configurations adopted, and how many of them were reported.
     adopted: u32,
     adopted_reported: u32,
     opened: Arc<LogsOpened>,
@@ -132,7 +132,7 @@ impl EventLog {
     pub(crate) fn may_retell(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         let kept = ring.capacity() - ring.capacity() / RETOLD_WITHIN_ONE_IN;
-        // One more for a gap that may have to be reported first.
+        // One more for a gap that must be reported first.
         ring.room(kept + 2) > kept + 1
     }
 
@@ -222,7 +222,7 @@ impl EventLog {
     }
 
     /// Takes back the last such record if the exporter cannot see it yet and only refusals were
-    /// recorded since. Returns false if it stays.
+    /// recorded since. False if it stays.
     #[cold]
     pub(crate) fn withdraw(&mut self, is_meant: impl Fn(&Event) -> bool) -> bool {
         let Some(ring) = &mut self.ring else { return false };

@@ -1,7 +1,6 @@
-//! Limits the rate of refusal events: one for each subscriber and cause in an interval, with their
-//! number.
+//! Limits refusal events to one for each subscriber and cause in an interval.
 //!
-//! The first refusal is reported at once. The table is bounded; a new entry replaces the one
+//! The first refusal is reported at once. A new entry of the bounded table replaces the one
 //! reported longest ago, whose number is then reported. So every refusal is counted.
 
 use core::net::Ipv4Addr;
@@ -75,7 +74,7 @@ impl Refusals {
         self.interval = interval;
     }
 
-    /// Returns the event of this refusal if one is due, and that of a replaced entry.
+    /// The event of this refusal if one is due, and that of a replaced entry.
     pub(super) fn count(&mut self, refusal: Refusal, now: Instant) -> (Option<Event>, Option<Event>) {
         let who = u64::from(refusal.subscriber.to_bits()) << 16 | u64::from(refusal.realm.0);
         let hash = self.hash.hash(who, refusal.cause.number() << 8 | refusal.kind as u64);
@@ -111,7 +110,7 @@ impl Refusals {
             }
             let event = entry.refusal.event(entry.suppressed, now);
             (entry.reported, entry.suppressed) = (now, 0);
-            // The others of the set come in another round.
+            // The rest of the set comes in another round.
             return Some(event);
         }
         self.hand = (self.hand + 1) & (SETS - 1);

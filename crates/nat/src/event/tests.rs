@@ -29,7 +29,6 @@ fn taken(log: &mut EventLog, consumer: &mut Consumer<Event>) -> Vec<Event> {
     core::iter::from_fn(|| consumer.try_pop()).collect()
 }
 
-/// Each number is an event's or a gap's, and none is missing.
 fn assert_no_number_is_missing(events: &[Event]) {
     let mut next = 1;
     for event in events {
@@ -237,7 +236,7 @@ fn names_are_those_of_a_contract_and_none_occurs_twice() {
         causes.into_iter().chain(Verdict::ALL.iter().map(|verdict| Cause::Verdict(*verdict))).collect();
     let names: std::collections::HashSet<&str> = causes.iter().map(|cause| cause.name()).collect();
     let numbers: std::collections::HashSet<u64> = causes.iter().map(|cause| cause.number()).collect();
-    // A verdict may well be called like a direction; the kind distinguishes them.
+    // Two verdicts are named like directions; the kind distinguishes them.
     assert_eq!((names.len(), numbers.len()), (causes.len() - 2, causes.len()));
 }
 

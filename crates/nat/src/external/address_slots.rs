@@ -1,8 +1,7 @@
 //! The place of each external address in the port table, across all reloads.
 //!
-//! An address keeps its place while it is configured or has mappings. Only when nothing is left of
-//! a removed address may another one get the place. So the [`AddressIndex`] in a record means the
-//! same address before and after a reload.
+//! A removed address keeps its place until nothing is left of it, so the [`AddressIndex`] in a
+//! record means the same address before and after a reload.
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
@@ -23,9 +22,9 @@ use crate::types::Protocol;
 pub struct Closed {
     /// True if removed from the configuration, false if configured to drain.
     pub removed: bool,
-    /// Since when it is closed.
+    /// When it was closed.
     pub since: Instant,
-    /// When the remaining mappings are ended; `None` if they end by themselves.
+    /// When the remaining mappings end; `None` if they end by themselves.
     pub ends: Option<Instant>,
 }
 
@@ -43,7 +42,6 @@ pub struct Slot {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
     pub(crate) slots: Vec<Option<Slot>>,
-    /// Removed pools with addresses left, numbered after those of the settings.
     pub(crate) removed_pools: Vec<Pool>,
 }
 
@@ -59,7 +57,6 @@ impl Slots {
         Slots { slots: wanted.into_iter().map(Some).collect(), removed_pools: Vec::new() }
     }
 
-    /// The places under new settings. Changes nothing.
     pub(crate) fn successor(
         &self,
         before: &Settings,
@@ -113,7 +110,7 @@ impl Slots {
                 continue;
             }
             let since = match old.closed {
-                // All workers know that it is closed, so an idle one stays idle.
+                // All workers know that it is closed: an idle one stays idle.
                 Some(Closed { removed: true, .. }) if is_idle(place, old.address) => continue,
                 Some(closed) => closed.since,
                 None => now,
@@ -149,7 +146,7 @@ impl Slots {
         settings.pools.get(id.index()).or_else(removed)
     }
 
-    /// What each address offers, by place, without the `balanced` ports.
+    /// What each address offers, without the `balanced` ports.
     pub(crate) fn specs(
         &self,
         settings: &Settings,

@@ -1,16 +1,9 @@
-//! What several workers share about ports with flows: [`Claims`] and [`SharedMap`].
+//! What several workers share about ports with flows. With one worker its own tables are complete.
 //!
-//! With one worker its own tables are complete. With several, a port taken by one worker may carry
-//! flows of all:
-//!
-//! ```text
-//!   port table   entry of the port: its home (the worker that took it), workers with flows
-//!   claims       outside five-tuple ─► its worker: keeps it unique, and steers its packets
-//!   map          the shared ports, so that a worker without any finds those of others
-//! ```
-//!
-//! So a pool is used to its last five-tuple whatever the number of workers (ADR 11). The price is
-//! one or two atomic instructions for each new flow, and none for a packet of an existing flow.
+//! A port taken by one worker may carry flows of all, so a pool is used to its last five-tuple
+//! whatever the number of workers (ADR 11). [`Claims`] keeps outside five-tuples unique and steers
+//! packets; [`SharedMap`] shows a worker the ports that others share. A new flow costs one or two
+//! atomic instructions, a packet of an existing flow none.
 
 use mem::ArenaError;
 use mem::Need;

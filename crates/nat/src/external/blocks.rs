@@ -1,4 +1,4 @@
-//! Port blocks: which ports of an external address are leased to which subscriber.
+//! Port blocks leased to subscribers.
 //!
 //! ```text
 //!   (external address)
@@ -7,13 +7,13 @@
 //! ```
 //!
 //! A grain covers one word of `used` in the [`PortTable`](crate::external::ports::PortTable). A
-//! block is 1 to 64 grains (64 to 4096 ports), aligned to its size, so one compare-and-swap takes
-//! it. It belongs to its holder for all protocols.
+//! block is 1 to 64 grains, aligned to its size, so one compare-and-swap takes it. It belongs to
+//! its holder for all protocols.
 //!
 //! A block and a single port never share a grain. (Single ports in a pool of blocks come from a
 //! mode change or from slices.) The taker of a single port sets its bit, then checks for a lease;
-//! the lessor leases, then checks for taken ports. Both accesses are sequentially consistent, so at
-//! least one sees the other and gives way.
+//! the lessor leases, then checks for taken ports. All of this is sequentially consistent, so at
+//! least one notices the other and gives way.
 //!
 //! Only the holder's worker writes a record; all read it, and each word is complete in itself.
 
@@ -37,7 +37,7 @@ const RECORD_WORDS: usize = 4;
 const GRAIN_PORTS: u16 = 64;
 const INSTANT_MAX: u64 = (1 << 48) - 1;
 
-/// Number of ports of a block: a power of two from 64 to 4096.
+/// Ports of a block: a power of two from 64 to 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSize(u8);
 
@@ -47,7 +47,7 @@ impl BlockSize {
     /// 4096 ports.
     pub const MAX: BlockSize = BlockSize(6);
 
-    /// The size with this many ports; `None` unless it is a power of two from 64 to 4096.
+    /// `None` unless `ports` is a power of two from 64 to 4096.
     pub const fn of_ports(ports: u32) -> Option<BlockSize> {
         if !ports.is_power_of_two() || ports < BlockSize::MIN.ports() || ports > BlockSize::MAX.ports() {
             return None;
@@ -55,7 +55,7 @@ impl BlockSize {
         Some(BlockSize((ports.trailing_zeros() - GRAIN_PORTS.trailing_zeros()) as u8))
     }
 
-    /// Ports of a block of this size.
+    /// Ports of a block.
     pub const fn ports(self) -> u32 {
         (GRAIN_PORTS as u32) << self.0
     }
@@ -68,19 +68,18 @@ impl BlockSize {
         u64::MAX >> (64 - self.grains())
     }
 
-    /// Grains of a word at which a block of this size may begin.
+    /// Grains of a word where a block may begin.
     const fn starts(self) -> u64 {
         u64::MAX / self.bits()
     }
 
-    /// Grains of word `index` at which a block that lies between these ports may begin.
+    /// The same for word `index`, for blocks between these ports.
     pub(crate) fn starts_between(self, first: u16, last: u16, index: usize) -> u64 {
         let from = usize::from(first).div_ceil(usize::from(GRAIN_PORTS));
         let end = ((usize::from(last) + 1) / usize::from(GRAIN_PORTS) + 1).saturating_sub(self.grains() as usize);
         self.starts() & below(end, index) & !below(from, index)
     }
 
-    /// Grains of a word at which a free block of this size begins.
     const fn free_starts(self, leased: u64) -> u64 {
         let mut free = !leased;
         let mut step = 0;
@@ -92,15 +91,15 @@ impl BlockSize {
     }
 }
 
-/// Address, first grain and size of a block in four bytes. 0 means none: no block contains port 0.
+/// Address, first grain and size of a block in four bytes. 0 is none: no block contains port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block(u32);
 
-/// Bits of a [`Block`] for its place: the grain in the lowest ten, then the address.
+/// Bits of a [`Block`] for its place: ten for the grain, then the address.
 const PLACE_BITS: u32 = 28;
 
 impl Block {
-    /// Number of external addresses that a [`Block`] can name.
+    /// External addresses that a [`Block`] can name.
     pub const ADDRESSES_MAX: usize = (1 << PLACE_BITS) / GRAINS;
 
     pub(crate) const fn new(address: AddressIndex, grain: u32, size: BlockSize) -> Block {
@@ -154,11 +153,11 @@ impl Block {
 /// The subscriber that holds a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The subscriber's worker.
+    /// Its worker.
     pub worker: WorkerId,
-    /// The subscriber's realm.
+    /// Its realm.
     pub realm: RealmId,
-    /// The subscriber's address.
+    /// Its address.
     pub address: u32,
 }
 
@@ -186,14 +185,13 @@ pub struct Lease {
     pub since_s: u32,
 }
 
-/// The leased grains and the records of blocks; ignores single ports.
 pub(crate) struct BlockTable {
     addresses: usize,
-    /// True once anything can be leased. Until then a single port needs no check for leases.
+    /// Set once leases are possible; until then single ports need no check.
     is_ready: AtomicBool,
     leased: Arena<AtomicU64>,
     records: OnceLock<Arena<AtomicU64>>,
-    /// One bit an address: a hint that it has no free block of the size and range searched last.
+    /// One bit an address: a hint that the last search found no free block.
     full: Box<[AtomicU64]>,
 }
 
@@ -216,11 +214,11 @@ impl BlockTable {
         Arena::<AtomicU64>::need(addresses.max(1).saturating_mul(GRAINS * RECORD_WORDS))
     }
 
-    /// Allocates the records unless that has been done. Must precede the first lease.
+    /// Allocates the records, once. Must precede the first lease.
     pub(crate) fn prepare(&self) -> Result<(), ArenaError> {
         if self.records.get().is_none() {
             let records = Arena::zeroed(self.addresses.max(1) * GRAINS * RECORD_WORDS)?;
-            // If another thread was faster, its records serve as well.
+            // Another thread's records serve as well.
             let _ = self.records.set(records);
         }
         self.is_ready.store(true, Ordering::SeqCst);
@@ -255,7 +253,7 @@ impl BlockTable {
         self.leased(address, grain / 64) >> (grain % 64) & 1 != 0
     }
 
-    /// Grains at which an unleased block of this size begins, between these ports.
+    /// Grains where an unleased block between these ports begins.
     pub(crate) fn free(&self, address: usize, size: BlockSize, first: u16, last: u16) -> [u64; LEASED_WORDS] {
         core::array::from_fn(|index| {
             size.free_starts(self.leased(address, index)) & size.starts_between(first, last, index)
@@ -300,7 +298,7 @@ impl BlockTable {
         let since_s = (now.as_micros() / 1_000_000) as u32;
         record[1].store(u64::from(since_s) << 32 | u64::from(number(next)), Ordering::Relaxed);
         record[2].store(0, Ordering::Relaxed);
-        // Last, so that a reader that finds a holder finds the other words, too.
+        // Last: a reader that finds a holder also finds the other words.
         record[0].store(holder.word(block.size()), Ordering::Release);
     }
 
@@ -368,7 +366,7 @@ impl BlockTable {
         self.full[address / 64].load(Ordering::SeqCst) >> (address % 64) & 1 != 0
     }
 
-    /// Search once more afterwards: a block may have come back meanwhile.
+    /// Search again afterwards: a block may have come back meanwhile.
     pub(crate) fn set_full(&self, address: usize) {
         self.full[address / 64].fetch_or(1 << (address % 64), Ordering::SeqCst);
     }

@@ -1,5 +1,4 @@
-//! Deterministic pools (RFC 7422): the configuration alone says which subscriber has which ports,
-//! and the reverse.
+//! Deterministic pools (RFC 7422): the configuration alone maps subscribers to ports and back.
 //!
 //! ```text
 //!   address   port_min                                                          port_max
@@ -9,13 +8,10 @@
 //!   subscriber i (from 0): address i / C, slice i % C
 //! ```
 //!
-//! Subscribers are counted in the order of the file, without network and broadcast addresses. C
-//! follows from the numbers of subscribers and addresses; a slice is one (C + D)-th of the ports,
-//! rounded down. This is algorithm 0 (sequential) of RFC 7422 §2.
-//!
-//! The other orders ([`Algorithm`]) permute the places, so that neighbours in the file are not
-//! neighbours outside. In every order a slice is one range of one address, as paired pooling (RFC
-//! 6888 REQ-2) requires.
+//! Subscribers are counted in the order of the file, without network and broadcast addresses. A
+//! slice is one (C + D)-th of the ports, rounded down. This is algorithm 0 (sequential) of RFC 7422
+//! §2; the other orders ([`Algorithm`]) permute the places. A slice is always one range of one
+//! address, as paired pooling (RFC 6888 REQ-2) requires.
 
 use core::net::Ipv4Addr;
 
@@ -62,7 +58,7 @@ pub fn checksum(settings: &Settings) -> u32 {
         for prefix in &pool.subscribers {
             add(u64::from(prefix.address().to_bits()) << 8 | u64::from(prefix.length()));
         }
-        // By name: the number of a realm depends on the rest of the file.
+        // By name: a realm's number depends on the rest of the file.
         for realm in &pool.realms {
             let name = settings.realm_names.get(realm.index()).map_or("", String::as_str);
             name.bytes().for_each(|byte| add(u64::from(byte)));
@@ -81,7 +77,7 @@ pub fn checksum(settings: &Settings) -> u32 {
     if !has_any {
         return 0;
     }
-    // The finaliser of SplitMix64; half of the result is dropped, so it cannot be inverted.
+    // The finaliser of SplitMix64; half of it is dropped, so it cannot be inverted.
     let mixed = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((mixed ^ mixed >> 31) as u32).max(1)
@@ -92,14 +88,14 @@ struct Run {
     first: u32,
     count: u64,
     number: u64,
-    /// The addresses next to the run belong to the prefix but are no subscribers.
+    /// The addresses next to the run are no subscribers.
     leaves_out_edges: bool,
 }
 
 /// Ports of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Position of the external address in the pool, from 0.
+    /// Position in the pool, from 0.
     pub address: u32,
     /// Number of the slice.
     pub slice: u16,
@@ -114,11 +110,11 @@ pub struct Slice {
 pub enum Owner {
     /// This subscriber.
     Subscriber(Ipv4Addr),
-    /// Nobody: it is in a slice without a subscriber.
+    /// Nobody: its slice has no subscriber.
     Nobody,
     /// The subscriber that leases its block.
     Dynamic,
-    /// Nobody: it is never given out.
+    /// Nobody: never given out.
     Outside,
 }
 
@@ -164,7 +160,7 @@ fn hosts(prefix: Prefix) -> (u32, u64) {
 }
 
 impl Formula {
-    /// The formula of a pool; `None` if it is not deterministic.
+    /// The formula of a pool, if it is deterministic.
     pub fn of(pool: &Pool) -> Result<Option<Formula>, FormulaError> {
         let Allocation::Deterministic { dynamic_slices, .. } = pool.allocation else { return Ok(None) };
         let formula =
@@ -189,7 +185,7 @@ impl Formula {
         }
     }
 
-    /// The number at this place, which may be beyond the last subscriber.
+    /// The number at a place that may be beyond the last subscriber.
     fn number_at(&self, place: u64) -> u64 {
         match self.algorithm {
             Algorithm::Sequential => place,
@@ -205,7 +201,7 @@ impl Formula {
         Permutation::new(key, u64::from(self.addresses) * u64::from(self.slices))
     }
 
-    /// The formula for these inside prefixes and this many external addresses.
+    /// The formula for these prefixes and number of addresses.
     pub fn new(
         prefixes: &[Prefix],
         addresses: usize,
@@ -248,7 +244,7 @@ impl Formula {
             runs,
             by_address,
             subscribers,
-            // Both are below the number of ports.
+            // Below the number of ports.
             slices: slices as u32,
             slice_ports: slice_ports as u32,
             dynamic_slices: u32::from(dynamic_slices),
@@ -264,7 +260,7 @@ impl Formula {
         self.subscribers
     }
 
-    /// Subscribers of one external address (C).
+    /// Subscribers of an external address (C).
     pub fn slices(&self) -> u32 {
         self.slices
     }
@@ -274,13 +270,13 @@ impl Formula {
         self.slice_ports
     }
 
-    /// Lowest and highest port of each address for dynamic blocks; `None` without such ports.
+    /// Lowest and highest port of each address for dynamic blocks, if any.
     pub fn dynamic(&self) -> Option<(u16, u16)> {
         let first = u32::from(self.port_min) + self.slices * self.slice_ports;
         (self.dynamic_slices > 0 && first <= u32::from(self.port_max)).then_some((first as u16, self.port_max))
     }
 
-    /// The slice of an inside address; `None` if it is not a subscriber.
+    /// The slice of a subscriber; `None` for any other address.
     pub fn slice_of(&self, inside: u32) -> Option<Slice> {
         let next = self.by_address.partition_point(|position| self.runs[*position as usize].first <= inside);
         let run = &self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize];
@@ -299,7 +295,7 @@ impl Formula {
         })
     }
 
-    /// First and last port of each slice that contains some of these ports.
+    /// First and last port of each slice that overlaps these.
     pub(crate) fn slices_over(&self, first: u16, last: u16) -> impl Iterator<Item = (u16, u16)> + use<> {
         let (port_min, slice_ports) = (u32::from(self.port_min), self.slice_ports);
         let from = u32::from(first).saturating_sub(port_min) / slice_ports;
@@ -317,20 +313,20 @@ impl Formula {
         if self.leaves_out(inside) { Verdict::BoundaryAddress } else { Verdict::SourceNotSubscriber }
     }
 
-    /// True for the network and broadcast address of a prefix.
+    /// True for a prefix's network and broadcast address.
     pub fn leaves_out(&self, inside: u32) -> bool {
         let run_before = |end: u64| {
             let next = self.by_address.partition_point(|at| u64::from(self.runs[*at as usize].first) < end);
             Some(&self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize])
         };
         let inside = u64::from(inside);
-        // A run that begins right behind it, or that ended right before it.
+        // A run that begins right behind it, or ended right before it.
         let (behind, before) = (run_before(inside + 2), run_before(inside + 1));
         behind.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) == inside + 1)
             || before.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) + run.count == inside)
     }
 
-    /// The owner of a port of the n-th address of the pool.
+    /// The owner of a port of the pool's n-th address.
     pub fn owner_of(&self, address: u32, port: u16) -> Owner {
         if port < self.port_min || port > self.port_max {
             return Owner::Outside;
@@ -386,7 +382,7 @@ impl Permutation {
                 halves = step(halves, self.keys[if is_back { self.keys.len() - 1 - round } else { round }]);
             }
             now = halves.0 << self.half_bits | halves.1;
-            // The walk is a cycle through a start in range, so it ends.
+            // A cycle through a start in range, so it ends.
             if now < self.size {
                 return now;
             }
@@ -394,7 +390,7 @@ impl Permutation {
     }
 }
 
-/// The finaliser of SplitMix64: each bit of the input changes half of the output's.
+/// The finaliser of SplitMix64: each input bit changes half of the output's.
 fn mixed(value: u64) -> u64 {
     let mixed = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,5 +1,4 @@
-//! How many ports each address of a pool must keep, so that subscribers always get their guaranteed
-//! minimum.
+//! How many ports each address must keep so that subscribers get their guaranteed minimum.
 
 use crate::policy::class::Classes;
 use crate::settings::Allocation;
@@ -12,10 +11,10 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// What the subscribers of one pool are guaranteed together.
+/// What a pool's subscribers are guaranteed together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// Subscribers with a guarantee: all addresses of their classes' prefixes that the pool serves.
+    /// Addresses of the classes with a guarantee that the pool serves.
     pub subscribers: u64,
     /// Sum of the guaranteed ports, by [`Protocol::index`].
     pub ports: [u64; Protocol::COUNT],
@@ -26,8 +25,8 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Ports each of `addresses` must keep, so that there is always room for one more guarantee, in
-    /// whatever order subscribers come.
+    /// Ports each of `addresses` must keep so that one more guarantee always fits, in whatever
+    /// order subscribers come.
     pub fn of_each_address(&self, addresses: u64) -> [u64; Protocol::COUNT] {
         let addresses = addresses.max(1);
         [0, 1, 2].map(|protocol| match self.is_mixed {
@@ -37,7 +36,7 @@ impl Reservation {
     }
 }
 
-/// By pool, what its subscribers are guaranteed.
+/// What each pool's subscribers are guaranteed.
 pub fn reservations(settings: &Settings) -> Result<Vec<Reservation>, RouteError> {
     let mut found = vec![Reservation::default(); settings.pools.len()];
     if settings.classes.iter().all(|class| class.limits.reserved_ports == [0; Protocol::COUNT]) {

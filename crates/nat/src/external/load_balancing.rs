@@ -2,8 +2,7 @@
 //!
 //! Weighted rendezvous hashing: every target gets a number for the remote endpoint, and the lowest
 //! wins. So a new target takes its share from all others, a removed one leaves its share to them,
-//! and nothing else changes. A flow (`flow.rs`) on the target's worker remembers the choice, so a
-//! session keeps its target.
+//! and nothing else changes. A flow on the target's worker remembers the choice.
 //!
 //! The worker that receives a packet finds the target's worker by choosing again. After a change of
 //! the list the choice may differ, so lists that may have sessions are kept as *generations*,
@@ -11,12 +10,7 @@
 //! session. All packets of one remote endpoint make the same stops, whichever settings a worker
 //! uses, so no session is opened twice (ADR 7).
 //!
-//! ```text
-//!   protocol | external address | port ──► run of ports ──► group: generations, newest last
-//! ```
-//!
-//! The ports of a removed forward stay reserved while sessions are left, and are then held down.
-//! After that they become free without a further reload ([`Group::free`]).
+//! The ports of a removed forward become free without a further reload ([`Group::free`]).
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU32;
@@ -43,14 +37,14 @@ use crate::types::RealmId;
 #[cfg(test)]
 mod tests;
 
-/// Upper bound of target lists with sessions, for one external endpoint.
+/// Lists of targets with sessions, for one external endpoint.
 pub const TARGET_GENERATIONS_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct TargetGeneration {
     id: u32,
     realm: RealmId,
-    /// The external port that leads to a target's configured port; the others follow.
+    /// The external port of a target's configured port; the others follow.
     base: u16,
     is_sticky: bool,
     targets: Box<[Target]>,
@@ -95,7 +89,7 @@ impl TargetGeneration {
             let remote = u64::from(remote_outside.0) << 16 | u64::from(remote_outside.1);
             let itself =
                 u64::from(self.realm.0) << 48 | u64::from(target.address) << 16 | u64::from(target.port.unwrap_or(0));
-            // Uniform in (0, 1). A target has the least -ln(u)/w as often as its weight demands.
+            // Uniform in (0, 1). A target's -ln(u)/w is the least as often as its weight w demands.
             let u = ((mix(mix(remote) ^ itself) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
             -u.ln() / f64::from(target.weight)
         };
@@ -131,7 +125,7 @@ impl TargetGeneration {
         &self.targets
     }
 
-    /// Sessions opened to a target; the count continues while the target stays in the list.
+    /// Sessions opened; counted while the target stays in the list.
     pub(crate) fn hits(&self, position: usize) -> u64 {
         self.hits.get(position).map_or(0, |hits| hits.load(Ordering::Relaxed))
     }
@@ -148,45 +142,45 @@ impl TargetGeneration {
     }
 }
 
-/// State of a group: the configuration or sessions use its ports.
+/// The configuration or sessions use the ports.
 const TAKEN: u8 = 0;
-/// State of a group: its ports are free. Final.
+/// The ports are free. Final.
 const FREE: u8 = 1;
-/// State of a group: the next configuration decides about its ports.
+/// The next configuration decides about the ports.
 const HELD: u8 = 2;
 
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Oldest first, each with the time when it was replaced.
+    /// Oldest first, each with the time of its replacement.
     generations: Vec<(Arc<TargetGeneration>, Option<Instant>)>,
     pub(crate) origin: Option<Origin>,
     pub(crate) admission: Admission,
     /// Since when the ports lead to several targets; `None` since the start.
     pub(crate) since: Option<Instant>,
-    /// Since when they do so again, after they may have been free.
+    /// The same, after they may have been free.
     pub(crate) again: Option<Instant>,
     pub(crate) is_new: bool,
     state: AtomicU8,
-    /// The µs at which the last session of a removed forward ended.
+    /// When a removed forward's last session ended, in µs.
     idle_since: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Balanced(u32),
-    /// A forward to one target, by position, on ports that led to several before.
+    /// A forward to one target on ports that led to several before.
     Forward(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop<W> {
-    /// Another worker may have its flow: hand it on, with the number of stops so far.
+    /// Another worker may have its flow: hand it on, with the stops so far.
     Next(W, u8),
-    /// No worker has a flow of it, and a new one leads here.
+    /// No worker has its flow; a new one leads here.
     Here(Aim),
-    /// No worker has a flow of it, and none may be made.
+    /// No worker has its flow, and none may be made.
     Nowhere,
 }
 
@@ -222,7 +216,7 @@ impl Group {
         self.state.compare_exchange(TAKEN, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The next stop of a packet from a worker without its flow, after `behind` stops.
+    /// The next stop of a packet, after `behind` stops.
     pub(crate) fn next_stop<W: PartialEq>(
         &self,
         port: u16,
@@ -240,7 +234,7 @@ impl Group {
                 return Stop::Next(worker, step as u8);
             }
         }
-        // A worker with older settings may know fewer stops than the sender; it must not open a
+        // A worker with older settings may know fewer stops than the sender: it must not open a
         // session.
         let is_last = step == self.generations.len();
         match self.current().filter(|_| is_last).and_then(|generation| generation.choose(port, remote_outside)) {
@@ -249,7 +243,7 @@ impl Group {
         }
     }
 
-    /// When an internal endpoint ceased to be a target; `None` if it is one now.
+    /// When an internal endpoint ceased to be a target, if it did.
     pub(crate) fn left(&self, port: u16, realm: RealmId, internal: (u32, u16)) -> Option<Instant> {
         let latest = self.generations.iter().rev().find(|(generation, _)| generation.leads_to(port, realm, internal));
         latest.and_then(|(_, until)| *until)
@@ -271,7 +265,7 @@ pub(crate) struct TooManyGenerations {
 }
 
 impl BalancedForward {
-    /// What one of its external ports leads to.
+    /// What an external port leads to.
     pub fn view(&self, port: u16) -> BalancedView {
         let offset = port.wrapping_sub(self.ports.0);
         let target = |target: &Target| {
@@ -286,7 +280,7 @@ impl BalancedForward {
         }
     }
 
-    /// The external endpoint that leads to this internal one, if any.
+    /// The external endpoint that leads to this one.
     pub fn external_of(&self, realm: RealmId, internal: Endpoint) -> Option<Endpoint> {
         let (first, last) = self.ports;
         let is_it = |target: &&Target| target.address == internal.address.to_bits() && self.realm == realm;
@@ -334,7 +328,7 @@ pub(crate) struct Balance {
     groups: Vec<Group>,
     generations: BTreeMap<u32, Arc<TargetGeneration>>,
     next_id: u32,
-    /// Forwards to one target on ports that led to several before; handled only here.
+    /// Forwards to one target that are handled here: their ports led to several before.
     taken: Vec<u32>,
 }
 
@@ -351,8 +345,7 @@ impl Balance {
         empty.followed_by(settings, None).unwrap_or(empty)
     }
 
-    /// # Errors
-    /// When some ports would have sessions of more than [`TARGET_GENERATIONS_MAX`] lists.
+    /// Fails if a port would have sessions of more than [`TARGET_GENERATIONS_MAX`] lists.
     pub(crate) fn successor(&self, settings: &Settings, now: Instant) -> Result<Balance, TooManyGenerations> {
         self.followed_by(settings, Some(now))
     }
@@ -395,7 +388,7 @@ impl Balance {
         };
         let mut made: Vec<Option<Arc<TargetGeneration>>> = vec![None; leads.len()];
         let mut runs: Vec<Run<u32>> = Vec::new();
-        // The ends of all runs cut the ports into pieces with one past and one future each.
+        // Cuts the ports into pieces with one past and one future.
         let old_ends = known.iter().flat_map(|run| [run.first, run.last + 1]);
         let mut cuts: Vec<u64> = leads.iter().flat_map(|lead| [lead.first, lead.last + 1]).chain(old_ends).collect();
         cuts.sort_unstable();
@@ -431,16 +424,16 @@ impl Balance {
                 // Keep the earlier time if it had ended before.
                 *until = until.or(now);
             }
-            // Drop only generations that no worker used under the previous settings either: the one
-            // in use may get sessions until all workers have adopted. Never drop while adding a
-            // list: packets may be between the old stops.
+            // Drop only generations that the previous settings had ended, too: the one in use may
+            // get sessions until all workers have adopted. Never drop while adding a list: packets
+            // may be between the old stops.
             let had_ended = |until: &Option<Instant>| until.is_some_and(|until| Some(until) != now);
             let latest = group.generations.last().filter(|_| lead.is_none()).cloned();
             if stays || lead.is_none() || group.generations.len() >= TARGET_GENERATIONS_MAX {
                 group.generations.retain(|(generation, until)| !had_ended(until) || generation.has_flows());
             }
             if group.generations.is_empty() {
-                // The ports are not free before their hold-down is over.
+                // Not free before their hold-down is over.
                 group.generations.extend(latest);
             }
             if let Some(lead) = lead {
@@ -516,7 +509,6 @@ impl Balance {
         }
     }
 
-    /// True if an external address has, or may get, flows here.
     pub(crate) fn concerns(&self, address: u32) -> bool {
         let mut runs = self.runs.iter().filter(|run| (run.first >> 16) as u32 == address);
         runs.any(|run| {
@@ -545,7 +537,6 @@ impl Balance {
         })
     }
 
-    /// True if sessions or mappings of the past may have a deadline.
     pub(crate) fn has_past(&self) -> bool {
         self.groups.iter().any(|group| {
             group.since.or(group.again).is_some() || group.generations.iter().any(|(_, until)| until.is_some())

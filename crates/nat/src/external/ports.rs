@@ -11,16 +11,13 @@
 //!               [home worker: 6 bits | 18 bits set | lent: 1 bit | workers with flows: 7 bits]
 //! ```
 //!
-//! All workers share the table, so that a pool can be used to its last port. The worker that sets a
-//! bit first owns the port. To avoid sharing cache lines, each worker searches its own lines first.
+//! All workers share the table, so that a pool is used to its last port. The worker that sets a bit
+//! first owns the port. Each worker searches its own cache lines first.
 //!
 //! A port is chosen as in RFC 6056 §3.3.1 (algorithm 1): a random port or, if that is taken, the
 //! next free one in the same word of `used`. If few are free, a search through `full` follows, so
-//! the cost is O(1) up to a full address. Ports leased in blocks
-//! ([`blocks`](crate::external::blocks)) are taken with [`within`].
-//!
-//! A burst can prefetch before it takes a port: the word ([`PortTable::aim`]), then the entry of
-//! the port ([`PortTable::aim_closer`]).
+//! the cost is O(1) up to a full address. A burst can prefetch the word ([`PortTable::aim`]), then
+//! the port's entry ([`PortTable::aim_closer`]). [`within`] takes ports of leased blocks.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -60,8 +57,8 @@ const SUMMARY_WORDS: usize = WORDS / 64;
 const PORTS: usize = 65_536;
 const LINE_WORDS: usize = 8;
 const AIMS: usize = 4;
-/// Random probes before the search. One covers 64 ports, so it nearly always succeeds while one in
-/// a hundred is free.
+/// Random probes before the search. One covers 64 ports, so four nearly always succeed if one port
+/// in a hundred is free.
 const PROBES: usize = 4;
 /// Upper bound on picks for one port: each but the last lost a race.
 const PICKS: usize = 64;
@@ -81,7 +78,7 @@ pub enum PortClass {
 }
 
 impl PortClass {
-    /// The first word of `used` with ports of this class, and the one past the last.
+    /// The first word of `used`, and the one past the last.
     pub(crate) const fn words(self, protocol: Protocol) -> (usize, usize) {
         match (protocol, self) {
             (Protocol::Icmp, _) => (0, WORDS),
@@ -116,19 +113,18 @@ impl Parity {
     }
 }
 
-/// The ports of one external address.
+/// What an external address offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressSpec {
-    /// Lowest port, at least 1. Does not apply to query identifiers.
+    /// Lowest port, at least 1; not for query identifiers.
     pub port_min: u16,
-    /// Highest port. With 0 the address offers nothing, not even query identifiers.
+    /// Highest port; 0 offers nothing, not even query identifiers.
     pub port_max: u16,
-    /// Ports between them that are never given out. Does not apply to query identifiers.
+    /// Ports between them that are never given out; not for query identifiers.
     pub reserved: Vec<u16>,
-    /// By [`Protocol::index`]: first and last of more ports that are never given out.
+    /// By [`Protocol::index`]: first and last of further ports never given out.
     pub forwarded: [Vec<(u16, u16)>; Protocol::COUNT],
-    /// All ports belong to one subscriber, taken with [`PortTable::claim`]; other fields do not
-    /// apply.
+    /// All ports belong to one subscriber, taken with [`PortTable::claim`]; no other field applies.
     pub is_whole: bool,
 }
 
@@ -155,35 +151,33 @@ impl AddressSpec {
     };
 }
 
-/// The external ports of all addresses of an instance.
+/// The external ports of an instance.
 pub struct PortTable {
     used: Arena<AtomicU64>,
     withheld: Arena<AtomicU64>,
     kept: Arena<AtomicU64>,
     full: Arena<AtomicU64>,
     entries: Arena<AtomicU32>,
-    /// By protocol, one bit an address: a hint that no port of the high class is free.
+    /// By protocol, one bit an address: a hint that no high port is free.
     address_full: [Box<[AtomicU64]>; Protocol::COUNT],
-    /// By address and protocol: what is offered now.
     offers: Box<[withheld::Offer]>,
     paired: Box<[AtomicU32]>,
     pub(crate) blocks: BlockTable,
-    /// The accounts of guaranteed ports; empty until a pool guarantees any.
     guarantees: OnceLock<Guarantees>,
-    /// A single worker uses the table, so nobody writes between its reads and writes.
+    /// A single worker: nobody writes between its reads and writes.
     exclusive: bool,
 }
 
 /// On whose behalf a port is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taker {
-    /// Any subscriber: never takes a port that is leased in a block.
+    /// Any subscriber: takes no port of a leased block.
     Anyone,
-    /// The holder of the block the port is in.
+    /// The holder of the port's block.
     Holder,
 }
 
-/// Where a single port is searched for, and by which worker.
+/// Which port is searched for, by which worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Sought {
     /// The external address.
@@ -198,7 +192,7 @@ pub struct Sought {
     pub workers: usize,
 }
 
-/// The random port at which the search for a free one starts.
+/// The random port where a search starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAim(u16);
 
@@ -224,7 +218,6 @@ fn bits_below(end: usize, index: usize) -> u64 {
     }
 }
 
-/// A random word whose bit is set.
 fn random_word(words: &[u64; SUMMARY_WORDS], random: &mut Random) -> Option<usize> {
     let count = words.iter().map(|bits| bits.count_ones()).sum();
     if count == 0 {
@@ -256,18 +249,18 @@ fn select(mut bits: u64, n: u32) -> u32 {
 }
 
 impl PortTable {
-    /// A table for these addresses, all ports free. Takes about 0.85 MiB an address.
+    /// All ports are free. Takes about 0.85 MiB an address.
     pub fn new(specs: &[AddressSpec]) -> Result<PortTable, ArenaError> {
         PortTable::with_room(specs, specs.len())
     }
 
-    /// A table for these addresses with room for `addresses_max` in all. The others offer nothing
-    /// until [`PortTable::withhold`] and [`PortTable::offer`] are called.
+    /// Places up to `addresses_max` offer nothing until [`PortTable::withhold`] and
+    /// [`PortTable::offer`] are called.
     pub fn with_room(specs: &[AddressSpec], addresses_max: usize) -> Result<PortTable, ArenaError> {
         let places = specs.len().max(addresses_max);
         let spaces = (places * Protocol::COUNT).max(1);
         let hints = || (0..places.div_ceil(64)).map(|_| AtomicU64::new(0)).collect::<Box<[AtomicU64]>>();
-        // No other thread uses the table yet, so no atomic read-modify-write is needed.
+        // No other thread uses the table yet.
         let table = PortTable {
             used: Arena::zeroed(spaces * WORDS)?,
             withheld: Arena::zeroed(spaces * WORDS)?,
@@ -281,7 +274,7 @@ impl PortTable {
             guarantees: OnceLock::new(),
             exclusive: true,
         };
-        // Addresses of one pool have equal specs: compute their words once.
+        // Addresses of one pool have equal specs.
         let mut last: Option<(&AddressSpec, Vec<Mask>)> = None;
         for (position, spec) in specs.iter().enumerate() {
             let masks = match last.take() {
@@ -301,7 +294,7 @@ impl PortTable {
         self.paired.len()
     }
 
-    /// The memory [`PortTable::new`] takes for this many addresses.
+    /// Memory that [`PortTable::new`] takes.
     pub fn needs(addresses: usize) -> [Need; 6] {
         let spaces = addresses.saturating_mul(Protocol::COUNT).max(1);
         [
@@ -314,7 +307,7 @@ impl PortTable {
         ]
     }
 
-    /// Bytes of all arrays.
+    /// Memory of all arrays.
     pub fn bytes(&self) -> usize {
         let bits = self.used.bytes() + self.withheld.bytes() + self.kept.bytes() + self.full.bytes();
         let guarantees = self.guarantees.get().map_or(0, Guarantees::bytes);
@@ -327,7 +320,7 @@ impl PortTable {
         PortTable { exclusive: true, ..self }
     }
 
-    /// Chooses at random where to look for a free port. May miss.
+    /// A random place to look for a free port. May miss.
     #[inline]
     pub fn aim(
         &self,
@@ -365,7 +358,7 @@ impl PortTable {
         if is_leased { None } else { self.free_near(space(address, protocol), parity, u64::MAX, aim) }
     }
 
-    /// Chooses another word to look for a free port, among those not known to be full.
+    /// Chooses another word, among those not known to be full.
     #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
     pub fn aim_elsewhere(
         &self,
@@ -382,7 +375,7 @@ impl PortTable {
             let aim = self.aim(address, protocol, class, worker, workers, random)?;
             (!self.is_full(base, parity, aim)).then_some(aim)
         });
-        // Hardly any word has a port left: choose among those that have.
+        // Hardly any word has a port left: choose among these.
         again.or_else(|| {
             let words = self.words_not_full(base, class, protocol, parity);
             let word = random_word(&words, random)?;
@@ -390,7 +383,7 @@ impl PortTable {
         })
     }
 
-    /// Like [`PortTable::aim_closer`], but leased blocks are only detected when the port is taken.
+    /// Like [`PortTable::aim_closer`], but detects leased blocks only when the port is taken.
     #[inline(always)]
     pub fn near(
         &self,
@@ -414,7 +407,7 @@ impl PortTable {
         self.take_near(space(address, protocol), parity, u64::MAX, aim, Taker::Anyone)
     }
 
-    /// Prefetches, for writing, the line with the bit of the port at this [`PortTable::place`].
+    /// Prefetches, for writing, the bit of this [`PortTable::place`].
     #[inline]
     pub fn prefetch_bit(&self, place: usize) {
         const { assert!(PORTS / WORDS == 64, "a word has a bit for each port") };
@@ -434,10 +427,8 @@ impl PortTable {
         !self.kept[space(address, protocol) * WORDS + word].load(Ordering::SeqCst)
     }
 
-    /// A random free port, to be taken with [`PortTable::take_picked`]. `None` only if no port of
-    /// this class and parity is free; one released at this moment may be missed.
-    ///
-    /// The worker prefers its own cache lines. Stale hints are corrected in passing.
+    /// A random free port for [`PortTable::take_picked`]. `None` only if none of this class and
+    /// parity is free; may miss one that is released at this moment. Corrects stale hints.
     pub fn pick(&self, sought: &Sought, parity: Option<Parity>, random: &mut Random) -> Option<u16> {
         let Sought { address, protocol, class, worker, workers } = *sought;
         let base = space(address, protocol);
@@ -450,8 +441,7 @@ impl PortTable {
                 return Some(found.0);
             }
         }
-        // Pick from a random word, never the next free port: that could be predicted (RFC 6056
-        // §3.2).
+        // A random word, never the next free port, which could be predicted (RFC 6056 §3.2).
         let words = self.words_not_full(base, class, protocol, parity);
         let found = self.pick_of_words(base, words, parity, |_| u64::MAX, Taker::Anyone, random);
         if found.is_none() && class == PortClass::High && parity.is_none() {
@@ -466,7 +456,7 @@ impl PortTable {
         self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), taker)
     }
 
-    /// Takes a free port at random, found by [`PortTable::pick`].
+    /// Takes a random free port, found by [`PortTable::pick`].
     #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
     pub fn allocate(
         &self,
@@ -497,7 +487,7 @@ impl PortTable {
         taker: Taker,
         random: &mut Random,
     ) -> Option<u16> {
-        // Other workers may fill the first word at this very moment.
+        // Other workers may fill the first word meanwhile.
         while let Some(word) = random_word(&words, random) {
             words[word / 64] &= !(1 << (word % 64));
             if taker == Taker::Anyone && self.blocks.is_leased(base / Protocol::COUNT, word) {
@@ -550,7 +540,6 @@ impl PortTable {
         }
     }
 
-    /// The first free port within `mask`, searched from `aim` on around its word.
     #[inline]
     fn free_near(&self, base: usize, parity: Option<Parity>, mask: u64, aim: PortAim) -> Option<PortAim> {
         let (word, bit) = (usize::from(aim.0 / 64), u32::from(aim.0 % 64));
@@ -562,7 +551,7 @@ impl PortTable {
 
     #[inline]
     fn take_near(&self, base: usize, parity: Option<Parity>, mask: u64, aim: PortAim, taker: Taker) -> Option<u16> {
-        // A second round: another worker took the port chosen here.
+        // Again if another worker took the port.
         for _ in 0..2 {
             let found = self.free_near(base, parity, mask, aim)?.0;
             if self.take(base, usize::from(found / 64), u32::from(found % 64), taker) {
@@ -596,7 +585,7 @@ impl PortTable {
     #[inline]
     fn take(&self, base: usize, word: usize, bit: u32, taker: Taker) -> bool {
         let cell = &self.used[base * WORDS + word];
-        // Read before writing: near exhaustion most probes hit used bits and need not own the line.
+        // Read before writing: near exhaustion most probes hit used bits.
         if cell.load(Ordering::Relaxed) >> bit & 1 != 0 {
             return false;
         }
@@ -629,8 +618,8 @@ impl PortTable {
                 continue;
             }
             self.set(summary, bit);
-            // A port may have come back between the two writes, and "full" must never stay where a
-            // port is free.
+            // A port may have come back between the two writes: "full" must never stay where a port
+            // is free.
             if self.used[base * WORDS + word].load(Ordering::SeqCst) & mask != mask {
                 self.note_free(base, word, parity);
             }
@@ -643,7 +632,7 @@ impl PortTable {
         if summary.load(Ordering::SeqCst) & bit != 0 {
             self.clear(summary, bit);
         }
-        // After the summary: a worker that sets this hint reads the summary afterwards.
+        // After the summary, because a worker that sets this hint reads the summary afterwards.
         let address = base / Protocol::COUNT;
         let hint = &self.address_full[base % Protocol::COUNT][address / 64];
         let bit = 1 << (address % 64);
@@ -653,7 +642,7 @@ impl PortTable {
         self.note_block_free_around(base, word);
     }
 
-    /// Clears the hint that the address has no free block, unless ports of this word are in use.
+    /// Clears the hint unless ports of this word are in use.
     fn note_block_free_around(&self, base: usize, word: usize) {
         let address = base / Protocol::COUNT;
         if self.blocks.is_full(address) && !self.blocks.is_leased(address, word) {
@@ -665,20 +654,19 @@ impl PortTable {
         }
     }
 
-    /// True if [`PortTable::claim`] would take this port: it is offered, free and in no leased
-    /// block.
+    /// True if [`PortTable::claim`] would take this port.
     pub fn is_free(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let (base, word) = (space(address, protocol), usize::from(port / 64));
         let used = self.used[base * WORDS + word].load(Ordering::SeqCst);
         used >> (port % 64) & 1 == 0 && !self.blocks.is_leased(base / Protocol::COUNT, word)
     }
 
-    /// Takes one particular port; true if it was offered, free and in no leased block.
+    /// Takes this port; true if it was offered, free and in no leased block.
     pub fn claim(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), Taker::Anyone)
     }
 
-    /// Publishes the owner of a taken port to all workers.
+    /// Publishes the owner of a taken port.
     #[inline(always)]
     pub fn publish(
         &self,
@@ -696,17 +684,17 @@ impl PortTable {
     #[inline]
     pub fn lookup(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
         let (worker, mapping) = self.lookup_at(self.place(address, protocol, port))?;
-        // Only `sharing` uses the further bits of a shared entry.
+        // Only `sharing` uses the further bits.
         Some((worker, mapping.min(MappingIndex::SHARED)))
     }
 
-    /// Index of an external endpoint, for [`PortTable::prefetch`] and [`PortTable::lookup_at`].
+    /// Index of an external endpoint, for [`PortTable::lookup_at`].
     #[inline(always)]
     pub fn place(&self, address: AddressIndex, protocol: Protocol, port: u16) -> usize {
         space(address, protocol) * PORTS + usize::from(port)
     }
 
-    /// The external endpoint at a [`PortTable::place`].
+    /// The inverse of [`PortTable::place`].
     #[inline]
     pub fn endpoint_at(&self, place: usize) -> (AddressIndex, Protocol, u16) {
         let space = place / PORTS;
@@ -718,7 +706,7 @@ impl PortTable {
         (AddressIndex((space / Protocol::COUNT) as u32), protocol, (place % PORTS) as u16)
     }
 
-    /// The owner of this place. [`MappingIndex::is_shared`] holds if flows share the endpoint.
+    /// The owner of this place; [`MappingIndex::is_shared`] if flows share it.
     #[inline(always)]
     pub fn lookup_at(&self, place: usize) -> Option<(WorkerId, MappingIndex)> {
         let entry = self.entries.get(place)?.load(Ordering::Acquire);
@@ -729,7 +717,7 @@ impl PortTable {
         Some((WorkerId((entry >> MAPPING_BITS) as u8), mapping))
     }
 
-    /// Prefetches the line of a later [`PortTable::lookup_at`].
+    /// Prefetches for a later [`PortTable::lookup_at`].
     #[inline(always)]
     pub fn prefetch(&self, place: usize) {
         self.entries.prefetch(place);
@@ -737,18 +725,18 @@ impl PortTable {
 
     /// Gives a taken port back, unless it was withheld meanwhile.
     pub fn release(&self, address: AddressIndex, protocol: Protocol, port: u16) {
-        // First the owner, then the bit: the next taker must find the entry empty.
+        // Owner first, then bit: the next taker must find the entry empty.
         self.vacate(address, protocol, port);
         self.release_vacant(address, protocol, port);
     }
 
-    /// Removes the owner of a taken port; the port stays taken.
+    /// Removes the owner of a port that stays taken.
     #[inline]
     pub fn vacate(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         self.entries[space(address, protocol) * PORTS + usize::from(port)].store(0, Ordering::Release);
     }
 
-    /// Gives back a taken port that has no owner.
+    /// Gives back a taken port without an owner.
     #[inline]
     pub fn release_vacant(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         let base = space(address, protocol);
@@ -756,7 +744,7 @@ impl PortTable {
             return;
         }
         self.free(base, port);
-        // Another thread may have withheld the port between the two, having seen it in use.
+        // Another thread may have found it in use and withheld it between the two.
         if self.offers[base].is_watched() {
             self.take_back(base, port);
         }
@@ -774,13 +762,13 @@ impl PortTable {
         let hint = &self.address_full[protocol.index()][address.index() / 64];
         let bit = 1 << (address.index() % 64);
         self.set(hint, bit);
-        // As in `take`: a port may have come back meanwhile.
+        // As in `take`.
         if !self.is_exhausted(address, protocol, PortClass::High) {
             self.clear(hint, bit);
         }
     }
 
-    /// True if the address was found full for this class and no port has come back since.
+    /// True if it was found full, and no port has come back since.
     #[inline]
     pub fn seems_full(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
         let hint = &self.address_full[protocol.index()][address.index() / 64];
@@ -797,7 +785,7 @@ impl PortTable {
             .all(|index| self.words_not_full_in(base, class, protocol, None, index) == 0)
     }
 
-    /// True if a port of this class is free and in no leased block.
+    /// True if one is free and in no leased block.
     pub fn has_single_port(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
         let base = space(address, protocol);
         (0..SUMMARY_WORDS).any(|index| {
@@ -806,11 +794,11 @@ impl PortTable {
         })
     }
 
-    /// Ports in use, still offered or not. Not for the packet path.
+    /// Ports in use, offered or not. Not for the packet path.
     pub fn used(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         let words = space(address, protocol) * WORDS..(space(address, protocol) + 1) * WORDS;
         let pairs = self.used[words.clone()].iter().zip(&self.kept[words]);
-        // `kept` is read first, so that a port given back meanwhile never makes the count negative.
+        // `kept` first: a port given back meanwhile must not make the count negative.
         let in_use = pairs.map(|(used, kept)| {
             let kept = kept.load(Ordering::Relaxed);
             (used.load(Ordering::Relaxed) & !kept).count_ones()
@@ -818,7 +806,7 @@ impl PortTable {
         in_use.sum()
     }
 
-    /// Ports in use that are only held down: they have no owner. Not for the packet path.
+    /// Ports in use without an owner: held down. Not for the packet path.
     pub fn held_down(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         let first = space(address, protocol) * WORDS;
         let held_down = |word: usize| {
@@ -835,7 +823,7 @@ impl PortTable {
         self.offers[space(address, protocol)].count()
     }
 
-    /// Counts one more subscriber paired with the address.
+    /// Counts one more paired subscriber.
     pub fn pair(&self, address: AddressIndex) {
         self.paired[address.index()].fetch_add(1, Ordering::Relaxed);
     }
@@ -845,14 +833,13 @@ impl PortTable {
         self.paired[address.index()].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Subscribers paired with the address now.
+    /// Subscribers paired with the address.
     pub fn paired_subscribers(&self, address: AddressIndex) -> u32 {
         self.paired[address.index()].load(Ordering::Relaxed)
     }
 
-    /// Chooses the less used of two random addresses, which keeps the load nearly even; if both are
-    /// full, the next with a free port. Use is compared in a sample of 512 ports, then by
-    /// subscribers.
+    /// The less used of two random addresses, which keeps the load nearly even; if both are full,
+    /// the next with a free port. Compares samples of 512 ports, then subscribers.
     pub fn choose_address(
         &self,
         among: &[AddressIndex],
@@ -877,8 +864,7 @@ impl PortTable {
     }
 
     fn is_less_used(&self, one: AddressIndex, other: AddressIndex, protocol: Protocol, random: &mut Random) -> bool {
-        /// In thousandths: four standard deviations of a sample of 512 ports, with half of all in
-        /// use.
+        /// In thousandths: four standard deviations of a sample of 512 ports, half of them in use.
         const CLEARLY: i32 = 125;
         if one == other {
             return true;
@@ -890,8 +876,7 @@ impl PortTable {
         self.paired_subscribers(one) <= self.paired_subscribers(other)
     }
 
-    /// Ports in use, in thousandths, among 512 neighbouring offered ports at random. Reads two
-    /// lines.
+    /// Ports in use, in thousandths, among 512 neighbours at random. Reads two lines.
     fn sampled_use(&self, address: AddressIndex, protocol: Protocol, random: &mut Random) -> i32 {
         const LINE_WORDS: usize = 8;
         let base = space(address, protocol);
@@ -908,8 +893,7 @@ impl PortTable {
     }
 }
 
-/// The bits of ports that an address never gives out. Port 0 is one, because it means "none" to
-/// sockets and tables.
+/// Ports that an address never gives out. Port 0 is one: sockets and tables use it for "none".
 pub fn never_offered(spec: &AddressSpec, protocol: Protocol) -> Mask {
     let mut words = Box::new([u64::MAX; WORDS]);
     if spec.is_whole {
@@ -964,11 +948,11 @@ fn choose_any((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, r
     (lowest..=highest).contains(&port).then_some(PortAim(port))
 }
 
-/// A random word in `first..end`. Each worker gets every `workers`-th cache line if there are
-/// enough. `None` for a miss at the edge.
+/// A random word in `first..end`. If there are enough, each worker gets every `workers`-th cache
+/// line. `None` for a miss at the edge.
 fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> Option<usize> {
     let scaled = |bound: usize| ((u64::from(number) * bound as u64) >> 32) as usize;
-    // Before the divisions, which take longer than everything else.
+    // Before the divisions, which dominate the cost.
     if workers <= 1 {
         return Some(first + scaled(end - first));
     }

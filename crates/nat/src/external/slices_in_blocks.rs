@@ -1,8 +1,7 @@
-//! Slices of a formula with ports in blocks of other subscribers, leased before the formula
-//! applied.
+//! Slices with ports in blocks of other subscribers, leased before the formula applied.
 //!
-//! A block belongs to its holder while anything in it is in use, and the slice's owner cannot have
-//! these ports. A plan warns of their number, and `why` reports it.
+//! A block belongs to its holder while in use, and the slice's owner cannot have these ports. A
+//! plan warns of their number, and `why` reports it.
 
 use crate::external::deterministic::Formula;
 use crate::external::deterministic::Owner;
@@ -17,22 +16,22 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// The slices of one pool with ports in blocks of other subscribers.
+/// A pool's slices with ports in others' blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlicePlan {
     /// The pool.
     pub pool: PoolId,
     /// Subscribers of its formula.
     pub slices: u64,
-    /// How many of them have some port in such a block.
+    /// Those with some port in such a block.
     pub leased: u64,
-    /// How many of them have no other port in their slice.
+    /// Those with all ports in such blocks.
     pub leased_whole: u64,
-    /// The latest time by which these blocks are back; `None` if that depends on their use.
+    /// When these blocks are back at the latest; `None` if that depends on their use.
     pub until: Option<Instant>,
 }
 
-/// Until when such blocks remain, by pool. A census fills it in without allocating.
+/// Until when such blocks remain, by pool. Filling it in allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct SliceHolds {
     latest: Vec<Latest>,
@@ -52,7 +51,7 @@ impl SliceHolds {
         SliceHolds { latest: vec![Latest::Nothing; candidate.pools.len()] }
     }
 
-    /// Counts a block of this subscriber with these ports; `becomes` is what the change does to it.
+    /// `becomes` is what the change does to the block.
     pub(crate) fn count(
         &mut self,
         candidate: &Shared,
@@ -88,7 +87,7 @@ impl SliceHolds {
     }
 }
 
-/// Ports of one slice: those offered at all, and those of them in blocks of other subscribers.
+/// Offered ports of a slice, and those of them in others' blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SliceUse {
     pub(crate) offered: u32,
@@ -101,8 +100,7 @@ impl Shared {
             && !self.is_by_formula(address, port, realm, inside.into())
     }
 
-    /// By pool, the slices that would lie in blocks of other subscribers under these settings. Not
-    /// for the packet path.
+    /// Slices in others' blocks under these settings, by pool. Not for the packet path.
     pub fn slice_plan(&self, holds: &SliceHolds) -> Vec<SlicePlan> {
         let mut found: Vec<SlicePlan> = Vec::new();
         if self.pools.iter().all(|compiled| compiled.slice_ports == 0) {
@@ -136,7 +134,7 @@ impl Shared {
         if leases.peek().is_none() {
             return Vec::new();
         }
-        // Blocks are for all protocols, so a port counts if it is offered for one of these.
+        // Blocks are for all protocols: a port counts if offered for one of these.
         let masks = [Protocol::Udp, Protocol::Tcp].map(|protocol| never_offered(spec, protocol));
         let offered = |first, last| {
             let range = PortRange { address, first, last };

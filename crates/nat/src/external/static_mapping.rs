@@ -1,8 +1,8 @@
 //! External endpoints that always belong to one internal endpoint: static port forwards and
 //! one-to-one pools.
 //!
-//! A static mapping has no record until the first packet from either side activates it. When it
-//! ends it becomes inactive again, and nobody else ever gets its port.
+//! A static mapping has no record until a packet from either side activates it, and none after it
+//! has ended. Nobody else ever gets its port.
 //!
 //! ```text
 //!   forwards    by external  protocol | address | port ─► range ─► realm, inside address, port
@@ -11,8 +11,8 @@
 //!               by inside    realm | address ─► run ─► external address
 //! ```
 //!
-//! The lists are sorted for binary search: they are only consulted when a mapping is made or
-//! missing. A cached bitmap first excludes subscribers without any.
+//! The sorted lists are only searched when a mapping is made or missing, after a bitmap has
+//! excluded subscribers without any.
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
@@ -100,7 +100,7 @@ pub(crate) struct StaticMappingTable {
     pairs_by_external: Runs<(RealmId, u32, Admission, u32)>,
     pairs_by_inside: Runs<u32>,
     homes: Runs<u32>,
-    /// Indexed by the upper bits of the scattered inside address. Empty if nothing is static.
+    /// By upper bits of the scattered inside address. Empty if nothing is static.
     filter: Box<[u64]>,
     filter_shift: u32,
 }
@@ -124,7 +124,7 @@ fn scatter(address: u32) -> u32 {
 }
 
 impl StaticMappingTable {
-    /// The static mappings of the settings, except the forwards for which `is_taken` returns true.
+    /// Leaves out the forwards for which `is_taken` is true.
     pub(crate) fn new(settings: &Settings, is_taken: impl Fn(u32) -> bool) -> StaticMappingTable {
         let forwards: Vec<(u32, &Forward)> =
             (0..).zip(&settings.forwards).filter(|(number, _)| !is_taken(*number)).collect();
@@ -183,7 +183,7 @@ impl StaticMappingTable {
 
     #[inline(always)]
     fn filter_bit(&self, address: u32) -> usize {
-        // A filter of 2^32 bits, the largest possible, needs no shift.
+        // A filter of 2^32 bits, the largest, needs no shift.
         (scatter(address) >> self.filter_shift) as usize
     }
 
@@ -192,7 +192,7 @@ impl StaticMappingTable {
         self.filter.is_empty()
     }
 
-    /// False if no subscriber with this address has a static mapping; true may be wrong.
+    /// True may be wrong, false never is.
     #[inline(always)]
     pub(crate) fn may_concern(&self, inside_address: u32) -> bool {
         if self.is_empty() {
@@ -234,8 +234,8 @@ impl StaticMappingTable {
         Some((Endpoint::new(Ipv4Addr::from_bits(first + offset as u32), key.port), Kind::OneToOne))
     }
 
-    /// The external address of a subscriber's static mappings; its others should use it, too (RFC
-    /// 4787 §4.1 REQ-2).
+    /// The external address of a subscriber's static mappings, for its others, too (RFC 4787 §4.1
+    /// REQ-2).
     pub(crate) fn home(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
         if !self.may_concern(inside_address) {
             return None;
@@ -274,7 +274,6 @@ impl StaticMappingTable {
         })
     }
 
-    /// True if a port of a pool's address is withheld for a forward.
     pub(crate) fn is_forwarded(&self, address: u32, protocol: Protocol, port: u16) -> bool {
         self.forwards_by_external.find(external_key(protocol, address, port)).is_some()
     }
@@ -290,7 +289,7 @@ impl StaticMappings {
         StaticMappings(StaticMappingTable::new(settings, |_| false))
     }
 
-    /// The static mapping of an external endpoint: a forward, or a one-to-one address.
+    /// The static mapping of an external endpoint.
     pub fn of_external(&self, external: Endpoint, protocol: Protocol) -> Option<StaticView> {
         self.0.view_of_external(external, protocol)
     }
@@ -328,7 +327,7 @@ pub(crate) fn static_at(settings: &Settings, place: usize) -> Option<Static<'_>>
     }
 }
 
-/// Identifies a static entry across configurations. Admission is not part of it.
+/// Identifies a static entry across configurations, whatever its admission.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'s> {
     Forward { realm: RealmId, protocol: Protocol, external: Ipv4Addr, ports: (u16, u16), inside: (Ipv4Addr, u16) },
@@ -347,8 +346,7 @@ fn identities(settings: &Settings) -> impl Iterator<Item = Identity<'_>> {
     forwards.chain(pools.map(|pool| Identity::Pool(&pool.name)))
 }
 
-/// The counters of the static entries; unchanged entries share them with `before`, so that nothing
-/// is lost while workers switch.
+/// Unchanged entries share counters with `before`: nothing is lost while workers switch.
 pub(crate) fn hits_after(settings: &Settings, workers: usize, before: Option<(&Settings, &Arc<Hits>)>) -> Arc<Hits> {
     match before {
         Some((known, hits)) if identities(settings).eq(identities(known)) => Arc::clone(hits),
@@ -362,7 +360,7 @@ pub(crate) fn hits_after(settings: &Settings, workers: usize, before: Option<(&S
     }
 }
 
-/// Copies the counts of `before`; call it again when no worker uses the old settings any more.
+/// Copies the counts of `before`; repeat it when no worker uses the old settings any more.
 pub(crate) fn carry_hits(now: (&Settings, &Arc<Hits>), before: (&Settings, &Arc<Hits>)) {
     if Arc::ptr_eq(now.1, before.1) {
         return;
@@ -376,7 +374,7 @@ pub(crate) fn static_count(settings: &Settings) -> usize {
     settings.forwards.len() + settings.pools.iter().filter(|pool| pool.one_to_one).count()
 }
 
-/// The one-to-one pools as runs: the n-th address belongs to the n-th subscriber.
+/// The n-th address belongs to the n-th subscriber.
 #[expect(clippy::type_complexity, reason = "two lists of runs, taken apart at once")]
 fn pairs(settings: &Settings) -> (Vec<Run<(RealmId, u32, Admission, u32)>>, Vec<Run<u32>>) {
     let (mut by_external, mut by_inside) = (Vec::<Run<(RealmId, u32, Admission, u32)>>::new(), Vec::<Run<u32>>::new());

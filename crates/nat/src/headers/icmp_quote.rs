@@ -7,9 +7,9 @@
 //!    checksum 1   checksum 2    checksum 3                  checksum 4
 //! ```
 //!
-//! Up to four checksums change. All changed words are at even offsets, so every checksum is updated
-//! incrementally (RFC 1624), and no byte behind the quoted transport header is touched. Extensions
-//! (RFC 4884) are not changed; the old ICMP checksum covers them.
+//! All changed words are at even offsets, so every checksum is updated incrementally (RFC 1624),
+//! and no byte behind the quoted transport header is touched. The old ICMP checksum covers the
+//! extensions (RFC 4884).
 
 use core::net::Ipv4Addr;
 
@@ -29,10 +29,10 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of the transport header an error must quote (RFC 792: 64 bits).
+/// Bytes of transport that an error must quote (RFC 792: 64 bits).
 const TRANSPORT_MIN: usize = 8;
 
-/// The contents of an ICMP error, and where its fields are.
+/// An ICMP error's contents, and where its fields are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quote {
     /// ICMP type: 3, 11 or 12.
@@ -49,20 +49,19 @@ pub struct Quote {
     pub source: Endpoint,
     /// Destination of the embedded packet.
     pub destination: Endpoint,
-    /// Type of the embedded ICMP query, if `protocol` is ICMP.
+    /// Type of the embedded ICMP query, if it is one.
     pub query_type: Option<u8>,
     icmp_offset: u16,
     embedded_offset: u16,
     transport_offset: u16,
-    /// End of the quoted transport: the end of the quote, or of the embedded packet if that is
-    /// shorter.
+    /// End of the quote, or of the embedded packet if that is shorter.
     transport_end: u16,
 }
 
-/// The contents of an error after translation. Start with [`Quote::unchanged`].
+/// An error's contents after translation; see [`Quote::unchanged`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuoteChange {
-    /// New source of the embedded packet. For an ICMP query the port is the query identifier.
+    /// New source of the embedded packet.
     pub source: Endpoint,
     /// New destination of the embedded packet.
     pub destination: Endpoint,
@@ -84,8 +83,7 @@ impl Quote {
     }
 }
 
-/// Reads an ICMP error, given as its IP packet without padding; the outer IPv4 header has been
-/// checked.
+/// Reads an ICMP error, given as its IP packet without padding and with a checked outer header.
 ///
 /// # Errors
 /// The verdict with which to drop it, always silently (RFC 5508 REQ-3, REQ-10; RFC 1812 §4.3.2.7):
@@ -110,7 +108,7 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
     let message = outer.payload();
     let error = icmp::Icmp::new_checked(message).map_err(|_| Verdict::TransportMalformed)?;
     if !icmp::can_carry_extensions(error.icmp_type()) {
-        // Source quench is deprecated (REQ-10c1), and a redirect has no meaning beyond its link
+        // Source quench is deprecated (REQ-10c1); a redirect has no meaning beyond its link
         // (REQ-10b1).
         return Err(Verdict::IcmpTypeUnsupported);
     }
@@ -137,7 +135,7 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
     }
     let (ports, query_type) = match protocol {
         Protocol::Udp | Protocol::Tcp => (quoted.ports(), None),
-        // An embedded ICMP error has no identifier: errors about errors are dropped (RFC 1122
+        // An embedded ICMP error has no identifier; errors about errors are dropped (RFC 1122
         // §3.2.2).
         Protocol::Icmp => match quoted.icmp_query() {
             Some((query_type, identifier)) => (Some((identifier, identifier)), Some(query_type)),
@@ -191,8 +189,8 @@ pub fn rewrite(packet: &mut [u8], quote: &Quote, change: &QuoteChange) {
                 Protocol::Udp => (transport_at + udp::CHECKSUM_OFFSET, true),
                 _ => (transport_at + tcp::CHECKSUM_OFFSET, false),
             };
-            // TCP's checksum is behind the 8 bytes that old routers quote. If it is cut in half it
-            // cannot be updated.
+            // TCP's checksum is behind the 8 bytes that old routers quote. If cut in half it cannot
+            // be updated.
             if at + 2 <= transport_end {
                 let old = editor.u16_at(at);
                 editor.set_u16(at, if is_udp { transport.apply_udp(old) } else { transport.apply(old) });

@@ -1,9 +1,8 @@
 //! IPv4 identification of datagrams that leave with a shared external address (RFC 7857 §10).
 //!
-//! A translator is the source of what it sends (RFC 6864 §5.3.1): the identification of non-atomic
-//! datagrams (fragments, or DF clear) must be unique for source, destination and protocol while one
-//! may live. Subscribers behind one address choose theirs independently, so Natrix chooses new
-//! ones.
+//! The identification of non-atomic datagrams (fragments, or DF clear) must be unique for source,
+//! destination and protocol while one may live, and a translator is their source (RFC 6864 §5.3.1).
+//! Subscribers choose theirs independently, so Natrix chooses new ones.
 //!
 //! Counters are indexed by a keyed hash of the three; flows that share a counter still get
 //! different values. Worker `w` of `W` only uses values ≡ `w` modulo `W` (rounded up to a power of
@@ -44,7 +43,7 @@ impl IdentificationSource {
         }
     }
 
-    /// The next identification for a datagram from `source` (an external address) to `destination`.
+    /// The next identification for a datagram from an external address.
     pub fn next(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> u16 {
         let addresses = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());
         let hash = self.hash.hash(addresses, u64::from(protocol) << 8);

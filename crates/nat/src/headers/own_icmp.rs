@@ -12,14 +12,14 @@ use wire::ipv4::Ipv4;
 #[cfg(test)]
 mod tests;
 
-/// Largest ICMP error; it quotes as much of the offending packet as fits (RFC 1812 §4.3.2.3).
+/// Largest ICMP error; it quotes as much as fits (RFC 1812 §4.3.2.3).
 pub const ERROR_MAX: usize = 576;
 
 const TTL: u8 = 64;
 
 const HEADERS_LENGTH: usize = ipv4::HEADER_LENGTH_MIN + icmp::HEADER_LENGTH;
 
-/// The reason that Natrix gives to the sender of a packet it cannot forward.
+/// Why Natrix cannot forward a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
     /// Type 3 with this code: 0 no route, 1 host unreachable (no resources, RFC 6888 REQ-11b), 3
@@ -35,7 +35,7 @@ pub enum IcmpError {
 }
 
 /// True if an ICMP error may be sent about this packet (RFC 1812 §4.3.2.7). The caller excludes
-/// link-layer broadcasts and directed broadcasts.
+/// link-layer and directed broadcasts.
 pub fn may_answer(packet: &[u8]) -> bool {
     if packet.len() < ipv4::HEADER_LENGTH_MIN {
         return false;
@@ -50,7 +50,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
     if header.protocol() != ipv4::PROTOCOL_ICMP {
         return true;
     }
-    // An error must never answer an error, so only definite queries are answered.
+    // No error may answer an error, so only definite queries are answered.
     match packet.get(header.header_length()) {
         Some(icmp_type) => header.header_length() >= ipv4::HEADER_LENGTH_MIN && icmp::is_query(*icmp_type),
         None => false,
@@ -68,10 +68,8 @@ fn is_many_hosts(address: u32) -> bool {
     address.is_multicast() || address.is_broadcast()
 }
 
-/// Writes an ICMP error to the sender of `offending`, and returns its length.
-///
-/// `offending` is the packet as its sender knows it, not translated. First ask [`may_answer`] and
-/// [`crate::policy::rate_limit`] whether to send one at all.
+/// Writes an ICMP error about `offending`, which is as its sender knows it, not translated; returns
+/// its length. First ask [`may_answer`] and [`crate::policy::rate_limit`].
 pub fn write_error(
     buffer: &mut [u8; ERROR_MAX],
     error: IcmpError,
@@ -99,13 +97,13 @@ pub fn write_error(
     for (to, from) in message.iter_mut().skip(icmp::HEADER_LENGTH).zip(offending.iter().take(quoted)) {
         *to = *from;
     }
-    // Behind the quote the buffer is zero and does not change the checksum.
+    // Behind the quote are zeros, which do not change the checksum.
     let checksum = checksum::of_bytes(message);
     field::set_u16(message, icmp::CHECKSUM_OFFSET, checksum);
 
     let mut ip = Ipv4::new_unchecked(ip);
     ip.set_header_length(ipv4::HEADER_LENGTH_MIN);
-    // RFC 5508 §7.7 REQ-10d: the DSCP of the offending packet, without its ECN bits.
+    // RFC 5508 §7.7 REQ-10d: the offending packet's DSCP, without its ECN bits.
     ip.set_ds_field(header.ds_field() & 0xfc);
     ip.set_total_length(length as u16);
     ip.set_identification(identification);
@@ -119,7 +117,7 @@ pub fn write_error(
 
 /// Turns an echo request to Natrix into its reply, in place, and returns its length (RFC 1122
 /// §3.2.2.6: all data are returned). `None` unless it is a whole, valid request from a single host.
-/// Options are overwritten with "no operation".
+/// Options become "no operation".
 pub fn echo_reply(packet: &mut [u8], identification: u16) -> Option<usize> {
     let request = Ipv4::new_checked(&*packet).ok()?;
     if request.is_fragment() || request.protocol() != ipv4::PROTOCOL_ICMP || !is_single_host(request.source()) {

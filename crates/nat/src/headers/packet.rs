@@ -1,7 +1,5 @@
-//! How packets enter and leave a shard: borrowed bytes with a little metadata in, an outcome out.
-//!
-//! The shard never owns packet buffers. Packets it makes itself (ICMP errors, fragments, released
-//! fragments) leave through a [`Sink`].
+//! How packets enter and leave a shard, which never owns their buffers. Packets it makes (ICMP
+//! errors, fragments, released fragments) leave through a [`Sink`].
 
 use crate::types::InterfaceId;
 use crate::types::WorkerId;
@@ -10,19 +8,17 @@ use crate::verdict::Verdict;
 /// Upper bound of packets in a burst.
 pub const BURST_MAX: usize = 64;
 
-/// Where a packet is on its way through the workers. Sent along through hand-off rings.
+/// Where a packet is on its way through the workers. Travels through hand-off rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Just received.
     #[default]
     Received,
-    /// Sent here by a worker that is not the owner: process it as if just received.
+    /// From a worker that is not the owner: process it as if just received.
     Steered,
-    /// A fragment whose ports the worker that tracks its datagram has found; see
-    /// [`PacketMeta::ports`].
+    /// A fragment, back from the worker that tracks its datagram; ports in [`PacketMeta::ports`].
     FragmentResolved,
-    /// Source already translated; now the destination, a mapping of this worker, must be translated
-    /// (RFC 4787 REQ-9).
+    /// Source translated; the destination is a mapping of this worker (RFC 4787 REQ-9).
     Hairpin,
     /// An ICMP error of Natrix, on its way to the worker of the hairpinned packet's sender. Without
     /// a verdict.
@@ -43,14 +39,14 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// True for what Natrix originated, which is in no worker's balance of received packets.
+    /// True for what Natrix originated, which no worker counts as received.
     #[inline]
     pub const fn is_own(self) -> bool {
         matches!(self, Stage::OwnError | Stage::HeldSyn | Stage::TakeBack)
     }
 }
 
-/// What travels with a packet between stages and between workers. Plain data, 12 bytes.
+/// What travels with a packet between stages and workers; 12 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMeta {
     /// For [`Stage::Steered`]: the record that the sender read in the port table, or 0; only a
@@ -60,13 +56,13 @@ pub struct PacketMeta {
     pub ingress: InterfaceId,
     /// Where it is on its way.
     pub stage: Stage,
-    /// For an endpoint with several targets: stops so far.
+    /// Stops so far, for an endpoint with several targets.
     pub turn: u8,
-    /// Source and destination port of the datagram, for fragments whose ports were found elsewhere.
+    /// Source and destination port, for fragments whose ports were found elsewhere.
     pub ports: (u16, u16),
 }
 
-/// A next hop of one snapshot: its position in [`crate::Shared::next_hops`].
+/// A position in one snapshot's [`crate::Shared::next_hops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NextHopId(pub u32);
 
@@ -77,29 +73,28 @@ impl NextHopId {
     }
 }
 
-/// The next hop of a packet, without an address and so without an address family. On a directly
-/// connected subnet the neighbour is the packet's destination.
+/// The next hop of a packet, without an address family. On a directly connected subnet the
+/// neighbour is the packet's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// Valid only in the shard's snapshot, not for another worker.
+    /// Valid only in the shard's snapshot.
     pub next_hop: NextHopId,
 }
 
-/// What the caller must do with a packet that the shard has processed.
+/// What the caller must do with a processed packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// Free the buffer: dropped, held as a copy, answered or replaced. Its verdict is or will be
     /// counted.
     #[default]
     Done,
-    /// Send the packet: `length` bytes of the frame from `start` on, without the padding behind
-    /// them.
+    /// Send `length` bytes of the frame from `start` on, without the padding behind.
     Transmit {
         /// Where to.
         egress: Egress,
-        /// Start of the IP packet in the frame; changes if its header grows or shrinks.
+        /// Start of the IP packet; changes if its header grows or shrinks.
         start: u16,
-        /// IP total length in bytes.
+        /// IP total length, bytes.
         length: u16,
     },
     /// Put it with this metadata in the ring to another worker; count `HandOffRingFull` if it is
@@ -117,7 +112,6 @@ pub enum Outcome {
 pub struct Packet<'a> {
     /// The whole buffer, with room in front and Ethernet padding behind.
     frame: &'a mut [u8],
-    /// Start of the IP packet in the frame.
     start: u16,
     /// In: its origin and stage.
     pub meta: PacketMeta,
@@ -134,13 +128,13 @@ impl<'a> Packet<'a> {
         Packet::in_frame(bytes, 0, meta)
     }
 
-    /// A new packet that begins at `start` of `frame`, with room in front.
+    /// A packet that begins at `start` of `frame`, with room in front.
     #[inline(always)]
     pub const fn in_frame(frame: &'a mut [u8], start: u16, meta: PacketMeta) -> Packet<'a> {
         Packet { frame, start, meta, outcome: Outcome::Done, verdict: None }
     }
 
-    /// The bytes from the IP header to the end of the frame.
+    /// From the IP header to the end of the frame.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         self.frame.get(usize::from(self.start)..).unwrap_or_default()
@@ -152,8 +146,6 @@ impl<'a> Packet<'a> {
         self.frame.get_mut(usize::from(self.start)..).unwrap_or_default()
     }
 
-    /// `N` bytes from `offset` on; None if the frame ends before.
-    ///
     /// One comparison, where a slice of a slice takes two.
     #[inline(always)]
     pub(crate) fn chunk<const N: usize>(&self, offset: usize) -> Option<&[u8; N]> {
@@ -161,14 +153,12 @@ impl<'a> Packet<'a> {
         self.frame.get(from..from + N)?.first_chunk()
     }
 
-    /// The first `N` bytes, to be rewritten in place; None if the frame ends before.
     #[inline(always)]
     pub(crate) fn header_mut<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
         let from = usize::from(self.start);
         self.frame.get_mut(from..from + N)?.first_chunk_mut()
     }
 
-    /// Whether the frame has `length` bytes of the packet.
     #[inline(always)]
     pub(crate) fn has(&self, length: usize) -> bool {
         usize::from(self.start) + length <= self.frame.len()
@@ -189,7 +179,7 @@ impl<'a> Packet<'a> {
         start.is_some()
     }
 
-    /// Cuts `count` bytes off the front. False if the packet is shorter.
+    /// Cuts bytes off the front. False if the packet is shorter.
     #[must_use]
     pub fn shrink_front(&mut self, count: u16) -> bool {
         let fits = usize::from(count) <= self.bytes().len();
@@ -201,11 +191,10 @@ impl<'a> Packet<'a> {
 /// Receives packets that the shard makes; must copy the bytes. They have no verdict, except
 /// released fragments, which the shard counts.
 pub trait Sink {
-    /// Sends the concatenated `parts`. False if no buffer was free.
+    /// Sends the concatenated `parts`. False without a free buffer.
     fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool;
 
-    /// Sends the concatenated `parts` to another worker. False if its ring was full or no buffer
-    /// was free.
+    /// The same to another worker. False without a free buffer or with a full ring.
     fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! Reads the headers of a packet once, into one small value with everything later steps need.
+//! Reads the headers of a packet once, into one small value.
 
 use crate::types::Protocol;
 use crate::verdict::Verdict;
@@ -20,7 +20,7 @@ pub(crate) enum Class {
     Tcp,
     IcmpRequest,
     IcmpReply,
-    /// ICMP error that is translated: unreachable, time exceeded, parameter problem.
+    /// A translated error: unreachable, time exceeded, parameter problem.
     IcmpError,
     LaterFragment,
     Other,
@@ -60,11 +60,10 @@ impl Parsed {
     }
 }
 
-/// Bytes of an option-free IPv4 header and an option-free TCP header. Shorter packets take the long
-/// way.
+/// Option-free IPv4 and TCP headers. Shorter packets take the long way.
 pub(crate) const HEADERS: usize = 40;
 
-/// The 16-bit number at offset `AT`, without a bounds check at run time.
+/// The number at offset `AT`, without a bounds check at run time.
 #[inline(always)]
 pub(crate) fn be16<const AT: usize>(header: &[u8; HEADERS]) -> u16 {
     u16::from_be_bytes([header[AT], header[AT + 1]])
@@ -105,10 +104,10 @@ pub(crate) fn put_u32(bytes: &mut [u8], offset: usize, value: u32) {
     }
 }
 
-/// Ones' complement sum of an option-free header; 0xffff if its checksum is right.
+/// 0xffff if the checksum of an option-free header is right.
 #[inline]
 fn fold20(header: &[u8; 20]) -> u16 {
-    // The sum is the same in either byte order (RFC 1071 §2), so native words will do.
+    // The sum is the same in either byte order (RFC 1071 §2).
     let word = |i: usize| u64::from(u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]));
     let sum = word(0) + word(4) + word(8) + word(12) + word(16);
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -117,7 +116,7 @@ fn fold20(header: &[u8; 20]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Packets may have padding. Never panics, whatever the bytes.
+/// Packets may have padding. Never panics.
 #[inline]
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, Verdict> {
     let Some(header) = bytes.first_chunk::<20>() else {
@@ -212,7 +211,6 @@ fn parse_transport(transport: &[u8], parsed: &mut Parsed) -> Result<(), Verdict>
     Ok(())
 }
 
-/// Checks the checksum of a header with options, and the options that must not be forwarded.
 #[cold]
 fn check_options(header: &[u8]) -> Result<(), Verdict> {
     if !wire::checksum::is_ipv4_header_valid(header) {
@@ -225,14 +223,14 @@ fn check_options(header: &[u8]) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// False for an address that cannot be the source of a forwarded packet (RFC 1812 §5.3.7).
+/// False for what cannot be the source of a forwarded packet (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn source_is_valid(address: u32) -> bool {
     let first = address >> 24;
     first != 0 && first != 127 && first < 224
 }
 
-/// False for an address that cannot be a forwarded unicast destination (RFC 1812 §5.3.7).
+/// False for what cannot be a forwarded unicast destination (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn destination_is_valid(address: u32) -> bool {
     source_is_valid(address)

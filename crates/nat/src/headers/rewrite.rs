@@ -1,5 +1,4 @@
-//! Changes addresses, ports, identification and TTL in place, with incremental checksums (RFC
-//! 1624).
+//! Rewrites headers in place, with incremental checksums (RFC 1624).
 
 use core::hint::select_unpredictable;
 
@@ -27,12 +26,11 @@ pub(crate) struct Rewrite {
     pub(crate) port: u16,
     /// New identification of a datagram that is not atomic (RFC 6864 §5.3.1).
     pub(crate) identification: Option<u16>,
-    /// Decrement the TTL: once for each packet, even if it is hairpinned.
+    /// Once for each packet, even if it is hairpinned.
     pub(crate) decrement_ttl: bool,
 }
 
-/// A later fragment has no transport header: the checksum over the whole datagram is in the first
-/// one.
+/// A later fragment has no transport header: the checksum is in the first one.
 #[inline]
 pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
     let (old_address, old_port, address_offset, port_offset) = match change.end {
@@ -71,8 +69,7 @@ pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
         Class::IcmpRequest | Class::IcmpReply => {
             put_u16(bytes, transport + 4, change.port);
             let checksum = get_u16(bytes, transport + 2);
-            // ICMP has no pseudo-header, so addresses are not in its checksum. A message can sum to
-            // zero, which `apply_icmp` handles.
+            // ICMP has no pseudo-header. A message can sum to zero, which `apply_icmp` handles.
             let end = usize::from(parsed.total_length);
             let checksum = port_delta.apply_icmp(checksum, bytes.get(transport..end).unwrap_or(&[]));
             put_u16(bytes, transport + 2, checksum);
@@ -153,7 +150,7 @@ fn settle_checksums(
     let old = half(header, checksum_at);
     let new = addresses.and(ports).apply(old);
     header[checksum_at..checksum_at + 2].copy_from_slice(&new.to_ne_bytes());
-    // The protocol is not checked first: it is unpredictable, while this branch is not.
+    // Without checking the protocol first, which is unpredictable, unlike this branch.
     if (old == 0) | (new == 0) {
         zero_checksum(header, is_tcp, old);
     }

@@ -1,8 +1,6 @@
-//! Fragmentation of a packet that exceeds the MTU of the next link and has DF clear (RFC 791 §3.2,
-//! RFC 4787 §12 REQ-13a). A fragment can be split again.
-//!
-//! Pieces come in order, as headers in a small buffer and ranges of the payload. All options go
-//! with the first piece; the others carry those with the copied flag.
+//! Fragmentation of a packet that exceeds the next link's MTU and has DF clear (RFC 791 §3.2, RFC
+//! 4787 §12 REQ-13a). All options go with the first piece; the others carry those with the copied
+//! flag.
 
 use core::fmt;
 use core::ops::Range;
@@ -18,7 +16,7 @@ mod tests;
 pub enum Fault {
     /// Its lengths contradict each other.
     Malformed,
-    /// DF is set: the sender must be informed instead.
+    /// DF is set: inform the sender instead.
     DontFragment,
     /// Not even 8 bytes fit behind the header.
     MtuTooSmall,
@@ -58,7 +56,7 @@ impl Header {
             *to = from;
             header.length += 1;
         }
-        // Padded with zeros to a multiple of 4: "end of options".
+        // Padded to a multiple of 4 with zeros: "end of options".
         header.length = header.length.next_multiple_of(4);
         let length = usize::from(header.length);
         Ipv4::new_unchecked(&mut header.bytes[..]).set_header_length(length);
@@ -66,12 +64,12 @@ impl Header {
     }
 }
 
-/// One piece: its header, and its payload as a range of the original packet.
+/// A header, and a payload as a range of the original packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Whole header, with its checksum.
     pub header: Header,
-    /// Payload.
+    /// A range of the packet.
     pub payload: Range<usize>,
 }
 
@@ -90,7 +88,7 @@ pub struct Split {
     is_first: bool,
 }
 
-/// Splits a translated IP packet into pieces of at most `mtu` bytes with the same identification.
+/// Splits a translated IP packet into pieces of at most `mtu` bytes. A fragment can be split again.
 pub fn split(packet: &[u8], mtu: u16) -> Result<Split, Fault> {
     let view = Ipv4::new_checked(packet).map_err(|_| Fault::Malformed)?;
     if view.dont_fragment() {
@@ -113,7 +111,7 @@ pub fn split(packet: &[u8], mtu: u16) -> Result<Split, Fault> {
     })
 }
 
-/// The options that every fragment carries (RFC 791 §3.1, copied flag).
+/// Options that every fragment carries (RFC 791 §3.1, copied flag).
 fn copied_options(options: &[u8]) -> impl Iterator<Item = u8> {
     ipv4::options(options).filter(ipv4::Ipv4Option::is_copied).flat_map(|option| {
         let length = option.data.len() as u8 + 2;
@@ -144,7 +142,7 @@ impl Iterator for Split {
         view.fill_checksum();
         self.offset += (length / 8) as u16;
         if !is_last && length == 0 {
-            // Excluded by `split`. Guards against an endless loop.
+            // Excluded by `split`; guards against an endless loop.
             self.rest.start = self.rest.end;
         }
         Some(Piece { header, payload })

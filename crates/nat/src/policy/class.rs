@@ -1,9 +1,8 @@
 //! Classes of subscribers and their limits (RFC 6888 REQ-4, REQ-5), compiled for the packet path.
 //!
-//! A subscriber's class is the one with the longest prefix that contains its address; class 0 is
-//! for all others. Use is counted in the subscriber's record ([`crate::state::subscriber`]); here
-//! are only the limits, one cache line a class, and the checks. An unset limit is a number that
-//! nothing reaches, so no check has a special case.
+//! A subscriber's class has the longest prefix that contains its address; class 0 is for all
+//! others. Use is counted in the subscriber's record ([`crate::state::subscriber`]). An unset limit
+//! is a number that nothing reaches, so no check has a special case.
 
 use zerocopy::FromZeros;
 
@@ -32,17 +31,16 @@ pub const EXTRA_SESSION_BYTES: u64 = 58;
 /// Bytes an endpoint-dependent flow counts for.
 pub const FLOW_BYTES: u64 = 110;
 
-/// Buckets count time in sixteenths of a microsecond, to keep the rounding error of rates small.
+/// Buckets count sixteenths of a microsecond, to keep the rounding error of rates small.
 const TICKS_PER_MICRO: u64 = 16;
 const TICKS_PER_SECOND: u64 = 1_000_000 * TICKS_PER_MICRO;
-/// Bits of a bucket, which wraps around after 203 days. A value further ahead than any burst is in
-/// the past.
+/// A bucket wraps around after 203 days. A value further ahead than any burst is in the past.
 const BUCKET_BITS: u32 = 48;
 const BUCKET_MASK: u64 = (1 << BUCKET_BITS) - 1;
-/// The largest possible burst, so that a bucket is never ambiguous: 12 days at one a second.
+/// The largest burst: 12 days at one a second keep buckets unambiguous.
 pub const BURST_MAX: u32 = 1_000_000;
 
-/// A token bucket (GCRA): the time at which it is full, modulo 2^48 ticks. Unused ones are zero.
+/// A token bucket (GCRA): the time at which it is full, modulo 2^48 ticks; 0 if unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
 pub(crate) struct Bucket([u16; 3]);
@@ -56,7 +54,7 @@ impl Bucket {
 
     #[inline]
     fn at(full_again: u64) -> Bucket {
-        // Zero is reserved for a bucket that was never used; one tick less hardly differs.
+        // Zero means never used; one tick less hardly differs.
         let full_again = if full_again & BUCKET_MASK == 0 { BUCKET_MASK } else { full_again };
         Bucket([full_again as u16, (full_again >> 16) as u16, (full_again >> 32) as u16])
     }
@@ -67,12 +65,12 @@ impl Bucket {
     }
 }
 
-/// A token bucket's rate and size. Buckets need no refilling.
+/// A bucket's rate and size. Buckets need no refilling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketRate {
-    /// Ticks until one token is back; 0 without a limit.
+    /// Ticks for one token; 0 without a limit.
     interval: u64,
-    /// How far ahead of now the full-again time may be while there is a token.
+    /// How far ahead of now the bucket may be while there is a token.
     tolerance: u64,
 }
 
@@ -81,7 +79,7 @@ impl BucketRate {
 
     fn new(rate: Option<Rate>) -> BucketRate {
         let Some(Rate { per_second, burst }) = rate else { return BucketRate::UNLIMITED };
-        // Rounded up, so that the rate is never exceeded in the long run.
+        // Rounded up: the rate is never exceeded in the long run.
         let interval = TICKS_PER_SECOND.div_ceil(u64::from(per_second.max(1)));
         BucketRate { interval, tolerance: interval * (u64::from(burst.clamp(1, BURST_MAX)) - 1) }
     }
@@ -89,7 +87,7 @@ impl BucketRate {
     #[inline]
     fn ahead(self, bucket: Bucket, now: Instant) -> u64 {
         let ahead = bucket.full_again().wrapping_sub(ticks(now)) & BUCKET_MASK;
-        // Never used, in the past, or from another rate.
+        // Unused, in the past, or from another rate.
         let is_full = bucket == Bucket::default() || ahead > self.tolerance.saturating_add(self.interval);
         if is_full { 0 } else { ahead }
     }
@@ -117,7 +115,7 @@ fn ticks(at: Instant) -> u64 {
     at.as_micros().wrapping_mul(TICKS_PER_MICRO)
 }
 
-/// What the packet path needs of a class, in one cache line, followed by what only thresholds need.
+/// One cache line for the packet path, then what only thresholds need.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct CompiledClass {
@@ -127,13 +125,12 @@ pub(crate) struct CompiledClass {
     new_mappings: BucketRate,
     new_sessions: BucketRate,
     has_marks: bool,
-    /// There is a limit or a mark that new mappings must be checked against.
+    /// New mappings must be checked against a limit or mark.
     counts_mappings: bool,
     /// Thresholds by protocol, then of sessions.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
-    /// Ports guaranteed by the class; used only by pools with guarantees.
+    /// Ports guaranteed, in pools with guarantees.
     pub(crate) reserved: [u32; Protocol::COUNT],
-    /// Used only after a refusal.
     pub(crate) penalty: Option<Penalty>,
 }
 
@@ -187,7 +184,6 @@ impl CompiledClass {
         self.has_marks
     }
 
-    /// Otherwise new mappings are only counted.
     #[inline(always)]
     pub(crate) fn counts_mappings(&self) -> bool {
         self.counts_mappings
@@ -216,7 +212,7 @@ impl CompiledClass {
         Ok(())
     }
 
-    /// Flows count as new mappings. Their ports are checked by [`CompiledClass::admits_port`].
+    /// Flows count as new mappings. [`CompiledClass::admits_port`] checks their ports.
     pub(crate) fn admits_flow(&self, subscriber: &Subscriber, now: Instant) -> Result<(), Verdict> {
         self.has_room(subscriber, FLOW_BYTES)?;
         if !self.new_mappings.has_token(subscriber.mapping_bucket, now) {
@@ -235,8 +231,7 @@ impl CompiledClass {
         if takes_record {
             self.has_room(subscriber, EXTRA_SESSION_BYTES)?;
         } else if subscriber.sessions() > self.sessions_max {
-            // It reuses an earlier session's room, but a subscriber above a lowered limit gets
-            // nothing new.
+            // It reuses room, but a subscriber above a lowered limit gets nothing new.
             return Err(Verdict::SubscriberSessionQuota);
         } else if subscriber.memory() > self.memory_max {
             return Err(Verdict::SubscriberMemoryQuota);
@@ -258,7 +253,6 @@ impl CompiledClass {
         Ok(())
     }
 
-    /// True if buckets are full and no offence counts.
     pub(crate) fn has_no_past(&self, subscriber: &Subscriber, account: &Account, now: Instant) -> bool {
         let has_offences = || self.penalty.is_some_and(|penalty| account.has_offences(now, penalty.window));
         self.new_mappings.is_full(subscriber.mapping_bucket, now)
@@ -283,7 +277,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// `common` applies to subscribers without a class.
+    /// `common`: for subscribers without a class.
     pub(crate) fn new(common: &SubscriberLimits, classes: &[Class], realms: usize) -> Result<Classes, RouteError> {
         let compiled =
             core::iter::once(common).chain(classes.iter().map(|class| &class.limits)).map(CompiledClass::new);
@@ -302,14 +296,14 @@ impl Classes {
         })
     }
 
-    /// The class of a subscriber: 0 for none, else its position in the file plus one.
+    /// 0 for none, else its position in the file plus one.
     #[inline]
     pub(crate) fn of(&self, realm: RealmId, address: u32) -> u16 {
         let table = self.prefixes.get(usize::from(realm.0));
         table.and_then(|table| table.lookup(address)).map_or(0, |position| position as u16 + 1)
     }
 
-    /// Class 0 if it does not exist any more.
+    /// Class 0 if it no longer exists.
     #[inline]
     pub(crate) fn compiled(&self, class: u16) -> &CompiledClass {
         self.compiled.get(usize::from(class)).unwrap_or(&self.compiled[0])

@@ -1,6 +1,6 @@
-//! Where rules and filters are in the configuration, so that people find the one that decided.
+//! Where rules and filters are in the configuration.
 
-/// The place of one rule or filter; small, because there may be a million.
+/// Small, because there may be a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The table of its kind with this index, from 0.
@@ -9,8 +9,8 @@ pub enum Origin {
     Line(u16, u32),
 }
 
-/// The places of all, by position in [`Settings`](crate::Settings). All values compare equal, so
-/// that a file that is only reformatted changes nothing.
+/// Places by position in [`Settings`](crate::Settings). All values compare equal, so that
+/// reformatting a file changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     /// Files of rules, then of filters, as named in the configuration.
@@ -32,7 +32,7 @@ impl PartialEq for Origins {
 impl Eq for Origins {}
 
 impl Origins {
-    /// For display: `3` for the fourth table, `web.csv:17` for a line of a file.
+    /// For display: `3` for the fourth table, `web.csv:17` for a line.
     pub fn place(&self, of: &[Origin], position: usize) -> String {
         match of.get(position) {
             Some(Origin::Table(index)) => index.to_string(),

@@ -1,9 +1,8 @@
 //! Limits the ICMP errors that Natrix originates (RFC 1812 §4.3.2.8): one bucket for the worker and
 //! one for each destination, so that no noisy host uses up the share of others.
 //!
-//! A bucket is the time at which it will be full again. It holds the messages of a quarter of a
-//! second, at least eight and at most those of one second, so that a traceroute that sends its
-//! probes at once gets all answers.
+//! A bucket holds the messages of a quarter of a second, at least eight and at most those of one
+//! second, so that a traceroute that sends its probes at once gets all answers.
 
 use core::net::Ipv4Addr;
 
@@ -17,16 +16,16 @@ mod tests;
 
 const WAYS: usize = 4;
 const SETS: usize = 512;
-/// Messages a bucket holds at least, unless that is more than one second's worth.
+/// Messages a bucket holds at least, unless one second has fewer.
 const BURST_MIN: u64 = 8;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    /// Time one message costs; `None` allows no message.
+    /// Time one message costs; `None` allows none.
     interval: Option<u64>,
-    /// How far ahead of now the full-again time may be for a message to be allowed.
+    /// How far ahead of now the bucket may be while a message is allowed.
     tolerance: u64,
 }
 
@@ -51,9 +50,9 @@ impl Rate {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// Address and realm: hosts of several realms may have the same address.
+    /// Address and realm: realms may have equal addresses.
     destination: u64,
-    /// When it is full again, in nanoseconds. Not after now: full, as if never used.
+    /// When it is full again, in nanoseconds. Not after now: full.
     full_again: u64,
 }
 
@@ -68,7 +67,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Limits by `policy`; `hash` must have its own secret. Takes 32 KiB.
+    /// `hash` must have its own secret. Takes 32 KiB.
     pub fn new(policy: &IcmpPolicy, hash: KeyedHash) -> RateLimit {
         RateLimit {
             total_rate: Rate::per_second(policy.errors_per_second_max),
@@ -85,7 +84,7 @@ impl RateLimit {
         self.destination_rate = Rate::per_second(policy.errors_per_second_per_destination_max);
     }
 
-    /// True if a message to this address may be sent now; then counts it.
+    /// True if a message may be sent now; then counts it.
     ///
     /// A destination without room in the table shares another's bucket: a flood makes the limit
     /// stricter, never looser.
@@ -101,7 +100,7 @@ impl RateLimit {
         let way = known.or_else(|| ways.iter().position(|b| b.full_again <= now));
         let (way, is_own) = way.map_or((shared, false), |way| (way, true));
         let Some(bucket) = ways.get_mut(way) else { return false };
-        // Check both before charging either: a message refused by one must not cost the other.
+        // Check both before charging either: a refused message must cost neither.
         let Some(bucket_after) = self.destination_rate.take(bucket.full_again, now) else { return false };
         let Some(total_after) = self.total_rate.take(self.total, now) else { return false };
         bucket.full_again = bucket_after;

@@ -9,28 +9,27 @@ use crate::types::Protocol;
 #[cfg(test)]
 mod tests;
 
-/// A redirection, by its position in [`Settings::redirections`](crate::Settings::redirections).
+/// A redirection, by position in [`Settings::redirections`](crate::Settings::redirections).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RedirectionId(pub u32);
 
 /// How the destination of a flow changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirection {
-    /// To one of these targets, at least one (destination translation).
+    /// One of these targets, at least one (destination translation).
     Targets(Vec<Target>),
-    /// To the same host of this prefix, as long as the rule's destination (twice NAT, RFC 2663
-    /// §4.3).
+    /// The same host of this prefix, as long as the rule's destination (twice NAT, RFC 2663 §4.3).
     Prefix(Prefix),
 }
 
 /// The target of a rule or of a forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The address, in host bit order: outside for a rule, inside for a forward.
+    /// In host bit order: outside for a rule, inside for a forward.
     pub address: u32,
     /// The port; `None` keeps it. Ignored for ICMP.
     pub port: Option<u16>,
-    /// Its share of the sum of all targets' weights, at least 1.
+    /// Relative share, at least 1.
     pub weight: u32,
 }
 
@@ -45,8 +44,8 @@ impl fmt::Display for Target {
 }
 
 impl Redirection {
-    /// The remote endpoint outside. `hash` depends only on the subscriber, so that all its flows go
-    /// to the same target.
+    /// The remote endpoint outside. `hash` depends only on the subscriber, so that all its flows
+    /// have one target.
     pub fn remote_outside(&self, protocol: Protocol, remote_inside: (u32, u16), hash: u64) -> (u32, u16) {
         match self {
             Redirection::Prefix(prefix) => {

@@ -1,12 +1,12 @@
-//! Refused subscribers without a record, so that subscribers that get nothing at all are visible.
+//! Refused subscribers without a record: makes those visible that get nothing at all.
 //!
 //! ```text
 //!   hash of the subscriber → set of 4 entries: subscriber, refusals by cause, time of the last one
 //! ```
 //!
-//! The table is small, because packets with invented sources can fill it. A new entry replaces the
-//! one of its set refused longest ago, whose refusals are then only in the totals and the log. An
-//! entry counts for an hour.
+//! Small, because packets with invented sources can fill it. A new entry replaces the one of its
+//! set refused longest ago, whose refusals are then only in the totals and the log. An entry counts
+//! for an hour.
 
 use crate::random::KeyedHash;
 use crate::state::subscriber::Refused;
@@ -52,7 +52,7 @@ impl RefusedSubscribers {
         RefusedSubscribers { entries: vec![None; WAYS * SETS].into_boxed_slice(), hash }
     }
 
-    /// Returns the refusals of a replaced entry, which cannot be shown any more.
+    /// Returns the refusals of a replaced entry, which can no longer be shown.
     pub(crate) fn count(&mut self, now: Instant, realm: RealmId, address: u32, verdict: Verdict) -> u64 {
         let set = self.set_of(realm, address);
         let Some(set) = self.entries.get_mut(set) else { return 0 };
@@ -160,7 +160,6 @@ mod tests {
         let left = shown(&table, now);
         assert!(left.len() as u32 <= RefusedSubscribers::PLACES && !left.is_empty());
         assert_eq!(left.iter().map(Entry::total).sum::<u64>() + pushed_out, u64::from(subscribers) * 3);
-        // The latest one is still there, and none is there twice.
         assert_eq!(table.refused(now, REALM, subscribers - 1)[5], 3);
         let mut addresses: Vec<u32> = left.iter().map(|entry| entry.address).collect();
         addresses.sort_unstable();

@@ -1,15 +1,12 @@
-//! Rules: finds the first of an ordered list that a packet matches, at a cost that does not depend
-//! on their number.
+//! Rules: finds the first of an ordered list that a packet matches, at a cost independent of their
+//! number.
 //!
 //! ```text
 //!   key ─► by_source[12 bits] ∧ by_destination[12 bits] ─► tables that can match
 //!       ─► one bucket of each, most important first
 //!
-//!   table: rules that fix alike many bits          bucket: one cache line, two rules
-//!   ┌ source/32 ┐ ┌ source/24 ┐ ┌ destination/32 ┐ ┌──────────────────────┬──────────────────────┐
-//!   │ chunk ──► │ │           │ │  + port        │ │ bits, ports, order   │ bits, ports, order   │
-//!   │ chunk ──► │ │           │ │                │ └──────────────────────┴──────────────────────┘
-//!   └───────────┘ └───────────┘ └────────────────┘
+//!   table   rules that fix alike many bits, such as destination/32 and port; a list of chunks
+//!   bucket  one cache line, two whole rules: bits, ports, order
 //! ```
 //!
 //! Tuple space search (Srinivasan, Suri, Varghese 1999). Tuples are merged if that crowds no cell

@@ -11,14 +11,14 @@ use crate::types::Protocol;
 
 type PerProtocol = [u32; Protocol::COUNT];
 
-/// See the [module](self). Creating it allocates memory, counting does not.
+/// See the [module](self). Counting allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct AlreadyHeld {
-    /// By place: the ports that will not be offered; `None` if the address will guarantee nothing.
+    /// By place: ports that will not be offered; `None` if nothing will be guaranteed.
     masks: Vec<Option<Arc<[Mask; Protocol::COUNT]>>>,
     /// By place: ports that will be guaranteed to their present owners.
     by_address: Vec<PerProtocol>,
-    /// By subscriber record of one worker: its ports without a guarantee, 16 bits of them.
+    /// By subscriber record of one worker: ports without a guarantee, 16 bits of them.
     by_subscriber: Vec<[u16; Protocol::COUNT]>,
     records: usize,
 }
@@ -51,7 +51,7 @@ impl AlreadyHeld {
         AlreadyHeld { masks, by_address, by_subscriber: Vec::new(), records }
     }
 
-    /// Call it before the subscribers of the next worker are counted.
+    /// Call it before the next worker's subscribers are counted.
     pub fn begin_worker(&mut self) {
         if !self.masks.is_empty() {
             // A new allocation instead of a fill: zeroed pages take memory only once written.
@@ -74,7 +74,7 @@ impl AlreadyHeld {
         self.by_subscriber.get(slot as usize).is_some_and(|ports| *ports != [0; Protocol::COUNT])
     }
 
-    /// Finishes a subscriber: at most `covered` of its counted ports will be guaranteed to it.
+    /// At most `covered` of a subscriber's counted ports will be guaranteed to it.
     pub(crate) fn settle(&mut self, slot: u32, address: AddressIndex, covered: PerProtocol) {
         let (counted, of_address) =
             (self.by_subscriber.get_mut(slot as usize), self.by_address.get_mut(address.index()));

@@ -16,8 +16,8 @@
 //! If an address begins to guarantee ports, or other ones, those in use are counted before workers
 //! adopt and again afterwards (`ports/guarantees.rs`).
 //!
-//! Old and new snapshot share one port table, so no port can have two owners, however far each
-//! worker is. No port is offered that a worker with the old snapshot may use otherwise.
+//! Both snapshots share one port table, so no port can have two owners. No port is offered that a
+//! worker with the old snapshot may use otherwise.
 
 use std::sync::Arc;
 
@@ -37,9 +37,8 @@ pub struct Reshape {
     address: AddressIndex,
     /// The ports not offered, by [`Protocol::index`].
     masks: Arc<[Mask; Protocol::COUNT]>,
-    /// No worker knows this address at this place yet.
+    /// No worker knows this address yet.
     is_new: bool,
-    /// It will offer other ports than before.
     offers_others: bool,
 }
 
@@ -50,7 +49,7 @@ impl Reshape {
     }
 }
 
-/// Ports that the addresses of a pool are to keep for guarantees.
+/// Ports that a pool's addresses are to keep for guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuaranteePlan {
     /// The pool.
@@ -74,7 +73,7 @@ impl Shared {
             let address = AddressIndex(place as u32);
             let (old, new) = (before.slot(address), self.slot(address));
             let is_new = new.map(|slot| slot.address) != old.map(|slot| slot.address);
-            // The place of a removed address offers nothing, and already did so after the removal.
+            // A removed address has offered nothing since its removal.
             let offers_others = was.get(place) != Some(&spec) || is_new && spec != AddressSpec::NOTHING;
             let for_guarantees =
                 |shared: &Shared, slot: Option<&Slot>| slot.map(|_| shared.compiled_pool(address).for_guarantees);
@@ -93,8 +92,7 @@ impl Shared {
         reshapes
     }
 
-    /// Withholds what the address no longer offers, before workers adopt this snapshot. With one
-    /// worker, on its thread.
+    /// Call it before workers adopt this snapshot; with one worker, on its thread.
     pub fn withhold(&self, reshape: &Reshape) {
         for (protocol, mask) in Protocol::ALL.into_iter().zip(reshape.masks.iter()) {
             self.ports.withhold(reshape.address, protocol, mask);
@@ -107,8 +105,7 @@ impl Shared {
         }
     }
 
-    /// Offers the additional ports of the address, after all workers have adopted. With one worker,
-    /// on its thread.
+    /// Call it after all workers have adopted; with one worker, on its thread.
     pub fn offer(&self, reshape: &Reshape) {
         for (protocol, mask) in Protocol::ALL.into_iter().zip(reshape.masks.iter()) {
             self.ports.offer(reshape.address, protocol, mask);
@@ -122,8 +119,7 @@ impl Shared {
         self.slot(address).is_some() && self.compiled_pool(address).has_guarantees()
     }
 
-    /// By pool with guarantees, how many of its kept ports others use now, if these settings were
-    /// used. `already_held` is from a census. Not for the packet path.
+    /// For pools with guarantees. `already_held` is from a census. Not for the packet path.
     pub fn guarantee_plan(&self, already_held: &AlreadyHeld) -> Vec<GuaranteePlan> {
         let mut found: Vec<GuaranteePlan> = Vec::new();
         for (place, spec) in (0..).map(AddressIndex).zip(self.specs()) {

@@ -8,11 +8,9 @@
 //!   the port is no longer given out            reserved, outside the range, or in another slice
 //! ```
 //!
-//! An orphaned mapping drains like those of a removed address, with the same deadline, counted from
-//! the change that orphaned it, which is remembered here. In the first two cases it accepts no new
-//! remote endpoints: its owner meant the port to be open, but the new owner does not.
-//!
-//! Consulted for new remote endpoints, by the sweep while there are deadlines, and by plans.
+//! An orphaned mapping drains like those of a removed address, with a deadline counted from the
+//! change that orphaned it. In the first two cases it accepts no new remote endpoints: its owner
+//! meant the port to be open, but the new owner does not.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -37,7 +35,7 @@ use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// How long a change is remembered after its deadline: workers need a while to end all mappings.
+/// A change is remembered after its deadline, because workers need a while to end all mappings.
 const AFTERWARDS: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +56,7 @@ struct Gone {
 
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
-    /// Removed forwards, by the change that removed them, the latest last.
+    /// Removed forwards by change, the latest last.
     gone: Vec<Runs<Gone>>,
     /// By static entry, since when it exists; `None` if no older mapping can be left.
     static_mappings: Vec<Option<Instant>>,
@@ -164,7 +162,7 @@ fn is_by(created_s: u32, time: Instant) -> bool {
 /// Since when a mapping created at this second blocks a list of targets.
 fn in_the_way_since(group: &Group, created_s: u32) -> Option<Instant> {
     let was_there = group.since.is_some_and(|since| is_by(created_s, since));
-    // If it was created later, it got the port while that was free.
+    // If created later, it got the port while that was free.
     if was_there { group.since } else { group.again.or(group.since) }
 }
 
@@ -177,7 +175,6 @@ impl Shared {
         (run.first as u16..=run.last as u16).any(|port| self.ports.lookup(address, protocol, port).is_some())
     }
 
-    /// How the configuration orphans a mapping created at this second.
     pub(crate) fn orphaned(&self, key: &InternalKey, external: Endpoint, created_s: u32) -> Option<Orphaned> {
         let known = &self.orphans;
         let (address, protocol) = (external.address.to_bits(), key.protocol);
@@ -221,8 +218,8 @@ impl Shared {
         if stays { None } else { of(false, false, Some(since)) }
     }
 
-    /// True if a mapping belongs to a forward. Forwards are also made on draining addresses, so
-    /// their deadline does not end it.
+    /// True for a mapping of a forward. Forwards are also made on draining addresses, so their
+    /// deadline does not end it.
     pub(crate) fn is_at_home(&self, key: &InternalKey, external: Endpoint) -> bool {
         let owner = self.static_mappings.by_external(external.address.to_bits(), key.protocol, external.port);
         owner.is_some_and(|owner| owner.kind == Kind::Forward && owner.key(key.protocol) == *key)
@@ -239,8 +236,8 @@ impl Shared {
         })
     }
 
-    /// Whether a forward to another inside endpoint has the external port of a mapping. Such a
-    /// forward takes no new sessions until the mapping ends.
+    /// True if a forward to another endpoint has the mapping's external port. It takes no new
+    /// sessions until the mapping ends.
     pub(crate) fn is_in_the_way_of_forward(&self, key: &InternalKey, external: Endpoint) -> bool {
         let (address, protocol) = (external.address.to_bits(), key.protocol);
         self.balance.find(address, protocol, external.port).is_some()
@@ -250,8 +247,7 @@ impl Shared {
                 .is_some_and(|owner| owner.kind == Kind::Forward && owner.key(protocol) != *key)
     }
 
-    /// Like [`Shared::orphaned`], for a flow: it has no place on a port that belongs to one
-    /// endpoint now.
+    /// Like [`Shared::orphaned`]; a flow has no place on a port that belongs to one endpoint.
     pub(crate) fn orphaned_flow(&self, flow: &Flow) -> Option<Orphaned> {
         let known = &self.orphans;
         let (protocol, external) = (flow.protocol(), endpoint(flow.external()));

@@ -12,33 +12,33 @@ use crate::snapshot::shared::Shared;
 use crate::types::PoolId;
 use crate::types::Protocol;
 
-/// Differences of rules between two configurations.
+/// Differences of rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleChanges {
     /// New rules.
     pub added: u64,
     /// Removed rules.
     pub removed: u64,
-    /// Rules that changed their place in the order.
+    /// Moved in the order.
     pub moved: u64,
-    /// Those of all these that apply to some destinations or ports only.
+    /// Of all these, those for some destinations or ports only.
     pub narrow: u64,
 }
 
-/// See the [module](self). Creating it allocates memory, asking does not.
+/// See the [module](self). Asking allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
     /// By [`Protocol::index`]; `None` if the rules of either configuration name everything.
     general: [Option<General>; Protocol::COUNT],
     /// There are rules, so protocols may differ.
     has_rules: bool,
-    /// A pool of now, and one of the candidate with an address of it that is open in both.
+    /// A present pool, and one of the candidate with an address that is open in both.
     shares: HashSet<(PoolId, PoolId)>,
     changes: RuleChanges,
 }
 
 impl Outlook {
-    /// From the settings in use to those of `candidate`, their successor.
+    /// From the present settings to those of `candidate`, their successor.
     pub fn between(present: &Shared, candidate: &Shared) -> Outlook {
         let (old, new) = (&present.settings().rules, &candidate.settings().rules);
         let of = |protocol| General::of(protocol, old.iter().chain(new).map(|rule| &rule.matches));
@@ -60,7 +60,7 @@ impl Outlook {
         self.changes
     }
 
-    /// True if there is no general traffic by which to compare the rules.
+    /// True without general traffic by which to compare the rules.
     pub fn is_blind(&self) -> bool {
         self.general.iter().any(Option::is_none)
     }
@@ -77,7 +77,6 @@ impl Outlook {
         if self.has_rules { 2 * Protocol::COUNT } else { 0 }
     }
 
-    /// True if an address of pool `now` may also be one of pool `then`.
     pub(crate) fn shares(&self, now: PoolId, then: PoolId) -> bool {
         self.shares.contains(&(now, then))
     }
@@ -85,7 +84,7 @@ impl Outlook {
 
 fn changes(before: &Settings, after: &Settings) -> RuleChanges {
     let new = &after.rules;
-    // Pools are compared by name: their numbers are positions in the file.
+    // By name: pool numbers are positions in the file.
     let numbers: HashMap<&str, PoolId> =
         after.pools.iter().map(|pool| pool.name.as_str()).zip((0..).map(PoolId)).collect();
     let old: Vec<Rule> = before.rules.iter().map(|rule| renumbered(rule, before, &numbers)).collect();

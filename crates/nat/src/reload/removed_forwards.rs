@@ -1,9 +1,8 @@
 //! Ports of removed forwards to several targets: offered again after their sessions and the
 //! hold-down.
 //!
-//! What an address offers then is computed when the configuration is compiled. The first worker
-//! applies it, because only one thread at a time may change what is offered (`ports/withheld.rs`).
-//! It waits until all workers have adopted, because sessions may begin until then.
+//! The first worker does so, because only one thread at a time may change what is offered
+//! (`ports/withheld.rs`). It waits until all workers have adopted: until then sessions may begin.
 
 use crate::external::ports::Mask;
 use crate::external::ports::never_offered;
@@ -19,10 +18,10 @@ const VISITS_PER_CALL: u32 = 8;
 struct RemovedPorts {
     group: u32,
     protocol: Protocol,
-    /// `None` if the address was removed.
+    /// `None` if removed.
     address: Option<AddressIndex>,
     first_word: usize,
-    /// From there on, one bit for each of them that the address will offer.
+    /// One bit for each port that will be offered.
     offered: Box<[u64]>,
 }
 

@@ -18,7 +18,7 @@ use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
-/// One mapping as it is now.
+/// One mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingView {
     /// Transport.
@@ -37,13 +37,13 @@ pub struct MappingView {
     pub age: Duration,
     /// Since a packet last restarted its timer.
     pub idle: Duration,
-    /// Until the mapping ends if nothing refreshes it.
+    /// Until it ends if nothing refreshes it.
     pub expires_in: Duration,
     /// Live sessions.
     pub sessions: u32,
 }
 
-/// One session as it is now.
+/// One session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionView {
     /// Transport.
@@ -58,11 +58,11 @@ pub struct SessionView {
     pub remote: Endpoint,
     /// The remote endpoint outside, if the destination is translated, too.
     pub target: Option<Endpoint>,
-    /// A flow: the external endpoint is shared with sessions of other remote endpoints.
+    /// A flow: sessions of other remote endpoints share the external endpoint.
     pub shared: bool,
     /// Its worker.
     pub worker: WorkerId,
-    /// The side that sent the first packet.
+    /// Side of the first packet.
     pub opened_from: Side,
     /// State of the connection; `None` for UDP and ICMP.
     pub state: Option<TcpState>,
@@ -72,11 +72,11 @@ pub struct SessionView {
     pub age: Duration,
     /// Since a packet last restarted its timer.
     pub idle: Duration,
-    /// Until the session ends if nothing refreshes it.
+    /// Until it ends if nothing refreshes it.
     pub expires_in: Duration,
 }
 
-/// One subscriber as it is now.
+/// One subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberView {
     /// Internal address.
@@ -89,7 +89,7 @@ pub struct SubscriberView {
     pub own_pool: PoolId,
     /// Paired external address; `None` with arbitrary pooling.
     pub external_address: Option<Ipv4Addr>,
-    /// The latest external address of another pool on which a rule gave it something.
+    /// The latest external address that a rule gave it in another pool.
     pub elsewhere: Option<Ipv4Addr>,
     /// That pool.
     pub pool_elsewhere: Option<PoolId>,
@@ -109,23 +109,23 @@ pub struct SubscriberView {
     pub refused: [u32; SubscriberView::CAUSES.len()],
     /// What its class guarantees it in its pool.
     pub guarantee: Guarantee,
-    /// Its new mappings come from its class's penalty pool.
+    /// Its new mappings come from a penalty pool.
     pub is_offender: bool,
-    /// Shown only because something was refused to it within the last hour.
+    /// Listed only because of a refusal within the last hour.
     pub is_refused_only: bool,
 }
 
 /// Ports that a subscriber can have however full its pool is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guarantee {
-    /// Reserved for it now, including those in use, by [`Protocol::index`].
+    /// Reserved, including those in use, by [`Protocol::index`].
     pub ports: [u32; Protocol::COUNT],
     /// Also guaranteed by its class, but still in use by others.
     pub missing: [u32; Protocol::COUNT],
 }
 
 impl SubscriberView {
-    /// What a subscriber can be refused for, by the verdict of its packets.
+    /// What a subscriber can be refused for.
     pub const CAUSES: [Verdict; 13] = crate::state::subscriber::Account::CAUSES;
 }
 
@@ -138,7 +138,7 @@ pub struct OwnPorts {
     pub first: u16,
     /// Highest port.
     pub last: u16,
-    /// When the block was leased, in seconds; `None` for a slice by formula.
+    /// When the block was leased, in seconds; `None` for a slice.
     pub leased_s: Option<u32>,
 }
 
@@ -149,13 +149,13 @@ pub struct TornBlock {
     pub first: u16,
     /// Highest port.
     pub last: u16,
-    /// Its ports, over all protocols, that are for shared flows.
+    /// Ports, over all protocols, for shared flows.
     pub shared: u32,
     /// Ports of mappings from other settings, or held down.
     pub others: u32,
 }
 
-/// A configured pair of internal and external endpoint, active or not.
+/// A configured pair of endpoints, active or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticView {
     /// Transport.
@@ -183,10 +183,10 @@ pub struct BalancedView {
     pub targets: Vec<(Endpoint, u32)>,
 }
 
-/// Cursors of sessions that are flows: between those of mappings' first and further sessions.
+/// Cursors of flows: between those of mappings' first and further sessions.
 pub const FLOW_CURSORS: core::ops::Range<u32> = 1 << 30..1 << 31;
 
-/// Which mappings or sessions to show; `None` matches all.
+/// Which records to show; `None` matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Transport.
@@ -211,10 +211,10 @@ pub struct Filter {
     pub state: Option<TcpState>,
 }
 
-/// A question for a page of records, which the shard fills in.
+/// A question for a page of records.
 #[derive(Debug)]
 pub struct Query<V> {
-    /// Start of the page: 0 at first, then the end of the previous page.
+    /// Start of the page: 0 at first, then `next` of the previous page.
     pub cursor: u32,
     /// Maximum records to return.
     pub limit: usize,
@@ -224,18 +224,18 @@ pub struct Query<V> {
     pub filter: Filter,
     /// Out: the records.
     pub records: Vec<V>,
-    /// Out: start of the next page; None at the end.
+    /// Out: start of the next page, if any.
     pub next: Option<u32>,
 }
 
 impl<V> Query<V> {
-    /// Asks for all records that match, in one page.
+    /// Asks for all that match, in one page.
     pub fn all(filter: Filter) -> Query<V> {
         Query { cursor: 0, limit: usize::MAX, scan_max: usize::MAX, filter, records: Vec::new(), next: None }
     }
 
-    /// Adds records until the page is full. `record` is called with each cursor, which it may move
-    /// ahead, and returns the record there if it matches; None at the end of all records.
+    /// Adds records until the page is full. `record` may move its cursor ahead; it returns the
+    /// record there if that matches, None at the end.
     pub(crate) fn fill(&mut self, mut record: impl FnMut(&mut u32, &Filter) -> Option<Option<V>>) {
         let mut cursor = self.cursor.max(1);
         for _ in 0..self.scan_max {
@@ -258,7 +258,7 @@ impl<V> Query<V> {
 /// Steps an explanation has at most.
 pub const STEPS_MAX: usize = 20;
 
-/// One step of an explanation, in the order of the packet path.
+/// A step of an explanation, in the order of the packet path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The headers were read.
@@ -270,16 +270,16 @@ pub enum Step {
         /// Destination, likewise.
         destination: Endpoint,
     },
-    /// The worker that owns the packet.
+    /// The packet's worker.
     Owner(WorkerId),
-    /// The destination is an address of Natrix itself.
+    /// The destination is Natrix itself.
     OwnAddress(Ipv4Addr),
-    /// The destination is an external address: the packet is hairpinned.
+    /// The destination is an external address.
     Hairpin {
-        /// External endpoint addressed.
+        /// Addressed endpoint.
         external: Endpoint,
     },
-    /// Longest-prefix match found a route.
+    /// A route was found.
     Routed {
         /// Index of the interface in the settings.
         interface: u16,
@@ -288,7 +288,7 @@ pub enum Step {
         /// MTU of the interface, bytes.
         mtu: u16,
     },
-    /// The source is a subscriber of this pool.
+    /// The subscriber's pool.
     Pool(PoolId),
     /// Number of the subscriber's class, 0 for none.
     Class(u16),
@@ -296,23 +296,23 @@ pub enum Step {
     Guaranteed {
         /// Reserved, including those it uses.
         ports: u32,
-        /// Not yet.
+        /// Guaranteed, but not yet reserved.
         missing: u32,
     },
-    /// Ports of the subscriber's slice are still in other subscribers' blocks.
+    /// Others' blocks still have ports of the subscriber's slice.
     SliceInBlocks {
         /// Lowest port of the slice.
         first: u16,
-        /// Highest.
+        /// Highest port.
         last: u16,
-        /// Ports in blocks of other subscribers.
+        /// Ports in these blocks.
         leased: u32,
-        /// Ports of the slice that are given out.
+        /// Ports given out.
         ports: u32,
     },
     /// The subscriber exceeded its limits too often: this pool serves it for a while.
     Penalty(PoolId),
-    /// The subscriber is already paired with this address.
+    /// The subscriber's paired address.
     PairedWith(Ipv4Addr),
     /// A mapping exists.
     MappingFound {
@@ -323,12 +323,12 @@ pub enum Step {
         /// Until it ends.
         expires_in: Duration,
     },
-    /// No mapping exists; one would be made, with a random port.
+    /// A mapping would be made, with a random port.
     MappingWouldBeCreated {
-        /// Ports of the paired address (or of the whole pool) still free.
+        /// Free ports of the paired address, or of the whole pool.
         ports_free: u64,
     },
-    /// A configured pair; a mapping would be made with it, unless it exists.
+    /// A configured pair, used if there is no mapping yet.
     StaticMapping {
         /// Internal endpoint.
         internal: Endpoint,
@@ -337,27 +337,27 @@ pub enum Step {
         /// True if the whole address is paired, not only this port.
         one_to_one: bool,
     },
-    /// The external endpoint leads to several targets; the remote endpoint belongs to this one.
+    /// The remote endpoint belongs to this one of several targets.
     Target {
         /// Internal endpoint.
         internal: Endpoint,
         /// External endpoint.
         external: Endpoint,
-        /// The target's weight.
+        /// Its weight.
         weight: u32,
-        /// Sum of the weights of all targets.
+        /// Sum of all weights.
         total: u64,
     },
-    /// The external endpoint leads to several targets; the sender's external port will decide.
+    /// Several targets; the sender's external port will decide.
     AnyTarget {
         /// External endpoint.
         external: Endpoint,
         /// Number of targets.
         targets: usize,
-        /// True if the outcome is the same for each.
+        /// The outcome is the same for each.
         agree: bool,
     },
-    /// Another endpoint still uses this external endpoint, or it is held down.
+    /// Another endpoint still uses this one, or it is held down.
     PortAwaited(Endpoint),
     /// A flow exists, whose external endpoint others share.
     FlowFound {
@@ -375,16 +375,16 @@ pub enum Step {
         /// Remote endpoint outside.
         remote: Endpoint,
     },
-    /// A rule asks for a flow, but no external port is available for it.
+    /// A rule asks for a flow, but no external port is available.
     NoSharedPort {
         /// Remote endpoint outside.
         remote: Endpoint,
-        /// The subscriber has reached its port limit, so no new port was taken.
+        /// The subscriber's port limit prevented a new port.
         at_quota: bool,
     },
     /// No mapping exists, and this packet may not make one.
     NoMapping,
-    /// The filtering of the mapping.
+    /// The mapping's filtering.
     FilterAsked {
         /// Filtering in use.
         filtering: Filtering,
@@ -400,11 +400,11 @@ pub enum Step {
     },
     /// A session would be made.
     SessionWouldBeCreated,
-    /// A fragment: it waits for the ports of its datagram, or has them already.
+    /// A fragment: it waits for the ports of its datagram, or has them.
     Fragment {
         /// Offset in bytes.
         offset: u16,
-        /// True if more follow.
+        /// More follow.
         more: bool,
     },
     /// An ICMP error about this packet.
@@ -418,14 +418,14 @@ pub enum Step {
     },
     /// A rule passes the protocol; its position.
     PassRule(usize),
-    /// A rule decides; its position.
+    /// A rule decides.
     Rule {
         /// In the order of the rules.
         position: usize,
         /// Its action.
         action: RuleAction,
     },
-    /// A filter decides; its position.
+    /// A filter decides.
     PacketFilter {
         /// In the order of the filters.
         position: usize,
@@ -434,16 +434,16 @@ pub enum Step {
     },
 }
 
-/// What would happen to a packet now, and why. Finding out changes nothing.
+/// What would happen to a packet now, and why. Changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Decisions in order.
     pub steps: Vec<Step>,
-    /// The resulting verdict.
+    /// The result.
     pub verdict: Verdict,
-    /// The packet's source when it leaves, if it does.
+    /// The source when the packet leaves, if it does.
     pub source_after: Option<Endpoint>,
-    /// The packet's destination when it leaves, if it does.
+    /// The destination when the packet leaves, if it does.
     pub destination_after: Option<Endpoint>,
     /// Another worker must explain the rest.
     pub onward: Option<Onward>,
@@ -454,7 +454,7 @@ pub struct Explanation {
 pub struct Onward {
     /// The worker that continues.
     pub worker: WorkerId,
-    /// The realm it came from.
+    /// Its realm.
     pub realm: RealmId,
     /// Its source then; port 0 if the mapping is still to be made.
     pub source: Endpoint,

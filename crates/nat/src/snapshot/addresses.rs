@@ -1,7 +1,7 @@
-//! Natrix's own addresses. Every outbound destination is looked up here, and nearly always absent.
+//! Natrix's own addresses, looked up for every outbound destination and nearly always absent.
 //!
-//! A bitmap of 16 bits for each address rejects all but about 1 in 16 other addresses; it stays in
-//! the L1 cache. Behind it is an open-addressed table, at most half full.
+//! A bitmap of 16 bits an address, in the L1 cache, rejects all but about 1 in 16 other addresses.
+//! Behind it is an open-addressed table, at most half full.
 
 use core::net::Ipv4Addr;
 
@@ -14,16 +14,16 @@ use crate::types::InterfaceId;
 pub enum Local {
     /// External address of a pool.
     Pool(AddressIndex),
-    /// Natrix's own address on an interface.
+    /// Natrix's own address.
     Own(InterfaceId),
-    /// Own address of an interface that a pool shares.
+    /// Natrix's own address, shared by a pool.
     OwnAndPool(InterfaceId, AddressIndex),
-    /// Broadcast address of a prefix connected to an interface.
+    /// Broadcast address of a connected prefix.
     Broadcast(InterfaceId),
 }
 
 impl Local {
-    /// The external address, if it belongs to a pool.
+    /// The external address, if a pool has it.
     #[inline]
     pub const fn pool_address(self) -> Option<AddressIndex> {
         match self {
@@ -43,17 +43,16 @@ const SLOTS_PER_ADDRESS: usize = 2;
 
 const FILTER_BITS_PER_SLOT: usize = 8;
 
-/// The set of Natrix's own addresses, built once. See the [module](self).
+/// Built once. See the [module](self).
 #[derive(Debug)]
 pub struct LocalAddresses {
-    /// Indexed by the upper bits of the scattered address.
     filter: Box<[u64]>,
     /// Length a power of two.
     slots: Box<[Slot]>,
     filter_shift: u32,
     slot_shift: u32,
     length: usize,
-    /// The pools' addresses as ranges, if these are few.
+    /// The pools' addresses, if they are few ranges.
     ranges: Vec<PoolRange>,
 }
 
@@ -66,19 +65,19 @@ struct PoolRange {
 
 const RANGES_MAX: usize = 4;
 
-/// Fibonacci hashing. Needs no key: only the configuration adds entries.
+/// Fibonacci hashing, without a key: only the configuration adds entries.
 #[inline(always)]
 fn scatter(address: u32) -> u32 {
     address.wrapping_mul(0x9e37_79b1)
 }
 
 impl LocalAddresses {
-    /// Collects the addresses of all interfaces and the external ones, preferably in index order.
-    /// None of them is treated as a broadcast address.
+    /// The external addresses preferably come in index order; none is treated as a broadcast
+    /// address.
     pub fn new(interfaces: &[Interface], external: &[(Ipv4Addr, AddressIndex)]) -> LocalAddresses {
         let pool_addresses = external.len();
         let interface_addresses: usize = interfaces.iter().map(|interface| interface.addresses.len()).sum();
-        // Each interface address may add a broadcast address.
+        // An interface address may add a broadcast address.
         let slots = ((pool_addresses + 2 * interface_addresses) * SLOTS_PER_ADDRESS).next_power_of_two().max(8);
         let filter_bits = slots * FILTER_BITS_PER_SLOT;
         let mut set = LocalAddresses {
@@ -111,7 +110,7 @@ impl LocalAddresses {
         let bit = self.filter_bit(address);
         self.filter[bit / 64] |= 1 << (bit % 64);
         let mut position = self.home(address);
-        // At most half of the slots are ever filled, so the loop ends.
+        // At least half of the slots are free, so the loop ends.
         while let Some(present) = self.slots[position].local {
             if self.slots[position].address == address {
                 let merged = match (present, local) {
@@ -137,7 +136,7 @@ impl LocalAddresses {
         (scatter(address) >> self.slot_shift) as usize
     }
 
-    /// What `address` (host bit order) is to Natrix; `None` for any other address.
+    /// What `address` (host bit order) is to Natrix, if anything.
     #[inline]
     pub fn lookup(&self, address: u32) -> Option<Local> {
         let bit = self.filter_bit(address);
@@ -183,7 +182,7 @@ impl LocalAddresses {
     }
 }
 
-/// The external addresses as ranges; a duplicate address has its first index.
+/// A duplicate address has its first index.
 fn ranges(external: &[(Ipv4Addr, AddressIndex)]) -> Vec<PoolRange> {
     let mut ranges: Vec<PoolRange> = Vec::new();
     for (address, AddressIndex(index)) in external {

@@ -1,7 +1,5 @@
-//! The memory an engine needs, computed before any is allocated.
-//!
-//! All tables are allocated when [`Shared`](crate::Shared) and its shards are built. Asking first
-//! turns too little memory into one error about the total.
+//! The memory an engine needs, computed before any is allocated: too little memory becomes one
+//! error about the total.
 
 use mem::Need;
 
@@ -30,7 +28,7 @@ use crate::state::table::BucketTable;
 use crate::types::Prefix;
 use crate::types::RealmId;
 
-/// What each shard takes besides its tables: rate limits, identifications, a packet buffer.
+/// What each shard takes besides its tables.
 const SHARD_REST_BYTES: u64 = 128 << 10;
 
 fn places(settings: &Settings) -> usize {
@@ -38,7 +36,7 @@ fn places(settings: &Settings) -> usize {
     addresses.max(settings.limits.external_addresses_max as usize)
 }
 
-/// What [`Shard::new`](crate::Shard::new) takes for one of `workers`.
+/// Memory that [`Shard::new`](crate::Shard::new) takes for one of `workers`.
 pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let limits = &settings.limits;
     let mtu_max = settings.interfaces.iter().map(|interface| interface.mtu).max().unwrap_or(0);
@@ -59,7 +57,7 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     needs
 }
 
-/// What [`Shared::new`](crate::Shared::new) takes for `workers`: external ports and routes.
+/// Memory that [`Shared::new`](crate::Shared::new) takes.
 pub fn shared_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let addresses = places(settings);
     let mut needs = PortTable::needs(addresses).to_vec();
@@ -83,12 +81,12 @@ pub fn shared_needs(settings: &Settings, workers: usize) -> Vec<Need> {
         let prefixes: Vec<Prefix> = routes.into_iter().map(|(prefix, _)| prefix).collect();
         needs.extend(RouteTable::needs(&prefixes));
     }
-    // The filter and the slots of the address table, and the address and pool of each place.
+    // Address table, and address and pool of each place.
     needs.push(Need::Heap(addresses as u64 * 64));
     needs
 }
 
-/// Approximate memory of rules, filters and redirections, including their settings.
+/// Approximate memory of rules, filters and redirections, with their settings.
 pub fn rule_need(settings: &Settings, workers: usize) -> Need {
     let rules = settings.rules.len() + settings.pass_rules.len();
     let targets = |redirection: &Redirection| match redirection {
@@ -99,7 +97,7 @@ pub fn rule_need(settings: &Settings, workers: usize) -> Need {
     Need::Heap(RuleBook::bytes_for(rules, workers) + FilterBook::bytes_for(&settings.filters, workers) + redirections)
 }
 
-/// What an instance with `workers` takes.
+/// Memory that an instance with `workers` takes.
 pub fn needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let shard = shard_needs(settings, workers);
     let mut needs = shared_needs(settings, workers);
@@ -128,8 +126,7 @@ mod tests {
         needs.iter().filter(|need| matches!(need, Need::Table(_))).map(|need| need.bytes()).sum()
     }
 
-    /// The tables take what was computed, rounded up to pages. With reserved 2 MiB pages an eighth
-    /// may be wasted.
+    /// Rounded up to pages. With reserved 2 MiB pages an eighth may be wasted.
     fn assert_taken(computed: u64, taken: usize) {
         let taken = taken as u64;
         assert!(

@@ -1,8 +1,7 @@
 //! Numbers of pool names that never change while the instance runs.
 //!
-//! A [`PoolId`] is a position in the settings, which a reload may give to another pool. Data read
-//! later (a queued event, a suppressed refusal, an offender's pool) contains the number of the name
-//! instead.
+//! A reload may give a [`PoolId`] to another pool. Data read later (a queued event, a suppressed
+//! refusal, an offender's pool) contains the number of the name instead.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::types::PoolName;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PoolNames {
     names: Vec<Arc<str>>,
-    /// By pool; removed ones behind those of the settings.
+    /// Removed pools are behind those of the settings.
     of_pools: Vec<PoolName>,
 }
 

@@ -5,10 +5,9 @@
 //!  entry: 0 none · value + 1 · CHUNK bit + chunk number
 //! ```
 //!
-//! At most three dependent loads, whatever the number of routes. With a few routes a scan of the
-//! list in the L1 cache is even faster.
-//!
-//! Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is longer.
+//! At most three dependent loads. With a few routes a scan of the list in the L1 cache is even
+//! faster. Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is
+//! longer.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -20,7 +19,7 @@ const SCAN_MAX: usize = 8;
 
 const COARSE_BITS: u32 = 12;
 const COARSE_ENTRIES: usize = 1 << COARSE_BITS;
-/// Coarse entry of a part with longer routes, or whose value does not fit a byte.
+/// A part with longer routes, or a value that does not fit a byte.
 const CUT: u8 = u8::MAX;
 
 const CHUNK: u32 = 1 << 31;
@@ -33,7 +32,7 @@ pub const VALUE_LIMIT: u32 = CHUNK - 1;
 /// Why a route table could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// Too little memory.
+    /// Out of memory.
     #[error("route table: {0}")]
     Memory(#[from] ArenaError),
     /// A value is too large for an entry.
@@ -46,7 +45,7 @@ pub enum RouteError {
     },
 }
 
-/// Routes, built once. See the [module](self).
+/// Built once. See the [module](self).
 #[derive(Debug)]
 pub struct RouteTable {
     /// By bits 31..20: 0 none, value + 1, or [`CUT`].
@@ -69,18 +68,16 @@ struct Scanned {
 }
 
 impl RouteTable {
-    /// Builds the table. Of two routes for the same prefix the later one counts.
-    ///
-    /// Takes 256 KiB, 1 KiB for each /16 with routes longer than 16 bits, and 1 KiB for each /24
-    /// with longer ones.
+    /// Of two routes for the same prefix the later one counts. Takes 256 KiB, 1 KiB for each /16
+    /// with routes longer than 16 bits, and 1 KiB for each /24 with longer ones.
     ///
     /// # Errors
-    /// When memory is short, or a value is not below [`VALUE_LIMIT`].
+    /// Out of memory, or a value is not below [`VALUE_LIMIT`].
     pub fn new(routes: &[(Prefix, u32)]) -> Result<RouteTable, RouteError> {
         if let Some(&(prefix, value)) = routes.iter().find(|(_, value)| *value >= VALUE_LIMIT) {
             return Err(RouteError::Value { prefix, value });
         }
-        // A stable sort: of equal prefixes the later one is painted last and wins.
+        // A stable sort: of equal prefixes the later one is painted last.
         let mut sorted = routes.to_vec();
         sorted.sort_by_key(|(prefix, _)| prefix.length());
         let lookup = if sorted.len() <= SCAN_MAX {
@@ -96,7 +93,7 @@ impl RouteTable {
         Ok(RouteTable { coarse: coarse(&sorted), lookup, length: routes.len() })
     }
 
-    /// The memory [`RouteTable::new`] takes for routes with these prefixes; none for a few.
+    /// Memory that [`RouteTable::new`] takes; none for a few routes.
     pub fn needs(prefixes: &[Prefix]) -> Vec<Need> {
         if prefixes.len() <= SCAN_MAX {
             return Vec::new();
@@ -135,8 +132,7 @@ impl RouteTable {
     fn lookup_fine(&self, address: u32) -> Option<u32> {
         match &self.lookup {
             Lookup::Scan(routes) => {
-                // Scans all of them, and the last match counts: an early exit would be
-                // mispredicted.
+                // Scans all, and the last match counts: an early exit would be mispredicted.
                 let leaf = routes
                     .iter()
                     .fold(0, |leaf, route| if address & route.mask == route.network { route.value + 1 } else { leaf });
@@ -167,7 +163,7 @@ fn coarse(sorted: &[(Prefix, u32)]) -> Box<[u8; COARSE_ENTRIES]> {
     entries
 }
 
-/// Paints routes from short to long, so that longer ones cover shorter ones.
+/// Paints from short to long, so that longer routes cover shorter ones.
 fn build_tree(sorted: &[(Prefix, u32)]) -> Result<Lookup, ArenaError> {
     let mut root = Arena::<u32>::zeroed(ROOT_ENTRIES)?;
     let prefixes: Vec<Prefix> = sorted.iter().map(|(prefix, _)| *prefix).collect();
@@ -213,7 +209,7 @@ fn parents(prefixes: &[Prefix], length: u8) -> usize {
     parents.len()
 }
 
-/// The chunk below `entry`. If there is none, makes one that is filled with `entry`.
+/// If there is no chunk below `entry`, makes one filled with `entry`.
 fn descend(entry: &mut u32, chunks: &mut Arena<[u32; CHUNK_ENTRIES]>, chunks_used: &mut u32) -> usize {
     if *entry & CHUNK == 0 {
         chunks.at_mut(*chunks_used).fill(*entry);

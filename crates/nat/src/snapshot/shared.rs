@@ -100,18 +100,18 @@ pub enum BuildError {
         /// What went wrong.
         source: ArenaError,
     },
-    /// The routes or the pools' subscriber prefixes cannot be compiled.
+    /// The routes or subscriber prefixes cannot be compiled.
     #[error(transparent)]
     Routes(#[from] crate::snapshot::routes::RouteError),
-    /// The formula of a deterministic pool does not work out; `config` refuses such files earlier.
+    /// The formula of a deterministic pool fails; `config` refuses such files earlier.
     #[error("pool \"{pool}\": {source}")]
     Formula {
-        /// Which pool.
+        /// Its name.
         pool: String,
-        /// What does not.
+        /// Why it fails.
         source: FormulaError,
     },
-    /// The rules could not be allocated, or there are too many.
+    /// Out of memory, or too many rules.
     #[error(transparent)]
     Rules(#[from] crate::policy::rules::RuleSetError),
     /// More external addresses than places.
@@ -139,7 +139,7 @@ pub enum BuildError {
     /// Several errors.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<BuildError>),
-    /// A number in the settings is out of bounds; `config` refuses such files earlier.
+    /// A number is out of bounds; `config` refuses such files earlier.
     #[error("settings: {what} is out of range ({value}); allowed are {minimum} to {maximum}")]
     OutOfRange {
         /// Which number.
@@ -156,7 +156,7 @@ pub enum BuildError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextHop {
     id: NextHopId,
-    /// Router; 0 if the destination is on the link itself.
+    /// Router; 0 if destinations are on the link.
     gateway: u32,
     pub(crate) interface: InterfaceId,
     pub(crate) mtu: u16,
@@ -179,11 +179,11 @@ impl NextHop {
 pub struct NextHopView {
     /// Interface that leads to it.
     pub interface: InterfaceId,
-    /// The router; `None` if destinations are on the link itself.
+    /// The router; `None` if destinations are on the link.
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// Route value of destinations on the other side, which is not the number of any hop.
+/// Route value of destinations on the other side; not a hop's number.
 const HOLE: u32 = crate::snapshot::routes::VALUE_LIMIT - 1;
 
 fn between_workers_after(
@@ -216,7 +216,6 @@ pub(crate) struct CompiledPool {
     pub(crate) shared_ports_min: u16,
     pub(crate) has_low_ports: bool,
     pub(crate) has_high_ports: bool,
-    /// Number of the pool; removed pools follow those of the settings.
     pub(crate) id: PoolId,
     pub(crate) is_closed: bool,
     /// Start and number of its open addresses in the list of all pools.
@@ -227,7 +226,7 @@ pub(crate) struct CompiledPool {
     pub(crate) blocks: Option<CompiledBlocks>,
     /// Ports of each slice of a deterministic pool, else 0.
     pub(crate) slice_ports: u16,
-    /// Ports of each of its addresses that are kept for guarantees.
+    /// Ports kept for guarantees on each address.
     pub(crate) for_guarantees: [u32; Protocol::COUNT],
 }
 
@@ -249,34 +248,32 @@ pub struct Shared {
     pub(crate) static_mappings: StaticMappingTable,
     pub(crate) balance: Balance,
     pub(crate) removed_forwards: RemovedForwards,
-    /// Data about shared ports of all workers; `None` with one worker or without flows.
+    /// `None` with one worker or without flows.
     pub(crate) between_workers: Option<Arc<BetweenWorkers>>,
-    /// All workers use this snapshot.
     is_settled: AtomicBool,
     pub(crate) static_hits: Arc<Hits>,
     pub(crate) pools: Vec<CompiledPool>,
     pool_names: PoolNames,
     pub(crate) turns: Box<[AtomicU32]>,
-    /// By pool, the formula of a deterministic one.
+    /// By pool.
     formulas: Vec<Option<Formula>>,
-    /// By place: address, pool, and whether it is closed.
+    /// By place.
     slots: Slots,
-    /// By place: its compiled pool, as an index into `pools`.
+    /// By place: index into `pools`.
     compiled_of: Vec<u16>,
-    /// The open addresses of the pools, pool by pool.
+    /// Open addresses, pool by pool.
     open: Vec<AddressIndex>,
-    /// All addresses of the pools, pool by pool in the order of the settings.
+    /// All addresses, likewise.
     members: Vec<AddressIndex>,
-    /// Sessions are hashed differently than under the previous snapshot.
+    /// Sessions are hashed differently than before.
     rehashes_sessions: bool,
-    /// Some mappings must end at a given time, whatever their timers say.
+    /// Some mappings end at a given time, whatever their timers say.
     has_deadlines: bool,
     pub(crate) orphans: Orphans,
-    /// By place: its position in its pool; `None` if the address was removed from it.
+    /// Position in its pool, by place; `None` if removed from it.
     position_of: Vec<Option<u32>>,
-    /// Counts the reloads since the start, from 0.
     generation: u32,
-    /// By realm, the pool by subscriber prefix.
+    /// By realm, by subscriber prefix.
     pool_routes: Vec<RouteTable>,
     outside_routes: RouteTable,
     /// By realm.
@@ -287,12 +284,11 @@ pub struct Shared {
     pub(crate) rules: RuleBook,
     pub(crate) passes: RuleBook,
     pub(crate) filters: FilterBook,
-    /// What each interface faces.
     facings: Vec<Facing>,
 }
 
 impl Shared {
-    /// Compiles `settings` for `workers` shards and allocates the port table: about 0.8 MiB per
+    /// Compiles `settings` for `workers` shards and allocates the port table: about 0.8 MiB an
     /// external address.
     pub fn new(settings: Settings, workers: usize) -> Result<Shared, BuildError> {
         in_range("workers", workers as u64, 1, WorkerId::COUNT_MAX as u64)?;
@@ -307,8 +303,8 @@ impl Shared {
         Shared::compile(settings, workers, slots, ports, balance, None)
     }
 
-    /// The snapshot that follows this one, for the same workers and port table. Changes nothing
-    /// before workers adopt it. `now` is when it closes addresses.
+    /// The next snapshot, for the same workers and port table. Changes nothing before workers adopt
+    /// it. `now` is when it closes addresses.
     pub fn successor(&self, settings: Settings, now: Instant) -> Result<Shared, BuildError> {
         check_ranges(&settings)?;
         let slots = self.slots.successor(&self.settings, &settings, &self.ports, &self.balance, now);
@@ -374,7 +370,7 @@ impl Shared {
                 first_member: first_member as u32,
                 ..CompiledPool::new(pool, id, formula.as_ref())
             };
-            // In other pools the mode determines what each subscriber has.
+            // In other pools the mode determines what a subscriber has.
             if compiled.gives_single_ports() && compiled.pooling == Pooling::Paired && !compiled.one_to_one {
                 let each = reserved.get(id.index()).copied().unwrap_or_default();
                 let each = each.of_each_address(u64::from(compiled.count));
@@ -471,39 +467,39 @@ impl Shared {
         self.ports.bytes() + self.between_workers.as_ref().map_or(0, |between_workers| between_workers.bytes())
     }
 
-    /// Number of places ever used: one past the highest [`AddressIndex`].
+    /// One past the highest [`AddressIndex`] ever used.
     pub fn address_count(&self) -> usize {
         self.slots.slots.len()
     }
 
-    /// What is at a place; `None` if it is empty.
+    /// What is at a place, if anything.
     pub fn slot(&self, index: AddressIndex) -> Option<&Slot> {
         self.slots.slots.get(index.index())?.as_ref()
     }
 
-    /// All external addresses by place, including closed ones.
+    /// All external addresses by place, with closed ones.
     pub fn addresses(&self) -> impl Iterator<Item = (AddressIndex, &Slot)> {
         let places = (0..).map(AddressIndex).zip(&self.slots.slots);
         places.filter_map(|(place, slot)| Some((place, slot.as_ref()?)))
     }
 
-    /// The external address with this index.
+    /// The external address at a place.
     pub fn address(&self, index: AddressIndex) -> Ipv4Addr {
         self.slot(index).map_or(Ipv4Addr::UNSPECIFIED, |slot| slot.address)
     }
 
-    /// The index of an external address; `None` if no pool has it.
+    /// The place of an external address.
     pub fn address_index(&self, address: Ipv4Addr) -> Option<AddressIndex> {
         self.local.lookup(address.to_bits()).and_then(Local::pool_address)
     }
 
-    /// The pool an external address belongs to.
+    /// The pool of an external address.
     pub fn pool_of(&self, index: AddressIndex) -> PoolId {
         self.slot(index).map_or_else(PoolId::default, |slot| slot.pool)
     }
 
-    /// The external addresses of both snapshots, which all workers must know before one of them
-    /// switches. `None` without new ones.
+    /// The external addresses of both snapshots, which all workers must know before one switches.
+    /// `None` without new ones.
     pub fn expected(&self, before: &Shared) -> Option<Arc<LocalAddresses>> {
         let is_new = |(place, slot): (AddressIndex, &Slot)| {
             before.slot(place).is_none_or(|before| before.address != slot.address)
@@ -512,23 +508,23 @@ impl Shared {
             return None;
         }
         let places = (0..self.address_count().max(before.address_count()) as u32).map(AddressIndex);
-        // If an address replaces another one at a place, nothing of the old one is left.
+        // If an address replaces another at a place, nothing of the old one is left.
         let slots = places.filter_map(|place| Some((self.slot(place).or(before.slot(place))?.address, place)));
         let external: Vec<(Ipv4Addr, AddressIndex)> = slots.collect();
         Some(Arc::new(LocalAddresses::new(&self.settings.interfaces, &external)))
     }
 
-    /// Whether and why an external address takes no new mappings.
+    /// Whether and why an address takes no new mappings.
     pub fn closed(&self, index: AddressIndex) -> Option<Closed> {
         self.slot(index)?.closed
     }
 
-    /// The pool with this number: of the settings, or a removed one with mappings left.
+    /// A pool of the settings, or a removed one with mappings left.
     pub fn pool(&self, id: PoolId) -> Option<&Pool> {
         self.slots.pool_in(&self.settings, id)
     }
 
-    /// All pools with their numbers; removed ones with mappings left come last.
+    /// All pools; removed ones with mappings left come last.
     pub fn pools(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
         (0..).map(PoolId).zip(self.settings.pools.iter().chain(&self.slots.removed_pools))
     }
@@ -549,12 +545,12 @@ impl Shared {
         self.pool_names.all()
     }
 
-    /// Number of reloads since the start.
+    /// Reloads since the start.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The generation as stored in records that were checked under this snapshot.
+    /// Stored in records that were checked under this snapshot.
     #[inline]
     pub(crate) fn short_generation(&self) -> u16 {
         self.generation as u16
@@ -590,8 +586,7 @@ impl Shared {
         self.pool(pool).is_some_and(|pool| !pool.addresses.is_empty())
     }
 
-    /// True if an external address offers this port or uses it for a configured endpoint, whether
-    /// or not it is in use.
+    /// True if an address offers this port or uses it for a configured endpoint, in use or not.
     pub(crate) fn offers(&self, index: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let Some(slot) = self.slot(index).filter(|slot| slot.closed.is_none()) else { return false };
         let Some(pool) = self.pool(slot.pool) else { return false };
@@ -602,7 +597,7 @@ impl Shared {
         pool.one_to_one || is_offered || is_forwarded() || self.balance.find(address, protocol, port).is_some()
     }
 
-    /// False if the configuration gives an external port to another internal endpoint.
+    /// False if the configuration gives the port to another internal endpoint.
     pub(crate) fn may_have(
         &self,
         index: AddressIndex,
@@ -637,7 +632,7 @@ impl Shared {
         self.slots.specs(&self.settings, self.balance.ports())
     }
 
-    /// What each external address will offer after the end of all removed forwards, by place.
+    /// By place, what is offered after the end of all removed forwards.
     pub(crate) fn specs_afterwards(&self) -> Vec<AddressSpec> {
         self.slots.specs(&self.settings, self.balance.led_ports())
     }
@@ -677,7 +672,7 @@ impl Shared {
         self.ports.held_down(index, protocol)
     }
 
-    /// External ports of one address in use or held down.
+    /// Ports of one address in use or held down.
     pub fn ports_used(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         self.ports.used(index, protocol)
     }
@@ -687,8 +682,8 @@ impl Shared {
         self.ports.available(index, protocol)
     }
 
-    /// External ports of one address that subscribers can get. With blocks and slices that limits
-    /// query identifiers, although the address offers all of them.
+    /// Ports that subscribers can get. With blocks and slices that limits query identifiers,
+    /// although the address offers all of them.
     pub fn ports_obtainable(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         let compiled = self.compiled_pool(index);
         let Some(pool) =
@@ -703,8 +698,7 @@ impl Shared {
         }
     }
 
-    /// [`Shared::ports_obtainable`], and ports in use, held down or leased that are no longer
-    /// offered.
+    /// [`Shared::ports_obtainable`], and ports in use, held down or leased but no longer offered.
     pub fn ports_there(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         let compiled = self.compiled_pool(index);
         let pool = self.pool(compiled.id).filter(|_| protocol == Protocol::Icmp && !compiled.gives_single_ports());
@@ -723,7 +717,7 @@ impl Shared {
         self.ports.paired_subscribers(index)
     }
 
-    /// The static mapping of an external endpoint: a forward, or a one-to-one address.
+    /// The static mapping of an external endpoint.
     pub fn static_of_external(&self, external: Endpoint, protocol: Protocol) -> Option<StaticView> {
         self.static_mappings.view_of_external(external, protocol)
     }
@@ -734,13 +728,13 @@ impl Shared {
         self.static_mappings.view_of_internal(&key)
     }
 
-    /// The worker and mapping that own an external endpoint, for steering between workers.
+    /// The owner of an external endpoint, for steering between workers.
     #[inline]
     pub fn owner(&self, index: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
         self.ports.lookup(index, protocol, port)
     }
 
-    /// Like [`Shared::owner`], but for a shared endpoint the worker whose flow has this remote
+    /// Like [`Shared::owner`]; for a shared endpoint, the worker whose flow has this remote
     /// endpoint.
     #[inline]
     pub(crate) fn owner_towards(&self, index: AddressIndex, key: &OutsideKey) -> Option<(WorkerId, MappingIndex)> {
@@ -761,7 +755,7 @@ impl Shared {
         self.between_workers.as_ref().is_none_or(|between_workers| between_workers.claims.claim(key, worker))
     }
 
-    /// With one worker always false: its own tables know.
+    /// Always false with one worker: its own tables know.
     pub(crate) fn is_claimed(&self, key: &OutsideKey) -> bool {
         self.worker_of_flow(key).is_some()
     }
@@ -792,13 +786,13 @@ impl Shared {
         self.ports.leases_on(index)
     }
 
-    /// True if the pool's formula excludes this inside address as a network or broadcast address.
+    /// True if the pool's formula excludes this network or broadcast address.
     pub fn is_nobody_by_formula(&self, pool: PoolId, inside: Ipv4Addr) -> bool {
         self.formula(pool).is_some_and(|formula| formula.slice_of(inside.to_bits()).is_none())
     }
 
-    /// The slice and the blocks of a subscriber, on its paired address or on all of the pool. Not
-    /// for the packet path.
+    /// A subscriber's slice and blocks, on its paired address or on all of the pool. Not for the
+    /// packet path.
     pub fn own_ports(&self, pool: PoolId, realm: RealmId, inside: Ipv4Addr, paired: Option<Ipv4Addr>) -> Vec<OwnPorts> {
         let Some(compiled) = self.pools.get(pool.index()) else { return Vec::new() };
         let slice = self.formula(pool).and_then(|formula| formula.slice_of(inside.to_bits()));
@@ -827,19 +821,18 @@ impl Shared {
         found
     }
 
-    /// Ports of one address that are leased in blocks.
+    /// Ports of one address in leased blocks.
     pub fn ports_leased(&self, index: AddressIndex) -> u32 {
         self.ports.ports_leased(index)
     }
 
-    /// Ports of one address in unleased blocks that nobody can lease, because others are taken
-    /// singly.
+    /// Ports of unleased blocks that nobody can lease, because others are taken singly.
     pub fn ports_unleasable(&self, index: AddressIndex) -> u32 {
         let Some((range, size)) = self.range_of_blocks(index) else { return 0 };
         self.ports.ports_unleasable(&range, size)
     }
 
-    /// The block around a port, if single ports keep it from being leased.
+    /// The port's block, if single ports keep it from being leased.
     pub fn torn_block(&self, index: AddressIndex, port: u16) -> Option<TornBlock> {
         let (range, size) = self.range_of_blocks(index)?;
         self.ports.torn_block(&range, size, port)
@@ -850,15 +843,14 @@ impl Shared {
         Some((PortRange { address: index, first: blocks.first, last: blocks.last }, blocks.size))
     }
 
-    /// The owner of an external port by formula. Mappings may be left on an address that was
-    /// removed from the formula.
+    /// The owner by formula. Mappings may be left on an address that was removed from the formula.
     pub fn slice_owner(&self, index: AddressIndex, port: u16) -> Option<Owner> {
         let compiled = self.compiled_pool(index);
         let formula = self.formula(compiled.id)?;
         Some(formula.owner_of((*self.position_of.get(index.index())?)?, port))
     }
 
-    /// The pool that serves an inside address of this realm.
+    /// The pool that serves an inside address.
     pub fn pool_for(&self, realm: RealmId, inside: Ipv4Addr) -> Option<PoolId> {
         self.pool_routes.get(realm.index())?.lookup(inside.to_bits()).map(|pool| PoolId(pool as u16))
     }
@@ -889,7 +881,7 @@ impl Shared {
         }
     }
 
-    /// True if packets to an address of this inside realm have a route inside.
+    /// True if an address of this realm has a route inside.
     pub fn leads_inside(&self, realm: RealmId, address: Ipv4Addr) -> bool {
         self.route_in(realm, address.to_bits()).is_some()
     }
@@ -921,13 +913,11 @@ impl Shared {
         }
     }
 
-    /// True if a packet of subscriber realm `from` may enter a mapping of realm `to`.
     #[inline]
     pub(crate) fn may_hairpin(&self, from: RealmId, to: RealmId) -> bool {
         from == to || self.settings.hairpin_between_realms
     }
 
-    /// True if an address has a route in some realm, and none outside.
     pub(crate) fn is_inside(&self, address: u32) -> bool {
         self.inside_routes.iter().any(|routes| routes.lookup(address).is_some()) && self.route_out(address).is_none()
     }
@@ -942,7 +932,7 @@ impl Shared {
         self.facing(interface).side
     }
 
-    /// The inside realm an interface faces; 0 for the outside.
+    /// The realm an interface faces; 0 for the outside.
     #[inline]
     pub fn realm_of(&self, interface: InterfaceId) -> RealmId {
         self.facing(interface).realm
@@ -988,8 +978,7 @@ impl Shared {
         static_count(&self.settings)
     }
 
-    /// The static forward or one-to-one pool at a place, forwards first; and how many mappings it
-    /// made.
+    /// A static entry, forwards first, and the mappings it made.
     pub fn static_at(&self, place: usize) -> Option<(Static<'_>, u64)> {
         Some((static_at(&self.settings, place)?, self.static_hits.of(RuleId(place as u32))))
     }
@@ -1003,7 +992,6 @@ impl Shared {
         carry_hits((&self.settings, &self.static_hits), (&before.settings, &before.static_hits));
     }
 
-    /// Counts a session opened to a target; for a forward to one target, a mapping it made.
     pub(crate) fn count_lead(&self, worker: WorkerId, group: Option<&Group>) {
         if let Some(Origin::Forward(position)) = group.and_then(|group| group.origin) {
             self.static_hits.count(worker, RuleId(position));
@@ -1029,8 +1017,7 @@ impl Shared {
         externals.filter_map(|external| self.balanced(external, protocol)).collect()
     }
 
-    /// The workers that may have the session of this remote endpoint, in the order in which its
-    /// packets visit them.
+    /// Workers that may have this remote endpoint's session, in the order of its packets' visits.
     pub fn balanced_workers(&self, external: Endpoint, protocol: Protocol, remote: Endpoint) -> Vec<WorkerId> {
         let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) else {
             return Vec::new();
@@ -1040,26 +1027,26 @@ impl Shared {
         aims.map(|aim| self.worker_of_subscriber(aim.address)).collect()
     }
 
-    /// Sessions opened to each target of a forward to several, in the order of the settings.
+    /// Sessions by target of a balanced forward, in the order of the settings.
     pub fn balanced_hits(&self, position: usize) -> Vec<u64> {
         self.balance.hits(&self.settings, position)
     }
 
-    /// The rules that pass other protocols, and their counters.
+    /// Rules that pass other protocols.
     pub fn passes(&self) -> &RuleBook {
         &self.passes
     }
 }
 
 impl core::fmt::Debug for Shared {
-    /// Only the generation; everything would fill pages.
+    /// Only the generation: everything would fill pages.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Shared").field("generation", &self.generation).finish_non_exhaustive()
     }
 }
 
 impl CompiledPool {
-    /// For an address that is not known here: gives out and judges nothing.
+    /// For an address not known here: gives out and judges nothing.
     fn of_elsewhere() -> CompiledPool {
         // One-to-one, so that queries are looked up like everything else.
         CompiledPool {
@@ -1144,7 +1131,6 @@ impl RouteLists {
     }
 }
 
-/// Next hops while they are collected. Routes to the same router share one.
 #[derive(Default)]
 struct NextHops {
     list: Vec<NextHop>,

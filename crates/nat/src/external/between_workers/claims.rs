@@ -1,4 +1,4 @@
-//! The outside five-tuples of all workers' flows: a lock-free set that all workers write.
+//! The outside five-tuples of all workers' flows: a lock-free set.
 //!
 //! ```text
 //!   slot: [tag 57 bits | firm 1 bit | worker 6 bits], 0 = free
@@ -11,8 +11,7 @@
 //!
 //! A claim writes a tentative entry, searches the window for its tag, and makes the entry firm. A
 //! firm entry with the tag was first; a tentative one is struck out, so that its owner fails. Each
-//! of two claims writes before it reads, so at least one sees the other: both may fail, but never
-//! both succeed.
+//! of two claims writes before it reads, so both may fail, but never both succeed.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
@@ -32,12 +31,12 @@ mod tests;
 
 const LINE: usize = 8;
 const WINDOW_LINES: usize = 4;
-/// Slots for each possible flow: with half of them in use, one window in 10,000 is full.
+/// With half of them in use, one window in 10,000 is full.
 const SLOTS_PER_FLOW: usize = 2;
 const WORKER_BITS: u32 = 6;
 const WORKER: u64 = (1 << WORKER_BITS) - 1;
 const FIRM: u64 = 1 << WORKER_BITS;
-/// Set in every tag, so that no entry is 0.
+/// Set in every tag: no entry is 0.
 const THERE: u64 = FIRM << 1;
 const TAG: u64 = !(FIRM | WORKER);
 
@@ -50,7 +49,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Room for the flows of all workers: 16 bytes each.
+    /// Takes 16 bytes a flow.
     pub(crate) fn new(flows_max: usize) -> Result<Claims, ArenaError> {
         let lines = Claims::lines_for(flows_max);
         Ok(Claims { slots: Arena::zeroed(lines * LINE)?, lines, hash: OnceLock::new() })
@@ -95,7 +94,7 @@ impl Claims {
         self.find(self.hash_of(key)).map(|(_, entry)| WorkerId((entry & WORKER) as u8))
     }
 
-    /// False if the five-tuple is or becomes another worker's, or if its window is full.
+    /// False if another worker claims it, or its window is full.
     pub(crate) fn claim(&self, key: &OutsideKey, worker: WorkerId) -> bool {
         self.claim_hash(self.hash_of(key), worker)
     }
@@ -115,8 +114,7 @@ impl Claims {
             let is_struck_out = entry & FIRM == 0
                 && match slot.compare_exchange(entry, 0, Ordering::SeqCst, Ordering::SeqCst) {
                     Ok(_) => true,
-                    // Struck out by another worker or withdrawn. If it is firm by now, it was
-                    // first.
+                    // Struck out by another worker or withdrawn. A firm one was first.
                     Err(now) => now & TAG != tentative & TAG,
                 };
             if !is_struck_out {

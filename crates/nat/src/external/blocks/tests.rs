@@ -1,5 +1,3 @@
-//! Blocks are where their size says, never overlap, and name their holder.
-
 use proptest::prelude::*;
 
 use super::*;

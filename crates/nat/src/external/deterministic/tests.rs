@@ -1,5 +1,3 @@
-//! The formula is what RFC 7422 says, and can be read both ways.
-
 use proptest::prelude::*;
 
 use super::*;
@@ -8,8 +6,7 @@ fn prefix(address: [u8; 4], length: u8) -> Prefix {
     Prefix::new(address.into(), length).expect("a prefix length")
 }
 
-/// RFC 7422 §2: 198.51.100.0/28 on 192.0.2.1, two slices for dynamic blocks, ports below 1024 left
-/// out.
+/// The example of RFC 7422 §2, with ports below 1024 left out.
 #[test]
 fn the_example_of_the_rfc() {
     let formula = Formula::new(&[prefix([198, 51, 100, 0], 28)], 1, 2, 1_024, 65_535).unwrap();
@@ -20,7 +17,6 @@ fn the_example_of_the_rfc() {
     assert_eq!(ports(2), Some((5_056, 9_087)));
     assert_eq!(ports(14), Some((53_440, 57_471)));
     assert_eq!(formula.dynamic(), Some((57_472, 65_535)));
-    // Boundary addresses are nobody's.
     assert_eq!((ports(0), ports(15)), (None, None));
     assert_eq!(formula.owner_of(0, 57_472), Owner::Dynamic);
     assert_eq!(formula.owner_of(0, 1_023), Owner::Outside);
@@ -68,8 +64,8 @@ fn what_does_not_work_out_is_told_with_its_numbers() {
 }
 
 proptest! {
-    /// f2(f1(i), any port) is i, slices of one address do not overlap, and every port is somebody's
-    /// or said not to be.
+    /// Both directions agree, slices of one address do not overlap, and every port has an owner or
+    /// is known to have none.
     #[test]
     fn both_directions_agree(
         lengths in prop::collection::vec(24_u8..=32, 1..6), addresses in 1_usize..40, dynamic in 0_u16..20,
@@ -115,7 +111,6 @@ proptest! {
     }
 }
 
-/// Each subscriber has a slice of its own in each order, and each port of it leads back.
 #[test]
 fn every_order_maps_subscribers_and_ports_both_ways() {
     // covers: 7422-1, 7422-10

@@ -18,7 +18,7 @@ fn each_pool_counts_its_subscribers_by_class() {
     let pool = |subscribers| Pool { subscribers: vec![subscribers], ..Pool::default() };
     let settings = Settings {
         pools: vec![pool(prefix([10, 0, 0, 0], 8)), pool(prefix([10, 0, 1, 0], 24))],
-        // A whole class in one pool, one that both have a part of, and in it one with more.
+        // A class in one pool, a class in both, and a part of it with more.
         classes: vec![
             class(prefix([10, 1, 0, 0], 28), 100),
             class(prefix([10, 0, 0, 0], 23), 10),

@@ -45,7 +45,7 @@ fn chosen(balance: &Balance, remote_outside: (u32, u16)) -> u32 {
 }
 
 proptest! {
-    /// Shares are as the weights say: within five standard deviations of that many throws.
+    /// Shares are as the weights say, within five standard deviations.
     #[test]
     fn each_target_gets_its_share(weights in prop::collection::vec(1_u32..20, 1..6), first in any::<u32>(), sticky in any::<bool>()) {
         let targets: Vec<Target> = (1..).zip(&weights).map(|(last, weight)| target(last, *weight)).collect();
@@ -65,8 +65,7 @@ proptest! {
         }
     }
 
-    /// A target that comes takes from the others only what it gets itself; one that goes gives only
-    /// what was its own.
+    /// A new target takes from the others only what it gets; a removed one gives only what it had.
     #[test]
     fn a_change_moves_only_the_share_of_who_comes_or_goes(weights in prop::collection::vec(1_u32..9, 2..6), first in any::<u32>()) {
         let targets: Vec<Target> = (1..).zip(&weights).map(|(last, weight)| target(last, *weight)).collect();
@@ -80,9 +79,9 @@ proptest! {
         }
     }
 
-    /// Whatever lists follow each other, a packet passes the worker of every list that may have
-    /// left its session, before the one where it would open another; and who follows older settings
-    /// has the beginning of that way.
+    /// Whatever lists follow each other, a packet passes the workers of all lists that may have its
+    /// session before the one that would open another; older settings know the beginning of that
+    /// way.
     #[test]
     fn a_packet_visits_the_lists_in_their_order(
         lists in prop::collection::vec(prop::collection::vec(1_u8..12, 1..5), 1..8),
@@ -107,7 +106,6 @@ proptest! {
             let worker_of = |address: u32| address % workers;
             let way: Vec<u32> = group.generations().filter_map(|generation| generation.choose(443, remote_outside)).map(|aim| worker_of(aim.address)).collect();
             opened_at.push(*way.last().expect("the list in use"));
-            // From the first stop on.
             let (mut here, mut behind, mut visited) = (way[0], 1, vec![way[0]]);
             let last = loop {
                 match group.next_stop(443, remote_outside, behind, &here, worker_of) {

@@ -1,7 +1,7 @@
-//! Ports kept for subscribers with a guaranteed minimum, exactly, with any number of workers.
+//! Ports kept for guaranteed minimums, exactly, with any number of workers.
 //!
-//! Of each address and protocol a number of ports is kept for guarantees; the rest is for
-//! everybody. Each port in use or held down counts as one of these:
+//! Some ports of each address and protocol are kept for guarantees; the rest is for everybody. Each
+//! port in use or held down is one of these:
 //!
 //! ```text
 //!   within   part of its subscriber's guarantee; the subscriber's worker counts it
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Guarantees at an address never exceed the ports kept there. So a subscriber below its guarantee
-//! always finds a port, however full the address is.
+//! always finds a port.
 //!
 //! If a reload makes an address keep ports, others may already use more than the rest.
-//! [`PortTable::recount`] finds those ports while workers take and give back. Until enough of them
-//! are free, the rest is empty and less can be guaranteed ([`Guarantees::stock`]). Ports in use by
-//! a subscriber that is to get a guarantee become part of it one by one ([`Guarantees::turn`]).
+//! [`PortTable::recount`] counts them while workers take and give back. Until enough are free, less
+//! can be guaranteed ([`Guarantees::stock`]). Ports of a subscriber that is to get a guarantee
+//! become part of it one by one ([`Guarantees::turn`]).
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ use super::space;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
 
-/// Attempts to count one port while others change it; the last one to change it recounts it, too.
+/// Attempts while others change the port; the last of them recounts it, too.
 const RECOUNTS_MAX: usize = 8;
 
 pub(crate) type PerProtocol = [u32; Protocol::COUNT];
@@ -38,7 +38,7 @@ pub(crate) type PerProtocol = [u32; Protocol::COUNT];
 pub(crate) struct Guarantees {
     within: Arena<AtomicU64>,
     beyond: Arena<AtomicU64>,
-    /// Lower half: ports taken from the rest, held-down ones included. Upper half: guarantees. One
+    /// Lower half: ports taken from the rest, with held-down ones. Upper half: guarantees. One
     /// word, because [`Guarantees::turn`] changes both.
     books: Box<[AtomicU64]>,
 }
@@ -93,7 +93,7 @@ impl Guarantees {
         &self.books[space(address, protocol)]
     }
 
-    /// Counts one more port of the rest; false if that would exceed `limit`.
+    /// False if that would exceed `limit`.
     pub(crate) fn take(&self, address: AddressIndex, protocol: Protocol, limit: u32) -> bool {
         let more = |book: u64| Some(book + 1).filter(|more| halves(*more).0 <= limit);
         self.book(address, protocol).fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
@@ -136,9 +136,9 @@ impl Guarantees {
         }
     }
 
-    /// Makes a port of the rest part of its owner's guarantee; if `raised`, of one that is a port
-    /// larger. False if it was not of the rest, or `for_guarantees` is used up. Both counts change
-    /// at once, so nobody can take what the larger guarantee needs.
+    /// Makes a port of the rest part of its owner's guarantee, which grows by it if `raised`. False
+    /// if it was not of the rest, or `for_guarantees` is used up. Changes both counts at once, so
+    /// nobody can take what the larger guarantee needs.
     pub(crate) fn turn(
         &self,
         address: AddressIndex,
@@ -147,7 +147,7 @@ impl Guarantees {
         raised: bool,
         for_guarantees: u32,
     ) -> bool {
-        // The thread that removes the mark takes the port off the count.
+        // The thread that removes the mark also takes the port off the count.
         if !self.unmark(address, protocol, port, Share::Beyond) {
             return false;
         }
@@ -165,8 +165,7 @@ impl Guarantees {
         match share {
             // A recount was faster and has counted it, too.
             Share::Beyond if before >> (port % 64) & 1 != 0 => self.give_back(address, protocol),
-            // If marked as beyond, a recount mistook it; a recount checks this mark after it sets
-            // the other.
+            // A recount may have marked it as beyond; it checks this mark after setting the other.
             Share::Within => drop(self.forget_beyond(address, protocol, port)),
             Share::Beyond => {}
         }
@@ -189,7 +188,7 @@ impl Guarantees {
         let word = space(address, protocol) * WORDS + usize::from(port / 64);
         let bit = 1 << (port % 64);
         let cell = &self.bits(share)[word];
-        // Read before writing: most ports have no mark if only some pools guarantee ports.
+        // Read before writing: without a guarantee ports have no mark.
         cell.load(Ordering::SeqCst) & bit != 0 && cell.fetch_and(!bit, Ordering::SeqCst) & bit != 0
     }
 }
@@ -200,17 +199,17 @@ impl PortTable {
         [Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS)), Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS))]
     }
 
-    /// Allocates the marks of guaranteed ports, 48 KiB an address, unless that has been done.
+    /// Allocates the marks, 48 KiB an address, once.
     pub(crate) fn prepare_guarantees(&self) -> Result<(), ArenaError> {
         if self.guarantees.get().is_none() {
-            // If another thread was faster, its marks serve as well.
+            // Another thread's marks serve as well.
             let _ = self.guarantees.set(Guarantees::new(self.places())?);
         }
         Ok(())
     }
 
-    /// Counts every offered port in use without a guarantee as one of the rest, however old.
-    /// Workers that know of the guarantees may take and give back meanwhile. Reads 32 KiB.
+    /// Counts every offered port in use without a guarantee as one of the rest. Workers that know
+    /// of the guarantees may take and give back meanwhile. Reads 32 KiB.
     pub(crate) fn recount(&self, address: AddressIndex, protocol: Protocol) {
         let Some(guarantees) = self.guarantees() else { return };
         let base = space(address, protocol);
@@ -235,7 +234,6 @@ impl PortTable {
     pub(crate) fn recount_port(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         let Some(guarantees) = self.guarantees() else { return };
         let (at, bit) = (space(address, protocol) * WORDS + usize::from(port / 64), 1_u64 << (port % 64));
-        // More than once only if others change the port.
         for _ in 0..RECOUNTS_MAX {
             let is_wanted = self.is_of_the_rest(guarantees, at) & bit != 0;
             if is_wanted == (guarantees.beyond[at].load(Ordering::SeqCst) & bit != 0) {
@@ -259,7 +257,7 @@ impl PortTable {
         }
     }
 
-    /// Ports in use without a guarantee, if all but those of `mask` were offered.
+    /// Ports in use without a guarantee, if all but `mask` were offered.
     pub(crate) fn taken_of_the_rest(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) -> u32 {
         (0..WORDS).map(|word| self.word_of_the_rest(address, protocol, word, mask).count_ones()).sum()
     }

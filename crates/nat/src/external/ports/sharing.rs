@@ -1,7 +1,7 @@
-//! Ports that flows share; several workers may have flows on one port.
+//! Ports that flows share, also flows of several workers.
 //!
 //! The worker that took the port is its *home* and gives it back. The entry counts the workers with
-//! flows there. It also records whether another worker has left since the home last asked: then the
+//! flows there, and records whether another worker has left since the home last asked: then the
 //! port was idle for less time than the home's own flows show.
 
 use core::sync::atomic::Ordering;
@@ -15,9 +15,9 @@ use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::WorkerId;
 
-/// In the entry of a shared port: number of workers with flows there.
+/// Number of workers with flows there.
 const USERS: u32 = 0x7f;
-/// In the entry of a shared port: a worker other than its home has left it.
+/// A worker other than the home has left.
 const LENT: u32 = 0x80;
 const SHARED: u32 = MappingIndex::SHARED.0;
 
@@ -53,8 +53,8 @@ impl PortTable {
         Some(before)
     }
 
-    /// Registers a worker's first flow on this port; true if no worker had flows there. `None` if
-    /// the port is no longer shared.
+    /// Registers a worker's first flow; true if no worker had flows there, `None` if the port is no
+    /// longer shared.
     pub(crate) fn join(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<bool> {
         let before = self.change_shared(address, protocol, port, |entry| Some(entry + 1))?;
         Some(before & USERS == 0)
@@ -78,7 +78,7 @@ impl PortTable {
         is_shared(self.entries[space(address, protocol) * PORTS + usize::from(port)].load(Ordering::SeqCst))
     }
 
-    /// Ends the sharing, unless a worker has flows there or another one left since the last call.
+    /// Ends the sharing, unless a worker has flows there or another left since the last call.
     pub(crate) fn unshare(&self, address: AddressIndex, protocol: Protocol, port: u16, home: WorkerId) -> Unshared {
         let after = |entry: u32| match (entry & USERS, entry & LENT) {
             _ if entry >> MAPPING_BITS != u32::from(home.0) => None,

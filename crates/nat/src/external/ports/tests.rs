@@ -1,5 +1,3 @@
-//! Ports are unique, random, within bounds, and all of them can be had.
-
 use std::collections::HashSet;
 
 use super::*;
@@ -100,7 +98,7 @@ fn workers_side_by_side_never_get_the_same_port_and_leave_none() {
                     {
                         mine.push(port);
                         taken += 1;
-                        // Some come back meanwhile, to race with words that become full.
+                        // Some come back, to race with words that become full.
                         if taken % 3 == 0 {
                             let back = mine.swap_remove(random.below(mine.len() as u32) as usize);
                             table.release(A, Protocol::Udp, back);
@@ -145,7 +143,7 @@ fn successive_ports_are_not_related() {
     let mean = ports.iter().sum::<f64>() / ports.len() as f64;
     let variance: f64 = ports.iter().map(|port| (port - mean).powi(2)).sum();
     let covariance: f64 = ports.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
-    // Of 10 000 independent numbers: standard deviation 0.01.
+    // Standard deviation for 10 000 independent numbers: 0.01.
     assert!((covariance / variance).abs() < 0.04, "correlation {}", covariance / variance);
 }
 
@@ -201,15 +199,15 @@ fn an_address_with_more_ports_in_use_is_passed_over() {
         let choices = (0..400).map(|_| table.choose_address(&[busy, idle], protocol, PortClass::High, &mut random));
         choices.filter(|choice| *choice == Some(busy)).count()
     };
-    // Only when both draws are the busy one: a quarter.
+    // Only if both draws are the busy one: a quarter.
     let of_busy = chosen(Protocol::Udp);
     assert!((60..140).contains(&of_busy), "{of_busy} of 400");
-    // Of TCP none is in use, so that the number of subscribers decides.
+    // No TCP port is in use: the number of subscribers decides.
     let of_fewer = chosen(Protocol::Tcp);
     assert!((260..340).contains(&of_fewer), "{of_fewer} of 400");
 }
 
-/// Chi-square of the counts against equal shares, as distance from its mean in standard deviations.
+/// Distance of chi-square from its mean, in standard deviations.
 fn unevenness(counts: &[u32]) -> f64 {
     let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
     let chi: f64 = counts.iter().map(|seen| (f64::from(*seen) - expected).powi(2) / expected).sum();
@@ -217,7 +215,7 @@ fn unevenness(counts: &[u32]) -> f64 {
     (chi - freedom) / (2.0 * freedom).sqrt()
 }
 
-/// RFC 6056 §3.2: the next port must not follow from the last ones, in a small range neither.
+/// RFC 6056 §3.2: the next port must not follow from the last ones, even in a small range.
 #[test]
 fn ports_of_a_small_range_are_random_too() {
     for workers in [1, 2, 16] {
@@ -231,8 +229,7 @@ fn ports_of_a_small_range_are_random_too() {
             first[usize::from(port - 2_000)] += 1;
             table.release(A, Protocol::Udp, port);
         }
-        // The search, taken when probes miss the workers' few own lines, favours ports at the edges
-        // of the range a little.
+        // The search, used when probes miss the workers' few own lines, slightly favours the edges.
         assert!(unevenness(&first) < if workers == 1 { 5.0 } else { 100.0 }, "{workers}: {}", unevenness(&first));
         assert!(first.iter().all(|seen| (20..150).contains(seen)), "{workers} workers");
     }
@@ -277,7 +274,7 @@ fn a_parity_runs_out_alone() {
 fn full_word_that_looks_free_is_found_out_by_the_next_search() {
     let table = table(&[spec()]);
     drain(&table, Protocol::Udp, PortClass::High, None);
-    // What a releaser leaves that cleared the hint late, after others had filled the word again.
+    // As if a releaser cleared the hint late, after others had filled the word again.
     table.full[summary_of(space(A, Protocol::Udp), Parity::Odd, 500)].fetch_and(!(1 << (500 % 64)), Ordering::SeqCst);
     assert!(!table.is_exhausted(A, Protocol::Udp, PortClass::High));
     assert_eq!(table.allocate(A, Protocol::Udp, PortClass::High, None, W, 1, &mut random(2)), None);

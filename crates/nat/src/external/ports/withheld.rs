@@ -1,8 +1,8 @@
 //! Ports that are withheld from an address, or offered again, while traffic flows.
 //!
-//! Withheld are ports outside a pool's range, reserved ports, and all ports of an address that
-//! drains. One may still be in use; its owner finds it withheld on giving it back. In each state
-//! exactly one party may change the port:
+//! Withheld are ports outside a pool's range, reserved ports, and all ports of a draining address.
+//! One may still be in use; its owner finds it withheld on giving it back. In each state exactly
+//! one party may change the port:
 //!
 //! ```text
 //!   used withheld kept
@@ -28,12 +28,12 @@ use super::space;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
 
-/// One bit a port of an address and protocol: true if it is withheld.
+/// One bit a port of an address and protocol.
 pub type Mask = Box<[u64; WORDS]>;
 
-/// Some withheld port may be in use.
+/// A withheld port may be in use.
 const WATCHED: u8 = 1;
-/// Some port between the lowest and the highest offered one is withheld.
+/// A port between the lowest and the highest offered one is withheld.
 const GAPS: u8 = 2;
 
 #[derive(Debug, Default)]
@@ -45,7 +45,6 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// 0 and 0 for none. Random probes stay inside.
     #[inline]
     pub(super) fn range(&self) -> (u16, u16) {
         let range = self.range.load(Ordering::Relaxed);
@@ -56,10 +55,9 @@ impl Offer {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// True if a returned port must be checked for being withheld.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
-        // Sequentially consistent with the writes to `used`: either the worker that gives back sees
+        // Sequentially consistent with writes to `used`: either the worker that gives back sees
         // this flag, or the thread that withholds sees the port free.
         self.flags.load(Ordering::SeqCst) & WATCHED != 0
     }
@@ -69,7 +67,7 @@ impl PortTable {
     /// Withholds the ports of `mask`: free ones at once, others when given back.
     pub fn withhold(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) {
         let base = space(address, protocol);
-        // If the place offered nothing before, no port of it can be given back.
+        // If the place offered nothing, no port of it can be given back.
         if self.offers[base].count() > 0 {
             self.offers[base].flags.fetch_or(WATCHED, Ordering::SeqCst);
         }
@@ -90,8 +88,7 @@ impl PortTable {
         self.describe(base);
     }
 
-    /// Offers the withheld ports that are not in `mask`. Those still in use become free when given
-    /// back.
+    /// Offers the withheld ports not in `mask`. Those in use become free when given back.
     pub fn offer(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) {
         let base = space(address, protocol);
         for (word, wanted) in mask.iter().enumerate() {
@@ -100,7 +97,7 @@ impl PortTable {
         self.describe(base);
     }
 
-    /// Offers the withheld ones of these ports; `ports` has one bit a port from `first_word` on.
+    /// Offers those of these ports that are withheld: one bit a port from `first_word` on.
     pub(crate) fn offer_more(&self, address: AddressIndex, protocol: Protocol, first_word: usize, ports: &[u64]) {
         let base = space(address, protocol);
         for (word, wanted) in (first_word..WORDS).zip(ports) {
@@ -125,7 +122,7 @@ impl PortTable {
         }
     }
 
-    /// True if a port is withheld, in use or not.
+    /// True if withheld, in use or not.
     pub fn is_withheld(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         self.is_withheld_at(space(address, protocol), port)
     }
@@ -137,7 +134,7 @@ impl PortTable {
         self.offers[base].is_watched() && self.is_withheld_at(base, port)
     }
 
-    /// Takes a withheld port that nobody uses, for a configured owner; false in any other state.
+    /// Takes a withheld, unused port for a configured owner; false in any other state.
     pub fn claim_withheld(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let base = space(address, protocol);
         // Before the port gets an owner: giving it back must check the flag.
@@ -154,14 +151,14 @@ impl PortTable {
         self.is_withheld_at(base, port) && kept >> (port % 64) & 1 != 0
     }
 
-    /// True if no port or block is in use and no subscriber is paired with the address.
+    /// True if no port or block is in use and no subscriber is paired.
     pub fn is_idle(&self, address: AddressIndex) -> bool {
         self.paired_subscribers(address) == 0
             && self.ports_leased(address) == 0
             && Protocol::ALL.iter().all(|protocol| self.used(address, *protocol) == 0)
     }
 
-    /// The words of withheld ports, if some lie between the lowest and the highest offered port.
+    /// The withheld ports, if some lie between offered ones.
     #[inline]
     pub(super) fn gaps(&self, address: AddressIndex, protocol: Protocol) -> Option<&[AtomicU64]> {
         let base = space(address, protocol);
@@ -174,20 +171,20 @@ impl PortTable {
         self.withheld[base * WORDS + usize::from(port / 64)].load(Ordering::SeqCst) >> (port % 64) & 1 != 0
     }
 
-    /// Clears the bit in `kept`. True if it was set: the port now belongs to the caller.
+    /// True if the bit in `kept` was set: the port now belongs to the caller.
     fn unkeep(&self, base: usize, port: u16) -> bool {
         let kept = &self.kept[base * WORDS + usize::from(port / 64)];
         self.clear(kept, 1 << (port % 64)) >> (port % 64) & 1 != 0
     }
 
-    /// Puts a withheld port of the caller into `kept`; false if the caller still owns it.
+    /// False if the caller still owns the port.
     #[cold]
     pub(super) fn keep(&self, base: usize, port: u16) -> bool {
         if !self.is_withheld_at(base, port) {
             return false;
         }
         self.set(&self.kept[base * WORDS + usize::from(port / 64)], 1 << (port % 64));
-        // If the port has been offered again since, it belongs to the thread that clears the bit.
+        // If offered again since, the port belongs to the thread that clears the bit.
         let is_out = self.is_withheld_at(base, port) || !self.unkeep(base, port);
         if is_out {
             self.note_block_free_around(base, usize::from(port / 64));
@@ -195,7 +192,7 @@ impl PortTable {
         is_out
     }
 
-    /// Puts a port into `kept` that was withheld just after it was freed.
+    /// Keeps a port that was withheld just after it was freed.
     #[cold]
     pub(super) fn take_back(&self, base: usize, port: u16) {
         if !self.is_withheld_at(base, port) {
@@ -203,8 +200,8 @@ impl PortTable {
         }
         let (word, bit) = (usize::from(port / 64), 1 << (port % 64));
         let before = self.set(&self.used[base * WORDS + word], bit);
-        // Otherwise it has an owner already: the thread that withheld it, or a worker that will
-        // give it back.
+        // Otherwise it has an owner: the thread that withheld it, or a worker that will give it
+        // back.
         if before & bit == 0 {
             self.note_full(base, word, before | bit);
             if !self.keep(base, port) {

@@ -1,5 +1,5 @@
-//! Ports within bounds: of a subscriber's block, or of its slice of a deterministic pool. Also
-//! leases blocks.
+//! Ports within a block or a slice, and the leasing of blocks. What counts ports, blocks or leases
+//! is not for the packet path.
 
 use core::sync::atomic::Ordering;
 
@@ -58,7 +58,7 @@ impl PortRange {
         self.first <= port && port <= self.last
     }
 
-    /// Always false: a range has at least one port.
+    /// Always false.
     pub const fn is_empty(&self) -> bool {
         false
     }
@@ -76,7 +76,7 @@ impl PortRange {
     }
 }
 
-/// Pieces in which an address is searched for blocks that nobody can lease.
+/// Pieces in which an address is searched for unleasable ports.
 pub(crate) const UNLEASABLE_PIECES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,13 +88,13 @@ enum Content {
 }
 
 impl PortTable {
-    /// Chooses where in the range to look for a free port.
+    /// Chooses a random place in the range.
     #[inline]
     pub fn aim_within(&self, range: &PortRange, random: &mut Random) -> PortAim {
         PortAim(range.first + random.below(range.len()) as u16)
     }
 
-    /// Like [`PortTable::aim_closer`], for a port that [`PortTable::take_picked`] will take.
+    /// Like [`PortTable::aim_closer`], for [`PortTable::take_picked`].
     #[inline]
     pub fn aim_closer_within(
         &self,
@@ -112,7 +112,7 @@ impl PortTable {
         self.free_near(space(range.address, protocol), parity, mask, aim)
     }
 
-    /// Chooses another word of the range to look for a free port, among those not known to be full.
+    /// Another word of the range, among those not known to be full.
     pub fn aim_elsewhere_within(
         &self,
         range: &PortRange,
@@ -128,8 +128,7 @@ impl PortTable {
         Some(PortAim((word * 64) as u16 | ((aim + nearest) % 64)))
     }
 
-    /// A random free port of the range, for [`PortTable::take_picked`]. `None` only if none is
-    /// free.
+    /// A random free port for [`PortTable::take_picked`]. `None` only if none is free.
     pub fn pick_within(
         &self,
         range: &PortRange,
@@ -154,7 +153,7 @@ impl PortTable {
         self.pick_of_words(base, words, parity, |word| range.mask(word), taker, random)
     }
 
-    /// Takes a random free port of the range, found by [`PortTable::pick_within`].
+    /// Takes a random free port, found by [`PortTable::pick_within`].
     pub fn allocate_within(
         &self,
         range: &PortRange,
@@ -172,7 +171,7 @@ impl PortTable {
         None
     }
 
-    /// By word of `used`: of the range and not known to be full for this parity.
+    /// Of the range and not known to be full for this parity.
     fn words_with_room(&self, range: &PortRange, protocol: Protocol, parity: Option<Parity>) -> [u64; SUMMARY_WORDS] {
         let base = space(range.address, protocol);
         let (first, end) = range.words();
@@ -187,12 +186,12 @@ impl PortTable {
         self.blocks.prepare()
     }
 
-    /// The memory [`PortTable::prepare_blocks`] takes for this many addresses.
+    /// Memory that [`PortTable::prepare_blocks`] takes.
     pub fn blocks_need(addresses: usize) -> Need {
         BlockTable::records_need(addresses)
     }
 
-    /// A random free block of this size. If there is none, the address is marked as full.
+    /// A random free block. Without any, the address is marked as full.
     pub fn find_block(&self, range: &PortRange, size: BlockSize, random: &mut Random) -> Option<Block> {
         let address = range.address;
         let found = self.free_block(range, size, random);
@@ -200,7 +199,7 @@ impl PortTable {
             return found;
         }
         self.blocks.set_full(address.index());
-        // A block may have come back before its releaser could see the hint.
+        // A block may have come back before its releaser saw the hint.
         let found = self.free_block(range, size, random);
         if found.is_some() {
             self.blocks.set_not_full(address.index());
@@ -223,20 +222,19 @@ impl PortTable {
     }
 
     /// Leases a free block; `next` is the holder's previous one. False if another worker leased it
-    /// first or took a port of it, or without [`PortTable::prepare_blocks`].
+    /// or took a port of it first, or without [`PortTable::prepare_blocks`].
     pub fn lease(&self, block: Block, holder: Holder, next: Option<Block>, now: Instant) -> bool {
         if !self.blocks.take(block) {
             return false;
         }
-        // After the lease; a taker of a single port does both in the opposite order.
+        // After the lease: a taker of a single port does both in the opposite order.
         if self.content(block) == Content::Free {
             self.blocks.hold(block, holder, next, now);
             return true;
         }
         self.blocks.let_go(block);
         self.note_ports_free(block);
-        // A search meanwhile saw this block leased. The release of its last port in use clears the
-        // hint.
+        // A search meanwhile saw this block leased. The release of its last port clears the hint.
         if self.content(block) == Content::Free {
             self.blocks.set_not_full(block.address().index());
         }
@@ -265,7 +263,7 @@ impl PortTable {
         self.content(block) != Content::Taken
     }
 
-    /// The ports of a block that are in use or held down.
+    /// The ports of a block in use or held down.
     pub fn taken_in(&self, block: Block) -> impl Iterator<Item = (Protocol, u16)> + '_ {
         let range = PortRange::of_block(block);
         let (first, end) = range.words();
@@ -278,7 +276,7 @@ impl PortTable {
         })
     }
 
-    /// Ports in use or held down that are no longer offered. Not for the packet path.
+    /// Ports in use or held down, but no longer offered.
     pub fn used_of_withheld(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         let base = space(address, protocol) * WORDS;
         let used = |word: usize| {
@@ -288,8 +286,7 @@ impl PortTable {
         (0..WORDS).map(used).sum()
     }
 
-    /// Ports outside the range that are leased in blocks or in use for this protocol. Not for the
-    /// packet path.
+    /// Ports outside the range that are leased in blocks or in use.
     pub fn busy_outside(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let (address, (first, end)) = (range.address, range.words());
         let base = space(address, protocol) * WORDS;
@@ -302,7 +299,7 @@ impl PortTable {
         (0..WORDS).map(busy).sum()
     }
 
-    /// Prefetches the lines that [`PortTable::is_unused`] reads: one word of each protocol.
+    /// Prefetches what [`PortTable::is_unused`] reads: one word of each protocol.
     pub fn prefetch_block(&self, block: Block) {
         self.blocks.prefetch(block);
         for protocol in Protocol::ALL {
@@ -310,7 +307,7 @@ impl PortTable {
         }
     }
 
-    /// Ports in use within the range. Not for the packet path.
+    /// Ports in use within the range.
     pub fn used_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let base = space(range.address, protocol);
         let (first, end) = range.words();
@@ -321,13 +318,13 @@ impl PortTable {
         (first..end).map(used).sum()
     }
 
-    /// Free ports of one class outside leased blocks. Not for the packet path.
+    /// Free ports of one class outside leased blocks.
     pub fn free_of_class(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> u32 {
         let range = self.range(address, protocol, class);
         range.map_or(0, |(first, last)| self.free_within(&PortRange { address, first, last }, protocol))
     }
 
-    /// Like [`PortTable::free_of_class`], for the ports of a range.
+    /// The same for a range.
     pub fn free_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let (address, (first, end)) = (range.address, range.words());
         let base = space(address, protocol);
@@ -339,14 +336,14 @@ impl PortTable {
         free.sum()
     }
 
-    /// Ports within the range that are offered. Not for the packet path.
+    /// Ports of the range that are offered.
     pub fn available_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let (first, end) = range.words();
         let offered = |word| (self.offered_bits(range.address, protocol, word) & range.mask(word)).count_ones();
         (first..end).map(offered).sum()
     }
 
-    /// Like [`PortTable::available_within`], for the blocks of the range that can be leased.
+    /// The same in blocks that can be leased.
     pub fn available_in_blocks(&self, range: &PortRange, size: BlockSize, protocol: Protocol) -> u32 {
         let starts = (u32::from(range.first).next_multiple_of(size.ports())..).step_by(size.ports() as usize);
         let ends = starts.map(|first| (first, first + size.ports() - 1));
@@ -386,7 +383,7 @@ impl PortTable {
         self.blocks.lease_of(address, port)
     }
 
-    /// The leases of one address, in order. Not for the packet path.
+    /// The leases of one address, in order.
     pub fn leases_on(&self, address: AddressIndex) -> impl Iterator<Item = Lease> + '_ {
         let grains = 0..=u16::MAX / BlockSize::MIN.ports() as u16;
         let leases =
@@ -396,7 +393,7 @@ impl PortTable {
         leases.filter(move |lease| last.replace(lease.block) != Some(lease.block))
     }
 
-    /// Blocks of this size that could be leased now. Not for the packet path.
+    /// Blocks that could be leased now.
     pub fn blocks_free(&self, range: &PortRange, size: BlockSize) -> u32 {
         let free = self.blocks.free(range.address.index(), size, range.first, range.last);
         let grains = (0..free.len() * 64).filter(|grain| free[grain / 64] >> (grain % 64) & 1 != 0);
@@ -404,18 +401,18 @@ impl PortTable {
         blocks.filter(|block| self.content(*block) == Content::Free).count() as u32
     }
 
-    /// Ports of one address that are leased in blocks. Not for the packet path.
+    /// Ports of an address in leased blocks.
     pub fn ports_leased(&self, address: AddressIndex) -> u32 {
         self.blocks.leased_grains(address.index()) * BlockSize::MIN.ports()
     }
 
-    /// Ports of unleased blocks that cannot be leased, because others of the block are taken
-    /// singly, shared or leased in another size. Not for the packet path.
+    /// Ports of unleased blocks that cannot be leased, because other ports of the block are taken
+    /// singly, shared or leased in another size.
     pub fn ports_unleasable(&self, range: &PortRange, size: BlockSize) -> u32 {
         (0..UNLEASABLE_PIECES).map(|piece| self.ports_unleasable_in(range, size, piece)).sum()
     }
 
-    /// One of the [`UNLEASABLE_PIECES`] of [`PortTable::ports_unleasable`]. Reads at most 12 KiB.
+    /// One of [`UNLEASABLE_PIECES`]. Reads at most 12 KiB.
     pub(crate) fn ports_unleasable_in(&self, range: &PortRange, size: BlockSize, piece: usize) -> u32 {
         const PIECE_WORDS: usize = LEASED_WORDS / UNLEASABLE_PIECES;
         let words = piece * PIECE_WORDS..(piece + 1) * PIECE_WORDS;
@@ -434,7 +431,7 @@ impl PortTable {
         }
     }
 
-    /// What keeps the block around a port from being leased. Not for the packet path.
+    /// What keeps a port's block from being leased.
     pub fn torn_block(&self, range: &PortRange, size: BlockSize, port: u16) -> Option<TornBlock> {
         let block = Block::around(range.address, port, size);
         let (first, last) = (block.first_port(), block.last_port());
@@ -451,8 +448,7 @@ impl PortTable {
         (taken > 0).then_some(TornBlock { first, last, shared, others: taken.saturating_sub(shared) })
     }
 
-    /// True if a block of this size is free within the range. Cheap unless a block has come back
-    /// since the last failed search.
+    /// Cheap unless a block has come back since the last failed search.
     pub fn has_free_block(&self, range: &PortRange, size: BlockSize) -> bool {
         if self.seems_without_block(range.address) {
             return false;
@@ -474,20 +470,20 @@ impl PortTable {
         came_back
     }
 
-    /// True if the last search found no free block and none has come back since.
+    /// True if no block has come back since the last failed search.
     #[inline]
     fn seems_without_block(&self, address: AddressIndex) -> bool {
         self.blocks.is_full(address.index())
     }
 
-    /// True if the range has unleased blocks to search. At most 16 loads.
+    /// True if there are unleased blocks to search. At most 16 loads.
     pub fn has_unleased_block(&self, range: &PortRange, size: BlockSize) -> bool {
         let address = range.address.index();
         !self.seems_without_block(range.address)
             && self.blocks.free(address, size, range.first, range.last).iter().any(|bits| *bits != 0)
     }
 
-    /// Blocks have another size or place from now on, so hints about full addresses are stale.
+    /// Call it when block sizes or places change: hints become stale.
     pub fn forget_full_addresses(&self) {
         self.blocks.forget_full();
     }

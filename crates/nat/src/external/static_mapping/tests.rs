@@ -98,7 +98,6 @@ fn a_one_to_one_pool_pairs_addresses_in_order_and_keeps_ports() {
 }
 
 proptest! {
-    /// Against a walk through the list.
     #[test]
     fn finds_what_a_walk_through_the_list_finds(
         rows in prop::collection::vec((0_u32..4, 0_usize..3, 0_u16..2_000, 0_u16..50, 0_u32..6), 0..60),
@@ -107,7 +106,7 @@ proptest! {
         let mut forwards: Vec<Forward> = Vec::new();
         for (position, (external, protocol, first, more, inside)) in rows.into_iter().enumerate() {
             let protocol = Protocol::ALL[protocol];
-            // Internal ports of their own for each, as a check of the configuration would have it.
+            // Separate internal ports, as the check of the configuration demands.
             let new = forward(protocol, [203, 0, 113, external as u8], (first, first + more), [10, 0, 0, inside as u8],
                 position as u16 * 100);
             let overlaps = |other: &Forward| {

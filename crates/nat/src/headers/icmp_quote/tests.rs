@@ -11,7 +11,7 @@ const EXTERNAL: Endpoint = Endpoint::new(Ipv4Addr::new(203, 0, 113, 1), 40_001);
 const REMOTE: Endpoint = Endpoint::new(Ipv4Addr::new(198, 51, 100, 1), 443);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 99);
 
-/// What is quoted: everything a packet is made of, so that it can be made twice.
+/// All that a quoted packet is made of, so that it can be made twice.
 #[derive(Clone, Debug)]
 struct Embedded {
     protocol: Protocol,
@@ -19,7 +19,7 @@ struct Embedded {
     destination: Endpoint,
     options: Vec<u8>,
     payload: Vec<u8>,
-    /// UDP without a checksum (RFC 768).
+    /// RFC 768.
     without_checksum: bool,
     query_type: u8,
     fragment_bits: u16,
@@ -98,7 +98,7 @@ fn ip_packet(protocol: u8, source: u32, destination: u32, options: &[u8], bits: 
     bytes
 }
 
-/// An ICMP error around a quote; `rest` are the four bytes of its header behind the checksum.
+/// `rest`: the four bytes behind the checksum.
 fn error_packet(icmp_type: u8, code: u8, rest: [u8; 4], from: Ipv4Addr, to: Ipv4Addr, quote: &[u8]) -> Vec<u8> {
     let mut message = vec![icmp_type, code, 0, 0];
     message.extend(rest);
@@ -107,7 +107,6 @@ fn error_packet(icmp_type: u8, code: u8, rest: [u8; 4], from: Ipv4Addr, to: Ipv4
     ip_packet(1, from.to_bits(), to.to_bits(), &[], 0, &message)
 }
 
-/// The quote of `embedded`, cut behind `transport` bytes of its transport.
 fn cut(embedded: &Embedded, transport: usize) -> Vec<u8> {
     let mut bytes = embedded.bytes();
     let header_length = Ipv4::new_unchecked(&bytes[..]).header_length();
@@ -134,7 +133,7 @@ fn verify(packet: &[u8]) {
     }
 }
 
-/// Outside to inside: the error about `before` must become the error about `after`, byte for byte.
+/// From outside: the error about `before` must become the error about `after`, byte for byte.
 #[track_caller]
 fn assert_translates(before: &Embedded, after: &Embedded, transport: usize, error: (u8, u8, [u8; 4])) {
     let (icmp_type, code, rest) = error;
@@ -149,7 +148,6 @@ fn assert_translates(before: &Embedded, after: &Embedded, transport: usize, erro
     assert_eq!(packet, expected);
 }
 
-/// The three ways the outside quotes a packet of the subscriber, and what the subscriber sent.
 fn outbound(protocol: Protocol) -> (Embedded, Embedded) {
     (Embedded::new(protocol, EXTERNAL, REMOTE), Embedded::new(protocol, INTERNAL, REMOTE))
 }
@@ -168,8 +166,7 @@ fn quotes_of_every_length_become_what_the_subscriber_sent() {
     for error in ERRORS {
         for protocol in [Protocol::Udp, Protocol::Tcp] {
             let (before, after) = outbound(protocol);
-            // 8 bytes, around the TCP checksum (half of it: see below), odd ones, and the whole
-            // packet.
+            // 8 bytes, around the TCP checksum, odd numbers, and the whole packet.
             for transport in [8, 9, 15, 16, 18, 19, 20, 28, 55, 1_000] {
                 assert_translates(&before, &after, transport, error);
             }
@@ -301,7 +298,7 @@ fn a_hairpinned_error_changes_both_ends() {
     assert_eq!(packet, expected);
 }
 
-/// An MPLS label stack object (RFC 4950) in its extension structure, with the right checksum.
+/// An MPLS label stack object (RFC 4950).
 fn mpls_extension() -> Vec<u8> {
     let mut bytes = vec![0x20, 0, 0, 0, 0, 8, 1, 1, 0x12, 0x34, 0x51, 0x01];
     let sum = checksum::of_bytes(&bytes);
@@ -316,7 +313,7 @@ fn extensions_and_their_padding_stay_as_they_are() {
             let (mut before, mut after) = outbound(protocol);
             before.payload.resize(payload, 7);
             after.payload.resize(payload, 7);
-            // Length 32 words, as RFC 4884 has it, and 0, as senders have it that are older.
+            // 32 words as in RFC 4884, and 0 as from older senders.
             for length in [32, 0] {
                 let with_extension = |embedded: &Embedded| {
                     let mut quote = embedded.bytes();
@@ -340,9 +337,8 @@ fn extensions_and_their_padding_stay_as_they_are() {
 
 #[test]
 fn a_transport_checksum_that_lies_in_the_padding_is_not_touched() {
-    // A TCP packet of which the sender quotes 8 bytes, then zeros up to 128 bytes, then an
-    // extension: the place of the checksum is padding by the length field, but not by the embedded
-    // total length.
+    // TCP quoted with 8 bytes, zeros up to 128 bytes, then an extension: the place of the checksum
+    // is padding by the length field, but not by the embedded total length.
     let (before, _) = outbound(Protocol::Tcp);
     let mut quote_bytes = cut(&before, 8);
     let declared = quote_bytes.len() as u8 / 4;
@@ -421,8 +417,7 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
 }
 
 proptest! {
-    /// Any endpoints, any payload, any cut: the rewritten error is the one built from the
-    /// translated packet.
+    /// The rewritten error is the one built from the translated packet.
     #[test]
     fn rewriting_equals_building_anew(
         tcp in any::<bool>(),
@@ -433,7 +428,7 @@ proptest! {
         transport in 8_usize..140,
         error in prop::sample::select(&ERRORS[..]),
     ) {
-        // Half a checksum can't be brought up to date.
+        // Half a checksum cannot be updated.
         prop_assume!(!tcp || transport != 17);
         let protocol = if tcp { Protocol::Tcp } else { Protocol::Udp };
         let before = Embedded { payload, ..Embedded::new(protocol, old.0, old.1) };
@@ -459,7 +454,7 @@ proptest! {
         }
     }
 
-    /// Sound outer headers and checksums around random bytes reach deeper than random bytes alone.
+    /// Sound outer headers around random bytes reach deeper than random bytes alone.
     #[test]
     fn no_quote_panics(
         icmp_type in prop::sample::select(&[3_u8, 11, 12][..]),

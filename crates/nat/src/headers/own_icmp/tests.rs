@@ -6,7 +6,7 @@ const NATRIX: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
 const SUBSCRIBER: u32 = 0x6440_000a;
 const SERVER: u32 = 0xc633_6401;
 
-/// A packet as a subscriber sends it, with `options` bytes of "no operation".
+/// `options`: bytes of "no operation".
 fn packet(protocol: u8, options: usize, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![ipv4::OPTION_NOP; 20 + options];
     bytes.extend(payload);
@@ -30,7 +30,7 @@ fn udp(payload_length: usize) -> Vec<u8> {
     packet(17, 0, &payload)
 }
 
-/// Writes an error, checks what all errors have in common, and returns it.
+/// Also checks what all errors have in common.
 fn error_about(error: IcmpError, offending: &[u8]) -> Vec<u8> {
     let mut buffer = [0xee; ERROR_MAX];
     let length = write_error(&mut buffer, error, NATRIX, 0x4321, offending);
@@ -98,7 +98,7 @@ fn no_error_is_sent_about_what_rfc_1812_lists() {
         change(&mut Ipv4::new_unchecked(&mut bytes[..]));
         may_answer(&bytes)
     };
-    // Fragments other than the first; the first one may be answered.
+    // Fragments other than the first.
     assert!(!with(&|ip| ip.set_fragment_bits(1)));
     assert!(!with(&|ip| ip.set_fragment_bits(ipv4::FLAG_MORE_FRAGMENTS | 100)));
     assert!(with(&|ip| ip.set_fragment_bits(ipv4::FLAG_MORE_FRAGMENTS)));

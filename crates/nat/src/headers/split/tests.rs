@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A packet with these options (padded to a multiple of 4) and a payload that counts up.
+/// `options` are padded to a multiple of 4; the payload counts up.
 fn packet(options: &[u8], payload_length: usize, bits: u16) -> Vec<u8> {
     let header_length = 20 + options.len().next_multiple_of(4);
     let mut bytes = vec![0; header_length];
@@ -23,13 +23,12 @@ fn packet(options: &[u8], payload_length: usize, bits: u16) -> Vec<u8> {
     bytes
 }
 
-/// The pieces as packets of their own.
 fn pieces(packet: &[u8], mtu: u16) -> Vec<Vec<u8>> {
     let split = split(packet, mtu).expect("can be split");
     split.map(|piece| [piece.header.as_bytes(), &packet[piece.payload]].concat()).collect()
 }
 
-/// Puts pieces of one packet together again, after checking each of them.
+/// Also checks each piece.
 fn reassembled(pieces: &[Vec<u8>], mtu: usize, first_offset: usize) -> Vec<u8> {
     let mut payload: Vec<u8> = Vec::new();
     for piece in pieces {

@@ -62,7 +62,6 @@ fn a_class_that_is_no_more_has_the_limits_of_everybody() {
     assert_eq!(refused, Err(Verdict::SubscriberPortQuota));
 }
 
-/// Takes what it can get at `now`; how many.
 fn take_all(rate: BucketRate, bucket: &mut Bucket, now: Instant, wanted: u32) -> u32 {
     let mut taken = 0;
     for _ in 0..wanted {
@@ -82,14 +81,13 @@ fn a_bucket_gives_its_burst_at_once_and_then_its_rate() {
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_millis(99), 1_000), 0);
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_millis(100), 1_000), 1);
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_millis(1_100), 1_000), 10);
-    // However long nothing comes, no more than the burst is saved.
+    // No pause saves more than the burst.
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_secs(3_600), 1_000), 25);
 }
 
 #[test]
 fn a_bucket_outlives_its_own_numbers() {
-    // Whatever the time, also just before and after its 48 bits come round, and after a pause as
-    // long as that.
+    // Also just before and after the 48 bits wrap, and after a pause as long as that.
     let rate = BucketRate::new(Some(Rate { per_second: 100, burst: 5 }));
     let round = (1_u64 << 48) / 16;
     for start in [0, round - 20_000, round, 3 * round - 1, 5 * round + round / 2] {
@@ -109,8 +107,7 @@ fn without_a_rate_nothing_is_refused_or_remembered() {
 }
 
 proptest! {
-    /// However the asking is spread over time, no window has more than burst + rate × window, and
-    /// what a steady asker who asks more than the rate gets is the rate.
+    /// No window has more than burst + rate × window; a steady demand above the rate gets the rate.
     #[test]
     fn no_window_gets_more_than_burst_and_rate(
         per_second in 1_u32..100_000, burst in 1_u32..500,
@@ -171,9 +168,9 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
         compiled(limits).admits_session((&subscriber, &Account::default()), true, now),
         Err(Verdict::SubscriberSessionQuota)
     );
-    // A first session that has run out leaves its place to the next one.
+    // An expired first session leaves its place to the next one.
     assert_eq!(compiled(limits).admits_session((&subscriber, &Account::default()), false, now), Ok(()));
-    // But not where the limit was lowered below what there is.
+    // But not above a lowered limit.
     let lowered = SubscriberLimits { sessions_max: 4, ..SubscriberLimits::default() };
     assert_eq!(
         compiled(lowered).admits_session((&subscriber, &Account::default()), false, now),
@@ -193,8 +190,7 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
         memory(used + EXTRA_SESSION_BYTES - 1).admits_session((&subscriber, &Account::default()), true, now),
         full
     );
-    // In place of one that is over it takes no more, but who is above a limit that was lowered gets
-    // nothing new.
+    // Replacing an ended one takes no more, but above a lowered limit nothing new is given.
     let in_place = |most| memory(most).admits_session((&subscriber, &Account::default()), false, now);
     assert_eq!((in_place(used), in_place(used - 1)), (Ok(()), Err(Verdict::SubscriberMemoryQuota)));
 }

@@ -18,7 +18,6 @@ fn host(n: u32) -> (Facing, Ipv4Addr) {
     (Facing::inside(RealmId(0)), Ipv4Addr::from_bits(0x6440_0000 + n))
 }
 
-/// Asks every millisecond for `seconds`, and counts what is allowed.
 fn allowed(limit: &mut RateLimit, seconds: u64, destination: (Facing, Ipv4Addr)) -> u64 {
     let start = Instant::from_micros(5_000_000);
     (0..seconds * 1_000).filter(|ms| limit.allow(start + Duration::from_millis(*ms), destination)).count() as u64

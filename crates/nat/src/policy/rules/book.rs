@@ -1,4 +1,4 @@
-//! The rules and filters of one instance: their rulings, and how often they applied.
+//! The rules and filters of one instance, and how often they applied.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ impl Hits {
         }
     }
 
-    /// Copies counts by old and new number; call it again when no worker uses the old settings any
+    /// Copies counts from old to new numbers; repeat it when no worker uses the old settings any
     /// more.
     pub(crate) fn carry(&self, before: &Hits, same: impl Iterator<Item = (RuleId, RuleId)>) {
         for (old, new) in same {
@@ -72,13 +72,13 @@ pub struct RuleBook {
     set: RuleSet,
     /// By rule number.
     actions: Vec<RuleAction>,
-    /// Shared by books with the same rules, so that nothing is lost while workers switch.
+    /// Shared by books with the same rules: nothing is lost while workers switch.
     hits: Arc<Hits>,
     /// Some rule passes packets untranslated.
     passes: bool,
 }
 
-/// Where two lists of rules differ: from `start` on, `old` rules of one are replaced by `new` ones.
+/// Where two lists differ: from `start` on, `old` rules are replaced by `new` ones.
 #[derive(Clone, Copy, Debug)]
 struct Differs {
     start: usize,
@@ -224,7 +224,7 @@ impl RuleBook {
         &self.set
     }
 
-    /// The rule at a position, its action, and how often it applied.
+    /// A rule, its action, and how often it applied.
     pub fn at(&self, position: usize) -> Option<(&super::Match, RuleAction, u64)> {
         let (id, matches) = self.set.at(position)?;
         Some((matches, *self.actions.get(id.index())?, self.hits.of(id)))
@@ -253,17 +253,15 @@ pub struct FilterBook {
     filters: Vec<FilterRule>,
     out: (RuleSet, Vec<u32>),
     back: (RuleSet, Vec<u32>),
-    /// As in [`RuleBook`].
     hits: Arc<Hits>,
     generation: u8,
-    /// Some filter logs.
     logs: bool,
 }
 
 impl FilterBook {
     pub(crate) fn bytes_for(filters: &[FilterRule], workers: usize) -> u64 {
         let directed: u64 = filters.iter().map(|filter| u64::from(filter.out) + u64::from(filter.back)).sum();
-        // A search for each direction; the filters themselves in the settings and here.
+        // A search for each direction; the filters are in the settings and here.
         let each = 2 * size_of::<FilterRule>() as u64 + 8 * (workers as u64 + 1);
         directed * (SEARCH_BYTES + size_of::<u32>() as u64) + filters.len() as u64 * each
     }
@@ -318,7 +316,7 @@ impl FilterBook {
         }
     }
 
-    /// For sessions that are permitted in both directions; differs from the previous one.
+    /// For sessions permitted both ways; differs from the previous one.
     #[inline(always)]
     pub(crate) fn generation(&self) -> u8 {
         self.generation
@@ -380,7 +378,7 @@ impl FilterBook {
         self.hits.count(worker, RuleId(position as u32));
     }
 
-    /// The filter at a position, and how often it decided; once for a session permitted both ways.
+    /// A filter, and how often it decided; once for a session permitted both ways.
     pub fn at(&self, position: usize) -> Option<(&FilterRule, u64)> {
         Some((self.filters.get(position)?, self.hits.of(RuleId(position as u32))))
     }

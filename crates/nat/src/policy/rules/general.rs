@@ -1,7 +1,7 @@
 //! The general traffic of subscribers: what rules only distinguish by protocol, VRF and subscriber.
 //!
-//! A packet outside every destination and port range that a rule names represents it. Its ruling
-//! applies to nearly everything that the subscriber opens.
+//! A packet outside every destination and port range of a rule represents it. Its ruling applies to
+//! nearly everything that the subscriber opens.
 
 use super::key::Match;
 use super::key::PortRange;
@@ -10,11 +10,11 @@ use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// No real destinations: "this" network, loopback, multicast and reserved addresses.
+/// "This" network, loopback, multicast and reserved addresses.
 const NO_DESTINATIONS: [(u32, u32); 3] = [(0, 0x00ff_ffff), (0x7f00_0000, 0x7fff_ffff), (0xe000_0000, u32::MAX)];
 const HIGH_PORT: u32 = 1_024;
 
-/// A packet of the general traffic of one protocol, without its sender. See the [module](self).
+/// A packet of the general traffic, without its sender. See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct General {
     protocol: Protocol,
@@ -23,7 +23,7 @@ pub struct General {
 }
 
 impl General {
-    /// One that is outside all these rules. `None` if they name all destinations or all ports.
+    /// `None` if the rules name all destinations or all ports.
     pub fn of<'a>(protocol: Protocol, rules: impl Iterator<Item = &'a Match>) -> Option<General> {
         let mut destinations = NO_DESTINATIONS.to_vec();
         let (mut internal_ports, mut remote_ports) = (Vec::new(), Vec::new());
@@ -59,12 +59,11 @@ fn is_any(ports: PortRange) -> bool {
     ports.covers(PortRange { first: 1, last: u16::MAX })
 }
 
-/// True if a rule applies to some destinations or ports only.
 pub(crate) fn is_narrow(rule: &Match) -> bool {
     rule.destination != Prefix::ALL || !is_any(rule.source_ports) || !is_any(rule.destination_ports)
 }
 
-/// The lowest number from `first` to `last` outside these ranges, which are sorted.
+/// The lowest number from `first` to `last` outside these sorted ranges.
 fn gap(taken: &[(u32, u32)], first: u32, last: u32) -> Option<u32> {
     let mut candidate = first;
     for (low, high) in taken {
@@ -105,7 +104,7 @@ mod tests {
         let some = [to([1, 0, 0, 0], 8), to([2, 0, 0, 0], 7), to([128, 0, 0, 0], 1), to([4, 0, 0, 0], 32)];
         fits_none(&some);
         fits_none(&[port(1_024, 60_000), port(53, 53), from(1_024, 65_535), to([1, 0, 0, 0], 9)]);
-        // A port is searched for only if a rule names no destination.
+        // A port is needed only if a rule names no destination.
         let mut both = to([0, 0, 0, 0], 2);
         both.destination_ports = PortRange { first: 1, last: u16::MAX - 1 };
         fits_none(&[both]);
@@ -120,7 +119,6 @@ mod tests {
         assert_eq!(of(&[port(0, 1_023), port(1_024, 65_535)]), None);
         let of_tcp = |rule: Match| Match { protocol: Some(Protocol::Tcp.number()), ..rule };
         assert!(of(&halves.map(of_tcp)).is_some(), "of another protocol");
-        // Queries have no ports to name.
         assert!(General::of(Protocol::Icmp, [port(1, 65_534)].iter()).is_some());
     }
 

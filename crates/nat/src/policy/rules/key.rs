@@ -29,12 +29,12 @@ impl PortRange {
         self.first <= port && port <= self.last
     }
 
-    /// True if all of `other` lies in this range.
+    /// True if it contains all of `other`.
     pub const fn covers(self, other: PortRange) -> bool {
         self.first <= other.first && other.last <= self.last
     }
 
-    /// True if both have a port in common.
+    /// True if they share a port.
     pub const fn overlaps(self, other: PortRange) -> bool {
         self.first <= other.last && other.first <= self.last
     }
@@ -49,7 +49,7 @@ impl fmt::Display for PortRange {
 /// The packets of a rule as the inside sees them: the source is the subscriber's endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Match {
-    /// The realm; `None` for any. Realms have numbers up to 255, as in a mapping's record.
+    /// `None` for any. At most 255, as in a mapping's record.
     pub realm: Option<RealmId>,
     /// The IP protocol number; `None` for any.
     pub protocol: Option<u8>,
@@ -105,8 +105,8 @@ impl Match {
             && self.destination_ports.overlaps(other.destination_ports)
     }
 
-    /// The first packet it matches: lowest addresses and ports; realm and protocol are 0 if any
-    /// will do.
+    /// The first matching packet: lowest addresses and ports; realm and protocol are 0 if any will
+    /// do.
     pub fn first(&self) -> RuleKey {
         RuleKey::new(
             self.realm.unwrap_or_default(),
@@ -119,8 +119,8 @@ impl Match {
     }
 }
 
-/// A packet as rules see it. Two words, masked in two operations, or eight lanes of 16 bits,
-/// compared with a rule in one:
+/// A packet as rules see it: two words, masked in two operations, or eight lanes of 16 bits,
+/// compared with a rule in one.
 ///
 /// ```text
 ///   addresses   source 32 | destination 32

@@ -15,14 +15,13 @@ pub(super) struct Mask {
     pub(super) realm: bool,
 }
 
-/// The cell of a table: the bits of a key that its mask looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) addresses: u64,
     pub(super) rest: u64,
 }
 
-/// Block sizes: 1, 16, 256, 4096 ports, or all. Fewer sizes mean fewer tables.
+/// Block sizes are 1, 16, 256, 4096 ports, or all: few sizes mean few tables.
 fn block_of(range: PortRange) -> u8 {
     match range.last - range.first {
         0 => 0,
@@ -91,8 +90,8 @@ impl Mask {
         }
     }
 
-    /// The cells of a rule: one, or two for each port range that crosses a block's border. The
-    /// flags mark the second cell by source and by destination port.
+    /// One cell, or two for each port range that crosses a block's border. The flags mark the
+    /// second cell by source and by destination port.
     pub(super) fn cells(&self, rule: &Match) -> impl Iterator<Item = (Cell, bool, bool)> {
         let word = self.word();
         let first = rule.first();
@@ -117,7 +116,7 @@ impl Cell {
         Cell { addresses: key.addresses & self.addresses, rest: key.rest & self.rest }
     }
 
-    /// A folded multiplication. Its constants need no key: senders of packets do not choose rules.
+    /// A folded multiplication, without a key: senders of packets do not choose rules.
     #[inline(always)]
     pub(super) fn hash(&self) -> u64 {
         let product =

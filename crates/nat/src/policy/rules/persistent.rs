@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-/// Records of a piece, the unit of copying.
+/// The unit of copying.
 const PIECE: usize = 1024;
 
-/// A growing list in pieces behind `Arc`. A clone costs one pointer a piece; a change copies one
-/// shared piece.
+/// A growing list. A clone costs one pointer a piece; a change copies one shared piece.
 #[derive(Clone, Debug)]
 pub(super) struct PersistentList<T> {
     pieces: Vec<Arc<Vec<T>>>,

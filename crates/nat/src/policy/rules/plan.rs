@@ -23,13 +23,12 @@ pub(super) struct Planned {
 
 struct Planner<'a> {
     rules: &'a [Match],
-    /// Rules that may still be counted before the plan must do with what it has.
+    /// Rules that may still be counted before planning stops.
     budget: usize,
     counts: Vec<u8>,
 }
 
-/// The tables for these rules, the first rule's first. Looks at each rule about twenty times at
-/// most.
+/// The first rule's table comes first. Looks at each rule about twenty times at most.
 pub(super) fn plan(rules: &[Match]) -> Vec<Planned> {
     let mut planner = Planner { rules, budget: 16 * rules.len() + 100_000, counts: Vec::new() };
     let mut tables = Vec::new();
@@ -60,7 +59,7 @@ fn kinds(rules: &[Match]) -> Vec<Planned> {
         }
         if by_mask.len() <= KINDS_MAX || step == 33 {
             let mut kinds: Vec<_> = by_mask.into_iter().map(|(mask, rules)| Planned { mask, rules }).collect();
-            // Makes the plan independent of the map's iteration order.
+            // Independent of the map's iteration order.
             kinds.sort_by_key(|kind| (core::cmp::Reverse(kind.rules.len()), kind.mask));
             return kinds;
         }
@@ -145,7 +144,7 @@ impl Planner<'_> {
         }
     }
 
-    /// True if these rules crowd almost no cell of this mask's table. False if the budget is used
+    /// True if these rules crowd almost no cell of this mask's table. False once the budget is used
     /// up.
     fn fits<'a>(&mut self, mask: &Mask, rules: impl Iterator<Item = &'a u32> + Clone) -> bool {
         let count = rules.clone().count();
@@ -154,7 +153,7 @@ impl Planner<'_> {
             return false;
         }
         self.budget -= count;
-        // Cells that share a counter by chance make the result slightly pessimistic.
+        // Cells may share a counter by chance: slightly pessimistic.
         let bits = (8 * count.max(8)).next_power_of_two().trailing_zeros();
         self.counts.clear();
         self.counts.resize(1 << bits, 0);

@@ -15,20 +15,20 @@ use super::table::Bucket;
 use super::table::Table;
 use crate::types::Prefix;
 
-/// Keys that [`RuleSet::lookup_burst`] looks up together.
+/// Keys that [`RuleSet::lookup_burst`] takes.
 pub const BURST_MAX: usize = 64;
 
 const TABLES_MAX: usize = 64;
-/// A rule whose cell in a merged table has this many rules gets a table for its own kind.
+/// A rule whose cell in a merged table is this long gets a table for its own kind.
 const CELL_LENGTH_MAX: usize = 12;
-/// Address bits that select the tables: 4096 words a side stay in the L1 cache.
+/// Address bits that select tables: 4096 words a side stay in the L1 cache.
 const PRUNE_BITS: u8 = 12;
 /// Further buckets of a way that are visited in turn with other keys'.
 const STEPS_MAX: u8 = 4;
-/// Initial distance of two rules' orders, to insert rules between them. 2^24 rules take 47 bits.
+/// Distance of two rules' orders, to insert rules between them. 2^24 rules take 47 bits.
 const ORDER_STEP: u64 = 1 << 23;
 
-/// A rule of a set, by a number that it keeps wherever it is in the order.
+/// A rule's number, which it keeps wherever it is in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u32);
 
@@ -42,7 +42,7 @@ impl RuleId {
 /// Why a set could not be made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RuleSetError {
-    /// Memory is short.
+    /// Out of memory.
     #[error("rules: {0}")]
     Memory(#[from] ArenaError),
     /// More rules than there are numbers for.
@@ -52,7 +52,6 @@ pub enum RuleSetError {
 
 const RULES_MAX: usize = 1 << 24;
 
-/// Keys of a burst that need further looks: their buckets, and the tables still to be searched.
 struct Waiting<'a> {
     buckets: [&'a Bucket; BURST_MAX],
     tables: [u64; BURST_MAX],
@@ -67,29 +66,28 @@ struct Waiting<'a> {
 #[derive(Clone)]
 pub struct RuleSet {
     tables: Vec<Table>,
-    /// By table: no rule in it or in later tables ranks higher.
+    /// By table: the highest rank in it and in later tables.
     ranks_max: [u64; TABLES_MAX],
-    /// By the first bits of an address: the tables with rules for it.
+    /// By the first bits of an address: tables with rules for it.
     by_source: Arc<[u64; 1 << PRUNE_BITS]>,
     by_destination: Arc<[u64; 1 << PRUNE_BITS]>,
-    /// By rule number.
     rules: PersistentList<Match>,
     /// By rule number: lower wins.
     orders: PersistentList<u64>,
     /// Rule numbers in order.
     sequence: Arc<Vec<u32>>,
-    /// Unused rule numbers.
+    /// Unused numbers.
     free: Arc<Vec<u32>>,
 }
 
 impl RuleSet {
-    /// The rules of a list, numbered from 0. 1,000,000 rules take about half a second.
+    /// The rules of a list, numbered from 0. A million rules take about half a second.
     pub fn new(rules: &[Match]) -> Result<RuleSet, RuleSetError> {
         let sequence = (0..rules.len() as u32).collect();
         RuleSet::build(rules, sequence, Vec::new())
     }
 
-    /// `sequence[i]` is the number of the rule `in_order[i]`.
+    /// `sequence[i]` is the number of `in_order[i]`.
     fn build(in_order: &[Match], sequence: Vec<u32>, free: Vec<u32>) -> Result<RuleSet, RuleSetError> {
         let numbers = sequence.len() + free.len();
         if numbers > RULES_MAX {
@@ -147,17 +145,17 @@ impl RuleSet {
         self.sequence.is_empty()
     }
 
-    /// Tables a lookup may have to visit.
+    /// Tables a lookup may visit.
     pub fn table_count(&self) -> usize {
         self.tables.len()
     }
 
-    /// One past the highest rule number ever used.
+    /// One past the highest number ever used.
     pub fn number_count(&self) -> usize {
         self.rules.len()
     }
 
-    /// Memory it takes, including what it shares with others.
+    /// Memory, including what is shared with other sets.
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(|table| table.bytes()).sum::<usize>()
             + (self.by_source.len() + self.by_destination.len()) * size_of::<u64>()
@@ -166,13 +164,13 @@ impl RuleSet {
             + (self.sequence.len() + self.free.len()) * size_of::<u32>()
     }
 
-    /// The rule at a position in the order.
+    /// The rule at a position.
     pub fn at(&self, position: usize) -> Option<(RuleId, &Match)> {
         let number = *self.sequence.get(position)?;
         self.rules.get(number as usize).map(|rule| (RuleId(number), rule))
     }
 
-    /// The position of a rule in the order.
+    /// The position of a rule.
     pub fn position(&self, rule: RuleId) -> Option<usize> {
         let order = *self.orders.get(rule.index())?;
         let position = self.sequence.partition_point(|number| self.order(*number) < order);
@@ -183,7 +181,7 @@ impl RuleSet {
         self.orders.get(number as usize).copied().unwrap_or(u64::MAX)
     }
 
-    /// The first rule that matches. Costs one cache line for each table that can match.
+    /// The first matching rule. Costs a cache line for each table that can match.
     pub fn lookup(&self, key: &RuleKey) -> Option<RuleId> {
         let mut best = Best::NONE;
         let mut tables = self.tables_for(key);
@@ -199,10 +197,8 @@ impl RuleSet {
         best.id()
     }
 
-    /// The first rules that match up to [`BURST_MAX`] keys.
-    ///
-    /// All buckets are prefetched before the first look, which settles nearly all keys. The others
-    /// are queued.
+    /// The first matching rules of up to [`BURST_MAX`] keys. All buckets are prefetched before the
+    /// first look, which settles nearly all keys.
     pub fn lookup_burst(&self, keys: &[RuleKey], found: &mut [Option<RuleId>]) {
         let count = keys.len().min(found.len()).min(BURST_MAX);
         let (keys, found) = (&keys[..count], &mut found[..count]);
@@ -249,7 +245,6 @@ impl RuleSet {
         }
     }
 
-    /// The keys of a burst that their first bucket did not settle. They take turns in the queue.
     fn look_further<'a>(&'a self, keys: &[RuleKey], waiting: &mut Waiting<'a>) {
         let Waiting { buckets, tables, ranks, rules, steps, queue, queued } = waiting;
         let (mut first, mut end) = (0_usize, *queued);
@@ -282,7 +277,7 @@ impl RuleSet {
         self.by_source[source as usize] & self.by_destination[destination as usize]
     }
 
-    /// The first earlier rule that covers all packets of this one and so hides it.
+    /// The first earlier rule that covers all packets of this one.
     pub fn hidden_by(&self, position: usize) -> Option<RuleId> {
         let (id, rule) = self.at(position)?;
         let key = rule.first();
@@ -302,7 +297,7 @@ impl RuleSet {
     /// Inserts a rule before `position`. Copies a few MiB at most, unless a table must grow.
     ///
     /// # Errors
-    /// [`RuleSetError`]; the set is unusable then.
+    /// The set is unusable then.
     pub fn insert(&mut self, position: usize, rule: &Match) -> Result<RuleId, RuleSetError> {
         let position = position.min(self.len());
         let before = position.checked_sub(1).map_or(0, |before| self.order(self.sequence[before]));
@@ -327,7 +322,7 @@ impl RuleSet {
         };
         Arc::make_mut(&mut self.sequence).insert(position, number);
         if order == before {
-            // No order left between the two, which takes 23 insertions at one place.
+            // No order is left between the two: takes 23 insertions at one place.
             self.rebuild()?;
         } else {
             self.orders.set(number as usize, order);

@@ -24,7 +24,7 @@ use super::set::RuleId;
 const CHUNK_BUCKETS: u32 = 1 << 15;
 const CHUNK_SHIFT: u32 = 15;
 
-/// In an entry's `rule`, above its number: it is in the second of two cells by source port.
+/// In `rule`, above its number: this is the second of two cells by source port.
 const SECOND_BY_SOURCE: u32 = 1 << 24;
 const SECOND_BY_DESTINATION: u32 = 1 << 25;
 /// In the `rule` of a bucket's first entry, used or not: some way continues behind this bucket.
@@ -58,7 +58,7 @@ const ORDER_MAX: u64 = (1 << 48) - 1;
 const SPANS_AT: u64 = 0xffff;
 
 /// The spans of all lanes but ports, by prefix lengths and by whether protocol and realm are given.
-/// Few are in use, and those stay in the L1 cache.
+/// The few in use stay in the L1 cache.
 static SPANS: [[u64; 2]; SPANS_COUNT] = spans();
 const SPANS_COUNT: usize = 33 * 33 * 4;
 
@@ -69,7 +69,7 @@ const fn spans() -> [[u64; 2]; SPANS_COUNT] {
         let (source, destination) = (at / 4 % 33, at / 4 / 33);
         let protocol = if at & 2 == 0 { 0xffff << 32 } else { 0 };
         let realm = if at & 1 == 0 { 0xffff << 48 } else { 0 };
-        // The host bits of an address, cut into halves, are the span of each half.
+        // The halves of an address's host bits are the spans of its halves.
         let (source, destination) = ((1_u64 << (32 - source)) - 1, (1_u64 << (32 - destination)) - 1);
         all[at] = [source | destination << 32, protocol | realm];
         at += 1;
@@ -127,7 +127,7 @@ impl Entry {
     fn cell(&self, mask: &Mask, word: &Cell) -> Cell {
         let [addresses, rest] = self.first;
         let more = |second: u32, block: u8| if self.rule & second != 0 { 1_u64 << block } else { 0 };
-        // Neither addition can leave its lane: the second block has ports of the rule.
+        // No addition leaves its lane: the second block has ports of the rule.
         let rest = rest
             + more(SECOND_BY_SOURCE, mask.source_block) * (1 << 16)
             + more(SECOND_BY_DESTINATION, mask.destination_block);
@@ -182,7 +182,7 @@ type Place = (u32, usize);
 pub(super) struct Table {
     mask: Mask,
     word: Cell,
-    /// Each has `CHUNK_BUCKETS`, unless there is only one.
+    /// All but a single one have `CHUNK_BUCKETS`.
     chunks: Vec<Arc<Arena<Bucket>>>,
     buckets: u32,
     entries: u32,

@@ -1,5 +1,3 @@
-//! Compares the rule set with a linear search of the list.
-
 use core::net::Ipv4Addr;
 
 use proptest::collection::vec;
@@ -11,7 +9,6 @@ use crate::settings::RuleAction;
 use crate::types::Prefix;
 use crate::types::RealmId;
 
-/// The expected result.
 fn first_of(rules: &[Match], key: &RuleKey) -> Option<usize> {
     rules.iter().position(|rule| rule.matches(key))
 }
@@ -53,7 +50,6 @@ fn rule() -> impl Strategy<Value = Match> {
     )
 }
 
-/// A packet close to what rules match.
 fn key() -> impl Strategy<Value = RuleKey> {
     let address = || {
         (0..4_u32, 0..4_u32, 0..5_u32, any::<bool>())
@@ -68,7 +64,6 @@ fn key() -> impl Strategy<Value = RuleKey> {
     )
 }
 
-/// A packet of a rule: its first, its last, or one between.
 fn key_of(rule: &Match, salt: u64) -> RuleKey {
     let within = |prefix: Prefix, salt: u64| prefix.address().to_bits() | salt as u32 & !prefix.mask();
     let port = |range: PortRange, salt: u64| match salt % 3 {
@@ -270,8 +265,7 @@ fn rules_keep_their_numbers_through_changes_at_one_spot() {
     let rule = |i: u32| Match { source: prefix_of(0x0a00_0000 + i, 32), ..Match::ALL };
     let mut set = RuleSet::new(&[rule(0), rule(1)]).expect("memory");
     let (first, second) = (set.at(0).expect("a rule").0, set.at(1).expect("a rule").0);
-    // More insertions than there are orders between two rules, so that the set is rebuilt
-    // meanwhile.
+    // More insertions than there are orders between two rules: the set is rebuilt meanwhile.
     let ids: Vec<RuleId> = (2..100).map(|i| set.insert(1, &rule(i)).expect("memory")).collect();
     assert_eq!((set.at(0).expect("a rule").0, set.at(99).expect("a rule").0), (first, second));
     for (i, id) in (2_u32..).zip(&ids) {

@@ -19,7 +19,6 @@ fn interface(addresses: &[(&str, u8)]) -> Interface {
     }
 }
 
-/// These addresses with their numbers in order.
 fn external(addresses: impl IntoIterator<Item = u32>) -> Vec<(Ipv4Addr, AddressIndex)> {
     addresses.into_iter().map(Ipv4Addr::from_bits).zip((0..).map(AddressIndex)).collect()
 }

@@ -10,7 +10,6 @@ fn prefix(address: [u8; 4], length: u8) -> Prefix {
     Prefix::new(Ipv4Addr::from(address), length).unwrap()
 }
 
-/// What the table must say: the longest prefix, the later one of equals.
 fn naive(routes: &[(Prefix, u32)], address: u32) -> Option<u32> {
     let address = Ipv4Addr::from_bits(address);
     routes.iter().filter(|(prefix, _)| prefix.contains(address)).max_by_key(|(prefix, _)| prefix.length()).map(|r| r.1)
@@ -24,7 +23,6 @@ fn route() -> impl Strategy<Value = (Prefix, u32)> {
         .prop_map(|(address, length, value)| (Prefix::new(Ipv4Addr::from_bits(address), length).unwrap(), value))
 }
 
-/// Addresses at the edges of each prefix, and just outside.
 fn edges(routes: &[(Prefix, u32)]) -> Vec<u32> {
     routes
         .iter()
@@ -78,7 +76,7 @@ fn value_that_does_not_fit_is_an_error() {
 
 #[test]
 fn table_of_the_size_of_the_internet_is_right_and_small() {
-    // Lengths as in a full table: mostly /24, many /22 and /23, some shorter.
+    // Lengths as in a full table: mostly /24, many /22 and /23.
     let mut random = Random::new([1; 4]);
     let routes: Vec<(Prefix, u32)> = (0..300_000_u32)
         .map(|value| {

@@ -50,8 +50,7 @@ fn as_many_as_there_may_be_find_room() {
     assert!(granted >= 9_990, "{granted} of 10000");
 }
 
-/// If hashes collide, a window is full after its 32 slots, and a refused claim leaves nothing
-/// behind.
+/// With colliding hashes, a window holds 32 claims, and a refused claim leaves nothing behind.
 #[test]
 fn a_full_window_refuses() {
     let claims = Claims::new(1_000).unwrap();
@@ -62,8 +61,7 @@ fn a_full_window_refuses() {
     assert!(claims.claim_hash(hash(40), WorkerId(2)));
 }
 
-/// Several threads claim and release a few five-tuples: no five-tuple belongs to two workers at any
-/// time, and all are free in the end.
+/// No five-tuple belongs to two workers at any time, and all are free in the end.
 #[test]
 fn no_five_tuple_is_two_workers_at_once() {
     const WORKERS: u8 = 4;

@@ -19,7 +19,6 @@ fn table(ports: u16) -> PortTable {
     table
 }
 
-/// What a worker does, in the order in which it does it.
 struct Worker<'t> {
     table: &'t PortTable,
     random: Random,
@@ -37,7 +36,7 @@ impl Worker<'_> {
         let class = PortClass::High;
         match self.table.allocate(ADDRESS, Protocol::Udp, class, parity, worker, 3, &mut self.random) {
             Some(port) => {
-                // As under settings that set nothing aside: nobody takes notice.
+                // As under settings that set nothing aside.
                 if let Some(share) = share {
                     guarantees.mark(ADDRESS, Protocol::Udp, port, share);
                 }
@@ -48,7 +47,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Makes one of its ports part of a guarantee.
     fn turn(&mut self) {
         if !self.has.is_empty() {
             let at = self.random.below(self.has.len() as u32) as usize;
@@ -86,7 +84,6 @@ fn a_recount_counts_earlier_ports_as_the_rest() {
     assert_eq!(guarantees.taken(ADDRESS, Protocol::Udp), 80);
     assert_eq!(guarantees.stock(ADDRESS, Protocol::Udp, 100, 40), Stock { can_be: 20, guaranteed: 0 });
     assert_eq!(guarantees.stock(ADDRESS, Protocol::Udp, 100, 10), Stock { can_be: 10, guaranteed: 0 });
-    // As much as there is of what is wanted, and never more in all.
     assert_eq!(guarantees.guarantee(ADDRESS, [15, 0, 0], [20, 0, 0]), [15, 0, 0]);
     assert_eq!(guarantees.guarantee(ADDRESS, [15, 0, 0], [20, 0, 0]), [5, 0, 0]);
     assert_eq!(guarantees.guarantee(ADDRESS, [15, 0, 0], [20, 0, 0]), [0, 0, 0]);

@@ -50,8 +50,8 @@ fn nobody_joins_what_is_a_mappings() {
     assert_eq!(table.users(ADDRESS, Protocol::Tcp, 2_000), 0);
 }
 
-/// Several workers come and go while the home tries to end the sharing: a worker that joined finds
-/// the port shared until it leaves.
+/// A worker that joined finds the port shared until it leaves, while the home tries to end the
+/// sharing.
 #[test]
 fn a_port_ceases_to_be_shared_only_when_nobody_is_there() {
     let table = shared();

@@ -1,5 +1,3 @@
-//! No port is lost or given out twice while ports are withheld, put back, taken and given at once.
-
 use core::sync::atomic::AtomicBool;
 use std::collections::HashSet;
 
@@ -107,7 +105,7 @@ fn a_withheld_port_is_had_by_one_and_stays_withheld() {
         assert_eq!(table.used(A, UDP), 0);
         assert!(table.is_withheld(A, UDP, 80) && !table.claim(A, UDP, 80));
         assert!(table.claim_withheld(A, UDP, 80));
-        // Offered while somebody has it, it is free as any other afterwards.
+        // Offered while in use, it is free like any other afterwards.
         table.offer(A, UDP, &mask(80, 2_999));
         table.release(A, UDP, 80);
         assert!(table.claim(A, UDP, 80));
@@ -128,7 +126,6 @@ fn random_ports_spare_gaps_that_were_made_later() {
     }
 }
 
-/// Workers take and give back at random while one thread withholds and offers at random.
 #[test]
 fn concurrent_withholding_loses_no_port_and_doubles_none() {
     const WORKERS: usize = 3;
@@ -166,8 +163,7 @@ fn concurrent_withholding_loses_no_port_and_doubles_none() {
             });
         }
         let mut random = Random::new([9, 9, 9, 9]);
-        // A machine of few cores may start the workers late: changes go on until enough was taken
-        // beside them.
+        // With few cores, workers may start late: continue until enough was taken meanwhile.
         let mut changes = 0;
         while changes < CHANGES || (taken_in_all.load(Ordering::Relaxed) < TAKEN && changes < 10_000 * CHANGES) {
             changes += 1;

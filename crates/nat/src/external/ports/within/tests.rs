@@ -1,6 +1,3 @@
-//! Ports within bounds are unique, random, inside, and all of them can be had; blocks and single
-//! ports keep apart.
-
 use std::collections::HashSet;
 
 use proptest::prelude::*;
@@ -207,14 +204,12 @@ fn single_ports_and_blocks_never_overlap() {
     assert!(!singles.iter().any(|port| leased(*port)));
     assert!(table.is_exhausted(A, Protocol::Udp, PortClass::High));
     assert_eq!(lease(&table, size(64), &mut random), None, "each grain left has a port that is taken");
-    // One grain is free again.
     let grain = singles[0] / 64;
     for port in singles.iter().filter(|port| **port / 64 == grain) {
         table.release(A, Protocol::Udp, *port);
     }
     let last = lease(&table, size(64), &mut random).expect("the hint is cleared with the last port");
     assert_eq!(last.first_port() / 64, grain);
-    // And a block that comes back is there for single ports.
     table.give_back(blocks[0]);
     let port = table.allocate(A, Protocol::Udp, PortClass::High, None, WorkerId(0), 1, &mut random);
     assert!(port.is_some_and(|port| (blocks[0].first_port()..=blocks[0].last_port()).contains(&port)));
@@ -235,14 +230,13 @@ fn a_block_of_nothing_but_reserved_ports_is_never_leased() {
     assert_eq!(ports, 1_024 - 64 - 52);
 }
 
-/// Blocks of several sizes and single ports, all at once: no port has two owners, and nothing is
-/// left over at the end.
+/// No port has two owners, and nothing is left over at the end.
 #[test]
 fn workers_side_by_side_lease_and_take_without_ever_meeting() {
     let table = table(4_096, 4_096 + 2_047, vec![]);
     let whole = range(4_096, 4_096 + 2_047);
     for round in 0..10 {
-        // Which thread believes that a port is its own; a bit each, so that two at once are seen.
+        // The threads that believe the port is theirs, one bit each.
         let owners: Vec<core::sync::atomic::AtomicU32> = (0..65_536).map(|_| 0.into()).collect();
         let own = |port: u16, thread: u32| {
             let before = owners[usize::from(port)].fetch_or(1 << thread, Ordering::SeqCst);
@@ -318,8 +312,7 @@ fn one_block_after_the_other_is_not_the_next_one() {
     assert!(next < 10, "{next} of 125 blocks follow the one before");
 }
 
-/// Of all blocks some port is somebody's, leased or taken singly: there is none, until all of one
-/// are back.
+/// Every block has a port in use: no lease until all ports of one are back.
 #[test]
 fn a_free_block_has_no_port_in_use() {
     let table = table(2_048, 2_048 + 511, vec![2_300]);
@@ -328,7 +321,7 @@ fn a_free_block_has_no_port_in_use() {
     let single = |port| {
         table.allocate_within(&range(port, port), Protocol::Udp, None, Taker::Anyone, &mut Random::new([1, 2, 3, 4]))
     };
-    // Two in one block, of two words; one in each of two others.
+    // Two in one block, in two words; one in each of two others.
     for port in [2_048, 2_112, 2_200, 2_310] {
         assert_eq!(single(port), Some(port));
     }
@@ -346,14 +339,13 @@ fn a_free_block_has_no_port_in_use() {
     assert!(!table.has_free_block(&all, size));
     table.give_back(block);
     assert!(table.has_free_block(&all, size));
-    // Smaller ones are free where larger ones are not.
+    // Smaller blocks may be free where larger ones are not.
     assert!(lease(&mut random).is_some());
     assert!(!table.has_free_block(&all, size));
     table.forget_full_addresses();
     assert!(table.has_free_block(&all, BlockSize::MIN));
 }
 
-/// A port that is withheld when it comes back keeps no block from being leased.
 #[test]
 fn withheld_ports_in_use_do_not_keep_a_block_from_being_free() {
     let table = table(2_048, 2_048 + 127, Vec::new());
