@@ -25,7 +25,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Ports each of `addresses` must keep so that one more guarantee always fits, in whatever
+    /// Ports each of `addresses` must keep for one more guarantee to fit at any time, in whatever
     /// order subscribers come.
     pub fn of_each_address(&self, addresses: u64) -> [u64; Protocol::COUNT] {
         let addresses = addresses.max(1);
