@@ -7,11 +7,12 @@
 pub(in crate::shard) mod admission;
 pub(in crate::shard) mod coverage;
 mod dependent;
+mod dependent_end;
 pub(in crate::shard) mod guarantee;
 pub(in crate::shard) mod penalty;
 pub(in crate::shard) mod port_of_ended;
 
-use super::Shard;
+use super::Ledger;
 use crate::external::blocks::Holder;
 use crate::external::ports::PortRange;
 use crate::external::ports::Share;
@@ -48,7 +49,7 @@ pub(super) const ATTEMPTS: usize = 64;
 /// Another worker took the port first.
 pub(super) struct Lost;
 
-impl Shard {
+impl Ledger {
     pub(super) fn open_mapping(
         &mut self,
         now: Instant,

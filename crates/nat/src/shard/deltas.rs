@@ -3,7 +3,7 @@ mod dependent;
 use crate::steps::view::View;
 use mem::ring::Producer;
 
-use super::Shard;
+use super::Ledger;
 use crate::event::Cause;
 use crate::external::blocks::Block;
 use crate::external::blocks::Holder;
@@ -175,14 +175,12 @@ impl View<'_> {
     }
 }
 
-impl Shard {
-    /// Puts each change into `ring` from now on.
-    pub fn set_deltas(&mut self, ring: Producer<Delta>) {
+impl Ledger {
+    pub(super) fn set_deltas(&mut self, ring: Producer<Delta>) {
         self.deltas = Deltas { ring: Some(ring), lost: 0 };
     }
 
-    /// Changes that found no room. The peer then needs a walk.
-    pub fn deltas_lost(&self) -> u64 {
+    pub(super) fn deltas_lost(&self) -> u64 {
         self.deltas.lost
     }
 
@@ -209,12 +207,8 @@ impl Shard {
         }
     }
 
-    /// Applies a change of another instance with the same settings, which has asked quotas, rules
-    /// and filters. Call it on the shard of [`Shared::worker_of_delta`].
-    ///
-    /// # Errors
-    /// A table is full, or the external endpoint is in use or in no pool.
-    pub fn install(&mut self, now: Instant, delta: &Delta) -> Result<(), Verdict> {
+    /// See [`crate::shard::Shard::install`].
+    pub(super) fn install(&mut self, now: Instant, delta: &Delta) -> Result<(), Verdict> {
         let key = InternalKey {
             realm: delta.realm,
             protocol: delta.protocol,

@@ -3,7 +3,7 @@
 use crate::steps::view::View;
 use core::net::Ipv4Addr;
 
-use super::Shard;
+use super::Ledger;
 use super::commit::port_of_ended::UNPAIRED;
 use crate::event::Cause;
 use crate::event::Event;
@@ -162,7 +162,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     /// Nothing is created without its record ([`crate::event::BackPressure::Refuse`]).
     #[inline(always)]
     pub(super) fn admit_record(&mut self) -> Result<(), Verdict> {

@@ -5,7 +5,291 @@ pub(in crate::shard) mod endpoint_dependent;
 pub(in crate::shard) mod errors;
 pub(in crate::shard) mod fragments;
 pub(in crate::shard) mod hairpin;
+mod held_syns;
 pub(in crate::shard) mod inbound;
 pub(in crate::shard) mod local;
 pub(in crate::shard) mod outbound;
 pub(in crate::shard) mod targets;
+
+use crate::headers::identification::IdentificationSource;
+use crate::headers::packet::BURST_MAX;
+use crate::headers::packet::Outcome;
+use crate::headers::packet::Packet;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Class;
+use crate::headers::parse::HEADERS;
+use crate::headers::parse::be16;
+use crate::headers::parse::parse;
+use crate::shard::burst::established::Scratch;
+use crate::shard::burst::established::SteadyClock;
+use crate::shard::burst::established::Tally;
+use crate::state::fragments::FragmentTracker;
+use crate::steps::opening::Foresight;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::PACKET_BUFFER_BYTES;
+use crate::shard::ledger::Keys;
+use crate::shard::ledger::Ledger;
+
+const DATAGRAMS_PER_CALL_MAX: usize = 16;
+
+/// What packets need on their way, around the ledger that they change.
+pub(in crate::shard) struct PacketPath {
+    pub(in crate::shard) ledger: Ledger,
+    pub(in crate::shard) fragments: FragmentTracker,
+    pub(in crate::shard) identifications: IdentificationSource,
+    /// `None` while in use.
+    packet_buffer: Option<Box<[u8; PACKET_BUFFER_BYTES]>>,
+    #[cfg(test)]
+    pub(in crate::shard) long_way_only: bool,
+    #[cfg(test)]
+    pub(in crate::shard) short_ways: u64,
+}
+
+impl PacketPath {
+    pub(in crate::shard) fn new(ledger: Ledger, keys: &Keys) -> PacketPath {
+        let settings = ledger.shared.settings();
+        let mtu_max = settings.interfaces.iter().map(|interface| usize::from(interface.mtu)).max().unwrap_or(0);
+        let timeout = settings.timeouts.fragment;
+        PacketPath {
+            fragments: FragmentTracker::new(&settings.limits, timeout, mtu_max, keys.hash_for(1)),
+            identifications: IdentificationSource::new(ledger.worker, ledger.shared.workers(), keys.hash_for(4)),
+            packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
+            #[cfg(test)]
+            long_way_only: false,
+            #[cfg(test)]
+            short_ways: 0,
+            ledger,
+        }
+    }
+
+    /// What can be read: pages of records, explanations, decisions.
+    #[inline(always)]
+    pub(in crate::shard) fn view(&self) -> View<'_> {
+        self.ledger.view()
+    }
+
+    /// Drops what waited too long: held fragments, and SYNs, which are answered.
+    pub(in crate::shard) fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        let counters = &mut self.ledger.counters;
+        self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
+            counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
+        });
+        self.ledger.counters.fragments_held = u64::from(self.fragments.held());
+        self.answer_syns(now, sink);
+    }
+
+    #[inline(always)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the loop's own values; a struct of references would be stored and read back"
+    )]
+    fn act<S: Sink>(
+        &mut self,
+        now: Instant,
+        clock: &SteadyClock,
+        scratch: &Scratch,
+        i: usize,
+        packet: &mut Packet<'_>,
+        tally: &mut Tally,
+        sink: &mut S,
+    ) {
+        let kind = scratch.kind[i];
+        let is_unsettled = scratch.unsettled >> i & 1 != 0;
+        let (ingress, start) = (packet.meta.ingress, packet.start());
+        if (kind.is_steady() | is_unsettled)
+            && !self.is_long_way_only()
+            && let Some(header) = packet.header_mut::<HEADERS>()
+        {
+            let length = be16::<2>(header);
+            let (egress, verdict) = if scratch.flows >> i & 1 != 0 {
+                let flow = scratch.flow[i];
+                if kind.is_out() {
+                    let realm = self.ledger.shared.realm_of(ingress);
+                    (self.steady_flow_out(clock, header, kind, flow, realm), Verdict::Outbound)
+                } else {
+                    (self.steady_flow_in(clock, header, kind, flow), Verdict::Inbound)
+                }
+            } else if is_unsettled {
+                (self.open_first_packet(now, header, scratch, i), Verdict::Outbound)
+            } else if kind.is_out() {
+                (
+                    self.steady_out(clock, header, kind, scratch.record[i], self.ledger.shared.realm_of(ingress)),
+                    Verdict::Outbound,
+                )
+            } else {
+                (self.steady_in(clock, header, kind, scratch.record[i]), Verdict::Inbound)
+            };
+            if let Some(egress) = egress {
+                #[cfg(test)]
+                {
+                    self.short_ways += 1;
+                }
+                let way = usize::from(!kind.is_out());
+                tally.packets[way] += 1;
+                tally.bytes[way] += u64::from(length);
+                packet.verdict = Some(verdict);
+                packet.outcome = Outcome::Transmit { egress, start, length };
+                return;
+            }
+        }
+        if kind.is_foreign() {
+            // Only fragments carry more than their headers to a hand-off.
+            let (worker, record) = scratch.abroad(i);
+            packet.verdict = None;
+            packet.outcome =
+                Outcome::HandOff { worker, meta: PacketMeta { record, stage: Stage::Steered, ..packet.meta } };
+            return;
+        }
+        self.process_long(now, packet, &scratch.foresight(i), sink);
+    }
+
+    #[inline(always)]
+    fn is_long_way_only(&self) -> bool {
+        #[cfg(test)]
+        return self.long_way_only;
+        #[cfg(not(test))]
+        false
+    }
+
+    #[inline(never)]
+    fn process_long<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, foresight: &Foresight, sink: &mut S) {
+        let fate = match &parse(packet.bytes()) {
+            Ok(parsed) => {
+                let at = Arrival { now, meta: packet.meta, parsed };
+                self.decide(at, packet.bytes_mut(), foresight, sink)
+            }
+            Err(verdict) => Fate::Done(*verdict),
+        };
+        // A packet made by Natrix has no verdict.
+        let is_own = packet.meta.stage.is_own();
+        match fate {
+            Fate::Forward { egress, length, .. } if is_own => {
+                packet.verdict = None;
+                packet.outcome = Outcome::Transmit { egress, start: packet.start(), length };
+            }
+            // To be handed off once more: its endpoint has a new owner, so nobody waits for it.
+            Fate::Done(_) | Fate::HandOff { .. } if is_own => {
+                packet.verdict = None;
+                packet.outcome = Outcome::Done;
+            }
+            Fate::Forward { verdict, egress, length } => {
+                self.ledger.counters.count(verdict);
+                packet.verdict = Some(verdict);
+                packet.outcome = Outcome::Transmit { egress, start: packet.start(), length };
+            }
+            Fate::Done(verdict) => {
+                self.ledger.counters.count(verdict);
+                packet.verdict = Some(verdict);
+                packet.outcome = Outcome::Done;
+            }
+            Fate::HandOff { worker, meta } => {
+                packet.verdict = None;
+                // The record is only valid on this worker; what was made for a hairpin goes along.
+                let is_hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::LogFull);
+                let record = if is_hairpin { meta.record } else { 0 };
+                packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record, ..meta } };
+            }
+            Fate::Held => {
+                packet.verdict = None;
+                packet.outcome = Outcome::Done;
+            }
+        }
+    }
+
+    #[inline]
+    fn decide<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], foresight: &Foresight, sink: &mut S) -> Fate {
+        let Arrival { meta, parsed, .. } = at;
+        match meta.stage {
+            Stage::Received | Stage::Steered | Stage::Balanced => match self.ledger.shared.side(meta.ingress) {
+                Side::Inside => self.leaving(at, bytes, foresight, sink),
+                Side::Outside => self.entering(at, bytes, sink),
+            },
+            Stage::HeldSyn => self.answer_held_syn(at, bytes, sink),
+            Stage::LogFull => {
+                let fate = self.refuse_for_log(at);
+                self.after_hairpin(at, bytes, fate, sink)
+            }
+            Stage::TakeBack => {
+                self.take_back(at.now, meta.record, parsed);
+                Fate::Done(Verdict::HairpinRefused)
+            }
+            Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
+            Stage::Hairpin => match parsed.class {
+                Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
+                _ => {
+                    let fate = self.inbound_flow(at, bytes, inbound::Via::Hairpin, sink);
+                    self.after_hairpin(at, bytes, fate, sink)
+                }
+            },
+            Stage::FragmentResolved | Stage::HairpinFragment => {
+                let resolved = fragments::with_ports(parsed, meta.ports);
+                let via =
+                    if meta.stage == Stage::HairpinFragment { inbound::Via::Hairpin } else { inbound::Via::Outside };
+                let at = Arrival { parsed: &resolved, ..at };
+                let fate = self.inbound_flow(at, bytes, via, sink);
+                if via == inbound::Via::Hairpin { self.after_hairpin(at, bytes, fate, sink) } else { fate }
+            }
+        }
+    }
+
+    pub(in crate::shard) fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
+        match fate {
+            Fate::Forward { verdict, egress, length } => {
+                let sent = sink.transmit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)]);
+                self.ledger.counters.count(if sent { verdict } else { Verdict::NoBuffer });
+            }
+            Fate::HandOff { worker, meta } => {
+                if sink.hand_off(worker, meta, &[bytes]) {
+                    self.ledger.counters.handed_off += 1;
+                } else {
+                    self.ledger.counters.count(Verdict::HandOffRingFull);
+                }
+            }
+            Fate::Done(verdict) => self.ledger.counters.count(verdict),
+            Fate::Held => {}
+        }
+    }
+
+    /// `burst`: at most [`BURST_MAX`] packets.
+    pub(in crate::shard) fn process<S: Sink>(
+        &mut self,
+        now: Instant,
+        burst: &mut [Packet<'_>],
+        scratch: &mut Scratch,
+        sink: &mut S,
+    ) {
+        let mut tally = Tally::default();
+        let clock = self.ledger.policy.timers.at(now);
+        self.look_at(scratch, burst);
+        self.aim(scratch, burst.len());
+        if scratch.unsettled | scratch.shared != 0 && !self.ledger.state.flows.is_empty() {
+            self.find_flows(scratch, burst);
+        }
+        if scratch.further != 0 && scratch.further == scratch.unsettled {
+            self.find_further(scratch);
+        }
+        if scratch.unsettled != 0 {
+            self.ledger.created.clear();
+            self.find_subscribers(scratch, burst);
+            self.ask_rules(scratch, burst);
+            self.aim_ports(scratch, burst);
+        }
+        for (i, packet) in burst.iter_mut().take(BURST_MAX).enumerate() {
+            self.act(now, &clock, scratch, i, packet, &mut tally, sink);
+        }
+        for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
+            self.ledger.counters.verdicts[verdict.index()] += tally.packets[way];
+            self.ledger.counters.bytes_forwarded[way] += tally.bytes[way];
+        }
+        self.ledger.counters.fragments_held = u64::from(self.fragments.held());
+        self.ledger.events.publish();
+    }
+}

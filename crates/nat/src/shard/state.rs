@@ -1,6 +1,6 @@
 //! Lifetimes, TCP state, and the end of mappings and sessions.
 
-use super::Shard;
+use super::Ledger;
 use crate::event::Cause;
 use crate::headers::parse::Parsed;
 use crate::headers::parse::get_u16;
@@ -56,7 +56,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     #[inline]
     pub(super) fn refresh(&mut self, index: u32, session: SessionRef, state: TcpState, expires: Instant) {
         match session {
@@ -125,7 +125,7 @@ impl Shard {
         let retired = self.local.pool_address(external.address.to_bits());
         let hold_down_of_port = |address| {
             special.map_or_else(
-                || Shard::hold_down_of_port(mapping, self.shared.compiled_pool(address)),
+                || Ledger::hold_down_of_port(mapping, self.shared.compiled_pool(address)),
                 |(hold_down, _)| hold_down,
             )
         };

@@ -8,6 +8,8 @@ use wire::tcp::Flags;
 use wire::verify;
 
 use super::*;
+use crate::headers::packet::Outcome;
+use crate::random::KeyedHash;
 use crate::settings::Interface;
 use crate::settings::InterfaceAddress;
 use crate::settings::Pool;
@@ -20,6 +22,7 @@ use crate::types::InterfaceId;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::Side;
 
 mod realms;
 
@@ -223,7 +226,7 @@ fn under_a_known_secret_all_keys_of_a_protocol_collide() {
         let shared = Arc::new(Shared::new(settings(), 1).expect("settings are sound"));
         let shard = Shard::new(shared, WorkerId(0), secret).expect("memory suffices");
         let hash = |address, port| {
-            shard.state.hash_of(&crate::state::mapping::InternalKey {
+            shard.path.ledger.state.hash_of(&crate::state::mapping::InternalKey {
                 realm: RealmId::default(),
                 protocol,
                 address,

@@ -1,9 +1,43 @@
 //! Work between bursts, limited per call.
 
 pub(in crate::shard) mod blocks;
+pub(in crate::shard) mod flows;
 pub(in crate::shard) mod hold_down;
 pub(in crate::shard) mod lapse;
 pub(in crate::shard) mod shared_ports;
 pub(in crate::shard) mod shorten;
 pub(in crate::shard) mod sweep;
 pub(in crate::shard) mod watch;
+
+use crate::shard::Ledger;
+use crate::time::Instant;
+use crate::types::WorkerId;
+
+impl Ledger {
+    /// One bounded step of each walk.
+    pub(in crate::shard) fn maintain(&mut self, now: Instant) {
+        let elapsed = now.saturating_since(self.upkeep.sweep.last).as_micros();
+        self.upkeep.sweep.last = now;
+        self.policy.former.note_time(now);
+        let ended = self.sweep_mappings(now, elapsed);
+        self.release_ports(now, elapsed, ended);
+        self.sweep_sessions(now, elapsed);
+        self.sweep_flows(now, elapsed);
+        self.sweep_blocks(now, elapsed);
+        self.sweep_offenders(now, elapsed);
+        self.sweep_lapsed(now, elapsed);
+        self.sweep_guarantees(now, elapsed);
+        if self.worker == WorkerId(0) {
+            self.shared.free_removed_forwards(now, &mut self.upkeep.removed_forwards);
+        }
+        self.sweep_stamps();
+        self.watch(now);
+        self.retell(now, elapsed);
+    }
+
+    /// Writes what the event log has held back long enough.
+    pub(in crate::shard) fn maintain_events(&mut self, now: Instant) {
+        let settings = self.shared.settings().events;
+        self.events.maintain(now, &settings);
+    }
+}

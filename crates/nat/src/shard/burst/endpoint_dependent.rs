@@ -11,12 +11,12 @@ use crate::headers::parse::be32;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::rewrite_both_ends;
 use crate::headers::rewrite::rewrite_headers;
-use crate::shard::Shard;
 use crate::shard::burst::established::Kind;
 use crate::shard::burst::established::Scratch;
 use crate::shard::burst::established::SteadyClock;
 use crate::shard::burst::established::segment;
 use crate::shard::burst::first_packet::bits;
+use crate::shard::packet::PacketPath;
 use crate::state::flow::InsideKey;
 use crate::state::flow::OutsideKey;
 use crate::state::mapping::InternalKey;
@@ -43,7 +43,7 @@ fn outside_key(header: &[u8; HEADERS], kind: Kind) -> OutsideKey {
     }
 }
 
-impl Shard {
+impl PacketPath {
     /// For packets from inside without a mapping, and to shared ports.
     #[inline(never)]
     pub(in crate::shard) fn find_flows(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
@@ -56,23 +56,27 @@ impl Shard {
             }
             usual |= 1 << i;
             scratch.flow_hash[i] = if scratch.shared >> i & 1 != 0 {
-                self.state.flows.outside_hash(&outside_key(header, kind))
+                self.ledger.state.flows.outside_hash(&outside_key(header, kind))
             } else {
-                self.state.flows.inside_hash(&inside_key(header, kind, self.shared.realm_of(burst[i].meta.ingress)))
+                self.ledger.state.flows.inside_hash(&inside_key(
+                    header,
+                    kind,
+                    self.ledger.shared.realm_of(burst[i].meta.ingress),
+                ))
             };
         }
         for i in bits(usual) {
-            self.state.flows.prefetch_table(scratch.shared >> i & 1 != 0, scratch.flow_hash[i]);
+            self.ledger.state.flows.prefetch_table(scratch.shared >> i & 1 != 0, scratch.flow_hash[i]);
         }
         for i in bits(usual) {
-            let flow = self.state.flows.candidate(scratch.shared >> i & 1 != 0, scratch.flow_hash[i]);
+            let flow = self.ledger.state.flows.candidate(scratch.shared >> i & 1 != 0, scratch.flow_hash[i]);
             if flow != 0 {
                 scratch.flow[i] = flow;
                 scratch.flows |= 1 << i;
             }
         }
         for i in bits(scratch.flows) {
-            self.state.flows.prefetch_write(scratch.flow[i]);
+            self.ledger.state.flows.prefetch_write(scratch.flow[i]);
         }
         scratch.unsettled &= !scratch.flows;
         scratch.further &= !scratch.flows;
@@ -89,21 +93,21 @@ impl Shard {
         realm: RealmId,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
-        let stamp = self.policy.stamps.current();
-        if self.policy.lifetimes.own(protocol(kind), be16::<22>(header)).is_some() {
+        let stamp = self.ledger.policy.stamps.current();
+        if self.ledger.policy.lifetimes.own(protocol(kind), be16::<22>(header)).is_some() {
             return None;
         }
         let key = inside_key(header, kind, realm);
-        let flow = self.state.flows.get(index);
+        let flow = self.ledger.state.flows.get(index);
         let (remote_inside, remote_outside) = (flow.remote_inside(), flow.remote_outside());
         if !flow.is_steady_inside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
-        let hop = *self.shared.route_out(remote_outside.0)?;
+        let hop = *self.ledger.shared.route_out(remote_outside.0)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
-        let flow = self.state.flows.get_mut(index);
+        let flow = self.ledger.state.flows.get_mut(index);
         flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         flow.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
         let external = flow.external();
@@ -125,22 +129,22 @@ impl Shard {
         index: u32,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
-        let stamp = self.policy.stamps.current();
+        let stamp = self.ledger.policy.stamps.current();
         let key = outside_key(header, kind);
-        let flow = self.state.flows.get(index);
+        let flow = self.ledger.state.flows.get(index);
         if !flow.is_steady_outside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
         let (realm, internal, remote_inside) = (flow.realm(), flow.internal(), flow.remote_inside());
-        if self.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
+        if self.ledger.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
             return None;
         }
-        let hop = *self.shared.route_in(realm, internal.0)?;
+        let hop = *self.ledger.shared.route_in(realm, internal.0)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
-        let flow = self.state.flows.get_mut(index);
-        if self.policy.timers.inbound_refresh[usize::from(is_tcp)] {
+        let flow = self.ledger.state.flows.get_mut(index);
+        if self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)] {
             flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         }
         flow.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);

@@ -1,12 +1,12 @@
 //! Whole UDP and TCP packets of established sessions, a burst at a time.
 //!
-//! Passes of [`Shard::process`](crate::shard::Shard::process):
+//! Passes of [`PacketPath::process`](crate::shard::Shard::process):
 //!
-//! 1. [`Shard::look_at`] reads the headers and prefetches a line of the outbound table or, for
+//! 1. [`PacketPath::look_at`] reads the headers and prefetches a line of the outbound table or, for
 //!    packets from outside, of the port table.
-//! 2. [`Shard::aim`] reads that line and prefetches the mapping record.
+//! 2. [`PacketPath::aim`] reads that line and prefetches the mapping record.
 //! 3. [`first_packet`](crate::shard::burst::first_packet) has its own passes.
-//! 4. [`Shard::steady_out`] and [`Shard::steady_in`] compare, refresh and rewrite.
+//! 4. [`PacketPath::steady_out`] and [`PacketPath::steady_in`] compare, refresh and rewrite.
 //!
 //! Each pass prefetches for the whole burst in one tight loop, because page walks overlap only if
 //! they are close together in the code. The target is the second-level cache: the first level drops
@@ -36,8 +36,8 @@ use crate::headers::rewrite::End;
 use crate::headers::rewrite::rewrite_headers;
 use crate::policy::rules::Ruling;
 use crate::settings::Timeouts;
-use crate::shard::Shard;
 use crate::shard::burst::first_packet::Wanted;
+use crate::shard::packet::PacketPath;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::steady_remote;
 use crate::state::tcp;
@@ -211,7 +211,7 @@ impl SteadyTimers {
     }
 }
 
-impl Shard {
+impl PacketPath {
     #[inline(always)]
     pub(in crate::shard) fn look(&self, packet: &Packet<'_>) -> (Kind, u64) {
         let Some(header) = packet.chunk::<HEADERS>(0) else { return self.look_odd(packet) };
@@ -238,24 +238,24 @@ impl Shard {
         let tcp_steady = if header[33] & 0x17 == 0x10 { Kind::TCP | Kind::STEADY } else { Kind::TCP };
         let kind = select_unpredictable(is_tcp, tcp_steady, Kind::STEADY);
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
-        let facing = self.shared.facing(packet.meta.ingress);
+        let facing = self.ledger.shared.facing(packet.meta.ingress);
         if facing.side == Side::Inside {
             let source = be32::<12>(header);
-            let owner = self.shared.worker_of_subscriber(source);
-            if owner != self.worker {
+            let owner = self.ledger.shared.worker_of_subscriber(source);
+            if owner != self.ledger.worker {
                 return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
             }
             let key = InternalKey { realm: facing.realm, protocol, address: source, port: be16::<20>(header) };
-            let hash = self.state.hash_of(&key);
+            let hash = self.ledger.state.hash_of(&key);
             return (Kind(kind | Kind::OUT), hash);
         }
         if packet.meta.record != 0 && kind & Kind::STEADY != 0 {
             // The last pass notices if this is no longer the packet's mapping.
             return (Kind(kind | Kind::IN | Kind::FOUND), u64::from(packet.meta.record));
         }
-        match self.local.pool_address(be32::<16>(header)) {
+        match self.ledger.local.pool_address(be32::<16>(header)) {
             Some(address) => {
-                let place = self.shared.ports.place(address, protocol, be16::<22>(header));
+                let place = self.ledger.shared.ports.place(address, protocol, be16::<22>(header));
                 (Kind(kind | Kind::IN), place as u64)
             }
             None => (Kind::ODD, 0),
@@ -277,15 +277,15 @@ impl Shard {
             return (Kind::ODD, 0);
         }
         let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
-        let facing = self.shared.facing(packet.meta.ingress);
+        let facing = self.ledger.shared.facing(packet.meta.ingress);
         if !hairpin && facing.side == Side::Inside {
             let key = InternalKey { realm: facing.realm, protocol, address: parsed.source, port: parsed.source_port };
-            let hash = self.state.hash_of(&key);
+            let hash = self.ledger.state.hash_of(&key);
             return (Kind(Kind::OUT), hash);
         }
-        match self.local.pool_address(parsed.destination) {
+        match self.ledger.local.pool_address(parsed.destination) {
             Some(address) => {
-                let place = self.shared.ports.place(address, protocol, parsed.destination_port);
+                let place = self.ledger.shared.ports.place(address, protocol, parsed.destination_port);
                 (Kind(Kind::IN), place as u64)
             }
             None => (Kind::ODD, 0),
@@ -303,11 +303,11 @@ impl Shard {
         for i in 0..count {
             let (kind, place) = (scratch.kind[i].0, scratch.place[i]);
             if kind & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
-                self.state.outbound.prefetch(place);
+                self.ledger.state.outbound.prefetch(place);
             } else if kind & Kind::FOUND != 0 {
-                self.state.mappings.prefetch_write(place as u32);
+                self.ledger.state.mappings.prefetch_write(place as u32);
             } else {
-                self.shared.ports.prefetch(place as usize);
+                self.ledger.shared.ports.prefetch(place as usize);
             }
         }
     }
@@ -317,7 +317,7 @@ impl Shard {
         for i in 0..count.min(BURST_MAX) {
             let kind = scratch.kind[i];
             scratch.record[i] = if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT {
-                let (record, goes_on) = self.state.outbound.candidate(scratch.place[i]);
+                let (record, goes_on) = self.ledger.state.outbound.candidate(scratch.place[i]);
                 if record == 0 {
                     self.aim_further(scratch, i, goes_on);
                 }
@@ -325,17 +325,17 @@ impl Shard {
             } else if kind.0 & Kind::FOUND != 0 {
                 scratch.place[i] as u32
             } else if kind.0 & Kind::IN != 0 {
-                match self.shared.ports.lookup_at(scratch.place[i] as usize) {
+                match self.ledger.shared.ports.lookup_at(scratch.place[i] as usize) {
                     // This worker may have the session to one of several targets.
                     None => {
-                        scratch.shared |= u64::from(!self.shared.balance.is_empty()) << i;
+                        scratch.shared |= u64::from(!self.ledger.shared.balance.is_empty()) << i;
                         0
                     }
                     Some((_, record)) if record.is_shared() => {
                         scratch.shared |= 1 << i;
                         0
                     }
-                    Some((worker, record)) if worker == self.worker => record.0,
+                    Some((worker, record)) if worker == self.ledger.worker => record.0,
                     Some((worker, record)) => {
                         aim_abroad(scratch, i, worker, record);
                         0
@@ -346,7 +346,7 @@ impl Shard {
             };
         }
         for record in &scratch.record[..count.min(BURST_MAX)] {
-            self.state.mappings.prefetch_write(*record);
+            self.ledger.state.mappings.prefetch_write(*record);
         }
     }
 
@@ -356,8 +356,8 @@ impl Shard {
         scratch.unsettled |= 1 << i;
         (scratch.subscriber[i], scratch.port[i]) = (0, None);
         scratch.further |= u64::from(goes_on) << i;
-        if goes_on || self.state.outbound.is_home_full(scratch.place[i]) {
-            self.state.outbound.prefetch_next(scratch.place[i]);
+        if goes_on || self.ledger.state.outbound.is_home_full(scratch.place[i]) {
+            self.ledger.state.outbound.prefetch_next(scratch.place[i]);
         }
     }
 
@@ -375,13 +375,13 @@ impl Shard {
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
         let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
-        let hop = self.shared.route_out(destination)?;
+        let hop = self.ledger.shared.route_out(destination)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
         let egress = hop.egress();
-        let stamp = self.policy.stamps.current();
-        let mapping = self.state.mappings.get_mut(record);
+        let stamp = self.ledger.policy.stamps.current();
+        let mapping = self.ledger.state.mappings.get_mut(record);
         let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header), stamp));
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         if (differs != 0) | is_due {
@@ -407,7 +407,7 @@ impl Shard {
         may_be_fragmented.then(|| self.identifications.next(address.into(), destination.into(), header[9]))
     }
 
-    /// As [`Shard::steady_out`].
+    /// As [`PacketPath::steady_out`].
     #[inline(always)]
     pub(in crate::shard) fn steady_in(
         &mut self,
@@ -418,8 +418,8 @@ impl Shard {
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
-        let stamp = self.policy.stamps.current();
-        let mapping = self.state.mappings.get_mut(record);
+        let stamp = self.ledger.policy.stamps.current();
+        let mapping = self.ledger.state.mappings.get_mut(record);
         let remote = steady_remote(be32::<12>(header), be16::<20>(header), stamp);
         let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
@@ -427,12 +427,14 @@ impl Shard {
         if (differs != 0) | is_due {
             return None;
         }
-        let hop = self.shared.route_in(realm, address)?;
+        let hop = self.ledger.shared.route_in(realm, address)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
-        mapping
-            .extend_session_if(self.policy.timers.inbound_refresh[usize::from(is_tcp)], clock.end[usize::from(is_tcp)]);
+        mapping.extend_session_if(
+            self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)],
+            clock.end[usize::from(is_tcp)],
+        );
         mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
         rewrite_headers(header, is_tcp, End::Destination, address, port, None);
         Some(hop.egress())

@@ -1,13 +1,13 @@
 //! First packets of subscribers that have mappings already, a burst at a time.
 //!
 //! A new mapping touches more cache lines than any other packet. Passes between
-//! [`Shard::aim`](crate::shard::Shard) and the last one prefetch them:
+//! [`PacketPath::aim`](PacketPath) and the last one prefetch them:
 //!
-//! 1. [`Shard::find_further`] looks for mappings beyond their home bucket. In a burst with first
-//!    packets it runs inside the next pass.
-//! 2. [`Shard::find_subscribers`] prefetches the subscribers' buckets, then their records.
-//! 3. [`Shard::aim_ports`] prefetches the bits of the ports to search and the new mapping records,
-//!    then chooses a free port and prefetches its entry.
+//! 1. [`PacketPath::find_further`] looks for mappings beyond their home bucket. In a burst with
+//!    first packets it runs inside the next pass.
+//! 2. [`PacketPath::find_subscribers`] prefetches the subscribers' buckets, then their records.
+//! 3. [`PacketPath::aim_ports`] prefetches the bits of the ports to search and the new mapping
+//!    records, then chooses a free port and prefetches its entry.
 //!
 //! Unusual packets (a new subscriber, a full address, a hairpin, a fragment, a held SYN) stay
 //! untouched for `outbound`, which decides alike.
@@ -30,10 +30,10 @@ use crate::headers::parse::ip;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::rewrite_headers;
 use crate::policy::rules::Permits;
-use crate::shard::Shard;
 use crate::shard::burst::established::Scratch;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::shard::commit::port_of_ended::port_class;
+use crate::shard::packet::PacketPath;
 use crate::snapshot::shared::NextHop;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
@@ -83,12 +83,12 @@ pub(in crate::shard) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-impl Shard {
+impl PacketPath {
     pub(in crate::shard) fn find_further(&self, scratch: &mut Scratch) {
         for i in bits(core::mem::take(&mut scratch.further)) {
-            if let Some(record) = self.state.outbound.first_candidate(scratch.place[i]) {
+            if let Some(record) = self.ledger.state.outbound.first_candidate(scratch.place[i]) {
                 scratch.record[i] = record;
-                self.state.mappings.prefetch_write(record);
+                self.ledger.state.mappings.prefetch_write(record);
                 scratch.unsettled &= !(1 << i);
             }
         }
@@ -97,26 +97,26 @@ impl Shard {
     pub(in crate::shard) fn find_subscribers(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         for i in bits(scratch.unsettled) {
             let source = source_of(&burst[i]);
-            scratch.realm[i] = self.shared.realm_of(burst[i].meta.ingress);
-            scratch.subscriber_hash[i] = self.state.subscribers.hash_of(scratch.realm[i], source);
+            scratch.realm[i] = self.ledger.shared.realm_of(burst[i].meta.ingress);
+            scratch.subscriber_hash[i] = self.ledger.state.subscribers.hash_of(scratch.realm[i], source);
         }
         for i in bits(scratch.unsettled) {
-            self.state.subscribers.prefetch_table(scratch.subscriber_hash[i]);
+            self.ledger.state.subscribers.prefetch_table(scratch.subscriber_hash[i]);
         }
         // Only now, so that the further buckets have had time to arrive.
         self.find_further(scratch);
         for i in bits(scratch.unsettled) {
-            scratch.subscriber[i] = self.state.subscribers.candidate(scratch.subscriber_hash[i]);
+            scratch.subscriber[i] = self.ledger.state.subscribers.candidate(scratch.subscriber_hash[i]);
         }
         for i in bits(scratch.unsettled) {
-            self.state.subscribers.prefetch(scratch.subscriber[i]);
+            self.ledger.state.subscribers.prefetch(scratch.subscriber[i]);
         }
     }
 
     pub(in crate::shard) fn aim_ports(&mut self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
-        let workers = self.shared.workers();
+        let workers = self.ledger.shared.workers();
         // First, so that the subscribers' records have time to arrive.
-        self.state.mappings.prefetch_free(scratch.unsettled.count_ones());
+        self.ledger.state.mappings.prefetch_free(scratch.unsettled.count_ones());
         for i in bits(scratch.unsettled) {
             let kind = scratch.kind[i];
             let candidate = core::mem::take(&mut scratch.subscriber[i]);
@@ -126,39 +126,49 @@ impl Shard {
                 (false, false) => continue,
             };
             let (realm, source) = (scratch.realm[i], source_of(&burst[i]));
-            let known = if self.state.subscribers.is(candidate, realm, source) {
+            let known = if self.ledger.state.subscribers.is(candidate, realm, source) {
                 Some(candidate)
             } else {
-                self.state.subscribers.find_hashed(scratch.subscriber_hash[i], realm, source)
+                self.ledger.state.subscribers.find_hashed(scratch.subscriber_hash[i], realm, source)
             };
             let Some(slot) = known else { continue };
             scratch.subscriber[i] = slot;
-            let subscriber = self.state.subscribers.get(slot);
+            let subscriber = self.ledger.state.subscribers.get(slot);
             let paired = AddressIndex(subscriber.paired);
             // A subscriber not settled under the present settings may need another address.
-            if paired == UNPAIRED || subscriber.generation != self.shared.short_generation() {
+            if paired == UNPAIRED || subscriber.generation != self.ledger.shared.short_generation() {
                 continue;
             }
-            let compiled = self.shared.compiled_pool(paired);
+            let compiled = self.ledger.shared.compiled_pool(paired);
             let port = u16::from_be_bytes(*burst[i].chunk(ip::HEADER_MIN).unwrap_or(&[0; 2]));
             let class = port_class(port, compiled);
             let parity = compiled.parity.then(|| Parity::of(port));
             let (range, aim) = if compiled.gives_single_ports() {
-                (None, self.shared.ports.aim(paired, protocol, class, self.worker, workers, &mut self.random))
+                (
+                    None,
+                    self.ledger.shared.ports.aim(
+                        paired,
+                        protocol,
+                        class,
+                        self.ledger.worker,
+                        workers,
+                        &mut self.ledger.random,
+                    ),
+                )
             } else {
                 let Some((range, taker)) = self.view().usual_range(slot, compiled, protocol) else { continue };
-                (Some((range, taker)), Some(self.shared.ports.aim_within(&range, &mut self.random)))
+                (Some((range, taker)), Some(self.ledger.shared.ports.aim_within(&range, &mut self.ledger.random)))
             };
             if let Some(aim) = aim {
                 scratch.port[i] = Some(aim);
                 scratch.wanted[i] =
                     Wanted { paired, protocol, class, parity, range, has_guarantees: compiled.has_guarantees() };
-                scratch.port_place[i] = self.shared.ports.place(paired, protocol, aim.port());
+                scratch.port_place[i] = self.ledger.shared.ports.place(paired, protocol, aim.port());
                 scratch.aimed |= 1 << i;
             }
         }
         for i in bits(scratch.aimed) {
-            self.shared.ports.prefetch_bit(scratch.port_place[i]);
+            self.ledger.shared.ports.prefetch_bit(scratch.port_place[i]);
         }
         let mut elsewhere = 0;
         for i in bits(scratch.aimed) {
@@ -170,22 +180,22 @@ impl Shard {
                 scratch.port[i] = self.elsewhere(&wanted);
             }
             if let Some(aim) = scratch.port[i] {
-                scratch.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
+                scratch.port_place[i] = self.ledger.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
             }
         }
         for i in bits(elsewhere) {
-            self.shared.ports.prefetch_bit(scratch.port_place[i]);
+            self.ledger.shared.ports.prefetch_bit(scratch.port_place[i]);
         }
         for i in bits(elsewhere) {
             let Some(aim) = scratch.port[i] else { continue };
             let wanted = scratch.wanted[i];
             scratch.port[i] = self.closer(&wanted, aim).or(scratch.port[i]);
             if let Some(aim) = scratch.port[i] {
-                scratch.port_place[i] = self.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
+                scratch.port_place[i] = self.ledger.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
             }
         }
         for i in bits(scratch.aimed) {
-            self.shared.ports.prefetch(scratch.port_place[i]);
+            self.ledger.shared.ports.prefetch(scratch.port_place[i]);
         }
     }
 
@@ -193,25 +203,33 @@ impl Shard {
     fn closer(&self, wanted: &Wanted, aim: PortAim) -> Option<PortAim> {
         match &wanted.range {
             Some((range, taker)) => {
-                self.shared.ports.aim_closer_within(range, wanted.protocol, wanted.parity, aim, *taker)
+                self.ledger.shared.ports.aim_closer_within(range, wanted.protocol, wanted.parity, aim, *taker)
             }
-            None => self.shared.ports.aim_closer(wanted.paired, wanted.protocol, wanted.parity, aim),
+            None => self.ledger.shared.ports.aim_closer(wanted.paired, wanted.protocol, wanted.parity, aim),
         }
     }
 
     fn elsewhere(&mut self, wanted: &Wanted) -> Option<PortAim> {
-        let (ports, workers) = (&self.shared.ports, self.shared.workers());
+        let (ports, workers) = (&self.ledger.shared.ports, self.ledger.shared.workers());
         let Wanted { paired, protocol, class, parity, .. } = *wanted;
         match &wanted.range {
-            Some((range, _)) => ports.aim_elsewhere_within(range, protocol, parity, &mut self.random),
-            None => ports.aim_elsewhere(paired, protocol, class, parity, self.worker, workers, &mut self.random),
+            Some((range, _)) => ports.aim_elsewhere_within(range, protocol, parity, &mut self.ledger.random),
+            None => ports.aim_elsewhere(
+                paired,
+                protocol,
+                class,
+                parity,
+                self.ledger.worker,
+                workers,
+                &mut self.ledger.random,
+            ),
         }
     }
 
     /// Earlier packets of the burst may have got the subscriber another block.
     #[inline(always)]
     fn is_wanted_still(&self, subscriber: u32, wanted: &Wanted) -> bool {
-        let record = self.state.subscribers.get(subscriber);
+        let record = self.ledger.state.subscribers.get(subscriber);
         let is_held = match wanted.range {
             Some((range, Taker::Holder)) => {
                 record.active_block(wanted.protocol).map(PortRange::of_block) == Some(range)
@@ -226,8 +244,10 @@ impl Shard {
         let Wanted { paired: address, protocol, parity, .. } = *wanted;
         let (found, taker) = match &wanted.range {
             None if wanted.has_guarantees => (None, Taker::Anyone),
-            None => (self.shared.ports.near(address, protocol, parity, aim), Taker::Anyone),
-            Some((range, taker)) => (self.shared.ports.aim_closer_within(range, protocol, parity, aim, *taker), *taker),
+            None => (self.ledger.shared.ports.near(address, protocol, parity, aim), Taker::Anyone),
+            Some((range, taker)) => {
+                (self.ledger.shared.ports.aim_closer_within(range, protocol, parity, aim, *taker), *taker)
+            }
         };
         let source = Source::Free { taker, guaranteed: None, activates: None };
         Some(External { address, port: found?.port(), source })
@@ -237,12 +257,12 @@ impl Shard {
     #[cold]
     #[inline(never)]
     fn commit_anywhere(&mut self, now: Instant, new: NewMapping, session: &NewSession) -> Option<u32> {
-        let (view, random) = self.deciding();
+        let (view, random) = self.ledger.deciding();
         let (paired, key) = (new.external.address, new.key);
         let compiled = view.snapshot.compiled_pool(paired);
         let external =
             view.external_for(&new.owner, paired, &key, compiled, port_class(key.port, compiled), None, random);
-        self.commit_mapping(now, &NewMapping { external: external.ok()?, ..new }, session).ok()
+        self.ledger.commit_mapping(now, &NewMapping { external: external.ok()?, ..new }, session).ok()
     }
 
     #[inline(always)]
@@ -259,7 +279,7 @@ impl Shard {
         let is_tcp = scratch.kind[i].is_tcp();
         let flags = Flags(header[33]);
         let opens = flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST).union(Flags::FIN));
-        if is_tcp && !(opens && self.syns.is_empty()) {
+        if is_tcp && !(opens && self.ledger.syns.is_empty()) {
             return None;
         }
         let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
@@ -267,31 +287,32 @@ impl Shard {
         let key = InternalKey { realm: scratch.realm[i], protocol, address: source, port: be16::<20>(header) };
         let subscriber = scratch.subscriber[i];
         // The source was checked when the subscriber was created.
-        if self.shared.static_mappings.may_concern(source)
-            || !self.state.subscribers.is(subscriber, key.realm, source)
+        if self.ledger.shared.static_mappings.may_concern(source)
+            || !self.ledger.state.subscribers.is(subscriber, key.realm, source)
             || !destination_is_valid(destination)
-            || self.local.lookup(destination).is_some()
+            || self.ledger.local.lookup(destination).is_some()
         {
             return None;
         }
-        let hop = *self.shared.route_out(destination)?;
+        let hop = *self.ledger.shared.route_out(destination)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
         // An earlier packet of the burst may have created it.
-        if self.state.mappings.is_full()
-            || self.state.outbound.is_full()
-            || self.created.may_have(scratch.place[i]) && self.state.find_mapping(&key, scratch.place[i]).is_some()
-            || self.state.live_flow(&key, (destination, be16::<22>(header)), now).is_some()
+        if self.ledger.state.mappings.is_full()
+            || self.ledger.state.outbound.is_full()
+            || self.ledger.created.may_have(scratch.place[i])
+                && self.ledger.state.find_mapping(&key, scratch.place[i]).is_some()
+            || self.ledger.state.live_flow(&key, (destination, be16::<22>(header)), now).is_some()
         {
             return None;
         }
-        let record = self.state.subscribers.get(subscriber);
+        let record = self.ledger.state.subscribers.get(subscriber);
         // Rules may send sessions of one subscriber to several pools. Only the pool that it is
         // settled in is usual.
-        let own = || self.shared.pool_for(key.realm, source.into());
-        let is_ruled_away =
-            !self.shared.rules.is_empty() && scratch.ruling[i].action.pool().or_else(own) != Some(PoolId(record.pool));
+        let own = || self.ledger.shared.pool_for(key.realm, source.into());
+        let is_ruled_away = !self.ledger.shared.rules.is_empty()
+            && scratch.ruling[i].action.pool().or_else(own) != Some(PoolId(record.pool));
         // The penalty may have begun with an earlier packet, or be over.
         (!record.is_offender() && !is_ruled_away && self.is_wanted_still(subscriber, &scratch.wanted[i]))
             .then_some((key, hop))
@@ -309,13 +330,13 @@ impl Shard {
         let aim = scratch.port[i]?;
         let (key, hop) = self.usual(now, header, scratch, i)?;
         let (wanted, subscriber) = (scratch.wanted[i], scratch.subscriber[i]);
-        if wanted.range.is_none() || self.shared.settings().events.block_mappings {
-            self.admit_record().ok()?;
+        if wanted.range.is_none() || self.ledger.shared.settings().events.block_mappings {
+            self.ledger.admit_record().ok()?;
         }
         let class = self.view().class_now(subscriber);
         self.view().admit_known(now, subscriber, class, key.protocol).ok()?;
         let (destination, remote_port) = (be32::<16>(header), be16::<22>(header));
-        let first = self.policy.lifetimes.first(key.protocol, remote_port, Side::Inside);
+        let first = self.ledger.policy.lifetimes.first(key.protocol, remote_port, Side::Inside);
         let session = NewSession {
             remote_address: destination,
             remote_port,
@@ -336,13 +357,13 @@ impl Shard {
             turn: None,
         };
         let index = match self.external_near(&wanted, aim) {
-            Some(external) => self.commit_mapping(now, &new(external), &session).ok()?,
+            Some(external) => self.ledger.commit_mapping(now, &new(external), &session).ok()?,
             None => {
                 let paired = External { address: wanted.paired, port: 0, source: Source::SINGLE };
                 self.commit_anywhere(now, new(paired), &session)?
             }
         };
-        let mapping = self.state.mappings.get_mut(index);
+        let mapping = self.ledger.state.mappings.get_mut(index);
         let is_tcp = key.protocol == Protocol::Tcp;
         if is_tcp {
             let headers = 20 + u32::from(header[32] >> 4) * 4;
@@ -351,11 +372,11 @@ impl Shard {
             mapping.tracker.observe(Side::Inside, sequence, payload + 1, ack, Flags(header[33]));
         }
         let permits = Permits { back: scratch.stampable >> i & 1 != 0, ..Permits::ALL };
-        if let Some(stamp) = self.policy.stamps.to_give(permits) {
+        if let Some(stamp) = self.ledger.policy.stamps.to_give(permits) {
             mapping.set_session_generation(stamp);
         }
         let (external_address, port) = (mapping.external_address, mapping.external_port());
-        self.shared.rules.count(self.worker, scratch.ruling[i]);
+        self.ledger.shared.rules.count(self.ledger.worker, scratch.ruling[i]);
         let identification = self.plain_identification(header, external_address, destination);
         rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);
         Some(hop.egress())

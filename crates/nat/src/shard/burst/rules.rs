@@ -12,9 +12,9 @@ use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::settings::MappingKind;
 use crate::settings::RuleAction;
-use crate::shard::Shard;
 use crate::shard::burst::established::Scratch;
 use crate::shard::burst::first_packet::bits;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::outbound::remote_port;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
@@ -47,7 +47,7 @@ impl RuleKey {
     }
 }
 
-impl Shard {
+impl PacketPath {
     /// Asks about a packet and its opposite direction. A filter with `log` records each refusal,
     /// and each permitted session once (`opens`).
     #[inline]
@@ -65,12 +65,12 @@ impl Shard {
 
     #[inline]
     pub(in crate::shard) fn note_judged(&mut self, now: Instant, judged: &Judged) {
-        let filters = &self.shared.filters;
+        let filters = &self.ledger.shared.filters;
         if filters.is_empty() {
             return;
         }
         if let Some((position, filter)) = filters.deciding(judged.is_out, &judged.key) {
-            filters.count(self.worker, position);
+            filters.count(self.ledger.worker, position);
             if filter.log && (judged.opens || !judged.passes()) {
                 self.note_filter(now, judged, position);
             }
@@ -89,11 +89,11 @@ impl Shard {
             realm: key.realm(),
             protocol: Protocol::from_number(key.protocol()),
             first_port: u16::from(key.protocol()),
-            last_port: self.shared.short_generation(),
+            last_port: self.ledger.shared.short_generation(),
             amount: position as u32,
             ..Event::new(kind, now).because(if judged.is_out { Cause::Outbound } else { Cause::Inbound })
         };
-        self.events.note_filter(event, self.shared.settings().events.filter_events_per_second);
+        self.ledger.events.note_filter(event, self.ledger.shared.settings().events.filter_events_per_second);
     }
 
     /// Asks the filters unless the packet's stamp shows the answer.
@@ -103,8 +103,8 @@ impl Shard {
         index: u32,
         internal: &InternalKey,
     ) -> Result<(), Verdict> {
-        let flow = self.state.flows.get(index);
-        if flow.filter_generation() == self.policy.stamps.current() {
+        let flow = self.ledger.state.flows.get(index);
+        if flow.filter_generation() == self.ledger.policy.stamps.current() {
             return Ok(());
         }
         let permits = self.filter(now, true, &RuleKey::of_flow(internal, flow.remote_inside()), false)?;
@@ -113,8 +113,8 @@ impl Shard {
     }
 
     pub(in crate::shard) fn stamp_flow(&mut self, index: u32, permits: Permits) {
-        if let Some(stamp) = self.policy.stamps.to_give(permits) {
-            self.state.flows.get_mut(index).set_filter_generation(stamp);
+        if let Some(stamp) = self.ledger.policy.stamps.to_give(permits) {
+            self.ledger.state.flows.get_mut(index).set_filter_generation(stamp);
         }
     }
 
@@ -126,10 +126,10 @@ impl Shard {
         index: u32,
         remote: (u32, u16),
     ) -> Result<(), Verdict> {
-        if self.state.mappings.get(index).session_generation() == self.policy.stamps.current() {
+        if self.ledger.state.mappings.get(index).session_generation() == self.ledger.policy.stamps.current() {
             return Ok(());
         }
-        let key = RuleKey::of_flow(&self.state.mappings.get(index).key(), remote);
+        let key = RuleKey::of_flow(&self.ledger.state.mappings.get(index).key(), remote);
         let permits = self.filter(now, is_out, &key, false)?;
         self.stamp(index, Some(SessionRef::Inline), permits);
         Ok(())
@@ -139,15 +139,15 @@ impl Shard {
     #[inline]
     pub(in crate::shard) fn stamp(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
         if session == Some(SessionRef::Inline)
-            && let Some(stamp) = self.policy.stamps.to_give(permits)
+            && let Some(stamp) = self.ledger.policy.stamps.to_give(permits)
         {
-            self.state.mappings.get_mut(index).set_session_generation(stamp);
+            self.ledger.state.mappings.get_mut(index).set_session_generation(stamp);
         }
     }
 
     /// All packets at once, so that their memory is waited for together.
     pub(in crate::shard) fn ask_rules(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
-        let (rules, filters) = (&self.shared.rules, &self.shared.filters);
+        let (rules, filters) = (&self.ledger.shared.rules, &self.ledger.shared.filters);
         scratch.refused = 0;
         scratch.stampable = u64::MAX;
         if rules.is_empty() && filters.is_empty() {

@@ -3,14 +3,14 @@
 //! A subscriber belongs to one worker, so its counts are exact and need no shared cache line. A
 //! limit lowered below present use refuses new state and ends nothing (RFC 6888 REQ-4a, REQ-11d).
 
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::state::mapping::InternalKey;
 use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
-impl Shard {
+impl Ledger {
     #[inline(always)]
     pub(in crate::shard) fn count_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         let record = self.state.subscribers.get_mut(subscriber);

@@ -6,7 +6,7 @@
 //! replaces one that is guaranteed but unused, or else enlarges the guarantee.
 
 use crate::external::ports::PerProtocol;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::steps::guarantee::NOTHING;
 use crate::steps::view::View;
@@ -50,7 +50,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn note_coverable(&mut self, slot: u32) {
         if !self.upkeep.coverage_walk.is_wanted && self.view().coverable(slot) != NOTHING {
             self.upkeep.coverage_walk.is_wanted = true;

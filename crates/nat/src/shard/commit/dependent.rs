@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use super::ATTEMPTS;
+use super::Ledger;
 use super::Lost;
-use super::Shard;
 use crate::event::EventKind;
 use crate::external::load_balancing::Aim;
 use crate::external::load_balancing::Group as TargetGroup;
@@ -32,7 +32,7 @@ use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn open_dependent(
         &mut self,
         parsed: &Parsed,

@@ -8,7 +8,7 @@
 //! subscribers and their mappings have filled the guarantees.
 
 use crate::external::ports::Share;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::snapshot::shared::CompiledPool;
 use crate::steps::guarantee::NOTHING;
@@ -35,7 +35,7 @@ impl View<'_> {
         }
     }
 
-    /// Marks the port of [`Shard::take_unguaranteed`], or returns the count if there was none.
+    /// Marks the port of [`Ledger::take_unguaranteed`], or returns the count if there was none.
     pub(in crate::shard) fn settle_unguaranteed(&self, address: AddressIndex, protocol: Protocol, port: Option<u16>) {
         match (self.snapshot.ports.guarantees(), port) {
             (Some(guarantees), Some(port)) => guarantees.mark(address, protocol, port, Share::Beyond),
@@ -45,7 +45,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn guarantee(&mut self, slot: u32, compiled: &CompiledPool, address: AddressIndex) -> bool {
         let view = self.view();
         let reserved = view.reserved_for(compiled, slot);

@@ -8,7 +8,7 @@
 use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::snapshot::shared::Shared;
 use crate::state::mapping::InternalKey;
@@ -76,7 +76,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     #[cold]
     pub(in crate::shard) fn note_offence(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) {
         if !OFFENCES.contains(&verdict) {

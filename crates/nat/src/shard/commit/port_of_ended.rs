@@ -1,5 +1,5 @@
 use crate::external::ports::Share;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::state::mapping::InternalKey;
 use crate::steps::opening::Place;
 pub(in crate::shard) use crate::steps::pairing::UNPAIRED;
@@ -39,7 +39,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     /// After any hold-down.
     #[inline]
     pub(in crate::shard) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {

@@ -1,4 +1,4 @@
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::state::delta::Change;
 use crate::state::delta::Delta;
 use crate::state::delta::DeltaSession;
@@ -63,7 +63,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     #[inline]
     pub(in crate::shard) fn emit_flow(&mut self, now: Instant, index: u32, change: Change) {
         if self.deltas.ring.is_some() {

@@ -6,8 +6,8 @@ use crate::headers::packet::Sink;
 use crate::headers::packet::Stage;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
 use crate::shard::notes::Unmade;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::shard::packet::inbound::hand_inbound;
 use crate::shard::packet::outbound::Flow;
@@ -20,7 +20,7 @@ use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
-impl Shard {
+impl PacketPath {
     /// `expired`: an old mapping with the same external endpoint.
     #[cold]
     #[inline(never)]
@@ -36,18 +36,18 @@ impl Shard {
         let Arrival { now, parsed, .. } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let key = inside.key(protocol);
-        let hash = self.state.hash_of(&key);
-        let left = self.state.find_mapping(&key, hash).filter(|index| expired != Some(*index));
+        let hash = self.ledger.state.hash_of(&key);
+        let left = self.ledger.state.find_mapping(&key, hash).filter(|index| expired != Some(*index));
         for index in expired.into_iter().chain(left) {
-            if !self.may_end_mapping() {
+            if !self.ledger.may_end_mapping() {
                 return self.refuse_static(now, &key, Verdict::LogFull);
             }
-            self.end_mapping(now, index);
+            self.ledger.end_mapping(now, index);
         }
-        let first = self.policy.lifetimes.first(protocol, 0, Side::Outside);
+        let first = self.ledger.policy.lifetimes.first(protocol, 0, Side::Outside);
         let packet = self.view().inbound_of(at, via);
         let new = self.view().session_from_outside(&packet, protocol, first, now + first.lifetime);
-        match self.open_mapping(now, &key, &Foresight::of(hash), None, &new) {
+        match self.ledger.open_mapping(now, &key, &Foresight::of(hash), None, &new) {
             Ok(index) => {
                 let flow = Flow { index, session: Some(SessionRef::Inline) };
                 self.established_inbound(at, bytes, flow, hop, via, sink)
@@ -60,8 +60,8 @@ impl Shard {
     #[cold]
     pub(in crate::shard) fn vacate(&mut self, at: Arrival<'_>, expired: u32, worker: WorkerId, via: Via) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        if self.may_end_mapping() {
-            self.end_mapping(now, expired);
+        if self.ledger.may_end_mapping() {
+            self.ledger.end_mapping(now, expired);
             return hand_inbound(at, worker, 0, via);
         }
         // The other worker knows the subscriber and counts the refusal.
@@ -74,7 +74,7 @@ impl Shard {
     pub(in crate::shard) fn refuse_for_log(&mut self, at: Arrival<'_>) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
-        let inside = self.shared.static_mappings.by_external(parsed.destination, protocol, meta.ports.1);
+        let inside = self.ledger.shared.static_mappings.by_external(parsed.destination, protocol, meta.ports.1);
         match inside {
             Some(inside) => self.refuse_static(now, &inside.key(protocol), Verdict::LogFull),
             // The static mapping does not exist under this worker's settings.
@@ -83,8 +83,8 @@ impl Shard {
     }
 
     fn refuse_static(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) -> Fate {
-        self.count_refusal(now, key, verdict);
-        self.note_refusal(now, Unmade { key, verdict, wanted: None });
+        self.ledger.count_refusal(now, key, verdict);
+        self.ledger.note_refusal(now, Unmade { key, verdict, wanted: None });
         Fate::Done(verdict)
     }
 }

@@ -17,7 +17,6 @@ use crate::steps::dependent::DependentAsk;
 use crate::steps::dependent::NoDependent;
 use crate::steps::view::View;
 
-use crate::event::EventKind;
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
 use crate::headers::parse::Class;
@@ -28,24 +27,17 @@ use crate::headers::rewrite::rewrite;
 use crate::settings::RuleAction;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
 use crate::shard::notes::Unmade;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::shard::packet::local::Reason;
-use crate::state::delta::Change;
 use crate::state::fragments::DatagramIndex;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
-use crate::time::Duration;
-use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::Side;
-use crate::upkeep::walk::Pace;
 use crate::verdict::Verdict;
-
-/// Sessions examined per created one, so that expired ones cannot fill the table.
-const RECORDS_PER_CREATED: u64 = 4;
 
 impl View<'_> {
     /// Endpoint-dependent sessions, including expired ones.
@@ -54,7 +46,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl PacketPath {
     /// None if a mapping serves instead.
     pub(in crate::shard) fn open_flow<S: Sink>(
         &mut self,
@@ -68,7 +60,7 @@ impl Shard {
         let Arrival { now, meta, parsed } = at;
         let wanted = action.pool();
         let ask = DependentAsk { now, key, remote_inside, remote_outside, wanted };
-        match self.open_dependent(parsed, &ask, action) {
+        match self.ledger.open_dependent(parsed, &ask, action) {
             Ok(index) => Ok(Some(index)),
             Err(NoDependent::MappingServes) => Ok(None),
             Err(NoDependent::Drop(verdict)) => Err(Fate::Done(verdict)),
@@ -77,58 +69,6 @@ impl Shard {
                 Err(self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink))
             }
         }
-    }
-
-    pub(in crate::shard) fn uncount_flow(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
-        self.state.subscribers.uncount_flow(subscriber);
-        self.watch_left(now, subscriber, protocol);
-        if let Some(paired) = self.state.subscribers.remove_if_idle(subscriber) {
-            self.part_with(now, subscriber, paired);
-        }
-    }
-
-    pub(in crate::shard) fn end_hold_down(&mut self, index: u32) {
-        let key = self.state.flows.get(index).outside_key();
-        self.state.flows.end_hold_down(index);
-        self.shared.release(&key, self.worker);
-    }
-
-    /// Holds its five-tuple down; the shared port stays for a while.
-    pub(in crate::shard) fn end_flow(&mut self, now: Instant, index: u32) {
-        let held = self.view().hold_down_of(self.state.flows.get(index));
-        self.end_flow_held(now, index, held);
-    }
-
-    pub(in crate::shard) fn end_flow_held(&mut self, now: Instant, index: u32, held: Duration) {
-        self.note_flow(EventKind::FlowEnded, now, index);
-        self.emit_flow(now, index, Change::Ended);
-        let flow = self.state.flows.get(index);
-        let (port, generation, subscriber, protocol) = (flow.port, flow.generation(), flow.subscriber, flow.protocol());
-        let key = flow.outside_key();
-        match generation {
-            Some(generation) => {
-                self.state.flows.remove(index);
-                self.shared.balance.leave(generation);
-            }
-            None => {
-                if held == Duration::ZERO {
-                    self.state.flows.remove(index);
-                    self.shared.release(&key, self.worker);
-                } else {
-                    self.state.flows.hold_down(index, now + held);
-                }
-                let given_back = self.state.shared_ports.give_back(port, subscriber, now);
-                if let Some(record) = self.state.shared_ports.get(port).filter(|_| given_back.is_idle) {
-                    self.shared.ports.leave(record.group().address(), protocol, record.port(), self.worker);
-                }
-                if given_back.counts_no_more {
-                    self.state.subscribers.uncount_shared_port(subscriber, protocol);
-                }
-            }
-        }
-        self.uncount_flow(now, subscriber, protocol);
-        self.counters.flows_removed += 1;
-        self.counters.sessions_removed += 1;
     }
 
     #[cold]
@@ -146,8 +86,8 @@ impl Shard {
             return Fate::Done(Verdict::IcmpTypeUnsupported);
         }
         let (remote_outside, external) =
-            (self.state.flows.get(index).remote_outside(), self.state.flows.get(index).external());
-        if self.state.flows.get(index).is_hairpin() {
+            (self.ledger.state.flows.get(index).remote_outside(), self.ledger.state.flows.get(index).external());
+        if self.ledger.state.flows.get(index).is_hairpin() {
             return self.hairpin_by_flow(at, bytes, datagram, index, sink);
         }
         let hop = match self.way_out_to(at, bytes, remote_outside.0, sink) {
@@ -190,7 +130,7 @@ impl Shard {
             return Fate::Done(Verdict::TtlExpired);
         }
         self.advance_flow(at, bytes, index, Side::Inside);
-        let (address, port) = self.state.flows.get(index).external();
+        let (address, port) = self.ledger.state.flows.get(index).external();
         let identification = self.identification_outside(parsed, address, datagram);
         rewrite(bytes, parsed, &Rewrite { end: End::Source, address, port, identification, decrement_ttl: false });
         let identification = identification.unwrap_or(parsed.identification);
@@ -209,7 +149,7 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
-        let flow = self.state.flows.get(index);
+        let flow = self.ledger.state.flows.get(index);
         let (protocol, remote_outside, internal, remote_inside) =
             (flow.protocol(), flow.remote_outside(), flow.internal(), flow.remote_inside());
         self.advance_flow(at, bytes, index, Side::Outside);
@@ -238,52 +178,24 @@ impl Shard {
     fn advance_flow(&mut self, at: Arrival<'_>, bytes: &[u8], index: u32, from: Side) {
         let Arrival { now, parsed, .. } = at;
         if parsed.class == Class::Tcp {
-            let advance = self.advance_tcp(now, 0, SessionRef::Flow(index), from, bytes, parsed);
+            let advance = self.ledger.advance_tcp(now, 0, SessionRef::Flow(index), from, bytes, parsed);
             if let Some(expires) = advance.expires {
-                self.state.flows.get_mut(index).refresh(advance.state, expires);
+                self.ledger.state.flows.get_mut(index).refresh(advance.state, expires);
             }
             return;
         }
-        let protocol = self.state.flows.get(index).protocol();
+        let protocol = self.ledger.state.flows.get(index).protocol();
         if protocol == Protocol::Tcp {
             return;
         }
         // As `refresh_from_outside` does for mappings.
         let (before, is_answer) =
-            (self.state.flows.get(index).state(), from != self.state.flows.get(index).opened_from());
+            (self.ledger.state.flows.get(index).state(), from != self.ledger.state.flows.get(index).opened_from());
         let is_first_answer = is_answer && before == TcpState::UNANSWERED;
-        if from == Side::Inside || self.shared.settings().inbound_refresh || is_first_answer {
+        if from == Side::Inside || self.ledger.shared.settings().inbound_refresh || is_first_answer {
             let state = if is_answer { TcpState::Established } else { before };
             let expires = now + self.view().lifetime(0, SessionRef::Flow(index), state);
-            self.state.flows.get_mut(index).refresh(state, expires);
+            self.ledger.state.flows.get_mut(index).refresh(state, expires);
         }
-    }
-
-    pub(in crate::shard) fn sweep_flows(&mut self, now: Instant, elapsed: u64) {
-        let created = self.counters.flows_created - self.upkeep.sweep.flows_created;
-        self.upkeep.sweep.flows_created = self.counters.flows_created;
-        if self.state.flows.has_no_records() && self.state.shared_ports.len() == 0 {
-            return;
-        }
-        let end = self.state.flows.walk_end();
-        let visits = Pace::RECORDS.due(end, elapsed).saturating_add((created * RECORDS_PER_CREATED) as u32);
-        for index in self.upkeep.sweep.flows.next(visits, end) {
-            self.shorten_flow(now, index);
-            let is_over = self.state.flows.get(index).is_in_use() && {
-                let flow = self.state.flows.get(index);
-                !flow.is_alive(now) || self.view().is_flow_overdue(index, now)
-            };
-            if is_over && self.may_end_mapping() {
-                self.end_flow(now, index);
-            }
-            let is_hold_down_over = {
-                let flow = self.state.flows.get(index);
-                flow.is_held_down() && now >= flow.expires()
-            };
-            if is_hold_down_over {
-                self.end_hold_down(index);
-            }
-        }
-        self.sweep_shared_ports(now, elapsed);
     }
 }

@@ -11,14 +11,14 @@ use crate::headers::rewrite::decrement_ttl;
 use crate::headers::rewrite::set_identification;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::steps::quoted::ErrorAct;
 use crate::steps::quoted::quote_of;
 use crate::types::Facing;
 use crate::verdict::Verdict;
 
-impl Shard {
+impl PacketPath {
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn inbound_error<S: Sink>(
@@ -38,7 +38,7 @@ impl Shard {
         {
             return Fate::Done(verdict);
         }
-        match self.local.lookup(parsed.destination) {
+        match self.ledger.local.lookup(parsed.destination) {
             Some(local) if local.pool_address().is_some() => {}
             Some(_) => return Fate::Done(Verdict::LocalIgnored),
             None => return self.error_untranslated_in(at, bytes, sink),
@@ -59,7 +59,7 @@ impl Shard {
             Ok(ErrorAct::Translate { change, hop }) => {
                 icmp_quote::rewrite(packet, &quote, &change);
                 decrement_ttl(packet);
-                self.counters.icmp_errors_translated += 1;
+                self.ledger.counters.icmp_errors_translated += 1;
                 self.finish(packet, parsed, &hop, via.verdict(), sink)
             }
             Ok(ErrorAct::Hairpin { .. } | ErrorAct::Pass { .. }) => Fate::Done(Verdict::IcmpQuoteNoMapping),
@@ -88,14 +88,14 @@ impl Shard {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        let from = self.shared.facing(meta.ingress);
+        let from = self.ledger.shared.facing(meta.ingress);
         if let Some(verdict) = self.view().check_source(from, parsed.source) {
             return Fate::Done(verdict);
         }
         if !destination_is_valid(parsed.destination) {
             return Fate::Done(Verdict::DestinationInvalid);
         }
-        let local = self.local.lookup(parsed.destination);
+        let local = self.ledger.local.lookup(parsed.destination);
         let is_hairpin = local.is_some_and(|local| local.pool_address().is_some());
         if local.is_some() && !is_hairpin {
             return Fate::Done(Verdict::LocalIgnored);
@@ -123,7 +123,7 @@ impl Shard {
         match way {
             Some(hop) => {
                 decrement_ttl(packet);
-                self.counters.icmp_errors_translated += 1;
+                self.ledger.counters.icmp_errors_translated += 1;
                 self.finish(packet, parsed, &hop, Verdict::Outbound, sink)
             }
             None => {

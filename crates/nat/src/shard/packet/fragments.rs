@@ -10,7 +10,7 @@ use crate::headers::parse::parse;
 use crate::headers::split::split;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::state::fragments::FragmentInfo;
 use crate::state::fragments::FragmentKey;
@@ -26,7 +26,7 @@ pub(in crate::shard) fn with_ports(parsed: &Parsed, ports: (u16, u16)) -> Parsed
     Parsed { source_port: ports.0, destination_port: ports.1, ..*parsed }
 }
 
-impl Shard {
+impl PacketPath {
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn outbound_fragment<S: Sink>(
@@ -36,7 +36,7 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
-        if let Some(verdict) = self.view().check_source(self.shared.facing(at.meta.ingress), parsed.source) {
+        if let Some(verdict) = self.view().check_source(self.ledger.shared.facing(at.meta.ingress), parsed.source) {
             return Fate::Done(verdict);
         }
         if parsed.protocol().is_none() {
@@ -58,15 +58,15 @@ impl Shard {
         if parsed.protocol().is_none() {
             return self.pass_other(at, bytes, sink);
         }
-        let local = self.local.lookup(parsed.destination);
-        let may_pass = local.is_none() && self.shared.rules.passes();
+        let local = self.ledger.local.lookup(parsed.destination);
+        let may_pass = local.is_none() && self.ledger.shared.rules.passes();
         if !may_pass && local.and_then(|local| local.pool_address()).is_none() {
             // Natrix does not reassemble packets to itself.
             return self.inbound_flow(at, bytes, Via::Outside, sink);
         }
         let rest = u32::from(parsed.identification) << 8 | u32::from(parsed.protocol_number);
-        let tracker = self.shared.worker_of_stray(parsed.source, parsed.destination, rest);
-        if tracker != self.worker {
+        let tracker = self.ledger.shared.worker_of_stray(parsed.source, parsed.destination, rest);
+        if tracker != self.ledger.worker {
             return Fate::HandOff { worker: tracker, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
         self.track(at, Side::Outside, bytes, sink)
@@ -81,7 +81,7 @@ impl Shard {
             parsed.protocol_number,
             parsed.identification,
         )
-        .in_realm(self.shared.realm_of(meta.ingress));
+        .in_realm(self.ledger.shared.realm_of(meta.ingress));
         let is_first = parsed.fragment_offset == 0;
         let info = FragmentInfo {
             offset: u32::from(parsed.fragment_offset),
@@ -125,7 +125,7 @@ impl Shard {
                         let sent = sink.hand_off(worker, meta, &[packet]);
                         self.release_held(now, side, datagram, ports, sink);
                         if sent {
-                            self.counters.handed_off += 1;
+                            self.ledger.counters.handed_off += 1;
                             Fate::Held
                         } else {
                             Fate::Done(Verdict::HandOffRingFull)
@@ -141,7 +141,7 @@ impl Shard {
     }
 
     fn count_held(&mut self, verdict: Verdict, fragments: u32) {
-        self.counters.verdicts[verdict.index()] += u64::from(fragments);
+        self.ledger.counters.verdicts[verdict.index()] += u64::from(fragments);
     }
 
     fn resolved<S: Sink>(
@@ -160,12 +160,12 @@ impl Shard {
                     return Fate::Done(Verdict::ProtocolUnsupported);
                 };
                 let key = InternalKey {
-                    realm: self.shared.realm_of(at.meta.ingress),
+                    realm: self.ledger.shared.realm_of(at.meta.ingress),
                     protocol,
                     address: parsed.source,
                     port: parsed.source_port,
                 };
-                let hash = self.state.hash_of(&key);
+                let hash = self.ledger.state.hash_of(&key);
                 self.outbound_flow(at, bytes, &Foresight::of(hash), Some(datagram), sink)
             }
         }
@@ -214,7 +214,7 @@ impl Shard {
                 return Fate::Done(Verdict::NoBuffer);
             }
         }
-        self.counters.fragmented += 1;
+        self.ledger.counters.fragmented += 1;
         Fate::Done(verdict)
     }
 }

@@ -10,7 +10,7 @@ use crate::headers::packet::Stage;
 use crate::headers::parse::Parsed;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::outbound::remote_port;
 use crate::state::mapping::SessionRef;
 use crate::steps::view::View;
@@ -48,7 +48,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl PacketPath {
     #[inline]
     pub(in crate::shard) fn after_hairpin<S: Sink>(
         &mut self,
@@ -70,7 +70,7 @@ impl Shard {
     fn have_taken_back<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) {
         let Arrival { now, meta, parsed } = at;
         match self.view().worker_of_source(parsed) {
-            Some(worker) if worker == self.worker => self.take_back(now, meta.record, parsed),
+            Some(worker) if worker == self.ledger.worker => self.take_back(now, meta.record, parsed),
             Some(worker) => {
                 let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
                 // If the ring is full, timers end the state.
@@ -84,7 +84,7 @@ impl Shard {
     pub(in crate::shard) fn take_back(&mut self, now: Instant, made: u32, parsed: &Parsed) {
         let Some(protocol) = parsed.protocol() else { return };
         let index = made & !SESSION_ONLY;
-        let mapping = self.state.mappings.get(index);
+        let mapping = self.ledger.state.mappings.get(index);
         let external = Endpoint::new(parsed.source.into(), parsed.source_port);
         if !mapping.is_in_use() || mapping.protocol() != protocol || mapping.external() != external {
             return;
@@ -92,24 +92,26 @@ impl Shard {
         let remote_outside = (parsed.destination, remote_port(protocol, parsed.destination_port));
         let Some(compiled) = self.view().pool_of_mapping(index) else { return };
         let by = hashed_by(compiled, protocol);
-        let Some(session) = self.state.find_session(index, remote_outside.0, remote_outside.1, by, now) else { return };
-        let (state, expires) = self.state.session_state(index, session);
-        if state != self.policy.lifetimes.first(protocol, remote_outside.1, Side::Inside).state {
+        let Some(session) = self.ledger.state.find_session(index, remote_outside.0, remote_outside.1, by, now) else {
+            return;
+        };
+        let (state, expires) = self.ledger.state.session_state(index, session);
+        if state != self.ledger.policy.lifetimes.first(protocol, remote_outside.1, Side::Inside).state {
             return;
         }
-        let mapping = self.state.mappings.get(index);
+        let mapping = self.ledger.state.mappings.get(index);
         match session {
             SessionRef::Inline if made & SESSION_ONLY == 0 => {
                 let is_only_one = mapping.extra_count() == 0 && mapping.expires() == expires;
                 if is_only_one {
-                    self.withdraw_mapping_created(index);
+                    self.ledger.withdraw_mapping_created(index);
                 }
-                if is_only_one && self.may_end(index) {
+                if is_only_one && self.ledger.may_end(index) {
                     // No other host has seen the port, so it needs no hold-down.
-                    self.end_mapping_with(now, index, Some((Duration::ZERO, Cause::RolledBack)));
+                    self.ledger.end_mapping_with(now, index, Some((Duration::ZERO, Cause::RolledBack)));
                 }
             }
-            SessionRef::Extra(slot) if made & SESSION_ONLY != 0 => self.end_extra_session(now, slot),
+            SessionRef::Extra(slot) if made & SESSION_ONLY != 0 => self.ledger.end_extra_session(now, slot),
             _ => {}
         }
     }

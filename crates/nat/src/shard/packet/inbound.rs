@@ -11,8 +11,8 @@ use crate::headers::rewrite::decrement_ttl;
 use crate::headers::rewrite::rewrite;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
 use crate::shard::notes::Unmade;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::outbound::Flow;
 use crate::snapshot::shared::NextHop;
 use crate::state::held_syn::Hold;
@@ -41,7 +41,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl PacketPath {
     #[inline]
     pub(in crate::shard) fn entering<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { parsed, .. } = at;
@@ -71,14 +71,14 @@ impl Shard {
         let Flow { index, session } = flow;
         match session {
             Some(session) if parsed.class == Class::Tcp => {
-                let advance = self.advance_tcp(now, index, session, Side::Outside, bytes, parsed);
+                let advance = self.ledger.advance_tcp(now, index, session, Side::Outside, bytes, parsed);
                 if let Some(expires) = advance.expires {
-                    self.refresh(index, session, advance.state, expires);
+                    self.ledger.refresh(index, session, advance.state, expires);
                 }
             }
             session => self.refresh_from_outside(now, index, session),
         }
-        let mapping = self.state.mappings.get(index);
+        let mapping = self.ledger.state.mappings.get(index);
         let change = Rewrite {
             end: End::Destination,
             address: mapping.internal_address(),
@@ -92,27 +92,27 @@ impl Shard {
 
     #[inline]
     fn refresh_from_outside(&mut self, now: Instant, index: u32, session: Option<SessionRef>) {
-        let protocol = self.state.mappings.get(index).protocol();
+        let protocol = self.ledger.state.mappings.get(index).protocol();
         if protocol == Protocol::Tcp {
             // A later fragment has no flags and changes nothing.
             return;
         }
         // RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is configurable; ICMP replies
         // follow.
-        let refreshes = self.shared.settings().inbound_refresh;
+        let refreshes = self.ledger.shared.settings().inbound_refresh;
         match session {
             Some(session) => {
                 // The first answer changes the state and its timer. Only once, or an outside host
                 // could keep the session alive.
-                let is_first_answer = self.state.session_state(index, session).0 == TcpState::UNANSWERED;
+                let is_first_answer = self.ledger.state.session_state(index, session).0 == TcpState::UNANSWERED;
                 if refreshes || is_first_answer {
                     let lifetime = self.view().lifetime(index, session, TcpState::Established);
-                    self.refresh(index, session, TcpState::Established, now + lifetime);
+                    self.ledger.refresh(index, session, TcpState::Established, now + lifetime);
                 }
             }
             None if refreshes => {
                 let expires = now + self.view().sessionless_lifetime(protocol);
-                self.state.mappings.get_mut(index).extend_to(expires, false);
+                self.ledger.state.mappings.get_mut(index).extend_to(expires, false);
             }
             None => {}
         }
@@ -132,7 +132,7 @@ impl Shard {
             Verdict::Inbound => 1,
             _ => 2,
         };
-        self.counters.bytes_forwarded[way] += u64::from(parsed.total_length);
+        self.ledger.counters.bytes_forwarded[way] += u64::from(parsed.total_length);
         let egress = hop.egress();
         if parsed.total_length <= hop.mtu {
             return Fate::Forward { verdict, egress, length: parsed.total_length };
@@ -153,7 +153,7 @@ impl Shard {
             self.note_judged(at.now, judged);
         }
         if let Some(ruling) = decided.ruling {
-            self.shared.rules.count(self.worker, ruling);
+            self.ledger.shared.rules.count(self.ledger.worker, ruling);
         }
         match decided {
             Decided { act: Act::Enter { mapping: index, session, hop }, judged, .. } => {
@@ -179,7 +179,7 @@ impl Shard {
         match act {
             Act::Enter { .. } | Act::EnterFlow { .. } => Fate::Done(Verdict::NoMapping),
             Act::Open { mapping: index, new, by, is_needed, hop } => {
-                let made = self.create_session(now, index, &new, by);
+                let made = self.ledger.create_session(now, index, &new, by);
                 match made {
                     Err(verdict) if is_needed => Fate::Done(verdict),
                     // A session that is only for the answers does not affect this packet.
@@ -199,8 +199,8 @@ impl Shard {
             Act::Drop(verdict) => Fate::Done(verdict),
             Act::Return(no_way) => self.turn_back(at, bytes, via.side(), no_way, sink),
             Act::Refuse { key, verdict, wanted } => {
-                self.count_refusal(now, &key, verdict);
-                self.note_refusal(now, Unmade { key: &key, verdict, wanted });
+                self.ledger.count_refusal(now, &key, verdict);
+                self.ledger.note_refusal(now, Unmade { key: &key, verdict, wanted });
                 Fate::Done(verdict)
             }
         }
@@ -221,16 +221,17 @@ impl Shard {
     fn hold_syn(&mut self, at: Arrival<'_>, bytes: &[u8], is_stray: bool) -> Fate {
         let Arrival { now, meta, parsed } = at;
         // Retransmissions must meet on one worker; the mapping a SYN may wait for has no owner yet.
-        let keeper = self.shared.worker_of_stray(parsed.destination, parsed.source, u32::from(parsed.destination_port));
-        if is_stray && keeper != self.worker && meta.stage == Stage::Received {
+        let keeper =
+            self.ledger.shared.worker_of_stray(parsed.destination, parsed.source, u32::from(parsed.destination_port));
+        if is_stray && keeper != self.ledger.worker && meta.stage == Stage::Received {
             return Fate::HandOff { worker: keeper, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
-        if self.shared.settings().answer_unsolicited_syn {
+        if self.ledger.shared.settings().answer_unsolicited_syn {
             let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);
             let remote = Endpoint::new(parsed.source.into(), parsed.source_port);
             let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
-            if self.syns.hold(now, external, remote, meta.ingress, packet) == Hold::Full {
-                self.counters.unsolicited_syns_overflow += 1;
+            if self.ledger.syns.hold(now, external, remote, meta.ingress, packet) == Hold::Full {
+                self.ledger.counters.unsolicited_syns_overflow += 1;
             }
         }
         Fate::Done(Verdict::UnsolicitedSyn)
@@ -238,13 +239,13 @@ impl Shard {
 
     pub(in crate::shard) fn pass_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        let from = self.shared.facing(meta.ingress);
+        let from = self.ledger.shared.facing(meta.ingress);
         let decided = self.view().decide_other(from, parsed, &mut ());
         if let Some(judged) = &decided.judged {
             self.note_judged(now, judged);
         }
         if let Some(ruling) = decided.ruling {
-            self.shared.passes.count(self.worker, ruling);
+            self.ledger.shared.passes.count(self.ledger.worker, ruling);
         }
         match decided.act {
             Act::Pass { hop } => self.pass_on(bytes, parsed, &hop, sink),

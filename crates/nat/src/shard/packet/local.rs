@@ -16,7 +16,7 @@ use crate::headers::parse::parse;
 use crate::headers::parse::source_is_valid;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 pub(in crate::shard) use crate::steps::way::Reason;
 use crate::time::Instant;
@@ -37,7 +37,7 @@ impl Reason {
     }
 }
 
-impl Shard {
+impl PacketPath {
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn local_packet<S: Sink>(
@@ -49,7 +49,9 @@ impl Shard {
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
         match self.view().decide_local(self.facing_towards(side, meta), parsed) {
-            Ok(LocalAnswer::EchoReply) => self.answer_echo(self.shared.facing(meta.ingress), bytes, parsed, sink),
+            Ok(LocalAnswer::EchoReply) => {
+                self.answer_echo(self.ledger.shared.facing(meta.ingress), bytes, parsed, sink)
+            }
             Ok(LocalAnswer::PortUnreachable) => {
                 self.send_error(now, side, meta, Reason::PortUnreachable, bytes, sink);
                 Fate::Done(Verdict::Local)
@@ -59,7 +61,7 @@ impl Shard {
     }
 
     fn answer_echo<S: Sink>(&mut self, towards: Facing, bytes: &mut [u8], parsed: &Parsed, sink: &mut S) -> Fate {
-        let Some(hop) = self.shared.route(towards, parsed.source).copied() else {
+        let Some(hop) = self.ledger.shared.route(towards, parsed.source).copied() else {
             return Fate::Done(Verdict::NoRoute);
         };
         let own = Ipv4Addr::from_bits(parsed.destination);
@@ -75,13 +77,13 @@ impl Shard {
             let Ok(reply) = parse(packet) else { return Fate::Done(Verdict::LocalIgnored) };
             return self.send_in_fragments(packet, &reply, hop.mtu, egress, Verdict::Local, sink);
         }
-        self.counters.originated += 1;
+        self.ledger.counters.originated += 1;
         Fate::Forward { verdict: Verdict::Local, egress, length: length as u16 }
     }
 
     fn facing_towards(&self, side: Side, meta: PacketMeta) -> Facing {
         match side {
-            Side::Inside => Facing::inside(self.shared.realm_of(meta.ingress)),
+            Side::Inside => Facing::inside(self.ledger.shared.realm_of(meta.ingress)),
             Side::Outside => Facing::OUTSIDE,
         }
     }
@@ -99,7 +101,7 @@ impl Shard {
         bytes: &[u8],
         sink: &mut S,
     ) {
-        let policy = self.shared.settings().icmp;
+        let policy = self.ledger.shared.settings().icmp;
         let wanted = match towards {
             Side::Inside => policy.errors_to_inside,
             Side::Outside => policy.errors_to_outside,
@@ -108,21 +110,21 @@ impl Shard {
         if !wanted || !own_icmp::may_answer(bytes) || !source_is_valid(to) {
             return;
         }
-        let hairpinned = self.local.lookup(to).and_then(|local| local.pool_address()).is_some();
-        if !hairpinned && self.local.lookup(to).is_some() {
+        let hairpinned = self.ledger.local.lookup(to).and_then(|local| local.pool_address()).is_some();
+        if !hairpinned && self.ledger.local.lookup(to).is_some() {
             return;
         }
         // The packet has its sender's external address, where no route leads. Any inside address of
         // Natrix serves as the source.
         let towards = self.facing_towards(towards, meta);
         let from = if hairpinned {
-            self.shared.any_own_address(towards)
+            self.ledger.shared.any_own_address(towards)
         } else {
-            self.shared.own_address_towards(towards, to)
+            self.ledger.shared.own_address_towards(towards, to)
         };
         let Some(from) = from else { return };
-        if !self.policy.icmp_limit.allow(now, (towards, Ipv4Addr::from_bits(to))) {
-            self.counters.icmp_errors_suppressed += 1;
+        if !self.ledger.policy.icmp_limit.allow(now, (towards, Ipv4Addr::from_bits(to))) {
+            self.ledger.counters.icmp_errors_suppressed += 1;
             return;
         }
         let identification = self.identifications.next(Ipv4Addr::from_bits(from), Ipv4Addr::from_bits(to), 1);
@@ -134,9 +136,9 @@ impl Shard {
             self.send_error_through_hairpin(now, meta, message, sink);
             return;
         }
-        let Some(hop) = self.shared.route(towards, to) else { return };
+        let Some(hop) = self.ledger.shared.route(towards, to) else { return };
         if sink.transmit(hop.egress(), &[message]) {
-            self.counters.originated += 1;
+            self.ledger.counters.originated += 1;
         }
     }
 
@@ -152,13 +154,13 @@ impl Shard {
         match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink) {
             Fate::Forward { egress, length, .. } => {
                 if sink.transmit(egress, &[message.get(..usize::from(length)).unwrap_or(message)]) {
-                    self.counters.originated += 1;
+                    self.ledger.counters.originated += 1;
                 }
             }
             Fate::HandOff { worker, meta } => {
                 let meta = PacketMeta { stage: Stage::OwnError, ..meta };
                 if sink.hand_off(worker, meta, &[message]) {
-                    self.counters.originated += 1;
+                    self.ledger.counters.originated += 1;
                 }
             }
             Fate::Done(_) | Fate::Held => {}

@@ -11,9 +11,9 @@ use crate::headers::rewrite::rewrite;
 use crate::policy::rules::Ruling;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::Shard;
 use crate::shard::commit::ATTEMPTS;
 use crate::shard::notes::Unmade;
+use crate::shard::packet::PacketPath;
 use crate::shard::packet::hairpin::made_mapping;
 use crate::shard::packet::hairpin::made_session;
 use crate::shard::packet::inbound::Via;
@@ -56,7 +56,7 @@ enum Opened {
     Flow(u32),
 }
 
-impl Shard {
+impl PacketPath {
     #[inline]
     pub(in crate::shard) fn leaving<S: Sink>(
         &mut self,
@@ -70,8 +70,8 @@ impl Shard {
             // An error belongs to the subscriber's worker. Its sender may be a router.
             return self.outbound_error(at, bytes, sink);
         }
-        let owner = self.shared.worker_of_subscriber(parsed.source);
-        if owner != self.worker {
+        let owner = self.ledger.shared.worker_of_subscriber(parsed.source);
+        if owner != self.ledger.worker {
             return Fate::HandOff { worker: owner, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
         if parsed.is_fragment() {
@@ -94,27 +94,27 @@ impl Shard {
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
-        let realm = self.shared.realm_of(meta.ingress);
+        let realm = self.ledger.shared.realm_of(meta.ingress);
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let remote_port = remote_port(protocol, parsed.destination_port);
         // Addresses were checked when the session was created.
-        let found = self.state.find_mapping(&key, foresight.hash);
+        let found = self.ledger.state.find_mapping(&key, foresight.hash);
         let (way, flow) = match found {
             Some(index)
-                if self.state.mappings.get(index).session_matches(parsed.destination, remote_port, now)
+                if self.ledger.state.mappings.get(index).session_matches(parsed.destination, remote_port, now)
                     && parsed.class != Class::IcmpReply =>
             {
                 if let Err(verdict) = self.filter_session(now, true, index, (parsed.destination, remote_port)) {
                     return Fate::Done(verdict);
                 }
-                let hairpin = self.state.mappings.get(index).session_is_hairpin();
+                let hairpin = self.ledger.state.mappings.get(index).session_is_hairpin();
                 let way = match self.way_out(at, bytes, hairpin, sink) {
                     Ok(way) => way,
                     Err(fate) => return fate,
                 };
                 (way, Flow { index, session: Some(SessionRef::Inline) })
             }
-            _ => match self.state.live_flow(&key, (parsed.destination, remote_port), now) {
+            _ => match self.ledger.state.live_flow(&key, (parsed.destination, remote_port), now) {
                 Some(index) => {
                     return match self.filter_flow(now, index, &key) {
                         Ok(()) => self.outbound_by_flow(at, bytes, datagram, index, sink),
@@ -140,7 +140,7 @@ impl Shard {
             return Err(Fate::Done(Verdict::TtlExpired));
         }
         if hairpin {
-            return match self.local.lookup(parsed.destination).and_then(Local::pool_address) {
+            return match self.ledger.local.lookup(parsed.destination).and_then(Local::pool_address) {
                 Some(address) => Ok(Way::Hairpin { address, made: 0 }),
                 None => Err(Fate::Done(Verdict::NoMapping)),
             };
@@ -162,7 +162,7 @@ impl Shard {
             self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
             return Err(Fate::Done(Verdict::TtlExpired));
         }
-        let Some(hop) = self.shared.route_out(destination).copied() else {
+        let Some(hop) = self.ledger.shared.route_out(destination).copied() else {
             self.send_error(now, Side::Inside, meta, Reason::NetUnreachable, bytes, sink);
             return Err(Fate::Done(Verdict::NoRoute));
         };
@@ -200,21 +200,21 @@ impl Shard {
             let opened =
                 self.open_flow(at, bytes, key, packet.remote(), (remote_outside, question.ruling.action), sink);
             if !matches!(opened, Ok(None)) {
-                self.shared.rules.count(self.worker, question.ruling);
+                self.ledger.shared.rules.count(self.ledger.worker, question.ruling);
             }
             if let Some(flow) = opened? {
                 return Ok(Opened::Flow(flow));
             }
         }
         for _ in 0..ATTEMPTS {
-            let (view, random) = self.deciding();
+            let (view, random) = self.ledger.deciding();
             match view.depart(&packet, &question, random, &mut ()) {
                 Err(Ending::Expire(index)) => {
-                    self.end_mapping(now, index);
+                    self.ledger.end_mapping(now, index);
                     packet.found = None;
                 }
                 Ok(Departure::Map { mapping, new, way }) => {
-                    if let Ok(index) = self.commit_mapping(now, &mapping.mapping, &new) {
+                    if let Ok(index) = self.ledger.commit_mapping(now, &mapping.mapping, &new) {
                         let flow = Flow { index, session: Some(SessionRef::Inline) };
                         self.note_opened(&packet, &question, judged, flow);
                         return Ok(Opened::Session(having_made(way, made_mapping(index)), flow));
@@ -223,7 +223,7 @@ impl Shard {
                     packet.foresight.aim = None;
                 }
                 Ok(Departure::Open { mapping: index, place, by, new, way }) => {
-                    let session = self.commit_session(now, index, place, &new, by);
+                    let session = self.ledger.commit_session(now, index, place, &new, by);
                     let flow = Flow { index, session: Some(session) };
                     self.note_opened(&packet, &question, judged, flow);
                     return Ok(Opened::Session(having_made(way, made_session(index, session)), flow));
@@ -242,11 +242,11 @@ impl Shard {
         if let Some(judged) = judged {
             self.stamp(flow.index, flow.session, judged.permits);
         }
-        self.shared.rules.count(self.worker, question.ruling);
+        self.ledger.shared.rules.count(self.ledger.worker, question.ruling);
         if packet.key.protocol == Protocol::Tcp {
             let remote = Endpoint::new(packet.remote().0.into(), packet.remote().1);
-            if self.syns.forget(self.state.mappings.get(flow.index).external(), remote) {
-                self.counters.unsolicited_syns_matched += 1;
+            if self.ledger.syns.forget(self.ledger.state.mappings.get(flow.index).external(), remote) {
+                self.ledger.counters.unsolicited_syns_matched += 1;
             }
         }
     }
@@ -265,16 +265,16 @@ impl Shard {
             Ending::Local => self.local_packet(at, Side::Inside, bytes, sink),
             Ending::Return(no_way) => self.turn_back(at, bytes, Side::Inside, no_way, sink),
             Ending::DropByRule(ruling) => {
-                self.shared.rules.count(self.worker, ruling);
+                self.ledger.shared.rules.count(self.ledger.worker, ruling);
                 Fate::Done(Verdict::DroppedByRule)
             }
             Ending::Pass(hop) => {
-                self.shared.rules.count(self.worker, ruling);
+                self.ledger.shared.rules.count(self.ledger.worker, ruling);
                 self.pass_on(bytes, at.parsed, &hop, sink)
             }
             Ending::Refuse { verdict, wanted } => {
-                self.shared.rules.count(self.worker, ruling);
-                self.end_quiet_penalty(now, &packet.key);
+                self.ledger.shared.rules.count(self.ledger.worker, ruling);
+                self.ledger.end_quiet_penalty(now, &packet.key);
                 self.refuse(now, Unmade { key: &packet.key, verdict, wanted }, meta, bytes, sink)
             }
             Ending::Drop(verdict) => Fate::Done(verdict),
@@ -292,11 +292,11 @@ impl Shard {
         sink: &mut S,
     ) -> Fate {
         let Unmade { key, verdict, .. } = unmade;
-        self.note_refusal(now, unmade);
-        self.count_refusal(now, key, verdict);
-        self.note_offence(now, key, verdict);
+        self.ledger.note_refusal(now, unmade);
+        self.ledger.count_refusal(now, key, verdict);
+        self.ledger.note_offence(now, key, verdict);
         if verdict != Verdict::SourceNotSubscriber
-            && let Some(code) = self.shared.settings().icmp.no_resources_code
+            && let Some(code) = self.ledger.shared.settings().icmp.no_resources_code
         {
             self.send_error(now, Side::Inside, meta, Reason::NoResources(code), bytes, sink);
         }
@@ -316,26 +316,26 @@ impl Shard {
         let Arrival { now, parsed, .. } = at;
         match flow.session {
             Some(session) if parsed.class == Class::Tcp => {
-                let advance = self.advance_tcp(now, flow.index, session, Side::Inside, bytes, parsed);
+                let advance = self.ledger.advance_tcp(now, flow.index, session, Side::Inside, bytes, parsed);
                 if let Some(expires) = advance.expires {
-                    self.refresh(flow.index, session, advance.state, expires);
+                    self.ledger.refresh(flow.index, session, advance.state, expires);
                 }
             }
             Some(session) => {
-                let (state, expires) = self.state.session_state(flow.index, session);
+                let (state, expires) = self.ledger.state.session_state(flow.index, session);
                 // A later fragment must not shorten the timer.
-                let lifetime = match self.state.mappings.get(flow.index).protocol() {
+                let lifetime = match self.ledger.state.mappings.get(flow.index).protocol() {
                     Protocol::Tcp => expires.saturating_since(now),
                     Protocol::Udp | Protocol::Icmp => self.view().lifetime(flow.index, session, state),
                 };
-                self.refresh(flow.index, session, state, now + lifetime);
+                self.ledger.refresh(flow.index, session, state, now + lifetime);
             }
             None => {
                 let expires = now + self.view().sessionless_lifetime(Protocol::Udp);
-                self.state.mappings.get_mut(flow.index).extend_to(expires, false);
+                self.ledger.state.mappings.get_mut(flow.index).extend_to(expires, false);
             }
         }
-        let mapping = self.state.mappings.get(flow.index);
+        let mapping = self.ledger.state.mappings.get(flow.index);
         let (address, port) = (mapping.external_address, mapping.external_port());
         let identification = self.identification_outside(parsed, address, datagram);
         let decrement_ttl = matches!(way, Way::Out(_));

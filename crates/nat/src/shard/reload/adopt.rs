@@ -109,49 +109,51 @@ impl Shard {
     /// see `upkeep/shorten.rs`.
     pub fn adopt(&mut self, next: &mut Successor) {
         debug_assert!(
-            Arc::ptr_eq(&next.shared.ports, &self.shared.ports),
+            Arc::ptr_eq(&next.shared.ports, &self.path.ledger.shared.ports),
             "all snapshots of an instance share its ports"
         );
         let settings = next.shared.settings();
-        self.policy.timers = SteadyTimers::new(&settings.timeouts, settings.inbound_refresh);
+        self.path.ledger.policy.timers = SteadyTimers::new(&settings.timeouts, settings.inbound_refresh);
         // A pool above its threshold stays so, without another event.
-        next.watch.follow(&self.policy.watch, &next.pools_before);
-        self.forget_classes();
-        self.fragments.set_timeout(settings.timeouts.fragment);
-        self.syns.set_delay(settings.timeouts.unsolicited_syn);
-        self.policy.icmp_limit.set_policy(&settings.icmp);
+        next.watch.follow(&self.path.ledger.policy.watch, &next.pools_before);
+        self.path.ledger.forget_classes();
+        self.path.fragments.set_timeout(settings.timeouts.fragment);
+        self.path.ledger.syns.set_delay(settings.timeouts.unsolicited_syn);
+        self.path.ledger.policy.icmp_limit.set_policy(&settings.icmp);
         if next.shared.rehashes_sessions() {
-            self.state.sessions.hash_anew();
+            self.path.ledger.state.sessions.hash_anew();
         }
-        self.policy.stamps.change(next.shared.filters.generation());
-        self.events.adopt();
-        self.upkeep.unrecorded = if self.events.is_on() { self.state.mappings.walk_end() } else { 0 };
-        core::mem::swap(&mut self.policy.lifetimes, &mut next.lifetimes);
-        if has_shorter(next.lifetimes.in_force(), self.policy.lifetimes.in_force())
-            || self.policy.lifetimes.has_other_ports(&next.lifetimes)
+        self.path.ledger.policy.stamps.change(next.shared.filters.generation());
+        self.path.ledger.events.adopt();
+        self.path.ledger.upkeep.unrecorded =
+            if self.path.ledger.events.is_on() { self.path.ledger.state.mappings.walk_end() } else { 0 };
+        core::mem::swap(&mut self.path.ledger.policy.lifetimes, &mut next.lifetimes);
+        if has_shorter(next.lifetimes.in_force(), self.path.ledger.policy.lifetimes.in_force())
+            || self.path.ledger.policy.lifetimes.has_other_ports(&next.lifetimes)
         {
-            self.shorten_lives();
+            self.path.ledger.shorten_lives();
         }
-        self.policy.former.follow(&mut next.lifetimes);
-        core::mem::swap(&mut self.policy.watch, &mut next.watch);
-        core::mem::swap(&mut self.shared, &mut next.shared);
-        core::mem::swap(&mut self.local, &mut next.local);
+        self.path.ledger.policy.former.follow(&mut next.lifetimes);
+        core::mem::swap(&mut self.path.ledger.policy.watch, &mut next.watch);
+        core::mem::swap(&mut self.path.ledger.shared, &mut next.shared);
+        core::mem::swap(&mut self.path.ledger.local, &mut next.local);
         self.unsettle_some();
     }
 
     /// Learns addresses that other workers may use before this one adopts them
     /// ([`Shared::expected`]), so that packets to them go to their owner. Swaps the old ones out.
     pub fn expect(&mut self, expected: &mut Arc<LocalAddresses>) {
-        core::mem::swap(&mut self.local, expected);
+        core::mem::swap(&mut self.path.ledger.local, expected);
     }
 
     /// Before short generations in records wrap, each record not used meanwhile gets one that
     /// differs from the next ones.
     fn unsettle_some(&mut self) {
-        let end = self.state.subscribers.walk_end();
-        let (stamp, class_generation) = (self.shared.short_generation(), self.policy.class_generation);
-        for slot in self.upkeep.settled.next(SETTLED_MIN.max(end / SETTLED_WITHIN + 1), end) {
-            let record = self.state.subscribers.get_mut(slot);
+        let end = self.path.ledger.state.subscribers.walk_end();
+        let (stamp, class_generation) =
+            (self.path.ledger.shared.short_generation(), self.path.ledger.policy.class_generation);
+        for slot in self.path.ledger.upkeep.settled.next(SETTLED_MIN.max(end / SETTLED_WITHIN + 1), end) {
+            let record = self.path.ledger.state.subscribers.get_mut(slot);
             if record.generation != stamp {
                 record.generation = stamp.wrapping_sub(1);
             }

@@ -11,7 +11,7 @@ use crate::external::slices_in_blocks::SliceHolds;
 use crate::reload::already_held::AlreadyHeld;
 use crate::reload::orphaned::Orphaned;
 use crate::reload::outlook::Outlook;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::shard::commit::penalty::pool_under;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::shard::reload::next_mapping::Denial;
@@ -503,7 +503,7 @@ impl View<'_> {
                         Fate::DrainUntil(Reverse(ends)) => ends,
                         Fate::End => now,
                     };
-                    ends + Shard::hold_down_of_port(self.state.mappings.get(index), compiled)
+                    ends + Ledger::hold_down_of_port(self.state.mappings.get(index), compiled)
                 }
             };
             latest = latest.max(free_at);

@@ -8,7 +8,7 @@ use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
 use crate::external::blocks::Lease;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -54,7 +54,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     #[inline]
     pub(in crate::shard) fn retell(&mut self, now: Instant, elapsed: u64) {
         if self.events.is_log_new() {

@@ -6,7 +6,7 @@
 
 use crate::policy::rules::GENERATIONS;
 use crate::policy::rules::Permits;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::upkeep::walk::Pass;
 
 /// About 2 µs, because they lie side by side.
@@ -56,7 +56,7 @@ impl Stamps {
     }
 }
 
-impl Shard {
+impl Ledger {
     #[inline]
     pub(in crate::shard) fn sweep_stamps(&mut self) {
         if self.policy.stamps.flows.is_under_way() {

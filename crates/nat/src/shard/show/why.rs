@@ -370,7 +370,7 @@ impl Shard {
     /// worker ([`Explanation::onward`]).
     pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
         let Facing { side, realm } = from;
-        let mut account = Account::new(realm, &self.random, Vec::new());
+        let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
         let parsed = match parse(packet) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
@@ -384,6 +384,24 @@ impl Shard {
         account.end(verdict)
     }
 
+    /// Continues the explanation of another worker.
+    pub fn explain_onward(&self, now: Instant, onward: Onward, packet: &[u8]) -> Explanation {
+        let mut account = Account::new(onward.realm, &self.path.ledger.random, Vec::new());
+        let parsed = match parse(packet) {
+            Ok(parsed) => parsed,
+            Err(verdict) => return account.end(verdict),
+        };
+        let Onward { realm, source, via, turn, is_vacated, .. } = onward;
+        if via == Via::Outside {
+            account.parsed(&parsed);
+        }
+        account.step(|| Step::Owner(self.view().worker));
+        let parsed = Parsed { source: source.address.to_bits(), source_port: source.port, ..parsed };
+        let verdict =
+            self.view().explain_inbound(&Inbound { now, parsed: &parsed, via, realm, turn, is_vacated }, &mut account);
+        account.end(verdict)
+    }
+
     /// Replaces `steps` by those that the packet is about to take, for traces: call it just before
     /// [`Shard::process`]. Allocates nothing while `steps` has room for
     /// [`crate::show::view::STEPS_MAX`].
@@ -392,8 +410,12 @@ impl Shard {
         let Ok(parsed) = parse(packet) else { return };
         let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
         let via = if hairpin { Via::Hairpin } else { Via::Outside };
-        let side = self.shared.side(meta.ingress);
-        let mut account = Account::new(self.shared.realm_of(meta.ingress), &self.random, core::mem::take(steps));
+        let side = self.path.ledger.shared.side(meta.ingress);
+        let mut account = Account::new(
+            self.path.ledger.shared.realm_of(meta.ingress),
+            &self.path.ledger.random,
+            core::mem::take(steps),
+        );
         account.parsed(&parsed);
         let at = Arrival { now, meta, parsed: &parsed };
         let inbound = self.view().inbound_of(at, via);
@@ -406,12 +428,12 @@ impl Shard {
             self.view().explain_inbound(&inbound, &mut account);
         } else {
             let owner = match side {
-                Side::Inside => self.shared.worker_of_subscriber(parsed.source),
+                Side::Inside => self.path.ledger.shared.worker_of_subscriber(parsed.source),
                 Side::Outside => self.view().worker_of_external(now, &parsed, meta.turn),
             };
             account.step(|| Step::Owner(owner));
             match side {
-                _ if owner != self.worker => {}
+                _ if owner != self.path.ledger.worker => {}
                 Side::Inside => {
                     self.view().explain_outbound(now, &parsed, &mut account);
                 }

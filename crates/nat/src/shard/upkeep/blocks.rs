@@ -1,7 +1,7 @@
 //! Frees idle blocks, limited per call.
 
 use crate::external::blocks::Block;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -10,7 +10,7 @@ use crate::upkeep::walk::Pace;
 /// A subscriber's turn may take several calls.
 const BLOCKS_PER_CALL_MAX: usize = 64;
 
-/// A power of two: see [`Shard::is_taken_to_be_in_use`].
+/// A power of two: see [`Ledger::is_taken_to_be_in_use`].
 const ROUNDS_BETWEEN_LOOKS: u32 = 8;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Default for BlockSweep {
     }
 }
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn sweep_blocks(&mut self, now: Instant, elapsed: u64) {
         if !self.shared.ports.blocks.is_ready() {
             return;

@@ -5,7 +5,7 @@
 //! recognising the endpoint would cost each new mapping a lookup.
 
 use crate::settings::Filtering;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::snapshot::shared::CompiledPool;
 use crate::state::mapping::Mapping;
 use crate::state::tcp::TcpState;
@@ -28,7 +28,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn hold_down_of_port(mapping: &Mapping, compiled: &CompiledPool) -> Duration {
         if compiled.one_to_one {
             // No other subscriber ever gets it (RFC 6888 REQ-8B).

@@ -1,10 +1,10 @@
 //! Forgets subscribers without state once buckets are full again and no offence counts.
 
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::time::Instant;
 use crate::upkeep::walk::Pace;
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn forget_if_past(&mut self, now: Instant, slot: u32) {
         let record = self.state.subscribers.get(slot);
         if !record.is_lapsed() {

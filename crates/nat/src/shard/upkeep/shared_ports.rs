@@ -1,7 +1,7 @@
 //! Returns ports without endpoint-dependent sessions to their pool (ADR 11).
 
 use crate::external::ports::Unshared;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::state::shared_ports::Group;
 use crate::state::shared_ports::SharedPort;
 use crate::steps::port_choice::port_class;
@@ -33,7 +33,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn sweep_shared_ports(&mut self, now: Instant, elapsed: u64) {
         let end = self.state.shared_ports.walk_end();
         for slot in self.upkeep.sweep.shared_ports.next(Pace::RECORDS.due(end, elapsed), end) {

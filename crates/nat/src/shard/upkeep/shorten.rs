@@ -8,7 +8,7 @@ use crate::steps::view::View;
 use core::ops::Range;
 
 use crate::settings::Timeouts;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::state::mapping::SessionRef;
 use crate::state::timers::Timers;
 use crate::time::Duration;
@@ -108,7 +108,7 @@ impl View<'_> {
     }
 }
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn shorten_lives(&mut self) {
         self.upkeep.shortening = Shortening {
             mappings: LookedOver::all_before(self.state.mappings.walk_end()),

@@ -1,25 +1,12 @@
-//! The sweep frees memory and external ports of expired records, and answers held SYNs. No lookup
-//! waits for it, because an expired record counts as absent.
+//! The sweep frees memory and external ports of expired records. No lookup waits for it, because an
+//! expired record counts as absent.
 
-use crate::headers::packet::PacketMeta;
-use crate::headers::packet::Sink;
-use crate::headers::packet::Stage;
-use crate::shard::Arrival;
-use crate::shard::Fate;
-use crate::shard::Shard;
-use crate::shard::packet::local::Reason;
-use crate::state::flow::OutsideKey;
-use crate::state::session::HashedBy;
-use crate::steps::door::Door;
-use crate::steps::door::Towards;
+use crate::shard::Ledger;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Instant;
-use crate::types::Protocol;
-use crate::types::WorkerId;
 use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Walk;
-use crate::verdict::Verdict;
 
 /// Records visited per mapping created, so that expired ones stay below a third of the live ones.
 const RECORDS_PER_CREATED: u64 = 4;
@@ -33,12 +20,10 @@ const MICROS_PER_END: u64 = 4;
 const ENDS_BY_TIME_MAX: u64 = 64;
 /// More than a poll creates.
 const ENDS_PER_CALL_MAX: usize = 1_024;
-const DATAGRAMS_PER_CALL_MAX: usize = 16;
-const SYNS_PER_CALL_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(in crate::shard) struct Sweep {
-    last: Instant,
+    pub(in crate::shard) last: Instant,
     mapping_cursor: u32,
     sessions: Walk,
     pub(in crate::shard) flows: Walk,
@@ -97,37 +82,8 @@ impl View<'_> {
     }
 }
 
-impl Shard {
-    /// Limited housekeeping: at most 20 µs, usually far less. Call it once per poll.
-    pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
-        let elapsed = now.saturating_since(self.upkeep.sweep.last).as_micros();
-        self.upkeep.sweep.last = now;
-        self.policy.former.note_time(now);
-        let ended = self.sweep_mappings(now, elapsed);
-        self.release_ports(now, elapsed, ended);
-        self.sweep_sessions(now, elapsed);
-        self.sweep_flows(now, elapsed);
-        self.sweep_blocks(now, elapsed);
-        self.sweep_offenders(now, elapsed);
-        self.sweep_lapsed(now, elapsed);
-        self.sweep_guarantees(now, elapsed);
-        if self.worker == WorkerId(0) {
-            self.shared.free_removed_forwards(now, &mut self.upkeep.removed_forwards);
-        }
-        self.sweep_stamps();
-        self.watch(now);
-        self.retell(now, elapsed);
-        let counters = &mut self.counters;
-        self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
-            counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
-        });
-        self.counters.fragments_held = u64::from(self.fragments.held());
-        self.answer_syns(now, sink);
-        let settings = self.shared.settings().events;
-        self.events.maintain(now, &settings);
-    }
-
-    fn sweep_mappings(&mut self, now: Instant, elapsed: u64) -> usize {
+impl Ledger {
+    pub(in crate::shard) fn sweep_mappings(&mut self, now: Instant, elapsed: u64) -> usize {
         let mut ended = 0;
         let found = self.upkeep.sweep.due_count as u64;
         for i in 0..core::mem::take(&mut self.upkeep.sweep.due_count).min(ENDS_PER_CALL_MAX) {
@@ -183,7 +139,7 @@ impl Shard {
         }
     }
 
-    fn sweep_sessions(&mut self, now: Instant, elapsed: u64) {
+    pub(in crate::shard) fn sweep_sessions(&mut self, now: Instant, elapsed: u64) {
         let end = self.state.sessions.walk_end();
         for slot in self.upkeep.sweep.sessions.next(Pace::RECORDS.due(end, elapsed), end) {
             self.rehash_session(slot);
@@ -205,68 +161,5 @@ impl Shard {
             let by = compiled.map(|compiled| hashed_by(compiled, self.state.mappings.get(mapping).protocol()));
             self.state.sessions.rehash(slot, by);
         }
-    }
-
-    /// RFC 5382 §4.3 REQ-4: six seconds have passed without a matching SYN from inside.
-    fn answer_syns<S: Sink>(&mut self, now: Instant, sink: &mut S) {
-        for _ in 0..SYNS_PER_CALL_MAX {
-            let Some(syn) = self.syns.pop_due(now) else { return };
-            let meta = PacketMeta { ingress: syn.ingress, ..PacketMeta::default() };
-            let towards = self.shared.side(syn.ingress);
-            let remote_outside = (syn.remote.address.to_bits(), syn.remote.port);
-            let external = (syn.external.address.to_bits(), syn.external.port);
-            let key = OutsideKey { protocol: Protocol::Tcp, external, remote_outside };
-            // Another worker may have created the mapping that the SYN waited for. Only that worker
-            // sees its sessions.
-            if let Door::Elsewhere { worker, turn: 0 } = self.view().door(&Towards::between(key), now) {
-                let meta = PacketMeta { stage: Stage::HeldSyn, ..meta };
-                // A full ring means silence, which is always allowed (REQ-4a).
-                let _ = sink.hand_off(worker, meta, &[syn.quote()]);
-                continue;
-            }
-            self.send_error(now, towards, meta, Reason::PortUnreachable, syn.quote(), sink);
-        }
-    }
-
-    /// The external endpoint of the SYN has a mapping here by now.
-    pub(in crate::shard) fn answer_held_syn<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
-        let Arrival { now, meta, parsed } = at;
-        let key = Towards::of(parsed, Protocol::Tcp, 0).key;
-        let matched = match self.view().door(&Towards::between(key), now) {
-            Door::Session(_) => true,
-            Door::Mapping(index) => {
-                let compiled = self.view().pool_of_mapping(index);
-                let by = compiled.map_or(HashedBy::Endpoint, |compiled| hashed_by(compiled, Protocol::Tcp));
-                self.state.find_session(index, parsed.source, parsed.source_port, by, now).is_some()
-            }
-            // Now the endpoint of a third worker: silence.
-            Door::Elsewhere { turn: 0, .. } => true,
-            _ => false,
-        };
-        if matched {
-            self.counters.unsolicited_syns_matched += 1;
-        } else {
-            let meta = PacketMeta { stage: Stage::Received, ..meta };
-            self.send_error(now, self.shared.side(meta.ingress), meta, Reason::PortUnreachable, bytes, sink);
-        }
-        Fate::Done(Verdict::UnsolicitedSyn)
-    }
-
-    /// Whether no mapping, session, subscriber, fragment, SYN or held-down port is left.
-    pub fn is_empty(&self) -> bool {
-        self.state.mappings.len() == 0
-            && self.state.sessions.len() == 0
-            && self.state.flows.has_no_records()
-            && self.state.shared_ports.len() == 0
-            && self.state.subscribers.len() == 0
-            && self.fragments.is_empty()
-            && self.syns.is_empty()
-            && self.state.outbound.is_empty()
-            && self.state.held_ports.len() == 0
-    }
-
-    /// Sessions in the tables, including expired ones.
-    pub fn sessions_len(&self) -> u64 {
-        self.counters.sessions_created - self.counters.sessions_removed
     }
 }

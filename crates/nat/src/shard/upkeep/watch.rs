@@ -11,7 +11,7 @@ use crate::external::ports::PortRange;
 use crate::external::ports::UNLEASABLE_PIECES;
 use crate::policy::class::Marks;
 use crate::settings::Settings;
-use crate::shard::Shard;
+use crate::shard::Ledger;
 use crate::shard::burst::established::SteadyTimers;
 use crate::shard::upkeep::shorten::has_shorter;
 use crate::snapshot::shared::CompiledBlocks;
@@ -76,7 +76,7 @@ impl Watch {
     }
 }
 
-impl Shard {
+impl Ledger {
     pub(in crate::shard) fn watch(&mut self, now: Instant) {
         if !self.policy.watch.is_needed {
             return;

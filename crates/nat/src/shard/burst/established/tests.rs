@@ -173,7 +173,7 @@ impl Side2 {
     fn new(settings: &Settings, long_way_only: bool) -> Side2 {
         let shared = Arc::new(Shared::new(settings.clone(), 1).expect("settings are sound"));
         let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
-        shard.long_way_only = long_way_only;
+        shard.path.long_way_only = long_way_only;
         Side2 { shard, caught: Caught::default() }
     }
 
@@ -193,7 +193,7 @@ impl Side2 {
         let shared = self.shard.shared();
         let settings = Settings { filters: filters.to_vec(), ..shared.settings().clone() };
         let next = shared.successor(settings, now).expect("settings are sound");
-        let mut next = crate::Successor::new(&self.shard.shared, &Arc::new(next));
+        let mut next = crate::Successor::new(&self.shard.path.ledger.shared, &Arc::new(next));
         self.shard.adopt(&mut next);
     }
 
@@ -267,7 +267,7 @@ fn compare_under(settings: &Settings, changes: &[Vec<FilterRule>], bursts: &[Vec
         assert_eq!(format!("{:?}", left.0), format!("{:?}", right.0));
         assert_eq!(left.1, right.1);
     }
-    short.shard.short_ways
+    short.shard.path.short_ways
 }
 
 proptest! {
@@ -461,10 +461,10 @@ fn a_stamp_permits_nothing_after_it_wraps() {
             side.shard.maintain(Instant::ORIGIN, &mut side.caught);
         }
         assert_eq!(send(&mut side, None).0, Some(Verdict::Outbound));
-        let before = side.shard.short_ways;
+        let before = side.shard.path.short_ways;
         assert_eq!(send(&mut side, None).0, Some(Verdict::Outbound));
         assert_eq!(send(&mut side, Some(external)).0, Some(Verdict::Inbound));
-        assert_eq!(side.shard.short_ways, before + 2);
+        assert_eq!(side.shard.path.short_ways, before + 2);
     }
 }
 
@@ -610,15 +610,15 @@ fn the_owner_tries_the_record_that_the_other_worker_found() {
     let Outcome::HandOff { worker: WorkerId(1), meta } = outcome else { panic!("handed off, not {outcome:?}") };
     assert_eq!((meta.stage, verdict), (Stage::Steered, None));
     assert_ne!(meta.record, 0, "it goes with the record");
-    let before = owner.short_ways;
+    let before = owner.path.short_ways;
     let (bytes, _, verdict) = one(&mut owner, meta, &answer);
-    assert_eq!((verdict, owner.short_ways), (Some(Verdict::Inbound), before + 1));
+    assert_eq!((verdict, owner.path.short_ways), (Some(Verdict::Inbound), before + 1));
     assert_eq!(bytes[16..20], internal.ip().octets());
     // A record that now belongs to another endpoint, or is free: the same result, by the general
     // way.
     for record in [meta.record + 1, meta.record + 2] {
         let (again, _, verdict) = one(&mut owner, PacketMeta { record, ..meta }, &answer);
-        assert_eq!((verdict, owner.short_ways, again == bytes), (Some(Verdict::Inbound), before + 1, true));
+        assert_eq!((verdict, owner.path.short_ways, again == bytes), (Some(Verdict::Inbound), before + 1, true));
     }
 }
 

@@ -22,9 +22,9 @@ fn with_ports(ports: u32) -> Settings {
 /// The shard goes by other settings from now on, with the ports it has.
 fn change(shard: &mut Shard, settings: Settings) {
     let mut shared = Shared::new(settings, 1).expect("settings are sound");
-    shared.ports = Arc::clone(&shard.shared.ports);
-    shard.shared = Arc::new(shared);
-    shard.forget_classes();
+    shared.ports = Arc::clone(&shard.path.ledger.shared.ports);
+    shard.path.ledger.shared = Arc::new(shared);
+    shard.path.ledger.forget_classes();
 }
 
 fn shard(settings: Settings) -> Shard {

@@ -59,7 +59,7 @@ impl Bed {
         }];
         let shared = Arc::new(Shared::new(settings, 1).expect("settings in range"));
         let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory");
-        shard.long_way_only = long_way_only;
+        shard.path.long_way_only = long_way_only;
         Bed { shard, caught: Caught::default(), now: Instant::ORIGIN }
     }
 
@@ -94,20 +94,21 @@ impl Bed {
     }
 
     fn free(&self, protocol: Protocol) -> u32 {
-        self.shard.shared.ports.available(ADDRESS, protocol) - self.shard.shared.ports.used(ADDRESS, protocol)
+        self.shard.path.ledger.shared.ports.available(ADDRESS, protocol)
+            - self.shard.path.ledger.shared.ports.used(ADDRESS, protocol)
     }
 
     /// Guaranteed ports not in use yet, including those for subscribers without state.
     fn for_guarantees(&self, reserved: [u32; Protocol::COUNT], protocol: Protocol) -> u32 {
         let p = protocol.index();
-        let within = (1..self.shard.state.subscribers.walk_end())
-            .filter(|slot| self.shard.state.subscribers.get(*slot).is_in_use())
-            .map(|slot| self.shard.state.subscribers.account(slot).within()[p]);
+        let within = (1..self.shard.path.ledger.state.subscribers.walk_end())
+            .filter(|slot| self.shard.path.ledger.state.subscribers.get(*slot).is_in_use())
+            .map(|slot| self.shard.path.ledger.state.subscribers.account(slot).within()[p]);
         GUARANTEED * reserved[p] - within.sum::<u32>()
     }
 
     fn books(&self) -> Vec<(u32, u32, u32)> {
-        let Some(guarantees) = self.shard.shared.ports.guarantees() else { return Vec::new() };
+        let Some(guarantees) = self.shard.path.ledger.shared.ports.guarantees() else { return Vec::new() };
         let each = Protocol::ALL.into_iter();
         each.map(|p| (guarantees.taken(ADDRESS, p), guarantees.guaranteed(ADDRESS, p), self.free(p))).collect()
     }
@@ -122,7 +123,7 @@ fn the_short_way_leaves_guaranteed_ports_to_their_subscribers() {
         bed.burst(&[(0, Protocol::Udp, 0), (2, Protocol::Udp, 0), (3, Protocol::Udp, 0)]),
         [Some(Verdict::Outbound); 3]
     );
-    let before = bed.shard.short_ways;
+    let before = bed.shard.path.short_ways;
     let opens: Vec<(u8, Protocol, u16)> = (0..120).map(|n| (2 + (n % 2) as u8, Protocol::Udp, 1 + n)).collect();
     let mut verdicts = Vec::new();
     for some in opens.chunks(32) {
@@ -132,7 +133,7 @@ fn the_short_way_leaves_guaranteed_ports_to_their_subscribers() {
     // Of 100 ports 20 are guaranteed; two of the others are gone.
     assert_eq!(given, 78);
     assert!(verdicts[given..].iter().all(|verdict| *verdict == Some(Verdict::PortsExhausted)), "{verdicts:?}");
-    assert!(bed.shard.short_ways - before > 40, "{} short ways", bed.shard.short_ways);
+    assert!(bed.shard.path.short_ways - before > 40, "{} short ways", bed.shard.path.short_ways);
     assert_eq!(bed.free(Protocol::Udp), 19);
     // Both subscribers get their guaranteed ports, to the last one.
     let own: Vec<(u8, Protocol, u16)> = (1..12).map(|n| (0, Protocol::Udp, n)).collect();

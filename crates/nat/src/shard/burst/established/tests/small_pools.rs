@@ -210,8 +210,8 @@ fn step(bed: &mut Bed, now: Instant, specs: &[Spec]) -> Vec<Option<Verdict>> {
 fn check_blocks(bed: &Bed) {
     let shared = bed.shard.shared();
     let mut held = HashSet::new();
-    for slot in 1..bed.shard.state.subscribers.walk_end() {
-        let s = bed.shard.state.subscribers.get(slot);
+    for slot in 1..bed.shard.path.ledger.state.subscribers.walk_end() {
+        let s = bed.shard.path.ledger.state.subscribers.get(slot);
         if !s.is_in_use() {
             continue;
         }
@@ -238,8 +238,8 @@ fn check_blocks(bed: &Bed) {
     assert_eq!(leased as usize, held.len() * 64, "no lease without holder");
     let c = bed.shard.counters();
     assert_eq!(c.blocks_leased - c.blocks_returned, held.len() as u64);
-    for i in 1..bed.shard.state.mappings.walk_end() {
-        let m = bed.shard.state.mappings.get(i);
+    for i in 1..bed.shard.path.ledger.state.mappings.walk_end() {
+        let m = bed.shard.path.ledger.state.mappings.get(i);
         if !m.is_in_use() {
             continue;
         }
@@ -283,14 +283,14 @@ fn limits() -> impl Strategy<Value = SubscriberLimits> {
 fn check_books(bed: &Bed) {
     let shard = &bed.shard;
     let settings = shard.shared().settings();
-    for slot in 1..shard.state.subscribers.walk_end() {
-        let subscriber = shard.state.subscribers.get(slot);
+    for slot in 1..shard.path.ledger.state.subscribers.walk_end() {
+        let subscriber = shard.path.ledger.state.subscribers.get(slot);
         if !subscriber.is_in_use() {
             continue;
         }
         let (mut mappings, mut extra) = ([0_u32; 3], 0_u32);
-        for i in 1..shard.state.mappings.walk_end() {
-            let mapping = shard.state.mappings.get(i);
+        for i in 1..shard.path.ledger.state.mappings.walk_end() {
+            let mapping = shard.path.ledger.state.mappings.get(i);
             if mapping.is_in_use() && mapping.subscriber == slot {
                 mappings[mapping.protocol().index()] += 1;
                 extra += u32::from(mapping.extra_count());
@@ -305,9 +305,9 @@ fn check_books(bed: &Bed) {
         assert!(subscriber.sessions() <= limits.sessions_max, "{limits:?}");
         assert!(subscriber.memory() <= limits.memory_max, "{limits:?}");
     }
-    let refused: u64 = (1..shard.state.subscribers.walk_end())
-        .filter(|slot| shard.state.subscribers.get(*slot).is_in_use())
-        .flat_map(|slot| shard.state.subscribers.account(slot).refused)
+    let refused: u64 = (1..shard.path.ledger.state.subscribers.walk_end())
+        .filter(|slot| shard.path.ledger.state.subscribers.get(*slot).is_in_use())
+        .flat_map(|slot| shard.path.ledger.state.subscribers.account(slot).refused)
         .map(u64::from)
         .sum();
     let counted: u64 = SubscriberView::CAUSES.iter().map(|verdict| shard.counters().of(*verdict)).sum();
@@ -329,12 +329,12 @@ fn check(bed: &Bed) {
     assert_eq!(c.sessions_created - c.sessions_removed, bed.shard.sessions_len());
     let mut seen = HashSet::new();
     let mut owners = HashSet::new();
-    for i in 1..bed.shard.state.mappings.walk_end() {
-        let m = bed.shard.state.mappings.get(i);
+    for i in 1..bed.shard.path.ledger.state.mappings.walk_end() {
+        let m = bed.shard.path.ledger.state.mappings.get(i);
         if m.is_in_use() {
             assert!(seen.insert((m.protocol(), m.external())), "external twice");
             owners.insert(m.internal_address());
-            let s = bed.shard.state.subscribers.get(m.subscriber);
+            let s = bed.shard.path.ledger.state.subscribers.get(m.subscriber);
             assert!(s.is_in_use() && s.address == m.internal_address());
             let a = shared.address_index(m.external().address).unwrap();
             assert_eq!(shared.owner(a, m.protocol(), m.external_port()).map(|x| x.1.0), Some(i));
@@ -343,16 +343,16 @@ fn check(bed: &Bed) {
     }
     check_blocks(bed);
     // A subscriber stays while it has a block or is an offender.
-    let without_mapping = (1..bed.shard.state.subscribers.walk_end())
-        .map(|slot| bed.shard.state.subscribers.get(slot))
+    let without_mapping = (1..bed.shard.path.ledger.state.subscribers.walk_end())
+        .map(|slot| bed.shard.path.ledger.state.subscribers.get(slot))
         .filter(|s| s.is_in_use() && (s.latest_block().is_some() || s.is_offender()) && !owners.contains(&s.address))
         .count();
     assert_eq!(owners.len() + without_mapping, bed.shard.view().subscribers_len());
     let paired: u32 =
         (0..shared.address_count() as u32).map(|a| shared.ports.paired_subscribers(AddressIndex(a))).sum();
-    let want = (1..bed.shard.state.subscribers.walk_end())
+    let want = (1..bed.shard.path.ledger.state.subscribers.walk_end())
         .filter(|s| {
-            let s = bed.shard.state.subscribers.get(*s);
+            let s = bed.shard.path.ledger.state.subscribers.get(*s);
             s.is_in_use() && s.paired != u32::MAX
         })
         .count();
@@ -400,7 +400,7 @@ proptest! {
         let bed = |long_way_only: bool| {
             let shared = Arc::new(Shared::new(settings.clone(), 1).unwrap());
             let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).unwrap();
-            shard.long_way_only = long_way_only;
+            shard.path.long_way_only = long_way_only;
             Bed { shard, caught: Caught::default(), external: HashMap::new() }
         };
         let (mut short, mut long) = (bed(false), bed(true));

@@ -1,0 +1,186 @@
+//! The ledger of one worker: everything that changes when a mapping or session begins or ends.
+
+use std::sync::Arc;
+
+use crate::event::EventLog;
+use crate::policy::rate_limit::RateLimit;
+use crate::policy::refused::RefusedSubscribers;
+use crate::random::KeyedHash;
+use crate::random::Random;
+use crate::shard::burst::created::Created;
+use crate::shard::burst::established::SteadyTimers;
+use crate::snapshot::addresses::LocalAddresses;
+use crate::snapshot::shared::BuildError;
+use crate::snapshot::shared::Shared;
+use crate::state::State;
+use crate::state::flow::FlowStore;
+use crate::state::held_ports::HeldPorts;
+use crate::state::held_syn::SynStore;
+use crate::state::mapping::MappingStore;
+use crate::state::session::SessionStore;
+use crate::state::shared_ports::SharedPorts;
+use crate::state::subscriber::SubscriberStore;
+use crate::state::table::BucketTable;
+use crate::state::timers::Timers;
+use crate::steps::view::View;
+use crate::types::WorkerId;
+use crate::upkeep::walk::Walk;
+use crate::verdict::Counters;
+
+use crate::shard::commit;
+use crate::shard::deltas;
+use crate::shard::reload;
+use crate::shard::upkeep;
+
+/// All records of one worker, and whatever has to change together with them: ports, counts, events.
+///
+/// It never sees a packet. Only it makes and ends mappings, sessions, flows and subscribers.
+pub(crate) struct Ledger {
+    pub(in crate::shard) shared: Arc<Shared>,
+    /// Of `shared`, and of a configuration that is about to follow.
+    pub(in crate::shard) local: Arc<LocalAddresses>,
+    pub(in crate::shard) worker: WorkerId,
+    pub(in crate::shard) state: State,
+    pub(in crate::shard) policy: Policy,
+    pub(in crate::shard) upkeep: Upkeep,
+    pub(in crate::shard) syns: SynStore,
+    pub(in crate::shard) random: Random,
+    pub(in crate::shard) events: EventLog,
+    pub(in crate::shard) counters: Counters,
+    pub(in crate::shard) deltas: deltas::Deltas,
+    pub(in crate::shard) created: Created,
+}
+
+pub(crate) struct Policy {
+    pub(in crate::shard) refused_subscribers: RefusedSubscribers,
+    pub(in crate::shard) icmp_limit: RateLimit,
+    pub(in crate::shard) offenders: commit::penalty::Offenders,
+    pub(crate) lifetimes: Timers,
+    /// Shows since when a session is idle after a reload.
+    pub(in crate::shard) former: upkeep::shorten::Former,
+    pub(in crate::shard) watch: upkeep::watch::Watch,
+    pub(in crate::shard) timers: SteadyTimers,
+    pub(in crate::shard) stamps: reload::stamps::Stamps,
+    pub(crate) class_generation: u16,
+}
+
+impl Policy {
+    /// The generation of records whose packets the filters permit in both directions.
+    #[inline(always)]
+    pub(crate) fn filter_generation(&self) -> u8 {
+        self.stamps.current()
+    }
+}
+
+pub(in crate::shard) struct Upkeep {
+    pub(in crate::shard) sweep: upkeep::sweep::Sweep,
+    pub(in crate::shard) shortening: upkeep::shorten::Shortening,
+    pub(in crate::shard) block_sweep: upkeep::blocks::BlockSweep,
+    pub(in crate::shard) guarantees: Walk,
+    pub(in crate::shard) coverage_walk: commit::coverage::CoverageWalk,
+    pub(in crate::shard) removed_forwards: Walk,
+    pub(in crate::shard) settled: Walk,
+    pub(in crate::shard) unrecorded: u32,
+    pub(in crate::shard) retelling: reload::retell::Retelling,
+}
+
+/// Where each use of randomness gets a key of its own, from one secret.
+pub(in crate::shard) struct Keys {
+    hash: KeyedHash,
+    worker: WorkerId,
+}
+
+impl Keys {
+    pub(in crate::shard) fn new(worker: WorkerId, secret: [u64; 4]) -> Keys {
+        Keys { hash: KeyedHash::new(secret), worker }
+    }
+
+    fn key(&self, purpose: u64) -> u64 {
+        self.hash.hash(purpose, u64::from(self.worker.0))
+    }
+
+    pub(in crate::shard) fn hash_for(&self, purpose: u64) -> KeyedHash {
+        KeyedHash::new([0, 1, 2, 3].map(|word| self.key(purpose << 8 | word)))
+    }
+}
+
+impl Ledger {
+    /// Allocates all tables.
+    pub(in crate::shard) fn new(shared: Arc<Shared>, worker: WorkerId, keys: &Keys) -> Result<Ledger, BuildError> {
+        let limits = shared.settings().limits;
+        let memory = |table| move |source| BuildError::Memory { table, source };
+        let timeouts = shared.settings().timeouts;
+        let icmp = shared.settings().icmp;
+        let hash = keys.hash;
+        if let Some(between_workers) = &shared.between_workers {
+            between_workers.claims.seed(keys.hash_for(11));
+        }
+        let state = State {
+            mappings: MappingStore::new(limits.mappings_max).map_err(memory("mappings"))?,
+            outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
+            sessions: SessionStore::new(limits.extra_sessions_max, hash).map_err(memory("sessions"))?,
+            flows: FlowStore::new(limits.flows_max, hash).map_err(memory("flows"))?,
+            shared_ports: SharedPorts::new(limits.flows_max, shared.ports.places(), shared.workers(), hash)
+                .map_err(memory("shared ports"))?,
+            subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
+            held_ports: HeldPorts::new(limits.held_ports_max).map_err(memory("held ports"))?,
+            hash,
+        };
+        let policy = Policy {
+            refused_subscribers: RefusedSubscribers::new(keys.hash_for(10)),
+            icmp_limit: RateLimit::new(&icmp, keys.hash_for(3)),
+            offenders: commit::penalty::Offenders::default(),
+            lifetimes: Timers::new(shared.settings()),
+            former: upkeep::shorten::Former::new(Timers::new(shared.settings())),
+            watch: upkeep::watch::Watch::new(shared.settings()),
+            class_generation: commit::admission::FIRST_GENERATION,
+            stamps: reload::stamps::Stamps::new(shared.filters.generation()),
+            timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
+        };
+        let upkeep = Upkeep {
+            sweep: upkeep::sweep::Sweep::default(),
+            shortening: upkeep::shorten::Shortening::default(),
+            block_sweep: upkeep::blocks::BlockSweep::default(),
+            guarantees: Walk::default(),
+            coverage_walk: commit::coverage::CoverageWalk::default(),
+            removed_forwards: Walk::default(),
+            settled: Walk::default(),
+            unrecorded: 0,
+            retelling: reload::retell::Retelling::default(),
+        };
+        Ok(Ledger {
+            state,
+            policy,
+            upkeep,
+            syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, keys.hash_for(2)),
+            random: Random::new([keys.key(5), keys.key(6), keys.key(7), keys.key(8)]),
+            events: EventLog::new(&shared.settings().events, keys.hash_for(9)),
+            counters: Counters::default(),
+            deltas: deltas::Deltas::default(),
+            created: Created::default(),
+            local: Arc::clone(&shared.local),
+            shared,
+            worker,
+        })
+    }
+
+    /// What can be read of it: pages of records, explanations, decisions.
+    #[inline(always)]
+    pub(in crate::shard) fn view(&self) -> View<'_> {
+        View {
+            state: &self.state,
+            policy: &self.policy,
+            snapshot: &self.shared,
+            local: &self.local,
+            events: &self.events,
+            worker: self.worker,
+            is_in_effect: true,
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::shard) fn deciding(&mut self) -> (View<'_>, &mut Random) {
+        let Ledger { state, policy, shared, local, events, worker, random, .. } = self;
+        (View { state, policy, snapshot: shared, local, events, worker: *worker, is_in_effect: true }, random)
+    }
+}
