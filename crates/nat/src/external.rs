@@ -7,5 +7,4 @@ pub mod deterministic;
 pub mod guaranteed_ports;
 pub mod load_balancing;
 pub mod ports;
-pub(crate) mod slices_in_blocks;
 pub mod static_mapping;

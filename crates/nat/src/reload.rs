@@ -2,6 +2,4 @@
 
 pub(crate) mod already_held;
 pub mod change;
-pub(crate) mod orphaned;
 pub(crate) mod outlook;
-pub(crate) mod removed_forwards;

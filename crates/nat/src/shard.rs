@@ -53,7 +53,6 @@ pub use reload::census::Held;
 pub use reload::census::Named;
 pub use reload::census::Onward;
 pub use reload::census::PoolCensus;
-pub use reload::census::Prospect;
 pub use reload::next_mapping::Denial;
 
 /// Largest IP packet the shard can copy (held fragments, errors about hairpinned packets).

@@ -2,7 +2,9 @@
 
 pub mod addresses;
 pub mod memory;
+pub(crate) mod orphaned;
 pub(crate) mod pool_names;
 pub(crate) mod pressure;
-pub mod routes;
+pub(crate) mod removed_forwards;
 pub(crate) mod shared;
+pub(crate) mod slices_in_blocks;

@@ -1,5 +1,6 @@
 //! The records of one worker, and how to find them.
 
+pub(crate) mod bucket;
 pub mod delta;
 pub(crate) mod fifo_map;
 pub(crate) mod flow;

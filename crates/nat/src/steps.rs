@@ -16,6 +16,7 @@ pub(crate) mod port_choice;
 pub(crate) mod quoted;
 pub(crate) mod report;
 pub(crate) mod session;
+pub(crate) mod step;
 pub(crate) mod subscriber;
 pub(crate) mod untranslated;
 pub(crate) mod view;

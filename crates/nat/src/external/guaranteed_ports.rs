@@ -1,12 +1,12 @@
 //! How many ports each address must keep so that subscribers get their guaranteed minimum.
 
 use crate::policy::class::Classes;
+use crate::routes::RouteError;
+use crate::routes::RouteTable;
 use crate::settings::Allocation;
 use crate::settings::Pool;
 use crate::settings::Pooling;
 use crate::settings::Settings;
-use crate::snapshot::routes::RouteError;
-use crate::snapshot::routes::RouteTable;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;

@@ -20,11 +20,11 @@ use std::sync::Arc;
 
 use crate::policy::rules::Hits;
 use crate::policy::rules::RuleId;
+use crate::rows::StaticView;
 use crate::settings::Admission;
 use crate::settings::Forward;
 use crate::settings::Pool;
 use crate::settings::Settings;
-use crate::show::view::StaticView;
 use crate::state::mapping::InternalKey;
 use crate::types::Endpoint;
 use crate::types::Protocol;

@@ -49,8 +49,11 @@ use crate::policy::rules::RuleBook;
 use crate::policy::rules::RuleId;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
-use crate::reload::orphaned::Orphans;
-use crate::reload::removed_forwards::RemovedForwards;
+use crate::routes::RouteTable;
+use crate::rows::BalancedView;
+use crate::rows::OwnPorts;
+use crate::rows::StaticView;
+use crate::rows::TornBlock;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
 use crate::settings::Filtering;
@@ -63,15 +66,12 @@ use crate::settings::Rule;
 use crate::settings::RuleAction;
 use crate::settings::Selection;
 use crate::settings::Settings;
-use crate::show::view::BalancedView;
-use crate::show::view::OwnPorts;
-use crate::show::view::StaticView;
-use crate::show::view::TornBlock;
 use crate::snapshot::addresses::Local;
 use crate::snapshot::addresses::LocalAddresses;
+use crate::snapshot::orphaned::Orphans;
 use crate::snapshot::pool_names::PoolNames;
 use crate::snapshot::pressure::Pressure;
-use crate::snapshot::routes::RouteTable;
+use crate::snapshot::removed_forwards::RemovedForwards;
 use crate::state::flow::OutsideKey;
 use crate::state::mapping::InternalKey;
 use crate::time::Duration;
@@ -102,7 +102,7 @@ pub enum BuildError {
     },
     /// The routes or subscriber prefixes cannot be compiled.
     #[error(transparent)]
-    Routes(#[from] crate::snapshot::routes::RouteError),
+    Routes(#[from] crate::routes::RouteError),
     /// The formula of a deterministic pool fails; `config` refuses such files earlier.
     #[error("pool \"{pool}\": {source}")]
     Formula {
@@ -184,7 +184,7 @@ pub struct NextHopView {
 }
 
 /// Route value of destinations on the other side; not a hop's number.
-const HOLE: u32 = crate::snapshot::routes::VALUE_LIMIT - 1;
+const HOLE: u32 = crate::routes::VALUE_LIMIT - 1;
 
 fn between_workers_after(
     settings: &Settings,

@@ -7,11 +7,8 @@ use mem::Need;
 use zerocopy::FromZeros;
 
 use crate::external::blocks::Block;
-use crate::policy::class::Bucket;
-use crate::policy::class::EXTRA_SESSION_BYTES;
-use crate::policy::class::FLOW_BYTES;
-use crate::policy::class::MAPPING_BYTES;
 use crate::random::KeyedHash;
+use crate::state::bucket::Bucket;
 use crate::state::table::BucketTable;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -23,6 +20,13 @@ use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 mod lapsed;
+
+/// Bytes that a mapping with its first session counts for.
+pub const MAPPING_BYTES: u64 = 73;
+/// Bytes a further session of a mapping counts for.
+pub const EXTRA_SESSION_BYTES: u64 = 58;
+/// Bytes an endpoint-dependent flow counts for.
+pub const FLOW_BYTES: u64 = 110;
 
 /// An internal address of one realm. One cache line with all that a new mapping needs.
 ///

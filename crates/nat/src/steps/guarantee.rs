@@ -2,7 +2,7 @@ use crate::external::ports::Guarantees;
 use crate::external::ports::PerProtocol;
 use crate::external::ports::Share;
 use crate::external::ports::Stock;
-use crate::show::view::Guarantee;
+use crate::rows::Guarantee;
 use crate::snapshot::shared::CompiledPool;
 use crate::state::mapping::InternalKey;
 use crate::state::subscriber::Account;

@@ -3,7 +3,6 @@
 
 use crate::external::static_mapping::Kind;
 use crate::random::Random;
-use crate::show::view::Step;
 use crate::snapshot::shared::CompiledPool;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::Mapping;
@@ -17,6 +16,7 @@ use crate::steps::opening::Place;
 use crate::steps::opening::turn_of;
 use crate::steps::port_choice::port_class;
 use crate::steps::report::Report;
+use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;

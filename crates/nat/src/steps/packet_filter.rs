@@ -3,8 +3,8 @@
 use crate::policy::rules::Permits;
 use crate::policy::rules::RuleKey;
 use crate::settings::FilterAction;
-use crate::show::view::Step;
 use crate::steps::report::Report;
+use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::verdict::Verdict;
 

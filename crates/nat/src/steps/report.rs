@@ -1,6 +1,6 @@
 //! Reports of a decision's steps, for `natrix why` and traces; nothing on the packet path.
 
-use crate::show::view::Step;
+use crate::steps::step::Step;
 
 pub(crate) trait Report {
     /// False if steps are dropped; then nothing is computed for them.

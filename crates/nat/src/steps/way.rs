@@ -1,7 +1,7 @@
 use crate::headers::parse::Parsed;
-use crate::show::view::Step;
 use crate::snapshot::shared::NextHop;
 use crate::steps::report::Report;
+use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::types::Facing;
 use crate::types::Side;

@@ -25,7 +25,7 @@ use crate::external::blocks::Holder;
 use crate::external::blocks::LEASED_WORDS;
 use crate::external::blocks::Lease;
 use crate::random::Random;
-use crate::show::view::TornBlock;
+use crate::rows::TornBlock;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::MappingIndex;

@@ -1,5 +1,3 @@
-use crate::policy::class::Bucket;
-use crate::policy::class::BucketRate;
 use crate::policy::class::Classes;
 use crate::policy::class::CompiledClass;
 use crate::policy::class::EXTRA_SESSION_BYTES;
@@ -9,6 +7,8 @@ use crate::settings::Class;
 use crate::settings::Rate;
 use crate::settings::SubscriberLimits;
 use crate::settings::Threshold;
+use crate::state::bucket::Bucket;
+use crate::state::bucket::BucketRate;
 use crate::state::subscriber::Account;
 use crate::state::subscriber::Subscriber;
 use crate::time::Duration;

@@ -7,13 +7,13 @@ use crate::steps::view::View;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::reload::orphaned::Orphaned;
 use crate::shard::Shard;
 use crate::shard::burst::established::SteadyTimers;
 use crate::shard::commit::admission::NO_GENERATION;
 use crate::shard::upkeep::shorten::has_shorter;
 use crate::shard::upkeep::watch::Watch;
 use crate::snapshot::addresses::LocalAddresses;
+use crate::snapshot::orphaned::Orphaned;
 use crate::snapshot::shared::Shared;
 use crate::state::timers::Timers;
 use crate::time::Instant;

@@ -1,5 +1,6 @@
 //! Counts what a change of the configuration would do to one worker's state, in limited pieces.
 
+use crate::rows::Prospect;
 use crate::steps::view::View;
 use core::cmp::Reverse;
 use core::net::Ipv4Addr;
@@ -7,16 +8,16 @@ use core::net::Ipv4Addr;
 use crate::external::address_slots::ends;
 use crate::external::blocks::Block;
 use crate::external::ports::PortRange;
-use crate::external::slices_in_blocks::SliceHolds;
 use crate::reload::already_held::AlreadyHeld;
-use crate::reload::orphaned::Orphaned;
 use crate::reload::outlook::Outlook;
 use crate::shard::Ledger;
 use crate::shard::commit::penalty::pool_under;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::shard::reload::next_mapping::Denial;
 use crate::shard::reload::next_mapping::Next;
+use crate::snapshot::orphaned::Orphaned;
 use crate::snapshot::shared::Shared;
+use crate::snapshot::slices_in_blocks::SliceHolds;
 use crate::state::flow::endpoint;
 use crate::state::subscriber::Subscriber;
 use crate::time::Duration;
@@ -206,32 +207,6 @@ impl Named {
 fn name(list: &mut Vec<Held>, held: impl FnOnce() -> Held) {
     if list.len() < list.capacity() {
         list.push(held());
-    }
-}
-
-/// What happens to a subscriber, or to a record of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prospect {
-    /// Unchanged.
-    Keeps,
-    /// The subscriber's next mapping is on another address.
-    Moves,
-    /// Nothing new. Its state stays while used, at most until the instant.
-    Drains(Option<Instant>),
-    /// Nothing new: no pool serves it, or its state ends.
-    Leaves,
-    /// It ends with the change.
-    Ends,
-}
-
-impl Prospect {
-    fn rank(self) -> u8 {
-        match self {
-            Prospect::Keeps => 0,
-            Prospect::Moves => 1,
-            Prospect::Drains(_) => 2,
-            Prospect::Leaves | Prospect::Ends => 3,
-        }
     }
 }
 

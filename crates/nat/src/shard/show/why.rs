@@ -19,7 +19,6 @@ use crate::shard::packet::inbound::Via;
 use crate::shard::packet::outbound::remote_port;
 use crate::show::view::Explanation;
 use crate::show::view::Onward;
-use crate::show::view::Step;
 use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::steps::door::Towards;
@@ -36,6 +35,7 @@ use crate::steps::outbound::Outbound;
 use crate::steps::outbound::Question;
 use crate::steps::outbound::Way;
 use crate::steps::report::Report;
+use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -404,7 +404,7 @@ impl Shard {
 
     /// Replaces `steps` by those that the packet is about to take, for traces: call it just before
     /// [`Shard::process`]. Allocates nothing while `steps` has room for
-    /// [`crate::show::view::STEPS_MAX`].
+    /// [`crate::steps::step::STEPS_MAX`].
     pub fn explain_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], steps: &mut Vec<Step>) {
         steps.clear();
         let Ok(parsed) = parse(packet) else { return };

@@ -10,7 +10,7 @@ use super::IN_USE;
 use super::LAPSED;
 use super::Subscriber;
 use super::SubscriberStore;
-use crate::policy::class::Bucket;
+use crate::state::bucket::Bucket;
 use crate::types::RealmId;
 use zerocopy::FromZeros;
 

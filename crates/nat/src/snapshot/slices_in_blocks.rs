@@ -8,7 +8,7 @@ use crate::external::deterministic::Owner;
 use crate::external::ports::AddressSpec;
 use crate::external::ports::PortRange;
 use crate::external::ports::never_offered;
-use crate::shard::Prospect;
+use crate::rows::Prospect;
 use crate::snapshot::shared::Shared;
 use crate::time::Instant;
 use crate::types::AddressIndex;
