@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot read the tree has failed")]
 
 mod english;
+mod rooms;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
