@@ -8,9 +8,11 @@ export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin:$(HOME)/.cargo/bin
 DUT ?= natrix
 # 1: leave the demo's network running after the programs, until Ctrl-C.
 KEEP ?= 0
-# Length of `make fuzz` in seconds per target, and of `make soak` in minutes.
+# Length of `make fuzz` in seconds per target, and of `make soak` in minutes and in seeds of each
+# random test.
 FUZZ_SECONDS ?= 300
 SOAK_MINUTES ?= 30
+SOAK_SEEDS ?= 256
 
 .PHONY: help setup build demo test netns conformance bench fuzz soak clean
 
@@ -42,7 +44,8 @@ bench: build ## the engine in memory, from 1 000 to 10 M sessions, as a table (s
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (default 300) seconds
 	fuzz/run.sh all $(FUZZ_SECONDS)
 
-soak: build ## the demo's network under changing load for SOAK_MINUTES (default 30) minutes, invariants checked
+soak: build ## random tests with SOAK_SEEDS seeds, then the demo's network under changing load for SOAK_MINUTES
+	NATRIX_RUNS=$(SOAK_SEEDS) cargo test --locked --package nat --package testkit
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
 
 clean: ## removes what was built, and what a killed demo may have left

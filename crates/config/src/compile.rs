@@ -23,6 +23,7 @@ use toml_edit::ImDocument;
 use crate::check;
 use crate::check::interfaces::Links;
 use crate::check::machine::Machine;
+use crate::check::rules::Before;
 use crate::draft::Draft;
 use crate::draft::class::ClassDraft;
 use crate::draft::forward::ForwardDraft;
@@ -35,6 +36,7 @@ use crate::model::Config;
 use crate::model::Port;
 use crate::report::Place;
 use crate::report::Report;
+use crate::source::Source;
 
 /// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults;
 /// files that it names are looked for in its folder.
@@ -59,10 +61,10 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
 /// # Errors
 /// Every fault of the text, by line.
 pub fn parse_following(text: &str, file_name: &str, machine: &Machine, before: &Config) -> Result<Config, Vec<Fault>> {
-    compile(text, file_name, machine, Some(&before.nat))
+    compile(text, file_name, machine, Some(before))
 }
 
-fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Settings>) -> Result<Config, Vec<Fault>> {
+fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Config>) -> Result<Config, Vec<Fault>> {
     let mut report = Report::new(file_name, text);
     let document = match ImDocument::parse(text) {
         Ok(document) => document,
@@ -85,7 +87,13 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Setti
     let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
     check::forwards::check(&draft, &addresses, &reaches, is_network_clean, &mut report);
     let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
-    let rules = check::rules::check(&draft, &reaches, is_network_clean, folder, before, &mut report);
+    let mut source =
+        Source { folder: std::path::absolute(folder).unwrap_or_default(), text: text.to_owned(), ..Source::default() };
+    let before = before.map(|config| Before {
+        settings: &config.nat,
+        source: Some(&config.source).filter(|before| before.folder == source.folder && before.text == text),
+    });
+    let rules = check::rules::check(&draft, &reaches, is_network_clean, folder, before, &mut source, &mut report);
     check::classes::check(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
@@ -146,6 +154,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Setti
             let drained = check::pools::drained(&draft, &report).into_iter();
             drained.chain(rules.warnings).chain(check::log::unreported(&draft, &report)).collect()
         },
+        source,
     };
     let unheld = check::reserve::check(&config.nat, &draft.classes, &draft.singles.limits, &mut report);
     config.warnings.extend(unheld);

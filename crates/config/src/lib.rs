@@ -20,6 +20,7 @@ mod memory;
 mod model;
 mod report;
 mod section;
+mod source;
 mod text;
 pub mod values;
 
@@ -46,4 +47,5 @@ pub use model::LogLevel;
 pub use model::LogSync;
 pub use model::Port;
 pub use model::Workers;
+pub use source::Source;
 pub use text::text;

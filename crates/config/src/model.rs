@@ -8,6 +8,7 @@ use nat::Settings;
 use nat::event::Event;
 
 use crate::fault::Warning;
+use crate::source::Source;
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +31,8 @@ pub struct Config {
     pub event_log: Option<EventLog>,
     /// What works, but perhaps not as meant.
     pub warnings: Vec<Warning>,
+    /// The text it was read from.
+    pub source: Source,
 }
 
 /// A port: one DPDK device. Several logical interfaces (802.1Q) may share it.

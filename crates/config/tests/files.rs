@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use config::Config;
 use config::Fault;
 use config::Machine;
+use nat::Settings;
+use proptest::prelude::*;
 
 const TEXT: &str = r#"
 [[interface]]
@@ -180,4 +182,83 @@ path = "rules.csv"
     let reported = reported(5_000);
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].contains("rule: list: so many rules pass packets of VRFs"), "{reported:?}");
+}
+
+/// Lines of each kind, and faulty ones.
+fn rule_line(kind: u8, number: u8) -> String {
+    match kind {
+        0..=3 => format!("drop,tcp,10.0.0.{number}/32,,{number},"),
+        4 | 5 => format!("translate,udp,10.0.0.{number}/32,,,a"),
+        6 => format!("no-translation,tcp,10.0.0.{number}/32,198.51.100.0/24,,"),
+        7 => format!("pass,gre,10.0.0.{number}/32,198.51.100.{number}/32,,"),
+        8 => format!("redirect,tcp,10.0.0.{number}/32,198.51.100.0/24,80,"),
+        9 => format!("# {number}"),
+        10 => String::new(),
+        11 => format!("drop,tcp,\"10.0.0.{number}/32\",,,"),
+        _ => format!("drop,tcp,10.0.0.{number}/24,,,"),
+    }
+}
+
+fn rule_file(lines: &[(u8, u8)], columns_differ: bool) -> String {
+    let columns = "action,protocol,inside,outside,outside_ports,pool";
+    let columns = if columns_differ { columns.replace("inside,outside", "outside,inside") } else { columns.to_owned() };
+    let mut text = format!("{columns},targets\n");
+    for (kind, number) in lines {
+        let line = rule_line(*kind, *number);
+        let targets = if *kind == 8 { "198.51.100.7" } else { "" };
+        let is_rule = !line.is_empty() && !line.starts_with('#');
+        text += &if is_rule { format!("{line},{targets}\n") } else { format!("{line}\n") };
+    }
+    text
+}
+
+/// What compares equal although it may differ.
+fn origins(settings: &Settings) -> String {
+    format!("{:?}", settings.origins)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Lines that stayed are taken from the configuration before, which nobody can see.
+    #[test]
+    fn a_changed_rule_file_is_read_as_if_for_the_first_time(
+        before in proptest::collection::vec(0_u8..12, 0..40),
+        edits in proptest::collection::vec((0_usize..40, 0_u8..3, prop_oneof![20 => 0_u8..12, 1 => Just(12)]), 0..5),
+        columns_differ in proptest::bool::weighted(0.1),
+        more in prop_oneof![9 => Just(""), 1 => Just("[[pool]]\nname = \"b\"\naddresses = [\"203.0.113.16/28\"]\n")],
+    ) {
+        let folder = Folder::new("following");
+        let names = "[[route]]\nprefix = \"0.0.0.0/0\"\nvia = \"192.0.2.1\"\n[tables]\nflows = 1000\n[[rule_file]]\npath = \"first.csv\"\n[[rule_file]]\npath = \"second.csv\"\n";
+        // No two rules for one host.
+        let before: Vec<(u8, u8)> = before.into_iter().zip(1..).collect();
+        let (first, second) = before.split_at(before.len() / 2);
+        folder.write("first.csv", rule_file(first, false).as_bytes());
+        folder.write("second.csv", rule_file(second, false).as_bytes());
+        let running = folder.parse(names).expect("no fault");
+        let mut after = second.to_vec();
+        for ((at, edit, kind), number) in edits.into_iter().zip(100..) {
+            let at = at.min(after.len());
+            match edit {
+                0 => after.insert(at, (kind, number)),
+                1 if at < after.len() => after[at] = (kind, number),
+                2 if at < after.len() => { after.remove(at); }
+                _ => {}
+            }
+        }
+        folder.write("second.csv", rule_file(&after, columns_differ).as_bytes());
+        let text = format!("{names}{more}");
+        let file = folder.0.join("natrix.toml").display().to_string();
+        let machine = Machine { has_folders: true, ..Machine::default() };
+        let following = config::parse_following(&format!("{TEXT}{text}"), &file, &machine, &running);
+        match (folder.parse(&text), following) {
+            (Ok(anew), Ok(following)) => {
+                prop_assert_eq!(&anew.nat, &following.nat);
+                prop_assert_eq!(origins(&anew.nat), origins(&following.nat));
+            }
+            (anew, following) => {
+                prop_assert_eq!(anew.err(), following.err());
+            }
+        }
+    }
 }

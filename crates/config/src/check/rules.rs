@@ -35,6 +35,8 @@ use crate::draft::rule_file::RuleFileDraft;
 use crate::fault::Warning;
 use crate::report::Place;
 use crate::report::Report;
+use crate::source::Lines;
+use crate::source::Source;
 
 use known::Known;
 use origin::Sources;
@@ -68,27 +70,59 @@ fn in_order<'d>(tables: impl Iterator<Item = &'d Place>, files: &[RuleFileDraft]
     items.into_iter().map(|(_, item)| item).collect()
 }
 
+/// What was in use before.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'b> {
+    pub(crate) settings: &'b Settings,
+    /// If the configuration differs in nothing but its files of rules and filters: a line that is
+    /// the same then does the same.
+    pub(crate) source: Option<&'b Source>,
+}
+
 /// Checks the rules and filters; faulty ones are left out. Files they are in are looked for from
-/// `folder` on. Rules and filters of `before`, which is in use, are not compared with each other
-/// again, and warnings about overlaps are left out then.
+/// `folder` on, and their texts added to `source`. Rules and filters of `before` are not compared
+/// with each other again, and warnings about overlaps are left out then.
 pub(crate) fn check(
     draft: &Draft,
     reaches: &[Reach],
     is_network_clean: bool,
     folder: &Path,
-    before: Option<&Settings>,
+    before: Option<Before<'_>>,
+    source: &mut Source,
     report: &mut Report,
 ) -> Checked {
     let known = Known::new(draft, reaches, is_network_clean);
     let mut rules = Rules::new(draft, &known);
     let mut room = LINES_MAX;
+    let same = before.and_then(|before| Some((before.settings, before.source?)));
+    rules.rules.reserve(same.map_or(0, |(before, _)| before.rules.len()));
     for item in in_order(draft.rules.iter().map(|rule| &rule.matches.place), &draft.rule_files) {
         match item {
             Item::Table(at) => rules.add(&draft.rules[at], Origin::Table(at as u32), report),
-            Item::File(at) => lines("rule", &draft.rule_files, at, folder, &mut room, report, |line, report| {
-                let origin = Origin::Line(at as u16, line.number);
-                rules.add(&RuleDraft::read(line, report), origin, report);
-            }),
+            Item::File(at) => {
+                let text = same.and_then(|(_, source)| source.rule_files.get(at)?.clone());
+                let lines = Lines::following(text);
+                let mut positions = same.map(|(before, _)| Positions::new(&before.origins.rules, at));
+                let Some(mut file) = open("rule", &draft.rule_files, at, folder, lines, report) else { continue };
+                while file.advance(report) {
+                    let origin = Origin::Line(at as u16, file.number());
+                    let position = positions.as_mut().zip(file.number_before());
+                    let position = position.and_then(|(positions, was)| positions.of_line(was));
+                    let rule = position.zip(same).and_then(|(at, (before, _))| before.rules.get(at));
+                    let is_taken = rule.is_some_and(|rule| rules.take(rule, origin));
+                    if !is_taken && let Some(line) = file.line(report) {
+                        rules.add(&RuleDraft::read(&line, report), origin, report);
+                    } else if !is_taken {
+                        continue;
+                    }
+                    if !has_room(&mut room, "rule", file.number(), report) {
+                        break;
+                    }
+                }
+                source.rule_files.resize(at, None);
+                source.rule_files.push(file.into_text());
+                report.leave();
+            }
         }
     }
     rules.pools_of_nobody(report);
@@ -107,14 +141,25 @@ pub(crate) fn check(
         };
         match item {
             Item::Table(at) => add(&draft.filters[at], Origin::Table(at as u32), report),
-            Item::File(at) => lines("filter", &draft.filter_files, at, folder, &mut room, report, |line, report| {
-                add(&FilterDraft::read(line, report), Origin::Line(at as u16, line.number), report);
-            }),
+            Item::File(at) => {
+                let Some(mut file) = open("filter", &draft.filter_files, at, folder, Lines::default(), report) else {
+                    continue;
+                };
+                while file.advance(report) {
+                    let Some(line) = file.line(report) else { continue };
+                    add(&FilterDraft::read(&line, report), Origin::Line(at as u16, line.number), report);
+                    if !has_room(&mut room, "filter", file.number(), report) {
+                        break;
+                    }
+                }
+                report.leave();
+            }
         }
     }
     let Rules { sources, rules, redirections, passes, pass_origins, .. } = rules;
     let realms = known.realm_count();
-    let checked = before.filter(|before| before.realm_names == vrf_names(&draft.interfaces));
+    let checked =
+        before.map(|before| before.settings).filter(|before| before.realm_names == vrf_names(&draft.interfaces));
     let found = hidden::find_rules(&rules, checked.map(|it| it.rules.as_slice()), realms, report);
     hidden::report_all("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
     let found = hidden::find_filters(&filters, checked.map(|it| it.filters.as_slice()), realms, report);
@@ -187,29 +232,56 @@ fn to_natrix_itself(rules: &[Rule], known: &Known<'_>, sources: &Sources<'_>, re
     warnings
 }
 
-/// Hands over the lines of a file.
-fn lines(
+fn open(
     what: &'static str,
     files: &[RuleFileDraft],
     at: usize,
     folder: &Path,
-    room: &mut u32,
+    lines: Lines,
     report: &mut Report,
-    mut take: impl FnMut(&crate::draft::rule_file::Line<'_>, &mut Report),
-) {
-    let Some(file) = files.get(at) else { return };
-    let Some(mut open) = RuleFile::open(what, file, folder, report) else { return };
-    while let Some(line) = open.next(report) {
-        if *room == 0 {
-            let place = Place { path: what.into(), line: Some(line.number) };
-            let seen = format!("more than {LINES_MAX}");
-            report.fault(&place, "is one too many of all files together", seen, "write fewer, with longer prefixes");
-            break;
-        }
-        *room -= 1;
-        take(&line, report);
+) -> Option<RuleFile> {
+    RuleFile::open(what, files.get(at)?, folder, lines, report)
+}
+
+/// Counts a line that has a rule; reports the first that is too many.
+fn has_room(room: &mut u32, what: &'static str, number: u32, report: &mut Report) -> bool {
+    let left = room.checked_sub(1);
+    *room = left.unwrap_or_default();
+    if left.is_none() {
+        let place = Place { path: what.into(), line: Some(number) };
+        let seen = format!("more than {LINES_MAX}");
+        report.fault(&place, "is one too many of all files together", seen, "write fewer, with longer prefixes");
     }
-    report.leave();
+    left.is_some()
+}
+
+/// Finds the rules of a file by ascending lines.
+struct Positions<'b> {
+    origins: &'b [Origin],
+    file: u16,
+    next: usize,
+}
+
+impl<'b> Positions<'b> {
+    fn new(origins: &'b [Origin], file: usize) -> Positions<'b> {
+        let file = file as u16;
+        let next = origins.iter().position(|origin| matches!(origin, Origin::Line(of, _) if *of == file));
+        Positions { origins, file, next: next.unwrap_or(origins.len()) }
+    }
+
+    /// The position of the rule of a line; lines in between are passed over.
+    fn of_line(&mut self, line: u32) -> Option<usize> {
+        while let Some(Origin::Line(file, at)) = self.origins.get(self.next)
+            && *file == self.file
+            && *at <= line
+        {
+            self.next += 1;
+            if *at == line {
+                return Some(self.next - 1);
+            }
+        }
+        None
+    }
 }
 
 /// The rules found so far.
@@ -245,6 +317,19 @@ impl<'d> Rules<'d> {
             named: vec![false; draft.pools.len()],
             is_without_flows: false,
         }
+    }
+
+    /// The next rule in order, as it was before. False: it is more than this one rule.
+    fn take(&mut self, rule: &Rule, origin: Origin) -> bool {
+        if matches!(rule.action, RuleAction::Redirect(_)) {
+            return false;
+        }
+        if let Some(named) = rule.action.pool().and_then(|pool| self.named.get_mut(usize::from(pool.0))) {
+            *named = true;
+        }
+        self.rules.push(*rule);
+        self.sources.push(origin);
+        true
     }
 
     /// The next rule in order.

@@ -7,6 +7,7 @@ use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::draft::rule_keys::RuleKey;
 use crate::draft::rule_keys::RuleKeys;
@@ -24,6 +25,8 @@ use crate::section::Section;
 use crate::section::choose;
 use crate::section::parse_text;
 use crate::section::quoted;
+use crate::source::FileText;
+use crate::source::Lines;
 use crate::values::ValueError;
 
 /// Rules, or filters, of all files together.
@@ -55,15 +58,20 @@ pub(crate) struct RuleFile {
     /// The line read last, and its fields.
     text: Vec<u8>,
     fields: Vec<Range<usize>>,
+    /// Its number, from 1.
     number: u32,
+    lines: Lines,
+    /// The number that this line had in the file before.
+    before: Option<u32>,
 }
 
-/// How reading goes on.
+/// What a line is.
 enum Read {
     Line,
+    /// Empty, or a remark.
+    Nothing,
     /// It was reported, and is left out.
     Faulty,
-    End,
 }
 
 impl RuleFile {
@@ -74,6 +82,7 @@ impl RuleFile {
         what: &'static str,
         draft: &RuleFileDraft,
         folder: &Path,
+        lines: Lines,
         report: &mut Report,
     ) -> Option<RuleFile> {
         let path = draft.path.as_ref()?;
@@ -93,12 +102,24 @@ impl RuleFile {
         };
         report.enter(&whole.display().to_string());
         let reader = BufReader::with_capacity(1 << 16, file);
-        let (text, fields) = (Vec::with_capacity(LINE_MAX), Vec::new());
-        let mut file =
-            RuleFile { what, reader, columns: Vec::new(), places: Default::default(), text, fields, number: 0 };
+        let mut file = RuleFile {
+            what,
+            reader,
+            columns: Vec::new(),
+            places: Default::default(),
+            text: Vec::with_capacity(LINE_MAX),
+            fields: Vec::new(),
+            number: 0,
+            lines,
+            before: None,
+        };
         if file.columns(report).is_none() {
             report.leave();
             return None;
+        }
+        if file.before.is_none() {
+            // Other columns: no line means what it meant.
+            file.lines.forget_before();
         }
         Some(file)
     }
@@ -107,13 +128,16 @@ impl RuleFile {
     fn columns(&mut self, report: &mut Report) -> Option<()> {
         let known = keys_of(self.what);
         let names = || known.iter().map(|key| key.name);
-        match self.read(report) {
-            Read::Line => {}
-            Read::Faulty => return None,
-            Read::End => {
+        loop {
+            if !self.advance(report) {
                 let remedy = format!("name its columns in the first line, such as {}", example_columns(self.what));
                 report.fault(&Place::default(), "is empty", "", remedy);
                 return None;
+            }
+            match self.split(report) {
+                Read::Line => break,
+                Read::Nothing => {}
+                Read::Faulty => return None,
             }
         }
         let place = |path: &'static str| Place { path: path.into(), line: Some(self.number) };
@@ -154,21 +178,55 @@ impl RuleFile {
         Some(())
     }
 
-    /// The next line that has as many fields as there are columns; other lines are reported.
-    pub(crate) fn next(&mut self, report: &mut Report) -> Option<Line<'_>> {
-        loop {
-            match self.read(report) {
-                Read::Line if self.fields.len() == self.columns.len() => break,
-                Read::Line => {
-                    let place = Place { path: self.what.into(), line: Some(self.number) };
-                    let problem =
-                        format!("has {} fields, and there are {} columns", self.fields.len(), self.columns.len());
-                    let seen = String::from_utf8_lossy(&self.text);
-                    report.fault(&place, problem, seen, "write one field for each column, empty ones too");
-                }
-                Read::Faulty => {}
-                Read::End => return None,
+    /// Reads the next line of any kind. False at the end, and after a fault that ends reading.
+    pub(crate) fn advance(&mut self, report: &mut Report) -> bool {
+        self.text.clear();
+        let read = (&mut self.reader).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut self.text);
+        let place = |number| Place { path: self.what.into(), line: Some(number) };
+        match read {
+            Err(error) => {
+                let remedy = "check the disk and the file's permissions";
+                report.fault(&place(self.number + 1), "cannot be read", error.to_string(), remedy);
+                return false;
             }
+            Ok(0) => return false,
+            Ok(_) => self.number += 1,
+        }
+        if self.number == 1 && self.text.starts_with(BYTE_ORDER_MARK) {
+            self.text.drain(..BYTE_ORDER_MARK.len());
+        }
+        if self.text.len() > LINE_MAX {
+            let remedy = format!("write one rule a line, at most {LINE_MAX} bytes");
+            report.fault(&place(self.number), "is too long", "", remedy);
+            return false;
+        }
+        self.before = self.lines.read(&self.text);
+        true
+    }
+
+    /// Number of the line that was read, from 1.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Number that the line had in the file before, from 1, if it was there.
+    pub(crate) fn number_before(&self) -> Option<u32> {
+        self.before
+    }
+
+    /// The fields of the line that was read. None if it is empty or a remark, or, after a report,
+    /// if it has not as many fields as there are columns.
+    pub(crate) fn line(&mut self, report: &mut Report) -> Option<Line<'_>> {
+        match self.split(report) {
+            Read::Line if self.fields.len() == self.columns.len() => {}
+            Read::Line => {
+                let place = Place { path: self.what.into(), line: Some(self.number) };
+                let problem = format!("has {} fields, and there are {} columns", self.fields.len(), self.columns.len());
+                let seen = String::from_utf8_lossy(&self.text);
+                report.fault(&place, problem, seen, "write one field for each column, empty ones too");
+                return None;
+            }
+            Read::Nothing | Read::Faulty => return None,
         }
         Some(Line {
             what: self.what,
@@ -180,45 +238,29 @@ impl RuleFile {
         })
     }
 
-    /// Reads the next line that is neither empty nor a remark, and finds its fields.
-    fn read(&mut self, report: &mut Report) -> Read {
-        loop {
-            self.text.clear();
-            let read = (&mut self.reader).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut self.text);
-            let place = |number| Place { path: self.what.into(), line: Some(number) };
-            match read {
-                Err(error) => {
-                    let remedy = "check the disk and the file's permissions";
-                    report.fault(&place(self.number + 1), "cannot be read", error.to_string(), remedy);
-                    return Read::End;
-                }
-                Ok(0) => return Read::End,
-                Ok(_) => self.number += 1,
-            }
-            if self.number == 1 && self.text.starts_with(BYTE_ORDER_MARK) {
-                self.text.drain(..BYTE_ORDER_MARK.len());
-            }
-            if self.text.len() > LINE_MAX {
-                let remedy = format!("write one rule a line, at most {LINE_MAX} bytes");
-                report.fault(&place(self.number), "is too long", "", remedy);
-                return Read::End;
-            }
-            let Ok(text) = core::str::from_utf8(&self.text) else {
-                let seen = String::from_utf8_lossy(&self.text);
-                report.fault(&place(self.number), "is not UTF-8", seen, "write plain text");
-                return Read::Faulty;
-            };
-            let begins_a_field = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-            if !begins_a_field && (text.trim().is_empty() || text.trim_start().starts_with('#')) {
-                continue;
-            }
-            if !split(text, &mut self.fields) {
-                let remedy = "write quotes around the whole field, and none in it";
-                report.fault(&place(self.number), "has a quote that does not end with its field", text.trim(), remedy);
-                return Read::Faulty;
-            }
-            return Read::Line;
+    /// All lines that were read, to find them in the next file.
+    pub(crate) fn into_text(self) -> Option<Arc<FileText>> {
+        self.lines.into_text()
+    }
+
+    /// Finds the fields of the line that was read.
+    fn split(&mut self, report: &mut Report) -> Read {
+        let place = |number| Place { path: self.what.into(), line: Some(number) };
+        let Ok(text) = core::str::from_utf8(&self.text) else {
+            let seen = String::from_utf8_lossy(&self.text);
+            report.fault(&place(self.number), "is not UTF-8", seen, "write plain text");
+            return Read::Faulty;
+        };
+        let begins_a_field = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if !begins_a_field && (text.trim().is_empty() || text.trim_start().starts_with('#')) {
+            return Read::Nothing;
         }
+        if !split(text, &mut self.fields) {
+            let remedy = "write quotes around the whole field, and none in it";
+            report.fault(&place(self.number), "has a quote that does not end with its field", text.trim(), remedy);
+            return Read::Faulty;
+        }
+        Read::Line
     }
 }
 

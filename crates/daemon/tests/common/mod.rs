@@ -12,6 +12,7 @@ use config::InterfaceLink;
 use config::Log;
 use config::LogLevel;
 use config::Port;
+use config::Source;
 use config::Workers;
 use nat::Settings;
 use nat::settings::Interface;
@@ -60,5 +61,6 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         log: Log { level: LogLevel::Error },
         event_log: None,
         warnings: Vec::new(),
+        source: Source::default(),
     }
 }

@@ -292,10 +292,10 @@ fn run(seed: u64, workers: usize) {
 
 #[test]
 fn one_worker_does_what_the_model_does() {
-    for_each_seed(150, |seed| run(seed, 1));
+    for_each_seed(60, |seed| run(seed, 1));
 }
 
 #[test]
 fn three_workers_with_random_steering_do_what_the_model_does() {
-    for_each_seed(100, |seed| run(seed, 3));
+    for_each_seed(40, |seed| run(seed, 3));
 }

@@ -270,8 +270,13 @@ fn compare_under(settings: &Settings, changes: &[Vec<FilterRule>], bursts: &[Vec
     short.shard.path.short_ways
 }
 
+/// How many cases a random test tries: `NATRIX_RUNS`, or its own number.
+fn runs(own: u32) -> u32 {
+    std::env::var("NATRIX_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(own)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(runs(96)))]
 
     #[test]
     fn the_short_way_and_the_long_way_decide_alike(
@@ -364,7 +369,7 @@ fn with_targets(flows: core::ops::Range<u8>) -> Settings {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(runs(96)))]
 
     #[test]
     fn the_ways_of_targets_decide_alike(
@@ -381,7 +386,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(runs(96)))]
 
     #[test]
     fn the_ways_of_flows_decide_alike(
