@@ -120,6 +120,11 @@ impl Coverage {
         Some(coverage)
     }
 
+    /// Records in gaps.
+    pub(crate) fn lost(&self) -> u64 {
+        self.gaps.iter().fold(0, |sum, gap| sum.saturating_add(gap.count))
+    }
+
     /// Appends the coverage of the records that follow these.
     pub(crate) fn join(&mut self, next: &Coverage) {
         self.covered_us = next.covered_us;
@@ -209,7 +214,7 @@ struct Open {
 impl Open {
     /// The latest time at which it can have begun.
     fn latest_start_us(&self) -> u64 {
-        self.start_us + if self.is_start_rounded { 1_000_000 } else { 0 }
+        self.start_us.saturating_add(if self.is_start_rounded { 1_000_000 } else { 0 })
     }
 }
 
@@ -319,7 +324,8 @@ impl Builder {
                 continue;
             }
             let Row { start, what, is_start_rounded, .. } = row;
-            let open = Open { start_us: start * 1_000, seen_us: 0, worker: u8::MAX, what, is_start_rounded };
+            let open =
+                Open { start_us: start.saturating_mul(1_000), seen_us: 0, worker: u8::MAX, what, is_start_rounded };
             self.open.insert(Key::of(&row), open);
         }
         for (worker, _, last) in &before.workers {

@@ -129,7 +129,38 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    fn put(&self, out: &mut Vec<u8>) {
+    /// An entry of each kind that can follow each other.
+    pub(crate) fn examples() -> Vec<Entry> {
+        let moment = Moment { monotonic_us: 5, unix_us: 1_790_000_000_000_000 };
+        let segment = |id: u64, frames: (u64, u64)| Segment {
+            id,
+            boot: 0,
+            frames,
+            last_frame: [7; 32],
+            is_merged: id == 2,
+            coverage: Coverage {
+                covered_us: 9,
+                workers: vec![(0, 1, 4)],
+                uncertain: vec![(6, 7)],
+                ..Coverage::default()
+            },
+            written: Written { bytes: 500, ..Written::default() },
+        };
+        vec![
+            Entry::Created { store: [1; 16], key: [2; 32], unix_us: 3 },
+            Entry::Boot { id: [4; 16], moment },
+            Entry::Clock { moment },
+            Entry::Uncertain { boot: 0, period: (5, 6) },
+            Entry::Sealed(Box::new(segment(0, (0, 3)))),
+            Entry::Sealed(Box::new(segment(1, (3, 5)))),
+            Entry::Merged(Box::new(segment(2, (0, 5)))),
+            Entry::Deleted { id: 2, unix_us: 9, retention_us: 8 },
+            Entry::Cut { frame: 5, bytes: 7 },
+            Entry::BootEnd { covered_us: 9, is_clean: true },
+        ]
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let moment = |out: &mut Vec<u8>, moment: &Moment| {
             put_varint(out, moment.monotonic_us);
             put_varint(out, moment.unix_us);
@@ -183,7 +214,7 @@ impl Entry {
         }
     }
 
-    fn parse(content: &[u8]) -> Option<Entry> {
+    pub(crate) fn parse(content: &[u8]) -> Option<Entry> {
         let mut input = Cursor::new(content);
         let entry = match input.u8()? {
             1 => Entry::Created { store: input.array()?, key: input.array()?, unix_us: input.varint()? },
@@ -320,7 +351,7 @@ impl Catalogue {
         is_whole.then(|| (Entry::parse(content), hash))
     }
 
-    fn add(&mut self, entry: Entry, hash: Hash) -> Option<()> {
+    pub(crate) fn add(&mut self, entry: Entry, hash: Hash) -> Option<()> {
         if (self.entries == 0) != matches!(entry, Entry::Created { .. }) {
             return None;
         }
@@ -345,7 +376,7 @@ impl Catalogue {
                     return None;
                 }
                 (self.next_frame, self.last_frame) = (segment.frames.1, segment.last_frame);
-                self.next_segment += 1;
+                self.next_segment = self.next_segment.checked_add(1)?;
                 self.segments.insert(segment.frames.0, *segment);
             }
             Entry::Merged(segment) => {
@@ -360,7 +391,7 @@ impl Catalogue {
                 if segment.frames != frames || !is_of_boot || !adjoin {
                     return None;
                 }
-                self.next_segment += 1;
+                self.next_segment = self.next_segment.checked_add(1)?;
                 self.segments.retain(|first, _| !(from..to).contains(first));
                 self.segments.insert(from, *segment);
             }
@@ -505,7 +536,7 @@ pub struct Head {
 }
 
 impl Head {
-    fn signed_text(&self) -> String {
+    pub(crate) fn signed_text(&self) -> String {
         format!(
             "natrix log head\nstore {}\nentries {} {}\nframes {} {}\n",
             hex(&self.store),
@@ -542,7 +573,7 @@ impl Head {
         is_signed.then_some(head).ok_or_else(|| StoreError::damaged(path, "the signature of the head is wrong"))
     }
 
-    fn parse(text: &str) -> Option<(Head, [u8; 64])> {
+    pub(crate) fn parse(text: &str) -> Option<(Head, [u8; 64])> {
         let mut lines = text.lines().skip_while(|line| *line != "natrix log head").skip(1);
         let mut line = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
         let store = unhex(&line("store")?)?;

@@ -34,6 +34,9 @@ pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 20;
 /// Level of zstd: higher levels search for repeats, which these planes do not have.
 const LEVEL: i32 = 1;
 
+/// Times are before this one, so that sums of them do not overflow: 285,000 years.
+const TIME_MAX_MS: u64 = 1 << 53;
+
 const CONSTANT: u8 = 0;
 const PLAIN: u8 = 1;
 const PACKED: u8 = 2;
@@ -197,10 +200,10 @@ pub(crate) fn decode(bytes: &[u8], count: usize, rows: &mut Vec<Row>) -> Option<
     }
     let base = input.varint()?;
     for (row, after) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        row.start = base.checked_add(*after)?;
+        row.start = base.checked_add(*after).filter(|start| *start < TIME_MAX_MS)?;
     }
     for (row, length) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        row.end = row.start.checked_add(*length)?;
+        row.end = row.start.checked_add(*length).filter(|end| *end < TIME_MAX_MS)?;
     }
     for (row, remote) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
         (row.remote, row.remote_port) = (u32::try_from(remote >> 16).ok()?, *remote as u16);

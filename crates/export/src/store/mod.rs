@@ -11,6 +11,7 @@
 //! | `head` | the signed head of the chain |
 //! | `journal-N` | frames from number N on that no segment has yet |
 //! | `segment-N` | intervals, sorted by external endpoint and start |
+//! | `lookups` | who was looked up, when, for which case |
 //! | `lock` | held by the process that writes |
 //!
 //! The rule of every answer: never a wrong holder, and no "no record" for a time that records do
@@ -21,8 +22,11 @@ mod catalogue;
 mod codec;
 mod columns;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod generate;
 mod journal;
+pub mod lookups;
 mod reader;
 mod row;
 mod segment;

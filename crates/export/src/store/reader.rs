@@ -184,6 +184,70 @@ impl Store {
         Ok(search.found)
     }
 
+    /// Calls `each` for every interval that was held at some time between these, in the order of
+    /// segments. Its end is what the store knows.
+    ///
+    /// # Errors
+    /// As [`Store::look_up`], or the error of `each`.
+    pub fn intervals<E: From<StoreError>>(
+        &self,
+        from_us: u64,
+        to_us: u64,
+        mut each: impl FnMut(&Holder) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let question = Question { address: Ipv4Addr::UNSPECIFIED, port: None, protocol: None, from_us, to_us };
+        let mut search = Search { store: self, question, journal: None, cached: None, found: Found::default() };
+        let mut failed = None;
+        for (boot, known) in self.catalogue.boots.iter().enumerate() {
+            let boot = boot as u32;
+            let segments: Vec<&Segment> = self.catalogue.of_boot(boot).collect();
+            for (place, segment) in segments.iter().enumerate() {
+                let is_last = place + 1 == segments.len();
+                let mut rows = Vec::new();
+                let (first, last) = span(&segment.coverage);
+                let offsets = || known.clocks.iter().map(Moment::offset);
+                let earliest = first.saturating_add_signed(offsets().min().unwrap_or(0));
+                let latest = last.saturating_add_signed(offsets().max().unwrap_or(0));
+                // What is open until later is in the next segment, too.
+                if latest < from_us || (earliest > to_us && !is_last) {
+                    continue;
+                }
+                let stretch = Stretch { boot, offset: 0, from_us: 0, to_us: 0 };
+                let blocks = search.segment(segment)?.footer.tables.clone();
+                for (table, index) in blocks.iter().enumerate().take(2) {
+                    for block in &index.blocks {
+                        rows.clear();
+                        let file = search.segment(segment)?;
+                        file.block(table, block, |row| {
+                            if row.until != End::Open || is_last {
+                                rows.push(*row);
+                            }
+                        })?;
+                        for row in &rows {
+                            let holder = search.holder(&stretch, row, first);
+                            let end = match holder.until {
+                                Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
+                                Until::Open => u64::MAX,
+                            };
+                            if holder.since_us <= to_us && from_us < end && failed.is_none() {
+                                failed = each(&holder).err();
+                            }
+                        }
+                        if let Some(error) = failed {
+                            return Err(error);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Stretches of all boots, with the time until which records are known to be complete.
     fn stretches(&self, boot: u32, known: &Boot, end_us: u64) -> Vec<Stretch> {
         let mut stretches = Vec::new();
@@ -473,7 +537,7 @@ impl Search<'_> {
         // end is known.
         let is_bounded = row.until == End::Exact;
         let is_lost = !is_bounded && self.is_uncertain(stretch.boot, row.start.saturating_mul(1_000), from_us);
-        let is_early = row.is_start_rounded && from_us / 1_000 < row.start + 1_000;
+        let is_early = row.is_start_rounded && from_us / 1_000 < row.start.saturating_add(1_000);
         let port = (row.what != What::Block).then_some(row.internal_port);
         let remote = (row.what == What::Flow).then(|| (Ipv4Addr::from_bits(row.remote), row.remote_port));
         Holder {
@@ -553,8 +617,8 @@ impl Search<'_> {
             let end = match (later, next, known.ended) {
                 (Some(later), ..) => unix_us(later.monotonic_us),
                 (None, _, None) | (None, None, _) => u64::MAX,
-                (None, Some(next), _) if next.unix_us < begin => begin + LOST_END_US,
-                (None, Some(next), _) => next.unix_us.max(begin + LOST_LEAST_US),
+                (None, Some(next), _) if next.unix_us < begin => begin.saturating_add(LOST_END_US),
+                (None, Some(next), _) => next.unix_us.max(begin.saturating_add(LOST_LEAST_US)),
             };
             is_asked |= from_us < end && begin <= to_us;
         }

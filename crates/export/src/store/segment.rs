@@ -82,7 +82,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let start = out.len();
         for table in &self.tables {
             put_varint(out, u64::from(table.span_max));
@@ -396,6 +396,19 @@ impl SegmentFile {
             }
             left = later;
         }
+        Ok(())
+    }
+
+    /// Calls `each` for every row of one block.
+    pub(crate) fn block(&mut self, table: usize, block: &Block, each: impl FnMut(&Row)) -> Result<(), StoreError> {
+        let content = self.read(block.offset, block.length as usize)?;
+        let mut rows = Vec::new();
+        let is_whole = crc32fast::hash(&content) == block.crc
+            && columns::decode(&content, usize::from(block.rows), &mut rows).is_some();
+        if !is_whole {
+            return Err(self.damaged_block(table, block));
+        }
+        rows.iter().for_each(each);
         Ok(())
     }
 

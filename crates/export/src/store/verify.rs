@@ -11,6 +11,7 @@ use super::catalogue::Head;
 use super::catalogue::Segment;
 use super::error::StoreError;
 use super::journal::Hash;
+use super::lookups;
 use super::reader::Store;
 use super::segment::SegmentFile;
 use super::writer::read_frames;
@@ -58,7 +59,9 @@ pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, 
             "catalogue: {bytes} bytes after entry {entries} do not continue the chain; an entry is torn or was changed"
         ));
     }
-    let total = length + catalogue.segments.values().map(|segment| segment.written.bytes).sum::<u64>();
+    let total = length.saturating_add(
+        catalogue.segments.values().fold(0_u64, |sum, segment| sum.saturating_add(segment.written.bytes)),
+    );
     for segment in catalogue.segments.values() {
         if let Err(what) = check_segment(folder, segment, &mut verified.bytes, &mut |done| progress(done, total)) {
             verified.faults.push(format!("{}: {what}", name_of(segment)));
@@ -76,7 +79,7 @@ pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, 
     if left_over > 0 {
         verified.faults.push(format!(
             "journal: {left_over} bytes after frame {} do not continue the chain; the end is torn or was changed",
-            catalogue.next_frame + verified.frames
+            catalogue.next_frame.saturating_add(verified.frames)
         ));
     }
     let own = folder.join(catalogue::HEAD);
@@ -86,6 +89,10 @@ pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, 
             Ok(head) => check_head(folder, &catalogue, &hashes, &frames, &head, is_own, &mut verified),
             Err(error) => verified.faults.push(format!("head {}: {error}", path.display())),
         }
+    }
+    if let (_, Some(line)) = lookups::check(folder)? {
+        let what = "does not follow the line before; a line was removed or changed";
+        verified.faults.push(format!("lookups: line {line} {what}"));
     }
     unknown_files(folder, &catalogue, &mut verified)?;
     Ok(verified)
@@ -164,7 +171,7 @@ fn sequence_numbers(catalogue: &Catalogue, verified: &mut Verified) {
                 next.insert(*worker, last.saturating_add(1));
             }
             verified.gaps += segment.coverage.gaps.len() as u64;
-            verified.lost += segment.coverage.gaps.iter().map(|gap| gap.count).sum::<u64>();
+            verified.lost = verified.lost.saturating_add(segment.coverage.lost());
         }
     }
 }
@@ -199,7 +206,7 @@ fn check_head(
         Some(place) => match usize::try_from(place).ok().and_then(|place| journal.get(place)) {
             Some(hash) => Some(*hash),
             None => {
-                let frames = catalogue.next_frame + journal.len() as u64;
+                let frames = catalogue.next_frame.saturating_add(journal.len() as u64);
                 verified
                     .faults
                     .push(format!("{which}: {frames} frames instead of {}; the end was cut off", head.frames));
@@ -275,18 +282,23 @@ impl Store {
             let metadata = entry.and_then(|entry| entry.metadata()).map_err(StoreError::io(&self.folder))?;
             stat.bytes += metadata.len();
         }
-        let (mut single, mut ranges, mut sealed) = (0, 0, self.catalogue.length);
+        let (mut single, mut ranges, mut sealed) = (0_u64, 0_u64, self.catalogue.length);
         for segment in self.catalogue.segments.values() {
             let coverage = &segment.coverage;
-            let lost: u64 = coverage.gaps.iter().map(|gap| gap.count).sum();
-            let numbers: u64 =
-                coverage.workers.iter().map(|(_, first, last)| (last.saturating_add(1)).saturating_sub(*first)).sum();
-            stat.records += numbers.saturating_sub(lost);
-            (stat.mappings, stat.leases) = (stat.mappings + coverage.mappings, stat.leases + coverage.leases);
-            (stat.gaps, stat.lost) = (stat.gaps + coverage.gaps.len() as u64, stat.lost + lost);
-            single += segment.written.single_bytes;
-            ranges += segment.written.range_bytes;
-            sealed += segment.written.bytes;
+            let lost = coverage.lost();
+            let numbers = coverage
+                .workers
+                .iter()
+                .fold(0_u64, |sum, (_, first, last)| sum.saturating_add(last.saturating_add(1).saturating_sub(*first)));
+            let add = |sum: &mut u64, number: u64| *sum = sum.saturating_add(number);
+            add(&mut stat.records, numbers.saturating_sub(lost));
+            add(&mut stat.mappings, coverage.mappings);
+            add(&mut stat.leases, coverage.leases);
+            add(&mut stat.gaps, coverage.gaps.len() as u64);
+            add(&mut stat.lost, lost);
+            add(&mut single, segment.written.single_bytes);
+            add(&mut ranges, segment.written.range_bytes);
+            add(&mut sealed, segment.written.bytes);
             let boot = &self.catalogue.boots[segment.boot as usize];
             let at = |monotonic_us: u64| {
                 let clock = boot.clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us);
@@ -297,7 +309,7 @@ impl Store {
             stat.last_us = Some(stat.last_us.map_or(last, |known| known.max(last)));
         }
         // What belongs to neither table is shared in the proportion of the tables.
-        let share = |of: u64| sealed as f64 * of as f64 / (single + ranges) as f64;
+        let share = |of: u64| sealed as f64 * of as f64 / (single as f64 + ranges as f64);
         stat.bytes_per_mapping = (stat.mappings > 0 && single > 0).then(|| share(single) / stat.mappings as f64);
         stat.bytes_per_lease = (stat.leases > 0 && ranges > 0).then(|| share(ranges) / stat.leases as f64);
         let seconds = stat.last_us.zip(stat.first_us).map(|(last, first)| last.saturating_sub(first) as f64 / 1e6);
@@ -322,7 +334,7 @@ impl Store {
         let (mut frames, mut frame) = (known.next_frame, known.last_frame);
         let boot = known.boots.len().saturating_sub(1) as u32;
         read_frames(&self.folder, boot, known.next_frame, known.last_frame, |read| {
-            (frames, frame) = (read.number + 1, read.hash);
+            (frames, frame) = (read.number.saturating_add(1), read.hash);
             Ok(())
         })?;
         let head = Head { store: known.store, entries: known.entries, hash: known.hash, frames, frame };

@@ -234,7 +234,7 @@ pub(crate) fn read_frames(
                 is_whole = false;
                 break;
             }
-            (next, last) = (next + 1, frame.hash);
+            (next, last) = (next.saturating_add(1), frame.hash);
             each(&frame)?;
         }
         let rest = if is_whole { reader.left() } else { length };
