@@ -198,9 +198,7 @@ fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure>
         if events.is_empty() {
             break;
         }
-        for event in &events {
-            writer.push(Generator::WORKER, event);
-        }
+        writer.push_all(Generator::WORKER, &events);
         let now = generator.now();
         writer.advance(now, now.monotonic_us)?;
         bar.set_position(total - generator.left());

@@ -1,10 +1,6 @@
 //! Events become intervals: the pairing of starts with ends, and what is missing between them.
 
-use core::hash::BuildHasher;
-use core::hash::Hasher;
 use std::collections::BTreeMap;
-use std::collections::HashMap;
-use std::hash::RandomState;
 
 use nat::event::Cause;
 use nat::event::Event;
@@ -13,6 +9,8 @@ use nat::event::EventKind;
 use super::codec::Cursor;
 use super::codec::put_varint;
 use super::journal::put_event;
+use super::open;
+use super::open::Table;
 use super::row::End;
 use super::row::Row;
 use super::row::What;
@@ -168,6 +166,13 @@ pub(crate) fn union(mut periods: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key(u64, u64, u64);
 
+impl open::Key for Key {
+    #[inline]
+    fn numbers(&self) -> [u64; 3] {
+        [self.0, self.1, self.2]
+    }
+}
+
 impl Key {
     #[inline]
     fn of(row: &Row) -> Key {
@@ -218,39 +223,6 @@ impl Open {
     }
 }
 
-/// Multiplies and folds, with a seed of this process: subscribers choose part of the keys.
-#[derive(Clone, Debug)]
-struct Seeded(u64);
-
-impl BuildHasher for Seeded {
-    type Hasher = Folding;
-
-    fn build_hasher(&self) -> Folding {
-        Folding(self.0)
-    }
-}
-
-#[derive(Debug)]
-struct Folding(u64);
-
-impl Hasher for Folding {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    #[inline]
-    fn write_u64(&mut self, value: u64) {
-        let product = u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (product as u64 ^ (product >> 64) as u64).rotate_left(23);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
     /// The sequence number that must come next.
@@ -289,7 +261,7 @@ pub(crate) struct Window {
 /// Pairs starts with ends.
 #[derive(Debug)]
 pub(crate) struct Builder {
-    open: HashMap<Key, Open, Seeded>,
+    open: Table<Key, Open>,
     window: Window,
     workers: BTreeMap<u8, Worker>,
     wanted: Option<Wanted>,
@@ -306,7 +278,7 @@ impl Builder {
     pub(crate) fn new(from_us: u64, wanted: Option<Wanted>) -> Builder {
         let coverage = Coverage::begin(from_us);
         Builder {
-            open: HashMap::with_hasher(Seeded(RandomState::new().hash_one(0))),
+            open: Table::new(),
             window: Window { coverage, ..Window::default() },
             workers: BTreeMap::new(),
             wanted,
@@ -355,6 +327,14 @@ impl Builder {
 
     pub(crate) fn cover(&mut self, covered_us: u64) {
         self.window.coverage.covered_us = self.window.coverage.covered_us.max(covered_us);
+    }
+
+    /// Requests the memory that an event which comes soon will need.
+    #[inline]
+    pub(crate) fn prefetch(&self, event: &Event) {
+        if let Some((what, _)) = What::of(event.kind) {
+            self.open.prefetch(&Key::of(&Row::of_event(what, event)));
+        }
     }
 
     /// A period before this window that a late record or a gap in this one makes uncertain.
@@ -435,14 +415,13 @@ impl Builder {
             && let Some(since) = state.uncertain_since.take()
         {
             self.window.coverage.uncertain.push((since, at_us));
-            let rows = &mut self.window.rows;
-            self.open.retain(|key, open| {
-                let is_lost = open.worker == worker && open.seen_us < first;
-                if is_lost {
-                    rows.push(ended(key.row(open), at_us, End::Lost));
+            let is_lost = |open: &Open| open.worker == worker && open.seen_us < first;
+            let lost: Vec<Key> = self.open.iter().filter(|(_, open)| is_lost(open)).map(|(key, _)| *key).collect();
+            for key in lost {
+                if let Some(open) = self.open.remove(&key) {
+                    self.window.rows.push(ended(key.row(&open), at_us, End::Lost));
                 }
-                !is_lost
-            });
+            }
         }
         self.other(worker, event);
     }

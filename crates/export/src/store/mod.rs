@@ -27,6 +27,7 @@ pub mod fuzzing;
 mod generate;
 mod journal;
 pub mod lookups;
+mod open;
 mod reader;
 mod row;
 mod segment;
