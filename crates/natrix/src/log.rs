@@ -180,6 +180,10 @@ fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure>
         (_, Some(leases)) => Generated::Leases(leases),
         (mappings, None) => Generated::Mappings(mappings.unwrap_or(0)),
     };
+    if arguments.dir.join("catalogue").exists() {
+        let fault = Fault::new("--dir", "a store is there already", "use another folder");
+        return Err(CliError::from(fault.seen(arguments.dir.display().to_string())).into());
+    }
     let mut generator = Generator::new(kind, arguments.seed);
     let bar = bar(generator.left());
     let total = generator.left();
