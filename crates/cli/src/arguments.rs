@@ -16,6 +16,7 @@ use control::Protocol;
 use control::TcpSegment;
 
 use crate::lab_arguments::LabCommand;
+use crate::log_arguments::LogCommand;
 
 /// A carrier-grade NAT in software.
 #[derive(Debug, Parser)]
@@ -41,6 +42,9 @@ pub enum Command {
     /// Measure a NAT from outside: Natrix, the kernel's, VPP or any other
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Verify, measure and export the store of the event log
+    #[command(subcommand)]
+    Log(LogCommand),
     /// Print the completion script of a shell
     Completions {
         /// The shell
@@ -109,6 +113,25 @@ pub enum BenchCommand {
     Stalls(BenchStalls),
     /// The gain from more workers, with and without hand-off between them
     Scaling(BenchScaling),
+    /// The store of the event log: events a second on one core, bytes a mapping
+    Log(BenchLog),
+}
+
+/// `natrix bench log`.
+#[derive(Debug, Args)]
+pub struct BenchLog {
+    /// Mappings to log, each with a start and most with an end
+    #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub mappings: u64,
+    /// Folder for the store, which is removed at the end [default: a new one for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Seed of the events
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `natrix bench engine`.
@@ -659,6 +682,12 @@ pub struct Find {
     /// [default: the log of the running instance]
     #[arg(long, value_name = "FILE", requires = "at")]
     pub log: Vec<PathBuf>,
+    /// The store of the event log
+    #[arg(long, value_name = "DIR", requires = "at", conflicts_with_all = ["log", "config"])]
+    pub dir: Option<PathBuf>,
+    /// Reference of the request, recorded in the store with this lookup
+    #[arg(long, value_name = "TEXT", requires = "dir")]
+    pub case: Option<String>,
     /// Output.
     #[command(flatten)]
     pub output: Output,

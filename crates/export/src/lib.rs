@@ -17,6 +17,7 @@ mod exporter;
 mod figures;
 mod line;
 mod medium;
+pub mod store;
 mod utc;
 mod writer;
 

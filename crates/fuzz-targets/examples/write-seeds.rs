@@ -226,6 +226,9 @@ fn captures_and_neighbours(packet: &[u8], arp: &Message) -> io::Result<()> {
     let sections = [little(&[section.as_slice(), &interface, &enhanced].concat()), big(&section)].concat();
     write("capture_read", "pcapng-two-sections", &sections)?;
 
+    for (target, bytes) in export::store::fuzzing::seeds() {
+        write(&format!("export_{target}"), "generated", &bytes)?;
+    }
     write("daemon_arp", "request", &[&[0], arp.to_bytes().as_slice()].concat())?;
     let ours = Message::request(arp.sender_mac, 0xc000_0205, 0xcb00_7101);
     write("daemon_arp", "request-for-the-pool", &[&[1], ours.to_bytes().as_slice()].concat())?;

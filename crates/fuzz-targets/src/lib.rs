@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 mod dice;
 pub mod engine;
+pub mod export;
 pub mod frames;
 pub mod nat;
 pub mod neighbour;
@@ -50,6 +51,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nat_fragments", run: nat::fragments },
     Target { name: "daemon_arp", run: neighbour::judge },
     Target { name: "daemon_neighbours", run: neighbour::cache },
+    Target { name: "export_block", run: export::block },
+    Target { name: "export_journal", run: export::journal },
+    Target { name: "export_footer", run: export::footer },
+    Target { name: "export_catalogue", run: export::catalogue },
+    Target { name: "export_head", run: export::head },
     Target { name: "engine_path", run: engine::path },
     Target { name: "frames_path", run: frames::path },
 ];

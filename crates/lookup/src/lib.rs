@@ -6,7 +6,8 @@
 //! | [`formula`] | a configuration alone | static mappings, deterministic pools (RFC 7422) |
 //! | [`log`] | the event log | holders at an earlier time, except those by a formula |
 //!
-//! [`past`] joins the last two: the answer for a time, and what makes it uncertain.
+//! [`stored`] prints the answers of the log's store. [`past`] joins the last two: the answer for a
+//! time, and what makes it uncertain.
 //!
 //! The answers of the first two are objects of the control protocol ([`control::FindAnswer`]).
 
@@ -18,5 +19,6 @@ pub mod formula;
 pub mod live;
 pub mod log;
 pub mod past;
+pub mod stored;
 
 pub use asked::Asked;

@@ -203,6 +203,32 @@ impl Cause {
         }
     }
 
+    /// The stable number in the log's store; [`Cause::from_code`] is its inverse.
+    pub const fn code(self) -> u8 {
+        // Fewer than 240 verdicts exist, which a constant assertion below checks.
+        self.number() as u8
+    }
+
+    /// The cause with this number, or None if no cause has it.
+    pub fn from_code(code: u8) -> Option<Cause> {
+        Some(match code {
+            0 => Cause::None,
+            1 => Cause::Outbound,
+            2 => Cause::Inbound,
+            3 => Cause::Idle,
+            4 => Cause::Configuration,
+            5 => Cause::Drained,
+            6 => Cause::PoolPorts,
+            7 => Cause::SubscriberPorts,
+            8 => Cause::SubscriberSessions,
+            9 => Cause::Closed,
+            10 => Cause::Moved,
+            11 => Cause::LogOpened,
+            12 => Cause::RolledBack,
+            _ => Cause::Verdict(*Verdict::ALL.get(usize::from(code.checked_sub(16)?))?),
+        })
+    }
+
     const fn number(self) -> u64 {
         match self {
             Cause::None => 0,
@@ -222,6 +248,8 @@ impl Cause {
         }
     }
 }
+
+const _: () = assert!(Verdict::COUNT <= 240, "the code of a cause is one byte");
 
 /// The kind determines the fields that are used; the others are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

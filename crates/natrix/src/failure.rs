@@ -19,6 +19,9 @@ pub(crate) enum Failure {
     /// The event log cannot be read.
     #[error(transparent)]
     History(#[from] lookup::log::HistoryError),
+    /// The store of the log cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] export::store::StoreError),
     /// The data plane did not start.
     #[error(transparent)]
     Run(#[from] daemon::run::RunError),

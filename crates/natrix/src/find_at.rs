@@ -1,9 +1,11 @@
 //! `natrix find --at`: which log and which configuration to ask about a time.
 
+use std::io;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
+use std::time::UNIX_EPOCH;
 
 use cli::CliError;
 use cli::Find;
@@ -13,7 +15,11 @@ use control::Client;
 use control::Fault;
 use control::Request;
 use control::Status;
-use lookup::log;
+use export::store::Question;
+use export::store::Store;
+use export::store::StoreError;
+use export::store::lookups;
+use lookup::log as lines;
 use lookup::log::History;
 use lookup::log::Query;
 use lookup::past::Answer;
@@ -21,6 +27,7 @@ use lookup::past::Formulas;
 
 use crate::data_plane;
 use crate::failure::Failure;
+use crate::log;
 
 /// Time limit for the daemon to name its log.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,6 +37,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failure> {
     let at = arguments.at.as_deref().unwrap_or_default();
     let asked = data_plane::asked(arguments);
+    if let Some(folder) = &arguments.dir {
+        return in_store(arguments, folder, at, out, notes);
+    }
     let mut query = Query::at(asked, at).map_err(|_| {
         let fault = Fault::new("--at", "not a time", "use 2026-11-21T19:30:00Z, or an offset such as +01:00");
         CliError::from(fault.seen(at.to_owned()))
@@ -46,14 +56,43 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
         ([], Some(config)) => look_up_own(config, &query),
         ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query)?),
         ([one], _) => Ok(look_up_in(one, &query)?),
-        (several, _) => Ok(log::look_up(several, &query)?),
+        (several, _) => Ok(lines::look_up(several, &query)?),
     };
     Ok(Answer { query, history, formulas }.print(arguments.output.json, out, notes)?)
 }
 
+/// Answers from a store.
+fn in_store(
+    arguments: &Find,
+    folder: &Path,
+    at: &str,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), Failure> {
+    let at_us = log::parse_time("--at", at)?;
+    let asked = data_plane::asked(arguments);
+    let question =
+        Question { address: asked.address, port: asked.port, protocol: asked.protocol, from_us: at_us, to_us: at_us };
+    if asked.vrf.is_some() {
+        let fault = Fault::new("--vrf", "a store has numbers of VRFs, not names", "leave it out");
+        return Err(CliError::from(fault).into());
+    }
+    // A merge may remove a segment between the catalogue and the lookup: then read both again.
+    let mut answer = Store::open(folder)?.look_up(&question);
+    if matches!(&answer, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound) {
+        answer = Store::open(folder)?.look_up(&question);
+    }
+    let found = answer?;
+    let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
+    if let Err(error) = lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us) {
+        writeln!(notes, "note: this lookup was not recorded: {error}")?;
+    }
+    Ok(lookup::stored::print(&question, &found, arguments.output.json, out, notes)?)
+}
+
 /// Looks up a log with its rotated files.
-fn look_up_in(path: &Path, query: &Query<'_>) -> Result<History, log::HistoryError> {
-    log::look_up(&log::files_of(path)?, query)
+fn look_up_in(path: &Path, query: &Query<'_>) -> Result<History, lines::HistoryError> {
+    lines::look_up(&lines::files_of(path)?, query)
 }
 
 /// Looks up the log that a configuration names.

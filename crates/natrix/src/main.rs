@@ -3,6 +3,7 @@
 mod data_plane;
 mod failure;
 mod find_at;
+mod log;
 mod reader;
 
 use std::io;
@@ -41,6 +42,7 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Completions { shell } => Ok(cli::completions(*shell, out)?),
         Command::Bench(command) => Ok(measure::bench(command, out)?),
         Command::Lab(command) => Ok(measure::lab(command, out)?),
+        Command::Log(command) => log::run(command, out),
         Command::Check(arguments) => data_plane::check(arguments, out),
         Command::Run(arguments) => data_plane::run(arguments),
         Command::Replay(arguments) => data_plane::replay(arguments, out),

@@ -9,6 +9,7 @@ pub mod events;
 mod fill_rates;
 #[cfg(feature = "dpdk")]
 pub mod forward;
+pub mod log;
 pub mod memory_bound;
 mod needs;
 pub mod rules;

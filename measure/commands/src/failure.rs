@@ -27,6 +27,9 @@ pub enum Failure {
     /// The benchmark of the engine.
     #[error(transparent)]
     Engine(#[from] bench::BenchError),
+    /// The benchmark of the log's store.
+    #[error(transparent)]
+    Log(#[from] bench::log::LogError),
     /// The benchmark of the rule search.
     #[error(transparent)]
     Rules(#[from] bench::rules::RulesError),

@@ -3,6 +3,7 @@
 
 mod bench_engine;
 mod bench_forward;
+mod bench_log;
 mod bench_rules;
 mod bench_scaling;
 mod bench_stalls;
@@ -31,6 +32,7 @@ pub fn bench(command: &BenchCommand, out: &mut (dyn Write + Send)) -> Result<(),
         BenchCommand::Rules(arguments) => bench_rules::run(arguments, out),
         BenchCommand::Stalls(arguments) => bench_stalls::run(arguments, out),
         BenchCommand::Scaling(arguments) => bench_scaling::run(arguments, out),
+        BenchCommand::Log(arguments) => bench_log::run(arguments, out),
     }
 }
 

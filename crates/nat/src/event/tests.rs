@@ -254,3 +254,15 @@ fn each_adopted_configuration_is_reported_once() {
         [(EventKind::ConfigurationAdopted, 1), (EventKind::ConfigurationAdopted, 2),]
     );
 }
+
+#[test]
+fn every_cause_comes_back_from_its_code() {
+    let mut known = 0;
+    for code in 0..=u8::MAX {
+        if let Some(cause) = Cause::from_code(code) {
+            assert_eq!(cause.code(), code);
+            known += 1;
+        }
+    }
+    assert_eq!(known, 13 + Verdict::COUNT);
+}

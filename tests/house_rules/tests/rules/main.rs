@@ -31,9 +31,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),
     ("lab", &["wire", "mem", "packet-io", "chart"]),
     ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
-    ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "testkit"]),
+    ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"]),
     ("measure", &["cli", "config", "bench", "lab", "packet-io", "chart"]),
-    ("natrix", &["cli", "config", "control", "daemon", "lookup", "measure"]),
+    ("natrix", &["cli", "config", "control", "daemon", "export", "lookup", "measure"]),
     ("house_rules", &[]),
 ];
 

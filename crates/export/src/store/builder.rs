@@ -1,0 +1,514 @@
+//! Events become intervals: the pairing of starts with ends, and what is missing between them.
+
+use std::collections::BTreeMap;
+
+use nat::event::Cause;
+use nat::event::Event;
+use nat::event::EventKind;
+
+use super::codec::Cursor;
+use super::codec::put_varint;
+use super::journal::put_event;
+use super::open;
+use super::open::Table;
+use super::row::End;
+use super::row::Row;
+use super::row::What;
+
+/// Sequence numbers without a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The worker.
+    pub worker: u8,
+    /// First missing number.
+    pub first: u64,
+    /// How many are missing.
+    pub count: u64,
+    /// The last record before, by the boot's clock in µs.
+    pub from_us: u64,
+    /// The first record after.
+    pub until_us: u64,
+}
+
+/// What a stretch of records covers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    /// Every record until `covered_us` is here or before. Times are of the boot's clock in µs.
+    pub(crate) from_us: u64,
+    pub(crate) covered_us: u64,
+    /// Times of the earliest and the latest record, which may be outside the above.
+    pub(crate) earliest_us: u64,
+    pub(crate) latest_us: u64,
+    /// Each worker with the first and last sequence number; the last one is smaller where there was
+    /// none.
+    pub(crate) workers: Vec<(u8, u64, u64)>,
+    pub(crate) gaps: Vec<Gap>,
+    /// Periods in which a lost record may be the answer, sorted and apart from each other.
+    pub(crate) uncertain: Vec<(u64, u64)>,
+    /// True if the last of these periods has not ended.
+    pub(crate) is_still_uncertain: bool,
+    /// Mappings (also static ones and flows) and leases that began.
+    pub(crate) mappings: u64,
+    pub(crate) leases: u64,
+    /// Records that are no interval.
+    pub(crate) others: u64,
+}
+
+impl Coverage {
+    /// Of nothing yet.
+    fn begin(at_us: u64) -> Coverage {
+        Coverage { from_us: at_us, covered_us: at_us, earliest_us: at_us, latest_us: at_us, ..Coverage::default() }
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        for number in [self.from_us, self.covered_us, self.earliest_us, self.latest_us] {
+            put_varint(out, number);
+        }
+        for number in [self.mappings, self.leases, self.others] {
+            put_varint(out, number);
+        }
+        out.push(u8::from(self.is_still_uncertain));
+        put_varint(out, self.workers.len() as u64);
+        for (worker, first, last) in &self.workers {
+            out.push(*worker);
+            put_varint(out, *first);
+            put_varint(out, *last);
+        }
+        put_varint(out, self.gaps.len() as u64);
+        for gap in &self.gaps {
+            out.push(gap.worker);
+            for number in [gap.first, gap.count, gap.from_us, gap.until_us] {
+                put_varint(out, number);
+            }
+        }
+        put_varint(out, self.uncertain.len() as u64);
+        for (from, until) in &self.uncertain {
+            put_varint(out, *from);
+            put_varint(out, *until);
+        }
+    }
+
+    pub(crate) fn take(input: &mut Cursor<'_>) -> Option<Coverage> {
+        let mut coverage = Coverage {
+            from_us: input.varint()?,
+            covered_us: input.varint()?,
+            earliest_us: input.varint()?,
+            latest_us: input.varint()?,
+            mappings: input.varint()?,
+            leases: input.varint()?,
+            others: input.varint()?,
+            is_still_uncertain: input.u8()? != 0,
+            ..Coverage::default()
+        };
+        for _ in 0..input.count(3)? {
+            coverage.workers.push((input.u8()?, input.varint()?, input.varint()?));
+        }
+        for _ in 0..input.count(5)? {
+            coverage.gaps.push(Gap {
+                worker: input.u8()?,
+                first: input.varint()?,
+                count: input.varint()?,
+                from_us: input.varint()?,
+                until_us: input.varint()?,
+            });
+        }
+        for _ in 0..input.count(2)? {
+            coverage.uncertain.push((input.varint()?, input.varint()?));
+        }
+        Some(coverage)
+    }
+
+    /// Records in gaps.
+    pub(crate) fn lost(&self) -> u64 {
+        self.gaps.iter().fold(0, |sum, gap| sum.saturating_add(gap.count))
+    }
+
+    /// Appends the coverage of the records that follow these.
+    pub(crate) fn join(&mut self, next: &Coverage) {
+        self.covered_us = next.covered_us;
+        self.earliest_us = self.earliest_us.min(next.earliest_us);
+        self.latest_us = self.latest_us.max(next.latest_us);
+        for (worker, first, last) in &next.workers {
+            match self.workers.iter_mut().find(|known| known.0 == *worker) {
+                Some(known) => known.2 = *last,
+                None => self.workers.push((*worker, *first, *last)),
+            }
+        }
+        self.gaps.extend_from_slice(&next.gaps);
+        self.uncertain.extend_from_slice(&next.uncertain);
+        self.uncertain = union(core::mem::take(&mut self.uncertain));
+        self.is_still_uncertain = next.is_still_uncertain;
+        self.mappings += next.mappings;
+        self.leases += next.leases;
+        self.others += next.others;
+    }
+
+    /// True if a lost record may have changed who held something at a time between these.
+    pub(crate) fn is_uncertain(&self, from_us: u64, to_us: u64) -> bool {
+        self.uncertain.iter().any(|(from, until)| *from <= to_us && from_us <= *until)
+    }
+}
+
+/// Joins periods that touch.
+pub(crate) fn union(mut periods: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    periods.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (from, until) in periods {
+        match joined.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(until),
+            _ => joined.push((from, until)),
+        }
+    }
+    joined
+}
+
+/// Identifies an interval among all that are open. A mapping may become static while it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key(u64, u64, u64);
+
+impl open::Key for Key {
+    #[inline]
+    fn numbers(&self) -> [u64; 3] {
+        [self.0, self.1, self.2]
+    }
+}
+
+impl Key {
+    #[inline]
+    fn of(row: &Row) -> Key {
+        let what = if row.what == What::Static { What::Mapping } else { row.what };
+        let protocol = row.protocol.map_or(0, |protocol| protocol.index() as u64 + 1);
+        Key(
+            row.endpoint() << 16 | u64::from(row.realm),
+            u64::from(row.subscriber) << 32 | u64::from(row.internal_port) << 16 | u64::from(row.last_port),
+            u64::from(row.remote) << 32 | u64::from(row.remote_port) << 16 | (what as u64) << 8 | protocol,
+        )
+    }
+
+    fn row(self, open: &Open) -> Row {
+        let Key(one, two, three) = self;
+        Row {
+            start: open.start_us / 1_000,
+            end: 0,
+            external: (one >> 32) as u32,
+            subscriber: (two >> 32) as u32,
+            remote: (three >> 32) as u32,
+            first_port: (one >> 16) as u16,
+            last_port: two as u16,
+            internal_port: (two >> 16) as u16,
+            remote_port: (three >> 16) as u16,
+            realm: one as u16,
+            what: open.what,
+            protocol: (three & 3).checked_sub(1).and_then(|index| nat::Protocol::from_index(index as usize)),
+            until: End::Open,
+            is_start_rounded: open.is_start_rounded,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    start_us: u64,
+    /// When a record last said that it is open.
+    seen_us: u64,
+    worker: u8,
+    what: What,
+    is_start_rounded: bool,
+}
+
+impl Open {
+    /// The latest time at which it can have begun.
+    fn latest_start_us(&self) -> u64 {
+        self.start_us.saturating_add(if self.is_start_rounded { 1_000_000 } else { 0 })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Worker {
+    /// The sequence number that must come next.
+    next: u64,
+    /// The first one of this window; 0 before there is one.
+    first: u64,
+    /// Time of its last record.
+    last_us: u64,
+    uncertain_since: Option<u64>,
+    /// A report of all live state: its first record's time and its number of records.
+    report_first: Option<u64>,
+    report_count: u64,
+}
+
+/// Which intervals to keep; all others are skipped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) external: Option<u32>,
+    pub(crate) subscriber: Option<u32>,
+}
+
+impl Wanted {
+    pub(crate) fn matches(&self, row: &Row) -> bool {
+        self.external == Some(row.external) || self.subscriber == Some(row.subscriber)
+    }
+}
+
+/// The intervals of a window, and what it covers.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) others: Vec<u8>,
+    pub(crate) coverage: Coverage,
+}
+
+/// Pairs starts with ends.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    open: Table<Key, Open>,
+    window: Window,
+    workers: BTreeMap<u8, Worker>,
+    wanted: Option<Wanted>,
+    has_gaps: bool,
+    /// False if it is not known which worker reported which interval.
+    may_resolve: bool,
+    boot_from_us: u64,
+    /// Time before this window of something that only this window has.
+    reaches_back: Option<u64>,
+}
+
+impl Builder {
+    /// A builder for a boot that begins at `from_us` of its clock, when nothing is open.
+    pub(crate) fn new(from_us: u64, wanted: Option<Wanted>) -> Builder {
+        let coverage = Coverage::begin(from_us);
+        Builder {
+            open: Table::new(),
+            window: Window { coverage, ..Window::default() },
+            workers: BTreeMap::new(),
+            wanted,
+            has_gaps: false,
+            may_resolve: true,
+            boot_from_us: from_us,
+            reaches_back: None,
+        }
+    }
+
+    /// Continues after a segment of this coverage, which ended with these open intervals.
+    pub(crate) fn resume(&mut self, before: &Coverage, open: impl Iterator<Item = Row>) {
+        for row in open {
+            if self.wanted.is_some_and(|wanted| !wanted.matches(&row)) {
+                continue;
+            }
+            let Row { start, what, is_start_rounded, .. } = row;
+            let open =
+                Open { start_us: start.saturating_mul(1_000), seen_us: 0, worker: u8::MAX, what, is_start_rounded };
+            self.open.insert(Key::of(&row), open);
+        }
+        for (worker, _, last) in &before.workers {
+            let known = Worker { next: last.saturating_add(1), last_us: before.covered_us, ..Worker::default() };
+            self.workers.insert(*worker, known);
+        }
+        (self.has_gaps, self.may_resolve) = (true, false);
+        self.window.coverage = Coverage::begin(before.covered_us);
+        if before.is_still_uncertain {
+            self.window.coverage.uncertain.push((before.covered_us, u64::MAX));
+        }
+    }
+
+    /// Intervals of the window, open and ended: what a segment would have.
+    pub(crate) fn rows(&self) -> usize {
+        self.window.rows.len() + self.open.len()
+    }
+
+    /// Intervals and other records that this window adds.
+    pub(crate) fn weight(&self) -> usize {
+        self.window.rows.len() + self.window.others.len() / 32
+    }
+
+    pub(crate) fn covered_us(&self) -> u64 {
+        self.window.coverage.covered_us
+    }
+
+    pub(crate) fn cover(&mut self, covered_us: u64) {
+        self.window.coverage.covered_us = self.window.coverage.covered_us.max(covered_us);
+    }
+
+    /// Requests the memory that an event which comes soon will need.
+    #[inline]
+    pub(crate) fn prefetch(&self, event: &Event) {
+        if let Some((what, _)) = What::of(event.kind) {
+            self.open.prefetch(&Key::of(&Row::of_event(what, event)));
+        }
+    }
+
+    /// A period before this window that a late record or a gap in this one makes uncertain.
+    pub(crate) fn take_reach_back(&mut self) -> Option<(u64, u64)> {
+        Some((self.reaches_back.take()?, self.window.coverage.from_us))
+    }
+
+    /// Takes the next event of a worker. Returns false if it was taken before.
+    pub(crate) fn apply(&mut self, worker: u8, event: &Event) -> bool {
+        let at_us = event.at.as_micros();
+        let boot_from_us = self.boot_from_us;
+        let fresh = || Worker { next: 1, last_us: boot_from_us, ..Worker::default() };
+        let state = self.workers.entry(worker).or_insert_with(fresh);
+        if event.sequence < state.next {
+            return false;
+        }
+        let (missing, from_us) = (state.next..event.sequence, state.last_us);
+        let is_gap = event.kind == EventKind::Gap;
+        let amount = if is_gap { u64::from(event.amount).max(1) } else { 1 };
+        state.next = event.sequence.saturating_add(amount);
+        if state.first == 0 {
+            state.first = if missing.is_empty() { event.sequence } else { missing.start };
+        }
+        state.last_us = state.last_us.max(at_us);
+        let coverage = &mut self.window.coverage;
+        coverage.earliest_us = coverage.earliest_us.min(at_us);
+        coverage.latest_us = coverage.latest_us.max(at_us);
+        let changed_from_us = if is_gap || !missing.is_empty() { from_us.min(at_us) } else { at_us };
+        if changed_from_us < coverage.from_us {
+            let known = self.reaches_back.unwrap_or(u64::MAX);
+            self.reaches_back = Some(known.min(changed_from_us));
+        }
+        if !missing.is_empty() {
+            let count = missing.end - missing.start;
+            self.lose(worker, Gap { worker, first: missing.start, count, from_us, until_us: at_us });
+        }
+        match event.kind {
+            EventKind::Gap => {
+                self.lose(worker, Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us });
+            }
+            EventKind::SnapshotComplete => self.complete(worker, event),
+            kind => match What::of(kind) {
+                Some((what, is_begin)) => self.allocation(worker, what, is_begin, event),
+                None => self.other(worker, event),
+            },
+        }
+        true
+    }
+
+    fn other(&mut self, worker: u8, event: &Event) {
+        self.window.coverage.others += 1;
+        if self.wanted.is_none() {
+            let out = &mut self.window.others;
+            out.push(worker);
+            put_varint(out, event.sequence);
+            put_event(out, event, &mut 0);
+        }
+    }
+
+    fn lose(&mut self, worker: u8, gap: Gap) {
+        self.has_gaps = true;
+        self.window.coverage.gaps.push(gap);
+        if let Some(state) = self.workers.get_mut(&worker) {
+            state.uncertain_since.get_or_insert(gap.from_us);
+            (state.report_first, state.report_count) = (None, 0);
+        }
+    }
+
+    /// A worker has reported all that is open. What it did not name has ended without a record.
+    fn complete(&mut self, worker: u8, event: &Event) {
+        let at_us = event.at.as_micros();
+        let may_resolve = self.may_resolve;
+        let Some(state) = self.workers.get_mut(&worker) else { return };
+        let first = state.report_first.take().unwrap_or(at_us);
+        let is_whole = core::mem::take(&mut state.report_count) == u64::from(event.amount);
+        if is_whole
+            && may_resolve
+            && let Some(since) = state.uncertain_since.take()
+        {
+            self.window.coverage.uncertain.push((since, at_us));
+            let is_lost = |open: &Open| open.worker == worker && open.seen_us < first;
+            let lost: Vec<Key> = self.open.iter().filter(|(_, open)| is_lost(open)).map(|(key, _)| *key).collect();
+            for key in lost {
+                if let Some(open) = self.open.remove(&key) {
+                    self.window.rows.push(ended(key.row(&open), at_us, End::Lost));
+                }
+            }
+        }
+        self.other(worker, event);
+    }
+
+    #[inline]
+    fn allocation(&mut self, worker: u8, what: What, is_begin: bool, event: &Event) {
+        let at_us = event.at.as_micros();
+        let row = Row::of_event(what, event);
+        let is_report = is_begin && event.cause == Cause::LogOpened;
+        if is_report && let Some(state) = self.workers.get_mut(&worker) {
+            state.report_first.get_or_insert(at_us);
+            state.report_count += 1;
+        }
+        if self.wanted.is_some_and(|wanted| !wanted.matches(&row)) {
+            return;
+        }
+        // The age in an event is in whole seconds.
+        let age_us = u64::from(event.amount) * 1_000_000;
+        let (not_before_us, not_after_us) = (at_us.saturating_sub(age_us + 1_000_000), at_us.saturating_sub(age_us));
+        let key = Key::of(&row);
+        let mut new = Open { start_us: at_us, seen_us: at_us, worker, what, is_start_rounded: false };
+        if is_begin {
+            if is_report {
+                if let Some(known) = self.open.get_mut(&key)
+                    && not_before_us <= known.latest_start_us()
+                {
+                    (known.seen_us, known.worker) = (at_us, worker);
+                    return;
+                }
+                (new.start_us, new.is_start_rounded) = (not_before_us, true);
+            }
+            match what {
+                What::Block => self.window.coverage.leases += 1,
+                _ => self.window.coverage.mappings += 1,
+            }
+            if let Some(known) = self.open.insert(key, new) {
+                let ended_us = if is_report { not_after_us } else { at_us };
+                self.window.rows.push(ended(key.row(&known), ended_us, End::Lost));
+            }
+            return;
+        }
+        match self.open.remove(&key) {
+            // A known start that is older than the age belongs to an earlier interval.
+            Some(known) if !self.has_gaps || not_before_us <= known.latest_start_us() => {
+                self.window.rows.push(ended(key.row(&known), at_us, End::Exact));
+            }
+            known => {
+                if let Some(known) = known {
+                    self.window.rows.push(ended(key.row(&known), not_after_us, End::Lost));
+                }
+                (new.start_us, new.is_start_rounded) = (not_before_us, true);
+                self.window.rows.push(ended(key.row(&new), at_us, End::Exact));
+            }
+        }
+    }
+
+    /// Ends the window: returns its intervals, the open ones included, and begins the next one.
+    pub(crate) fn cut(&mut self) -> Window {
+        let covered_us = self.window.coverage.covered_us;
+        let next = Coverage::begin(covered_us);
+        let mut window = core::mem::replace(&mut self.window, Window { coverage: next, ..Window::default() });
+        window.rows.extend(self.open.iter().map(|(key, open)| key.row(open)));
+        let coverage = &mut window.coverage;
+        let mut is_still_uncertain = false;
+        for (worker, state) in &mut self.workers {
+            let first = if state.first > 0 { state.first } else { state.next };
+            coverage.workers.push((*worker, first, state.next - 1));
+            state.first = 0;
+            if let Some(since) = state.uncertain_since {
+                coverage.uncertain.push((since, u64::MAX));
+            }
+        }
+        let mut periods = union(core::mem::take(&mut coverage.uncertain));
+        for (from, until) in &mut periods {
+            if *until == u64::MAX {
+                is_still_uncertain = true;
+                *until = covered_us.max(*from);
+            }
+        }
+        if is_still_uncertain && !self.may_resolve {
+            self.window.coverage.uncertain.push((covered_us, u64::MAX));
+        }
+        (coverage.uncertain, coverage.is_still_uncertain) = (periods, is_still_uncertain);
+        window
+    }
+}
+
+fn ended(row: Row, end_us: u64, until: End) -> Row {
+    Row { end: end_us.div_ceil(1_000).max(row.start + 1), until, ..row }
+}

@@ -1,0 +1,634 @@
+//! The catalogue: what the store consists of, as a chain of entries, and its signed head.
+//!
+//! ```text
+//!   file  := magic, format, entry…
+//!   entry := length (4), CRC (4), content, hash (32)
+//!   hash  := BLAKE3(hash of the entry before, content)
+//! ```
+//!
+//! Entries are only appended: a segment that was sealed, segments that were merged, a segment that
+//! retention deleted. So the chain says what ever was there, and its head proves it: with an
+//! exported head, each later change to what came earlier is found.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+
+use ed25519_dalek::Signature;
+use ed25519_dalek::Signer;
+use ed25519_dalek::SigningKey;
+use ed25519_dalek::VerifyingKey;
+
+use super::builder::Coverage;
+use super::builder::union;
+use super::codec::Cursor;
+use super::codec::put_bytes;
+use super::codec::put_varint;
+use super::error::StoreError;
+use super::journal::Hash;
+use super::segment::Written;
+
+/// Number of the format of all files.
+pub(crate) const FORMAT: u16 = 1;
+const MAGIC: [u8; 14] = *b"NATRIX-LOGBOOK";
+/// Longest entry; a longer one is damage.
+const ENTRY_MAX: usize = 16 << 20;
+/// Longest catalogue that is read: some million segments.
+const CATALOGUE_MAX: u64 = 1 << 30;
+
+/// Name of the catalogue in the folder.
+pub(crate) const NAME: &str = "catalogue";
+/// Name of the signed head.
+pub(crate) const HEAD: &str = "head";
+/// Name of the key in a store that was given none.
+pub(crate) const KEY: &str = "signing.key";
+
+/// One moment by the boot's clock and by the time of day, in µs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Monotonic.
+    pub monotonic_us: u64,
+    /// Since 1970.
+    pub unix_us: u64,
+}
+
+impl Moment {
+    /// Time of day less monotonic time.
+    pub(crate) fn offset(&self) -> i64 {
+        self.unix_us as i64 - self.monotonic_us as i64
+    }
+}
+
+/// A run of the data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Boot {
+    pub(crate) id: [u8; 16],
+    /// Both clocks at the start and at each step.
+    pub(crate) clocks: Vec<Moment>,
+    /// Periods that only a later segment shows to be uncertain.
+    pub(crate) uncertain: Vec<(u64, u64)>,
+    /// Time of its end, and whether it stopped cleanly.
+    pub(crate) ended: Option<(u64, bool)>,
+}
+
+/// A segment of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) id: u64,
+    /// Place of its boot.
+    pub(crate) boot: u32,
+    /// Number of its first frame and of the one after its last.
+    pub(crate) frames: (u64, u64),
+    /// Hash of its last frame.
+    pub(crate) last_frame: Hash,
+    /// True if it was merged from others.
+    pub(crate) is_merged: bool,
+    pub(crate) coverage: Coverage,
+    pub(crate) written: Written,
+}
+
+/// An entry of the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Created {
+        store: [u8; 16],
+        key: [u8; 32],
+        unix_us: u64,
+    },
+    Boot {
+        id: [u8; 16],
+        moment: Moment,
+    },
+    Clock {
+        moment: Moment,
+    },
+    Uncertain {
+        boot: u32,
+        period: (u64, u64),
+    },
+    Sealed(Box<Segment>),
+    /// This segment replaces those with the same frames.
+    Merged(Box<Segment>),
+    Deleted {
+        id: u64,
+        unix_us: u64,
+        retention_us: u64,
+    },
+    BootEnd {
+        covered_us: u64,
+        is_clean: bool,
+    },
+    /// A torn end of the journal was cut off: bytes after this frame.
+    Cut {
+        frame: u64,
+        bytes: u64,
+    },
+}
+
+impl Entry {
+    /// An entry of each kind that can follow each other.
+    pub(crate) fn examples() -> Vec<Entry> {
+        let moment = Moment { monotonic_us: 5, unix_us: 1_790_000_000_000_000 };
+        let segment = |id: u64, frames: (u64, u64)| Segment {
+            id,
+            boot: 0,
+            frames,
+            last_frame: [7; 32],
+            is_merged: id == 2,
+            coverage: Coverage {
+                covered_us: 9,
+                workers: vec![(0, 1, 4)],
+                uncertain: vec![(6, 7)],
+                ..Coverage::default()
+            },
+            written: Written { bytes: 500, ..Written::default() },
+        };
+        vec![
+            Entry::Created { store: [1; 16], key: [2; 32], unix_us: 3 },
+            Entry::Boot { id: [4; 16], moment },
+            Entry::Clock { moment },
+            Entry::Uncertain { boot: 0, period: (5, 6) },
+            Entry::Sealed(Box::new(segment(0, (0, 3)))),
+            Entry::Sealed(Box::new(segment(1, (3, 5)))),
+            Entry::Merged(Box::new(segment(2, (0, 5)))),
+            Entry::Deleted { id: 2, unix_us: 9, retention_us: 8 },
+            Entry::Cut { frame: 5, bytes: 7 },
+            Entry::BootEnd { covered_us: 9, is_clean: true },
+        ]
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        let moment = |out: &mut Vec<u8>, moment: &Moment| {
+            put_varint(out, moment.monotonic_us);
+            put_varint(out, moment.unix_us);
+        };
+        match self {
+            Entry::Created { store, key, unix_us } => {
+                out.push(1);
+                out.extend_from_slice(store);
+                out.extend_from_slice(key);
+                put_varint(out, *unix_us);
+            }
+            Entry::Boot { id, moment: at } => {
+                out.push(2);
+                out.extend_from_slice(id);
+                moment(out, at);
+            }
+            Entry::Clock { moment: at } => {
+                out.push(3);
+                moment(out, at);
+            }
+            Entry::Uncertain { boot, period } => {
+                out.push(4);
+                put_varint(out, u64::from(*boot));
+                put_varint(out, period.0);
+                put_varint(out, period.1);
+            }
+            Entry::Sealed(segment) => {
+                out.push(5);
+                put_segment(out, segment);
+            }
+            Entry::Merged(segment) => {
+                out.push(6);
+                put_segment(out, segment);
+            }
+            Entry::Deleted { id, unix_us, retention_us } => {
+                out.push(7);
+                put_varint(out, *id);
+                put_varint(out, *unix_us);
+                put_varint(out, *retention_us);
+            }
+            Entry::BootEnd { covered_us, is_clean } => {
+                out.push(8);
+                put_varint(out, *covered_us);
+                out.push(u8::from(*is_clean));
+            }
+            Entry::Cut { frame, bytes } => {
+                out.push(9);
+                put_varint(out, *frame);
+                put_varint(out, *bytes);
+            }
+        }
+    }
+
+    pub(crate) fn parse(content: &[u8]) -> Option<Entry> {
+        let mut input = Cursor::new(content);
+        let entry = match input.u8()? {
+            1 => Entry::Created { store: input.array()?, key: input.array()?, unix_us: input.varint()? },
+            2 => Entry::Boot { id: input.array()?, moment: take_moment(&mut input)? },
+            3 => Entry::Clock { moment: take_moment(&mut input)? },
+            4 => Entry::Uncertain { boot: input.number()?, period: (input.varint()?, input.varint()?) },
+            5 => Entry::Sealed(Box::new(take_segment(&mut input)?)),
+            6 => Entry::Merged(Box::new(take_segment(&mut input)?)),
+            7 => Entry::Deleted { id: input.varint()?, unix_us: input.varint()?, retention_us: input.varint()? },
+            8 => Entry::BootEnd { covered_us: input.varint()?, is_clean: input.u8()? != 0 },
+            9 => Entry::Cut { frame: input.varint()?, bytes: input.varint()? },
+            _ => return None,
+        };
+        input.is_empty().then_some(entry)
+    }
+}
+
+fn take_moment(input: &mut Cursor<'_>) -> Option<Moment> {
+    let moment = Moment { monotonic_us: input.varint()?, unix_us: input.varint()? };
+    // Far enough from the ends of the type that differences cannot overflow.
+    (moment.monotonic_us < 1 << 60 && moment.unix_us < 1 << 60).then_some(moment)
+}
+
+fn put_segment(out: &mut Vec<u8>, segment: &Segment) {
+    for number in [segment.id, u64::from(segment.boot), segment.frames.0, segment.frames.1] {
+        put_varint(out, number);
+    }
+    out.extend_from_slice(&segment.last_frame);
+    out.push(u8::from(segment.is_merged));
+    let mut coverage = Vec::new();
+    segment.coverage.put(&mut coverage);
+    put_bytes(out, &coverage);
+    let Written { bytes, hash, footer_offset, single_rows, range_rows, single_bytes, range_bytes } = &segment.written;
+    out.extend_from_slice(hash);
+    for number in [bytes, footer_offset, single_rows, range_rows, single_bytes, range_bytes] {
+        put_varint(out, *number);
+    }
+}
+
+fn take_segment(input: &mut Cursor<'_>) -> Option<Segment> {
+    Some(Segment {
+        id: input.varint()?,
+        boot: input.number()?,
+        frames: (input.varint()?, input.varint()?),
+        last_frame: input.array()?,
+        is_merged: input.u8()? != 0,
+        coverage: Coverage::take(&mut Cursor::new(input.bytes()?))?,
+        written: Written {
+            hash: input.array()?,
+            bytes: input.varint()?,
+            footer_offset: input.varint()?,
+            single_rows: input.varint()?,
+            range_rows: input.varint()?,
+            single_bytes: input.varint()?,
+            range_bytes: input.varint()?,
+        },
+    })
+}
+
+/// What all entries together say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalogue {
+    pub(crate) store: [u8; 16],
+    pub(crate) key: [u8; 32],
+    pub(crate) boots: Vec<Boot>,
+    /// Segments that are there, by number of the first frame.
+    pub(crate) segments: BTreeMap<u64, Segment>,
+    /// Coverage of segments that retention deleted.
+    pub(crate) deleted: Vec<Segment>,
+    /// Entries, the hash of the last one, and the length of the file up to it.
+    pub(crate) entries: u64,
+    pub(crate) hash: Hash,
+    pub(crate) length: u64,
+    /// The number of the next frame, and the hash of the last one that a segment has.
+    pub(crate) next_frame: u64,
+    pub(crate) last_frame: Hash,
+    pub(crate) next_segment: u64,
+    /// Torn ends of the journal: the frame before, bytes.
+    pub(crate) cuts: Vec<(u64, u64)>,
+    /// Time of the last deletion by retention.
+    pub(crate) deleted_us: u64,
+}
+
+impl Catalogue {
+    /// Reads the catalogue of the store in `folder`. Entries after a damaged one are not read; then
+    /// [`Catalogue::length`] is less than the length of the file, which is returned as well.
+    /// `each` gets the hash of every entry.
+    pub(crate) fn read(folder: &Path, mut each: impl FnMut(u64, &Hash)) -> Result<(Catalogue, u64), StoreError> {
+        let path = folder.join(NAME);
+        let foreign = || StoreError::Foreign { path: folder.to_owned() };
+        let length = match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => metadata.len(),
+            Ok(_) => return Err(foreign()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(foreign()),
+            Err(error) => return Err(StoreError::io(&path)(error)),
+        };
+        if length > CATALOGUE_MAX {
+            return Err(StoreError::damaged(&path, format!("{length} bytes are too many")));
+        }
+        let bytes = fs::read(&path).map_err(StoreError::io(&path))?;
+        let mut input = Cursor::new(&bytes);
+        if input.take(MAGIC.len()) != Some(&MAGIC[..]) {
+            return Err(foreign());
+        }
+        match input.u16() {
+            Some(FORMAT) => {}
+            Some(version) if version > FORMAT => return Err(StoreError::Newer { path, version }),
+            _ => return Err(foreign()),
+        }
+        let mut catalogue = Catalogue { length: (bytes.len() - input.left()) as u64, ..Catalogue::default() };
+        while let Some((entry, hash)) = catalogue.next(&mut input) {
+            let entry = entry.ok_or_else(|| {
+                StoreError::damaged(&path, format!("entry {} of the catalogue is not readable", catalogue.entries + 1))
+            })?;
+            catalogue.add(entry, hash).ok_or_else(|| {
+                StoreError::damaged(&path, format!("entry {} of the catalogue is impossible", catalogue.entries + 1))
+            })?;
+            catalogue.length = (bytes.len() - input.left()) as u64;
+            each(catalogue.entries, &catalogue.hash);
+        }
+        if catalogue.entries == 0 {
+            return Err(StoreError::damaged(&path, "the first entry of the catalogue is missing"));
+        }
+        Ok((catalogue, length))
+    }
+
+    /// The next entry if it is whole and continues the chain; its content is None if it cannot be
+    /// read.
+    fn next(&self, input: &mut Cursor<'_>) -> Option<(Option<Entry>, Hash)> {
+        let (length, crc) = (input.u32()? as usize, input.u32()?);
+        let content = input.take(length).filter(|_| length <= ENTRY_MAX)?;
+        let hash: Hash = input.array()?;
+        let is_whole = crc32fast::hash(content) == crc && hash == chained(&self.hash, content);
+        is_whole.then(|| (Entry::parse(content), hash))
+    }
+
+    pub(crate) fn add(&mut self, entry: Entry, hash: Hash) -> Option<()> {
+        if (self.entries == 0) != matches!(entry, Entry::Created { .. }) {
+            return None;
+        }
+        match entry {
+            Entry::Created { store, key, .. } => (self.store, self.key) = (store, key),
+            Entry::Boot { id, moment } => {
+                self.boots.push(Boot { id, clocks: vec![moment], uncertain: Vec::new(), ended: None });
+            }
+            Entry::Clock { moment } => {
+                let clocks = &mut self.boots.last_mut()?.clocks;
+                clocks.last().filter(|last| last.monotonic_us <= moment.monotonic_us)?;
+                clocks.push(moment);
+            }
+            Entry::Uncertain { boot, period } => {
+                let boot = self.boots.get_mut(boot as usize)?;
+                boot.uncertain.push(period);
+                boot.uncertain = union(core::mem::take(&mut boot.uncertain));
+            }
+            Entry::Sealed(segment) => {
+                let is_next = segment.frames.0 == self.next_frame && segment.frames.1 > segment.frames.0;
+                if !is_next || segment.id != self.next_segment || self.boots.len() <= segment.boot as usize {
+                    return None;
+                }
+                (self.next_frame, self.last_frame) = (segment.frames.1, segment.last_frame);
+                self.next_segment = self.next_segment.checked_add(1)?;
+                self.segments.insert(segment.frames.0, *segment);
+            }
+            Entry::Merged(segment) => {
+                let (from, to) = segment.frames;
+                if from >= to || segment.id != self.next_segment {
+                    return None;
+                }
+                let replaced: Vec<&Segment> = self.segments.range(from..to).map(|(_, other)| other).collect();
+                let frames = (replaced.first()?.frames.0, replaced.last()?.frames.1);
+                let is_of_boot = replaced.iter().all(|other| other.boot == segment.boot);
+                let adjoin = replaced.windows(2).all(|two| two[0].frames.1 == two[1].frames.0);
+                if segment.frames != frames || !is_of_boot || !adjoin {
+                    return None;
+                }
+                self.next_segment = self.next_segment.checked_add(1)?;
+                self.segments.retain(|first, _| !(from..to).contains(first));
+                self.segments.insert(from, *segment);
+            }
+            Entry::Deleted { id, unix_us, .. } => {
+                let place = *self.segments.iter().find(|(_, segment)| segment.id == id)?.0;
+                self.deleted.extend(self.segments.remove(&place));
+                self.deleted_us = self.deleted_us.max(unix_us);
+            }
+            Entry::BootEnd { covered_us, is_clean } => {
+                self.boots.last_mut()?.ended = Some((covered_us, is_clean));
+            }
+            Entry::Cut { frame, bytes } => self.cuts.push((frame, bytes)),
+        }
+        self.entries += 1;
+        self.hash = hash;
+        Some(())
+    }
+
+    /// The segments of a boot that are there, in order.
+    pub(crate) fn of_boot(&self, boot: u32) -> impl Iterator<Item = &Segment> {
+        self.segments.values().filter(move |segment| segment.boot == boot)
+    }
+}
+
+fn chained(before: &Hash, content: &[u8]) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(before);
+    hasher.update(content);
+    *hasher.finalize().as_bytes()
+}
+
+/// Begins the catalogue of a new store.
+pub(crate) fn create(folder: &Path, key: &SigningKey, unix_us: u64) -> Result<(), StoreError> {
+    let path = folder.join(NAME);
+    let new = folder.join("catalogue.new");
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&FORMAT.to_le_bytes());
+    let created = Entry::Created { store: random_bytes(folder)?, key: key.verifying_key().to_bytes(), unix_us };
+    put_entry(&mut bytes, &created, &[0; 32]);
+    write_whole(&new, &bytes)?;
+    fs::rename(&new, &path).map_err(StoreError::io(&path))?;
+    sync_folder(folder)
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &Entry, before: &Hash) -> Hash {
+    let mut content = Vec::new();
+    entry.put(&mut content);
+    out.extend_from_slice(&(content.len() as u32).to_le_bytes());
+    out.extend_from_slice(&crc32fast::hash(&content).to_le_bytes());
+    out.extend_from_slice(&content);
+    let hash = chained(before, &content);
+    out.extend_from_slice(&hash);
+    hash
+}
+
+/// Writes and syncs a file.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let error = StoreError::io(path);
+    let mut file = File::create(path).map_err(&error)?;
+    file.write_all(bytes).map_err(&error)?;
+    file.sync_all().map_err(&error)
+}
+
+/// Syncs the names in a folder.
+pub(crate) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(StoreError::io(folder))
+}
+
+/// The catalogue of a store that is written.
+#[derive(Debug)]
+pub(crate) struct CatalogueWriter {
+    folder: PathBuf,
+    file: File,
+    pub(crate) catalogue: Catalogue,
+    key: SigningKey,
+}
+
+impl CatalogueWriter {
+    /// Opens the catalogue; a torn entry at its end is cut off.
+    pub(crate) fn open(folder: &Path, key: SigningKey) -> Result<CatalogueWriter, StoreError> {
+        let (catalogue, length) = Catalogue::read(folder, |_, _| {})?;
+        let path = folder.join(NAME);
+        let error = StoreError::io(&path);
+        let signed = Head::read(&folder.join(HEAD), &catalogue.key).ok();
+        if let Some(head) = signed.filter(|head| head.entries > catalogue.entries) {
+            let what = format!("{} entries instead of {} in its signed head", catalogue.entries, head.entries);
+            return Err(StoreError::damaged(&path, what));
+        }
+        if key.verifying_key().to_bytes() != catalogue.key {
+            let what = "it is not the key of this store".to_owned();
+            return Err(StoreError::Key { path: folder.to_owned(), what });
+        }
+        let file = File::options().append(true).open(&path).map_err(&error)?;
+        if length > catalogue.length {
+            file.set_len(catalogue.length).map_err(&error)?;
+            file.sync_all().map_err(&error)?;
+        }
+        Ok(CatalogueWriter { folder: folder.to_owned(), file, catalogue, key })
+    }
+
+    /// Appends an entry to the disk and signs the new head.
+    pub(crate) fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
+        let path = self.folder.join(NAME);
+        let mut bytes = Vec::new();
+        let hash = put_entry(&mut bytes, &entry, &self.catalogue.hash);
+        let written = (&self.file).write_all(&bytes).and_then(|()| self.file.sync_all());
+        if let Err(source) = written {
+            // What was written in part is cut off, or at the next start.
+            let _ = self.file.set_len(self.catalogue.length);
+            return Err(StoreError::Io { path, source });
+        }
+        self.catalogue.length += bytes.len() as u64;
+        self.catalogue
+            .add(entry, hash)
+            .ok_or_else(|| StoreError::damaged(&path, "a new entry contradicts the earlier ones"))?;
+        // The entry counts already. A head that could not be written is older than the catalogue,
+        // which every reader accepts, and the next entry writes it again.
+        let _ = self.sign();
+        Ok(())
+    }
+
+    /// Writes the signed head.
+    pub(crate) fn sign(&self) -> Result<(), StoreError> {
+        let Catalogue { entries, hash, next_frame, last_frame, store, .. } = self.catalogue;
+        let head = Head { store, entries, hash, frames: next_frame, frame: last_frame };
+        let (new, path) = (self.folder.join("head.new"), self.folder.join(HEAD));
+        fs::write(&new, head.text(&self.key)).map_err(StoreError::io(&new))?;
+        fs::rename(&new, &path).map_err(StoreError::io(&path))
+    }
+}
+
+/// The head of the chain at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub(crate) store: [u8; 16],
+    /// Entries of the catalogue and the hash of the last one.
+    pub(crate) entries: u64,
+    pub(crate) hash: Hash,
+    /// Frames so far and the hash of the last one.
+    pub(crate) frames: u64,
+    pub(crate) frame: Hash,
+}
+
+impl Head {
+    pub(crate) fn signed_text(&self) -> String {
+        format!(
+            "natrix log head\nstore {}\nentries {} {}\nframes {} {}\n",
+            hex(&self.store),
+            self.entries,
+            hex(&self.hash),
+            self.frames,
+            hex(&self.frame)
+        )
+    }
+
+    /// The head as text with its signature.
+    pub(crate) fn text(&self, key: &SigningKey) -> String {
+        let text = self.signed_text();
+        let signature = key.sign(text.as_bytes());
+        format!("{text}key {}\nsignature {}\n", hex(key.verifying_key().as_bytes()), hex(&signature.to_bytes()))
+    }
+
+    /// Reads a head and checks its signature by the key of the store.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no head, or is not signed by `key`.
+    pub(crate) fn read(path: &Path, key: &[u8; 32]) -> Result<Head, StoreError> {
+        use std::io::Read;
+        let mut text = String::new();
+        let file = File::open(path).map_err(StoreError::io(path))?;
+        file.take(4_096).read_to_string(&mut text).map_err(StoreError::io(path))?;
+        let (head, signature) =
+            Head::parse(&text).ok_or_else(|| StoreError::damaged(path, "not the head of a store"))?;
+        let key = VerifyingKey::from_bytes(key).ok();
+        let is_signed = key.is_some_and(|key| {
+            let signature = Signature::from_bytes(&signature);
+            key.verify_strict(head.signed_text().as_bytes(), &signature).is_ok()
+        });
+        is_signed.then_some(head).ok_or_else(|| StoreError::damaged(path, "the signature of the head is wrong"))
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<(Head, [u8; 64])> {
+        let mut lines = text.lines().skip_while(|line| *line != "natrix log head").skip(1);
+        let mut line = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
+        let store = unhex(&line("store")?)?;
+        let pair = |text: String| -> Option<(u64, Hash)> {
+            let (number, hash) = text.split_once(' ')?;
+            Some((number.parse().ok()?, unhex(hash)?))
+        };
+        let ((entries, hash), (frames, frame)) = (pair(line("entries")?)?, pair(line("frames")?)?);
+        line("key")?;
+        Some((Head { store, entries, hash, frames, frame }, unhex(&line("signature")?)?))
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    let mut bytes = [0; N];
+    if digits.len() != 2 * N || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    for (byte, two) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(core::str::from_utf8(two).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Reads the signing key: 64 hexadecimal digits.
+pub(crate) fn read_key(path: &Path) -> Result<SigningKey, StoreError> {
+    let text = fs::read_to_string(path).map_err(StoreError::io(path))?;
+    let bytes = unhex(text.trim_end());
+    let wrong = || StoreError::Key { path: path.to_owned(), what: "not 64 hexadecimal digits".to_owned() };
+    Ok(SigningKey::from_bytes(&bytes.ok_or_else(wrong)?))
+}
+
+/// Bytes from the system's source of randomness.
+pub(crate) fn random_bytes<const N: usize>(path: &Path) -> Result<[u8; N], StoreError> {
+    let mut bytes = [0; N];
+    let filled = rand::TryRngCore::try_fill_bytes(&mut rand::rngs::OsRng, &mut bytes);
+    filled.map_err(|error| StoreError::io(path)(std::io::Error::other(error)))?;
+    Ok(bytes)
+}
+
+/// Reads the key, or makes one that only its owner can read.
+pub(crate) fn key_of(path: &Path, may_make: bool) -> Result<SigningKey, StoreError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    if path.exists() || !may_make {
+        return read_key(path);
+    }
+    let key = SigningKey::from_bytes(&random_bytes(path)?);
+    let error = StoreError::io(path);
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(&error)?;
+    file.write_all(format!("{}\n", hex(&key.to_bytes())).as_bytes()).map_err(&error)?;
+    file.sync_all().map_err(&error)?;
+    Ok(key)
+}

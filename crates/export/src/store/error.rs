@@ -1,0 +1,64 @@
+//! Why a store cannot be read or written.
+
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+/// Why a store cannot be read or written. `Display` prints one sentence with the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The system refused.
+    #[error("store {path}: {source}; check the folder, its permissions and the disk", path = .path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The folder has no store.
+    #[error("store {path}: no store of Natrix here; give the folder of [log.store] path", path = .path.display())]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A later release wrote it.
+    #[error("store {path}: written in format {version} by a later release; use that release", path = .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Number of its format.
+        version: u16,
+    },
+    /// Another process writes it.
+    #[error("store {path}: another process is writing to it; stop that process or use another folder", path = .path.display())]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The content is not what was written.
+    #[error("store {path}: damaged: {what}; run natrix log verify", path = .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The place and the problem.
+        what: String,
+    },
+    /// No key signs the head.
+    #[error("signing key {path}: {what}; restore the key, or begin a new store", path = .path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        what: String,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
+        move |source| StoreError::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
+        StoreError::Damaged { path: path.to_owned(), what: what.into() }
+    }
+}

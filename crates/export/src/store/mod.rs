@@ -1,0 +1,53 @@
+//! The store of the event log: who held which external endpoint when, for years.
+//!
+//! ```text
+//!   events ─► journal (order of time) ─► segments (sorted, compressed) ─► longer segments
+//!                     └──────────── catalogue: a chain of entries with a signed head ────┘
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `catalogue` | the chain: boots, clock settings, segments, deletions |
+//! | `head` | the signed head of the chain |
+//! | `journal-N` | frames from number N on that no segment has yet |
+//! | `segment-N` | intervals, sorted by external endpoint and start |
+//! | `lookups` | who was looked up, when, for which case |
+//! | `lock` | held by the process that writes |
+//!
+//! The rule of every answer: never a wrong holder, and no "no record" for a time that records do
+//! not cover. `docs/logging.md` describes the format.
+
+mod builder;
+mod catalogue;
+mod codec;
+mod columns;
+mod error;
+#[doc(hidden)]
+pub mod fuzzing;
+mod generate;
+mod journal;
+pub mod lookups;
+mod open;
+mod reader;
+mod row;
+mod segment;
+mod verify;
+mod writer;
+
+pub use builder::Gap;
+pub use catalogue::Head;
+pub use catalogue::Moment;
+pub use error::StoreError;
+pub use generate::Generated;
+pub use generate::Generator;
+pub use reader::Found;
+pub use reader::Holder;
+pub use reader::Question;
+pub use reader::Store;
+pub use reader::Until;
+pub use row::What;
+pub use verify::Stat;
+pub use verify::Verified;
+pub use verify::verify;
+pub use writer::StoreOptions;
+pub use writer::StoreWriter;

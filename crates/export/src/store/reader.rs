@@ -1,0 +1,709 @@
+//! The reader: who held something at a time, and whether the records of that time are complete.
+//!
+//! One time of day belongs to the boots and clock settings that showed it: none if the clock was
+//! set forward over it, two if the clock was set back. For each such moment of a boot's clock the
+//! segment of that time has every interval, so one footer and one block answer. The end of an
+//! interval that was still open then comes from later segments, by binary search.
+
+use core::net::Ipv4Addr;
+use std::path::Path;
+use std::path::PathBuf;
+
+use nat::Protocol;
+
+use super::builder::Builder;
+use super::builder::Coverage;
+use super::builder::Wanted;
+use super::builder::Window;
+use super::catalogue::Boot;
+use super::catalogue::Catalogue;
+use super::catalogue::Moment;
+use super::catalogue::Segment;
+use super::error::StoreError;
+use super::row::End;
+use super::row::Row;
+use super::row::What;
+use super::segment::SegmentFile;
+use super::writer::read_frames;
+use super::writer::segment_path;
+use crate::utc_text;
+
+/// Intervals of the journal that a lookup keeps; no single address has more.
+const JOURNAL_ROWS_MAX: usize = 4 << 20;
+/// Holders in an answer.
+const HOLDERS_MAX: usize = 1 << 20;
+/// How long a boot may have run after its last record, in µs, if the clock went back before the
+/// next start.
+const LOST_END_US: u64 = 600_000_000;
+/// The same if it did not: twice the default interval of syncs. The clock may have gone back by
+/// less than the time between the boots.
+const LOST_LEAST_US: u64 = 2_000_000;
+/// Times of day are before this one.
+const UNIX_MAX_US: u64 = 1 << 60;
+
+/// A question to a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// External address, or address of a subscriber.
+    pub address: Ipv4Addr,
+    /// Its port; None for all.
+    pub port: Option<u16>,
+    /// Only this transport.
+    pub protocol: Option<Protocol>,
+    /// First time, µs since 1970.
+    pub from_us: u64,
+    /// Last time; the same for a question about a moment.
+    pub to_us: u64,
+}
+
+/// What is known about the end of a holding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Until {
+    /// It ended at this time, µs since 1970.
+    Ended(u64),
+    /// It had not ended when the records end.
+    Open,
+    /// The instance stopped; it ended at this time at the latest.
+    Restart(u64),
+    /// The record of its end was lost; it ended at this time at the latest.
+    Lost(u64),
+}
+
+/// A holder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// Beginning, µs since 1970; the millisecond is exact.
+    pub since_us: u64,
+    /// End.
+    pub until: Until,
+    /// What it held.
+    pub what: What,
+    /// Number of its realm.
+    pub realm: u16,
+    /// Internal address.
+    pub subscriber: Ipv4Addr,
+    /// Transport; None: all.
+    pub protocol: Option<Protocol>,
+    /// Internal port; None with blocks.
+    pub internal_port: Option<u16>,
+    /// External address.
+    pub external: Ipv4Addr,
+    /// First external port.
+    pub first_port: u16,
+    /// Last external port.
+    pub last_port: u16,
+    /// Remote endpoint of a flow.
+    pub remote: Option<(Ipv4Addr, u16)>,
+    /// False if a lost record may have ended it before the time in question.
+    pub is_certain: bool,
+    /// False if the beginning is known to the second only, because its record was lost.
+    pub is_since_exact: bool,
+}
+
+impl Holder {
+    /// True if this is the same interval, whatever is known about it.
+    fn is_same(&self, other: &Holder) -> bool {
+        let of = |holder: &Holder| Holder { is_certain: true, until: Until::Open, ..holder.clone() };
+        of(self) == of(other)
+    }
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Holders, oldest first.
+    pub holders: Vec<Holder>,
+    /// True if the records of the whole time are there: there was no other holder.
+    pub is_complete: bool,
+    /// What limits the answer, in sentences.
+    pub notes: Vec<String>,
+    /// Reads from the disk.
+    pub reads: u64,
+}
+
+/// A store that is read. Others may write it at the same time.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) folder: PathBuf,
+    pub(crate) catalogue: Catalogue,
+}
+
+/// A stretch of a boot in which the clock was not set.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    boot: u32,
+    offset: i64,
+    /// By the boot's clock; `to_us` is the first moment after it.
+    from_us: u64,
+    to_us: u64,
+}
+
+impl Stretch {
+    fn unix_us(&self, monotonic_us: u64) -> u64 {
+        monotonic_us.saturating_add_signed(self.offset)
+    }
+}
+
+/// The records after the last segment, as far as a lookup needs them.
+struct Journal {
+    boot: u32,
+    window: Window,
+}
+
+/// One lookup.
+struct Search<'a> {
+    store: &'a Store,
+    question: Question,
+    journal: Option<Option<Journal>>,
+    /// The segment read last.
+    cached: Option<(u64, SegmentFile)>,
+    found: Found,
+}
+
+impl Store {
+    /// Opens the store in `folder`.
+    ///
+    /// # Errors
+    /// [`StoreError`] if there is none, or its catalogue is damaged.
+    pub fn open(folder: &Path) -> Result<Store, StoreError> {
+        let (catalogue, _) = Catalogue::read(folder, |_, _| {})?;
+        Ok(Store { folder: folder.to_owned(), catalogue })
+    }
+
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// [`StoreError`] if a file is damaged or cannot be read: then there is no answer.
+    pub fn look_up(&self, question: &Question) -> Result<Found, StoreError> {
+        let found = Found { is_complete: true, ..Found::default() };
+        let question = Question { to_us: question.to_us.max(question.from_us), ..*question };
+        let mut search = Search { store: self, question, journal: None, cached: None, found };
+        search.run()?;
+        // The catalogue was one more.
+        search.found.reads += 1;
+        Ok(search.found)
+    }
+
+    /// Calls `each` for every interval that was held at some time between these, in the order of
+    /// segments. Its end is what the store knows.
+    ///
+    /// # Errors
+    /// As [`Store::look_up`], or the error of `each`.
+    pub fn intervals<E: From<StoreError>>(
+        &self,
+        from_us: u64,
+        to_us: u64,
+        mut each: impl FnMut(&Holder) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let question = Question { address: Ipv4Addr::UNSPECIFIED, port: None, protocol: None, from_us, to_us };
+        let mut search = Search { store: self, question, journal: None, cached: None, found: Found::default() };
+        let mut failed = None;
+        for (boot, known) in self.catalogue.boots.iter().enumerate() {
+            let boot = boot as u32;
+            let segments: Vec<&Segment> = self.catalogue.of_boot(boot).collect();
+            for (place, segment) in segments.iter().enumerate() {
+                let is_last = place + 1 == segments.len();
+                let mut rows = Vec::new();
+                let (first, last) = span(&segment.coverage);
+                let offsets = || known.clocks.iter().map(Moment::offset);
+                let earliest = first.saturating_add_signed(offsets().min().unwrap_or(0));
+                let latest = last.saturating_add_signed(offsets().max().unwrap_or(0));
+                // What is open until later is in the next segment, too.
+                if latest < from_us || (earliest > to_us && !is_last) {
+                    continue;
+                }
+                let stretch = Stretch { boot, offset: 0, from_us: 0, to_us: 0 };
+                let blocks = search.segment(segment)?.footer.tables.clone();
+                for (table, index) in blocks.iter().enumerate().take(2) {
+                    for block in &index.blocks {
+                        rows.clear();
+                        let file = search.segment(segment)?;
+                        file.block(table, block, |row| {
+                            if row.until != End::Open || is_last {
+                                rows.push(*row);
+                            }
+                        })?;
+                        for row in &rows {
+                            let holder = search.holder(&stretch, row, first);
+                            let end = match holder.until {
+                                Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
+                                Until::Open => u64::MAX,
+                            };
+                            if holder.since_us <= to_us && from_us < end && failed.is_none() {
+                                failed = each(&holder).err();
+                            }
+                        }
+                        if let Some(error) = failed {
+                            return Err(error);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Stretches of all boots, with the time until which records are known to be complete.
+    fn stretches(&self, boot: u32, known: &Boot, end_us: u64) -> Vec<Stretch> {
+        let mut stretches = Vec::new();
+        for (place, Moment { monotonic_us, .. }) in known.clocks.iter().enumerate() {
+            let to_us = known.clocks.get(place + 1).map_or(end_us, |next| next.monotonic_us.min(end_us));
+            let offset = known.clocks[place].offset();
+            if to_us > *monotonic_us {
+                stretches.push(Stretch { boot, offset, from_us: *monotonic_us, to_us });
+            }
+        }
+        stretches
+    }
+}
+
+impl Search<'_> {
+    fn run(&mut self) -> Result<(), StoreError> {
+        let Question { from_us, to_us, .. } = self.question;
+        let mut moments = 0;
+        // Time of day that some stretch shows, to find what no stretch shows.
+        let mut shown: Vec<(u64, u64)> = Vec::new();
+        let boots = &self.store.catalogue.boots;
+        for (boot, known) in boots.iter().enumerate() {
+            let boot = boot as u32;
+            let end_us = match known.ended {
+                Some((end, _)) => end,
+                None => self.live_end(boot, from_us, known)?,
+            };
+            for stretch in self.store.stretches(boot, known, end_us) {
+                let (first, last) = (stretch.unix_us(stretch.from_us), stretch.unix_us(stretch.to_us));
+                shown.push((first, last));
+                if from_us < last && first <= to_us {
+                    moments += 1;
+                    let monotonic = |unix_us: u64| unix_us.saturating_add_signed(-stretch.offset);
+                    let from = monotonic(from_us).max(stretch.from_us);
+                    let to = monotonic(to_us).min(stretch.to_us - 1);
+                    self.stretch(&stretch, from, to)?;
+                }
+            }
+            if known.ended.is_none_or(|(_, is_clean)| !is_clean) {
+                self.after_end(known, boot, end_us)?;
+            }
+        }
+        self.limits(shown, moments);
+        self.found.holders.sort_unstable();
+        self.found.holders.dedup();
+        self.ambiguity();
+        Ok(())
+    }
+
+    /// The end of the records of a boot that has not ended.
+    fn live_end(&mut self, boot: u32, from_us: u64, known: &Boot) -> Result<u64, StoreError> {
+        let sealed_us = self.store.catalogue.of_boot(boot).last().map(|segment| segment.coverage.covered_us);
+        let began_us = known.clocks.first().map_or(0, |moment| moment.monotonic_us);
+        let sealed_us = sealed_us.unwrap_or(began_us);
+        // A question about an earlier time needs no journal.
+        let lowest = known.clocks.iter().map(Moment::offset).min().unwrap_or(0);
+        let to_us = self.question.to_us.max(from_us);
+        if to_us < sealed_us.saturating_add_signed(lowest) {
+            return Ok(sealed_us);
+        }
+        let covered = self.journal()?.as_ref().map(|journal| journal.window.coverage.covered_us);
+        Ok(covered.unwrap_or(sealed_us).max(sealed_us))
+    }
+
+    /// Reads the journal, once.
+    fn journal(&mut self) -> Result<&Option<Journal>, StoreError> {
+        if self.journal.is_none() {
+            let journal = self.read_journal()?;
+            self.journal = Some(journal);
+        }
+        Ok(self.journal.get_or_insert(None))
+    }
+
+    fn read_journal(&mut self) -> Result<Option<Journal>, StoreError> {
+        let store = self.store;
+        let known = &store.catalogue;
+        let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(None) };
+        let began_us = known.boots[boot].clocks.first().map_or(0, |moment| moment.monotonic_us);
+        let boot = boot as u32;
+        let address = self.question.address.to_bits();
+        let wanted = Wanted { external: Some(address), subscriber: Some(address) };
+        let mut builder = Builder::new(began_us, Some(wanted));
+        if let Some(last) = known.of_boot(boot).last() {
+            let mut open = Vec::new();
+            let segment = self.segment(last)?;
+            let mut keep = |row: &Row| {
+                if row.until == End::Open {
+                    open.push(*row);
+                }
+            };
+            segment.external(address, (0, u16::MAX), &mut keep)?;
+            segment.subscriber(address, &mut keep)?;
+            builder.resume(&last.coverage, open.into_iter());
+        }
+        let mut frames = 0;
+        let mut is_too_long = false;
+        read_frames(&store.folder, boot, known.next_frame, known.last_frame, |frame| {
+            frames += 1;
+            let is_readable = frame.events(|worker, event| {
+                builder.apply(worker, event);
+            });
+            is_readable
+                .ok_or_else(|| StoreError::damaged(&store.folder, format!("frame {} is not readable", frame.number)))?;
+            builder.cover(frame.covered_us);
+            is_too_long |= builder.rows() > JOURNAL_ROWS_MAX;
+            if is_too_long {
+                return Err(StoreError::damaged(&store.folder, "the journal has too many records of one address"));
+            }
+            Ok(())
+        })?;
+        self.found.reads += 1;
+        Ok((frames > 0).then(|| Journal { boot, window: builder.cut() }))
+    }
+
+    /// Opens a segment, or returns the one opened last.
+    fn segment(&mut self, segment: &Segment) -> Result<&mut SegmentFile, StoreError> {
+        let is_cached = self.cached.as_ref().is_some_and(|(id, _)| *id == segment.id);
+        if !is_cached {
+            let path = segment_path(&self.store.folder, segment.id);
+            self.count_reads();
+            let file = SegmentFile::open(&path, segment.written.footer_offset, segment.written.bytes)?;
+            self.cached = Some((segment.id, file));
+        }
+        match &mut self.cached {
+            Some((_, file)) => Ok(file),
+            None => Err(StoreError::damaged(&self.store.folder, "a segment is not open")),
+        }
+    }
+
+    fn count_reads(&mut self) {
+        if let Some((_, file)) = &mut self.cached {
+            self.found.reads += core::mem::take(&mut file.reads);
+        }
+    }
+
+    /// The intervals in a segment that the question is about.
+    fn rows_of(&mut self, segment: &Segment) -> Result<Vec<Row>, StoreError> {
+        let question = self.question;
+        let address = question.address.to_bits();
+        let ports = question.port.map_or((0, u16::MAX), |port| (port, port));
+        let mut rows = Vec::new();
+        let file = self.segment(segment)?;
+        file.external(address, ports, |row| rows.push(*row))?;
+        file.subscriber(address, |row| {
+            if question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port) {
+                rows.push(*row);
+            }
+        })?;
+        rows.retain(|row| question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted)));
+        if rows.len() > HOLDERS_MAX {
+            let what = "the question has more than a million answers; ask for a shorter time";
+            return Err(StoreError::damaged(&self.store.folder, what));
+        }
+        Ok(rows)
+    }
+
+    /// The intervals of the journal that the question is about.
+    fn rows_of_journal(&mut self) -> Result<Vec<Row>, StoreError> {
+        let question = self.question;
+        let address = question.address.to_bits();
+        let is_asked = |row: &&Row| {
+            let is_external = row.external == address
+                && question.port.is_none_or(|port| (row.first_port..=row.last_port).contains(&port));
+            let is_internal = row.subscriber == address
+                && question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port);
+            (is_external || is_internal)
+                && question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted))
+        };
+        let rows = |journal: &Journal| journal.window.rows.iter().filter(is_asked).copied().collect();
+        Ok(self.journal()?.as_ref().map(rows).unwrap_or_default())
+    }
+
+    /// The holders between two moments of a stretch.
+    fn stretch(&mut self, stretch: &Stretch, from_us: u64, to_us: u64) -> Result<(), StoreError> {
+        let store = self.store;
+        let segments: Vec<&Segment> = store.catalogue.of_boot(stretch.boot).collect();
+        let is_about = |coverage: &Coverage| {
+            let (first, last) = span(coverage);
+            first <= to_us && from_us <= last
+        };
+        let mut rows = Vec::new();
+        for (place, segment) in segments.iter().enumerate() {
+            if is_about(&segment.coverage) {
+                rows.extend(self.rows_of(segment)?.into_iter().map(|row| (place, row)));
+            }
+        }
+        let sealed_us = segments.last().map_or(0, |last| last.coverage.covered_us);
+        let is_last = stretch.boot as usize + 1 == store.catalogue.boots.len();
+        if is_last && (to_us >= sealed_us || segments.is_empty()) {
+            rows.extend(self.rows_of_journal()?.into_iter().map(|row| (segments.len(), row)));
+        }
+        let (from_ms, to_ms) = (from_us / 1_000, to_us / 1_000);
+        let mut done: Vec<Row> = Vec::new();
+        // Later segments know more about the end of the same interval.
+        rows.sort_unstable_by_key(|(place, row)| (row.order(), core::cmp::Reverse(*place)));
+        rows.dedup_by_key(|(_, row)| row.order());
+        for (place, row) in rows {
+            if !row.is_within(from_ms, to_ms) {
+                continue;
+            }
+            let row = self.with_end(&segments, place, row)?;
+            if row.is_within(from_ms, to_ms) {
+                done.push(row);
+            }
+        }
+        for row in done {
+            let holder = self.holder(stretch, &row, from_us);
+            self.found.holders.push(holder);
+        }
+        self.check_covered(stretch, &segments, from_us, to_us)
+    }
+
+    /// The same interval with its end, from later segments.
+    fn with_end(&mut self, segments: &[&Segment], place: usize, row: Row) -> Result<Row, StoreError> {
+        if row.until != End::Open || place >= segments.len() {
+            return Ok(row);
+        }
+        // It is in every segment until it ends. The next ones are likeliest.
+        let (mut known, mut has, mut has_not) = (row, place, segments.len());
+        let mut step = 1;
+        while has + 1 < has_not {
+            let middle = if has + step < has_not { has + step } else { has + (has_not - has) / 2 };
+            match self.same(segments[middle], &row)? {
+                Some(later) => {
+                    (known, has) = (later, middle);
+                    if later.until != End::Open {
+                        return Ok(later);
+                    }
+                    step *= 4;
+                }
+                None => {
+                    has_not = middle;
+                    step = usize::MAX / 2;
+                }
+            }
+            if step > segments.len() {
+                step = usize::MAX / 4;
+            }
+        }
+        let of_last_boot =
+            segments.last().is_some_and(|segment| segment.boot as usize + 1 == self.store.catalogue.boots.len());
+        if has + 1 == segments.len() && of_last_boot {
+            let order = known.order();
+            let found = self
+                .journal()?
+                .as_ref()
+                .and_then(|journal| journal.window.rows.iter().find(|later| later.order() == order).copied());
+            known = found.unwrap_or(known);
+        }
+        Ok(known)
+    }
+
+    /// The same interval in another segment.
+    fn same(&mut self, segment: &Segment, row: &Row) -> Result<Option<Row>, StoreError> {
+        let mut found = None;
+        let order = row.order();
+        let file = self.segment(segment)?;
+        file.external(row.external, (row.first_port, row.first_port), |other| {
+            if other.order() == order {
+                found = Some(*other);
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn holder(&self, stretch: &Stretch, row: &Row, from_us: u64) -> Holder {
+        let boot = self.store.catalogue.boots.get(stretch.boot as usize);
+        // Each end by the clock setting of its own time.
+        let unix_us = |monotonic_ms: u64| {
+            let monotonic_us = monotonic_ms.saturating_mul(1_000);
+            let clocks = boot.map(|boot| &boot.clocks[..]).unwrap_or_default();
+            let clock = clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us).or(clocks.first());
+            monotonic_us.saturating_add_signed(clock.map_or(0, Moment::offset))
+        };
+        let until = match (row.until, boot.and_then(|boot| boot.ended)) {
+            (End::Exact, _) => Until::Ended(unix_us(row.end)),
+            (End::Lost, _) => Until::Lost(unix_us(row.end)),
+            (End::Open, None) => Until::Open,
+            (End::Open, Some((covered_us, is_clean))) => {
+                let next = self.store.catalogue.boots.get(stretch.boot as usize + 1);
+                let start = next.and_then(|next| next.clocks.first()).map(|clock| clock.unix_us);
+                let end = unix_us(covered_us.div_ceil(1_000));
+                Until::Restart(if is_clean { end } else { start.unwrap_or(end).max(end) })
+            }
+        };
+        // A lost record may have ended it between its start and the time in question, unless its
+        // end is known.
+        let is_bounded = row.until == End::Exact;
+        let is_lost = !is_bounded && self.is_uncertain(stretch.boot, row.start.saturating_mul(1_000), from_us);
+        let is_early = row.is_start_rounded && from_us / 1_000 < row.start.saturating_add(1_000);
+        let port = (row.what != What::Block).then_some(row.internal_port);
+        let remote = (row.what == What::Flow).then(|| (Ipv4Addr::from_bits(row.remote), row.remote_port));
+        Holder {
+            since_us: unix_us(row.start),
+            until,
+            what: row.what,
+            realm: row.realm,
+            subscriber: Ipv4Addr::from_bits(row.subscriber),
+            protocol: row.protocol,
+            internal_port: port,
+            external: row.external_address(),
+            first_port: row.first_port,
+            last_port: row.last_port,
+            remote,
+            is_certain: !is_lost && !is_early,
+            is_since_exact: !row.is_start_rounded,
+        }
+    }
+
+    fn is_uncertain(&self, boot: u32, from_us: u64, to_us: u64) -> bool {
+        let catalogue = &self.store.catalogue;
+        let of_boot = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == boot);
+        let mut coverages = of_boot.map(|segment| &segment.coverage);
+        let late = catalogue.boots.get(boot as usize).map(|boot| &boot.uncertain[..]).unwrap_or_default();
+        let journal = self.journal.iter().flatten().find(|journal| journal.boot == boot);
+        coverages.any(|coverage| coverage.is_uncertain(from_us, to_us))
+            || late.iter().any(|(from, until)| *from <= to_us && from_us <= *until)
+            || journal.is_some_and(|journal| journal.window.coverage.is_uncertain(from_us, to_us))
+    }
+
+    /// Notes what is missing between two moments.
+    fn check_covered(
+        &mut self,
+        stretch: &Stretch,
+        segments: &[&Segment],
+        from_us: u64,
+        to_us: u64,
+    ) -> Result<(), StoreError> {
+        let store = self.store;
+        if self.is_uncertain(stretch.boot, from_us, to_us) {
+            let at = utc_text(stretch.unix_us(from_us));
+            self.limit(format!("records were lost before {at}, and any of them may be the answer"));
+        }
+        // A clean stretch of segments and then the journal; what is missing was deleted.
+        let mut covered_us = store.catalogue.boots[stretch.boot as usize].clocks.first().map_or(0, |c| c.monotonic_us);
+        let mut hole = None;
+        for segment in segments {
+            if segment.coverage.from_us > covered_us {
+                hole = hole.or((covered_us <= to_us && from_us < segment.coverage.from_us).then_some(()));
+            }
+            covered_us = covered_us.max(segment.coverage.covered_us);
+        }
+        let is_deleted = hole.is_some()
+            || (to_us >= covered_us
+                && store.catalogue.deleted.iter().any(|segment| {
+                    segment.boot == stretch.boot && segment.coverage.covered_us > covered_us.max(from_us)
+                }));
+        if is_deleted {
+            self.limit("records of that time were deleted by retention".to_owned());
+        }
+        Ok(())
+    }
+
+    /// A boot that did not stop cleanly ran for some time after its last record. What was open then
+    /// may still have been held, and something else may have begun.
+    fn after_end(&mut self, known: &Boot, boot: u32, end_us: u64) -> Result<(), StoreError> {
+        let Question { from_us, to_us, .. } = self.question;
+        let next = self.store.catalogue.boots.get(boot as usize + 1).and_then(|boot| boot.clocks.first());
+        let mut is_asked = false;
+        for (place, clock) in known.clocks.iter().enumerate() {
+            let later = known.clocks.get(place + 1);
+            if later.is_some_and(|later| later.monotonic_us <= end_us) {
+                continue;
+            }
+            let unix_us = |monotonic_us: u64| monotonic_us.saturating_add_signed(clock.offset());
+            let begin = unix_us(clock.monotonic_us.max(end_us));
+            let end = match (later, next, known.ended) {
+                (Some(later), ..) => unix_us(later.monotonic_us),
+                (None, _, None) | (None, None, _) => u64::MAX,
+                (None, Some(next), _) if next.unix_us < begin => begin.saturating_add(LOST_END_US),
+                (None, Some(next), _) => next.unix_us.max(begin.saturating_add(LOST_LEAST_US)),
+            };
+            is_asked |= from_us < end && begin <= to_us;
+        }
+        if !is_asked {
+            return Ok(());
+        }
+        let stretches = self.store.stretches(boot, known, end_us);
+        let Some(stretch) = stretches.last().copied() else {
+            self.limit("an instance of that time left no record".to_owned());
+            return Ok(());
+        };
+        let end = utc_text(stretch.unix_us(stretch.to_us));
+        self.limit(match known.ended {
+            None => format!("the records end at {end}, before that time"),
+            Some(_) => format!("the instance ended without a stop after {end}; its last records may be lost"),
+        });
+        let last_us = stretch.to_us.saturating_sub(1).max(stretch.from_us);
+        let before = self.found.holders.len();
+        self.stretch(&stretch, last_us, last_us)?;
+        let mut late = self.found.holders.split_off(before);
+        late.retain(|holder| !matches!(holder.until, Until::Ended(_) | Until::Lost(_)));
+        late.iter_mut().for_each(|holder| holder.is_certain = false);
+        // A holder of the recorded part of the time is listed already.
+        late.retain(|holder| !self.found.holders.iter().any(|known| known.is_same(holder)));
+        self.found.holders.extend(late);
+        Ok(())
+    }
+
+    fn limit(&mut self, note: String) {
+        self.found.is_complete = false;
+        if !self.found.notes.contains(&note) {
+            self.found.notes.push(note);
+        }
+    }
+
+    /// Notes the parts of the time that no stretch shows.
+    fn limits(&mut self, mut shown: Vec<(u64, u64)>, moments: usize) {
+        self.count_reads();
+        let Question { from_us, to_us, .. } = self.question;
+        let is_moment = from_us == to_us;
+        shown.sort_unstable();
+        let (first, last) = (shown.first().map(|first| first.0), shown.iter().map(|shown| shown.1).max());
+        let mut covered_to = from_us;
+        for (begin, end) in &shown {
+            if *begin <= covered_to {
+                covered_to = covered_to.max(*end);
+            }
+        }
+        match (first, last) {
+            _ if to_us >= UNIX_MAX_US => self.limit("that is no time a clock can show".to_owned()),
+            (None, _) | (_, None) => self.limit("the store has no record".to_owned()),
+            (Some(first), _) if from_us < first => {
+                self.limit(format!("the records begin at {}, after that time", utc_text(first)));
+            }
+            (_, Some(last)) if to_us >= last && self.found.is_complete => {
+                self.limit(format!("the records end at {}, before that time", utc_text(last)));
+            }
+            _ if covered_to <= to_us => {
+                let at = utc_text(covered_to);
+                self.limit(format!(
+                    "no record covers {at}: the instance was not running, or its clock was set forward over that time"
+                ));
+            }
+            _ => {}
+        }
+        if is_moment && moments > 1 {
+            let note = "the clock was set back: that time occurred more than once, and the holders of each are listed";
+            self.found.notes.push(note.to_owned());
+        }
+    }
+
+    /// Notes why a moment has several holders, or an uncertain one.
+    fn ambiguity(&mut self) {
+        if self.found.holders.iter().any(|holder| !holder.is_certain) {
+            let note = "a holder marked uncertain may have ended before that time: the record of its end may be lost";
+            self.limit(note.to_owned());
+        }
+        if self.found.holders.iter().any(|holder| !holder.is_since_exact) {
+            self.found.notes.push("a beginning is known to the second only: its own record was lost".to_owned());
+        }
+    }
+}
+
+/// First and last time of the records of a segment, in whole milliseconds as its rows.
+fn span(coverage: &Coverage) -> (u64, u64) {
+    let (first, last) = (coverage.from_us.min(coverage.earliest_us), coverage.covered_us.max(coverage.latest_us));
+    (first / 1_000 * 1_000, (last / 1_000).saturating_add(1).saturating_mul(1_000))
+}

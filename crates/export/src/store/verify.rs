@@ -1,0 +1,349 @@
+//! Proof: is everything there that ever was, unchanged?
+
+use std::fs;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::catalogue;
+use super::catalogue::Catalogue;
+use super::catalogue::Head;
+use super::catalogue::Segment;
+use super::error::StoreError;
+use super::journal::Hash;
+use super::lookups;
+use super::reader::Store;
+use super::segment::SegmentFile;
+use super::writer::read_frames;
+use super::writer::segment_path;
+use crate::utc_text;
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// What is wrong, a sentence each: the segment, its sequence numbers, the problem.
+    pub faults: Vec<String>,
+    /// Entries of the chain.
+    pub entries: u64,
+    /// Segments that were read.
+    pub segments: u64,
+    /// Frames of the journal that were read.
+    pub frames: u64,
+    /// Bytes that were hashed.
+    pub bytes: u64,
+    /// Segments that retention deleted, and when the last one was, µs since 1970.
+    pub deleted: u64,
+    /// Time of the last deletion.
+    pub deleted_us: u64,
+    /// Recorded gaps of sequence numbers, and the numbers in them.
+    pub gaps: u64,
+    /// Records in those gaps.
+    pub lost: u64,
+}
+
+/// Verifies the store in `folder`: the chain and its signed head, every segment's hash, the frames
+/// of the journal, and that every sequence number is there once or in a recorded gap. With `head`,
+/// an exported head, also that nothing up to it was cut off or rewritten. `progress` gets the bytes
+/// done and the bytes in all.
+///
+/// # Errors
+/// [`StoreError`] if the catalogue cannot be read at all.
+pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, u64)) -> Result<Verified, StoreError> {
+    let mut hashes: Vec<Hash> = Vec::new();
+    let (catalogue, length) = Catalogue::read(folder, |_, hash| hashes.push(*hash))?;
+    let mut verified = Verified { entries: catalogue.entries, bytes: length, ..Verified::default() };
+    (verified.deleted, verified.deleted_us) = (catalogue.deleted.len() as u64, catalogue.deleted_us);
+    if length > catalogue.length {
+        let (bytes, entries) = (length - catalogue.length, catalogue.entries);
+        verified.faults.push(format!(
+            "catalogue: {bytes} bytes after entry {entries} do not continue the chain; an entry is torn or was changed"
+        ));
+    }
+    let total = length.saturating_add(
+        catalogue.segments.values().fold(0_u64, |sum, segment| sum.saturating_add(segment.written.bytes)),
+    );
+    for segment in catalogue.segments.values() {
+        if let Err(what) = check_segment(folder, segment, &mut verified.bytes, &mut |done| progress(done, total)) {
+            verified.faults.push(format!("{}: {what}", name_of(segment)));
+        }
+        verified.segments += 1;
+    }
+    sequence_numbers(&catalogue, &mut verified);
+    let mut frames = Vec::new();
+    let boot = catalogue.boots.len().saturating_sub(1) as u32;
+    let left_over = read_frames(folder, boot, catalogue.next_frame, catalogue.last_frame, |frame| {
+        frames.push(frame.hash);
+        Ok(())
+    })?;
+    verified.frames = frames.len() as u64;
+    if left_over > 0 {
+        verified.faults.push(format!(
+            "journal: {left_over} bytes after frame {} do not continue the chain; the end is torn or was changed",
+            catalogue.next_frame.saturating_add(verified.frames)
+        ));
+    }
+    let own = folder.join(catalogue::HEAD);
+    for (path, is_own) in [(Some(own.as_path()), true), (head, false)] {
+        let Some(path) = path else { continue };
+        match Head::read(path, &catalogue.key) {
+            Ok(head) => check_head(folder, &catalogue, &hashes, &frames, &head, is_own, &mut verified),
+            Err(error) => verified.faults.push(format!("head {}: {error}", path.display())),
+        }
+    }
+    if let (_, Some(line)) = lookups::check(folder)? {
+        let what = "does not follow the line before; a line was removed or changed";
+        verified.faults.push(format!("lookups: line {line} {what}"));
+    }
+    unknown_files(folder, &catalogue, &mut verified)?;
+    Ok(verified)
+}
+
+/// Name of a segment with the numbers of its records.
+fn name_of(segment: &Segment) -> String {
+    let numbers: Vec<String> = segment
+        .coverage
+        .workers
+        .iter()
+        .filter(|(_, first, last)| last >= first)
+        .map(|(worker, first, last)| format!("worker {worker}: {first}-{last}"))
+        .collect();
+    format!("segment-{:08x} (boot {}, {})", segment.id, segment.boot, numbers.join(", "))
+}
+
+fn check_segment(
+    folder: &Path,
+    segment: &Segment,
+    done: &mut u64,
+    progress: &mut impl FnMut(u64),
+) -> Result<(), String> {
+    let path = segment_path(folder, segment.id);
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err("the file is missing, and no deletion was recorded".to_owned());
+        }
+        Err(error) => return Err(format!("cannot be read ({error})")),
+    };
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut length = 0;
+    loop {
+        let count = file.read(&mut buffer).map_err(|error| format!("cannot be read ({error})"))?;
+        if count == 0 {
+            break;
+        }
+        hasher.update(buffer.get(..count).unwrap_or_default());
+        length += count as u64;
+        *done += count as u64;
+        progress(*done);
+    }
+    if *hasher.finalize().as_bytes() == segment.written.hash {
+        return Ok(());
+    }
+    if length != segment.written.bytes {
+        return Err(format!("{length} bytes instead of {}", segment.written.bytes));
+    }
+    // The first block that fails shows where; else its checksums were rewritten, too.
+    let found = SegmentFile::open(&path, segment.written.footer_offset, segment.written.bytes)
+        .and_then(|mut file| file.all(|_| {}).and_then(|()| file.others(|_| {})));
+    match found {
+        Err(StoreError::Damaged { what, .. }) => Err(what),
+        _ => Err("the content is not what was sealed".to_owned()),
+    }
+}
+
+/// Each worker's numbers follow each other from segment to segment.
+fn sequence_numbers(catalogue: &Catalogue, verified: &mut Verified) {
+    for boot in 0..catalogue.boots.len() as u32 {
+        let mut segments: Vec<&Segment> = catalogue.segments.values().chain(&catalogue.deleted).collect();
+        segments.retain(|segment| segment.boot == boot);
+        segments.sort_unstable_by_key(|segment| segment.frames.0);
+        let mut next: std::collections::BTreeMap<u8, u64> = std::collections::BTreeMap::new();
+        for segment in segments {
+            for (worker, first, last) in &segment.coverage.workers {
+                let expected = next.get(worker).copied().unwrap_or(1);
+                if *first != expected {
+                    let name = name_of(segment);
+                    verified
+                        .faults
+                        .push(format!("{name}: begins with number {first} of worker {worker} instead of {expected}"));
+                }
+                next.insert(*worker, last.saturating_add(1));
+            }
+            verified.gaps += segment.coverage.gaps.len() as u64;
+            verified.lost = verified.lost.saturating_add(segment.coverage.lost());
+        }
+    }
+}
+
+fn check_head(
+    folder: &Path,
+    catalogue: &Catalogue,
+    hashes: &[Hash],
+    journal: &[Hash],
+    head: &Head,
+    is_own: bool,
+    verified: &mut Verified,
+) {
+    let which = if is_own { "head of the store" } else { "exported head" };
+    if head.store != catalogue.store {
+        verified.faults.push(format!("{which}: it is of another store"));
+        return;
+    }
+    let index = usize::try_from(head.entries).ok().and_then(|entries| entries.checked_sub(1));
+    match index.and_then(|index| hashes.get(index)) {
+        None => verified.faults.push(format!(
+            "{which}: the catalogue has {} entries instead of {}; its end was cut off",
+            catalogue.entries, head.entries
+        )),
+        Some(hash) if *hash != head.hash => verified
+            .faults
+            .push(format!("{which}: entry {} of the catalogue is another one; the chain was rewritten", head.entries)),
+        Some(_) => {}
+    }
+    let Some(last) = head.frames.checked_sub(1) else { return };
+    let found = match last.checked_sub(catalogue.next_frame) {
+        Some(place) => match usize::try_from(place).ok().and_then(|place| journal.get(place)) {
+            Some(hash) => Some(*hash),
+            None => {
+                let frames = catalogue.next_frame.saturating_add(journal.len() as u64);
+                verified
+                    .faults
+                    .push(format!("{which}: {frames} frames instead of {}; the end was cut off", head.frames));
+                return;
+            }
+        },
+        None => catalogue
+            .segments
+            .values()
+            .find(|segment| (segment.frames.0..segment.frames.1).contains(&last))
+            .and_then(|segment| {
+                let path = segment_path(folder, segment.id);
+                let mut file = SegmentFile::open(&path, segment.written.footer_offset, segment.written.bytes).ok()?;
+                file.frames().ok()?.get((last - segment.frames.0) as usize).copied()
+            }),
+    };
+    // A frame in a deleted or damaged segment was reported with that segment.
+    if found.is_some_and(|hash| hash != head.frame) {
+        verified.faults.push(format!("{which}: frame {last} is another one; the journal was rewritten"));
+    }
+}
+
+/// Segments that no entry knows.
+fn unknown_files(folder: &Path, catalogue: &Catalogue, verified: &mut Verified) -> Result<(), StoreError> {
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let name = entry.map_err(StoreError::io(folder))?.file_name();
+        let name = name.to_string_lossy();
+        let Some(id) = name.strip_prefix("segment-").and_then(|id| u64::from_str_radix(id, 16).ok()) else { continue };
+        if id >= catalogue.next_segment {
+            verified.faults.push(format!("{name}: no entry of the catalogue names it"));
+        }
+    }
+    Ok(())
+}
+
+/// What a store has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stat {
+    /// Records in segments.
+    pub records: u64,
+    /// Mappings, static ones and flows included, that began in the segments.
+    pub mappings: u64,
+    /// Leases of port blocks that did.
+    pub leases: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes of segments and catalogue for each mapping.
+    pub bytes_per_mapping: Option<f64>,
+    /// The same for each lease.
+    pub bytes_per_lease: Option<f64>,
+    /// Time of the first record, µs since 1970.
+    pub first_us: Option<u64>,
+    /// Time until which segments have all records.
+    pub last_us: Option<u64>,
+    /// Recorded gaps of sequence numbers.
+    pub gaps: u64,
+    /// Records in them.
+    pub lost: u64,
+    /// Bytes of a day at the mean rate of the segments.
+    pub bytes_per_day: Option<f64>,
+}
+
+impl Store {
+    /// Counts what the store has, from its catalogue.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn stat(&self) -> Result<Stat, StoreError> {
+        let mut stat = Stat { segments: self.catalogue.segments.len() as u64, ..Stat::default() };
+        for entry in fs::read_dir(&self.folder).map_err(StoreError::io(&self.folder))? {
+            let metadata = entry.and_then(|entry| entry.metadata()).map_err(StoreError::io(&self.folder))?;
+            stat.bytes += metadata.len();
+        }
+        let (mut single, mut ranges, mut sealed) = (0_u64, 0_u64, self.catalogue.length);
+        for segment in self.catalogue.segments.values() {
+            let coverage = &segment.coverage;
+            let lost = coverage.lost();
+            let numbers = coverage
+                .workers
+                .iter()
+                .fold(0_u64, |sum, (_, first, last)| sum.saturating_add(last.saturating_add(1).saturating_sub(*first)));
+            let add = |sum: &mut u64, number: u64| *sum = sum.saturating_add(number);
+            add(&mut stat.records, numbers.saturating_sub(lost));
+            add(&mut stat.mappings, coverage.mappings);
+            add(&mut stat.leases, coverage.leases);
+            add(&mut stat.gaps, coverage.gaps.len() as u64);
+            add(&mut stat.lost, lost);
+            add(&mut single, segment.written.single_bytes);
+            add(&mut ranges, segment.written.range_bytes);
+            add(&mut sealed, segment.written.bytes);
+            let boot = &self.catalogue.boots[segment.boot as usize];
+            let at = |monotonic_us: u64| {
+                let clock = boot.clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us);
+                monotonic_us.saturating_add_signed(clock.or(boot.clocks.first()).map_or(0, super::Moment::offset))
+            };
+            let (first, last) = (at(coverage.from_us), at(coverage.covered_us));
+            stat.first_us = Some(stat.first_us.map_or(first, |known| known.min(first)));
+            stat.last_us = Some(stat.last_us.map_or(last, |known| known.max(last)));
+        }
+        // What belongs to neither table is shared in the proportion of the tables.
+        let share = |of: u64| sealed as f64 * of as f64 / (single as f64 + ranges as f64);
+        stat.bytes_per_mapping = (stat.mappings > 0 && single > 0).then(|| share(single) / stat.mappings as f64);
+        stat.bytes_per_lease = (stat.leases > 0 && ranges > 0).then(|| share(ranges) / stat.leases as f64);
+        let seconds = stat.last_us.zip(stat.first_us).map(|(last, first)| last.saturating_sub(first) as f64 / 1e6);
+        stat.bytes_per_day = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| sealed as f64 * 86_400.0 / seconds);
+        Ok(stat)
+    }
+
+    /// The head of the chain now, signed by the key in the store or in `key`, as text to keep
+    /// elsewhere.
+    ///
+    /// # Errors
+    /// The key cannot be read or is not the store's, or the journal cannot be read.
+    pub fn head(&self, key: Option<&Path>) -> Result<String, StoreError> {
+        let own = self.folder.join(catalogue::KEY);
+        let path = key.unwrap_or(&own);
+        let key = catalogue::read_key(path)?;
+        if key.verifying_key().to_bytes() != self.catalogue.key {
+            let what = "it is not the key of this store".to_owned();
+            return Err(StoreError::Key { path: path.to_owned(), what });
+        }
+        let known = &self.catalogue;
+        let (mut frames, mut frame) = (known.next_frame, known.last_frame);
+        let boot = known.boots.len().saturating_sub(1) as u32;
+        read_frames(&self.folder, boot, known.next_frame, known.last_frame, |read| {
+            (frames, frame) = (read.number.saturating_add(1), read.hash);
+            Ok(())
+        })?;
+        let head = Head { store: known.store, entries: known.entries, hash: known.hash, frames, frame };
+        Ok(head.text(&key))
+    }
+
+    /// When the segments that retention deleted were deleted last.
+    pub fn deleted(&self) -> Option<(u64, String)> {
+        let count = self.catalogue.deleted.len() as u64;
+        (count > 0).then(|| (count, utc_text(self.catalogue.deleted_us)))
+    }
+}

@@ -1,0 +1,839 @@
+//! The writer: events into the journal, full windows into segments, segments into longer ones.
+//!
+//! ```text
+//!   push ─► builder (who holds what)          ┌─ thread: sort, encode ─► segment ─┐
+//!        └► frame ─► journal file ─► window full                                   ├─► catalogue
+//!                                             └─ thread: merge 64 segments to one ─┘
+//! ```
+//!
+//! An event is safe when its frame is in the journal; the journal of a window is deleted when its
+//! segment is on the disk and in the catalogue. A call that fails has changed nothing that the next
+//! call does not repeat: frames that could not be written are kept and written later.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::fs::File;
+use std::fs::TryLockError;
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+use std::thread;
+use std::thread::JoinHandle;
+
+use nat::event::Event;
+use nat::types::WorkerId;
+
+use super::builder::Builder;
+use super::builder::Coverage;
+use super::builder::Window;
+use super::catalogue;
+use super::catalogue::CatalogueWriter;
+use super::catalogue::Entry;
+use super::catalogue::Moment;
+use super::catalogue::Segment;
+use super::catalogue::sync_folder;
+use super::error::StoreError;
+use super::journal;
+use super::journal::Frame;
+use super::journal::FrameRead;
+use super::journal::Hash;
+use super::row::End;
+use super::row::Row;
+use super::segment;
+use super::segment::SegmentFile;
+use super::segment::Written;
+
+/// A step of the clock that is recorded, in µs.
+const STEP_US: u64 = 10_000;
+/// Waiting bytes at which the caller must stop adding events.
+const WAITING_MAX: usize = 4 << 20;
+/// Longest time between two frames while nothing happens, in µs.
+const IDLE_US: u64 = 10_000_000;
+/// Longest journal that is read at once, when a store is opened.
+const JOURNAL_MAX: u64 = 4 << 30;
+
+/// How a store is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Intervals after which a window becomes a segment.
+    pub segment_rows: usize,
+    /// Age after which it does, in µs of the monotonic clock.
+    pub segment_interval_us: u64,
+    /// Segments that are merged to one.
+    pub merge: usize,
+    /// Bytes of a frame.
+    pub frame_bytes: usize,
+    /// Longest time from an event to its frame, in µs.
+    pub frame_interval_us: u64,
+    /// Longest time from a frame to the disk, in µs: what a power failure may lose.
+    pub sync_interval_us: u64,
+    /// Segments older than this are deleted.
+    pub retention_us: Option<u64>,
+    /// File of the key that signs the head; None for one in the store.
+    pub signing_key: Option<PathBuf>,
+    /// True if sealing and merging may use a thread of their own.
+    pub has_threads: bool,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            segment_rows: 1 << 20,
+            segment_interval_us: 3_600_000_000,
+            merge: 64,
+            frame_bytes: 256 << 10,
+            frame_interval_us: 100_000,
+            sync_interval_us: 1_000_000,
+            retention_us: None,
+            signing_key: None,
+            has_threads: true,
+        }
+    }
+}
+
+/// A window that becomes a segment.
+#[derive(Debug)]
+struct Job {
+    path: PathBuf,
+    window: Window,
+    frames: (u64, u64),
+    last_frame: Hash,
+    hashes: Vec<Hash>,
+    boot: u32,
+}
+
+impl Job {
+    fn run(&mut self) -> Result<Written, StoreError> {
+        segment::write(&self.path, &mut self.window.rows, &self.window.others, &self.hashes)
+    }
+}
+
+/// Work in progress, by a thread or already done.
+#[derive(Debug)]
+enum Work<T> {
+    Thread(JoinHandle<T>),
+    Done(T),
+}
+
+impl<T: Send + 'static> Work<T> {
+    fn start(has_threads: bool, work: impl FnOnce() -> T + Send + 'static) -> Work<T> {
+        if !has_threads {
+            return Work::Done(work());
+        }
+        Work::Thread(thread::spawn(work))
+    }
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Work::Thread(thread) => thread.is_finished(),
+            Work::Done(_) => true,
+        }
+    }
+
+    /// Waits, and forgets what came of it.
+    fn end(self) {
+        if let Work::Thread(thread) = self {
+            // A panic there was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+
+    fn wait(self) -> T {
+        match self {
+            Work::Thread(thread) => match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            },
+            Work::Done(result) => result,
+        }
+    }
+}
+
+type Sealing = Work<(Box<Job>, Result<Written, StoreError>)>;
+type Merging = Work<(Box<Segment>, Result<Written, StoreError>)>;
+
+/// The only writer of a store. Dropping it without [`StoreWriter::finish`] is a crash: the next one
+/// reads the journal.
+#[derive(Debug)]
+pub struct StoreWriter {
+    folder: PathBuf,
+    options: StoreOptions,
+    catalogue: CatalogueWriter,
+    boot: u32,
+    builder: Builder,
+    frame: Frame,
+    /// Frames that are not written yet.
+    pending: Vec<u8>,
+    journal: Option<(PathBuf, File)>,
+    journal_bytes: u64,
+    first_frame: u64,
+    next_frame: u64,
+    last_frame: Hash,
+    hashes: Vec<Hash>,
+    offset: i64,
+    now: Moment,
+    framed_us: u64,
+    synced_us: u64,
+    is_unsynced: bool,
+    window_us: u64,
+    reach_back: Option<(u64, u64)>,
+    sealing: Option<Sealing>,
+    merging: Option<Merging>,
+    /// True if segments may have become enough to merge.
+    is_merge_due: bool,
+    /// Held as long as this writes.
+    _lock: File,
+}
+
+/// Name of a segment's file.
+pub(crate) fn segment_path(folder: &Path, id: u64) -> PathBuf {
+    folder.join(format!("segment-{id:08x}"))
+}
+
+fn journal_path(folder: &Path, first_frame: u64) -> PathBuf {
+    folder.join(format!("journal-{first_frame:016x}"))
+}
+
+/// The journal files of a store, by the number of their first frame.
+pub(crate) fn journals(folder: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let path = entry.map_err(StoreError::io(folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("journal-"));
+        if let Some(first) = name.and_then(|name| u64::from_str_radix(name, 16).ok()) {
+            found.push((first, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The frames after the last segment, in order, while they are whole and continue the chain.
+/// Returns the number of bytes after the last whole one.
+pub(crate) fn read_frames(
+    folder: &Path,
+    boot: u32,
+    mut next: u64,
+    mut last: Hash,
+    mut each: impl FnMut(&FrameRead<'_>) -> Result<(), StoreError>,
+) -> Result<u64, StoreError> {
+    let mut left_over = 0;
+    for (_, path) in journals(folder)? {
+        let length = fs::metadata(&path).map_err(StoreError::io(&path))?.len();
+        if length > JOURNAL_MAX {
+            return Err(StoreError::damaged(&path, format!("{length} bytes are too many")));
+        }
+        let mut reader = JournalFile::open(&path, length)?;
+        let mut is_whole = reader.is_journal;
+        while is_whole {
+            let Some(frame) = reader.next()? else { break };
+            if frame.number < next {
+                continue;
+            }
+            if frame.number > next || frame.before != last || frame.boot != boot {
+                is_whole = false;
+                break;
+            }
+            (next, last) = (next.saturating_add(1), frame.hash);
+            each(&frame)?;
+        }
+        let rest = if is_whole { reader.left() } else { length };
+        left_over += rest;
+    }
+    Ok(left_over)
+}
+
+/// Reads the frames of one file with a buffer of at most one frame and a half.
+struct JournalFile {
+    path: PathBuf,
+    file: File,
+    is_journal: bool,
+    buffer: Vec<u8>,
+    /// Consumed bytes of the buffer.
+    at: usize,
+    /// Bytes of the file that are not in the buffer.
+    unread: u64,
+}
+
+/// Events between the request of memory and its use.
+const AHEAD: usize = 12;
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+impl JournalFile {
+    fn open(path: &Path, length: u64) -> Result<JournalFile, StoreError> {
+        let file = File::open(path).map_err(StoreError::io(path))?;
+        let mut reader =
+            JournalFile { path: path.to_owned(), file, is_journal: false, buffer: Vec::new(), at: 0, unread: length };
+        reader.fill(journal::MAGIC.len())?;
+        reader.is_journal = reader.buffer.starts_with(&journal::MAGIC);
+        if reader.is_journal {
+            reader.at = journal::MAGIC.len();
+        }
+        Ok(reader)
+    }
+
+    /// Makes at least `wanted` bytes available if the file has them.
+    fn fill(&mut self, wanted: usize) -> Result<(), StoreError> {
+        use std::io::Read;
+        if self.buffer.len() - self.at >= wanted || self.unread == 0 {
+            return Ok(());
+        }
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        let count = (wanted - self.buffer.len()).max(PIECE) as u64;
+        let read = (&self.file).take(count.min(self.unread)).read_to_end(&mut self.buffer);
+        let read = read.map_err(StoreError::io(&self.path))? as u64;
+        self.unread = if read == 0 { 0 } else { self.unread - read };
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<FrameRead<'_>>, StoreError> {
+        self.fill(journal::HEADER)?;
+        let length = self.buffer.get(self.at..self.at + 4).and_then(|bytes| bytes.try_into().ok());
+        let length = length.map_or(0, u32::from_le_bytes) as usize;
+        if !(journal::HEADER..=journal::FRAME_MAX).contains(&length) {
+            return Ok(None);
+        }
+        self.fill(length)?;
+        let Some(frame) = FrameRead::parse(self.buffer.get(self.at..).unwrap_or_default()) else { return Ok(None) };
+        self.at += frame.length;
+        Ok(Some(frame))
+    }
+
+    /// Bytes that are not in a whole frame.
+    fn left(&self) -> u64 {
+        self.unread + (self.buffer.len() - self.at) as u64
+    }
+}
+
+impl StoreWriter {
+    /// Opens the store in `folder`, or begins one in an empty or missing folder. What an earlier
+    /// writer left in its journal becomes a segment. Begins a boot at this moment.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the folder has another content, another process writes it, or the disk
+    /// fails.
+    pub fn open(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
+        let lock = prepare(folder)?;
+        let own_key = folder.join(catalogue::KEY);
+        let key_path = options.signing_key.clone().unwrap_or(own_key);
+        let is_new = !folder.join(catalogue::NAME).exists();
+        let key = catalogue::key_of(&key_path, is_new)?;
+        if is_new {
+            catalogue::create(folder, &key, now.unix_us)?;
+        }
+        let mut catalogue = CatalogueWriter::open(folder, key)?;
+        clean(folder, &catalogue)?;
+        recover(folder, &mut catalogue)?;
+        catalogue.append(Entry::Boot { id: catalogue::random_bytes(folder)?, moment: now })?;
+        let next_frame = catalogue.catalogue.next_frame;
+        let mut writer = StoreWriter {
+            folder: folder.to_owned(),
+            options,
+            boot: catalogue.catalogue.boots.len() as u32 - 1,
+            builder: Builder::new(now.monotonic_us, None),
+            frame: Frame::default(),
+            pending: Vec::new(),
+            journal: None,
+            journal_bytes: 0,
+            first_frame: next_frame,
+            next_frame,
+            last_frame: catalogue.catalogue.last_frame,
+            hashes: Vec::new(),
+            offset: now.offset(),
+            now,
+            framed_us: now.monotonic_us,
+            synced_us: now.monotonic_us,
+            is_unsynced: false,
+            window_us: now.monotonic_us,
+            reach_back: None,
+            sealing: None,
+            merging: None,
+            is_merge_due: true,
+            catalogue,
+            _lock: lock,
+        };
+        writer.begin_journal()?;
+        Ok(writer)
+    }
+
+    /// True if more events may be added.
+    pub fn has_room(&self) -> bool {
+        self.pending.len() + self.frame.length() < WAITING_MAX
+    }
+
+    /// Adds an event of a worker. One that was added before, by its sequence number, is skipped.
+    #[inline]
+    pub fn push(&mut self, worker: WorkerId, event: &Event) {
+        if self.builder.apply(worker.0, event) {
+            self.frame.push(worker.0, event);
+        }
+    }
+
+    /// Adds events of a worker, in order: faster than one by one.
+    #[inline]
+    pub fn push_all(&mut self, worker: WorkerId, events: &[Event]) {
+        for (place, event) in events.iter().enumerate() {
+            if let Some(later) = events.get(place + AHEAD) {
+                self.builder.prefetch(later);
+            }
+            self.push(worker, event);
+        }
+    }
+
+    /// Does what is due: frames, syncs, segments. `covered_us` is a time before which no event will
+    /// follow, by the monotonic clock.
+    ///
+    /// # Errors
+    /// The disk failed. Nothing is lost; call it again later.
+    pub fn advance(&mut self, now: Moment, covered_us: u64) -> Result<(), StoreError> {
+        self.now = now;
+        if now.offset().abs_diff(self.offset) > STEP_US {
+            self.catalogue.append(Entry::Clock { moment: now })?;
+            self.offset = now.offset();
+        }
+        self.builder.cover(covered_us);
+        let waited_us = now.monotonic_us.saturating_sub(self.framed_us);
+        let is_due = if self.frame.is_empty() { IDLE_US } else { self.options.frame_interval_us };
+        if self.frame.length() >= self.options.frame_bytes || waited_us >= is_due || !self.pending.is_empty() {
+            self.flush()?;
+        }
+        if self.is_unsynced && now.monotonic_us.saturating_sub(self.synced_us) >= self.options.sync_interval_us {
+            self.sync()?;
+        }
+        self.collect(false)?;
+        let age_us = now.monotonic_us.saturating_sub(self.window_us);
+        let open = self.builder.rows() - self.builder.weight().min(self.builder.rows());
+        let is_full = self.builder.weight() >= self.options.segment_rows.max(open);
+        let is_old = age_us >= self.options.segment_interval_us && self.next_frame > self.first_frame;
+        if is_full || is_old {
+            self.seal()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a frame of all that waits.
+    ///
+    /// # Errors
+    /// As [`StoreWriter::advance`].
+    pub fn flush(&mut self) -> Result<(), StoreError> {
+        self.reach_back = self.reach_back.or_else(|| self.builder.take_reach_back());
+        if let Some(period) = self.reach_back {
+            self.catalogue.append(Entry::Uncertain { boot: self.boot, period })?;
+            self.reach_back = None;
+        }
+        // After a failure, frames wait already; another one follows only if it has something.
+        if self.pending.is_empty() || !self.frame.is_empty() {
+            let covered_us = self.builder.covered_us();
+            self.last_frame =
+                self.frame.seal(&self.last_frame, self.next_frame, self.boot, covered_us, &mut self.pending);
+            self.hashes.push(self.last_frame);
+            self.next_frame += 1;
+            self.framed_us = self.now.monotonic_us;
+        }
+        self.write_pending()
+    }
+
+    fn write_pending(&mut self) -> Result<(), StoreError> {
+        let Some((path, file)) = &mut self.journal else {
+            return Err(StoreError::damaged(&self.folder, "there is no journal"));
+        };
+        if let Err(source) = file.write_all(&self.pending) {
+            // The next attempt writes all of it, at the same place.
+            file.set_len(self.journal_bytes).map_err(StoreError::io(path))?;
+            return Err(StoreError::Io { path: path.clone(), source });
+        }
+        self.journal_bytes += self.pending.len() as u64;
+        self.pending.clear();
+        self.is_unsynced = true;
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if let Some((path, file)) = &self.journal {
+            file.sync_data().map_err(StoreError::io(path))?;
+        }
+        (self.is_unsynced, self.synced_us) = (false, self.now.monotonic_us);
+        Ok(())
+    }
+
+    fn begin_journal(&mut self) -> Result<(), StoreError> {
+        let path = journal_path(&self.folder, self.next_frame);
+        let error = StoreError::io(&path);
+        let mut file = File::options().create(true).append(true).open(&path).map_err(&error)?;
+        file.set_len(0).map_err(&error)?;
+        file.write_all(&journal::MAGIC).map_err(&error)?;
+        sync_folder(&self.folder)?;
+        self.journal_bytes = journal::MAGIC.len() as u64;
+        self.journal = Some((path.clone(), file));
+        Ok(())
+    }
+
+    /// Ends the window: its intervals become a segment, and the next window begins.
+    ///
+    /// # Errors
+    /// As [`StoreWriter::advance`].
+    pub fn seal(&mut self) -> Result<(), StoreError> {
+        self.collect(true)?;
+        self.flush()?;
+        self.sync()?;
+        let before = self.journal.take();
+        if let Err(error) = self.begin_journal() {
+            self.journal = before;
+            return Err(error);
+        }
+        let mut job = Box::new(Job {
+            path: self.folder.join("sealing.new"),
+            window: self.builder.cut(),
+            frames: (self.first_frame, self.next_frame),
+            last_frame: self.last_frame,
+            hashes: core::mem::take(&mut self.hashes),
+            boot: self.boot,
+        });
+        (self.first_frame, self.window_us) = (self.next_frame, self.now.monotonic_us);
+        self.sealing = Some(Work::start(self.options.has_threads, move || {
+            let written = job.run();
+            (job, written)
+        }));
+        self.collect(false)
+    }
+
+    /// Enters finished segments in the catalogue. With `all`, waits for the one being sealed.
+    fn collect(&mut self, all: bool) -> Result<(), StoreError> {
+        if self.sealing.as_ref().is_some_and(|work| all || work.is_finished())
+            && let Some(work) = self.sealing.take()
+        {
+            let (mut job, written) = work.wait();
+            let entered = written.and_then(|written| enter(&mut self.catalogue, &self.folder, &job, written));
+            if let Err(error) = entered {
+                // The rows are still here: the next call tries again.
+                self.sealing = Some(Work::start(self.options.has_threads, move || {
+                    let written = job.run();
+                    (job, written)
+                }));
+                return Err(error);
+            }
+            self.is_merge_due = true;
+            self.remove_journals()?;
+            self.expire()?;
+        }
+        if self.merging.as_ref().is_some_and(Work::is_finished) {
+            self.is_merge_due = true;
+            self.end_merge()?;
+        }
+        if self.merging.is_none() && core::mem::take(&mut self.is_merge_due) {
+            self.begin_merge(self.options.merge, true);
+        }
+        Ok(())
+    }
+
+    fn remove_journals(&self) -> Result<(), StoreError> {
+        for (first, path) in journals(&self.folder)? {
+            if first < self.catalogue.catalogue.next_frame && first < self.first_frame {
+                fs::remove_file(&path).map_err(StoreError::io(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to merge `count` neighbours, the newest segment of this boot apart.
+    fn begin_merge(&mut self, count: usize, leave_newest: bool) {
+        let catalogue = &self.catalogue.catalogue;
+        let newest = catalogue.segments.last_key_value().map(|(first, _)| *first).filter(|_| leave_newest);
+        let mut run: Vec<&Segment> = Vec::new();
+        for segment in catalogue.segments.values() {
+            let continues =
+                run.last().is_none_or(|last| last.boot == segment.boot && last.frames.1 == segment.frames.0);
+            let may_merge = !segment.is_merged && Some(segment.frames.0) != newest;
+            // What an ended boot left behind is merged, too.
+            let is_run_done =
+                run.len() >= 2 && run.first().is_some_and(|first| first.boot != self.boot || !leave_newest);
+            if !may_merge || !continues {
+                if is_run_done {
+                    break;
+                }
+                run.clear();
+            }
+            if may_merge {
+                run.push(segment);
+            }
+            if run.len() >= count.max(2) {
+                break;
+            }
+        }
+        let is_of_ended = run.first().is_some_and(|first| first.boot != self.boot || !leave_newest);
+        if run.len() < 2 || (run.len() < count && !is_of_ended) {
+            return;
+        }
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
+        let mut merged = Box::new(Segment { is_merged: true, ..(*first).clone() });
+        (merged.frames.1, merged.last_frame) = (last.frames.1, last.last_frame);
+        for segment in run.iter().skip(1) {
+            merged.coverage.join(&segment.coverage);
+        }
+        let sources: Vec<(PathBuf, Written)> =
+            run.iter().map(|segment| (segment_path(&self.folder, segment.id), segment.written)).collect();
+        let path = self.folder.join("merging.new");
+        self.merging = Some(Work::start(self.options.has_threads, move || {
+            let written = merge(&path, &sources);
+            (merged, written)
+        }));
+    }
+
+    fn end_merge(&mut self) -> Result<(), StoreError> {
+        let Some(work) = self.merging.take() else { return Ok(()) };
+        let (mut merged, written) = work.wait();
+        merged.written = written?;
+        // Retention may have deleted one of them while they were merged: merge again without it.
+        if !self.catalogue.catalogue.segments.contains_key(&merged.frames.0) {
+            return Ok(());
+        }
+        merged.id = self.catalogue.catalogue.next_segment;
+        let old: Vec<u64> = self.catalogue.catalogue.segments.values().map(|segment| segment.id).collect();
+        let path = segment_path(&self.folder, merged.id);
+        fs::rename(self.folder.join("merging.new"), &path).map_err(StoreError::io(&path))?;
+        sync_folder(&self.folder)?;
+        self.catalogue.append(Entry::Merged(merged))?;
+        let left: BTreeSet<u64> = self.catalogue.catalogue.segments.values().map(|segment| segment.id).collect();
+        for id in old.into_iter().filter(|id| !left.contains(id)) {
+            let path = segment_path(&self.folder, id);
+            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes segments older than the retention, and records it.
+    fn expire(&mut self) -> Result<(), StoreError> {
+        let Some(retention_us) = self.options.retention_us else { return Ok(()) };
+        let before_us = self.now.unix_us.saturating_sub(retention_us);
+        loop {
+            let catalogue = &self.catalogue.catalogue;
+            let newest = catalogue.segments.last_key_value().map(|(first, _)| *first);
+            let is_old = |segment: &&Segment| {
+                let clocks = catalogue.boots.get(segment.boot as usize).map(|boot| &boot.clocks[..]);
+                let latest = segment.coverage.covered_us.max(segment.coverage.latest_us);
+                let offset = clocks.unwrap_or_default().iter().map(Moment::offset).max().unwrap_or(0);
+                let is_before = latest.saturating_add_signed(offset) < before_us;
+                is_before && Some(segment.frames.0) != newest
+            };
+            let Some(id) = catalogue.segments.values().next().filter(is_old).map(|segment| segment.id) else {
+                return Ok(());
+            };
+            let unix_us = self.now.unix_us;
+            self.catalogue.append(Entry::Deleted { id, unix_us, retention_us })?;
+            let path = segment_path(&self.folder, id);
+            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+        }
+    }
+
+    /// Ends the boot: seals what is left and records a clean stop. With `compact`, merges what is
+    /// left in short segments, too, which may take long.
+    ///
+    /// # Errors
+    /// The disk failed. The journal has what no segment has.
+    pub fn finish(mut self, now: Moment, covered_us: u64, compact: bool) -> Result<(), StoreError> {
+        self.advance(now, covered_us)?;
+        self.seal()?;
+        self.collect(true)?;
+        while let Some(merging) = self.merging.take() {
+            self.merging = Some(Work::Done(merging.wait()));
+            self.end_merge()?;
+        }
+        if compact {
+            loop {
+                self.begin_merge(self.options.merge, false);
+                let Some(merging) = self.merging.take() else { break };
+                self.merging = Some(Work::Done(merging.wait()));
+                self.end_merge()?;
+            }
+        }
+        self.catalogue.append(Entry::BootEnd { covered_us, is_clean: true })?;
+        if let Some((path, _)) = self.journal.take() {
+            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for StoreWriter {
+    fn drop(&mut self) {
+        // The lock must outlive the threads that write into the folder.
+        if let Some(work) = self.sealing.take() {
+            work.end();
+        }
+        if let Some(work) = self.merging.take() {
+            work.end();
+        }
+    }
+}
+
+/// Merges segment files to one.
+fn merge(path: &Path, sources: &[(PathBuf, Written)]) -> Result<Written, StoreError> {
+    let open = |(path, written): &(PathBuf, Written)| SegmentFile::open(path, written.footer_offset, written.bytes);
+    let mut segments = sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    segment::merge(path, &mut segments)
+}
+
+/// Gives a written segment its name and enters it in the catalogue.
+fn enter(catalogue: &mut CatalogueWriter, folder: &Path, job: &Job, written: Written) -> Result<(), StoreError> {
+    let id = catalogue.catalogue.next_segment;
+    let path = segment_path(folder, id);
+    fs::rename(&job.path, &path).map_err(StoreError::io(&path))?;
+    sync_folder(folder)?;
+    let segment = Segment {
+        id,
+        boot: job.boot,
+        frames: job.frames,
+        last_frame: job.last_frame,
+        is_merged: false,
+        coverage: job.window.coverage.clone(),
+        written,
+    };
+    catalogue.append(Entry::Sealed(Box::new(segment)))
+}
+
+/// Makes the folder if it is missing, and locks it.
+fn prepare(folder: &Path) -> Result<File, StoreError> {
+    let error = StoreError::io(folder);
+    fs::create_dir_all(folder).map_err(&error)?;
+    if !folder.join(catalogue::NAME).exists() {
+        let ours = ["lock", catalogue::KEY, "catalogue.new"];
+        for entry in fs::read_dir(folder).map_err(&error)? {
+            let name = entry.map_err(&error)?.file_name();
+            if !ours.iter().any(|our| name == *our) {
+                return Err(StoreError::Foreign { path: folder.to_owned() });
+            }
+        }
+    }
+    let path = folder.join("lock");
+    let lock = File::options().create(true).append(true).open(&path).map_err(StoreError::io(&path))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: folder.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(StoreError::Io { path, source }),
+    }
+}
+
+/// Removes files of work that was not completed, and files that the catalogue says are gone.
+fn clean(folder: &Path, catalogue: &CatalogueWriter) -> Result<(), StoreError> {
+    let known: BTreeSet<u64> = catalogue.catalogue.segments.values().map(|segment| segment.id).collect();
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let path = entry.map_err(StoreError::io(folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let segment = name.strip_prefix("segment-").and_then(|id| u64::from_str_radix(id, 16).ok());
+        if name.ends_with(".new") || segment.is_some_and(|id| !known.contains(&id)) {
+            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a segment of the frames that an earlier writer left, and ends its boot.
+fn recover(folder: &Path, catalogue: &mut CatalogueWriter) -> Result<(), StoreError> {
+    let known = &catalogue.catalogue;
+    let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(()) };
+    let (began, is_ended) = {
+        let boot = &known.boots[boot];
+        (boot.clocks.first().map_or(0, |moment| moment.monotonic_us), boot.ended.is_some())
+    };
+    let boot = boot as u32;
+    let mut builder = Builder::new(began, None);
+    if let Some((coverage, open)) = last_of_boot(folder, known, boot)? {
+        builder.resume(&coverage, open.into_iter());
+    }
+    let (mut hashes, mut last) = (Vec::new(), known.last_frame);
+    let first = known.next_frame;
+    let left_over = read_frames(folder, boot, first, known.last_frame, |frame| {
+        let is_readable = frame.events(|worker, event| {
+            builder.apply(worker, event);
+        });
+        is_readable.ok_or_else(|| StoreError::damaged(folder, format!("frame {} is not readable", frame.number)))?;
+        builder.cover(frame.covered_us);
+        hashes.push(frame.hash);
+        last = frame.hash;
+        Ok(())
+    })?;
+    let next = first + hashes.len() as u64;
+    let covered_us = builder.covered_us();
+    if next > first {
+        let window = builder.cut();
+        let path = folder.join("sealing.new");
+        let mut job = Job { path, window, frames: (first, next), last_frame: last, hashes, boot };
+        let written = job.run()?;
+        enter(catalogue, folder, &job, written)?;
+    }
+    if left_over > 0 {
+        catalogue.append(Entry::Cut { frame: next, bytes: left_over })?;
+    }
+    if !is_ended {
+        catalogue.append(Entry::BootEnd { covered_us, is_clean: false })?;
+    }
+    for (_, path) in journals(folder)? {
+        fs::remove_file(&path).map_err(StoreError::io(&path))?;
+    }
+    Ok(())
+}
+
+/// The coverage of the last segment of a boot and what was open at its end.
+fn last_of_boot(
+    folder: &Path,
+    known: &catalogue::Catalogue,
+    boot: u32,
+) -> Result<Option<(Coverage, Vec<Row>)>, StoreError> {
+    let Some(last) = known.of_boot(boot).last() else { return Ok(None) };
+    let Written { footer_offset, bytes, .. } = last.written;
+    let mut file = SegmentFile::open(&segment_path(folder, last.id), footer_offset, bytes)?;
+    let mut open = Vec::new();
+    file.all(|row| {
+        if row.until == End::Open {
+            open.push(*row);
+        }
+    })?;
+    Ok(Some((last.coverage.clone(), open)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Generated;
+    use super::super::Generator;
+    use super::super::Store;
+    use super::super::verify;
+    use super::*;
+
+    #[test]
+    fn a_full_disk_neither_loses_nor_repeats_records() {
+        let folder = std::env::temp_dir().join(format!("natrix-store-full-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let mut generator = Generator::new(Generated::Mappings(20_000), 2);
+        let mut writer = StoreWriter::open(&folder, StoreOptions::default(), Generator::begin()).unwrap();
+        let (mut events, mut count, mut failures) = (Vec::new(), 0, 0);
+        for round in 0.. {
+            events.clear();
+            generator.fill(500, &mut events);
+            if events.is_empty() {
+                break;
+            }
+            let is_full = round % 3 == 1;
+            let journal = writer.journal.take().unwrap();
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            let kept = if is_full { writer.journal.replace((journal.0.clone(), full)) } else { None };
+            assert!(kept.is_none());
+            if !is_full {
+                writer.journal = Some((journal.0.clone(), journal.1.try_clone().unwrap()));
+            }
+            writer.push_all(Generator::WORKER, &events);
+            count += events.len() as u64;
+            let now = generator.now();
+            failures += u32::from(writer.advance(now, now.monotonic_us).is_err() || writer.flush().is_err());
+            writer.journal = Some(journal);
+        }
+        assert!(failures > 10, "{failures}");
+        let now = generator.now();
+        writer.finish(now, now.monotonic_us, false).unwrap();
+        assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
+        let stat = Store::open(&folder).unwrap().stat().unwrap();
+        assert_eq!((stat.records, stat.mappings, stat.lost), (count, 20_000, 0));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

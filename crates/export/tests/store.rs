@@ -1,0 +1,735 @@
+//! The store against a list of all that happened: random events, clock steps, losses, kills, torn
+//! files, retention. No answer may name a wrong holder with certainty, and an answer that claims to
+//! be complete must be the list's.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use export::store::Found;
+use export::store::Generated;
+use export::store::Generator;
+use export::store::Moment;
+use export::store::Question;
+use export::store::Store;
+use export::store::StoreError;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
+use export::store::Until;
+use export::store::verify;
+use nat::Instant;
+use nat::Protocol;
+use nat::event::Cause;
+use nat::event::Event;
+use nat::event::EventKind;
+use nat::types::RealmId;
+use nat::types::WorkerId;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+/// A folder of one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("natrix-store-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    external: u32,
+    first_port: u16,
+    last_port: u16,
+    protocol: Option<Protocol>,
+    subscriber: u32,
+    internal_port: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    key: Key,
+    boot: usize,
+    start_us: u64,
+    end_us: Option<u64>,
+    worker: u8,
+}
+
+/// A clock setting of a boot, from this monotonic time on.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    boot: usize,
+    from_us: u64,
+    to_us: u64,
+    offset: i64,
+}
+
+const FIRST_EXTERNAL: u32 = 0xcb00_7101;
+const FIRST_SUBSCRIBER: u32 = 0x6440_0001;
+const WORKERS: usize = 3;
+
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    clock: bool,
+    loss: bool,
+    kills: bool,
+    retention: bool,
+}
+
+struct World {
+    random: SmallRng,
+    folder: PathBuf,
+    options: StoreOptions,
+    writer: Option<StoreWriter>,
+    now_us: u64,
+    offset: i64,
+    boot: usize,
+    next: [u64; WORKERS],
+    open: BTreeMap<Key, Held>,
+    ended: Vec<Held>,
+    settings: Vec<Setting>,
+    faults: Faults,
+    unreported: [u32; WORKERS],
+    /// Time of a loss that no later record shows yet.
+    lost_us: [u64; WORKERS],
+}
+
+impl World {
+    fn new(seed: u64, folder: &Path, faults: Faults) -> World {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let options = StoreOptions {
+            segment_rows: random.random_range(5..60),
+            merge: random.random_range(2..5),
+            frame_bytes: random.random_range(100..2_000),
+            frame_interval_us: random.random_range(1_000..50_000),
+            segment_interval_us: random.random_range(200_000..5_000_000),
+            retention_us: faults.retention.then_some(4_000_000),
+            has_threads: random.random_bool(0.3),
+            ..StoreOptions::default()
+        };
+        let mut world = World {
+            random,
+            folder: folder.to_owned(),
+            options,
+            writer: None,
+            now_us: 5_000_000,
+            offset: 1_790_000_000_000_000,
+            boot: 0,
+            next: [1; WORKERS],
+            open: BTreeMap::new(),
+            ended: Vec::new(),
+            settings: Vec::new(),
+            faults,
+            unreported: [0; WORKERS],
+            lost_us: [u64::MAX; WORKERS],
+        };
+        world.begin();
+        world
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { monotonic_us: self.now_us, unix_us: self.now_us.saturating_add_signed(self.offset) }
+    }
+
+    fn begin(&mut self) {
+        self.next = [1; WORKERS];
+        self.unreported = [0; WORKERS];
+        self.lost_us = [u64::MAX; WORKERS];
+        let moment = self.moment();
+        self.writer = Some(StoreWriter::open(&self.folder, self.options.clone(), moment).unwrap());
+        self.set();
+    }
+
+    fn set(&mut self) {
+        let setting = Setting { boot: self.boot, from_us: self.now_us, to_us: u64::MAX, offset: self.offset };
+        if let Some(last) = self.settings.last_mut().filter(|last| last.to_us == u64::MAX) {
+            last.to_us = self.now_us;
+        }
+        self.settings.push(setting);
+    }
+
+    fn push(&mut self, worker: u8, mut event: Event, may_lose: bool) {
+        let place = usize::from(worker);
+        event.sequence = self.next[place];
+        self.next[place] += 1;
+        if may_lose && self.faults.loss && self.random.random_bool(0.02) {
+            // Silently, or with a gap record later.
+            if self.random.random_bool(0.5) {
+                self.unreported[place] += 1;
+            }
+            self.lost_us[place] = self.lost_us[place].min(event.at.as_micros());
+            return;
+        }
+        if self.unreported[place] > 0 {
+            let amount = core::mem::take(&mut self.unreported[place]);
+            // The gap has the numbers before this one.
+            let mut gap = Event::new(EventKind::Gap, event.at);
+            gap.sequence = event.sequence - u64::from(amount);
+            gap.amount = amount;
+            self.writer.as_mut().unwrap().push(WorkerId(worker), &gap);
+        }
+        self.lost_us[place] = u64::MAX;
+        self.writer.as_mut().unwrap().push(WorkerId(worker), &event);
+        if self.random.random_bool(0.01) {
+            // A repeated record is skipped.
+            self.writer.as_mut().unwrap().push(WorkerId(worker), &event);
+        }
+    }
+
+    fn event(key: &Key, is_begin: bool, at_us: u64) -> Event {
+        let is_block = key.first_port != key.last_port;
+        let kind = match (is_block, is_begin) {
+            (true, true) => EventKind::BlockLeased,
+            (true, false) => EventKind::BlockReturned,
+            (false, true) => EventKind::MappingCreated,
+            (false, false) => EventKind::MappingEnded,
+        };
+        Event {
+            subscriber: Ipv4Addr::from_bits(key.subscriber),
+            external: Ipv4Addr::from_bits(key.external),
+            internal_port: key.internal_port,
+            first_port: key.first_port,
+            last_port: key.last_port,
+            realm: RealmId(0),
+            protocol: key.protocol,
+            ..Event::new(kind, Instant::from_micros(at_us))
+        }
+    }
+
+    fn step(&mut self) {
+        self.now_us += self.random.random_range(100..20_000);
+        let at_us = self.now_us - self.random.random_range(0..50);
+        match self.random.random_range(0..100) {
+            0..48 => {
+                let is_block = self.random.random_bool(0.2);
+                let first_port: u16 = if is_block {
+                    2_048 + 64 * self.random.random_range(0..8)
+                } else {
+                    self.random.random_range(1_024..1_044)
+                };
+                let key = Key {
+                    external: FIRST_EXTERNAL + self.random.random_range(0..2),
+                    first_port,
+                    last_port: first_port + if is_block { 63 } else { 0 },
+                    protocol: (!is_block).then_some(Protocol::Udp),
+                    subscriber: FIRST_SUBSCRIBER + self.random.random_range(0..6),
+                    internal_port: if is_block { 0 } else { self.random.random_range(1..4) },
+                };
+                let is_taken = |other: &Key| (other.external, other.first_port) == (key.external, key.first_port);
+                if !self.open.keys().any(is_taken) {
+                    let worker = self.random.random_range(0..WORKERS as u8);
+                    self.open.insert(key, Held { key, boot: self.boot, start_us: at_us, end_us: None, worker });
+                    self.push(worker, World::event(&key, true, at_us), true);
+                }
+            }
+            48..88 => {
+                let place = self.random.random_range(0..self.open.len().max(1));
+                if let Some(key) = self.open.keys().nth(place).copied() {
+                    let held = self.open.remove(&key).unwrap();
+                    let at_us = at_us.max(held.start_us);
+                    self.ended.push(Held { end_us: Some(at_us), ..held });
+                    let mut event = World::event(&key, false, at_us);
+                    event.amount = ((at_us - held.start_us) / 1_000_000) as u32;
+                    self.push(held.worker, event, true);
+                }
+            }
+            88..90 => {
+                let event = Event::new(EventKind::Refused, Instant::from_micros(at_us));
+                self.push(0, event, true);
+            }
+            90 if self.faults.loss => self.report_all(),
+            91 if self.faults.clock => {
+                let far = if self.random.random_bool(0.5) { 3_000_000 } else { 30_000 };
+                self.offset += self.random.random_range(-far..far);
+            }
+            92..94 if self.faults.kills && self.random.random_bool(0.03) => self.kill(),
+            94 if self.faults.kills && self.random.random_bool(0.03) => self.stop(),
+            _ => self.advance(),
+        }
+        if self.random.random_bool(0.3) {
+            self.advance();
+        }
+    }
+
+    /// Workers report all live state, as to a log that was just opened.
+    fn report_all(&mut self) {
+        for worker in 0..WORKERS as u8 {
+            let held: Vec<Held> = self.open.values().filter(|held| held.worker == worker).copied().collect();
+            for held in &held {
+                let mut event = World::event(&held.key, true, self.now_us).because(Cause::LogOpened);
+                event.amount = ((self.now_us - held.start_us) / 1_000_000) as u32;
+                self.push(worker, event, true);
+            }
+            let mut complete = Event::new(EventKind::SnapshotComplete, Instant::from_micros(self.now_us));
+            complete.amount = held.len() as u32;
+            self.push(worker, complete, true);
+        }
+    }
+
+    fn advance(&mut self) {
+        let moment = self.moment();
+        let last = self.settings.last().unwrap().offset;
+        if last.abs_diff(self.offset) > 10_000 {
+            self.set();
+        }
+        let covered_us = self.covered_us();
+        self.writer.as_mut().unwrap().advance(moment, covered_us).unwrap();
+    }
+
+    /// No record before this time will follow.
+    fn covered_us(&self) -> u64 {
+        self.lost_us.iter().map(|lost| lost.saturating_sub(1)).min().unwrap().min(self.now_us - 60)
+    }
+
+    fn end_boot(&mut self) {
+        for held in core::mem::take(&mut self.open).into_values() {
+            self.ended.push(Held { end_us: None, ..held });
+        }
+        self.settings.last_mut().unwrap().to_us = self.now_us;
+        self.boot += 1;
+        // Another machine start: the monotonic clock begins again, the time of day may be wrong.
+        let unix_us = self.moment().unix_us + self.random.random_range(10_000..500_000);
+        self.now_us = self.random.random_range(1_000_000..9_000_000);
+        self.offset = unix_us as i64 - self.now_us as i64;
+        if self.faults.clock && self.random.random_bool(0.3) {
+            self.offset -= self.random.random_range(0..2_000_000);
+        }
+    }
+
+    /// Ends without a word, and tears the end of the journal.
+    fn kill(&mut self) {
+        self.writer = None;
+        let mut journals: Vec<PathBuf> =
+            fs::read_dir(&self.folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        journals.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with("journal-"));
+        journals.sort();
+        if let Some(last) = journals.last() {
+            let length = fs::metadata(last).unwrap().len();
+            let file = fs::File::options().write(true).open(last).unwrap();
+            match self.random.random_range(0..3) {
+                0 => file.set_len(length.saturating_sub(self.random.random_range(0..300))).unwrap(),
+                1 => file.set_len(length + self.random.random_range(0..300)).unwrap(),
+                _ => {}
+            }
+        }
+        self.end_boot();
+        self.begin();
+    }
+
+    fn stop(&mut self) {
+        let moment = self.moment();
+        if self.settings.last().unwrap().offset.abs_diff(self.offset) > 10_000 {
+            self.set();
+        }
+        let covered_us = self.covered_us();
+        self.writer.take().unwrap().finish(moment, covered_us, self.random.random_bool(0.5)).unwrap();
+        self.end_boot();
+        self.begin();
+    }
+
+    /// Holders by the list. Times count as the milliseconds of the boot's clock that they are in.
+    fn holders(&self, question: &Question) -> Vec<(Key, u64)> {
+        let mut holders = Vec::new();
+        for setting in &self.settings {
+            let at_us = question.from_us.saturating_add_signed(-setting.offset);
+            if !(setting.from_us..setting.to_us).contains(&at_us) {
+                continue;
+            }
+            let is_held = |held: &&Held| {
+                held.boot == setting.boot
+                    && held.start_us / 1_000 <= at_us / 1_000
+                    && held.end_us.is_none_or(|end| at_us / 1_000 < end.div_ceil(1_000).max(held.start_us / 1_000 + 1))
+                    && held.key.external == question.address.to_bits()
+                    && question.port.is_none_or(|port| (held.key.first_port..=held.key.last_port).contains(&port))
+            };
+            holders.extend(self.open.values().chain(&self.ended).filter(is_held).map(|held| (held.key, held.start_us)));
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        holders
+    }
+
+    fn question(&mut self) -> Question {
+        let setting = self.settings[self.random.random_range(0..self.settings.len())];
+        let to_us = setting.to_us.min(self.now_us.max(setting.from_us + 1));
+        let at_us = self.random.random_range(setting.from_us..to_us.max(setting.from_us + 1)) + 2_000;
+        let unix_us = at_us.saturating_add_signed(setting.offset);
+        let port = if self.random.random_bool(0.3) {
+            self.random.random_range(2_048..2_600)
+        } else {
+            self.random.random_range(1_024..1_044)
+        };
+        Question {
+            address: Ipv4Addr::from_bits(FIRST_EXTERNAL + self.random.random_range(0..2)),
+            port: Some(port).filter(|_| self.random.random_bool(0.9)),
+            protocol: None,
+            from_us: unix_us,
+            to_us: unix_us,
+        }
+    }
+
+    /// Compares answers. Returns how many were complete with a holder, and complete at all.
+    fn compare(&mut self, questions: usize, seed: u64) -> (usize, usize) {
+        let store = Store::open(&self.folder).unwrap();
+        let (mut complete_held, mut complete) = (0, 0);
+        for _ in 0..questions {
+            let question = self.question();
+            let expected = self.holders(&question);
+            let found = store.look_up(&question).unwrap();
+            self.check(seed, &question, &expected, &found);
+            complete += usize::from(found.is_complete);
+            complete_held += usize::from(found.is_complete && !expected.is_empty());
+        }
+        (complete_held, complete)
+    }
+
+    fn check(&self, seed: u64, question: &Question, expected: &[(Key, u64)], found: &Found) {
+        let context = || {
+            let settings = &self.settings;
+            format!("seed {seed}: {question:?}\nexpected {expected:?}\nfound {found:?}\nsettings {settings:?}")
+        };
+        let key_of = |holder: &export::store::Holder| Key {
+            external: holder.external.to_bits(),
+            first_port: holder.first_port,
+            last_port: holder.last_port,
+            protocol: holder.protocol,
+            subscriber: holder.subscriber.to_bits(),
+            internal_port: holder.internal_port.unwrap_or(0),
+        };
+        for holder in found.holders.iter().filter(|holder| holder.is_certain) {
+            let key = key_of(holder);
+            let held = expected.iter().find(|(known, _)| *known == key);
+            let (_, start_us) = held.unwrap_or_else(|| panic!("a wrong holder: {}", context()));
+            if holder.is_since_exact && matches!(holder.until, Until::Ended(_)) && !self.faults.clock {
+                let held = self.ended.iter().find(|held| held.key == key && held.start_us == *start_us).unwrap();
+                let offset = self.settings.iter().find(|setting| setting.boot == held.boot).unwrap().offset;
+                let unix_us = |us: u64| us.saturating_add_signed(offset);
+                assert_eq!(holder.since_us, unix_us(start_us / 1_000 * 1_000), "{}", context());
+                let end_us = held.end_us.unwrap().div_ceil(1_000).max(held.start_us / 1_000 + 1) * 1_000;
+                assert_eq!(holder.until, Until::Ended(unix_us(end_us)), "{}", context());
+            }
+        }
+        if found.is_complete {
+            let mut keys: Vec<Key> = found.holders.iter().map(key_of).collect();
+            keys.sort_unstable();
+            let mut known: Vec<Key> = expected.iter().map(|(key, _)| *key).collect();
+            known.sort_unstable();
+            assert_eq!(keys, known, "{}", context());
+        }
+    }
+}
+
+fn compare_all(name: &str, seeds: core::ops::Range<u64>, faults: Faults) -> (usize, usize, usize) {
+    let mut totals = (0, 0, 0);
+    for seed in seeds {
+        let folder = Folder::new(&format!("{name}-{seed}"));
+        let mut world = World::new(seed, &folder.0, faults);
+        for round in 0..6 {
+            for _ in 0..250 {
+                world.step();
+            }
+            if round % 2 == 1 {
+                world.advance();
+            }
+            let (held, complete) = world.compare(60, seed);
+            totals = (totals.0 + held, totals.1 + complete, totals.2 + 60);
+        }
+    }
+    totals
+}
+
+#[test]
+fn answers_without_faults_are_those_of_the_list() {
+    let (held, complete, asked) = compare_all("plain", 0..12, Faults::default());
+    // All but times after the last frame.
+    assert!(complete * 100 > asked * 95, "{complete} of {asked}");
+    assert!(held * 10 > asked, "{held} of {asked}");
+}
+
+#[test]
+fn clock_steps_lose_no_holder_and_name_both() {
+    let (held, complete, asked) = compare_all("clock", 100..112, Faults { clock: true, ..Faults::default() });
+    assert!(complete * 100 > asked * 50 && held * 20 > asked, "{held} and {complete} of {asked}");
+}
+
+#[test]
+fn kills_and_torn_journals_never_name_a_wrong_holder() {
+    let (held, complete, asked) = compare_all("kills", 200..212, Faults { kills: true, ..Faults::default() });
+    assert!(complete * 100 > asked * 40 && held * 20 > asked, "{held} and {complete} of {asked}");
+}
+
+#[test]
+fn lost_records_never_name_a_wrong_holder() {
+    let (held, complete, asked) = compare_all("loss", 300..312, Faults { loss: true, ..Faults::default() });
+    // A report of all live state makes answers complete again.
+    assert!(complete * 100 > asked * 5 && held > 0, "{held} and {complete} of {asked}");
+}
+
+#[test]
+fn retention_deletes_and_never_says_no_record() {
+    let (held, complete, asked) = compare_all("retention", 400..410, Faults { retention: true, ..Faults::default() });
+    assert!(complete * 100 > asked * 10 && complete * 100 < asked * 90 && held > 0, "{complete} of {asked}");
+}
+
+#[test]
+fn all_faults_together_never_name_a_wrong_holder() {
+    let faults = Faults { clock: true, loss: true, kills: true, retention: true };
+    compare_all("all", 500..516, faults);
+}
+
+#[test]
+fn a_store_cut_at_any_byte_answers_or_refuses() {
+    let folder = Folder::new("cut");
+    let mut world = World::new(7, &folder.0, Faults::default());
+    for _ in 0..600 {
+        world.step();
+    }
+    world.writer = None;
+    let mut random = SmallRng::seed_from_u64(3);
+    let cut = Folder::new("cut-copy");
+    let names: Vec<PathBuf> = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for _ in 0..150 {
+        let _ = fs::remove_dir_all(&cut.0);
+        copy(&folder.0, &cut.0);
+        let path = cut.0.join(names[random.random_range(0..names.len())].file_name().unwrap());
+        let mut bytes = fs::read(&path).unwrap();
+        if bytes.is_empty() {
+            continue;
+        }
+        let place = random.random_range(0..bytes.len());
+        if random.random_bool(0.5) {
+            bytes.truncate(place)
+        } else {
+            bytes[place] ^= 1 << random.random_range(0..8)
+        }
+        fs::write(&path, &bytes).unwrap();
+        let Ok(store) = Store::open(&cut.0) else { continue };
+        for _ in 0..10 {
+            let question = world.question();
+            let expected = world.holders(&question);
+            match store.look_up(&question) {
+                Ok(found) => {
+                    // What a damaged catalogue or journal no longer has is not "no record".
+                    if !found.is_complete {
+                        continue;
+                    }
+                    world.check(7, &question, &expected, &found);
+                }
+                Err(StoreError::Damaged { .. } | StoreError::Io { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn foreign_newer_and_locked_stores_are_refused() {
+    let folder = Folder::new("refused");
+    fs::create_dir_all(&folder.0).unwrap();
+    let moment = Moment { monotonic_us: 1, unix_us: 1_790_000_000_000_000 };
+    let open = || StoreWriter::open(&folder.0, StoreOptions::default(), moment);
+    fs::write(folder.0.join("letter.txt"), "hello").unwrap();
+    assert!(matches!(open().unwrap_err(), StoreError::Foreign { .. }));
+    assert!(matches!(Store::open(&folder.0).unwrap_err(), StoreError::Foreign { .. }));
+    fs::remove_file(folder.0.join("letter.txt")).unwrap();
+    let first = open().unwrap();
+    let error = open().unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }) && error.to_string().contains("another process"), "{error}");
+    drop(first);
+    let path = folder.0.join("catalogue");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[14] = 2;
+    fs::write(&path, &bytes).unwrap();
+    let error = open().unwrap_err();
+    assert!(matches!(error, StoreError::Newer { version: 2, .. }), "{error}");
+    bytes.truncate(30);
+    bytes[14] = 1;
+    fs::write(&path, &bytes).unwrap();
+    assert!(matches!(Store::open(&folder.0).unwrap_err(), StoreError::Damaged { .. }));
+}
+
+/// A store of some segments, one of them merged, and a journal. Returns an exported head.
+fn stored(folder: &Path, key: Option<&Path>) -> String {
+    let mut world = World::new(11, folder, Faults::default());
+    while Store::open(folder).unwrap().stat().unwrap().segments < 4 {
+        for _ in 0..50 {
+            world.step();
+        }
+    }
+    world.writer.as_mut().unwrap().flush().unwrap();
+    world.writer = None;
+    Store::open(folder).unwrap().head(key).unwrap()
+}
+
+fn segments(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with("segment-"));
+    found.sort();
+    found
+}
+
+#[test]
+fn verify_finds_each_kind_of_tampering() {
+    let (folder, changed) = (Folder::new("verify"), Folder::new("verify-copy"));
+    let head = folder.0.with_extension("head");
+    fs::write(&head, stored(&folder.0, None)).unwrap();
+    let faults = |folder: &Path| verify(folder, Some(&head), |_, _| {}).unwrap().faults;
+    assert_eq!(faults(&folder.0), Vec::<String>::new());
+    let mut random = SmallRng::seed_from_u64(5);
+    let again = || {
+        let _ = fs::remove_dir_all(&changed.0);
+        copy(&folder.0, &changed.0);
+    };
+    // A flipped byte anywhere in a segment.
+    for _ in 0..40 {
+        again();
+        let all = segments(&changed.0);
+        let path = &all[random.random_range(0..all.len())];
+        let mut bytes = fs::read(path).unwrap();
+        let place = random.random_range(0..bytes.len());
+        bytes[place] ^= 1 << random.random_range(0..8);
+        fs::write(path, bytes).unwrap();
+        let found = faults(&changed.0);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(found.len() == 1 && found[0].contains(name) && found[0].contains("worker"), "{found:?}");
+    }
+    // A removed segment, and two that were swapped.
+    again();
+    let all = segments(&changed.0);
+    fs::remove_file(&all[1]).unwrap();
+    let found = faults(&changed.0);
+    assert!(found.len() == 1 && found[0].contains("no deletion was recorded"), "{found:?}");
+    again();
+    fs::copy(&all[0], changed.0.join("other")).unwrap();
+    fs::rename(&all[1], &all[0]).unwrap();
+    fs::rename(changed.0.join("other"), &all[1]).unwrap();
+    assert_eq!(faults(&changed.0).len(), 2);
+    // The journal's end, and a byte in it.
+    for is_cut in [true, false] {
+        again();
+        let journal = fs::read_dir(&changed.0).unwrap().map(|entry| entry.unwrap().path());
+        let journal =
+            journal.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("journal")).max().unwrap();
+        let mut bytes = fs::read(&journal).unwrap();
+        if is_cut {
+            bytes.truncate(16);
+        } else {
+            bytes[40] ^= 4;
+        }
+        fs::write(&journal, bytes).unwrap();
+        let found = faults(&changed.0);
+        assert!(found.iter().any(|fault| fault.contains("exported head") && fault.contains("cut off")), "{found:?}");
+    }
+    // The catalogue's end; its own head shows that, too.
+    again();
+    let path = changed.0.join("catalogue");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
+    let found = faults(&changed.0);
+    assert!(found.iter().any(|fault| fault.contains("exported head")), "{found:?}");
+    assert!(found.iter().any(|fault| fault.contains("head of the store")), "{found:?}");
+    assert!(StoreWriter::open(&changed.0, StoreOptions::default(), Moment { monotonic_us: 0, unix_us: 1 }).is_err());
+    // A forged head.
+    again();
+    let text = fs::read_to_string(&head).unwrap().replace("entries ", "entries 1");
+    fs::write(changed.0.join("head"), text).unwrap();
+    assert!(faults(&changed.0)[0].contains("signature"));
+    fs::remove_file(&head).unwrap();
+}
+
+#[test]
+fn another_store_with_the_same_name_is_not_the_exported_one() {
+    let (one, other) = (Folder::new("one"), Folder::new("other"));
+    let head = one.0.with_extension("head");
+    fs::write(&head, stored(&one.0, None)).unwrap();
+    // The whole store written again, with the stolen key.
+    let key = one.0.with_extension("key");
+    fs::copy(one.0.join("signing.key"), &key).unwrap();
+    let moment = Moment { monotonic_us: 1, unix_us: 1_790_000_000_000_000 };
+    let options = StoreOptions { signing_key: Some(key.clone()), ..StoreOptions::default() };
+    StoreWriter::open(&other.0, options, moment).unwrap().finish(moment, 1, false).unwrap();
+    let found = verify(&other.0, Some(&head), |_, _| {}).unwrap().faults;
+    assert!(found.len() == 1 && found[0].contains("another store"), "{found:?}");
+    fs::remove_file(&head).unwrap();
+    fs::remove_file(&key).unwrap();
+}
+
+#[test]
+fn deletion_by_retention_is_not_tampering() {
+    let folder = Folder::new("deleted");
+    let mut world = World::new(21, &folder.0, Faults { retention: true, ..Faults::default() });
+    for _ in 0..1_500 {
+        world.step();
+    }
+    world.writer = None;
+    let found = verify(&folder.0, None, |_, _| {}).unwrap();
+    assert!(found.deleted > 0 && found.faults.is_empty(), "{found:?}");
+}
+
+#[test]
+fn a_generated_log_has_all_that_began() {
+    for (kind, bytes_max) in [(Generated::Mappings(60_000), 10.0), (Generated::Leases(30_000), 9.0)] {
+        let folder = Folder::new(&format!("generated-{}", bytes_max as u32));
+        let mut generator = Generator::new(kind, 3);
+        let options = StoreOptions { segment_rows: 10_000, ..StoreOptions::default() };
+        let mut writer = StoreWriter::open(&folder.0, options, Generator::begin()).unwrap();
+        let (mut events, mut begun) = (Vec::new(), Vec::new());
+        loop {
+            events.clear();
+            generator.fill(4_096, &mut events);
+            if events.is_empty() {
+                break;
+            }
+            for event in &events {
+                if event.cause == Cause::Outbound {
+                    begun.push(*event);
+                }
+                writer.push(Generator::WORKER, event);
+            }
+            writer.advance(generator.now(), generator.now().monotonic_us).unwrap();
+        }
+        let now = generator.now();
+        writer.finish(now, now.monotonic_us, true).unwrap();
+        let store = Store::open(&folder.0).unwrap();
+        let stat = store.stat().unwrap();
+        assert_eq!(stat.mappings + stat.leases, begun.len() as u64);
+        let bytes = stat.bytes_per_mapping.or(stat.bytes_per_lease).unwrap();
+        assert!(bytes < bytes_max, "{bytes}");
+        let mut reads = 0;
+        for event in begun.iter().step_by(97).filter(|event| event.at.as_micros() < now.monotonic_us) {
+            let at_us = Generator::begin().unix_us + event.at.as_micros();
+            let (address, port, protocol) = (event.external, Some(event.first_port), event.protocol);
+            let question = Question { address, port, protocol, from_us: at_us, to_us: at_us };
+            let found = store.look_up(&question).unwrap();
+            assert!(found.is_complete, "{found:?}");
+            assert!(found.holders.iter().any(|holder| holder.subscriber == event.subscriber), "{found:?}");
+            reads = reads.max(found.reads);
+            // The same by its subscriber.
+            let question = Question { address: event.subscriber, port: None, ..question };
+            let found = store.look_up(&question).unwrap();
+            assert!(found.holders.iter().any(|holder| holder.first_port == event.first_port), "{found:?}");
+        }
+        assert!(reads <= 10, "{reads}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Prints what the log's store says about a time.
+
+use std::io;
+use std::io::Write;
+
+use export::store::Found;
+use export::store::Holder;
+use export::store::Question;
+use export::store::Until;
+use export::utc_text;
+use serde_json::Value;
+use serde_json::json;
+
+/// Prints an answer: with `json` an object for each holder, then one that says whether the records
+/// of the time are complete; else sentences, with the limits of the answer to `notes`.
+///
+/// # Errors
+/// Writing failed.
+pub fn print(
+    question: &Question,
+    found: &Found,
+    json: bool,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> io::Result<()> {
+    if json {
+        for holder in &found.holders {
+            writeln!(out, "{}", object(holder))?;
+        }
+        let complete = json!({ "complete": found.is_complete, "notes": found.notes, "reads": found.reads });
+        return writeln!(out, "{complete}");
+    }
+    for holder in &found.holders {
+        writeln!(out, "{}", sentence(holder))?;
+    }
+    let port = question.port.map(|port| format!(":{port}")).unwrap_or_default();
+    let (asked, at) = (format!("{}{port}", question.address), utc_text(question.from_us));
+    match (found.holders.is_empty(), found.is_complete) {
+        (true, true) => writeln!(out, "nobody held {asked} at {at}; the records of that time are complete")?,
+        (true, false) => writeln!(out, "no holder of {asked} at {at} found, but the records are not complete")?,
+        (false, true) => writeln!(out, "the records of that time are complete")?,
+        (false, false) => writeln!(out, "the records of that time are not complete: others may have held {asked}")?,
+    }
+    found.notes.iter().try_for_each(|note| writeln!(notes, "note: {note}"))
+}
+
+fn sentence(holder: &Holder) -> String {
+    let Holder { what, realm, subscriber, protocol, external, first_port, last_port, .. } = holder;
+    let had = if holder.is_certain { "had" } else { "may have had" };
+    let protocol = protocol.map(|protocol| format!("{} ", protocol.name())).unwrap_or_default();
+    let ports = if first_port == last_port { first_port.to_string() } else { format!("{first_port}-{last_port}") };
+    let internal = holder.internal_port.map(|port| format!(", internal port {port}")).unwrap_or_default();
+    let remote = holder.remote.map(|(address, port)| format!(", towards {address}:{port}")).unwrap_or_default();
+    let until = match holder.until {
+        Until::Open => "until after the last record".to_owned(),
+        Until::Ended(until) => format!("until {}", utc_text(until)),
+        Until::Restart(until) => format!("at most until the restart at {}", utc_text(until)),
+        Until::Lost(until) => format!("at most until {} (the record of its end was lost)", utc_text(until)),
+    };
+    let (what, since) = (what.name(), utc_text(holder.since_us));
+    format!(
+        "subscriber {subscriber} of realm {realm} {had} {protocol}{external}:{ports} ({what}{internal}{remote}) since \
+         {since} {until}"
+    )
+}
+
+/// A holder as JSON, with the fields of the answers from lines.
+pub fn object(holder: &Holder) -> Value {
+    let (until, ended_by_restart) = match holder.until {
+        Until::Open => (None, false),
+        Until::Ended(until) | Until::Lost(until) => (Some(utc_text(until)), false),
+        Until::Restart(until) => (Some(utc_text(until)), true),
+    };
+    json!({
+        "what": holder.what.name(),
+        "realm": holder.realm,
+        "subscriber": holder.subscriber,
+        "protocol": holder.protocol.map(|protocol| protocol.name()),
+        "internal_port": holder.internal_port,
+        "external_address": holder.external,
+        "first_port": holder.first_port,
+        "last_port": holder.last_port,
+        "remote_address": holder.remote.map(|(address, _)| address),
+        "remote_port": holder.remote.map(|(_, port)| port),
+        "since": utc_text(holder.since_us),
+        "since_exact": holder.is_since_exact,
+        "until": until,
+        "until_exact": matches!(holder.until, Until::Ended(_)),
+        "ended_by_restart": ended_by_restart,
+        "certain": holder.is_certain,
+    })
+}

@@ -1,0 +1,233 @@
+//! `natrix log`: the store of the event log.
+
+use std::fs::File;
+use std::io;
+use std::io::BufWriter;
+use std::io::Write;
+use std::path::Path;
+
+use cli::CliError;
+use cli::LogAllocation;
+use cli::LogCommand;
+use cli::LogExport;
+use cli::LogGenerate;
+use cli::LogSize;
+use cli::LogStat;
+use cli::LogVerify;
+use control::Fault;
+use export::parse_utc;
+use export::store::Generated;
+use export::store::Generator;
+use export::store::Stat;
+use export::store::Store;
+use export::store::StoreError;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
+use export::store::verify;
+use export::utc_text;
+use indicatif::ProgressBar;
+use indicatif::ProgressStyle;
+use serde_json::json;
+
+use crate::failure::Failure;
+
+/// Events that are made at a time.
+const BATCH: usize = 16_384;
+/// Mean bytes of an interval in generated stores of 10^7 intervals and more.
+const BYTES_PER_MAPPING: f64 = 8.9;
+const BYTES_PER_LEASE: f64 = 7.9;
+/// What a subscriber makes a day: 20 mappings a minute in the busy hour, and half of that in the
+/// mean of the day; a block every four hours.
+const MAPPINGS_PER_DAY: u64 = 15_000;
+const LEASES_PER_DAY: u64 = 6;
+
+/// Runs one command.
+pub(crate) fn run(command: &LogCommand, out: &mut dyn Write) -> Result<(), Failure> {
+    match command {
+        LogCommand::Stat(arguments) => stat(arguments, out),
+        LogCommand::Verify(arguments) => run_verify(arguments, out),
+        LogCommand::Head(arguments) => {
+            let head = Store::open(&arguments.store.dir)?.head(arguments.key.as_deref())?;
+            Ok(out.write_all(head.as_bytes())?)
+        }
+        LogCommand::Export(arguments) => run_export(arguments, out),
+        LogCommand::Generate(arguments) => generate(arguments, out),
+        LogCommand::Size(arguments) => Ok(size(arguments, out)?),
+    }
+}
+
+/// A time of the command line, µs since 1970.
+pub(crate) fn parse_time(object: &str, text: &str) -> Result<u64, Failure> {
+    parse_utc(text).map_err(|_| {
+        let fault = Fault::new(object, "not a time", "use 2026-11-21T19:30:00Z, or an offset such as +01:00");
+        CliError::from(fault.seen(text.to_owned())).into()
+    })
+}
+
+/// A bar with the time left; hidden where standard error is no terminal.
+fn bar(length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {percent} %, {eta} left");
+    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn stat(arguments: &LogStat, out: &mut dyn Write) -> Result<(), Failure> {
+    let store = Store::open(&arguments.store.dir)?;
+    Ok(print_stat(&store.stat()?, arguments.json, out)?)
+}
+
+fn print_stat(stat: &Stat, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
+    if json {
+        let object = json!({
+            "records": stat.records, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
+            "bytes": stat.bytes, "bytes_per_mapping": stat.bytes_per_mapping, "bytes_per_lease": stat.bytes_per_lease,
+            "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "bytes_per_day": stat.bytes_per_day,
+        });
+        return writeln!(out, "{object}");
+    }
+    let Stat { records, mappings, leases, segments, bytes, gaps, lost, .. } = stat;
+    writeln!(out, "{records} records: {mappings} mappings, {leases} leases; {segments} segments, {bytes} bytes")?;
+    if let Some(bytes) = stat.bytes_per_mapping {
+        writeln!(out, "  a mapping takes {bytes:.2} bytes")?;
+    }
+    if let Some(bytes) = stat.bytes_per_lease {
+        writeln!(out, "  a lease takes {bytes:.2} bytes")?;
+    }
+    if let (Some(first), Some(last)) = (first, last) {
+        writeln!(out, "  from {first} to {last}")?;
+    }
+    if let Some(bytes) = stat.bytes_per_day {
+        writeln!(out, "  a day takes {:.1} MB", bytes / 1e6)?;
+    }
+    writeln!(out, "  {gaps} gaps, {lost} records lost")
+}
+
+fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure> {
+    let bar = bar(0);
+    let verified = verify(&arguments.store.dir, arguments.head.as_deref(), |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let deleted = (verified.deleted > 0).then(|| utc_text(verified.deleted_us));
+    if arguments.json {
+        let object = json!({
+            "faults": verified.faults, "entries": verified.entries, "segments": verified.segments,
+            "frames": verified.frames, "bytes": verified.bytes, "deleted": verified.deleted, "deleted_last": deleted,
+            "gaps": verified.gaps, "lost": verified.lost,
+        });
+        writeln!(out, "{object}")?;
+    } else {
+        verified.faults.iter().try_for_each(|fault| writeln!(out, "{fault}"))?;
+        writeln!(
+            out,
+            "{} faults: {} entries, {} segments, {} frames of the journal, {} bytes",
+            verified.faults.len(),
+            verified.entries,
+            verified.segments,
+            verified.frames,
+            verified.bytes
+        )?;
+        if let Some(deleted) = deleted {
+            writeln!(out, "  {} segments were deleted by retention, the last at {deleted}", verified.deleted)?;
+        }
+        writeln!(out, "  {} recorded gaps, {} records lost in them", verified.gaps, verified.lost)?;
+    }
+    if verified.faults.is_empty() { Ok(()) } else { Err(Failure::Reported) }
+}
+
+/// An error of the store or of the file that is written.
+enum ExportError {
+    Store(StoreError),
+    Output(io::Error),
+}
+
+impl From<StoreError> for ExportError {
+    fn from(error: StoreError) -> ExportError {
+        ExportError::Store(error)
+    }
+}
+
+fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure> {
+    let (from_us, to_us) = (parse_time("--from", &arguments.from)?, parse_time("--to", &arguments.to)?);
+    let store = Store::open(&arguments.store.dir)?;
+    let is_standard = arguments.output == Path::new("-");
+    let mut file: Box<dyn Write + '_> = if is_standard {
+        Box::new(BufWriter::with_capacity(1 << 20, &mut *out))
+    } else {
+        let path = &arguments.output;
+        let file = File::create(path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
+        Box::new(BufWriter::with_capacity(1 << 20, file))
+    };
+    let mut count = 0_u64;
+    let written = store.intervals(from_us, to_us, |holder| {
+        count += 1;
+        writeln!(file, "{}", lookup::stored::object(holder)).map_err(ExportError::Output)
+    });
+    let written = written.and_then(|()| file.flush().map_err(ExportError::Output));
+    drop(file);
+    match written {
+        Ok(()) if is_standard => Ok(()),
+        Ok(()) => Ok(writeln!(out, "{count} intervals written to {}", arguments.output.display())?),
+        Err(ExportError::Store(error)) => Err(error.into()),
+        Err(ExportError::Output(error)) if is_standard => Err(error.into()),
+        Err(ExportError::Output(source)) => Err(StoreError::Io { path: arguments.output.clone(), source }.into()),
+    }
+}
+
+fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure> {
+    let kind = match (arguments.mappings, arguments.leases) {
+        (_, Some(leases)) => Generated::Leases(leases),
+        (mappings, None) => Generated::Mappings(mappings.unwrap_or(0)),
+    };
+    if arguments.dir.join("catalogue").exists() {
+        let fault = Fault::new("--dir", "a store is there already", "use another folder");
+        return Err(CliError::from(fault.seen(arguments.dir.display().to_string())).into());
+    }
+    let mut generator = Generator::new(kind, arguments.seed);
+    let bar = bar(generator.left());
+    let total = generator.left();
+    // Seconds of the generated time pass in microseconds: syncs by that clock would be all it does.
+    let options = StoreOptions {
+        segment_rows: 4 << 20,
+        sync_interval_us: 60_000_000,
+        segment_interval_us: u64::MAX,
+        ..StoreOptions::default()
+    };
+    let mut writer = StoreWriter::open(&arguments.dir, options, Generator::begin())?;
+    let mut events = Vec::new();
+    loop {
+        events.clear();
+        generator.fill(BATCH, &mut events);
+        if events.is_empty() {
+            break;
+        }
+        writer.push_all(Generator::WORKER, &events);
+        let now = generator.now();
+        writer.advance(now, now.monotonic_us)?;
+        bar.set_position(total - generator.left());
+    }
+    let now = generator.now();
+    writer.finish(now, now.monotonic_us, true)?;
+    bar.finish_and_clear();
+    let store = Store::open(&arguments.dir)?;
+    Ok(print_stat(&store.stat()?, arguments.json, out)?)
+}
+
+fn size(arguments: &LogSize, out: &mut dyn Write) -> io::Result<()> {
+    let (each, bytes_each, what) = match arguments.allocation {
+        LogAllocation::Ports => (arguments.per_day.unwrap_or(MAPPINGS_PER_DAY), BYTES_PER_MAPPING, "mappings"),
+        LogAllocation::Blocks => (arguments.per_day.unwrap_or(LEASES_PER_DAY), BYTES_PER_LEASE, "leases"),
+    };
+    let bytes_per_day = arguments.subscribers as f64 * each as f64 * bytes_each;
+    let bytes_per_year = bytes_per_day * 365.0;
+    if arguments.json {
+        let object = json!({
+            "subscribers": arguments.subscribers, "per_subscriber_and_day": each, "bytes_each": bytes_each,
+            "bytes_per_day": bytes_per_day, "bytes_per_year": bytes_per_year,
+        });
+        return writeln!(out, "{object}");
+    }
+    writeln!(out, "{} subscribers with {each} {what} a day, {bytes_each} bytes each:", arguments.subscribers)?;
+    writeln!(out, "  {:.3} GB a day, {:.1} GB a year", bytes_per_day / 1e9, bytes_per_year / 1e9)
+}

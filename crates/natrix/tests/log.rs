@@ -1,0 +1,111 @@
+//! `natrix log` and `natrix find --dir` on a generated store.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Output;
+
+use serde_json::Value;
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("natrix-log-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn natrix(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_natrix"));
+    command.args(words).env_remove("NATRIX_SOCKET").env_remove("NATRIX_LOG_STORE").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn objects(output: &Output) -> Vec<Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_generated_store_is_counted_verified_exported_and_searched() {
+    let folder = Folder::new("all");
+    let (store, head, exported) = (folder.path("store"), folder.path("head.txt"), folder.path("all.json"));
+    let made = natrix(&["log", "generate", "--dir", &store, "--mappings", "20000", "--seed", "7", "--json"]);
+    assert_eq!(objects(&made)[0]["mappings"], 20_000, "{}", text(&made.stderr));
+    let again = natrix(&["log", "generate", "--dir", &store, "--mappings", "10"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("use another folder"), "{}", text(&again.stderr));
+
+    let stat = objects(&natrix(&["log", "stat", "--dir", &store, "--json"])).remove(0);
+    assert_eq!((&stat["mappings"], &stat["gaps"]), (&20_000.into(), &0.into()));
+    assert!(stat["bytes_per_mapping"].as_f64().unwrap() < 10.0, "{stat}");
+
+    fs::write(&head, natrix(&["log", "head", "--dir", &store]).stdout).unwrap();
+    let verified = natrix(&["log", "verify", "--dir", &store, "--head", &head]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stdout));
+
+    let whole = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z"];
+    let words = [&["log", "export", "--dir", &store, "--output", &exported], &whole[..]].concat();
+    assert!(text(&natrix(&words).stdout).starts_with("20000 intervals"));
+    let lines = fs::read_to_string(&exported).unwrap();
+    for line in lines.lines().step_by(4_000) {
+        let held: Value = serde_json::from_str(line).unwrap();
+        let endpoint = format!("{}:{}", held["external_address"].as_str().unwrap(), held["first_port"]);
+        let words = ["find", &endpoint, "--at", held["since"].as_str().unwrap(), "--dir", &store, "--json"];
+        let found = objects(&natrix(&[&words[..], &["--case", "AZ 1"]].concat()));
+        let (last, holders) = found.split_last().unwrap();
+        assert_eq!(last["complete"], true, "{last}");
+        assert!(holders.iter().any(|holder| holder["subscriber"] == held["subscriber"]), "{found:?}");
+    }
+    assert_eq!(fs::read_to_string(folder.0.join("store/lookups")).unwrap().matches("\"case\":\"AZ 1\"").count(), 5);
+    let before = natrix(&["find", "203.0.112.1:5000", "--at", "2020-01-01T00:00:00Z", "--dir", &store]);
+    assert!(text(&before.stdout).contains("the records are not complete"), "{}", text(&before.stdout));
+    assert!(text(&before.stderr).contains("the records begin at"), "{}", text(&before.stderr));
+
+    // A byte of a segment, and a line of the lookups.
+    let segment = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segment.filter(|path| path.to_str().unwrap().contains("segment-")).max().unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[5_000] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let lookups = fs::read_to_string(folder.0.join("store/lookups")).unwrap().replacen("AZ 1", "AZ 2", 1);
+    fs::write(folder.0.join("store/lookups"), lookups).unwrap();
+    let verified = natrix(&["log", "verify", "--dir", &store, "--head", &head]);
+    assert_eq!(verified.status.code(), Some(1));
+    let faults = text(&verified.stdout);
+    assert!(faults.contains("worker 0: 1-") && faults.contains("lookups: line 2"), "{faults}");
+}
+
+#[test]
+fn a_folder_without_a_store_is_named_with_a_remedy() {
+    let folder = Folder::new("none");
+    let output = natrix(&["log", "stat", "--dir", &folder.path("missing")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no store of Natrix here"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_store_is_sized_before_there_is_one() {
+    let words = ["log", "size", "--subscribers", "100000", "--allocation", "blocks", "--json"];
+    let size = objects(&natrix(&words)).remove(0);
+    assert_eq!(size["bytes_per_year"].as_f64().unwrap(), size["bytes_per_day"].as_f64().unwrap() * 365.0);
+    assert!(size["bytes_per_day"].as_f64().unwrap() > 1e6, "{size}");
+}

@@ -1,0 +1,119 @@
+//! The store of the event log: the rate of its writer on one core, and the bytes a mapping takes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
+
+use export::store::Generated;
+use export::store::Generator;
+use export::store::Store;
+use export::store::StoreError;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
+use serde::Serialize;
+
+/// Events that are made before the clock runs, and logged while it does.
+const BATCH: usize = 65_536;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Mappings to log.
+    pub mappings: u64,
+    /// Folder of the store; None for a new one for temporary files. It is removed at the end.
+    pub folder: Option<PathBuf>,
+    /// Seed of the events.
+    pub seed: u64,
+}
+
+/// The result.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Report {
+    /// Mappings that began.
+    pub mappings: u64,
+    /// Starts and ends.
+    pub events: u64,
+    /// Events a second with everything: pairing, journal, sorting, encoding, merging, syncs.
+    pub events_per_second: f64,
+    /// Bytes of the store for each mapping.
+    pub bytes_per_mapping: f64,
+    /// CPU time for each event, in ns, by the system's count for the thread: without the time in
+    /// which other programs had the core, or the thread waited for the disk.
+    pub cpu_ns_per_event: f64,
+    /// Longest time of a batch, in s: sealing and merging happen in it.
+    pub longest_batch_seconds: f64,
+}
+
+/// Why it could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Logs generated events with a writer that has no thread of its own, so that the time of the
+/// calls is the time of one core.
+///
+/// # Errors
+/// The store cannot be written.
+pub fn run(options: &Options) -> Result<Report, LogError> {
+    let folder = options
+        .folder
+        .clone()
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("natrix-bench-log-{}", std::process::id())));
+    let report = measure(options, &folder);
+    // What remains is only in the way.
+    let _ = fs::remove_dir_all(&folder);
+    report
+}
+
+/// CPU time of this thread so far, in ns; 0 where the system does not count it.
+fn cpu_ns() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0)
+}
+
+fn measure(options: &Options, folder: &std::path::Path) -> Result<Report, LogError> {
+    let mut generator = Generator::new(Generated::Mappings(options.mappings), options.seed);
+    let store_options = StoreOptions {
+        has_threads: false,
+        // By the clock of the events, which runs faster than time.
+        sync_interval_us: 60_000_000,
+        segment_interval_us: u64::MAX,
+        ..StoreOptions::default()
+    };
+    let mut writer = StoreWriter::open(folder, store_options, Generator::begin())?;
+    let (mut taken, mut longest, mut count, mut used_ns) = (Duration::ZERO, Duration::ZERO, 0, 0);
+    let mut events = Vec::with_capacity(BATCH);
+    loop {
+        events.clear();
+        generator.fill(BATCH, &mut events);
+        if events.is_empty() {
+            break;
+        }
+        let now = generator.now();
+        let (started, cpu) = (Instant::now(), cpu_ns());
+        writer.push_all(Generator::WORKER, &events);
+        writer.advance(now, now.monotonic_us)?;
+        let elapsed = started.elapsed();
+        used_ns += cpu_ns().saturating_sub(cpu);
+        (taken, longest, count) = (taken + elapsed, longest.max(elapsed), count + events.len() as u64);
+    }
+    let now = generator.now();
+    let (started, cpu) = (Instant::now(), cpu_ns());
+    writer.finish(now, now.monotonic_us, true)?;
+    taken += started.elapsed();
+    used_ns += cpu_ns().saturating_sub(cpu);
+    let stat = Store::open(folder)?.stat()?;
+    let seconds = taken.as_secs_f64();
+    Ok(Report {
+        mappings: stat.mappings,
+        events: count,
+        events_per_second: count as f64 / seconds,
+        bytes_per_mapping: stat.bytes_per_mapping.unwrap_or(0.0),
+        cpu_ns_per_event: used_ns as f64 / count.max(1) as f64,
+        longest_batch_seconds: longest.as_secs_f64(),
+    })
+}
