@@ -9,7 +9,7 @@ use nat::event::EventKind;
 use super::codec::Cursor;
 use super::codec::put_varint;
 use super::journal::put_event;
-use super::open;
+use super::open::Numbers;
 use super::open::Table;
 use super::row::End;
 use super::row::Row;
@@ -166,10 +166,29 @@ pub(crate) fn union(mut periods: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key(u64, u64, u64);
 
-impl open::Key for Key {
+impl Numbers for Key {
     #[inline]
     fn numbers(&self) -> [u64; 3] {
         [self.0, self.1, self.2]
+    }
+
+    #[inline]
+    fn from_numbers([one, two, three]: [u64; 3]) -> Key {
+        Key(one, two, three)
+    }
+}
+
+impl Numbers for Open {
+    #[inline]
+    fn numbers(&self) -> [u64; 3] {
+        let flags = u64::from(self.worker) | (self.what as u64) << 8 | u64::from(self.is_start_rounded) << 16;
+        [self.start_us, self.seen_us, flags]
+    }
+
+    #[inline]
+    fn from_numbers([start_us, seen_us, flags]: [u64; 3]) -> Open {
+        let what = What::ALL[(flags >> 8 & 3) as usize];
+        Open { start_us, seen_us, worker: flags as u8, what, is_start_rounded: flags & 1 << 16 != 0 }
     }
 }
 
@@ -416,7 +435,7 @@ impl Builder {
         {
             self.window.coverage.uncertain.push((since, at_us));
             let is_lost = |open: &Open| open.worker == worker && open.seen_us < first;
-            let lost: Vec<Key> = self.open.iter().filter(|(_, open)| is_lost(open)).map(|(key, _)| *key).collect();
+            let lost: Vec<Key> = self.open.iter().filter(|(_, open)| is_lost(open)).map(|(key, _)| key).collect();
             for key in lost {
                 if let Some(open) = self.open.remove(&key) {
                     self.window.rows.push(ended(key.row(&open), at_us, End::Lost));
@@ -445,10 +464,10 @@ impl Builder {
         let mut new = Open { start_us: at_us, seen_us: at_us, worker, what, is_start_rounded: false };
         if is_begin {
             if is_report {
-                if let Some(known) = self.open.get_mut(&key)
+                if let Some(known) = self.open.get(&key)
                     && not_before_us <= known.latest_start_us()
                 {
-                    (known.seen_us, known.worker) = (at_us, worker);
+                    self.open.insert(key, Open { seen_us: at_us, worker, ..known });
                     return;
                 }
                 (new.start_us, new.is_start_rounded) = (not_before_us, true);
@@ -483,7 +502,7 @@ impl Builder {
         let covered_us = self.window.coverage.covered_us;
         let next = Coverage::begin(covered_us);
         let mut window = core::mem::replace(&mut self.window, Window { coverage: next, ..Window::default() });
-        window.rows.extend(self.open.iter().map(|(key, open)| key.row(open)));
+        window.rows.extend(self.open.iter().map(|(key, open)| key.row(&open)));
         let coverage = &mut window.coverage;
         let mut is_still_uncertain = false;
         for (worker, state) in &mut self.workers {

@@ -69,7 +69,7 @@ pub fn journal(bytes: &[u8]) {
     let numbers = coverage
         .workers
         .iter()
-        .fold(0_u64, |sum, (_, first, last)| sum.saturating_add(last.saturating_sub(*first).saturating_add(1)));
+        .fold(0_u64, |sum, (_, first, last)| sum.saturating_add(last.saturating_add(1).saturating_sub(*first)));
     // Every number is there once or in a gap; a gap's own record counts once more.
     let bound = taken.saturating_add(in_gaps);
     assert!(is_whole.is_none() || numbers <= bound, "{numbers} numbers, {taken} taken, {in_gaps} lost");

@@ -6,35 +6,92 @@
 
 use core::hash::BuildHasher;
 use core::hash::Hasher;
+use core::marker::PhantomData;
 use std::hash::RandomState;
 
+use mem::Arena;
+use zerocopy::FromZeros;
+
 /// One slot, on a cache line of its own.
-#[derive(Clone, Debug)]
-#[repr(align(64))]
-struct Slot<K, V>(Option<(K, V)>);
+#[derive(Clone, Copy, Debug, FromZeros)]
+#[repr(C, align(64))]
+struct Slot {
+    key: [u64; 3],
+    value: [u64; 3],
+    /// 1 if it is used.
+    used: u64,
+    _rest: u64,
+}
+
+impl Slot {
+    const FREE: Slot = Slot { key: [0; 3], value: [0; 3], used: 0, _rest: 0 };
+}
+
+/// The memory of the slots: large tables on large pages, because even a prefetch waits for the walk
+/// to a page of 4 KiB.
+#[derive(Debug)]
+enum Slots {
+    Heap(Vec<Slot>),
+    Pages(Arena<Slot>),
+}
+
+/// Slots from which on a table is on pages of its own: 4 MiB.
+const PAGES_FROM: usize = 1 << 16;
+
+impl Slots {
+    fn new(count: usize) -> Slots {
+        let pages = if count >= PAGES_FROM { Arena::zeroed(count).ok() } else { None };
+        pages.map_or_else(|| Slots::Heap(vec![Slot::FREE; count]), Slots::Pages)
+    }
+}
+
+impl core::ops::Deref for Slots {
+    type Target = [Slot];
+
+    #[inline]
+    fn deref(&self) -> &[Slot] {
+        match self {
+            Slots::Heap(slots) => slots,
+            Slots::Pages(slots) => slots,
+        }
+    }
+}
+
+impl core::ops::DerefMut for Slots {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Slot] {
+        match self {
+            Slots::Heap(slots) => slots,
+            Slots::Pages(slots) => slots,
+        }
+    }
+}
 
 /// A hash table with linear probing; removal closes gaps, so there are no markers of removed
 /// entries.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
-    slots: Vec<Slot<K, V>>,
+    slots: Slots,
     used: usize,
     /// Of this process: subscribers choose part of the keys.
     seed: u64,
+    of: PhantomData<(K, V)>,
 }
 
-/// A key as three numbers.
-pub(crate) trait Key: Copy + Eq {
+/// A key or a value as three numbers.
+pub(crate) trait Numbers: Copy {
     fn numbers(&self) -> [u64; 3];
+
+    fn from_numbers(numbers: [u64; 3]) -> Self;
 }
 
 /// Slots of a new table.
 const SLOTS_LEAST: usize = 64;
 
-impl<K: Key, V: Clone> Table<K, V> {
+impl<K: Numbers, V: Numbers> Table<K, V> {
     pub(crate) fn new() -> Table<K, V> {
         let seed = RandomState::new().build_hasher().finish();
-        Table { slots: vec![Slot(None); SLOTS_LEAST], used: 0, seed }
+        Table { slots: Slots::new(SLOTS_LEAST), used: 0, seed, of: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -48,9 +105,9 @@ impl<K: Key, V: Clone> Table<K, V> {
 
     /// The slot a key belongs to.
     #[inline]
-    fn home(&self, key: &K) -> usize {
+    fn home(&self, key: &[u64; 3]) -> usize {
         let mut state = self.seed;
-        for number in key.numbers() {
+        for number in key {
             let product = u128::from(state ^ number) * 0x9e37_79b9_7f4a_7c15;
             state = (product as u64 ^ (product >> 64) as u64).rotate_left(23);
         }
@@ -60,37 +117,41 @@ impl<K: Key, V: Clone> Table<K, V> {
     /// Requests the line of a key.
     #[inline]
     pub(crate) fn prefetch(&self, key: &K) {
-        if let Some(slot) = self.slots.get(self.home(key)) {
+        if let Some(slot) = self.slots.get(self.home(&key.numbers())) {
             mem::prefetch_write(slot);
         }
     }
 
     /// The slot of a key, or the free one where it belongs.
     #[inline]
-    fn find(&self, key: &K) -> Result<usize, usize> {
+    fn find(&self, key: &[u64; 3]) -> Result<usize, usize> {
         let mut place = self.home(key);
         loop {
-            match &self.slots[place].0 {
-                None => return Err(place),
-                Some((known, _)) if known == key => return Ok(place),
-                Some(_) => place = (place + 1) & self.mask(),
+            let slot = &self.slots[place];
+            if slot.used == 0 {
+                return Err(place);
             }
+            if slot.key == *key {
+                return Ok(place);
+            }
+            place = (place + 1) & self.mask();
         }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let place = self.find(key).ok()?;
-        self.slots[place].0.as_mut().map(|(_, value)| value)
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        let place = self.find(&key.numbers()).ok()?;
+        Some(V::from_numbers(self.slots[place].value))
     }
 
     /// Sets the value of a key. Returns the earlier one.
     #[inline]
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let (key, value) = (key.numbers(), value.numbers());
         match self.find(&key) {
-            Ok(place) => self.slots[place].0.replace((key, value)).map(|(_, value)| value),
+            Ok(place) => Some(V::from_numbers(core::mem::replace(&mut self.slots[place].value, value))),
             Err(place) => {
-                self.slots[place].0 = Some((key, value));
+                self.slots[place] = Slot { key, value, used: 1, _rest: 0 };
                 self.used += 1;
                 if self.used > self.slots.len() / 8 * 5 {
                     self.grow();
@@ -102,38 +163,38 @@ impl<K: Key, V: Clone> Table<K, V> {
 
     #[cold]
     fn grow(&mut self) {
-        let slots = vec![Slot(None); self.slots.len() * 2];
-        for slot in core::mem::replace(&mut self.slots, slots) {
-            if let Some((key, value)) = slot.0
-                && let Err(place) = self.find(&key)
-            {
-                self.slots[place].0 = Some((key, value));
+        let slots = Slots::new(self.slots.len() * 2);
+        let before = core::mem::replace(&mut self.slots, slots);
+        for slot in before.iter().filter(|slot| slot.used != 0) {
+            if let Err(place) = self.find(&slot.key) {
+                self.slots[place] = *slot;
             }
         }
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
-        let mut hole = self.find(key).ok()?;
-        let (_, value) = self.slots[hole].0.take()?;
+        let mut hole = self.find(&key.numbers()).ok()?;
+        let value = V::from_numbers(self.slots[hole].value);
         self.used -= 1;
         let mask = self.mask();
         let mut next = (hole + 1) & mask;
         // Entries that were moved on by the removed one come back.
-        while let Some((moved, _)) = &self.slots[next].0 {
-            let home = self.home(moved);
+        while self.slots[next].used != 0 {
+            let home = self.home(&self.slots[next].key);
             if next.wrapping_sub(home) & mask >= next.wrapping_sub(hole) & mask {
-                let entry = self.slots[next].0.take();
-                self.slots[hole].0 = entry;
+                self.slots[hole] = self.slots[next];
                 hole = next;
             }
             next = (next + 1) & mask;
         }
+        self.slots[hole] = Slot::FREE;
         Some(value)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.slots.iter().filter_map(|slot| slot.0.as_ref().map(|(key, value)| (key, value)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, V)> {
+        let used = self.slots.iter().filter(|slot| slot.used != 0);
+        used.map(|slot| (K::from_numbers(slot.key), V::from_numbers(slot.value)))
     }
 }
 
@@ -150,9 +211,13 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     struct Number(u64);
 
-    impl Key for Number {
+    impl Numbers for Number {
         fn numbers(&self) -> [u64; 3] {
             [self.0, 0, 0]
+        }
+
+        fn from_numbers(numbers: [u64; 3]) -> Number {
+            Number(numbers[0])
         }
     }
 
@@ -160,16 +225,19 @@ mod tests {
     fn it_does_what_a_map_of_the_library_does() {
         let mut random = SmallRng::seed_from_u64(1);
         let (mut table, mut map) = (Table::new(), HashMap::new());
-        for step in 0..200_000_u64 {
-            let key = Number(random.random_range(0..if step < 100_000 { 3_000 } else { 40 }));
+        for step in 0..400_000_u64 {
+            // Enough to grow onto large pages, then few.
+            let key = Number(random.random_range(0..if step < 300_000 { 200_000 } else { 40 }));
+            let step = Number(step);
             match random.random_range(0..5) {
                 0 | 1 => assert_eq!(table.insert(key, step), map.insert(key, step)),
                 2 | 3 => assert_eq!(table.remove(&key), map.remove(&key)),
-                _ => assert_eq!(table.get_mut(&key), map.get_mut(&key)),
+                _ => assert_eq!(table.get(&key), map.get(&key).copied()),
             }
             assert_eq!(table.len(), map.len());
         }
-        let mut all: Vec<_> = table.iter().map(|(key, value)| (*key, *value)).collect();
+        let mut all: Vec<_> = table.iter().collect();
+        assert!(matches!(table.slots, Slots::Pages(_)), "the table is not large");
         let mut known: Vec<_> = map.into_iter().collect();
         all.sort_unstable();
         known.sort_unstable();
