@@ -266,3 +266,11 @@ fn every_cause_comes_back_from_its_code() {
     }
     assert_eq!(known, 13 + Verdict::COUNT);
 }
+
+/// Stores of the log keep causes by number for years.
+#[test]
+fn verdicts_keep_their_numbers() {
+    let known: Vec<&str> = include_str!("verdicts.txt").lines().collect();
+    let now: Vec<&str> = Verdict::ALL.iter().map(|verdict| verdict.name()).collect();
+    assert_eq!(now, known, "add new verdicts at the end, there and in verdicts.txt; rename in place, never remove");
+}
