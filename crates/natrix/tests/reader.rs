@@ -67,9 +67,18 @@ impl Drop for Silence {
     }
 }
 
+/// `env` starts it with its own process id and with all signals as usual: a shell lets what it
+/// starts in the background ignore some of them, the tests too.
 fn start(command: &[String], output: Stdio) -> Child {
-    let mut natrix = Command::new(env!("CARGO_BIN_EXE_natrix"));
-    natrix.args(command).stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().unwrap()
+    let mut natrix = Command::new("env");
+    natrix
+        .args(["--default-signal", env!("CARGO_BIN_EXE_natrix")])
+        .args(command)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 /// Lets the command reach its wait. A command that has ended early would prove nothing.
