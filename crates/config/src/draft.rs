@@ -14,6 +14,7 @@ pub(crate) mod rule_keys;
 pub(crate) mod singles;
 
 use toml_edit::Item;
+use toml_edit::Key;
 use toml_edit::Table;
 use toml_edit::TableLike;
 use toml_edit::Value;
@@ -56,11 +57,11 @@ impl Draft {
     /// Walks the document.
     pub(crate) fn read(root: &Table, report: &mut Report) -> Draft {
         for (name, item) in root.iter() {
-            if !SECTIONS.iter().any(|section| section.name == name) {
+            if !tables().any(|table| table == name) {
                 let line =
                     root.get_key_value(name).and_then(|(key, _)| report.line(key.span().or_else(|| item.span())));
                 let place = Place { path: name.to_owned().into(), line };
-                unknown_key(&place, name, SECTIONS.iter().map(|section| section.name), report);
+                unknown_key(&place, name, tables(), report);
             }
         }
         let singles = Singles::read(root, report);
@@ -81,9 +82,22 @@ impl Draft {
     }
 }
 
+/// The tables that are in no other one.
+fn tables() -> impl Iterator<Item = &'static str> + Clone {
+    SECTIONS.iter().map(|section| section.name).filter(|name| !name.contains('.'))
+}
+
+/// A table by its name; one inside another has its name after a dot.
+fn find<'a>(root: &'a Table, name: &str) -> Option<(&'a Key, &'a Item)> {
+    match name.split_once('.') {
+        Some((outer, inner)) => root.get(outer)?.as_table_like()?.get_key_value(inner),
+        None => root.get_key_value(name),
+    }
+}
+
 /// All tables of one name.
 fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) -> T, report: &mut Report) -> Vec<T> {
-    let Some((key, item)) = root.get_key_value(name) else { return Vec::new() };
+    let Some((key, item)) = find(root, name) else { return Vec::new() };
     let whole = Place { path: name.to_owned().into(), line: report.line(item.span().or_else(|| key.span())) };
     let mut tables: Vec<(&dyn TableLike, Option<u32>)> = Vec::new();
     match item {
@@ -123,7 +137,7 @@ fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) ->
 /// A table that stands in the file at most once; `empty` takes its place when it does not.
 fn single<'a>(root: &'a Table, name: &str, empty: &'a Table, report: &mut Report) -> Section<'a> {
     let place = |line| Place { path: name.to_owned().into(), line };
-    let Some((key, item)) = root.get_key_value(name) else {
+    let Some((key, item)) = find(root, name) else {
         return Section::new(name, empty, place(None), report);
     };
     let line = report.line(item.span().or_else(|| key.span()));

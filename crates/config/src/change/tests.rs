@@ -97,7 +97,8 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
     for section in crate::keys::SECTIONS {
         for key in section.keys {
             let mut document: toml_edit::DocumentMut = all.parse().expect("TOML");
-            let item = document.get_mut(section.name).expect("every table is there");
+            let path = section.name.split('.');
+            let item = path.fold(document.as_item_mut(), |item, name| &mut item[name]);
             if let Some(tables) = item.as_array_of_tables_mut() {
                 tables.iter_mut().for_each(|table| drop(table.remove(key.name)));
             } else if let Some(table) = item.as_table_like_mut() {
@@ -168,7 +169,8 @@ fn no_value_is_shown_as_the_program_sees_it() {
             let removed = core::iter::once(None);
             for variant in removed.chain(variants(key.kind).into_iter().map(Some)) {
                 let mut document: toml_edit::DocumentMut = all.parse().expect("TOML");
-                let item = document.get_mut(section.name).expect("every table is there");
+                let path = section.name.split('.');
+                let item = path.fold(document.as_item_mut(), |item, name| &mut item[name]);
                 let value = variant.as_ref().map(|text| text.parse::<toml_edit::Value>().expect("a value"));
                 let change = |table: &mut dyn toml_edit::TableLike| match &value {
                     Some(value) if table.contains_key(key.name) => {
