@@ -46,6 +46,7 @@ pub use objects::EventLog;
 pub use objects::FilteringByProtocol;
 pub use objects::FindAnswer;
 pub use objects::Interface;
+pub use objects::LogStore;
 pub use objects::Mapping;
 pub use objects::OwnPorts;
 pub use objects::PerProtocol;

@@ -1,6 +1,7 @@
 //! The event log of an instance: rings for the workers, and the thread that writes their records.
 
 use std::io;
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -8,6 +9,7 @@ use std::sync::Mutex;
 use config::Config;
 use config::EventLog;
 use config::EventTarget;
+use config::LogStore;
 use config::LogSync;
 use export::Clocks;
 use export::Exporter;
@@ -21,12 +23,17 @@ use export::Outputs;
 use export::Stdout;
 use export::Sync;
 use export::WriterOptions;
+use export::store::Moment;
+use export::store::StoreError;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
 use mem::ring;
+use mem::ring::Consumer;
 use mem::ring::Producer;
 use nat::Settings;
 use nat::Shared;
-use nat::event::Event;
 use nat::event::LogsOpened;
+use nat::event::Record;
 
 use crate::clock::Clock;
 use crate::instance::lock;
@@ -42,6 +49,14 @@ pub enum EventLogError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The store cannot be opened.
+    #[error("log store {path}: {source}", path = .path.display())]
+    Store {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: StoreError,
+    },
     /// No thread could be started.
     #[error("event log thread: {0}; see the system's log")]
     Thread(io::Error),
@@ -50,17 +65,20 @@ pub enum EventLogError {
 /// The control server's view of the log.
 #[derive(Debug)]
 pub struct EventLogView {
-    /// Path of the file, or `-`.
+    /// Path of the file of lines, or `-`; empty without lines.
     destination: Mutex<String>,
+    /// Folder of the store.
+    store: Option<PathBuf>,
     /// Figures, names and the destination of lines.
     pub handle: Handle,
 }
 
-/// The destination of lines after a change, already open. Dropping it without use leaves no trace.
+/// The destinations after a change: that of lines is already open. Dropping it without use leaves
+/// no trace.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     output: Option<Output>,
-    destination: String,
+    store: Option<StoreOptions>,
     /// The file, if this created it.
     made: Option<PathBuf>,
 }
@@ -77,16 +95,24 @@ impl Drop for Prepared {
 }
 
 impl EventLogView {
-    /// Path of the file, or `-`.
+    /// Folder of the store, if there is one.
+    pub fn store(&self) -> Option<&Path> {
+        self.store.as_deref()
+    }
+
+    /// Path of the file of lines, or `-`; empty without lines.
     pub fn destination(&self) -> String {
         lock(&self.destination).clone()
     }
 
-    /// Sends lines to `prepared`.
+    /// Sends events to `prepared`.
     pub(crate) fn change(&self, mut prepared: Prepared) {
         if let Some(output) = prepared.output.take() {
+            lock(&self.destination).clone_from(&output.destination);
             self.handle.set_output(output);
-            lock(&self.destination).clone_from(&prepared.destination);
+        }
+        if let Some(options) = prepared.store.take() {
+            self.handle.set_store(options);
         }
     }
 }
@@ -96,21 +122,38 @@ impl EventLogView {
 /// # Errors
 /// The file cannot be opened; nothing changes then.
 pub(crate) fn prepare(wanted: &EventLog) -> Result<Prepared, EventLogError> {
+    let store = wanted.store.as_ref().map(store_options);
+    let Some(target) = &wanted.target else { return Ok(Prepared { output: None, store, made: None }) };
+    let made = match target {
+        EventTarget::File(path) => (!path.exists()).then(|| path.clone()),
+        EventTarget::StandardOutput => None,
+    };
+    let output = Some(open(target, wanted)?);
+    Ok(Prepared { output, store, made })
+}
+
+/// Opens the destination of lines.
+fn open(target: &EventTarget, wanted: &EventLog) -> Result<Output, EventLogError> {
     let options = options_of(wanted);
-    match &wanted.target {
-        EventTarget::StandardOutput => {
-            let destination = "-".to_owned();
-            let output = Some(Output { medium: Box::new(Stdout), options, destination: destination.clone() });
-            Ok(Prepared { output, destination, made: None })
-        }
+    let (medium, destination): (Box<dyn Medium>, _) = match target {
+        EventTarget::StandardOutput => (Box::new(Stdout), "-".to_owned()),
         EventTarget::File(path) => {
-            let made = (!path.exists()).then(|| path.clone());
             let mut medium = Files::new(path.clone(), wanted.keep_files);
             medium.open().map_err(|source| EventLogError::File { path: path.clone(), source })?;
-            let destination = path.display().to_string();
-            let output = Some(Output { medium: Box::new(medium), options, destination: destination.clone() });
-            Ok(Prepared { output, destination, made })
+            (Box::new(medium), path.display().to_string())
         }
+    };
+    Ok(Output { medium, options, destination })
+}
+
+fn store_options(wanted: &LogStore) -> StoreOptions {
+    StoreOptions {
+        segment_rows: wanted.segment_rows,
+        segment_interval_us: wanted.segment_interval.as_micros(),
+        sync_interval_us: wanted.sync_interval.as_micros(),
+        retention_us: wanted.retention.map(|retention| retention.as_micros()),
+        signing_key: wanted.signing_key.clone(),
+        ..StoreOptions::default()
     }
 }
 
@@ -135,9 +178,27 @@ pub struct Started {
     /// The control server's view.
     pub view: EventLogView,
     /// The rings, for the workers, in order.
-    pub rings: Vec<Producer<Event>>,
+    pub rings: Vec<Producer<Record>>,
     /// Shows the workers that records go to another log.
     pub opened: Arc<LogsOpened>,
+}
+
+/// The rings of workers, in order.
+type Rings = (Vec<Producer<Record>>, Vec<Consumer<Record>>);
+
+/// Opens the store, which takes in what an earlier run left, and makes rings of its own.
+fn open_store(
+    wanted: &LogStore,
+    workers: usize,
+    queue: usize,
+    clock: Clock,
+) -> Result<(StoreWriter, Rings), EventLogError> {
+    let error = |source| EventLogError::Store { path: wanted.path.clone(), source };
+    let Clocks { now, unix_us } = clock.both();
+    let moment = Moment { monotonic_us: now.as_micros(), unix_us };
+    let writer = StoreWriter::open(&wanted.path, store_options(wanted), moment).map_err(error)?;
+    let rings = writer.create_rings(workers, queue).map_err(error)?;
+    Ok((writer, rings.into_iter().unzip()))
 }
 
 /// Starts the log of `config`, if it has one. The rings are for the workers, in order.
@@ -147,30 +208,23 @@ pub struct Started {
 /// record.
 pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Result<Option<Started>, EventLogError> {
     let Some(wanted) = &config.event_log else { return Ok(None) };
-    let (producers, rings) = (0..workers).map(|_| ring::channel(wanted.queue as usize)).unzip();
-    let options = options_of(wanted);
+    let queue = wanted.queue as usize;
+    let (store, (producers, rings)) = match &wanted.store {
+        Some(store) => {
+            let (writer, rings) = open_store(store, workers, queue, clock)?;
+            (Some(writer), rings)
+        }
+        None => (None, (0..workers).map(|_| ring::channel(queue)).unzip()),
+    };
+    let lines = wanted.target.as_ref().map(|target| open(target, wanted)).transpose()?;
+    let destination = lines.as_ref().map(|lines| lines.destination.clone()).unwrap_or_default();
     let names = names_of(&config.nat);
     let (version, opened) = (version.to_owned(), Arc::new(LogsOpened::default()));
     let seen = Arc::clone(&opened);
-    let clocks = move || clock.both();
-    let (exporter, destination) = match &wanted.target {
-        EventTarget::StandardOutput => {
-            let destination = "-".to_owned();
-            let (medium, name) = (Stdout, destination.clone());
-            let outputs = Outputs { medium, options, rings, names, version, destination: name, opened };
-            (Exporter::start(outputs, clocks), destination)
-        }
-        EventTarget::File(path) => {
-            let mut medium = Files::new(path.clone(), wanted.keep_files);
-            medium.open().map_err(|source| EventLogError::File { path: path.clone(), source })?;
-            let destination = path.display().to_string();
-            let name = destination.clone();
-            let outputs = Outputs { medium, options, rings, names, version, destination: name, opened };
-            (Exporter::start(outputs, clocks), destination)
-        }
-    };
-    let exporter = exporter.map_err(EventLogError::Thread)?;
-    let view = EventLogView { destination: Mutex::new(destination), handle: exporter.handle() };
+    let outputs = Outputs { lines, store, rings, names, version, opened };
+    let exporter = Exporter::start(outputs, move || clock.both()).map_err(EventLogError::Thread)?;
+    let store = wanted.store.as_ref().map(|store| store.path.clone());
+    let view = EventLogView { destination: Mutex::new(destination), store, handle: exporter.handle() };
     Ok(Some(Started { exporter, view, rings: producers, opened: seen }))
 }
 

@@ -27,7 +27,7 @@ use nat::Instant;
 use nat::Protocol;
 use nat::Shared;
 use nat::Verdict;
-use nat::event::Event;
+use nat::event::Record;
 use nat::types::Side;
 use nat::types::WorkerId;
 use nat::verdict::VerdictKind;
@@ -235,7 +235,7 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
 struct Journal {
     path: PathBuf,
     file: BufWriter<File>,
-    ring: Consumer<Event>,
+    ring: Consumer<Record>,
     names: Names,
     /// Time of the first frame, µs since 1970.
     first_us: u64,
@@ -243,14 +243,14 @@ struct Journal {
 }
 
 impl Journal {
-    fn create(path: PathBuf, ring: Consumer<Event>, names: Names, first_us: u64) -> Result<Journal, ReplayError> {
+    fn create(path: PathBuf, ring: Consumer<Record>, names: Names, first_us: u64) -> Result<Journal, ReplayError> {
         let file = File::create(&path).map_err(|source| ReplayError::Events { path: path.clone(), source })?;
         Ok(Journal { path, file: BufWriter::new(file), ring, names, first_us, line: Vec::new() })
     }
 
     /// Writes the records of the worker.
     fn take(&mut self) -> Result<(), ReplayError> {
-        while let Some(event) = self.ring.try_pop() {
+        while let Some(event) = self.ring.try_pop().and_then(|record| record.event()) {
             let since_first = event.at.as_micros().saturating_sub(START.as_micros());
             self.line.clear();
             write_line(&mut self.line, WorkerId(0), &event, self.first_us + since_first, &self.names);

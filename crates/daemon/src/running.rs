@@ -184,8 +184,18 @@ impl Running {
             let handle = exporter.handle();
             if !exporter.stop() {
                 let figures = handle.figures();
-                let reason = figures.last_error.unwrap_or_else(|| "writing took too long".to_owned());
-                log.error(&format_args!("event log: {} records could not be written ({reason})", figures.waiting));
+                let reason = |error: Option<String>| error.unwrap_or_else(|| "writing took too long".to_owned());
+                if figures.waiting > 0 {
+                    let reason = reason(figures.last_error);
+                    log.error(&format_args!("event log: {} records could not be written ({reason})", figures.waiting));
+                }
+                if let Some(stored) = handle.stored().filter(|stored| stored.waiting > 0) {
+                    let reason = reason(stored.last_error);
+                    log.error(&format_args!(
+                        "log store: {} records could not be written ({reason}); they are in memory until the next start",
+                        stored.waiting
+                    ));
+                }
             }
         }
         if panics > 0 {

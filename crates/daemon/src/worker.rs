@@ -27,8 +27,8 @@ use nat::Packet;
 use nat::Shard;
 use nat::Shared;
 use nat::Verdict;
-use nat::event::Event;
 use nat::event::LogsOpened;
+use nat::event::Record;
 use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
@@ -259,7 +259,7 @@ impl<I: Io> Worker<I> {
 
     /// Where its shard leaves records of what happens, and where it sees that they go into another
     /// log.
-    pub fn set_events(&mut self, ring: Producer<Event>, opened: Arc<LogsOpened>) {
+    pub fn set_events(&mut self, ring: Producer<Record>, opened: Arc<LogsOpened>) {
         self.shard.set_events(ring);
         self.shard.follow_logs(opened);
     }

@@ -47,7 +47,8 @@ const FLOWS: u16 = 20;
 
 fn with_log(directory: &Path, file: PathBuf) -> Config {
     let log = EventLog {
-        target: EventTarget::File(file),
+        target: Some(EventTarget::File(file)),
+        store: None,
         queue: 256,
         rotate_bytes: 1 << 20,
         rotate_interval: nat::Duration::from_secs(3_600),

@@ -23,9 +23,9 @@ use nat::Instant;
 use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
-use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::LogsOpened;
+use nat::event::Record;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
@@ -114,7 +114,7 @@ struct Bed {
     now: Instant,
     calls: u64,
     /// The records of the workers, which are not written here.
-    events: Vec<Consumer<Event>>,
+    events: Vec<Consumer<Record>>,
     logs_opened: Arc<LogsOpened>,
 }
 
@@ -239,7 +239,10 @@ fn the_packet_path_allocates_nothing() {
     assert!(recorded > 400, "events were recorded: {recorded}");
     let mut reports = 0;
     for ring in &mut bed.events {
-        ring.pop_burst(usize::MAX, |event| reports += usize::from(event.kind == EventKind::SnapshotComplete));
+        ring.pop_burst(usize::MAX, |record| {
+            let is_report = record.event().is_some_and(|event| event.kind == EventKind::SnapshotComplete);
+            reports += usize::from(is_report);
+        });
     }
     assert_eq!(reports, 2, "each worker reports another log what lived");
     assert_eq!(bed.calls, 0, "calls of the allocator inside Worker::poll");

@@ -116,7 +116,8 @@ fn events_are_written_beside_the_captures_with_their_time() {
     let mut config = common::configuration(&folder.0);
     let elsewhere = folder.0.join("not-here.json");
     config.event_log = Some(EventLog {
-        target: EventTarget::File(elsewhere.clone()),
+        target: Some(EventTarget::File(elsewhere.clone())),
+        store: None,
         queue: 1_024,
         rotate_bytes: 1 << 20,
         rotate_interval: nat::Duration::from_secs(3_600),

@@ -14,6 +14,7 @@ use mem::ring::Consumer;
 use nat::Instant;
 use nat::event::Event;
 use nat::event::LogsOpened;
+use nat::event::Record;
 use nat::types::WorkerId;
 
 use crate::figures::Figures;
@@ -22,6 +23,9 @@ use crate::line;
 use crate::line::Names;
 use crate::line::Own;
 use crate::medium::Medium;
+use crate::store::StoreOptions;
+use crate::store::StoreWriter;
+use crate::storing::Storing;
 use crate::utc::UtcText;
 use crate::writer::LogWriter;
 use crate::writer::WriterOptions;
@@ -57,19 +61,18 @@ pub struct Output {
 }
 
 /// The arguments of a new exporter.
-pub struct Outputs<M> {
-    /// The destination of lines.
-    pub medium: M,
-    /// When files are rotated and synced.
-    pub options: WriterOptions,
+#[derive(Debug)]
+pub struct Outputs {
+    /// Where lines go, if there are lines.
+    pub lines: Option<Output>,
+    /// The store, if there is one; the rings are its own.
+    pub store: Option<StoreWriter>,
     /// The rings of the workers, in order.
-    pub rings: Vec<Consumer<Event>>,
+    pub rings: Vec<Consumer<Record>>,
     /// Names for the numbers in events.
     pub names: Names,
     /// Release, for the `started` line.
     pub version: String,
-    /// Name of the medium.
-    pub destination: String,
     /// Counts openings of another log.
     pub opened: Arc<LogsOpened>,
 }
@@ -85,9 +88,13 @@ pub struct Exporter {
 /// The view of a running exporter for other threads.
 #[derive(Clone, Debug)]
 pub struct Handle {
+    /// Of lines.
     figures: Arc<Figures>,
+    /// Of the store, if there is one.
+    stored: Option<Arc<Figures>>,
     names: Arc<Mutex<Arc<Names>>>,
     next: Arc<Mutex<Option<Output>>>,
+    next_store: Arc<Mutex<Option<StoreOptions>>>,
 }
 
 impl core::fmt::Debug for Output {
@@ -103,9 +110,19 @@ impl Handle {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
     }
 
-    /// Current figures.
+    /// Writes the store differently from now on; its folder and key stay.
+    pub fn set_store(&self, options: StoreOptions) {
+        *self.next_store.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
+    }
+
+    /// Current figures of lines.
     pub fn figures(&self) -> FiguresView {
         self.figures.view()
+    }
+
+    /// Current figures of the store, if there is one.
+    pub fn stored(&self) -> Option<FiguresView> {
+        self.stored.as_ref().map(|stored| stored.view())
     }
 
     /// Sets the names of a changed configuration. Checksums of formulas and names of earlier
@@ -143,31 +160,34 @@ impl Exporter {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start<M: Medium + 'static>(
-        outputs: Outputs<M>,
-        clocks: impl Fn() -> Clocks + Send + 'static,
-    ) -> io::Result<Exporter> {
-        let Outputs { medium, options, rings, names, version, destination, opened } = outputs;
+    pub fn start(outputs: Outputs, clocks: impl Fn() -> Clocks + Send + 'static) -> io::Result<Exporter> {
+        let Outputs { lines, store, rings, names, version, opened } = outputs;
         let (stop, figures) = (Arc::new(AtomicBool::new(false)), Arc::new(Figures::default()));
         let names = Arc::new(Mutex::new(Arc::new(names)));
-        let next = Arc::new(Mutex::new(None));
-        let medium: Box<dyn Medium> = Box::new(medium);
-        let mut run = Run {
+        let (next, next_store) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
+        let lines = lines.map(|Output { medium, options, destination }| Lines {
             writer: LogWriter::new(medium, options, Arc::clone(&figures)),
+            utc: UtcText::default(),
+            oldest_us: u64::MAX,
+            destination,
+        });
+        let stored = store.is_some().then(Arc::<Figures>::default);
+        let storing = |writer| Storing::new(writer, stored.clone().unwrap_or_default(), rings.len());
+        let mut run = Run {
+            store: store.map(storing),
+            lines,
             next: Arc::clone(&next),
+            next_store: Arc::clone(&next_store),
             rings,
             names: Arc::clone(&names),
             figures: Arc::clone(&figures),
-            utc: UtcText::default(),
-            oldest_us: u64::MAX,
             version,
-            destination,
             opened,
         };
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("event log".to_owned());
         let thread = thread.spawn(move || run.run(&stopped, &clocks))?;
-        Ok(Exporter { stop, handle: Handle { figures, names, next }, thread: Some(thread) })
+        Ok(Exporter { stop, handle: Handle { figures, stored, names, next, next_store }, thread: Some(thread) })
     }
 
     /// The view for other threads.
@@ -192,7 +212,8 @@ impl Exporter {
             thread::sleep(REST);
         }
         // A panic of the thread was reported by its own message.
-        thread.join().is_ok() && self.handle.figures().waiting == 0
+        let stored = self.handle.stored().map_or(0, |stored| stored.waiting);
+        thread.join().is_ok() && self.handle.figures().waiting == 0 && stored == 0
     }
 }
 
@@ -202,24 +223,31 @@ impl Drop for Exporter {
     }
 }
 
-struct Run {
+/// The lines, if there are any.
+struct Lines {
     writer: LogWriter<Box<dyn Medium>>,
-    next: Arc<Mutex<Option<Output>>>,
-    rings: Vec<Consumer<Event>>,
-    names: Arc<Mutex<Arc<Names>>>,
-    figures: Arc<Figures>,
     utc: UtcText,
     /// Time of the oldest event in the writer's buffer; the maximum without one.
     oldest_us: u64,
-    version: String,
     destination: String,
+}
+
+struct Run {
+    lines: Option<Lines>,
+    store: Option<Storing>,
+    next: Arc<Mutex<Option<Output>>>,
+    next_store: Arc<Mutex<Option<StoreOptions>>>,
+    rings: Vec<Consumer<Record>>,
+    names: Arc<Mutex<Arc<Names>>>,
+    figures: Arc<Figures>,
+    version: String,
     opened: Arc<LogsOpened>,
 }
 
 impl Run {
     fn run(&mut self, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
         let unix_us = clocks().unix_us;
-        let file = Some(self.destination.clone());
+        let file = self.lines.as_ref().map(|lines| lines.destination.clone());
         self.tell(
             unix_us,
             &Own { event: "started", formulas: self.formulas(), file: file.as_deref(), ..Own::default() },
@@ -231,9 +259,17 @@ impl Run {
             if let Some(output) = next {
                 self.change(output, moment);
             }
+            let next = self.next_store.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let (Some(options), Some(store)) = (next, &mut self.store) {
+                store.set_options(options);
+            }
             let taken = self.take(moment);
-            let is_small = self.writer.waiting() < PIECE_BYTES;
-            let is_written = if taken > 0 && is_small { false } else { self.flush(moment) };
+            let is_small = self.lines.as_ref().is_none_or(|lines| lines.writer.waiting() < PIECE_BYTES);
+            let mut is_written = if taken > 0 && is_small { false } else { self.flush(moment) };
+            if let Some(store) = &mut self.store {
+                is_written &= store.write(moment, &mut self.rings);
+                store.retell(moment, &self.opened);
+            }
             self.report(moment);
             if taken == 0 && stop.load(Ordering::Relaxed) {
                 let since = *stopping.get_or_insert_with(std::time::Instant::now);
@@ -247,15 +283,27 @@ impl Run {
                 thread::sleep(if is_written { REST } else { REST_FAILING });
             }
         }
-        let moment = clocks();
+        self.finish(clocks());
+    }
+
+    fn finish(&mut self, moment: Clocks) {
         self.tell(moment.unix_us, &Own { event: "stopped", ..Own::default() });
-        self.writer.finish(moment.now.as_micros(), moment.unix_us);
+        if let Some(lines) = &mut self.lines {
+            lines.writer.finish(moment.now.as_micros(), moment.unix_us);
+        }
+        let is_empty = self.rings.iter().all(|ring| ring.is_empty());
+        // What could not be written stays in journal and rings for the next start.
+        if let Some(store) = self.store.take().filter(|_| is_empty) {
+            store.finish(moment);
+        }
         self.report(moment);
     }
 
     fn tell(&mut self, unix_us: u64, own: &Own<'_>) {
         let own = Own { version: &self.version, ..*own };
-        self.writer.line(|out| line::write_own(out, unix_us, &own));
+        if let Some(lines) = &mut self.lines {
+            lines.writer.line(|out| line::write_own(out, unix_us, &own));
+        }
     }
 
     /// Checksum of the current formulas.
@@ -264,55 +312,80 @@ impl Run {
         names.formulas.last_key_value().map(|(_, checksum)| *checksum)
     }
 
-    /// Switches to another output. Another log gets a line that names the earlier one, and then all
-    /// current state from the workers.
+    /// Switches lines to another output. Another log gets a line that names the earlier one, and
+    /// then all current state from the workers.
     fn change(&mut self, output: Output, moment: Clocks) {
-        self.writer.change(output.medium, output.options, moment.now.as_micros(), moment.unix_us);
-        if output.destination == self.destination {
+        let workers = Some(self.rings.len());
+        let Some(lines) = &mut self.lines else { return };
+        lines.writer.change(output.medium, output.options, moment.now.as_micros(), moment.unix_us);
+        if output.destination == lines.destination {
             return;
         }
-        let earlier = core::mem::replace(&mut self.destination, output.destination);
-        let (file, formulas) = (self.destination.clone(), self.formulas());
-        let (file, earlier, workers) = (Some(file.as_str()), Some(earlier.as_str()), Some(self.rings.len()));
+        let earlier = core::mem::replace(&mut lines.destination, output.destination);
+        let (file, formulas) = (lines.destination.clone(), self.formulas());
+        let (file, earlier) = (Some(file.as_str()), Some(earlier.as_str()));
         self.tell(moment.unix_us, &Own { event: "opened", formulas, file, earlier, workers, ..Own::default() });
         // After the `opened` line: whatever workers report is taken from the rings later.
         self.opened.count_one();
     }
 
-    /// Makes lines of the events in the rings until the writer is full.
+    /// Takes the events in the rings until a writer is full.
     fn take(&mut self, moment: Clocks) -> usize {
         let names = Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner));
-        let Run { writer, rings, utc, oldest_us, .. } = self;
-        if writer.lines_waiting() == 0 {
-            *oldest_us = u64::MAX;
+        let Run { lines, store, rings, .. } = self;
+        if let Some(store) = store {
+            store.set_names(&names);
         }
         let mut total = 0;
         for (worker, ring) in rings.iter_mut().enumerate() {
-            if !writer.has_room() {
+            let is_full = lines.as_ref().is_some_and(|lines| !lines.writer.has_room());
+            if is_full || store.as_ref().is_some_and(|store| !store.has_room()) {
                 break;
             }
             let worker = WorkerId(worker as u8);
-            total += ring.pop_burst(BATCH, |event| {
-                let at = event.at.as_micros();
-                *oldest_us = at.min(*oldest_us);
-                // By the current time of day, which may have been set since the start.
-                let unix_us = (moment.unix_us + at).saturating_sub(moment.now.as_micros());
-                writer.line(|out| line::write_with(out, utc, worker, &event, unix_us, &names));
-            });
+            let mut line = |event: &Event| {
+                if let Some(lines) = lines {
+                    lines.event(moment, worker, event, &names);
+                }
+            };
+            total += match store {
+                Some(store) => store.take(worker, ring, BATCH, line),
+                None => ring.pop_burst(BATCH, |record| {
+                    if let Some(event) = record.event() {
+                        line(&event);
+                    }
+                }),
+            };
         }
         total
     }
 
     fn flush(&mut self, moment: Clocks) -> bool {
-        self.writer.flush(moment.now.as_micros(), moment.unix_us)
+        self.lines.as_mut().is_none_or(|lines| lines.writer.flush(moment.now.as_micros(), moment.unix_us))
     }
 
     fn report(&self, moment: Clocks) {
-        let in_rings: usize = self.rings.iter().map(Consumer::len).sum();
-        let waiting = in_rings as u64 + self.writer.lines_waiting();
-        self.figures.waiting.store(waiting, Ordering::Relaxed);
-        let is_behind = self.writer.lines_waiting() > 0 && self.oldest_us != u64::MAX;
-        let lag = if is_behind { moment.now.as_micros().saturating_sub(self.oldest_us) } else { 0 };
-        self.figures.lag_us.store(lag, Ordering::Relaxed);
+        let in_rings = self.rings.iter().map(Consumer::len).sum::<usize>() as u64;
+        if let Some(Lines { writer, oldest_us, .. }) = &self.lines {
+            let oldest_us = if writer.lines_waiting() > 0 { *oldest_us } else { u64::MAX };
+            self.figures.set_waiting(in_rings + writer.lines_waiting(), moment.now.as_micros(), oldest_us);
+        }
+        if let Some(store) = &self.store {
+            store.report(in_rings, moment);
+        }
+    }
+}
+
+impl Lines {
+    fn event(&mut self, moment: Clocks, worker: WorkerId, event: &Event, names: &Names) {
+        if self.writer.lines_waiting() == 0 {
+            self.oldest_us = u64::MAX;
+        }
+        let at = event.at.as_micros();
+        self.oldest_us = at.min(self.oldest_us);
+        // By the current time of day, which may have been set since the start.
+        let unix_us = (moment.unix_us + at).saturating_sub(moment.now.as_micros());
+        let Lines { writer, utc, .. } = self;
+        writer.line(|out| line::write_with(out, utc, worker, event, unix_us, names));
     }
 }

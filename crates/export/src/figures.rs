@@ -5,6 +5,8 @@ use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
+use crate::store::Health;
+
 /// The exporter writes them, and any thread may read them.
 #[derive(Debug, Default)]
 pub struct Figures {
@@ -16,6 +18,7 @@ pub struct Figures {
     pub(crate) lag_us: AtomicU64,
     pub(crate) failing: AtomicU64,
     last_error: Mutex<Option<String>>,
+    health: Mutex<Health>,
 }
 
 /// A reading of [`Figures`].
@@ -37,6 +40,8 @@ pub struct FiguresView {
     pub failing: bool,
     /// The last error of the system.
     pub last_error: Option<String>,
+    /// Of a store: segments, gaps, bytes.
+    pub health: Health,
 }
 
 impl Figures {
@@ -52,7 +57,20 @@ impl Figures {
             lag_us: of(&self.lag_us),
             failing: of(&self.failing) != 0,
             last_error: self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            health: *self.health.lock().unwrap_or_else(PoisonError::into_inner),
         }
+    }
+
+    pub(crate) fn set_health(&self, health: Health) {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        self.bytes.store(health.bytes, Ordering::Relaxed);
+    }
+
+    /// Sets the number of waiting records and the age of the oldest that was taken and not written.
+    pub(crate) fn set_waiting(&self, waiting: u64, now_us: u64, oldest_us: u64) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+        let lag_us = if oldest_us == u64::MAX { 0 } else { now_us.saturating_sub(oldest_us) };
+        self.lag_us.store(lag_us, Ordering::Relaxed);
     }
 
     pub(crate) fn failed(&self, what: &str) {

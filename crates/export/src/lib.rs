@@ -18,6 +18,7 @@ mod figures;
 mod line;
 mod medium;
 pub mod store;
+mod storing;
 mod utc;
 mod writer;
 

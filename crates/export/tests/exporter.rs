@@ -15,6 +15,7 @@ use export::Exporter;
 use export::FilterNames;
 use export::Medium;
 use export::Names;
+use export::Output;
 use export::Outputs;
 use export::Sync;
 use export::WriterOptions;
@@ -23,6 +24,7 @@ use mem::ring::Producer;
 use nat::Instant;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::Record;
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,16 +81,15 @@ impl Medium for Memory {
     fn close(&mut self) {}
 }
 
-fn start(memory: &Memory, workers: usize, queue: usize) -> (Exporter, Vec<Producer<Event>>) {
+fn start(memory: &Memory, workers: usize, queue: usize) -> (Exporter, Vec<Producer<Record>>) {
     let (producers, rings) = (0..workers).map(|_| ring::channel(queue)).unzip();
     let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Always };
     let outputs = Outputs {
-        medium: memory.clone(),
-        options,
+        lines: Some(Output { medium: Box::new(memory.clone()), options, destination: "/log/events.json".to_owned() }),
+        store: None,
         rings,
         names: Names::default(),
         version: "0.1.0".to_owned(),
-        destination: "/log/events.json".to_owned(),
         opened: Arc::default(),
     };
     let begin = Started::now();
@@ -105,9 +106,9 @@ fn event(sequence: u64) -> Event {
 }
 
 /// Pushes an event and waits for room if necessary.
-fn push(ring: &mut Producer<Event>, event: Event) {
+fn push(ring: &mut Producer<Record>, event: Event) {
     let begin = Started::now();
-    while ring.try_push(event).is_err() {
+    while ring.try_push(event.into()).is_err() {
         assert!(begin.elapsed() < PATIENCE, "somebody takes events");
         thread::yield_now();
     }
@@ -152,7 +153,7 @@ fn events_wait_in_the_rings_while_the_medium_fails() {
     let mut pushed = 0;
     let mut since_room = Started::now();
     while since_room.elapsed() < Duration::from_millis(300) {
-        match ring.try_push(event(pushed + 1)) {
+        match ring.try_push(event(pushed + 1).into()) {
             Ok(()) => (pushed, since_room) = (pushed + 1, Started::now()),
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }

@@ -15,21 +15,49 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
+
+pub mod file;
 
 /// Keeps its contents on cache lines of their own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Padded<T>(T);
 
-struct Shared<T> {
+/// The state of a ring beside its slots.
+#[derive(Default)]
+#[repr(C)]
+struct Positions {
     /// Next position to pop; written by the consumer only.
     head: Padded<AtomicUsize>,
-    /// Next position to push; written by the producer only.
+    /// Next position to push that the consumer may see; written by the producer only.
     tail: Padded<AtomicUsize>,
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    /// What the consumer does not wait for; written by the producer only.
+    progress: Padded<Progress>,
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct Progress {
+    /// Next position to push: a reader of the file of a killed process takes staged items, too.
+    staged: AtomicUsize,
+    /// See [`Producer::mark`].
+    mark: AtomicU64,
+}
+
+type Slot<T> = UnsafeCell<MaybeUninit<T>>;
+
+struct Shared<T> {
+    positions: NonNull<Positions>,
+    slots: NonNull<Slot<T>>,
+    /// A power of two.
+    capacity: usize,
+    /// Bytes of the mapped file that has both, from its start; None: both are on the heap.
+    mapped: Option<(NonNull<u8>, usize)>,
 }
 
 // SAFETY: only the consumer touches slots in head..tail, and only the producer the others; the
@@ -39,16 +67,45 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above; the ring owns its items.
 unsafe impl<T: Send> Send for Shared<T> {}
 
+impl<T> Shared<T> {
+    fn on_heap(capacity: usize) -> Shared<T> {
+        let slots: Box<[Slot<T>]> = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+        let positions = NonNull::from(Box::leak(Box::<Positions>::default()));
+        Shared { positions, slots: NonNull::from(Box::leak(slots)).cast(), capacity, mapped: None }
+    }
+
+    #[inline(always)]
+    fn positions(&self) -> &Positions {
+        // SAFETY: the memory lives as long as `self`, and all of it is atomic.
+        unsafe { self.positions.as_ref() }
+    }
+
+    #[inline(always)]
+    fn slot(&self, position: usize) -> &Slot<T> {
+        // SAFETY: the masked position is below `capacity`, the number of slots; they live as long
+        // as `self`.
+        unsafe { self.slots.add(position & (self.capacity - 1)).as_ref() }
+    }
+}
+
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        let tail = *self.tail.0.get_mut();
-        let mut position = *self.head.0.get_mut();
+        if let Some((start, bytes)) = self.mapped {
+            // SAFETY: exactly this range was mapped for this ring, and no end of it is left. Its
+            // items need no drop.
+            unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
+            return;
+        }
+        let tail = self.positions().tail.0.load(Ordering::Relaxed);
+        let mut position = self.positions().head.0.load(Ordering::Relaxed);
         while position != tail {
-            let mask = self.slots.len() - 1;
             // SAFETY: positions in head..tail hold items, and no other access is left.
-            unsafe { self.slots[position & mask].get_mut().assume_init_drop() };
+            unsafe { (*self.slot(position).get()).assume_init_drop() };
             position = position.wrapping_add(1);
         }
+        let slots = NonNull::slice_from_raw_parts(self.slots, self.capacity);
+        // SAFETY: both were leaked by `on_heap` and nobody else has them.
+        unsafe { drop((Box::from_raw(self.positions.as_ptr()), Box::from_raw(slots.as_ptr()))) };
     }
 }
 
@@ -66,28 +123,32 @@ pub struct Producer<T> {
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: usize,
+    /// Slots before this position are the producer's again.
+    released: usize,
     /// The last known `tail`; the current one is the same or further.
     tail_seen: usize,
 }
 
 /// A ring for `capacity` items, rounded up to a power of two.
 pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    let capacity = capacity.max(1).next_power_of_two();
-    let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let shared = Arc::new(Shared { head: Padded::default(), tail: Padded::default(), slots });
+    ends(Shared::on_heap(capacity.max(1).next_power_of_two()))
+}
+
+fn ends<T>(shared: Shared<T>) -> (Producer<T>, Consumer<T>) {
+    let shared = Arc::new(shared);
     let producer = Producer { shared: Arc::clone(&shared), tail: 0, published: 0, head_seen: 0 };
-    (producer, Consumer { shared, head: 0, tail_seen: 0 })
+    (producer, Consumer { shared, head: 0, released: 0, tail_seen: 0 })
 }
 
 impl<T: Send> Producer<T> {
     /// Capacity in items.
     pub fn capacity(&self) -> usize {
-        self.shared.slots.len()
+        self.shared.capacity
     }
 
     /// Items in the ring. The consumer may be taking some right now.
     pub fn len(&self) -> usize {
-        self.tail.wrapping_sub(self.shared.head.0.load(Ordering::Acquire))
+        self.tail.wrapping_sub(self.shared.positions().head.0.load(Ordering::Acquire))
     }
 
     /// True if the ring is empty.
@@ -103,12 +164,12 @@ impl<T: Send> Producer<T> {
     /// Free slots, at least `wanted` if there are as many.
     #[inline]
     fn free(&mut self, wanted: usize) -> usize {
-        let capacity = self.shared.slots.len();
+        let capacity = self.shared.capacity;
         let free = capacity - self.tail.wrapping_sub(self.head_seen);
         if free >= wanted {
             return free;
         }
-        self.head_seen = self.shared.head.0.load(Ordering::Acquire);
+        self.head_seen = self.shared.positions().head.0.load(Ordering::Acquire);
         capacity - self.tail.wrapping_sub(self.head_seen)
     }
 
@@ -122,11 +183,25 @@ impl<T: Send> Producer<T> {
     /// Writes to the slot at `tail`. The consumer cannot see it yet.
     #[inline]
     fn write(&mut self, item: T) {
-        let slot = &self.shared.slots[self.tail & (self.shared.slots.len() - 1)];
+        let slot = self.shared.slot(self.tail);
         // SAFETY: callers checked that the slot is free, so the consumer is done with it and does
         // not read it before `publish`.
         unsafe { (*slot.get()).write(item) };
         self.tail = self.tail.wrapping_add(1);
+        self.note_staged();
+    }
+
+    /// Notes how far the slots are written, after they are.
+    #[inline]
+    fn note_staged(&self) {
+        self.shared.positions().progress.0.staged.store(self.tail, Ordering::Release);
+    }
+
+    /// Leaves a number for the consumer, which it sees with all items that were published before:
+    /// a time before which nothing follows.
+    #[inline]
+    pub fn mark(&self, mark: u64) {
+        self.shared.positions().progress.0.mark.store(mark, Ordering::Release);
     }
 
     /// Shows the staged items to the consumer.
@@ -135,7 +210,7 @@ impl<T: Send> Producer<T> {
         // Without a change, leave the line with the consumer's core.
         if self.published != self.tail {
             self.published = self.tail;
-            self.shared.tail.0.store(self.tail, Ordering::Release);
+            self.shared.positions().tail.0.store(self.tail, Ordering::Release);
         }
     }
 
@@ -159,7 +234,8 @@ impl<T: Send> Producer<T> {
             return None;
         }
         self.tail = self.tail.wrapping_sub(1);
-        let slot = &self.shared.slots[self.tail & (self.shared.slots.len() - 1)];
+        self.note_staged();
+        let slot = self.shared.slot(self.tail);
         // SAFETY: the slot was written when it was staged, and the consumer does not read it before
         // `publish`; `tail` moved back, so the item is taken once.
         Some(unsafe { (*slot.get()).assume_init_read() })
@@ -197,19 +273,19 @@ impl<T: Send> Producer<T> {
 impl<T> Drop for Producer<T> {
     /// Staged items belong to the ring, which drops those that nobody pops.
     fn drop(&mut self) {
-        self.shared.tail.0.store(self.tail, Ordering::Release);
+        self.shared.positions().tail.0.store(self.tail, Ordering::Release);
     }
 }
 
 impl<T: Send> Consumer<T> {
     /// Capacity in items.
     pub fn capacity(&self) -> usize {
-        self.shared.slots.len()
+        self.shared.capacity
     }
 
     /// Items in the ring. The producer may be adding some right now.
     pub fn len(&self) -> usize {
-        self.shared.tail.0.load(Ordering::Acquire).wrapping_sub(self.head)
+        self.shared.positions().tail.0.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
     /// True if the ring is empty.
@@ -229,14 +305,14 @@ impl<T: Send> Consumer<T> {
         if filled >= wanted {
             return filled;
         }
-        self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
+        self.tail_seen = self.shared.positions().tail.0.load(Ordering::Acquire);
         self.tail_seen.wrapping_sub(self.head)
     }
 
     /// Takes the item at `head`. The producer does not get the slot yet.
     #[inline]
     fn read(&mut self) -> T {
-        let slot = &self.shared.slots[self.head & (self.shared.slots.len() - 1)];
+        let slot = self.shared.slot(self.head);
         // SAFETY: callers checked that the slot is filled, so the producer is done with it and does
         // not touch it before `release`; `head` moves on, so the item is taken once.
         let item = unsafe { (*slot.get()).assume_init_read() };
@@ -244,9 +320,37 @@ impl<T: Send> Consumer<T> {
         item
     }
 
+    /// Gives the slots of all items that were taken back to the producer.
     #[inline]
-    fn release(&mut self) {
-        self.shared.head.0.store(self.head, Ordering::Release);
+    pub fn release(&mut self) {
+        if self.released != self.head {
+            self.released = self.head;
+            self.shared.positions().head.0.store(self.head, Ordering::Release);
+        }
+    }
+
+    /// Items that were taken by [`Consumer::hold_burst`] and not released.
+    pub fn held(&self) -> usize {
+        self.head.wrapping_sub(self.released)
+    }
+
+    /// The number that the producer left last. What it published before is seen from here on.
+    pub fn mark(&self) -> u64 {
+        self.shared.positions().progress.0.mark.load(Ordering::Acquire)
+    }
+
+    /// Takes items like [`Consumer::pop_burst`], but they stay in the ring, for a reader of its
+    /// file, until [`Consumer::release`].
+    #[inline]
+    pub fn hold_burst(&mut self, max: usize, mut take: impl FnMut(T)) -> usize
+    where
+        T: Copy,
+    {
+        let count = self.filled(max).min(max);
+        for _ in 0..count {
+            take(self.read());
+        }
+        count
     }
 
     /// Pops one item, if any.
@@ -283,13 +387,13 @@ impl<T: Send> Drop for ReleaseOnDrop<'_, T> {
 
 impl<T> fmt::Debug for Producer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Producer").field("tail", &self.tail).field("capacity", &self.shared.slots.len()).finish()
+        f.debug_struct("Producer").field("tail", &self.tail).field("capacity", &self.shared.capacity).finish()
     }
 }
 
 impl<T> fmt::Debug for Consumer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer").field("head", &self.head).field("capacity", &self.shared.slots.len()).finish()
+        f.debug_struct("Consumer").field("head", &self.head).field("capacity", &self.shared.capacity).finish()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The event log: who used which external port or block and when, refusals, and exhaustion.
 //!
 //! ```text
-//!   shard ─► EventLog::record ─► ring of Event (48 bytes each), one per worker
+//!   shard ─► EventLog::record ─► ring of Record (48 bytes each), one per worker
 //!         ─► exporter's thread ─► lines of text
 //! ```
 //!
@@ -21,12 +21,14 @@ use crate::verdict::Verdict;
 
 mod filter_limit;
 mod opened;
+mod record;
 mod recorder;
 mod refusals;
 #[cfg(test)]
 mod tests;
 
 pub use opened::LogsOpened;
+pub use record::Record;
 pub use recorder::BackPressure;
 pub use recorder::EventCounters;
 pub use recorder::EventSettings;
@@ -172,6 +174,8 @@ pub enum Cause {
     RolledBack,
     /// It existed when the log was opened; `amount` is its age in seconds.
     LogOpened,
+    /// None of the lost records is an allocation or its end.
+    NoAllocation,
     /// Ports in use of a pool.
     PoolPorts,
     /// Ports in use of a subscriber.
@@ -196,6 +200,7 @@ impl Cause {
             Cause::Moved => "moved",
             Cause::LogOpened => "log_opened",
             Cause::RolledBack => "rolled_back",
+            Cause::NoAllocation => "no_allocation",
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
@@ -225,6 +230,7 @@ impl Cause {
             10 => Cause::Moved,
             11 => Cause::LogOpened,
             12 => Cause::RolledBack,
+            13 => Cause::NoAllocation,
             _ => Cause::Verdict(*Verdict::ALL.get(usize::from(code.checked_sub(16)?))?),
         })
     }
@@ -244,6 +250,7 @@ impl Cause {
             Cause::Moved => 10,
             Cause::LogOpened => 11,
             Cause::RolledBack => 12,
+            Cause::NoAllocation => 13,
             Cause::Verdict(verdict) => 16 + verdict.index() as u64,
         }
     }
@@ -253,7 +260,6 @@ const _: () = assert!(Verdict::COUNT <= 240, "the code of a cause is one byte");
 
 /// The kind determines the fields that are used; the others are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
 pub struct Event {
     /// When.
     pub at: Instant,
@@ -287,8 +293,6 @@ pub struct Event {
     /// Transport; `None` for all.
     pub protocol: Option<Protocol>,
 }
-
-const _: () = assert!(size_of::<Event>() == 48, "an event is shorter than a cache line");
 
 impl Event {
     /// An event of this kind, otherwise empty.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use mem::ring::Producer;
 
-use crate::event::Event;
 use crate::event::EventCounters;
 use crate::event::LogsOpened;
+use crate::event::Record;
 use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;
 use crate::headers::packet::Packet;
@@ -121,7 +121,7 @@ impl Shard {
     }
 
     /// Writes event records into `ring` from now on.
-    pub fn set_events(&mut self, ring: Producer<Event>) {
+    pub fn set_events(&mut self, ring: Producer<Record>) {
         self.path.ledger.events.set_ring(ring);
     }
 

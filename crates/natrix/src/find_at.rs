@@ -100,7 +100,7 @@ fn look_up_in(path: &Path, query: &Query<'_>) -> Result<History, lines::HistoryE
 /// # Errors
 /// Why the log was not read.
 fn look_up_own(config: &Config, query: &Query<'_>) -> Result<History, String> {
-    let path = match config.event_log.as_ref().map(|log| &log.target) {
+    let path = match config.event_log.as_ref().and_then(|log| log.target.as_ref()) {
         Some(EventTarget::File(path)) => path,
         Some(EventTarget::StandardOutput) => return Err("[log] events of that configuration is not a file".to_owned()),
         None => return Err("that configuration has no [log] events".to_owned()),

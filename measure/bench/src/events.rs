@@ -11,13 +11,14 @@ use export::Clocks;
 use export::Exporter;
 use export::Files;
 use export::Names;
+use export::Output;
 use export::Outputs;
 use export::Sync;
 use export::WriterOptions;
 use mem::ring;
 use mem::ring::Producer;
 use nat::Instant;
-use nat::event::Event;
+use nat::event::Record;
 use serde::Serialize;
 
 /// Records that may wait, as by default in a configuration.
@@ -48,7 +49,7 @@ pub(crate) enum Taker {
 impl Taker {
     /// Starts one on the CPU with this number among those there are; None when nobody is to take
     /// events, or no thread is to be had.
-    pub(crate) fn start(to: EventsTo, cpu: usize) -> Option<(Taker, Producer<Event>)> {
+    pub(crate) fn start(to: EventsTo, cpu: usize) -> Option<(Taker, Producer<Record>)> {
         let (producer, mut consumer) = ring::channel(QUEUE);
         let pin = move || {
             let cpus = core_affinity::get_core_ids().unwrap_or_default();
@@ -77,10 +78,11 @@ impl Taker {
             }
             EventsTo::Written => {
                 let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Never };
-                let medium = Files::new(PathBuf::from("/dev/null"), 0);
+                let medium = Box::new(Files::new(PathBuf::from("/dev/null"), 0));
+                let lines = Some(Output { medium, options, destination: String::new() });
                 let (rings, names) = (vec![consumer], Names::default());
-                let (version, destination, opened) = (String::new(), String::new(), Arc::default());
-                let outputs = Outputs { medium, options, rings, names, version, destination, opened };
+                let (version, opened) = (String::new(), Arc::default());
+                let outputs = Outputs { lines, store: None, rings, names, version, opened };
                 // The exporter's thread inherits the CPU of the thread that starts it.
                 let start = move || {
                     pin();

@@ -4,6 +4,7 @@ use std::io;
 use std::io::Write;
 
 use control::EventLog;
+use control::LogStore;
 use control::Request;
 use control::Status;
 
@@ -121,6 +122,39 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn print_log(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {
+    if !log.destination.is_empty() {
+        print_lines(log, out)?;
+    }
+    log.store.as_ref().map_or(Ok(()), |store| print_store(log, store, out))
+}
+
+fn print_store(log: &EventLog, store: &LogStore, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("LOG STORE", Left),
+        ("WHEN FULL", Left),
+        ("WRITTEN", Right),
+        ("BYTES", Right),
+        ("SEGMENTS", Right),
+        ("WAITING", Right),
+        ("BEHIND", Right),
+        ("GAPS", Right),
+        ("LOST", Right),
+        ("ERRORS", Right),
+    ]);
+    let mut cells = vec![store.path.clone(), log.back_pressure.to_string()];
+    cells.extend([store.records_written, store.bytes, store.segments, store.records_waiting].map(human::count));
+    cells.push(human::duration(store.lag_us));
+    cells.extend([store.gaps, store.records_lost, store.errors].map(human::count));
+    table.row(cells);
+    table.flush(out)?;
+    if let Some(error) = &store.last_error {
+        let now = if store.failing { "nothing is being written" } else { "the last error" };
+        writeln!(out, "log store: {now}: {error}")?;
+    }
+    Ok(())
+}
+
+fn print_lines(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new(&[
         ("EVENT LOG", Left),
         ("WHEN FULL", Left),

@@ -46,6 +46,7 @@ pub use session::Session;
 pub use session::Subscriber;
 pub use status::BackPressure;
 pub use status::EventLog;
+pub use status::LogStore;
 pub use status::PortTimeoutInForce;
 pub use status::RunState;
 pub use status::Status;

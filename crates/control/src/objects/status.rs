@@ -130,7 +130,7 @@ words!(
 /// The event log. Totals count from the start of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventLog {
-    /// Path of the file; `-` for standard output.
+    /// Path of the file of lines; `-` for standard output; empty without lines.
     pub destination: String,
     /// What happens if it cannot be written fast enough.
     pub back_pressure: BackPressure,
@@ -151,6 +151,36 @@ pub struct EventLog {
     /// True if the last attempt failed: nothing is being written.
     pub failing: bool,
     /// The last error of the system; null without one.
+    pub last_error: Option<String>,
+    /// The store; null without one.
+    #[serde(default)]
+    pub store: Option<LogStore>,
+}
+
+/// The store of the event log. Totals of the store itself count what earlier runs wrote, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStore {
+    /// Its folder.
+    pub path: String,
+    /// Records that this run wrote to the journal.
+    pub records_written: u64,
+    /// Records that wait, in rings or memory.
+    pub records_waiting: u64,
+    /// Bytes of catalogue, segments and current journal.
+    pub bytes: u64,
+    /// Sealed segments.
+    pub segments: u64,
+    /// Recorded gaps of sequence numbers.
+    pub gaps: u64,
+    /// Records in them.
+    pub records_lost: u64,
+    /// Failed attempts to write.
+    pub errors: u64,
+    /// Age of the oldest record that is not in the journal; 0 without one.
+    pub lag_us: u64,
+    /// True if the last attempt failed.
+    pub failing: bool,
+    /// The last error; null without one.
     pub last_error: Option<String>,
 }
 

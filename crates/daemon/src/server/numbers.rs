@@ -8,6 +8,7 @@ use control::EventLog;
 use control::Fault;
 use control::FilteringByProtocol;
 use control::Interface;
+use control::LogStore;
 use control::Pool;
 use control::PortTimeoutInForce;
 use control::Status;
@@ -133,6 +134,19 @@ fn event_log(instance: &Instance, view: &EventLogView, snapshots: &[Snapshot]) -
         lag_us: figures.lag_us,
         failing: figures.failing,
         last_error: figures.last_error,
+        store: view.store().zip(view.handle.stored()).map(|(path, stored)| LogStore {
+            path: path.display().to_string(),
+            records_written: stored.records,
+            records_waiting: stored.waiting,
+            bytes: stored.health.bytes,
+            segments: stored.health.segments,
+            gaps: stored.health.gaps,
+            records_lost: stored.health.records_lost,
+            errors: stored.errors,
+            lag_us: stored.lag_us,
+            failing: stored.failing,
+            last_error: stored.last_error,
+        }),
     }
 }
 

@@ -340,6 +340,11 @@ impl Builder {
         self.window.rows.len() + self.window.others.len() / 32
     }
 
+    /// Gaps of the window, and records in them.
+    pub(crate) fn gaps(&self) -> (u64, u64) {
+        (self.window.coverage.gaps.len() as u64, self.window.coverage.lost())
+    }
+
     pub(crate) fn covered_us(&self) -> u64 {
         self.window.coverage.covered_us
     }
@@ -391,6 +396,11 @@ impl Builder {
             self.lose(worker, Gap { worker, first: missing.start, count, from_us, until_us: at_us });
         }
         match event.kind {
+            // Nobody's holding is affected.
+            EventKind::Gap if event.cause == Cause::NoAllocation => {
+                let gap = Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us };
+                self.window.coverage.gaps.push(gap);
+            }
             EventKind::Gap => {
                 self.lose(worker, Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us });
             }

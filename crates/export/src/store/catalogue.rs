@@ -72,6 +72,8 @@ pub(crate) struct Boot {
     pub(crate) uncertain: Vec<(u64, u64)>,
     /// Time of its end, and whether it stopped cleanly.
     pub(crate) ended: Option<(u64, bool)>,
+    /// The names used last; a run keeps the numbers of realms and pools.
+    pub(crate) names: Names,
 }
 
 /// A segment of the store.
@@ -126,6 +128,36 @@ pub(crate) enum Entry {
         frame: u64,
         bytes: u64,
     },
+    /// The names of realms and pools by number, from now on.
+    Names(Box<Names>),
+}
+
+/// Names for the numbers in events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// VRFs.
+    pub realms: Vec<String>,
+    /// Pools.
+    pub pools: Vec<String>,
+}
+
+impl Names {
+    fn put(&self, out: &mut Vec<u8>) {
+        for names in [&self.realms, &self.pools] {
+            put_varint(out, names.len() as u64);
+            names.iter().for_each(|name| put_bytes(out, name.as_bytes()));
+        }
+    }
+
+    fn take(input: &mut Cursor<'_>) -> Option<Names> {
+        let mut names = Names::default();
+        for list in [&mut names.realms, &mut names.pools] {
+            for _ in 0..input.count(1)? {
+                list.push(core::str::from_utf8(input.bytes()?).ok()?.to_owned());
+            }
+        }
+        Some(names)
+    }
 }
 
 impl Entry {
@@ -156,6 +188,7 @@ impl Entry {
             Entry::Merged(Box::new(segment(2, (0, 5)))),
             Entry::Deleted { id: 2, unix_us: 9, retention_us: 8 },
             Entry::Cut { frame: 5, bytes: 7 },
+            Entry::Names(Box::new(Names { realms: vec!["default".to_owned()], pools: vec!["main".to_owned()] })),
             Entry::BootEnd { covered_us: 9, is_clean: true },
         ]
     }
@@ -211,6 +244,10 @@ impl Entry {
                 put_varint(out, *frame);
                 put_varint(out, *bytes);
             }
+            Entry::Names(names) => {
+                out.push(10);
+                names.put(out);
+            }
         }
     }
 
@@ -225,6 +262,7 @@ impl Entry {
             6 => Entry::Merged(Box::new(take_segment(&mut input)?)),
             7 => Entry::Deleted { id: input.varint()?, unix_us: input.varint()?, retention_us: input.varint()? },
             8 => Entry::BootEnd { covered_us: input.varint()?, is_clean: input.u8()? != 0 },
+            10 => Entry::Names(Box::new(Names::take(&mut input)?)),
             9 => Entry::Cut { frame: input.varint()?, bytes: input.varint()? },
             _ => return None,
         };
@@ -358,7 +396,13 @@ impl Catalogue {
         match entry {
             Entry::Created { store, key, .. } => (self.store, self.key) = (store, key),
             Entry::Boot { id, moment } => {
-                self.boots.push(Boot { id, clocks: vec![moment], uncertain: Vec::new(), ended: None });
+                self.boots.push(Boot {
+                    id,
+                    clocks: vec![moment],
+                    uncertain: Vec::new(),
+                    ended: None,
+                    names: Names::default(),
+                });
             }
             Entry::Clock { moment } => {
                 let clocks = &mut self.boots.last_mut()?.clocks;
@@ -404,6 +448,7 @@ impl Catalogue {
                 self.boots.last_mut()?.ended = Some((covered_us, is_clean));
             }
             Entry::Cut { frame, bytes } => self.cuts.push((frame, bytes)),
+            Entry::Names(names) => self.boots.last_mut()?.names = *names,
         }
         self.entries += 1;
         self.hash = hash;

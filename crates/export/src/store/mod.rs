@@ -14,6 +14,9 @@
 //! | `lookups` | who was looked up, when, for which case |
 //! | `lock` | held by the process that writes |
 //!
+//! The rings of the workers are files in memory (`rings`), where the next writer finds what a killed
+//! one left.
+//!
 //! The rule of every answer: never a wrong holder, and no "no record" for a time that records do
 //! not cover. `docs/logging.md` describes the format.
 
@@ -29,6 +32,7 @@ mod journal;
 pub mod lookups;
 mod open;
 mod reader;
+pub mod rings;
 mod row;
 mod segment;
 mod verify;
@@ -37,6 +41,7 @@ mod writer;
 pub use builder::Gap;
 pub use catalogue::Head;
 pub use catalogue::Moment;
+pub use catalogue::Names;
 pub use error::StoreError;
 pub use generate::Generated;
 pub use generate::Generator;
@@ -49,5 +54,6 @@ pub use row::What;
 pub use verify::Stat;
 pub use verify::Verified;
 pub use verify::verify;
+pub use writer::Health;
 pub use writer::StoreOptions;
 pub use writer::StoreWriter;

@@ -12,8 +12,11 @@
 //! can be deleted.
 
 use core::cmp::Reverse;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
 use std::collections::BinaryHeap;
 use std::fs::File;
+use std::io;
 use std::io::BufWriter;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -534,7 +537,7 @@ impl Stream<'_> {
 
 /// Merges segments, given in the order of time, to one. An interval that was open at the end of one
 /// and continues in the next becomes one row.
-pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile]) -> Result<Written, StoreError> {
+pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile], is_ending: &AtomicBool) -> Result<Written, StoreError> {
     let mut writer = SegmentWriter::create(path)?;
     for table in [SINGLE, RANGES] {
         if table == RANGES {
@@ -552,7 +555,12 @@ pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile]) -> Result<Written
             current.push(row);
         }
         let mut pending: Option<(Order, Row)> = None;
+        let mut count = 0_u64;
         while let Some(mut head) = heads.peek_mut() {
+            count += 1;
+            if count % (1 << 16) == 0 && is_ending.load(Ordering::Relaxed) {
+                return Err(StoreError::io(path)(io::Error::from(io::ErrorKind::Interrupted)));
+            }
             let Reverse((order, place)) = *head;
             let row = current.get_mut(place).and_then(Option::take);
             match streams[place].next()? {

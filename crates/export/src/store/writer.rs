@@ -10,6 +10,8 @@
 //! segment is on the disk and in the catalogue. A call that fails has changed nothing that the next
 //! call does not repeat: frames that could not be written are kept and written later.
 
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
@@ -17,6 +19,7 @@ use std::fs::TryLockError;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::thread::JoinHandle;
 
@@ -30,6 +33,7 @@ use super::catalogue;
 use super::catalogue::CatalogueWriter;
 use super::catalogue::Entry;
 use super::catalogue::Moment;
+use super::catalogue::Names;
 use super::catalogue::Segment;
 use super::catalogue::sync_folder;
 use super::error::StoreError;
@@ -37,6 +41,9 @@ use super::journal;
 use super::journal::Frame;
 use super::journal::FrameRead;
 use super::journal::Hash;
+use super::rings::Leftover;
+use super::rings::Ring;
+use super::rings::Rings;
 use super::row::End;
 use super::row::Row;
 use super::segment;
@@ -47,8 +54,13 @@ use super::segment::Written;
 const STEP_US: u64 = 10_000;
 /// Waiting bytes at which the caller must stop adding events.
 const WAITING_MAX: usize = 4 << 20;
-/// Longest time between two frames while nothing happens, in µs.
-const IDLE_US: u64 = 10_000_000;
+/// Longest time between two frames while nothing happens, in µs: what is known about the present
+/// is older by this.
+const IDLE_US: u64 = 1_000_000;
+/// Where rings are: a file system in memory.
+const RINGS_FOLDER: &str = "/dev/shm";
+/// Bytes of a frame of what the rings of a killed process had.
+const LEFT_BYTES: usize = 1 << 20;
 /// Longest journal that is read at once, when a store is opened.
 const JOURNAL_MAX: u64 = 4 << 30;
 
@@ -71,6 +83,8 @@ pub struct StoreOptions {
     pub retention_us: Option<u64>,
     /// File of the key that signs the head; None for one in the store.
     pub signing_key: Option<PathBuf>,
+    /// Folder of the workers' rings, in memory.
+    pub rings_folder: PathBuf,
     /// True if sealing and merging may use a thread of their own.
     pub has_threads: bool,
 }
@@ -86,9 +100,23 @@ impl Default for StoreOptions {
             sync_interval_us: 1_000_000,
             retention_us: None,
             signing_key: None,
+            rings_folder: PathBuf::from(RINGS_FOLDER),
             has_threads: true,
         }
     }
+}
+
+/// The state of a store that is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of catalogue, segments and current journal.
+    pub bytes: u64,
+    /// Recorded gaps of sequence numbers.
+    pub gaps: u64,
+    /// Records in them.
+    pub records_lost: u64,
 }
 
 /// A window that becomes a segment.
@@ -181,6 +209,14 @@ pub struct StoreWriter {
     merging: Option<Merging>,
     /// True if segments may have become enough to merge.
     is_merge_due: bool,
+    /// Names for the numbers in events; the catalogue may not have them yet.
+    names: Names,
+    rings: Rings,
+    health: Health,
+    /// Entries of the catalogue that `health` knows.
+    health_entries: u64,
+    /// Set to end a merge early.
+    is_ending: Arc<AtomicBool>,
     /// Held as long as this writes.
     _lock: File,
 }
@@ -325,7 +361,10 @@ impl StoreWriter {
         }
         let mut catalogue = CatalogueWriter::open(folder, key)?;
         clean(folder, &catalogue)?;
-        recover(folder, &mut catalogue)?;
+        let rings = Rings::new(&options.rings_folder, folder, &catalogue.catalogue.store);
+        recover(folder, &mut catalogue, &rings)?;
+        // What they had is in a segment.
+        rings.remove().map_err(StoreError::io(&options.rings_folder))?;
         catalogue.append(Entry::Boot { id: catalogue::random_bytes(folder)?, moment: now })?;
         let next_frame = catalogue.catalogue.next_frame;
         let mut writer = StoreWriter {
@@ -351,11 +390,76 @@ impl StoreWriter {
             sealing: None,
             merging: None,
             is_merge_due: true,
+            names: Names::default(),
+            rings,
+            health: Health::default(),
+            health_entries: 0,
+            is_ending: Arc::default(),
             catalogue,
             _lock: lock,
         };
         writer.begin_journal()?;
         Ok(writer)
+    }
+
+    /// Makes the rings of this run's workers. What is in them when the process is killed is not
+    /// lost: the next writer of the store reads it.
+    ///
+    /// # Errors
+    /// There is too little memory in the folder of rings, or it is not there.
+    pub fn create_rings(&self, workers: usize, capacity: usize) -> Result<Vec<Ring>, StoreError> {
+        let run = self.catalogue.catalogue.boots.last().map(|boot| boot.id).unwrap_or_default();
+        self.rings.create(run, workers, capacity).map_err(StoreError::io(&self.options.rings_folder))
+    }
+
+    /// Folder of the store.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// How it is written.
+    pub fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    /// Changes how the store is written. Folders and key stay.
+    pub fn set_options(&mut self, options: StoreOptions) {
+        let StoreOptions { signing_key, rings_folder, .. } = core::mem::take(&mut self.options);
+        self.options = StoreOptions { signing_key, rings_folder, ..options };
+    }
+
+    /// Sets the names for the numbers in events from now on.
+    pub fn set_names(&mut self, names: Names) {
+        self.names = names;
+    }
+
+    /// True if the journal has every event that was added: their sources need not keep them.
+    pub fn is_all_written(&self) -> bool {
+        self.pending.is_empty() && self.frame.is_empty()
+    }
+
+    /// The state of the store.
+    pub fn health(&mut self) -> Health {
+        let known = &self.catalogue.catalogue;
+        if self.health_entries != known.entries {
+            self.health_entries = known.entries;
+            let mut health = Health::default();
+            for segment in known.segments.values() {
+                health.segments += 1;
+                health.bytes = health.bytes.saturating_add(segment.written.bytes);
+                health.gaps += segment.coverage.gaps.len() as u64;
+                health.records_lost = health.records_lost.saturating_add(segment.coverage.lost());
+            }
+            health.bytes = health.bytes.saturating_add(known.length);
+            self.health = health;
+        }
+        let (gaps, lost) = self.builder.gaps();
+        Health {
+            bytes: self.health.bytes.saturating_add(self.journal_bytes),
+            gaps: self.health.gaps + gaps,
+            records_lost: self.health.records_lost.saturating_add(lost),
+            ..self.health
+        }
     }
 
     /// True if more events may be added.
@@ -393,6 +497,7 @@ impl StoreWriter {
             self.catalogue.append(Entry::Clock { moment: now })?;
             self.offset = now.offset();
         }
+        self.write_names()?;
         self.builder.cover(covered_us);
         let waited_us = now.monotonic_us.saturating_sub(self.framed_us);
         let is_due = if self.frame.is_empty() { IDLE_US } else { self.options.frame_interval_us };
@@ -411,6 +516,11 @@ impl StoreWriter {
             self.seal()?;
         }
         Ok(())
+    }
+
+    fn write_names(&mut self) -> Result<(), StoreError> {
+        let is_known = self.catalogue.catalogue.boots.last().is_some_and(|boot| boot.names == self.names);
+        if is_known { Ok(()) } else { self.catalogue.append(Entry::Names(Box::new(self.names.clone()))) }
     }
 
     /// Writes a frame of all that waits.
@@ -575,8 +685,9 @@ impl StoreWriter {
         let sources: Vec<(PathBuf, Written)> =
             run.iter().map(|segment| (segment_path(&self.folder, segment.id), segment.written)).collect();
         let path = self.folder.join("merging.new");
+        let is_ending = Arc::clone(&self.is_ending);
         self.merging = Some(Work::start(self.options.has_threads, move || {
-            let written = merge(&path, &sources);
+            let written = merge(&path, &sources, &is_ending);
             (merged, written)
         }));
     }
@@ -636,11 +747,11 @@ impl StoreWriter {
         self.advance(now, covered_us)?;
         self.seal()?;
         self.collect(true)?;
-        while let Some(merging) = self.merging.take() {
-            self.merging = Some(Work::Done(merging.wait()));
-            self.end_merge()?;
-        }
         if compact {
+            while let Some(merging) = self.merging.take() {
+                self.merging = Some(Work::Done(merging.wait()));
+                self.end_merge()?;
+            }
             loop {
                 self.begin_merge(self.options.merge, false);
                 let Some(merging) = self.merging.take() else { break };
@@ -652,12 +763,14 @@ impl StoreWriter {
         if let Some((path, _)) = self.journal.take() {
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }
-        Ok(())
+        self.rings.remove().map_err(StoreError::io(&self.options.rings_folder))
     }
 }
 
 impl Drop for StoreWriter {
     fn drop(&mut self) {
+        // A merge that has not ended is begun again by the next writer.
+        self.is_ending.store(true, Ordering::Relaxed);
         // The lock must outlive the threads that write into the folder.
         if let Some(work) = self.sealing.take() {
             work.end();
@@ -669,10 +782,10 @@ impl Drop for StoreWriter {
 }
 
 /// Merges segment files to one.
-fn merge(path: &Path, sources: &[(PathBuf, Written)]) -> Result<Written, StoreError> {
+fn merge(path: &Path, sources: &[(PathBuf, Written)], is_ending: &AtomicBool) -> Result<Written, StoreError> {
     let open = |(path, written): &(PathBuf, Written)| SegmentFile::open(path, written.footer_offset, written.bytes);
     let mut segments = sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    segment::merge(path, &mut segments)
+    segment::merge(path, &mut segments, is_ending)
 }
 
 /// Gives a written segment its name and enters it in the catalogue.
@@ -729,8 +842,8 @@ fn clean(folder: &Path, catalogue: &CatalogueWriter) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes a segment of the frames that an earlier writer left, and ends its boot.
-fn recover(folder: &Path, catalogue: &mut CatalogueWriter) -> Result<(), StoreError> {
+/// Makes a segment of the frames and rings that an earlier writer left, and ends its boot.
+fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings) -> Result<(), StoreError> {
     let known = &catalogue.catalogue;
     let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(()) };
     let (began, is_ended) = {
@@ -754,6 +867,13 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter) -> Result<(), StoreEr
         last = frame.hash;
         Ok(())
     })?;
+    if !is_ended {
+        let left = rings.left(catalogue.catalogue.boots[boot as usize].id);
+        write_leftover(folder, boot, &left, &mut builder, (first + hashes.len() as u64, &mut last), &mut hashes)?;
+        if let Some(period) = builder.take_reach_back() {
+            catalogue.append(Entry::Uncertain { boot, period })?;
+        }
+    }
     let next = first + hashes.len() as u64;
     let covered_us = builder.covered_us();
     if next > first {
@@ -771,6 +891,44 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter) -> Result<(), StoreEr
     }
     for (_, path) in journals(folder)? {
         fs::remove_file(&path).map_err(StoreError::io(&path))?;
+    }
+    Ok(())
+}
+
+/// Writes what the rings had as frames of a journal, and adds it to the builder.
+fn write_leftover(
+    folder: &Path,
+    boot: u32,
+    left: &Leftover,
+    builder: &mut Builder,
+    (first, last): (u64, &mut Hash),
+    hashes: &mut Vec<Hash>,
+) -> Result<(), StoreError> {
+    let known_us = builder.covered_us();
+    let (mut frame, mut bytes, mut next) = (Frame::default(), journal::MAGIC.to_vec(), first);
+    let mut seal = |frame: &mut Frame, covered_us: u64| {
+        *last = frame.seal(last, next, boot, covered_us, &mut bytes);
+        hashes.push(*last);
+        next += 1;
+    };
+    for (worker, events) in &left.events {
+        // What is in the journal, too, has a number that was there.
+        for event in events {
+            if builder.apply(*worker, event) {
+                frame.push(*worker, event);
+            }
+            if frame.length() >= LEFT_BYTES {
+                seal(&mut frame, known_us);
+            }
+        }
+    }
+    builder.cover(left.covered_us.unwrap_or(known_us));
+    if !frame.is_empty() || builder.covered_us() > known_us {
+        seal(&mut frame, builder.covered_us());
+    }
+    if next > first {
+        catalogue::write_whole(&journal_path(folder, first), &bytes)?;
+        sync_folder(folder)?;
     }
     Ok(())
 }

@@ -14,8 +14,9 @@ impl LogsOpened {
         self.0.fetch_add(1, Ordering::Release);
     }
 
+    /// How often that was.
     #[inline]
-    pub(crate) fn count(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 }

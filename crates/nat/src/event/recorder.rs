@@ -8,6 +8,7 @@ use super::Cause;
 use super::Event;
 use super::EventKind;
 use super::LogsOpened;
+use super::Record;
 use super::filter_limit::FilterLimit;
 use super::refusals::Refusal;
 use super::refusals::Refusals;
@@ -65,12 +66,14 @@ const FOLLOWING_MAX: usize = 4;
 /// A shard's writer of events. Without a ring it does nothing, at no cost.
 #[derive(Debug)]
 pub(crate) struct EventLog {
-    ring: Option<Producer<Event>>,
+    ring: Option<Producer<Record>>,
     reserved: usize,
     policy: BackPressure,
     next: u64,
     /// Numbers of lost events since the last reported gap.
     unreported: u64,
+    /// One of them is an allocation or its end.
+    is_allocation_lost: bool,
     refusals: Refusals,
     filters: FilterLimit,
     /// Configurations adopted, and how many of them were reported.
@@ -99,6 +102,7 @@ impl EventLog {
             policy: settings.back_pressure,
             next: 1,
             unreported: 0,
+            is_allocation_lost: false,
             refusals: Refusals::new(settings.refusal_interval, hash),
             filters: FilterLimit::default(),
             adopted: 0,
@@ -113,7 +117,7 @@ impl EventLog {
         Refusals::BYTES
     }
 
-    pub(crate) fn set_ring(&mut self, ring: Producer<Event>) {
+    pub(crate) fn set_ring(&mut self, ring: Producer<Record>) {
         self.reserved = ring.capacity() / RESERVED_ONE_IN;
         self.ring = Some(ring);
     }
@@ -182,42 +186,45 @@ impl EventLog {
         if ring.room(self.reserved + 2) > self.reserved + 1 {
             self.stage(event);
         } else {
-            self.lose();
+            self.lose(event.kind);
         }
     }
 
     #[inline]
     fn stage(&mut self, event: Event) {
         if self.unreported != 0 && !self.report_gap(event.at) {
-            return self.lose();
+            return self.lose(event.kind);
         }
         let Some(ring) = &mut self.ring else { return };
-        if ring.stage(Event { sequence: self.next, ..event }).is_err() {
-            return self.lose();
+        if ring.stage(Event { sequence: self.next, ..event }.into()).is_err() {
+            return self.lose(event.kind);
         }
         self.next += 1;
         self.counters.recorded += 1;
     }
 
     #[cold]
-    fn lose(&mut self) {
+    fn lose(&mut self, kind: EventKind) {
         self.next += 1;
         self.unreported += 1;
+        self.is_allocation_lost |= kind.is_allocation();
         self.counters.lost += 1;
     }
 
     #[cold]
     fn report_gap(&mut self, at: Instant) -> bool {
         let Some(ring) = &mut self.ring else { return true };
+        let cause = if self.is_allocation_lost { Cause::None } else { Cause::NoAllocation };
         while self.unreported != 0 {
             let amount = u32::try_from(self.unreported).unwrap_or(u32::MAX);
             let sequence = self.next - self.unreported;
-            if ring.stage(Event { sequence, amount, ..Event::new(EventKind::Gap, at) }).is_err() {
+            if ring.stage(Event { sequence, amount, ..Event::new(EventKind::Gap, at).because(cause) }.into()).is_err() {
                 return false;
             }
             self.counters.recorded += 1;
             self.unreported -= u64::from(amount);
         }
+        self.is_allocation_lost = false;
         true
     }
 
@@ -229,7 +236,7 @@ impl EventLog {
         let mut following: [Option<Event>; FOLLOWING_MAX] = [None; FOLLOWING_MAX];
         let mut places = following.iter_mut();
         let is_found = loop {
-            let Some(event) = ring.unstage() else { break false };
+            let Some(event) = ring.unstage().and_then(|record| record.event()) else { break false };
             if is_meant(&event) {
                 break true;
             }
@@ -238,14 +245,14 @@ impl EventLog {
                 Some(place) => *place = Some(event),
                 None => {
                     // Its slot is free again.
-                    let _ = ring.stage(event);
+                    let _ = ring.stage(event.into());
                     break false;
                 }
             }
         };
         let fewer = u64::from(is_found);
         for event in following.into_iter().rev().flatten() {
-            let _ = ring.stage(Event { sequence: event.sequence - fewer, ..event });
+            let _ = ring.stage(Event { sequence: event.sequence - fewer, ..event }.into());
         }
         self.next -= fewer;
         self.counters.recorded -= fewer;
@@ -287,7 +294,8 @@ impl EventLog {
         }
     }
 
-    /// One bounded step: reports gaps and suppressed refusals that are due.
+    /// One bounded step: reports gaps and suppressed refusals that are due. No later event has a
+    /// time before `now`, which the exporter learns.
     #[inline]
     pub(crate) fn maintain(&mut self, now: Instant, settings: &EventSettings) {
         if self.ring.is_none() {
@@ -308,6 +316,9 @@ impl EventLog {
             self.report_gap(now);
         }
         self.publish();
+        if let Some(ring) = &mut self.ring {
+            ring.mark(now.as_micros());
+        }
     }
 
     /// Reports everything outstanding, because nothing follows.

@@ -8,7 +8,7 @@ use crate::time::Duration;
 
 const CAPACITY: usize = 16;
 
-fn log(back_pressure: BackPressure) -> (EventLog, Consumer<Event>) {
+fn log(back_pressure: BackPressure) -> (EventLog, Consumer<Record>) {
     let (producer, consumer) = ring::channel(CAPACITY);
     let settings = EventSettings { back_pressure, ..EventSettings::default() };
     let mut log = EventLog::new(&settings, KeyedHash::new([1, 2, 3, 4]));
@@ -24,9 +24,9 @@ fn created() -> Event {
     Event::new(EventKind::MappingCreated, at(1))
 }
 
-fn taken(log: &mut EventLog, consumer: &mut Consumer<Event>) -> Vec<Event> {
+fn taken(log: &mut EventLog, consumer: &mut Consumer<Record>) -> Vec<Event> {
     log.publish();
-    core::iter::from_fn(|| consumer.try_pop()).collect()
+    core::iter::from_fn(|| consumer.try_pop()).map(|record| record.event().unwrap()).collect()
 }
 
 fn assert_no_number_is_missing(events: &[Event]) {
@@ -231,6 +231,7 @@ fn names_are_those_of_a_contract_and_none_occurs_twice() {
         Cause::Moved,
         Cause::LogOpened,
         Cause::RolledBack,
+        Cause::NoAllocation,
     ];
     let causes: Vec<Cause> =
         causes.into_iter().chain(Verdict::ALL.iter().map(|verdict| Cause::Verdict(*verdict))).collect();

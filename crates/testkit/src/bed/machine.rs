@@ -22,6 +22,7 @@ use nat::Shard;
 use nat::Shared;
 use nat::event::Event;
 use nat::event::LogsOpened;
+use nat::event::Record;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -50,7 +51,7 @@ pub(super) struct Machine {
     sent: VecDeque<(InterfaceId, Vec<u8>)>,
     watch: fn(bool),
     /// By worker; empty unless somebody asked for events.
-    events: Vec<Consumer<Event>>,
+    events: Vec<Consumer<Record>>,
     /// By worker, where it leaves its changes of state.
     deltas: Vec<Consumer<Delta>>,
     /// Whose turns brought events, and how many that worker had recorded by the end of each.
@@ -146,7 +147,7 @@ impl Machine {
     pub(super) fn take_events(&mut self, worker: usize, max: usize) -> Vec<Event> {
         let mut events = Vec::new();
         if let Some(ring) = self.events.get_mut(worker) {
-            ring.pop_burst(max, |event| events.push(event));
+            ring.pop_burst(max, |record| events.extend(record.event()));
             self.events_taken[worker] += events.len() as u64;
         }
         events

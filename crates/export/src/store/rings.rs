@@ -1,0 +1,131 @@
+//! The rings of a store's workers: files in memory that outlive a killed process.
+//!
+//! Their names derive from the store, so the next writer of the store finds them. They belong to a
+//! run of the store and a boot of the machine: after a reboot, or with a damaged file, records may
+//! be missing, and the run ends like one without rings.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+use mem::ring::Consumer;
+use mem::ring::Producer;
+use mem::ring::file;
+use mem::ring::file::Left;
+use mem::ring::file::TAG_BYTES;
+use nat::event::Event;
+use nat::event::Record;
+
+use super::catalogue::hex;
+
+/// A worker's ring.
+pub type Ring = (Producer<Record>, Consumer<Record>);
+
+/// Where the rings of one store are.
+#[derive(Clone, Debug)]
+pub(crate) struct Rings {
+    folder: PathBuf,
+    prefix: String,
+}
+
+/// What the rings of a run have.
+#[derive(Debug, Default)]
+pub(crate) struct Leftover {
+    /// Events by worker, in order.
+    pub(crate) events: Vec<(u8, Vec<Event>)>,
+    /// The time until which these and the journal have all events, if the rings are whole.
+    pub(crate) covered_us: Option<u64>,
+}
+
+/// Whose ring it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag {
+    run: [u8; 16],
+    machine: [u8; 16],
+    worker: u8,
+    workers: u8,
+}
+
+impl Tag {
+    fn bytes(&self) -> [u8; TAG_BYTES] {
+        let mut bytes = [0; TAG_BYTES];
+        bytes[..16].copy_from_slice(&self.run);
+        bytes[16..32].copy_from_slice(&self.machine);
+        (bytes[32], bytes[33]) = (self.worker, self.workers);
+        bytes
+    }
+}
+
+/// The identity of this boot of the machine; zeros if the system has none.
+fn machine_boot() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()
+}
+
+impl Rings {
+    /// Of the store with this identity in this folder: a copy of it has rings of its own.
+    pub(crate) fn new(folder: &Path, store_folder: &Path, store: &[u8; 16]) -> Rings {
+        let place = fs::canonicalize(store_folder).unwrap_or_else(|_| store_folder.to_owned());
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(store);
+        hasher.update(place.as_os_str().as_encoded_bytes());
+        let name = hex(&hasher.finalize().as_bytes()[..8]);
+        Rings { folder: folder.to_owned(), prefix: format!("natrix-log-{name}-") }
+    }
+
+    fn path(&self, worker: u8) -> PathBuf {
+        self.folder.join(format!("{}{worker}", self.prefix))
+    }
+
+    /// Makes the rings of a run.
+    pub(crate) fn create(&self, run: [u8; 16], workers: usize, capacity: usize) -> io::Result<Vec<Ring>> {
+        let workers = u8::try_from(workers).map_err(|_| io::Error::other("more than 255 workers"))?;
+        let machine = machine_boot();
+        (0..workers)
+            .map(|worker| file::create(&self.path(worker), capacity, &Tag { run, machine, worker, workers }.bytes()))
+            .collect()
+    }
+
+    /// What the rings of this run have.
+    pub(crate) fn left(&self, run: [u8; 16]) -> Leftover {
+        let machine = machine_boot();
+        let mut leftover = Leftover::default();
+        let (mut workers, mut covered_us) = (1, Some(u64::MAX));
+        let mut worker = 0;
+        while worker < workers {
+            let left: Option<Left<Record>> = file::read(&self.path(worker)).ok();
+            let tag = |workers| Tag { run, machine, worker, workers }.bytes();
+            match left.filter(|left| left.tag == tag(left.tag[33])) {
+                Some(left) => {
+                    workers = workers.max(left.tag[33]);
+                    // Nothing after a record that cannot be read.
+                    let events: Vec<Event> = left.items.iter().map_while(Record::event).collect();
+                    let is_whole = events.len() == left.items.len();
+                    covered_us = covered_us.filter(|_| is_whole).map(|covered| covered.min(left.mark));
+                    leftover.events.push((worker, events));
+                }
+                // Others may be there.
+                None if worker == 0 => (workers, covered_us) = (self.files().len().clamp(1, 255) as u8, None),
+                None => covered_us = None,
+            }
+            worker += 1;
+        }
+        leftover.covered_us = covered_us.filter(|covered| *covered > 0 && *covered != u64::MAX);
+        leftover
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_ours = |path: &PathBuf| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&self.prefix))
+        };
+        entries.map(|entry| entry.path()).filter(is_ours).collect()
+    }
+
+    /// Removes all.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        self.files().iter().try_for_each(fs::remove_file)
+    }
+}

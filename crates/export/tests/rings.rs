@@ -1,0 +1,283 @@
+//! A process that is killed: what it had taken, written or only staged is found by the next one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant as Started;
+
+use export::Clocks;
+use export::Exporter;
+use export::Names;
+use export::Outputs;
+use export::store::Generated;
+use export::store::Generator;
+use export::store::Moment;
+use export::store::Question;
+use export::store::Store;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
+use export::store::Until;
+use export::store::verify;
+use nat::Instant;
+use nat::event::Cause;
+use nat::event::Event;
+use nat::event::EventKind;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+/// A store and the folder of its rings, removed at the end of the test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("natrix-rings-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("rings")).unwrap();
+        Place(path)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.0.join("store")
+    }
+
+    fn options(&self) -> StoreOptions {
+        StoreOptions { rings_folder: self.0.join("rings"), has_threads: false, ..StoreOptions::default() }
+    }
+
+    fn rings(&self) -> Vec<PathBuf> {
+        let mut rings: Vec<PathBuf> =
+            fs::read_dir(self.0.join("rings")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        rings.sort();
+        rings
+    }
+
+    fn faults(&self) -> Vec<String> {
+        verify(&self.store(), None, |_, _| {}).unwrap().faults
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn later(place: &Place, seconds: u64) -> StoreWriter {
+    let begin = Generator::begin();
+    let now = Moment { unix_us: begin.unix_us + seconds * 1_000_000, ..begin };
+    StoreWriter::open(&place.store(), place.options(), now).unwrap()
+}
+
+#[test]
+fn whatever_a_killed_process_had_is_in_the_store() {
+    for seed in 0..60 {
+        let place = Place::new(&format!("kill-{seed}"));
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut generator = Generator::new(Generated::Mappings(3_000), seed);
+        let options = StoreOptions { segment_rows: 700, frame_bytes: 4_096, ..place.options() };
+        let mut writer = StoreWriter::open(&place.store(), options, Generator::begin()).unwrap();
+        let (mut producer, mut consumer) = writer.create_rings(1, 1_024).unwrap().remove(0);
+        let (mut events, mut pushed) = (Vec::new(), 0_u64);
+        let steps = random.random_range(1..40);
+        for _ in 0..steps {
+            events.clear();
+            generator.fill(random.random_range(1..200), &mut events);
+            for event in &events {
+                producer.stage((*event).into()).unwrap();
+                pushed += 1;
+            }
+            if random.random_bool(0.9) {
+                producer.publish();
+                producer.mark(generator.now().monotonic_us);
+            }
+            let (mark, mut taken) = (consumer.mark(), Vec::new());
+            let count = consumer.hold_burst(usize::MAX >> 1, |record| taken.extend(record.event()));
+            assert_eq!(count, taken.len());
+            writer.push_all(Generator::WORKER, &taken);
+            writer.advance(generator.now(), mark).unwrap();
+            if consumer.held() > 600 {
+                writer.flush().unwrap();
+            }
+            if writer.is_all_written() {
+                consumer.release();
+            }
+        }
+        // The end of the process: staged, published, held and pending events as they are.
+        drop((writer, producer, consumer));
+        if seed % 3 == 0 {
+            // A frame that was being written.
+            let journal = fs::read_dir(place.store()).unwrap().map(|entry| entry.unwrap().path());
+            let journal = journal.filter(|path| path.to_string_lossy().contains("journal-")).max().unwrap();
+            let mut bytes = fs::read(&journal).unwrap();
+            bytes.extend_from_slice(&[80, 0, 0, 0, 1, 2, 3]);
+            fs::write(&journal, bytes).unwrap();
+        }
+        drop(later(&place, 3_600));
+        let again = later(&place, 7_200);
+        let now = Moment { monotonic_us: Generator::begin().monotonic_us + 1, ..Generator::begin() };
+        again.finish(now, now.monotonic_us, false).unwrap();
+        assert_eq!(place.faults(), Vec::<String>::new(), "seed {seed}");
+        let stat = Store::open(&place.store()).unwrap().stat().unwrap();
+        assert_eq!((stat.records, stat.gaps), (pushed, 0), "seed {seed}: each once");
+        assert_eq!(place.rings(), Vec::<PathBuf>::new());
+    }
+}
+
+/// A mapping of `port` by a subscriber with the same number.
+fn mapping(sequence: u64, kind: EventKind, port: u16, at: Instant) -> Event {
+    Event {
+        sequence,
+        subscriber: [100, 64, (port >> 8) as u8, port as u8].into(),
+        external: [203, 0, 113, 9].into(),
+        internal_port: port,
+        first_port: port,
+        last_port: port,
+        protocol: Some(nat::Protocol::Udp),
+        ..Event::new(kind, at)
+    }
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_micros(Generator::begin().monotonic_us + seconds * 1_000_000)
+}
+
+fn question(port: u16, seconds: u64) -> Question {
+    let at_us = Generator::begin().unix_us + seconds * 1_000_000;
+    Question { address: [203, 0, 113, 9].into(), port: Some(port), protocol: None, from_us: at_us, to_us: at_us }
+}
+
+/// Two workers, of which each has one mapping in its ring, and then a kill.
+fn two_rings(place: &Place) {
+    let writer = later(place, 0);
+    let mut rings = writer.create_rings(2, 64).unwrap();
+    for (worker, (producer, _)) in rings.iter_mut().enumerate() {
+        producer.try_push(mapping(1, EventKind::MappingCreated, 1_000 + worker as u16, at(5)).into()).unwrap();
+        producer.mark(at(60).as_micros());
+    }
+    drop((writer, rings));
+    assert_eq!(place.rings().len(), 2);
+}
+
+#[test]
+fn a_mapping_in_a_ring_alone_is_answered_and_its_end_is_the_kill() {
+    let place = Place::new("answer");
+    two_rings(&place);
+    drop(later(&place, 3_600));
+    let store = Store::open(&place.store()).unwrap();
+    for port in [1_000, 1_001] {
+        let found = store.look_up(&question(port, 30)).unwrap();
+        assert!(found.is_complete, "{found:?}");
+        assert_eq!(found.holders.len(), 1);
+        assert_eq!(found.holders[0].until, Until::Restart(Generator::begin().unix_us + 3_600_000_000));
+        // Between the last sign of life and the next start nobody can be sure.
+        let after = store.look_up(&question(port, 1_800)).unwrap();
+        assert!(!after.is_complete && after.holders.iter().all(|holder| !holder.is_certain), "{after:?}");
+    }
+    assert!(store.look_up(&question(1_002, 30)).unwrap().is_complete);
+}
+
+#[test]
+fn a_lost_or_damaged_ring_is_never_a_confident_answer() {
+    let changes: [fn(&PathBuf, &mut Vec<u8>); 5] = [
+        |path, _| fs::remove_file(path).unwrap(),
+        |path, bytes| fs::write(path, &bytes[..bytes.len() / 2]).unwrap(),
+        // The machine's boot, the kind of the record, the position of the producer.
+        |path, bytes| {
+            bytes[24 + 20] ^= 1;
+            fs::write(path, bytes).unwrap();
+        },
+        |path, bytes| {
+            bytes[4_096 + 44] = 0xff;
+            fs::write(path, bytes).unwrap();
+        },
+        |path, bytes| {
+            bytes[1_024 + 128 + 3] = 0xff;
+            fs::write(path, bytes).unwrap();
+        },
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        for ring in 0..2 {
+            let place = Place::new(&format!("damage-{number}-{ring}"));
+            two_rings(&place);
+            let path = place.rings()[ring].clone();
+            change(&path, &mut fs::read(&path).unwrap());
+            drop(later(&place, 3_600));
+            let store = Store::open(&place.store()).unwrap();
+            for port in [1_000, 1_001, 1_002] {
+                let found = store.look_up(&question(port, 30)).unwrap();
+                assert!(!found.is_complete, "change {number} of ring {ring}: {found:?}");
+                let wrong = |holder: &&export::store::Holder| holder.internal_port != Some(port);
+                assert_eq!(found.holders.iter().find(wrong), None);
+            }
+            assert_eq!(place.faults(), Vec::<String>::new());
+            assert_eq!(place.rings(), Vec::<PathBuf>::new());
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_a_store_does_not_take_the_rings_of_the_first() {
+    let place = Place::new("copy");
+    two_rings(&place);
+    let copy = place.0.join("copy");
+    fs::create_dir_all(&copy).unwrap();
+    for entry in fs::read_dir(place.store()).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, copy.join(path.file_name().unwrap())).unwrap();
+    }
+    drop(StoreWriter::open(&copy, place.options(), Generator::begin()).unwrap());
+    assert_eq!(place.rings().len(), 2);
+}
+
+#[test]
+fn the_exporter_stores_what_is_in_the_rings_and_asks_for_a_report_after_a_loss() {
+    let place = Place::new("exporter");
+    let begin = Started::now();
+    let clocks = move || {
+        let elapsed = begin.elapsed().as_micros() as u64;
+        Clocks { now: Instant::from_micros(1_000_000 + elapsed), unix_us: Generator::begin().unix_us + elapsed }
+    };
+    let moment = Moment { monotonic_us: 1_000_000, unix_us: clocks().unix_us };
+    let store = StoreWriter::open(&place.store(), place.options(), moment).unwrap();
+    let (mut producers, rings): (Vec<_>, Vec<_>) = store.create_rings(2, 64).unwrap().into_iter().unzip();
+    let names = Names { pools: vec!["main".to_owned()], realms: vec!["home".to_owned()], ..Names::default() };
+    let opened = Arc::default();
+    let outputs =
+        Outputs { lines: None, store: Some(store), rings, names, version: String::new(), opened: Arc::clone(&opened) };
+    let exporter = Exporter::start(outputs, clocks).unwrap();
+    let mut next = [1_u64; 2];
+    for step in 0..20_000_u64 {
+        let worker = (step % 2) as usize;
+        let event = mapping(next[worker], EventKind::MappingCreated, step as u16, clocks().now);
+        while producers[worker].try_push(event.into()).is_err() {
+            assert!(begin.elapsed().as_secs() < 60, "{:?}", exporter.handle().stored());
+            std::thread::yield_now();
+        }
+        producers[worker].mark(event.at.as_micros());
+        next[worker] += 1;
+    }
+    // A gap without allocations needs no report, another one does.
+    let gap =
+        |sequence, cause| Event { sequence, amount: 7, ..Event::new(EventKind::Gap, clocks().now).because(cause) };
+    producers[0].try_push(gap(next[0], Cause::NoAllocation).into()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    assert_eq!(opened.count(), 0);
+    producers[1].try_push(gap(next[1], Cause::None).into()).unwrap();
+    while opened.count() == 0 {
+        assert!(begin.elapsed().as_secs() < 60, "a report is asked for");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let handle = exporter.handle();
+    drop(producers);
+    assert!(exporter.stop());
+    let stored = handle.stored().unwrap();
+    assert_eq!((stored.records, stored.waiting, stored.errors), (20_002, 0, 0), "{stored:?}");
+    assert_eq!((stored.health.gaps, stored.health.records_lost), (2, 14));
+    assert_eq!(place.faults(), Vec::<String>::new());
+    let stat = Store::open(&place.store()).unwrap().stat().unwrap();
+    assert_eq!((stat.records, stat.mappings), (20_000, 20_000));
+    assert_eq!(place.rings(), Vec::<PathBuf>::new());
+}
