@@ -132,6 +132,7 @@ impl Value<'_> {
                 ("workers", _) => "workers start with the instance",
                 ("control", _) => "clients find the socket by its path",
                 ("log", "events") => "existing mappings would have no record, or one without an end",
+                ("log.store", _) => "the rings of its workers belong to it",
                 ("log", "queue") => "workers get their queues when the instance starts",
                 _ => "it is set up when the instance starts",
             }),
@@ -487,7 +488,7 @@ impl<'c> Values<'c> {
         let text = format!("{}/s for all workers", u64::from(rate) * workers as u64);
         self.push("filter_rate", text, Compare::RateShare(rate, workers));
         self.key("refusal_interval", time(events.refusal_interval));
-        self.key("events", or_none(config.event_log.as_ref().map(destination)));
+        self.key("events", or_none(config.event_log.as_ref().and_then(destination)));
         let Some(log) = &config.event_log else { return };
         self.key("queue", log.queue);
         self.key("rotate_size", format!("{} B", log.rotate_bytes));
@@ -496,6 +497,14 @@ impl<'c> Values<'c> {
         let interval =
             if let LogSync::Interval(every) = log.sync { format!(" {}", time(every)) } else { String::new() };
         self.key("sync", word(&log.sync) + &interval);
+        let Some(store) = &log.store else { return };
+        self.table("log.store");
+        self.key("path", store.path.display());
+        self.key("retention", or_none(store.retention.map(time)));
+        self.key("sync_interval", time(store.sync_interval));
+        self.key("segment_size", store.segment_rows);
+        self.key("segment_interval", time(store.segment_interval));
+        self.key("signing_key", or_none(store.signing_key.as_ref().map(|path| path.display())));
     }
 }
 
@@ -539,11 +548,11 @@ fn vrf_names(settings: &Settings, realms: &[RealmId]) -> String {
 }
 
 /// Where events go.
-fn destination(log: &EventLog) -> String {
-    match &log.target {
+fn destination(log: &EventLog) -> Option<String> {
+    log.target.as_ref().map(|target| match target {
         EventTarget::File(path) => path.display().to_string(),
         EventTarget::StandardOutput => "standard output".to_owned(),
-    }
+    })
 }
 
 fn threshold(threshold: Option<Threshold>) -> String {

@@ -97,6 +97,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     check::classes::check(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
+    check::machine::log_store(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
     let ports = ports(&draft.interfaces, &links);
     let dpdk = check::machine::dpdk(&draft.singles.dpdk, &ports, workers.count, &mut report);

@@ -250,6 +250,13 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
                 port (all other keys). Its volume and format: [operations.md](operations.md#logs).",
         keys: LOG,
     },
+    SectionKeys {
+        name: "log.store",
+        repeats: false,
+        about: "The store of the event log: compressed, signed, and searched by `natrix find --at`. Alone or \
+                besides `log.events`. Formats and guarantees: [logging.md](logging.md).",
+        keys: LOG_STORE,
+    },
 ];
 
 const NAME: &str = "1 to 32 letters, digits, `-`, `_` and `.`, starting with a letter or digit; unique";
@@ -1058,6 +1065,47 @@ const LOG: &[Key] = &[
         timeout(10 * MS, 60 * MINUTE, None),
         Preset::Value("\"1 s\""),
         "Interval for `sync = \"interval\"`: a failure of the machine may lose the records of this time.",
+    ),
+];
+
+const LOG_STORE: &[Key] = &[
+    key(
+        "path",
+        Kind::Text("absolute path of a folder, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Folder of the store; made if it is missing. One process writes it. If empty, there is no store.",
+    ),
+    key(
+        "retention",
+        timeout(0, 36_500 * DAY, None),
+        Preset::Value("\"0 s\""),
+        "Segments whose records are all older than this are deleted, and the deletion is recorded. 0 keeps all.",
+    ),
+    key(
+        "sync_interval",
+        timeout(10 * MS, 60 * MINUTE, None),
+        Preset::Value("\"1 s\""),
+        "Interval of writing to the disk (fsync): a power failure may lose the records of this time. A killed \
+         process loses none.",
+    ),
+    key(
+        "segment_size",
+        Kind::Integer { min: 1_024, max: 1 << 24, unit: "intervals" },
+        Preset::Value("1048576"),
+        "Ended mappings or leases that become one segment. Each takes about 100 bytes of memory until then.",
+    ),
+    key(
+        "segment_interval",
+        timeout(MINUTE, 366 * DAY, None),
+        Preset::Value("\"1 h\""),
+        "A segment begins after this time at the latest. Retention deletes whole segments.",
+    ),
+    key(
+        "signing_key",
+        Kind::Text("absolute path of a file, or `\"\"`"),
+        Preset::Value("\"\""),
+        "File of the key (64 hexadecimal digits) that signs the head of the chain; made for a new store. If \
+         empty, it is in the store.",
     ),
 ];
 

@@ -44,6 +44,7 @@ pub use model::Hugepages;
 pub use model::InterfaceLink;
 pub use model::Log;
 pub use model::LogLevel;
+pub use model::LogStore;
 pub use model::LogSync;
 pub use model::Port;
 pub use model::Workers;

@@ -121,8 +121,10 @@ pub struct Log {
 /// Where records of events are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventLog {
-    /// Where they go.
-    pub target: EventTarget,
+    /// Where lines go, if there are lines.
+    pub target: Option<EventTarget>,
+    /// The store, if there is one.
+    pub store: Option<LogStore>,
     /// Records that may wait, per worker.
     pub queue: u32,
     /// A file that would grow beyond so many bytes is put aside.
@@ -133,6 +135,23 @@ pub struct EventLog {
     pub keep_files: usize,
     /// When they have to be on the disk.
     pub sync: LogSync,
+}
+
+/// The store of the event log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogStore {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Segments older than this are deleted; none: never.
+    pub retention: Option<Duration>,
+    /// What a power failure may lose.
+    pub sync_interval: Duration,
+    /// Ended intervals of a segment.
+    pub segment_rows: usize,
+    /// Longest time of a segment before it is merged.
+    pub segment_interval: Duration,
+    /// File of the key of its head; none: in the store.
+    pub signing_key: Option<PathBuf>,
 }
 
 /// Where records of events go.

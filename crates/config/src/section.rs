@@ -50,6 +50,11 @@ impl<'a> Section<'a> {
         self.table.contains_key(key)
     }
 
+    /// Whether the file has any key of it.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.table.is_empty()
+    }
+
     /// The item of a key, when the file has it.
     pub(crate) fn item(&self, key: &str) -> Option<&'a Item> {
         self.table.get(key)

@@ -38,7 +38,7 @@ pub(crate) fn event_log(draft: &Draft, machine: &Machine, report: &mut Report) {
     let (true, Some(log), Some(place)) = (machine.has_folders, &singles.event_log, &singles.event_log_place) else {
         return;
     };
-    let EventTarget::File(path) = &log.target else { return };
+    let Some(EventTarget::File(path)) = &log.target else { return };
     let seen = path.display().to_string();
     let folder = path.parent().filter(|folder| !folder.is_dir());
     if path.is_dir() {
@@ -54,6 +54,19 @@ pub(crate) fn event_log(draft: &Draft, machine: &Machine, report: &mut Report) {
             seen,
             format!("make {folder}, or name a file elsewhere"),
         );
+    }
+}
+
+/// Where the store goes.
+pub(crate) fn log_store(draft: &Draft, machine: &Machine, report: &mut Report) {
+    let store = draft.singles.event_log.as_ref().and_then(|log| log.store.as_ref());
+    let (true, Some(store), Some(place)) = (machine.has_folders, store, &draft.singles.log_store_place) else { return };
+    let seen = store.path.display().to_string();
+    if store.path.exists() && !store.path.is_dir() {
+        report.fault(place, "is not a folder", seen, "name a folder, which is made if it is missing");
+    } else if let Some(folder) = store.path.parent().filter(|folder| !folder.is_dir()) {
+        let remedy = format!("make {}, or name a folder elsewhere", folder.display());
+        report.fault(place, "is in a folder that is not there", seen, remedy);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::model::EventTarget;
 use crate::model::Hugepages;
 use crate::model::Log;
 use crate::model::LogLevel;
+use crate::model::LogStore;
 use crate::model::LogSync;
 use crate::report::Place;
 use crate::report::Placed;
@@ -62,6 +63,8 @@ pub(crate) struct Singles {
     pub(crate) event_log: Option<EventLog>,
     /// Where the file names it.
     pub(crate) event_log_place: Option<Place>,
+    /// Path of its store.
+    pub(crate) log_store_place: Option<Place>,
     /// Where the file says how events are recorded, if it has no destination.
     pub(crate) event_keys: Vec<Place>,
 }
@@ -95,7 +98,9 @@ impl Singles {
         let control_section = section("control", report);
         let log = section("log", report);
         let allow_below_rfc = timers.boolean("allow_below_rfc", report).unwrap_or_default();
-        let (event_log, event_log_place) = event_log(&log, report).unzip();
+        let store_section = section("log.store", report);
+        let (store, log_store_place) = log_store(&store_section, report).unzip();
+        let (event_log, event_log_place) = event_log(&log, store, report);
         Singles {
             timeouts: timeouts(&timers, allow_below_rfc, report),
             allow_below_rfc,
@@ -143,6 +148,7 @@ impl Singles {
             events: event_settings(&log, report),
             event_log,
             event_log_place,
+            log_store_place,
             event_keys: event_keys(&log, report),
         }
     }
@@ -272,7 +278,39 @@ fn event_settings(section: &Section, report: &mut Report) -> EventSettings {
     }
 }
 
-fn event_log(section: &Section, report: &mut Report) -> Option<(EventLog, Place)> {
+/// A path from the root; none if the text is empty. `what` is a file or folder, as in `example`.
+fn path(section: &Section, name: &str, what: &str, example: &str, report: &mut Report) -> Option<Placed<PathBuf>> {
+    let text = section.text(name, report)?;
+    let path = text.value.as_str();
+    if path.is_empty() {
+        return None;
+    }
+    if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+        let remedy = format!("write the path from the root, such as \"{example}\"");
+        report.fault(&text.place, format!("is not the absolute path of a {what}"), quoted(path), remedy);
+        return None;
+    }
+    Some(Placed { value: PathBuf::from(path), place: text.place, given: text.given })
+}
+
+fn log_store(section: &Section, report: &mut Report) -> Option<(LogStore, Place)> {
+    let mut duration = |name: &str| section.duration(name, report).map_or(Duration::ZERO, |found| found.value);
+    let (sync_interval, segment_interval) = (duration("sync_interval"), duration("segment_interval"));
+    let retention = Some(duration("retention")).filter(|retention| *retention > Duration::ZERO);
+    let segment_rows = number(section, "segment_size", report) as usize;
+    let signing_key = path(section, "signing_key", "file", "/etc/natrix/log.key", report);
+    if !section.has("path") && section.has_any() {
+        report.fault(&section.place, "has no path", "", "write path = \"/var/lib/natrix/log\", or remove the table");
+        return None;
+    }
+    let path = path(section, "path", "folder", "/var/lib/natrix/log", report)?;
+    let signing_key = signing_key.map(|key| key.value);
+    let store = LogStore { path: path.value, retention, sync_interval, segment_rows, segment_interval, signing_key };
+    Some((store, path.place))
+}
+
+/// The log, and the place of its lines' file.
+fn event_log(section: &Section, store: Option<LogStore>, report: &mut Report) -> (Option<EventLog>, Option<Place>) {
     let mut duration = |name: &str| section.duration(name, report).map_or(Duration::ZERO, |found| found.value);
     let (rotate_interval, sync_interval) = (duration("rotate_interval"), duration("sync_interval"));
     let queue = number(section, "queue", report);
@@ -284,6 +322,15 @@ fn event_log(section: &Section, report: &mut Report) -> Option<(EventLog, Place)
         Some("always") => LogSync::Always,
         _ => LogSync::Interval(sync_interval),
     };
+    let lines = lines(section, report);
+    let (target, place) = lines.unzip();
+    let has_any = target.is_some() || store.is_some();
+    let log = EventLog { target, store, queue, rotate_bytes, rotate_interval, keep_files, sync };
+    (has_any.then_some(log), place)
+}
+
+/// Where lines of events go.
+fn lines(section: &Section, report: &mut Report) -> Option<(EventTarget, Place)> {
     let text = section.text("events", report)?;
     let target = match text.value.as_str() {
         "" => return None,
@@ -298,7 +345,7 @@ fn event_log(section: &Section, report: &mut Report) -> Option<(EventLog, Place)
             return None;
         }
     };
-    Some((EventLog { target, queue, rotate_bytes, rotate_interval, keep_files, sync }, text.place))
+    Some((target, text.place))
 }
 
 /// A socket's path, with the terminating zero, fits in 108 bytes.

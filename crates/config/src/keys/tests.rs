@@ -40,6 +40,7 @@ use crate::model::Config;
 use crate::model::EventLog;
 use crate::model::EventTarget;
 use crate::model::LogLevel;
+use crate::model::LogStore;
 use crate::model::LogSync;
 
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
@@ -222,7 +223,15 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     };
     assert_eq!(config.nat.events, events);
     let event_log = EventLog {
-        target: EventTarget::File(PathBuf::from("/tmp/natrix-events.json")),
+        target: Some(EventTarget::File(PathBuf::from("/tmp/natrix-events.json"))),
+        store: Some(LogStore {
+            path: PathBuf::from("/tmp/natrix-log"),
+            retention: Some(Duration::from_secs(180 * 86_400)),
+            sync_interval: Duration::from_millis(500),
+            segment_rows: 4_096,
+            segment_interval: Duration::from_secs(600),
+            signing_key: Some(PathBuf::from("/tmp/natrix-log.key")),
+        }),
         queue: 1_000,
         rotate_bytes: 8 << 20,
         rotate_interval: Duration::from_secs(7_200),
