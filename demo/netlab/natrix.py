@@ -87,13 +87,17 @@ class Natrix:
         status, out, err = network.nat.run([self.binary, "check", "-c", self.configuration])
         if status != 0:
             raise process.CommandFailed(f"natrix check: {err.strip() or out.strip()}")
-        self.daemon = network.nat.start("natrix", [self.binary, "run", "-c", self.configuration])
+        self.restart()
+        if self.driver == "tap":
+            self.bridge_taps()
+
+    def restart(self):
+        """Starts it with the same configuration, after its end; returns when it is ready for traffic."""
+        self.daemon = self.network.nat.start("natrix", [self.binary, "run", "-c", self.configuration])
         if not process.wait_until(lambda: not self.daemon.alive() or self.running(), 30, 0.1):
             raise process.CommandFailed(f"natrix is not ready after 30 s:\n{self.daemon.log()}")
         if not self.daemon.alive():
             raise process.CommandFailed(f"natrix has ended:\n{self.daemon.log()}")
-        if self.driver == "tap":
-            self.bridge_taps()
 
     def bridge_taps(self):
         """A tap device is a wire of its own: ties each to its cable.

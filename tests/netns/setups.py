@@ -1,5 +1,7 @@
 """The configurations of the NAT that the tests run against: differences from the demo's."""
 
+import tempfile
+
 SHORT_SECONDS = 3
 
 # A thousand subscribers behind sub2, in 100.64.4.0/22; the first half of them in a class of their
@@ -64,6 +66,14 @@ targets = [{targets}]
 """
 
 
+# The store of the event log, in a folder that outlives the NAT and not the tests.
+_LOG_FOLDER = tempfile.TemporaryDirectory(prefix="natrix-netns-")
+LOG_STORE = f"""
+[log.store]
+path = "{_LOG_FOLDER.name}/log"
+"""
+
+
 SETUPS = {
     "default": {},
     "address_dependent": {"filtering": "address-dependent"},
@@ -76,6 +86,7 @@ SETUPS = {
     "tap_devices": {"driver": "tap"},
     "limits": {"more": limits()},
     "balanced": {"more": balanced(SERVERS)},
+    "log_store": {"more": LOG_STORE},
     "live_change": {"more": BLOCKS},
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

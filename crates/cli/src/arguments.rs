@@ -675,18 +675,25 @@ pub struct Find {
     /// Only internal addresses of this VRF, or holders of an external address in it
     #[arg(long, value_name = "NAME")]
     pub vrf: Option<String>,
-    /// Find the holder at this time, such as 2026-11-21T19:30:00Z, in the event log
-    #[arg(long, value_name = "TIME")]
+    /// Find the holder at this time in the event log: 2026-11-21T19:30:00Z, with an offset such as
+    /// +01:00, 2026-11-21 19:30:00 in this machine's zone, or "2 min ago"
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"])]
     pub at: Option<String>,
+    /// Find all holdings from this time on, in the store of the event log
+    #[arg(long, value_name = "TIME", requires = "to")]
+    pub from: Option<String>,
+    /// And until this time
+    #[arg(long, value_name = "TIME", requires = "from")]
+    pub to: Option<String>,
     /// The event log: one file (its rotated files are included), or several in the order of time
     /// [default: the log of the running instance]
     #[arg(long, value_name = "FILE", requires = "at")]
     pub log: Vec<PathBuf>,
-    /// The store of the event log
-    #[arg(long, value_name = "DIR", requires = "at", conflicts_with_all = ["log", "config"])]
+    /// The store of the event log [default: that of the configuration, or of the running instance]
+    #[arg(long, value_name = "DIR", conflicts_with = "log")]
     pub dir: Option<PathBuf>,
     /// Reference of the request, recorded in the store with this lookup
-    #[arg(long, value_name = "TEXT", requires = "dir")]
+    #[arg(long, value_name = "TEXT")]
     pub case: Option<String>,
     /// Output.
     #[command(flatten)]

@@ -6,6 +6,8 @@ use clap::Args;
 use clap::Subcommand;
 use clap::ValueEnum;
 
+use crate::arguments::Socket;
+
 /// `natrix log`.
 #[derive(Debug, Subcommand)]
 pub enum LogCommand {
@@ -26,9 +28,12 @@ pub enum LogCommand {
 /// The store.
 #[derive(Clone, Debug, Args)]
 pub struct LogDir {
-    /// Folder of the store
-    #[arg(long, value_name = "DIR", env = "NATRIX_LOG_STORE", default_value = "/var/lib/natrix/log")]
-    pub dir: PathBuf,
+    /// Folder of the store [default: that of the running instance]
+    #[arg(long, value_name = "DIR", env = "NATRIX_LOG_STORE")]
+    pub dir: Option<PathBuf>,
+    /// Socket of the instance.
+    #[command(flatten)]
+    pub socket: Socket,
 }
 
 /// `natrix log stat`.

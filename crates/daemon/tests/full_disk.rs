@@ -4,6 +4,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[path = "common/disk.rs"]
+mod disk;
 #[path = "common/instance.rs"]
 mod instance;
 
@@ -12,17 +14,12 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
 use std::thread;
 use std::time::Instant;
 
 use control::EventLog;
+use disk::Disk;
 use instance::Instance;
 use instance::PATIENCE;
 use nat::Verdict;
@@ -33,67 +30,16 @@ const FLOWS: u16 = 8_000;
 /// Packets to send before their verdicts are checked.
 const AT_A_TIME: u16 = 50;
 
-/// A disk of 8 MiB in memory, in the mount namespace of a process that only holds it until the end
-/// of the test.
-struct Disk {
-    keeper: Child,
-    path: PathBuf,
-}
-
-impl Disk {
-    fn new() -> Disk {
-        let script = "mount -t tmpfs -o size=8m tmpfs /mnt && echo ready && read line";
-        // Only other users than root need a user namespace.
-        let ways: [&[&str]; 2] = [&["--mount"], &["--map-root-user", "--mount"]];
-        for way in ways {
-            let mut command = Command::new("unshare");
-            command.args(way).args(["sh", "-c", script]);
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-            let mut keeper = command.spawn().expect("unshare is part of util-linux");
-            let mut line = String::new();
-            let answer = keeper.stdout.take().expect("it was asked for");
-            if BufReader::new(answer).read_line(&mut line).is_ok() && line == "ready\n" {
-                let path = PathBuf::from(format!("/proc/{}/root/mnt", keeper.id()));
-                return Disk { keeper, path };
-            }
-            let _ = keeper.wait();
-        }
-        panic!("no namespace for a small disk: run as root, or allow user namespaces");
-    }
-
-    /// Fills the disk.
-    fn fill(&self) {
-        let mut file = fs::File::create(self.path.join("filler")).expect("a file");
-        let (page, mut written) = ([0; 4_096], 0_u64);
-        while file.write_all(&page).is_ok() {
-            written += 1;
-            assert!(written < 1 << 16, "the disk is small");
-        }
-    }
-
-    /// Frees the space again.
-    fn make_room(&self) {
-        fs::remove_file(self.path.join("filler")).expect("our own file");
-    }
-
-    /// All lines of the log, the oldest file first.
-    fn lines(&self) -> Vec<Value> {
-        let names = fs::read_dir(&self.path).expect("our disk").map(|entry| entry.expect("a file").path());
-        let mut names: Vec<PathBuf> = names.filter(|name| name.extension().is_some_and(|it| it == "json")).collect();
-        // Rotated files have a time in their name and sort before the current one, except for the
-        // '-'.
-        names.sort_by_key(|name| (name.ends_with("events.json"), name.clone()));
-        assert!(names.len() >= 2, "files were rotated: {names:?}");
-        let text: String = names.iter().map(|name| fs::read_to_string(name).expect("our file")).collect();
-        text.lines().map(|line| serde_json::from_str(line).expect("whole lines")).collect()
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
-    }
+/// All lines of the log, the oldest file first.
+fn lines(disk: &Disk) -> Vec<Value> {
+    let names = fs::read_dir(&disk.path).expect("our disk").map(|entry| entry.expect("a file").path());
+    let mut names: Vec<PathBuf> = names.filter(|name| name.extension().is_some_and(|it| it == "json")).collect();
+    // Rotated files have a time in their name and sort before the current one, except for the
+    // '-'.
+    names.sort_by_key(|name| (name.ends_with("events.json"), name.clone()));
+    assert!(names.len() >= 2, "files were rotated: {names:?}");
+    let text: String = names.iter().map(|name| fs::read_to_string(name).expect("our file")).collect();
+    text.lines().map(|line| serde_json::from_str(line).expect("whole lines")).collect()
 }
 
 fn start(disk: &Disk, policy: &str) -> Instance {
@@ -194,7 +140,7 @@ fn with_refuse_no_mapping_is_created_without_its_record() {
     settle(&mut one);
     let total = one.status().mappings_created;
     one.stop();
-    let lines = disk.lines();
+    let lines = lines(&disk);
     assert_eq!((created(&lines), total), (2_000 + made, 2_000 + made), "a record for each");
     // Only records of the refusals themselves are lost: one for each subscriber and interval.
     assert!(expect_no_hole(&lines) <= 2 * 8, "nothing else is lost");
@@ -217,7 +163,7 @@ fn with_drop_no_packet_is_refused_and_gaps_are_counted() {
     settle(&mut one);
     let lost = log_of(&mut one).records_lost;
     one.stop();
-    let lines = disk.lines();
+    let lines = lines(&disk);
     assert_eq!(created(&lines) + lost, 2_000 + u64::from(FLOWS), "missing records are counted");
     assert_eq!(expect_no_hole(&lines), lost);
 }

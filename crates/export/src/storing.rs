@@ -10,6 +10,7 @@ use mem::ring::Consumer;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::FINISHED;
 use nat::event::LogsOpened;
 use nat::event::Record;
 use nat::types::WorkerId;
@@ -51,6 +52,8 @@ pub(crate) struct Storing {
     /// When a report of all live state is due, because records were lost.
     retell_at_us: Option<u64>,
     retold_us: u64,
+    /// The names that the store was given.
+    names: Option<Arc<line::Names>>,
 }
 
 impl Storing {
@@ -66,6 +69,7 @@ impl Storing {
             health_at_us: 0,
             retell_at_us: None,
             retold_us: 0,
+            names: None,
         }
     }
 
@@ -77,8 +81,14 @@ impl Storing {
         self.writer.set_options(options);
     }
 
-    pub(crate) fn set_names(&mut self, names: &line::Names) {
-        self.writer.set_names(store::Names { realms: names.realms.clone(), pools: names.pools.clone() });
+    pub(crate) fn set_names(&mut self, names: &Arc<line::Names>) {
+        if self.names.as_ref().is_some_and(|known| Arc::ptr_eq(known, names)) {
+            return;
+        }
+        self.names = Some(Arc::clone(names));
+        let formulas = names.formulas.last_key_value().map_or(0, |(_, checksum)| *checksum);
+        let (realms, pools) = (names.realms.clone(), names.pools.clone());
+        self.writer.set_names(store::Names { realms, pools, formulas });
     }
 
     /// Takes up to `max` events of a worker, and shows each to `see`. They stay in the ring.
@@ -102,6 +112,7 @@ impl Storing {
         }
         let last = events.last().map_or(0, |event| event.at.as_micros());
         if let Some(known) = self.known_us.get_mut(usize::from(worker.0)) {
+            // After its end the worker has no further event: it is known until whenever.
             *known = (*known).max(if count < max { mark } else { last });
         }
         self.writer.push_all(worker, &self.events);
@@ -158,8 +169,12 @@ impl Storing {
         self.figures.set_waiting(in_rings + self.waiting, moment.now.as_micros(), self.oldest_us);
     }
 
-    /// Seals the store after the last event. If that fails, the next start finds journal and rings.
+    /// Seals the store after the last event. If that fails, the next start finds journal and rings;
+    /// also if a worker could not report what it lost: then the end was none that has all records.
     pub(crate) fn finish(self, moment: Clocks) -> bool {
+        if self.known_us.iter().any(|known| known & FINISHED == 0) {
+            return false;
+        }
         let finished = self.writer.finish(moment_of(moment), moment.now.as_micros(), false);
         match &finished {
             Ok(()) => self.figures.set_waiting(0, 0, u64::MAX),

@@ -24,6 +24,7 @@ use nat::Instant;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::FINISHED;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -271,6 +272,7 @@ fn the_exporter_stores_what_is_in_the_rings_and_asks_for_a_report_after_a_loss()
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let handle = exporter.handle();
+    producers.iter().for_each(|producer| producer.mark(clocks().now.as_micros() | FINISHED));
     drop(producers);
     assert!(exporter.stop());
     let stored = handle.stored().unwrap();

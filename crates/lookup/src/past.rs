@@ -56,6 +56,21 @@ impl<'a> Formulas<'a> {
         Ok(Formulas { file, slices: slices.collect(), checksum: nat::deterministic::checksum(settings) })
     }
 
+    /// Prints the answers of formulas that were in use.
+    ///
+    /// # Errors
+    /// Writing failed.
+    pub fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
+        for slice in &self.slices {
+            if json {
+                writeln!(out, "{}", slice.object(false))?;
+            } else {
+                writeln!(out, "{}", slice.sentence(false))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Checksum of the formulas, as in the log.
     pub fn checksum(&self) -> u32 {
         self.checksum

@@ -34,10 +34,12 @@ pub fn print(
         writeln!(out, "{}", sentence(holder))?;
     }
     let port = question.port.map(|port| format!(":{port}")).unwrap_or_default();
-    let (asked, at) = (format!("{}{port}", question.address), utc_text(question.from_us));
+    let (asked, from) = (format!("{}{port}", question.address), utc_text(question.from_us));
+    let is_moment = question.to_us <= question.from_us;
+    let at = if is_moment { format!("at {from}") } else { format!("from {from} to {}", utc_text(question.to_us)) };
     match (found.holders.is_empty(), found.is_complete) {
-        (true, true) => writeln!(out, "nobody held {asked} at {at}; the records of that time are complete")?,
-        (true, false) => writeln!(out, "no holder of {asked} at {at} found, but the records are not complete")?,
+        (true, true) => writeln!(out, "nobody held {asked} {at}; the records of that time are complete")?,
+        (true, false) => writeln!(out, "no holder of {asked} {at} found, but the records are not complete")?,
         (false, true) => writeln!(out, "the records of that time are complete")?,
         (false, false) => writeln!(out, "the records of that time are not complete: others may have held {asked}")?,
     }
@@ -45,7 +47,7 @@ pub fn print(
 }
 
 fn sentence(holder: &Holder) -> String {
-    let Holder { what, realm, subscriber, protocol, external, first_port, last_port, .. } = holder;
+    let Holder { what, subscriber, protocol, external, first_port, last_port, .. } = holder;
     let had = if holder.is_certain { "had" } else { "may have had" };
     let protocol = protocol.map(|protocol| format!("{} ", protocol.name())).unwrap_or_default();
     let ports = if first_port == last_port { first_port.to_string() } else { format!("{first_port}-{last_port}") };
@@ -57,11 +59,16 @@ fn sentence(holder: &Holder) -> String {
         Until::Restart(until) => format!("at most until the restart at {}", utc_text(until)),
         Until::Lost(until) => format!("at most until {} (the record of its end was lost)", utc_text(until)),
     };
-    let (what, since) = (what.name(), utc_text(holder.since_us));
+    let (what, since, realm) = (what.name(), utc_text(holder.since_us), realm_of(holder));
     format!(
         "subscriber {subscriber} of realm {realm} {had} {protocol}{external}:{ports} ({what}{internal}{remote}) since \
          {since} {until}"
     )
+}
+
+/// The name of a holder's realm, or its number.
+fn realm_of(holder: &Holder) -> String {
+    holder.vrf.clone().unwrap_or_else(|| holder.realm.to_string())
 }
 
 /// A holder as JSON, with the fields of the answers from lines.
@@ -73,7 +80,7 @@ pub fn object(holder: &Holder) -> Value {
     };
     json!({
         "what": holder.what.name(),
-        "realm": holder.realm,
+        "realm": realm_of(holder),
         "subscriber": holder.subscriber,
         "protocol": holder.protocol.map(|protocol| protocol.name()),
         "internal_port": holder.internal_port,

@@ -32,6 +32,7 @@ pub use record::Record;
 pub use recorder::BackPressure;
 pub use recorder::EventCounters;
 pub use recorder::EventSettings;
+pub use recorder::FINISHED;
 
 pub(crate) use recorder::EventLog;
 pub(crate) use refusals::Refusal;

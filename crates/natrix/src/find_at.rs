@@ -4,17 +4,14 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
-use std::time::Duration;
 use std::time::UNIX_EPOCH;
 
 use cli::CliError;
 use cli::Find;
 use config::Config;
 use config::EventTarget;
-use control::Client;
 use control::Fault;
-use control::Request;
-use control::Status;
+use export::store::Found;
 use export::store::Question;
 use export::store::Store;
 use export::store::StoreError;
@@ -27,31 +24,48 @@ use lookup::past::Formulas;
 
 use crate::data_plane;
 use crate::failure::Failure;
-use crate::log;
+use crate::instance_log;
+use crate::times;
 
-/// Time limit for the daemon to name its log.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Answers from the given files, from the log that the given configuration names, or from the log
-/// of the running instance. Limits of the answer go to `notes`.
+/// Answers from the given files or store, from those that the given configuration names, or from
+/// those of the running instance. Limits of the answer go to `notes`.
 pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failure> {
-    let at = arguments.at.as_deref().unwrap_or_default();
+    let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
+    if arguments.log.is_empty() {
+        let of_config = config.as_ref().and_then(|config| config.event_log.as_ref()?.store.as_ref());
+        let folder = match (&arguments.dir, &config) {
+            (Some(folder), _) => Some(folder.clone()),
+            (None, Some(_)) => of_config.map(|store| store.path.clone()),
+            (None, None) => {
+                let log = instance_log::of(&arguments.output.socket.socket)?;
+                log.and_then(|log| log.store).map(|store| PathBuf::from(store.path))
+            }
+        };
+        if let Some(folder) = folder {
+            return in_store(arguments, config.as_ref(), &folder, out, notes);
+        }
+    }
+    in_lines(arguments, config, out, notes)
+}
+
+/// Answers from lines.
+fn in_lines(
+    arguments: &Find,
+    config: Option<Config>,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), Failure> {
+    let Some(at) = arguments.at.as_deref() else {
+        let fault = Fault::new("--from", "only a store answers for a range of time", "use --at TIME, or --dir DIR");
+        return Err(CliError::from(fault).into());
+    };
     let asked = data_plane::asked(arguments);
-    if let Some(folder) = &arguments.dir {
-        return in_store(arguments, folder, at, out, notes);
-    }
-    let mut query = Query::at(asked, at).map_err(|_| {
-        let fault = Fault::new("--at", "not a time", "use 2026-11-21T19:30:00Z, or an offset such as +01:00");
-        CliError::from(fault.seen(at.to_owned()))
-    })?;
-    let mut formulas = None;
-    let mut config = None;
-    if let Some(file) = &arguments.config {
-        let read = data_plane::config_of(file)?;
-        formulas = Some(Formulas::of(&read.nat, file, &asked)?);
-        config = Some(read);
-    }
-    query.formulas = formulas.as_ref().map(Formulas::checksum);
+    let at_us = times::parse("--at", at)?;
+    let formulas = match (&arguments.config, &config) {
+        (Some(file), Some(config)) => Some(Formulas::of(&config.nat, file, &asked)?),
+        _ => None,
+    };
+    let query = Query { asked, at_us, formulas: formulas.as_ref().map(Formulas::checksum) };
     let history = match (arguments.log.as_slice(), &config) {
         ([], Some(config)) => look_up_own(config, &query),
         ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query)?),
@@ -64,30 +78,76 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
 /// Answers from a store.
 fn in_store(
     arguments: &Find,
+    config: Option<&Config>,
     folder: &Path,
-    at: &str,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let at_us = log::parse_time("--at", at)?;
-    let asked = data_plane::asked(arguments);
-    let question =
-        Question { address: asked.address, port: asked.port, protocol: asked.protocol, from_us: at_us, to_us: at_us };
-    if asked.vrf.is_some() {
-        let fault = Fault::new("--vrf", "a store has numbers of VRFs, not names", "leave it out");
+    let (from_us, to_us) = match (&arguments.at, &arguments.from, &arguments.to) {
+        (_, Some(from), Some(to)) => (times::parse("--from", from)?, times::parse("--to", to)?),
+        (at, ..) => {
+            let at_us = times::parse("--at", at.as_deref().unwrap_or_default())?;
+            (at_us, at_us)
+        }
+    };
+    if to_us < from_us {
+        let fault = Fault::new("--to", "is before --from", "give the earlier time as --from");
         return Err(CliError::from(fault).into());
     }
+    let asked = data_plane::asked(arguments);
+    let question = Question { address: asked.address, port: asked.port, protocol: asked.protocol, from_us, to_us };
+    let formulas = match (&arguments.config, config) {
+        (Some(file), Some(config)) => Some(Formulas::of(&config.nat, file, &asked)?),
+        _ => None,
+    };
     // A merge may remove a segment between the catalogue and the lookup: then read both again.
-    let mut answer = Store::open(folder)?.look_up(&question);
+    let mut store = Store::open(folder)?;
+    let mut answer = store.look_up(&question);
     if matches!(&answer, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound) {
-        answer = Store::open(folder)?.look_up(&question);
+        store = Store::open(folder)?;
+        answer = store.look_up(&question);
     }
-    let found = answer?;
+    let mut found = answer?;
+    if let Some(vrf) = asked.vrf {
+        only_vrf(&store, vrf, &mut found)?;
+    }
+    let formulas = in_use(formulas, &mut found);
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
     if let Err(error) = lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us) {
         writeln!(notes, "note: this lookup was not recorded: {error}")?;
     }
+    if let Some(formulas) = formulas {
+        formulas.print(arguments.output.json, out)?;
+    }
     Ok(lookup::stored::print(&question, &found, arguments.output.json, out, notes)?)
+}
+
+/// Removes holders in other VRFs. One without a name may be in any.
+fn only_vrf(store: &Store, vrf: &str, found: &mut Found) -> Result<(), Failure> {
+    let known = store.vrfs();
+    if !known.contains(&vrf) {
+        let problem = format!("the store has no VRF of this name, but {}", known.join(", "));
+        let problem = if known.is_empty() { "the store has no names of VRFs".to_owned() } else { problem };
+        let fault = Fault::new("--vrf", problem, "write the name as it was then, or leave it out");
+        return Err(CliError::from(fault.seen(vrf.to_owned())).into());
+    }
+    found.holders.retain(|holder| holder.vrf.as_deref().is_none_or(|has| has == vrf));
+    Ok(())
+}
+
+/// The formulas, if they were in use all the time. Notes what nobody can know without them.
+fn in_use<'a>(formulas: Option<Formulas<'a>>, found: &mut Found) -> Option<Formulas<'a>> {
+    if found.formulas.is_empty() {
+        return None;
+    }
+    let why = match formulas {
+        Some(formulas) if found.formulas == [formulas.checksum()] => return Some(formulas),
+        Some(_) => "the configuration is not the one of that time: its deterministic pools have other formulas",
+        None => "ports of deterministic pools have no records; also give the configuration of that time: --config FILE",
+    };
+    found.is_complete = false;
+    found.notes.push(why.to_owned());
+    None
 }
 
 /// Looks up a log with its rotated files.
@@ -111,9 +171,8 @@ fn look_up_own(config: &Config, query: &Query<'_>) -> Result<History, String> {
 
 /// The log of the running instance.
 fn log_of_instance(socket: &Path) -> Result<PathBuf, Failure> {
-    let mut client = Client::connect(socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT).map_err(CliError::from)?;
-    let status: Status = client.request_one(&Request::Status).map_err(CliError::from)?;
-    let destination = status.event_log.map(|log| log.destination).filter(|destination| destination != "-");
+    let destination = instance_log::of(socket)?.map(|log| log.destination);
+    let destination = destination.filter(|destination| destination != "-" && !destination.is_empty());
     let missing = || Fault::new("event log", "the running instance writes no file", "give the files: --log FILE");
     let path = destination.ok_or_else(|| CliError::from(missing()))?;
     Ok(PathBuf::from(path))

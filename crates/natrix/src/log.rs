@@ -5,17 +5,18 @@ use std::io;
 use std::io::BufWriter;
 use std::io::Write;
 use std::path::Path;
+use std::path::PathBuf;
 
 use cli::CliError;
 use cli::LogAllocation;
 use cli::LogCommand;
+use cli::LogDir;
 use cli::LogExport;
 use cli::LogGenerate;
 use cli::LogSize;
 use cli::LogStat;
 use cli::LogVerify;
 use control::Fault;
-use export::parse_utc;
 use export::store::Generated;
 use export::store::Generator;
 use export::store::Stat;
@@ -30,6 +31,8 @@ use indicatif::ProgressStyle;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::instance_log;
+use crate::times;
 
 /// Events that are made at a time.
 const BATCH: usize = 16_384;
@@ -47,7 +50,7 @@ pub(crate) fn run(command: &LogCommand, out: &mut dyn Write) -> Result<(), Failu
         LogCommand::Stat(arguments) => stat(arguments, out),
         LogCommand::Verify(arguments) => run_verify(arguments, out),
         LogCommand::Head(arguments) => {
-            let head = Store::open(&arguments.store.dir)?.head(arguments.key.as_deref())?;
+            let head = Store::open(&folder(&arguments.store)?)?.head(arguments.key.as_deref())?;
             Ok(out.write_all(head.as_bytes())?)
         }
         LogCommand::Export(arguments) => run_export(arguments, out),
@@ -56,12 +59,9 @@ pub(crate) fn run(command: &LogCommand, out: &mut dyn Write) -> Result<(), Failu
     }
 }
 
-/// A time of the command line, µs since 1970.
-pub(crate) fn parse_time(object: &str, text: &str) -> Result<u64, Failure> {
-    parse_utc(text).map_err(|_| {
-        let fault = Fault::new(object, "not a time", "use 2026-11-21T19:30:00Z, or an offset such as +01:00");
-        CliError::from(fault.seen(text.to_owned())).into()
-    })
+/// The folder of the store.
+fn folder(store: &LogDir) -> Result<PathBuf, Failure> {
+    store.dir.as_ref().map_or_else(|| instance_log::store(&store.socket.socket), |dir| Ok(dir.clone()))
 }
 
 /// A bar with the time left; hidden where standard error is no terminal.
@@ -71,7 +71,7 @@ fn bar(length: u64) -> ProgressBar {
 }
 
 fn stat(arguments: &LogStat, out: &mut dyn Write) -> Result<(), Failure> {
-    let store = Store::open(&arguments.store.dir)?;
+    let store = Store::open(&folder(&arguments.store)?)?;
     Ok(print_stat(&store.stat()?, arguments.json, out)?)
 }
 
@@ -104,7 +104,7 @@ fn print_stat(stat: &Stat, json: bool, out: &mut dyn Write) -> io::Result<()> {
 
 fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure> {
     let bar = bar(0);
-    let verified = verify(&arguments.store.dir, arguments.head.as_deref(), |done, total| {
+    let verified = verify(&folder(&arguments.store)?, arguments.head.as_deref(), |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     })?;
@@ -149,8 +149,8 @@ impl From<StoreError> for ExportError {
 }
 
 fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure> {
-    let (from_us, to_us) = (parse_time("--from", &arguments.from)?, parse_time("--to", &arguments.to)?);
-    let store = Store::open(&arguments.store.dir)?;
+    let (from_us, to_us) = (times::parse("--from", &arguments.from)?, times::parse("--to", &arguments.to)?);
+    let store = Store::open(&folder(&arguments.store)?)?;
     let is_standard = arguments.output == Path::new("-");
     let mut file: Box<dyn Write + '_> = if is_standard {
         Box::new(BufWriter::with_capacity(1 << 20, &mut *out))

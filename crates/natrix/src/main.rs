@@ -3,8 +3,10 @@
 mod data_plane;
 mod failure;
 mod find_at;
+mod instance_log;
 mod log;
 mod reader;
+mod times;
 
 use std::io;
 use std::io::Write;
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     match command {
-        Command::Client(ClientCommand::Find(arguments)) if arguments.at.is_some() => {
+        Command::Client(ClientCommand::Find(arguments)) if arguments.at.is_some() || arguments.from.is_some() => {
             find_at::run(arguments, out, &mut io::stderr())
         }
         Command::Client(ClientCommand::Find(arguments @ Find { config: Some(file), .. })) => {

@@ -135,7 +135,7 @@ fn a_wrong_time_and_a_missing_log_are_errors() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         text(&output.stderr),
-        "error: --at: not a time (yesterday); use 2026-11-21T19:30:00Z, or an offset such as +01:00\n"
+        "error: --at: not a time (yesterday); use 2026-11-21T19:30:00Z, an offset such as +01:00, 2026-11-21 19:30:00 for this machine's zone, or \"2 min ago\"\n"
     );
     let output = natrix(&["find", "203.0.113.1:1", "--at", "2026-11-21T19:30:00Z", "--log", "/nonexistent/e.json"]);
     assert_eq!(output.status.code(), Some(1));

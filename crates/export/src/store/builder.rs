@@ -142,11 +142,6 @@ impl Coverage {
         self.leases += next.leases;
         self.others += next.others;
     }
-
-    /// True if a lost record may have changed who held something at a time between these.
-    pub(crate) fn is_uncertain(&self, from_us: u64, to_us: u64) -> bool {
-        self.uncertain.iter().any(|(from, until)| *from <= to_us && from_us <= *until)
-    }
 }
 
 /// Joins periods that touch.
@@ -208,7 +203,7 @@ impl Key {
         let Key(one, two, three) = self;
         Row {
             start: open.start_us / 1_000,
-            end: 0,
+            end: (open.seen_us / 1_000).max(open.start_us / 1_000),
             external: (one >> 32) as u32,
             subscriber: (two >> 32) as u32,
             remote: (three >> 32) as u32,
@@ -256,6 +251,9 @@ struct Worker {
     report_count: u64,
 }
 
+/// The worker of an interval that an earlier segment has.
+const UNKNOWN: u8 = u8::MAX;
+
 /// Which intervals to keep; all others are skipped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -285,8 +283,8 @@ pub(crate) struct Builder {
     workers: BTreeMap<u8, Worker>,
     wanted: Option<Wanted>,
     has_gaps: bool,
-    /// False if it is not known which worker reported which interval.
-    may_resolve: bool,
+    /// True if it is not known which worker reported which interval.
+    is_resumed: bool,
     boot_from_us: u64,
     /// Time before this window of something that only this window has.
     reaches_back: Option<u64>,
@@ -302,7 +300,7 @@ impl Builder {
             workers: BTreeMap::new(),
             wanted,
             has_gaps: false,
-            may_resolve: true,
+            is_resumed: false,
             boot_from_us: from_us,
             reaches_back: None,
         }
@@ -314,20 +312,19 @@ impl Builder {
             if self.wanted.is_some_and(|wanted| !wanted.matches(&row)) {
                 continue;
             }
-            let Row { start, what, is_start_rounded, .. } = row;
-            let open =
-                Open { start_us: start.saturating_mul(1_000), seen_us: 0, worker: u8::MAX, what, is_start_rounded };
+            let Row { start, end, what, is_start_rounded, .. } = row;
+            let (start_us, seen_us) = (start.saturating_mul(1_000), end.saturating_mul(1_000));
+            let open = Open { start_us, seen_us, worker: UNKNOWN, what, is_start_rounded };
             self.open.insert(Key::of(&row), open);
         }
         for (worker, _, last) in &before.workers {
-            let known = Worker { next: last.saturating_add(1), last_us: before.covered_us, ..Worker::default() };
+            let uncertain_since = before.is_still_uncertain.then_some(before.covered_us);
+            let next = last.saturating_add(1);
+            let known = Worker { next, last_us: before.covered_us, uncertain_since, ..Worker::default() };
             self.workers.insert(*worker, known);
         }
-        (self.has_gaps, self.may_resolve) = (true, false);
+        (self.has_gaps, self.is_resumed) = (true, true);
         self.window.coverage = Coverage::begin(before.covered_us);
-        if before.is_still_uncertain {
-            self.window.coverage.uncertain.push((before.covered_us, u64::MAX));
-        }
     }
 
     /// Intervals of the window, open and ended: what a segment would have.
@@ -430,21 +427,28 @@ impl Builder {
             state.uncertain_since.get_or_insert(gap.from_us);
             (state.report_first, state.report_count) = (None, 0);
         }
+        // Any worker may have reported what is open: wait for all of them.
+        if self.is_resumed {
+            self.workers.values_mut().for_each(|state| {
+                state.uncertain_since.get_or_insert(gap.from_us);
+            });
+        }
     }
 
     /// A worker has reported all that is open. What it did not name has ended without a record.
     fn complete(&mut self, worker: u8, event: &Event) {
         let at_us = event.at.as_micros();
-        let may_resolve = self.may_resolve;
         let Some(state) = self.workers.get_mut(&worker) else { return };
         let first = state.report_first.take().unwrap_or(at_us);
         let is_whole = core::mem::take(&mut state.report_count) == u64::from(event.amount);
-        if is_whole
-            && may_resolve
-            && let Some(since) = state.uncertain_since.take()
-        {
+        if is_whole && let Some(since) = state.uncertain_since.take() {
             self.window.coverage.uncertain.push((since, at_us));
-            let is_lost = |open: &Open| open.worker == worker && open.seen_us < first;
+            // Those of an unknown worker are lost when all workers have reported.
+            let is_last = self.workers.values().all(|state| state.uncertain_since.is_none());
+            let is_lost = |open: &Open| match open.worker {
+                UNKNOWN => is_last,
+                of => of == worker && open.seen_us < first,
+            };
             let lost: Vec<Key> = self.open.iter().filter(|(_, open)| is_lost(open)).map(|(key, _)| key).collect();
             for key in lost {
                 if let Some(open) = self.open.remove(&key) {
@@ -529,9 +533,6 @@ impl Builder {
                 is_still_uncertain = true;
                 *until = covered_us.max(*from);
             }
-        }
-        if is_still_uncertain && !self.may_resolve {
-            self.window.coverage.uncertain.push((covered_us, u64::MAX));
         }
         (coverage.uncertain, coverage.is_still_uncertain) = (periods, is_still_uncertain);
         window

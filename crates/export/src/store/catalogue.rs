@@ -74,6 +74,8 @@ pub(crate) struct Boot {
     pub(crate) ended: Option<(u64, bool)>,
     /// The names used last; a run keeps the numbers of realms and pools.
     pub(crate) names: Names,
+    /// Since when which formulas were in use.
+    pub(crate) formulas: Vec<(u64, u32)>,
 }
 
 /// A segment of the store.
@@ -128,8 +130,11 @@ pub(crate) enum Entry {
         frame: u64,
         bytes: u64,
     },
-    /// The names of realms and pools by number, from now on.
-    Names(Box<Names>),
+    /// The names of realms and pools by number, from this time on.
+    Names {
+        at_us: u64,
+        names: Box<Names>,
+    },
 }
 
 /// Names for the numbers in events.
@@ -139,6 +144,8 @@ pub struct Names {
     pub realms: Vec<String>,
     /// Pools.
     pub pools: Vec<String>,
+    /// Checksum of the formulas of deterministic pools, whose ports have no records; 0 without.
+    pub formulas: u32,
 }
 
 impl Names {
@@ -147,6 +154,7 @@ impl Names {
             put_varint(out, names.len() as u64);
             names.iter().for_each(|name| put_bytes(out, name.as_bytes()));
         }
+        put_varint(out, u64::from(self.formulas));
     }
 
     fn take(input: &mut Cursor<'_>) -> Option<Names> {
@@ -156,6 +164,7 @@ impl Names {
                 list.push(core::str::from_utf8(input.bytes()?).ok()?.to_owned());
             }
         }
+        names.formulas = input.number()?;
         Some(names)
     }
 }
@@ -188,7 +197,10 @@ impl Entry {
             Entry::Merged(Box::new(segment(2, (0, 5)))),
             Entry::Deleted { id: 2, unix_us: 9, retention_us: 8 },
             Entry::Cut { frame: 5, bytes: 7 },
-            Entry::Names(Box::new(Names { realms: vec!["default".to_owned()], pools: vec!["main".to_owned()] })),
+            Entry::Names {
+                at_us: 7,
+                names: Box::new(Names { realms: vec!["a".to_owned()], pools: vec!["b".to_owned()], formulas: 9 }),
+            },
             Entry::BootEnd { covered_us: 9, is_clean: true },
         ]
     }
@@ -244,8 +256,9 @@ impl Entry {
                 put_varint(out, *frame);
                 put_varint(out, *bytes);
             }
-            Entry::Names(names) => {
+            Entry::Names { at_us, names } => {
                 out.push(10);
+                put_varint(out, *at_us);
                 names.put(out);
             }
         }
@@ -262,7 +275,7 @@ impl Entry {
             6 => Entry::Merged(Box::new(take_segment(&mut input)?)),
             7 => Entry::Deleted { id: input.varint()?, unix_us: input.varint()?, retention_us: input.varint()? },
             8 => Entry::BootEnd { covered_us: input.varint()?, is_clean: input.u8()? != 0 },
-            10 => Entry::Names(Box::new(Names::take(&mut input)?)),
+            10 => Entry::Names { at_us: input.varint()?, names: Box::new(Names::take(&mut input)?) },
             9 => Entry::Cut { frame: input.varint()?, bytes: input.varint()? },
             _ => return None,
         };
@@ -402,6 +415,7 @@ impl Catalogue {
                     uncertain: Vec::new(),
                     ended: None,
                     names: Names::default(),
+                    formulas: Vec::new(),
                 });
             }
             Entry::Clock { moment } => {
@@ -448,7 +462,11 @@ impl Catalogue {
                 self.boots.last_mut()?.ended = Some((covered_us, is_clean));
             }
             Entry::Cut { frame, bytes } => self.cuts.push((frame, bytes)),
-            Entry::Names(names) => self.boots.last_mut()?.names = *names,
+            Entry::Names { at_us, names } => {
+                let boot = self.boots.last_mut()?;
+                boot.formulas.push((at_us, names.formulas));
+                boot.names = *names;
+            }
         }
         self.entries += 1;
         self.hash = hash;

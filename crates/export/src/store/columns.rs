@@ -15,7 +15,7 @@
 //! | subscriber | number in the block's sorted dictionary of (realm, address) |
 //! | internal port | as it is |
 //! | start | ms after the block's earliest start |
-//! | end | ms after the start; nothing while open |
+//! | end | ms after the start; while open, when it was reported last |
 //! | remote | address and port, where destinations are recorded |
 
 use std::io;
@@ -23,7 +23,6 @@ use std::io;
 use super::codec::Cursor;
 use super::codec::put_bytes;
 use super::codec::put_varint;
-use super::row::End;
 use super::row::Row;
 
 /// Rows of a block. With about 8 bytes a row, one block is one read of 64 KiB.
@@ -84,7 +83,7 @@ impl Encoder {
         put_varint(out, base);
         self.fill(rows, |row| row.start - base);
         self.planes(out);
-        self.fill(rows, |row| if row.until == End::Open { 0 } else { row.end.saturating_sub(row.start) });
+        self.fill(rows, |row| row.end.saturating_sub(row.start));
         self.planes(out);
         self.fill(rows, |row| u64::from(row.remote) << 16 | u64::from(row.remote_port));
         self.planes(out);
@@ -269,6 +268,7 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::SmallRng;
 
+    use super::super::row::End;
     use super::super::row::What;
     use super::*;
 

@@ -15,6 +15,7 @@ use super::builder::Builder;
 use super::builder::Coverage;
 use super::builder::Wanted;
 use super::builder::Window;
+use super::builder::union;
 use super::catalogue::Boot;
 use super::catalogue::Catalogue;
 use super::catalogue::Moment;
@@ -80,6 +81,8 @@ pub struct Holder {
     pub what: What,
     /// Number of its realm.
     pub realm: u16,
+    /// Name of its realm, if the store has it.
+    pub vrf: Option<String>,
     /// Internal address.
     pub subscriber: Ipv4Addr,
     /// Transport; None: all.
@@ -119,6 +122,9 @@ pub struct Found {
     pub notes: Vec<String>,
     /// Reads from the disk.
     pub reads: u64,
+    /// Checksums of the formulas of deterministic pools that were in use. Their ports have no
+    /// records.
+    pub formulas: Vec<u32>,
 }
 
 /// A store that is read. Others may write it at the same time.
@@ -243,6 +249,15 @@ impl Store {
         Ok(())
     }
 
+    /// Names of VRFs that the store has.
+    pub fn vrfs(&self) -> Vec<&str> {
+        let mut names: Vec<&str> =
+            self.catalogue.boots.iter().flat_map(|boot| &boot.names.realms).map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -284,6 +299,7 @@ impl Search<'_> {
                     let from = monotonic(from_us).max(stretch.from_us);
                     let to = monotonic(to_us).min(stretch.to_us - 1);
                     self.stretch(&stretch, from, to)?;
+                    self.note_formulas(known, from, to);
                 }
             }
             if known.ended.is_none_or(|(_, is_clean)| !is_clean) {
@@ -295,6 +311,15 @@ impl Search<'_> {
         self.found.holders.dedup();
         self.ambiguity();
         Ok(())
+    }
+
+    /// Notes the formulas in use between two moments.
+    fn note_formulas(&mut self, boot: &Boot, from_us: u64, to_us: u64) {
+        let first = boot.formulas.partition_point(|(at_us, _)| *at_us <= from_us).saturating_sub(1);
+        let during = boot.formulas.iter().skip(first).take_while(|(at_us, _)| *at_us <= to_us);
+        self.found.formulas.extend(during.map(|(_, formulas)| *formulas).filter(|formulas| *formulas != 0));
+        self.found.formulas.sort_unstable();
+        self.found.formulas.dedup();
     }
 
     /// The end of the records of a boot that has not ended.
@@ -534,9 +559,11 @@ impl Search<'_> {
             }
         };
         // A lost record may have ended it between its start and the time in question, unless its
-        // end is known.
-        let is_bounded = row.until == End::Exact;
-        let is_lost = !is_bounded && self.is_uncertain(stretch.boot, row.start.saturating_mul(1_000), from_us);
+        // end is known, or a later record says that it was open.
+        let (start_us, seen_us) = (row.start.saturating_mul(1_000), row.end.saturating_mul(1_000));
+        let is_bounded = row.until == End::Exact || (row.until == End::Open && from_us <= seen_us);
+        let confirmed_us = if row.until == End::Open { seen_us } else { 0 };
+        let is_lost = !is_bounded && self.may_have_ended(stretch.boot, start_us, confirmed_us, from_us);
         let is_early = row.is_start_rounded && from_us / 1_000 < row.start.saturating_add(1_000);
         let port = (row.what != What::Block).then_some(row.internal_port);
         let remote = (row.what == What::Flow).then(|| (Ipv4Addr::from_bits(row.remote), row.remote_port));
@@ -545,6 +572,7 @@ impl Search<'_> {
             until,
             what: row.what,
             realm: row.realm,
+            vrf: boot.and_then(|boot| boot.names.realms.get(usize::from(row.realm))).cloned(),
             subscriber: Ipv4Addr::from_bits(row.subscriber),
             protocol: row.protocol,
             internal_port: port,
@@ -557,15 +585,35 @@ impl Search<'_> {
         }
     }
 
-    fn is_uncertain(&self, boot: u32, from_us: u64, to_us: u64) -> bool {
+    /// The periods of a boot in which records may be missing, and whether the last one has ended.
+    fn periods(&self, boot: u32) -> (Vec<(u64, u64)>, bool) {
         let catalogue = &self.store.catalogue;
         let of_boot = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == boot);
-        let mut coverages = of_boot.map(|segment| &segment.coverage);
-        let late = catalogue.boots.get(boot as usize).map(|boot| &boot.uncertain[..]).unwrap_or_default();
         let journal = self.journal.iter().flatten().find(|journal| journal.boot == boot);
-        coverages.any(|coverage| coverage.is_uncertain(from_us, to_us))
-            || late.iter().any(|(from, until)| *from <= to_us && from_us <= *until)
-            || journal.is_some_and(|journal| journal.window.coverage.is_uncertain(from_us, to_us))
+        let journal = journal.map(|journal| &journal.window.coverage);
+        let mut periods = catalogue.boots.get(boot as usize).map(|boot| boot.uncertain.clone()).unwrap_or_default();
+        let mut last: Option<&Coverage> = None;
+        for coverage in of_boot.map(|segment| &segment.coverage).chain(journal) {
+            periods.extend_from_slice(&coverage.uncertain);
+            if last.is_none_or(|last| last.covered_us <= coverage.covered_us) {
+                last = Some(coverage);
+            }
+        }
+        (union(periods), last.is_none_or(|last| !last.is_still_uncertain))
+    }
+
+    fn is_uncertain(&self, boot: u32, from_us: u64, to_us: u64) -> bool {
+        self.periods(boot).0.iter().any(|(from, until)| *from <= to_us && from_us <= *until)
+    }
+
+    /// True if a lost record may have ended an interval before `to_us`. It was reported last at
+    /// `seen_us`: at the end of a period, all workers have reported what was open then.
+    fn may_have_ended(&self, boot: u32, from_us: u64, seen_us: u64, to_us: u64) -> bool {
+        let (periods, is_ended) = self.periods(boot);
+        periods.iter().enumerate().any(|(place, (from, until))| {
+            let is_confirmed = *from <= seen_us && (is_ended || place + 1 < periods.len());
+            *from <= to_us && from_us <= *until && !is_confirmed
+        })
     }
 
     /// Notes what is missing between two moments.

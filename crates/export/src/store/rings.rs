@@ -15,6 +15,7 @@ use mem::ring::file;
 use mem::ring::file::Left;
 use mem::ring::file::TAG_BYTES;
 use nat::event::Event;
+use nat::event::FINISHED;
 use nat::event::Record;
 
 use super::catalogue::hex;
@@ -103,7 +104,7 @@ impl Rings {
                     // Nothing after a record that cannot be read.
                     let events: Vec<Event> = left.items.iter().map_while(Record::event).collect();
                     let is_whole = events.len() == left.items.len();
-                    covered_us = covered_us.filter(|_| is_whole).map(|covered| covered.min(left.mark));
+                    covered_us = covered_us.filter(|_| is_whole).map(|covered| covered.min(left.mark & !FINISHED));
                     leftover.events.push((worker, events));
                 }
                 // Others may be there.

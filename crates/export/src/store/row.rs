@@ -60,7 +60,8 @@ pub(crate) enum End {
 }
 
 /// One interval. Times are milliseconds of the boot's monotonic clock: `start` is rounded down,
-/// `end` up, and `end` is the first millisecond without it.
+/// `end` up, and `end` is the first millisecond without it. Of one that is open, `end` is when a
+/// record last said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) start: u64,

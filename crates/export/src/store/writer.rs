@@ -520,7 +520,11 @@ impl StoreWriter {
 
     fn write_names(&mut self) -> Result<(), StoreError> {
         let is_known = self.catalogue.catalogue.boots.last().is_some_and(|boot| boot.names == self.names);
-        if is_known { Ok(()) } else { self.catalogue.append(Entry::Names(Box::new(self.names.clone()))) }
+        if is_known {
+            return Ok(());
+        }
+        let (at_us, names) = (self.now.monotonic_us, Box::new(self.names.clone()));
+        self.catalogue.append(Entry::Names { at_us, names })
     }
 
     /// Writes a frame of all that waits.

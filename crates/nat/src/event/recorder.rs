@@ -59,6 +59,10 @@ const RESERVED_ONE_IN: usize = 4;
 /// current events are not delayed.
 const RETOLD_WITHIN_ONE_IN: usize = 2;
 
+/// Bit of a ring's mark: its worker has ended, and no event without a record is unreported. The
+/// other bits are a time, in µs, before which no event follows.
+pub const FINISHED: u64 = 1 << 63;
+
 /// Records that may follow the one that [`EventLog::withdraw`] takes back: of one refusal and of an
 /// exhausted pool, each with one that had to make room.
 const FOLLOWING_MAX: usize = 4;
@@ -316,8 +320,14 @@ impl EventLog {
             self.report_gap(now);
         }
         self.publish();
-        if let Some(ring) = &mut self.ring {
-            ring.mark(now.as_micros());
+        self.mark(now.as_micros());
+    }
+
+    /// Tells the exporter until when it has everything, unless a loss is not reported yet.
+    #[inline]
+    fn mark(&self, mark: u64) {
+        if let Some(ring) = self.ring.as_ref().filter(|_| !self.is_allocation_lost) {
+            ring.mark(mark);
         }
     }
 
@@ -332,5 +342,6 @@ impl EventLog {
         self.report_filters(now, 0, true);
         self.report_gap(now);
         self.publish();
+        self.mark(now.as_micros() | FINISHED);
     }
 }

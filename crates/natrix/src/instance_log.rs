@@ -1,0 +1,31 @@
+//! Where the running instance keeps its event log.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cli::CliError;
+use control::Client;
+use control::EventLog;
+use control::Fault;
+use control::Request;
+use control::Status;
+
+use crate::failure::Failure;
+
+/// Time limit for the daemon to name its log.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The log of the running instance, if it has one.
+pub(crate) fn of(socket: &Path) -> Result<Option<EventLog>, Failure> {
+    let mut client = Client::connect(socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT).map_err(CliError::from)?;
+    let status: Status = client.request_one(&Request::Status).map_err(CliError::from)?;
+    Ok(status.event_log)
+}
+
+/// The folder of its store.
+pub(crate) fn store(socket: &Path) -> Result<PathBuf, Failure> {
+    let store = of(socket)?.and_then(|log| log.store);
+    let missing = || Fault::new("log.store", "the running instance has no store", "give the folder: --dir DIR");
+    Ok(PathBuf::from(store.ok_or_else(|| CliError::from(missing()))?.path))
+}

@@ -1,0 +1,86 @@
+"""The log's store, asked about what other machines saw: after each kill -9, nobody else is ever named."""
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import time
+from datetime import datetime
+from datetime import timezone
+
+from kit import *
+from netlab.topology import SRV1
+
+# Ends by SIGKILL under traffic; the soak sets more.
+KILLS = int(os.environ.get("NATRIX_KILLS", "10"))
+# Datagrams that are sent before and around each end, and endpoints that are asked about afterwards.
+DATAGRAMS, ASKED = 400, 30
+SO_TIMESTAMPNS = 35
+
+
+def seen_by(server):
+    """What arrived: (time on the wire in ns, external endpoint, internal endpoint)."""
+    found = []
+    while select.select([server], [], [], 0.3)[0]:
+        data, ancillary, _, sender = server.recvmsg(2048, 256)
+        seconds, nanos = struct.unpack("=qq", ancillary[0][2][:16])
+        internal, port = data.decode().rsplit(":", 1)
+        found.append((seconds * 10**9 + nanos, sender, (internal, int(port))))
+    return found
+
+
+def utc(nanos):
+    at = datetime.fromtimestamp(nanos // 10**9, timezone.utc)
+    return at.strftime("%Y-%m-%dT%H:%M:%S") + f".{nanos % 10**9 // 1000:06}Z"
+
+
+def ask(n, wire_ns, external, internal):
+    """Whether the holder is named for sure; a failure when it is missing, or another one is named."""
+    endpoint = f"{external[0]}:{external[1]}"
+    status, out, err = n.dut.command("find", endpoint, "--at", utc(wire_ns), "--json")
+    expect_equal(status, 0, f"status of natrix find {endpoint} ({err.strip()})")
+    *holders, last = [json.loads(line) for line in out.splitlines()]
+    named = [(holder["subscriber"], holder["internal_port"]) for holder in holders]
+    wrong = [holder for holder in holders if (holder["subscriber"], holder["internal_port"]) != internal]
+    expect(not [holder for holder in wrong if holder["certain"]], f"{endpoint} was of {internal}, not of {wrong}")
+    expect(internal in named, f"{endpoint} of {internal} at {utc(wire_ns)} is not found: {out}")
+    return last["complete"]
+
+
+@test("log_store")
+def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
+    chance = random.Random(17)
+    seen, restarts, complete, asked = [], [], 0, 0
+    with sockets(udp(n.srv1, 7017)) as server:
+        server.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        for kill in range(KILLS):
+            last = chance.randrange(DATAGRAMS // 4, DATAGRAMS)
+            for number in range(DATAGRAMS):
+                if number == last:
+                    n.dut.daemon.process.send_signal(signal.SIGKILL)
+                address, port = f"100.64.0.{chance.randint(20, 219)}", chance.randint(1024, 65535)
+                try:
+                    with sockets(udp(n.sub2, port, address)) as sub:
+                        sub.sendto(f"{address}:{port}".encode(), (SRV1, 7017))
+                except OSError:
+                    continue
+            n.dut.daemon.process.wait(10)
+            arrived = seen_by(server)
+            expect(arrived, f"nothing arrived before end {kill}")
+            begun = time.monotonic()
+            n.dut.restart()
+            restarts.append(time.monotonic() - begun)
+            # The last ones are the hardest; and some of all before.
+            for one in arrived[-ASKED // 2 :] + chance.sample(arrived, min(len(arrived), ASKED // 2)):
+                complete, asked = complete + ask(n, *one), asked + 1
+            seen += arrived
+    for one in chance.sample(seen, min(len(seen), 10 * ASKED)):
+        complete, asked = complete + ask(n, *one), asked + 1
+    status, out, err = n.dut.command("log", "verify")
+    expect_equal(status, 0, f"status of natrix log verify: {out} {err}")
+    print(f"# {KILLS} ends: {asked} answers, {complete} of them complete; restart {max(restarts):.2f} s at most")
+    expect(complete > asked // 2, f"{complete} complete answers of {asked}")
