@@ -51,6 +51,7 @@ def ask(n, wire_ns, external, internal):
 
 
 @test("log_store")
+@shows("6888-4", "6302-X")
 def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
     chance = random.Random(17)
     seen, restarts, complete, asked = [], [], 0, 0

@@ -183,6 +183,7 @@ fn reload_with(one: &mut Instance, addresses: &str) {
 }
 
 #[test]
+// covers: 6888-4, 6302-X
 fn every_holder_is_named_over_reloads_segments_and_restarts() {
     let folder = std::env::temp_dir().join(format!("natrix-{}-plain-log", std::process::id()));
     let mut seen = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use control::Status;
 use ratatui::Frame;
 use ratatui::layout::Alignment;
 use ratatui::layout::Constraint;
@@ -144,6 +145,42 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
         spans.push(Span::styled(format!(" {meaning} "), Style::new().fg(MUTED)));
     }
     frame.render_widget(Line::from(spans), area);
+    if let Some(log) = dashboard.current.as_ref().and_then(|sample| log_health(&sample.status, area.width)) {
+        frame.render_widget(log.alignment(Alignment::Right), area);
+    }
+}
+
+/// Columns from which on the footer has room for the figures of the log.
+const WIDE: u16 = 120;
+
+/// The state of the event log, red while it is not written, yellow if records are missing.
+fn log_health(status: &Status, width: u16) -> Option<Line<'static>> {
+    let log = status.event_log.as_ref()?;
+    let (failing, lag_us, lost) = match &log.store {
+        Some(store) => (store.failing, store.lag_us, store.gaps + store.records_lost),
+        None => (log.failing, log.lag_us, log.records_lost),
+    };
+    let size = match &log.store {
+        Some(store) => format!(
+            "{} in {} segments, {} gaps",
+            human::with_unit(store.bytes as f64, "B"),
+            human::count(store.segments),
+            human::count(store.gaps)
+        ),
+        None => format!("{} records lost", human::count(log.records_lost)),
+    };
+    let colour = match (failing, lost) {
+        (true, _) => Color::Red,
+        (false, 0) => Color::Green,
+        (false, _) => Color::Yellow,
+    };
+    let state = if failing { "failing" } else { "written" };
+    // The keys are on the left.
+    let text = match width {
+        ..WIDE => format!("log {state} "),
+        _ => format!("log {state}: {size}, {} behind ", human::duration(lag_us)),
+    };
+    Some(Line::styled(text, Style::new().fg(colour)))
 }
 
 fn draw_chart(

@@ -72,6 +72,8 @@ pub(crate) struct Boot {
     pub(crate) uncertain: Vec<(u64, u64)>,
     /// Time of its end, and whether it stopped cleanly.
     pub(crate) ended: Option<(u64, bool)>,
+    /// True if no record is missing at its end, and the clock was not set before the next one.
+    pub(crate) is_whole: bool,
     /// The names used last; a run keeps the numbers of realms and pools.
     pub(crate) names: Names,
     /// Since when which formulas were in use.
@@ -121,9 +123,11 @@ pub(crate) enum Entry {
         unix_us: u64,
         retention_us: u64,
     },
+    /// `is_whole`: a kill, but no record is missing, and the clock was not set until the next start.
     BootEnd {
         covered_us: u64,
         is_clean: bool,
+        is_whole: bool,
     },
     /// A torn end of the journal was cut off: bytes after this frame.
     Cut {
@@ -201,7 +205,7 @@ impl Entry {
                 at_us: 7,
                 names: Box::new(Names { realms: vec!["a".to_owned()], pools: vec!["b".to_owned()], formulas: 9 }),
             },
-            Entry::BootEnd { covered_us: 9, is_clean: true },
+            Entry::BootEnd { covered_us: 9, is_clean: true, is_whole: true },
         ]
     }
 
@@ -246,10 +250,10 @@ impl Entry {
                 put_varint(out, *unix_us);
                 put_varint(out, *retention_us);
             }
-            Entry::BootEnd { covered_us, is_clean } => {
+            Entry::BootEnd { covered_us, is_clean, is_whole } => {
                 out.push(8);
                 put_varint(out, *covered_us);
-                out.push(u8::from(*is_clean));
+                out.push(u8::from(*is_clean) | u8::from(*is_whole) << 1);
             }
             Entry::Cut { frame, bytes } => {
                 out.push(9);
@@ -274,7 +278,10 @@ impl Entry {
             5 => Entry::Sealed(Box::new(take_segment(&mut input)?)),
             6 => Entry::Merged(Box::new(take_segment(&mut input)?)),
             7 => Entry::Deleted { id: input.varint()?, unix_us: input.varint()?, retention_us: input.varint()? },
-            8 => Entry::BootEnd { covered_us: input.varint()?, is_clean: input.u8()? != 0 },
+            8 => {
+                let (covered_us, flags) = (input.varint()?, input.u8()?);
+                Entry::BootEnd { covered_us, is_clean: flags & 1 != 0, is_whole: flags & 2 != 0 }
+            }
             10 => Entry::Names { at_us: input.varint()?, names: Box::new(Names::take(&mut input)?) },
             9 => Entry::Cut { frame: input.varint()?, bytes: input.varint()? },
             _ => return None,
@@ -414,6 +421,7 @@ impl Catalogue {
                     clocks: vec![moment],
                     uncertain: Vec::new(),
                     ended: None,
+                    is_whole: false,
                     names: Names::default(),
                     formulas: Vec::new(),
                 });
@@ -458,8 +466,9 @@ impl Catalogue {
                 self.deleted.extend(self.segments.remove(&place));
                 self.deleted_us = self.deleted_us.max(unix_us);
             }
-            Entry::BootEnd { covered_us, is_clean } => {
-                self.boots.last_mut()?.ended = Some((covered_us, is_clean));
+            Entry::BootEnd { covered_us, is_clean, is_whole } => {
+                let boot = self.boots.last_mut()?;
+                (boot.ended, boot.is_whole) = (Some((covered_us, is_clean)), is_whole);
             }
             Entry::Cut { frame, bytes } => self.cuts.push((frame, bytes)),
             Entry::Names { at_us, names } => {

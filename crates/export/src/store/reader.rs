@@ -666,6 +666,7 @@ impl Search<'_> {
                 (Some(later), ..) => unix_us(later.monotonic_us),
                 (None, _, None) | (None, None, _) => u64::MAX,
                 (None, Some(next), _) if next.unix_us < begin => begin.saturating_add(LOST_END_US),
+                (None, Some(next), _) if known.is_whole => next.unix_us.max(begin),
                 (None, Some(next), _) => next.unix_us.max(begin.saturating_add(LOST_LEAST_US)),
             };
             is_asked |= from_us < end && begin <= to_us;
@@ -681,6 +682,7 @@ impl Search<'_> {
         let end = utc_text(stretch.unix_us(stretch.to_us));
         self.limit(match known.ended {
             None => format!("the records end at {end}, before that time"),
+            Some(_) if known.is_whole => format!("the instance was killed after {end}; when exactly is not known"),
             Some(_) => format!("the instance ended without a stop after {end}; its last records may be lost"),
         });
         let last_us = stretch.to_us.saturating_sub(1).max(stretch.from_us);

@@ -19,6 +19,7 @@ use nat::event::FINISHED;
 use nat::event::Record;
 
 use super::catalogue::hex;
+use super::codec::Cursor;
 
 /// A worker's ring.
 pub type Ring = (Producer<Record>, Consumer<Record>);
@@ -37,6 +38,8 @@ pub(crate) struct Leftover {
     pub(crate) events: Vec<(u8, Vec<Event>)>,
     /// The time until which these and the journal have all events, if the rings are whole.
     pub(crate) covered_us: Option<u64>,
+    /// Time since the machine's boot less the run's clock, in µs.
+    pub(crate) base_us: i64,
 }
 
 /// Whose ring it is.
@@ -46,14 +49,28 @@ struct Tag {
     machine: [u8; 16],
     worker: u8,
     workers: u8,
+    /// Time since the machine's boot less the run's clock, in µs.
+    base_us: i64,
 }
 
 impl Tag {
+    fn parse(bytes: &[u8; TAG_BYTES]) -> Option<Tag> {
+        let mut input = Cursor::new(bytes);
+        Some(Tag {
+            run: input.array()?,
+            machine: input.array()?,
+            worker: input.u8()?,
+            workers: input.u8()?,
+            base_us: input.u64()? as i64,
+        })
+    }
+
     fn bytes(&self) -> [u8; TAG_BYTES] {
         let mut bytes = [0; TAG_BYTES];
         bytes[..16].copy_from_slice(&self.run);
         bytes[16..32].copy_from_slice(&self.machine);
         (bytes[32], bytes[33]) = (self.worker, self.workers);
+        bytes[34..42].copy_from_slice(&self.base_us.to_le_bytes());
         bytes
     }
 }
@@ -63,6 +80,13 @@ fn machine_boot() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()
+}
+
+/// Time since the machine's boot in µs, to 10 ms.
+pub(crate) fn uptime_us() -> i64 {
+    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds: f64 = text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0.0);
+    (seconds * 1e6) as i64
 }
 
 impl Rings {
@@ -81,11 +105,14 @@ impl Rings {
     }
 
     /// Makes the rings of a run.
-    pub(crate) fn create(&self, run: [u8; 16], workers: usize, capacity: usize) -> io::Result<Vec<Ring>> {
+    pub(crate) fn create(&self, run: [u8; 16], base_us: i64, workers: usize, capacity: usize) -> io::Result<Vec<Ring>> {
         let workers = u8::try_from(workers).map_err(|_| io::Error::other("more than 255 workers"))?;
         let machine = machine_boot();
         (0..workers)
-            .map(|worker| file::create(&self.path(worker), capacity, &Tag { run, machine, worker, workers }.bytes()))
+            .map(|worker| {
+                let tag = Tag { run, machine, worker, workers, base_us };
+                file::create(&self.path(worker), capacity, &tag.bytes())
+            })
             .collect()
     }
 
@@ -97,10 +124,11 @@ impl Rings {
         let mut worker = 0;
         while worker < workers {
             let left: Option<Left<Record>> = file::read(&self.path(worker)).ok();
-            let tag = |workers| Tag { run, machine, worker, workers }.bytes();
-            match left.filter(|left| left.tag == tag(left.tag[33])) {
-                Some(left) => {
-                    workers = workers.max(left.tag[33]);
+            let left = left.and_then(|left| Some((Tag::parse(&left.tag)?, left)));
+            let is_ours = |tag: &Tag| (tag.run, tag.machine, tag.worker) == (run, machine, worker);
+            match left.filter(|(tag, _)| is_ours(tag)) {
+                Some((tag, left)) => {
+                    (workers, leftover.base_us) = (workers.max(tag.workers), tag.base_us);
                     // Nothing after a record that cannot be read.
                     let events: Vec<Event> = left.items.iter().map_while(Record::event).collect();
                     let is_whole = events.len() == left.items.len();

@@ -41,6 +41,7 @@ use super::journal;
 use super::journal::Frame;
 use super::journal::FrameRead;
 use super::journal::Hash;
+use super::rings;
 use super::rings::Leftover;
 use super::rings::Ring;
 use super::rings::Rings;
@@ -57,6 +58,9 @@ const WAITING_MAX: usize = 4 << 20;
 /// Longest time between two frames while nothing happens, in µs: what is known about the present
 /// is older by this.
 const IDLE_US: u64 = 1_000_000;
+/// Difference of two readings of the clock between which it was not set: a step that is recorded,
+/// and twice the resolution of the machine's uptime.
+const SAME_CLOCK_US: u64 = STEP_US + 20_000;
 /// Where rings are: a file system in memory.
 const RINGS_FOLDER: &str = "/dev/shm";
 /// Bytes of a frame of what the rings of a killed process had.
@@ -212,6 +216,8 @@ pub struct StoreWriter {
     /// Names for the numbers in events; the catalogue may not have them yet.
     names: Names,
     rings: Rings,
+    /// Time since the machine's boot less the clock of this run.
+    base_us: i64,
     health: Health,
     /// Entries of the catalogue that `health` knows.
     health_entries: u64,
@@ -351,6 +357,7 @@ impl StoreWriter {
     /// [`StoreError`] if the folder has another content, another process writes it, or the disk
     /// fails.
     pub fn open(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
+        let uptime_us = rings::uptime_us();
         let lock = prepare(folder)?;
         let own_key = folder.join(catalogue::KEY);
         let key_path = options.signing_key.clone().unwrap_or(own_key);
@@ -362,7 +369,7 @@ impl StoreWriter {
         let mut catalogue = CatalogueWriter::open(folder, key)?;
         clean(folder, &catalogue)?;
         let rings = Rings::new(&options.rings_folder, folder, &catalogue.catalogue.store);
-        recover(folder, &mut catalogue, &rings)?;
+        recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
         // What they had is in a segment.
         rings.remove().map_err(StoreError::io(&options.rings_folder))?;
         catalogue.append(Entry::Boot { id: catalogue::random_bytes(folder)?, moment: now })?;
@@ -392,6 +399,7 @@ impl StoreWriter {
             is_merge_due: true,
             names: Names::default(),
             rings,
+            base_us: uptime_us - now.monotonic_us as i64,
             health: Health::default(),
             health_entries: 0,
             is_ending: Arc::default(),
@@ -409,7 +417,7 @@ impl StoreWriter {
     /// There is too little memory in the folder of rings, or it is not there.
     pub fn create_rings(&self, workers: usize, capacity: usize) -> Result<Vec<Ring>, StoreError> {
         let run = self.catalogue.catalogue.boots.last().map(|boot| boot.id).unwrap_or_default();
-        self.rings.create(run, workers, capacity).map_err(StoreError::io(&self.options.rings_folder))
+        self.rings.create(run, self.base_us, workers, capacity).map_err(StoreError::io(&self.options.rings_folder))
     }
 
     /// Folder of the store.
@@ -763,7 +771,7 @@ impl StoreWriter {
                 self.end_merge()?;
             }
         }
-        self.catalogue.append(Entry::BootEnd { covered_us, is_clean: true })?;
+        self.catalogue.append(Entry::BootEnd { covered_us, is_clean: true, is_whole: true })?;
         if let Some((path, _)) = self.journal.take() {
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }
@@ -847,7 +855,8 @@ fn clean(folder: &Path, catalogue: &CatalogueWriter) -> Result<(), StoreError> {
 }
 
 /// Makes a segment of the frames and rings that an earlier writer left, and ends its boot.
-fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings) -> Result<(), StoreError> {
+/// `offset_us` is the time of day less the time since the machine's boot.
+fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset_us: i64) -> Result<(), StoreError> {
     let known = &catalogue.catalogue;
     let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(()) };
     let (began, is_ended) = {
@@ -871,9 +880,13 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings) -> Res
         last = frame.hash;
         Ok(())
     })?;
+    let mut is_whole = false;
     if !is_ended {
+        let offset = known.boots[boot as usize].clocks.last().map_or(0, Moment::offset);
         let left = rings.left(catalogue.catalogue.boots[boot as usize].id);
         write_leftover(folder, boot, &left, &mut builder, (first + hashes.len() as u64, &mut last), &mut hashes)?;
+        let is_clock_same = (offset - left.base_us).abs_diff(offset_us) <= SAME_CLOCK_US;
+        is_whole = left.covered_us.is_some() && is_clock_same;
         if let Some(period) = builder.take_reach_back() {
             catalogue.append(Entry::Uncertain { boot, period })?;
         }
@@ -891,7 +904,7 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings) -> Res
         catalogue.append(Entry::Cut { frame: next, bytes: left_over })?;
     }
     if !is_ended {
-        catalogue.append(Entry::BootEnd { covered_us, is_clean: false })?;
+        catalogue.append(Entry::BootEnd { covered_us, is_clean: false, is_whole })?;
     }
     for (_, path) in journals(folder)? {
         fs::remove_file(&path).map_err(StoreError::io(&path))?;
