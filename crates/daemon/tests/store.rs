@@ -1,6 +1,6 @@
 //! Whole instances with the log's store, asked from outside: every holder at several moments is
-//! noted from the control socket, and later the store must name it, or say that it may miss records.
-//! No answer may name another one.
+//! noted from the control socket. Later the store must name it, or say that it may miss records. No
+//! answer may name another one.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -261,7 +261,7 @@ fn refuse_loses_no_holder_to_a_full_disk_and_a_stop() {
 }
 
 #[test]
-fn drop_says_what_is_missing_and_answers_fully_again_after_a_report() {
+fn drop_says_what_is_missing_until_the_workers_report() {
     let disk = Disk::new();
     let folder = disk.path.join("log");
     let mut one = start("store-drop", &folder, "drop");

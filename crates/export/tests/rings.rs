@@ -163,7 +163,7 @@ fn two_rings(place: &Place) {
 }
 
 #[test]
-fn a_mapping_in_a_ring_alone_is_answered_and_its_end_is_the_kill() {
+fn a_mapping_in_a_ring_alone_is_answered_until_the_kill() {
     let place = Place::new("answer");
     two_rings(&place);
     drop(later(&place, 3_600));
@@ -178,6 +178,32 @@ fn a_mapping_in_a_ring_alone_is_answered_and_its_end_is_the_kill() {
         assert!(!after.is_complete && after.holders.iter().all(|holder| !holder.is_certain), "{after:?}");
     }
     assert!(store.look_up(&question(1_002, 30)).unwrap().is_complete);
+}
+
+#[test]
+fn a_mapping_after_the_last_round_is_found_and_uncertain() {
+    let place = Place::new("late");
+    let writer = later(&place, 0);
+    let (mut producer, consumer) = writer.create_rings(1, 64).unwrap().remove(0);
+    producer.mark(at(60).as_micros());
+    // The next round had begun: its packet is out, and its mark is not.
+    for (sequence, kind, port, second) in [
+        (1, EventKind::MappingCreated, 1_000, 61),
+        (2, EventKind::MappingCreated, 1_001, 61),
+        (3, EventKind::MappingEnded, 1_001, 63),
+    ] {
+        producer.stage(mapping(sequence, kind, port, at(second)).into()).unwrap();
+    }
+    drop((writer, producer, consumer));
+    drop(later(&place, 3_600));
+    let store = Store::open(&place.store()).unwrap();
+    let holders = |port, second| {
+        let found = store.look_up(&question(port, second)).unwrap();
+        assert!(!found.is_complete, "{found:?}");
+        found.holders.iter().map(|holder| holder.is_certain).collect::<Vec<_>>()
+    };
+    assert_eq!((holders(1_000, 62), holders(1_000, 60)), (vec![false], vec![]));
+    assert_eq!((holders(1_001, 62), holders(1_001, 63)), (vec![true], vec![]));
 }
 
 #[test]
@@ -234,7 +260,7 @@ fn a_copy_of_a_store_does_not_take_the_rings_of_the_first() {
 }
 
 #[test]
-fn the_exporter_stores_what_is_in_the_rings_and_asks_for_a_report_after_a_loss() {
+fn the_exporter_asks_for_a_report_after_a_loss() {
     let place = Place::new("exporter");
     let begin = Started::now();
     let clocks = move || {

@@ -123,7 +123,7 @@ pub(crate) enum Entry {
         unix_us: u64,
         retention_us: u64,
     },
-    /// `is_whole`: a kill, but no record is missing, and the clock was not set until the next start.
+    /// `is_whole`: no record is missing, and the clock was not set until the next start.
     BootEnd {
         covered_us: u64,
         is_clean: bool,

@@ -14,8 +14,8 @@
 //! | `lookups` | who was looked up, when, for which case |
 //! | `lock` | held by the process that writes |
 //!
-//! The rings of the workers are files in memory (`rings`), where the next writer finds what a killed
-//! one left.
+//! The rings of the workers are files in memory (`rings`), where the next writer finds what a
+//! killed one left.
 //!
 //! The rule of every answer: never a wrong holder, and no "no record" for a time that records do
 //! not cover. `docs/logging.md` describes the format.

@@ -687,14 +687,31 @@ impl Search<'_> {
         });
         let last_us = stretch.to_us.saturating_sub(1).max(stretch.from_us);
         let before = self.found.holders.len();
-        self.stretch(&stretch, last_us, last_us)?;
+        // There are records after the time until which there are all.
+        self.stretch(&stretch, last_us, self.latest_us(boot).max(last_us))?;
         let mut late = self.found.holders.split_off(before);
-        late.retain(|holder| !matches!(holder.until, Until::Ended(_) | Until::Lost(_)));
-        late.iter_mut().for_each(|holder| holder.is_certain = false);
+        late.retain_mut(|holder| {
+            let is_ended = match holder.until {
+                Until::Ended(end) | Until::Lost(end) => end <= from_us,
+                Until::Open | Until::Restart(_) => {
+                    holder.is_certain = false;
+                    false
+                }
+            };
+            !is_ended && holder.since_us <= to_us
+        });
         // A holder of the recorded part of the time is listed already.
         late.retain(|holder| !self.found.holders.iter().any(|known| known.is_same(holder)));
         self.found.holders.extend(late);
         Ok(())
+    }
+
+    /// The time of the latest record of a boot.
+    fn latest_us(&self, boot: u32) -> u64 {
+        let journal = self.journal.iter().flatten().find(|journal| journal.boot == boot);
+        let segments = self.store.catalogue.of_boot(boot).map(|segment| &segment.coverage);
+        let all = segments.chain(journal.map(|journal| &journal.window.coverage));
+        all.map(|coverage| coverage.latest_us).max().unwrap_or(0)
     }
 
     fn limit(&mut self, note: String) {

@@ -558,7 +558,7 @@ pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile], is_ending: &Atomi
         let mut count = 0_u64;
         while let Some(mut head) = heads.peek_mut() {
             count += 1;
-            if count % (1 << 16) == 0 && is_ending.load(Ordering::Relaxed) {
+            if count.is_multiple_of(1 << 16) && is_ending.load(Ordering::Relaxed) {
                 return Err(StoreError::io(path)(io::Error::from(io::ErrorKind::Interrupted)));
             }
             let Reverse((order, place)) = *head;

@@ -6,7 +6,8 @@
 //!
 //! The process maps the file and uses it like any ring. After its death [`read`] returns the items
 //! that the consumer had not released, staged ones included: they were written before the packet
-//! they are about was sent. Only the owner can open the file, and nobody writes it while it is read.
+//! they are about was sent. Only the owner can open the file, and nobody writes it while it is
+//! read.
 
 use core::mem::align_of;
 use core::mem::offset_of;
@@ -43,7 +44,8 @@ pub const TAG_BYTES: usize = 64;
 /// Largest ring: a longer file is damaged.
 const CAPACITY_MAX: usize = 1 << 21;
 
-const _: () = assert!(POSITIONS + size_of::<Positions>() <= HEADER && POSITIONS % align_of::<Positions>() == 0);
+const _: () =
+    assert!(POSITIONS + size_of::<Positions>() <= HEADER && POSITIONS.is_multiple_of(align_of::<Positions>()));
 
 /// What a ring's file has.
 #[derive(Clone, Debug, PartialEq, Eq)]

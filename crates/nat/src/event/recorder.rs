@@ -323,7 +323,7 @@ impl EventLog {
         self.mark(now.as_micros());
     }
 
-    /// Tells the exporter until when it has everything, unless a loss is not reported yet.
+    /// Says to the exporter until when it has everything, unless a loss is not reported yet.
     #[inline]
     fn mark(&self, mark: u64) {
         if let Some(ring) = self.ring.as_ref().filter(|_| !self.is_allocation_lost) {
