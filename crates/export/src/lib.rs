@@ -1,5 +1,5 @@
-//! NAT events: from the rings of the workers to lines of JSON in a file or on standard output. The
-//! crate `lookup` reads the lines back.
+//! NAT events: from the rings of the workers to lines of JSON in a file or on standard output, and
+//! from the store to collectors. The crate `lookup` reads the lines back.
 //!
 //! ```text
 //!   ring of worker 0 ─┐
@@ -17,6 +17,7 @@ mod exporter;
 mod figures;
 mod line;
 mod medium;
+pub mod sink;
 pub mod store;
 mod storing;
 mod utc;

@@ -10,6 +10,8 @@
 //! | `catalogue` | the chain: boots, clock settings, segments, deletions |
 //! | `head` | the signed head of the chain |
 //! | `journal-N` | frames from number N on that no segment has yet |
+//! | `spool-N` | the same, kept for sinks that have not read it |
+//! | `cursor-NAME` | the position of the sink of that name |
 //! | `segment-N` | intervals, sorted by external endpoint and start |
 //! | `lookups` | who was looked up, when, for which case |
 //! | `lock` | held by the process that writes |
@@ -25,6 +27,7 @@ mod catalogue;
 mod codec;
 mod columns;
 mod error;
+mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;
@@ -43,6 +46,10 @@ pub use catalogue::Head;
 pub use catalogue::Moment;
 pub use catalogue::Names;
 pub use error::StoreError;
+pub use follow::CursorFile;
+pub use follow::Follower;
+pub use follow::Position;
+pub use follow::Seen;
 pub use generate::Generated;
 pub use generate::Generator;
 pub use reader::Found;

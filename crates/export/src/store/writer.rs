@@ -37,6 +37,7 @@ use super::catalogue::Names;
 use super::catalogue::Segment;
 use super::catalogue::sync_folder;
 use super::error::StoreError;
+use super::follow;
 use super::journal;
 use super::journal::Frame;
 use super::journal::FrameRead;
@@ -653,10 +654,10 @@ impl StoreWriter {
     fn remove_journals(&self) -> Result<(), StoreError> {
         for (first, path) in journals(&self.folder)? {
             if first < self.catalogue.catalogue.next_frame && first < self.first_frame {
-                fs::remove_file(&path).map_err(StoreError::io(&path))?;
+                follow::retire(&self.folder, first, self.catalogue.catalogue.next_frame, &path)?;
             }
         }
-        Ok(())
+        follow::trim(&self.folder, self.options.retention_us)
     }
 
     /// Starts to merge `count` neighbours, the newest segment of this boot apart.
@@ -906,8 +907,8 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     if !is_ended {
         catalogue.append(Entry::BootEnd { covered_us, is_clean: false, is_whole })?;
     }
-    for (_, path) in journals(folder)? {
-        fs::remove_file(&path).map_err(StoreError::io(&path))?;
+    for (first, path) in journals(folder)? {
+        follow::retire(folder, first, catalogue.catalogue.next_frame, &path)?;
     }
     Ok(())
 }

@@ -1,0 +1,147 @@
+//! IPFIX (RFC 7011) with the events of RFC 8158.
+//!
+//! ```text
+//!   message := version 10, length, export time, sequence, observation domain, set…
+//!   set     := template's number, length, record…
+//! ```
+//!
+//! The sequence number counts data records, so that a collector notices missing ones. It begins
+//! anew with each TCP connection (RFC 7011 §3.1), and each connection begins with the templates.
+
+pub(crate) mod binding;
+pub(crate) mod record;
+pub(crate) mod template;
+#[cfg(test)]
+mod tests;
+
+use binding::Bindings;
+use record::Record;
+use template::Template;
+
+use super::Item;
+use super::Message;
+use nat::event::EventKind;
+
+const HEADER: usize = 16;
+const SET_HEADER: usize = 4;
+
+/// Makes messages of events.
+#[derive(Debug)]
+pub struct Ipfix {
+    domain: u32,
+    message_max: usize,
+    bindings: Bindings,
+    sequence: u32,
+    /// The message that is being filled: where its last set begins, and of which template it is.
+    open: Option<(Message, usize, Template)>,
+    scratch: Vec<u8>,
+}
+
+impl Ipfix {
+    /// An encoder of one observation domain, with messages of at most so many bytes.
+    pub fn new(domain: u32, message_max: usize) -> Ipfix {
+        Ipfix {
+            domain,
+            message_max: message_max.clamp(512, 65_535),
+            bindings: Bindings::default(),
+            sequence: 0,
+            open: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// An instance starts with the next event.
+    pub(crate) fn begin(&mut self) {
+        self.bindings.begin();
+    }
+
+    /// Adds what the event says; full messages go to `out`.
+    pub(crate) fn push(&mut self, item: &Item<'_>, out: &mut Vec<Message>) {
+        use record::NatEvent;
+        if item.event.kind == EventKind::Gap {
+            // Missing records are said as missing sequence numbers.
+            self.end(out);
+            out.push(Message { skipped: item.event.amount, ..Message::default() });
+        }
+        let binding = self.bindings.apply(item.event);
+        let binding = binding.map(|nat_event| (nat_event, Record::new(Template::AddressBinding, nat_event)));
+        if let Some((NatEvent::AddressBound, record)) = &binding {
+            self.put(record, item, out);
+        }
+        if let Some(record) = Record::of(item) {
+            self.put(&record, item, out);
+        }
+        if let Some((NatEvent::AddressReleased, record)) = &binding {
+            self.put(record, item, out);
+        }
+    }
+
+    fn put(&mut self, record: &Record, item: &Item<'_>, out: &mut Vec<Message>) {
+        self.scratch.clear();
+        record.put(&mut self.scratch, item, self.domain);
+        let length = self.scratch.len();
+        let is_full = |message: &Message| message.bytes.len() + SET_HEADER + length > self.message_max;
+        if self.open.as_ref().is_some_and(|(message, ..)| is_full(message)) {
+            self.end(out);
+        }
+        let (message, set, template) = self.open.get_or_insert_with(|| {
+            let mut message = Message::default();
+            message.bytes.resize(HEADER, 0);
+            begin_set(&mut message.bytes, record.template);
+            (message, HEADER, record.template)
+        });
+        if *template != record.template {
+            end_set(&mut message.bytes, *set);
+            (*set, *template) = (message.bytes.len(), record.template);
+            begin_set(&mut message.bytes, record.template);
+        }
+        message.bytes.extend_from_slice(&self.scratch);
+        message.records += 1;
+    }
+
+    /// Ends the message that is being filled.
+    pub(crate) fn end(&mut self, out: &mut Vec<Message>) {
+        if let Some((mut message, set, _)) = self.open.take() {
+            end_set(&mut message.bytes, set);
+            out.push(message);
+        }
+    }
+
+    /// The message with the templates.
+    pub fn templates(&self) -> Message {
+        let mut message = Message::default();
+        message.bytes.resize(HEADER, 0);
+        template::put_templates(&mut message.bytes);
+        message
+    }
+
+    /// A connection begins: so does the sequence.
+    pub(crate) fn connected(&mut self) {
+        self.sequence = 0;
+    }
+
+    /// Writes the header, just before the message is sent.
+    pub fn stamp(&mut self, message: &mut Message, unix_us: u64) {
+        let length = message.bytes.len() as u16;
+        if let Some(header) = message.bytes.first_chunk_mut::<HEADER>() {
+            header[..2].copy_from_slice(&10_u16.to_be_bytes());
+            header[2..4].copy_from_slice(&length.to_be_bytes());
+            header[4..8].copy_from_slice(&((unix_us / 1_000_000) as u32).to_be_bytes());
+            header[8..12].copy_from_slice(&self.sequence.to_be_bytes());
+            header[12..].copy_from_slice(&self.domain.to_be_bytes());
+        }
+        self.sequence = self.sequence.wrapping_add(message.records).wrapping_add(message.skipped);
+    }
+}
+
+fn begin_set(bytes: &mut Vec<u8>, template: Template) {
+    bytes.extend_from_slice(&template.id().to_be_bytes());
+    bytes.extend_from_slice(&[0; 2]);
+}
+
+fn end_set(bytes: &mut [u8], set: usize) {
+    let length = (bytes.len() - set) as u16;
+    if let Some(place) = bytes.get_mut(set + 2..set + 4) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+}

@@ -1,0 +1,175 @@
+//! Templates: which fields a record has, in which order. They never change, so that a collector
+//! that knows them from an earlier message reads every later one.
+
+/// Information elements of IANA's registry that Natrix sends, with their length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Field {
+    Protocol = 4,
+    SourcePort = 7,
+    SourceAddress = 8,
+    DestinationPort = 11,
+    DestinationAddress = 12,
+    PostNatSourceAddress = 225,
+    PostNaptSourcePort = 227,
+    NatEvent = 230,
+    IngressVrf = 234,
+    NatPool = 283,
+    ObservationTimeMs = 323,
+    PortRangeStart = 361,
+    PortRangeEnd = 362,
+    PortRangePorts = 364,
+    NatInstance = 463,
+    InternalRealm = 464,
+    QuotaExceededEvent = 466,
+    ThresholdEvent = 467,
+    MaxSessionEntries = 471,
+    MaxBibEntries = 472,
+    MaxEntriesPerUser = 473,
+    MaxSubscribers = 474,
+    AddressPoolHigh = 476,
+    AddressPoolLow = 477,
+    AddressPortMappingHigh = 478,
+    AddressPortMappingLow = 479,
+    AddressPortMappingPerUserHigh = 480,
+}
+
+/// The length of a field that says its own (RFC 7011 §7).
+pub(crate) const VARIABLE: u16 = u16::MAX;
+
+impl Field {
+    pub(crate) const fn length(self) -> u16 {
+        match self {
+            Field::Protocol | Field::NatEvent => 1,
+            Field::SourcePort
+            | Field::DestinationPort
+            | Field::PostNaptSourcePort
+            | Field::PortRangeStart
+            | Field::PortRangeEnd
+            | Field::PortRangePorts => 2,
+            Field::ObservationTimeMs => 8,
+            Field::InternalRealm => VARIABLE,
+            _ => 4,
+        }
+    }
+}
+
+/// A template: its number is [`Template::id`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Template {
+    Session,
+    Bib,
+    AddressBinding,
+    PortBlock,
+    AddressesExhausted,
+    PortsExhausted,
+    SessionQuota,
+    BibQuota,
+    UserQuota,
+    SubscriberQuota,
+    PoolHigh,
+    PoolLow,
+    UserHigh,
+    UserLow,
+}
+
+impl Template {
+    pub(crate) const ALL: [Template; 14] = [
+        Template::Session,
+        Template::Bib,
+        Template::AddressBinding,
+        Template::PortBlock,
+        Template::AddressesExhausted,
+        Template::PortsExhausted,
+        Template::SessionQuota,
+        Template::BibQuota,
+        Template::UserQuota,
+        Template::SubscriberQuota,
+        Template::PoolHigh,
+        Template::PoolLow,
+        Template::UserHigh,
+        Template::UserLow,
+    ];
+
+    /// Numbers below 256 are of other sets (RFC 7011 §3.4.1).
+    pub(crate) const fn id(self) -> u16 {
+        256 + self as u16
+    }
+
+    /// The fields after those that every template begins with.
+    pub(crate) const fn fields(self) -> &'static [Field] {
+        use Field::*;
+        match self {
+            Template::Session => &[
+                IngressVrf,
+                InternalRealm,
+                SourceAddress,
+                PostNatSourceAddress,
+                Protocol,
+                SourcePort,
+                PostNaptSourcePort,
+                DestinationAddress,
+                DestinationPort,
+            ],
+            Template::Bib => &[
+                IngressVrf,
+                InternalRealm,
+                SourceAddress,
+                PostNatSourceAddress,
+                Protocol,
+                SourcePort,
+                PostNaptSourcePort,
+            ],
+            Template::AddressBinding => &[IngressVrf, InternalRealm, SourceAddress, PostNatSourceAddress],
+            Template::PortBlock => &[
+                IngressVrf,
+                InternalRealm,
+                SourceAddress,
+                PostNatSourceAddress,
+                PortRangeStart,
+                PortRangeEnd,
+                PortRangePorts,
+            ],
+            Template::AddressesExhausted => &[NatPool],
+            Template::PortsExhausted => &[NatPool, PostNatSourceAddress, Protocol],
+            Template::SessionQuota => &[QuotaExceededEvent, MaxSessionEntries],
+            Template::BibQuota => &[QuotaExceededEvent, MaxBibEntries],
+            Template::UserQuota => &[IngressVrf, InternalRealm, SourceAddress, QuotaExceededEvent, MaxEntriesPerUser],
+            Template::SubscriberQuota => &[QuotaExceededEvent, MaxSubscribers],
+            Template::PoolHigh => &[NatPool, ThresholdEvent, AddressPoolHigh],
+            Template::PoolLow => &[NatPool, ThresholdEvent, AddressPoolLow],
+            Template::UserHigh => &[
+                IngressVrf,
+                InternalRealm,
+                SourceAddress,
+                ThresholdEvent,
+                AddressPortMappingHigh,
+                AddressPortMappingPerUserHigh,
+            ],
+            Template::UserLow => &[IngressVrf, InternalRealm, SourceAddress, ThresholdEvent, AddressPortMappingLow],
+        }
+    }
+
+    /// All fields, in order.
+    pub(crate) fn all_fields(self) -> impl Iterator<Item = Field> {
+        [Field::ObservationTimeMs, Field::NatEvent, Field::NatInstance].into_iter().chain(self.fields().iter().copied())
+    }
+}
+
+/// Appends the set of all templates (RFC 7011 §3.4.1).
+pub(crate) fn put_templates(out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&2_u16.to_be_bytes());
+    out.extend_from_slice(&[0; 2]);
+    for template in Template::ALL {
+        out.extend_from_slice(&template.id().to_be_bytes());
+        out.extend_from_slice(&(template.all_fields().count() as u16).to_be_bytes());
+        for field in template.all_fields() {
+            out.extend_from_slice(&(field as u16).to_be_bytes());
+            out.extend_from_slice(&field.length().to_be_bytes());
+        }
+    }
+    let length = (out.len() - start) as u16;
+    out[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
+}

@@ -1,0 +1,208 @@
+use std::collections::BTreeMap;
+
+use nat::Instant;
+use nat::Protocol;
+use nat::Verdict;
+use nat::event::Cause;
+use nat::event::Event;
+use nat::types::Endpoint;
+use nat::types::PoolName;
+use nat::types::RealmId;
+use nat::types::WorkerId;
+
+use super::super::Quotas;
+use super::*;
+use crate::line::Names;
+
+type Fields = BTreeMap<u16, Vec<u8>>;
+
+/// Reads messages as a collector does: by the templates it was sent.
+#[derive(Default)]
+struct Reader {
+    templates: BTreeMap<u16, Vec<(u16, u16)>>,
+}
+
+impl Reader {
+    /// Sequence, domain and records.
+    fn read(&mut self, message: &[u8]) -> (u32, u32, Vec<Fields>) {
+        let u16_at = |at: usize| u16::from_be_bytes(message[at..at + 2].try_into().unwrap());
+        let u32_at = |at: usize| u32::from_be_bytes(message[at..at + 4].try_into().unwrap());
+        assert_eq!((u16_at(0), usize::from(u16_at(2))), (10, message.len()));
+        let (mut at, mut records) = (16, Vec::new());
+        while at < message.len() {
+            let (set, end) = (u16_at(at), at + usize::from(u16_at(at + 2)));
+            at += 4;
+            while at < end {
+                if set == 2 {
+                    let (id, count) = (u16_at(at), usize::from(u16_at(at + 2)));
+                    let fields = (0..count).map(|i| (u16_at(at + 4 + 4 * i), u16_at(at + 6 + 4 * i))).collect();
+                    self.templates.insert(id, fields);
+                    at += 4 + 4 * count;
+                    continue;
+                }
+                let mut record = Fields::new();
+                for (field, length) in &self.templates[&set] {
+                    let (skip, length) = match *length {
+                        template::VARIABLE => (1, usize::from(message[at])),
+                        length => (0, usize::from(length)),
+                    };
+                    record.insert(*field, message[at + skip..at + skip + length].to_vec());
+                    at += skip + length;
+                }
+                records.push(record);
+            }
+            assert_eq!(at, end, "a set ends with its last record");
+        }
+        (u32_at(8), u32_at(12), records)
+    }
+}
+
+fn number(record: &Fields, field: u16) -> u64 {
+    record[&field].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn of_mapping(kind: EventKind) -> Event {
+    let internal = Endpoint::new([100, 64, 0, 10].into(), 5_000);
+    let external = Endpoint::new([203, 0, 113, 1].into(), 15_007);
+    Event::of_mapping(kind, Instant::ORIGIN, RealmId(1), Protocol::Udp, internal, external)
+}
+
+/// What a collector reads of these events after a start.
+fn records_of(events: &[Event], message_max: usize) -> (Vec<Fields>, Vec<usize>) {
+    let names = Names { realms: vec!["red".to_owned(), "blue".to_owned()], ..Names::default() };
+    let quotas = Quotas { mappings: 7, sessions: 8, subscribers: 9, ..Quotas::default() };
+    let (mut ipfix, mut out, mut reader) = (Ipfix::new(77, message_max), Vec::new(), Reader::default());
+    ipfix.begin();
+    let mut preface = ipfix.templates();
+    ipfix.stamp(&mut preface, 5_000_000);
+    assert_eq!(reader.read(&preface.bytes).2, []);
+    for event in events {
+        let unix_us = 1_795_289_400_123_456;
+        let item = Item { worker: WorkerId(0), event, unix_us, names: &names, quotas: &quotas };
+        ipfix.push(&item, &mut out);
+    }
+    ipfix.end(&mut out);
+    let (mut all, mut sizes, mut next) = (Vec::new(), Vec::new(), 0);
+    for mut message in out {
+        ipfix.stamp(&mut message, 5_000_000);
+        if message.bytes.is_empty() {
+            next += message.skipped;
+            continue;
+        }
+        let (sequence, domain, records) = reader.read(&message.bytes);
+        assert_eq!((sequence, domain), (next, 77));
+        next += records.len() as u32;
+        sizes.push(message.bytes.len());
+        all.extend(records);
+    }
+    (all, sizes)
+}
+
+/// 8158-E3, 8158-E16.
+#[test]
+fn a_mapping_is_a_bib_entry_between_the_ends_of_a_binding() {
+    let events = [of_mapping(EventKind::MappingCreated), of_mapping(EventKind::MappingEnded)];
+    let (records, _) = records_of(&events, 1_400);
+    let kinds: Vec<u64> = records.iter().map(|record| number(record, 230)).collect();
+    assert_eq!(kinds, [14, 8, 9, 15]);
+    let bib = &records[1];
+    assert_eq!(number(bib, 323), 1_795_289_400_123);
+    assert_eq!((&bib[&8][..], &bib[&225][..]), (&[100, 64, 0, 10][..], &[203, 0, 113, 1][..]));
+    assert_eq!((number(bib, 4), number(bib, 7), number(bib, 227)), (17, 5_000, 15_007));
+    assert_eq!((number(bib, 463), number(bib, 234), &bib[&464][..]), (77, 1, &b"blue"[..]));
+    // No destination (RFC 6888 REQ-12).
+    assert!([11, 12, 226, 228].iter().all(|field| !bib.contains_key(field)));
+    assert_eq!((&records[0][&8][..], &records[0][&225][..]), (&[100, 64, 0, 10][..], &[203, 0, 113, 1][..]));
+}
+
+/// 8158-E1.
+#[test]
+fn a_flow_is_a_session_with_its_destination() {
+    let flow = Event { remote: [192, 0, 2, 9].into(), remote_port: 443, ..of_mapping(EventKind::FlowCreated) };
+    let (records, _) = records_of(&[flow, Event { kind: EventKind::FlowEnded, ..flow }], 1_400);
+    let kinds: Vec<u64> = records.iter().map(|record| number(record, 230)).collect();
+    assert_eq!(kinds, [14, 4, 5, 15]);
+    assert_eq!((&records[1][&12][..], number(&records[1], 11)), (&[192, 0, 2, 9][..], 443));
+}
+
+/// 8158-E17.
+#[test]
+fn a_block_has_its_start_end_and_size() {
+    let block = Event {
+        first_port: 4_096,
+        last_port: 4_607,
+        internal_port: 0,
+        protocol: None,
+        ..of_mapping(EventKind::BlockLeased)
+    };
+    let (records, _) = records_of(&[block, Event { kind: EventKind::BlockReturned, ..block }], 1_400);
+    let kinds: Vec<u64> = records.iter().map(|record| number(record, 230)).collect();
+    assert_eq!(kinds, [14, 16, 17, 15]);
+    for record in &records[1..3] {
+        assert_eq!((number(record, 361), number(record, 362), number(record, 364)), (4_096, 4_607, 512));
+    }
+}
+
+/// 8158-E5, 8158-E6, 8158-E7, 8158-E8, 8158-E9, 8158-E10, 8158-E12, 8158-E14.
+#[test]
+fn refusals_and_thresholds_have_their_limits() {
+    let exhausted = Event {
+        pool: PoolName(4),
+        protocol: Some(Protocol::Udp),
+        ..Event::new(EventKind::PoolExhausted, Instant::ORIGIN)
+    };
+    let refused = |verdict: Verdict| {
+        Event { kind: EventKind::Refused, ..of_mapping(EventKind::Refused) }.because(Cause::Verdict(verdict))
+    };
+    let crossed = |kind: EventKind, cause: Cause| Event { amount: 80, ..of_mapping(kind) }.because(cause);
+    let events = [
+        exhausted,
+        Event { external: [203, 0, 113, 1].into(), ..exhausted },
+        refused(Verdict::SessionTableFull),
+        refused(Verdict::MappingTableFull),
+        refused(Verdict::SubscriberPortQuota),
+        refused(Verdict::SubscriberTableFull),
+        crossed(EventKind::ThresholdReached, Cause::PoolPorts),
+        crossed(EventKind::ThresholdCleared, Cause::PoolPorts),
+        crossed(EventKind::ThresholdReached, Cause::SubscriberPorts),
+        // RFC 8158 has nothing for these.
+        refused(Verdict::LogFull),
+        Event::new(EventKind::ConfigurationAdopted, Instant::ORIGIN),
+    ];
+    let (records, _) = records_of(&events, 1_400);
+    let seen: Vec<(u64, u64)> = records
+        .iter()
+        .map(|record| {
+            let reason = [466, 467].iter().find(|field| record.contains_key(field));
+            (number(record, 230), reason.map_or(0, |field| number(record, *field)))
+        })
+        .collect();
+    assert_eq!(seen, [(3, 0), (12, 0), (13, 1), (13, 2), (13, 3), (13, 4), (18, 1), (18, 2), (18, 4)]);
+    assert_eq!((number(&records[0], 283), number(&records[1], 4)), (4, 17));
+    assert_eq!(&records[1][&225][..], &[203, 0, 113, 1][..]);
+    assert_eq!((number(&records[2], 471), number(&records[3], 472), number(&records[5], 474)), (8, 7, 9));
+    assert_eq!(number(&records[4], 473), u64::from(u32::MAX), "no limit");
+    assert_eq!((number(&records[6], 476), number(&records[7], 477), number(&records[8], 480)), (80, 80, 80));
+}
+
+/// 8158-G2.
+#[test]
+fn messages_keep_within_their_size_and_gaps_are_missing_numbers() {
+    let mut events: Vec<Event> = (0..500).map(|_| of_mapping(EventKind::StaticCreated)).collect();
+    events[250] = Event { amount: 40, ..Event::new(EventKind::Gap, Instant::ORIGIN) };
+    let (records, sizes) = records_of(&events, 600);
+    assert_eq!(records.len(), 500, "a binding, and all but the gap");
+    assert!(sizes.len() > 20 && sizes.iter().all(|size| *size <= 600), "{sizes:?}");
+    // The templates fit any path.
+    assert!(Ipfix::new(1, 600).templates().bytes.len() <= 1_232);
+}
+
+#[test]
+fn bindings_are_silent_after_a_gap_and_do_not_count_reports() {
+    let report = of_mapping(EventKind::MappingCreated).because(Cause::LogOpened);
+    let gap = Event { amount: 1, ..Event::new(EventKind::Gap, Instant::ORIGIN) };
+    let ended = of_mapping(EventKind::MappingEnded);
+    let (records, _) = records_of(&[of_mapping(EventKind::MappingCreated), report, gap, ended], 1_400);
+    let kinds: Vec<u64> = records.iter().map(|record| number(record, 230)).collect();
+    assert_eq!(kinds, [14, 8, 8, 9]);
+}

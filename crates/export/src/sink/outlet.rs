@@ -1,0 +1,283 @@
+//! The way to a collector: datagrams, a stream, or a stream in TLS.
+
+use std::fmt;
+use std::io;
+use std::io::Read;
+use std::io::Write;
+use std::net::Shutdown;
+use std::net::TcpStream;
+use std::net::ToSocketAddrs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use rustls::ClientConfig;
+use rustls::ClientConnection;
+use rustls::RootCertStore;
+use rustls::StreamOwned;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+
+/// Longest time to connect, the handshake of TLS included.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// A write is tried so long at a time, so that an end of the sink is noticed.
+const TRY: Duration = Duration::from_millis(500);
+/// A collector that takes nothing for so long is given up.
+const STALLED: Duration = Duration::from_secs(30);
+/// Time for the collector to read the rest and to close the connection.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// How bytes get to the collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Datagrams; what is lost on the way stays lost.
+    Udp,
+    /// A stream.
+    Tcp,
+    /// A stream in TLS.
+    Tls,
+}
+
+/// A collector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// How to get there.
+    pub transport: Transport,
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.transport {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+            Transport::Tls => "tls",
+        };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+/// Files for TLS, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Security {
+    /// Certificates of the authorities that sign the collector's certificate.
+    pub authorities: PathBuf,
+    /// Our own certificate and its key.
+    pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// Why a target cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// A file of certificates cannot be used.
+    #[error("certificates {path}: {what}; write certificates in PEM to it", path = .path.display())]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        what: String,
+    },
+    /// The name is none that a certificate can have.
+    #[error("collector {host}: not a name that a certificate can have; use a host name or an address")]
+    Name {
+        /// The name.
+        host: String,
+    },
+}
+
+/// Connects, any number of times.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    target: Target,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) enum Outlet {
+    Udp(UdpSocket),
+    Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Connector {
+    pub(crate) fn new(target: &Target, security: Option<&Security>) -> Result<Connector, TargetError> {
+        let tls = match (target.transport, security) {
+            (Transport::Tls, Some(security)) => {
+                let name = ServerName::try_from(target.host.clone());
+                let name = name.map_err(|_| TargetError::Name { host: target.host.clone() })?;
+                Some((Arc::new(client_config(security)?), name))
+            }
+            (Transport::Tls, None) => {
+                let what = "there are none".to_owned();
+                return Err(TargetError::Certificates { path: PathBuf::new(), what });
+            }
+            _ => None,
+        };
+        Ok(Connector { target: target.clone(), tls })
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Connects. A certificate that is not signed by the authorities, has expired or does not have
+    /// the collector's name is an error.
+    pub(crate) fn connect(&self) -> io::Result<Outlet> {
+        let addresses = (self.target.host.as_str(), self.target.port).to_socket_addrs()?;
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            let connected = match self.target.transport {
+                Transport::Udp => {
+                    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                    UdpSocket::bind(any).and_then(|socket| {
+                        socket.connect(address)?;
+                        Ok(Outlet::Udp(socket))
+                    })
+                }
+                Transport::Tcp | Transport::Tls => {
+                    TcpStream::connect_timeout(&address, CONNECT_WITHIN).and_then(|stream| self.secure(stream))
+                }
+            };
+            match connected {
+                Ok(outlet) => return Ok(outlet),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn secure(&self, mut stream: TcpStream) -> io::Result<Outlet> {
+        let outlet = match &self.tls {
+            None => Outlet::Tcp(stream),
+            Some((config, name)) => {
+                stream.set_read_timeout(Some(CONNECT_WITHIN))?;
+                stream.set_write_timeout(Some(CONNECT_WITHIN))?;
+                let connection = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
+                let mut connection = connection;
+                while connection.is_handshaking() {
+                    connection.complete_io(&mut stream)?;
+                }
+                Outlet::Tls(Box::new(StreamOwned::new(connection, stream)))
+            }
+        };
+        if let Some(stream) = outlet.stream() {
+            stream.set_write_timeout(Some(TRY))?;
+        }
+        Ok(outlet)
+    }
+}
+
+fn client_config(security: &Security) -> Result<ClientConfig, TargetError> {
+    let bad = |path: &Path, what: String| TargetError::Certificates { path: path.to_owned(), what };
+    let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>, TargetError> {
+        let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let found = found.map_err(|error| bad(path, error.to_string()))?;
+        if found.is_empty() { Err(bad(path, "no certificate is in it".to_owned())) } else { Ok(found) }
+    };
+    let mut roots = RootCertStore::empty();
+    let path = &security.authorities;
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| bad(path, error.to_string()))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| bad(path, error.to_string()))?.with_root_certificates(roots);
+    let Some((certificate, key)) = &security.own else { return Ok(builder.with_no_client_auth()) };
+    let chain = certificates(certificate)?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, error.to_string()))?;
+    builder.with_client_auth_cert(chain, secret).map_err(|error| bad(certificate, error.to_string()))
+}
+
+impl Outlet {
+    fn stream(&self) -> Option<&TcpStream> {
+        match self {
+            Outlet::Udp(_) => None,
+            Outlet::Tcp(stream) => Some(stream),
+            Outlet::Tls(tls) => Some(&tls.sock),
+        }
+    }
+
+    /// Sends all bytes, as one datagram or on the stream. Gives up when the collector takes nothing
+    /// for long, or when `is_over` says so while it takes nothing.
+    pub(crate) fn send(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
+        let stream: &mut dyn Write = match self {
+            Outlet::Udp(socket) => return socket.send(bytes).map(|_| ()),
+            Outlet::Tcp(stream) => stream,
+            Outlet::Tls(tls) => tls,
+        };
+        let (mut left, mut since) = (bytes, Instant::now());
+        loop {
+            let result = if left.is_empty() { stream.flush().map(|()| 0) } else { stream.write(left) };
+            match result {
+                Ok(0) if left.is_empty() => return Ok(()),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    left = left.get(count..).unwrap_or_default();
+                    since = Instant::now();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    if since.elapsed() > STALLED || is_over() {
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, "the collector takes nothing"));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// An error if the collector has closed the connection. What it sends is ignored.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        let Some(stream) = self.stream() else { return Ok(()) };
+        stream.set_nonblocking(true)?;
+        let mut bytes = [0; 1_024];
+        let read = match self {
+            Outlet::Udp(_) => return Ok(()),
+            Outlet::Tcp(stream) => stream.read(&mut bytes),
+            Outlet::Tls(tls) => tls.read(&mut bytes),
+        };
+        if let Some(stream) = self.stream() {
+            stream.set_nonblocking(false)?;
+        }
+        match read {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the collector closed the connection")),
+            Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the connection. True if the collector has read everything: it closed its side after
+    /// ours.
+    pub(crate) fn close(mut self) -> bool {
+        if let Outlet::Tls(tls) = &mut self {
+            tls.conn.send_close_notify();
+            let _ = tls.flush();
+        }
+        let Some(stream) = self.stream() else { return true };
+        let is_shut = stream.shutdown(Shutdown::Write).and_then(|()| stream.set_read_timeout(Some(TRY)));
+        let (mut bytes, since) = ([0; 1_024], Instant::now());
+        while is_shut.is_ok() && since.elapsed() < CLOSE_WITHIN {
+            let read = match &mut self {
+                Outlet::Udp(_) => return true,
+                // The bytes of TLS do not matter any more.
+                Outlet::Tcp(stream) => stream.read(&mut bytes),
+                Outlet::Tls(tls) => tls.sock.read(&mut bytes),
+            };
+            match read {
+                Ok(0) => return true,
+                Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => break,
+                _ => {}
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,546 @@
+//! The thread of a sink: from the store to the collector, again and again.
+
+use core::fmt;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::time::Instant;
+use std::time::SystemTime;
+use std::time::UNIX_EPOCH;
+
+use super::Encoder;
+use super::Item;
+use super::Kind;
+use super::Known;
+use super::Message;
+use super::Security;
+use super::Target;
+use super::TargetError;
+use super::Transport;
+use super::outlet::Connector;
+use super::outlet::Outlet;
+use crate::line::Names;
+use crate::store::CursorFile;
+use crate::store::Follower;
+use crate::store::Position;
+use crate::store::Seen;
+use crate::store::StoreError;
+
+/// Sleep of a thread that has nothing to do.
+const REST: Duration = Duration::from_millis(20);
+/// First and longest wait before another attempt to connect.
+const RETRY: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often the connection is checked and the cursor written.
+const CHECK: Duration = Duration::from_secs(1);
+/// What was sent is kept for so long, and up to so many bytes: a collector that ends may have
+/// received it without reading it. Then it is sent again.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+const KEPT_BYTES: usize = 8 << 20;
+/// Datagrams that are sent at a time; then there is a pause, because collectors drop bursts.
+const BURST: usize = 16;
+const PAUSE: Duration = Duration::from_millis(1);
+/// A lag that is reported.
+const LAG: Duration = Duration::from_secs(10);
+/// Time for the last records when the instance ends.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes of the headers of IPv4 and UDP; those of IPv6 are longer by 20.
+const UDP_HEADERS: usize = 48;
+
+/// A sink.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SinkOptions {
+    /// Its name, also that of its cursor.
+    pub name: String,
+    /// Its format.
+    pub kind: Kind,
+    /// Its collector.
+    pub target: Target,
+    /// Files for TLS.
+    pub security: Option<Security>,
+    /// Observation domain and NAT instance in IPFIX.
+    pub domain: u32,
+    /// Largest IP packet on the way to the collector.
+    pub mtu: usize,
+    /// Interval of templates in datagrams.
+    pub template_interval: Duration,
+    /// Bytes of the journal that are kept while the collector is away.
+    pub spool_bytes: u64,
+    /// The folder of the store.
+    pub store: PathBuf,
+    /// The name of this machine.
+    pub host: String,
+    /// The release.
+    pub version: String,
+}
+
+/// What happened to a sink, for the log. `Display` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It is connected.
+    Connected,
+    /// It cannot send, for this reason.
+    Failed(String),
+    /// It is this far behind.
+    Behind(Duration),
+    /// It is no longer behind.
+    CaughtUp,
+    /// Records were deleted before they were sent.
+    Lost(u64),
+}
+
+impl fmt::Display for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            News::Connected => write!(f, "connected"),
+            News::Failed(why) => write!(f, "cannot send: {why}; trying again"),
+            News::Behind(lag) => write!(f, "{} s behind; its records wait in the store", lag.as_secs()),
+            News::CaughtUp => write!(f, "no longer behind"),
+            News::Lost(count) => {
+                write!(f, "{count} records were deleted before they were sent: its collector was away for too long")
+            }
+        }
+    }
+}
+
+/// Figures of a sink; any thread may read them.
+#[derive(Debug, Default)]
+pub struct SinkFigures {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    connects: AtomicU64,
+    errors: AtomicU64,
+    lost: AtomicU64,
+    lag_us: AtomicU64,
+    connected: AtomicBool,
+    last_error: Mutex<Option<String>>,
+}
+
+impl SinkFigures {
+    /// Records sent, those that were sent again included.
+    pub fn records(&self) -> u64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Bytes sent.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Connections made.
+    pub fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
+    }
+
+    /// Failures to connect, to send or to read.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// Events that were deleted before they were sent.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Age of the oldest event that was not sent; 0 if all were.
+    pub fn lag_us(&self) -> u64 {
+        self.lag_us.load(Ordering::Relaxed)
+    }
+
+    /// True if there is a connection; always, without one, for datagrams.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// The last failure.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn failed(&self, what: &str) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
+    }
+}
+
+/// A running sink. Dropping it stops its thread.
+#[derive(Debug)]
+pub struct Sink {
+    options: SinkOptions,
+    figures: Arc<SinkFigures>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a sink cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// Its collector cannot be used.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No thread could be started.
+    #[error("thread of a sink: {0}; see the system's log")]
+    Thread(io::Error),
+}
+
+impl Sink {
+    /// Starts the thread. It calls `known` for names and limits, and `news` with what happens.
+    ///
+    /// # Errors
+    /// [`SinkError`]. That the collector does not answer is none.
+    pub fn start(
+        options: SinkOptions,
+        known: Arc<Mutex<Known>>,
+        news: impl Fn(&News) + Send + 'static,
+    ) -> Result<Sink, SinkError> {
+        let connector = Connector::new(&options.target, options.security.as_ref())?;
+        let cursor = CursorFile::new(&options.store, &options.name, options.spool_bytes);
+        let follower = Follower::open(&options.store, cursor.read()?)?;
+        // From now on, the store keeps what this sink has not sent.
+        cursor.write(follower.position())?;
+        let is_datagram = options.target.transport == Transport::Udp;
+        let datagram_max = is_datagram.then(|| options.mtu.saturating_sub(UDP_HEADERS));
+        let encoder = Encoder::new(options.kind, datagram_max, &options.host, options.domain, &options.version);
+        let (figures, stop) = (Arc::new(SinkFigures::default()), Arc::new(AtomicBool::new(false)));
+        let now = Instant::now();
+        let mut run = Run {
+            is_datagram,
+            template_interval: options.template_interval,
+            connector,
+            outlet: None,
+            confirmed: follower.position().clone(),
+            written: follower.position().clone(),
+            follower,
+            cursor,
+            encoder,
+            known,
+            figures: Arc::clone(&figures),
+            stop: Arc::clone(&stop),
+            news: Box::new(news),
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            retry_at: now,
+            retry: RETRY,
+            check_at: now + CHECK,
+            preface_at: now,
+            burst: 0,
+            is_behind: false,
+            is_failing: false,
+            failed_at: now,
+            trimmed_at: now,
+            unsent: 0,
+        };
+        let thread = thread::Builder::new().name(format!("sink {}", options.name));
+        let thread = thread.spawn(move || run.run()).map_err(SinkError::Thread)?;
+        Ok(Sink { options, figures, stop, thread: Some(thread) })
+    }
+
+    /// How it was started.
+    pub fn options(&self) -> &SinkOptions {
+        &self.options
+    }
+
+    /// Its figures.
+    pub fn figures(&self) -> &Arc<SinkFigures> {
+        &self.figures
+    }
+
+    /// Makes the thread end when it has sent what the store has, within some seconds.
+    pub fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Messages of a frame that were sent or will be, with the position after it.
+struct Batch {
+    messages: Vec<Message>,
+    bytes: usize,
+    after: Position,
+    at: Instant,
+}
+
+struct Run {
+    is_datagram: bool,
+    template_interval: Duration,
+    connector: Connector,
+    outlet: Option<Outlet>,
+    follower: Follower,
+    cursor: CursorFile,
+    encoder: Encoder,
+    known: Arc<Mutex<Known>>,
+    figures: Arc<SinkFigures>,
+    stop: Arc<AtomicBool>,
+    news: Box<dyn Fn(&News) + Send>,
+    kept: VecDeque<Batch>,
+    kept_bytes: usize,
+    confirmed: Position,
+    /// The position in the file.
+    written: Position,
+    retry_at: Instant,
+    retry: Duration,
+    check_at: Instant,
+    preface_at: Instant,
+    burst: usize,
+    is_behind: bool,
+    is_failing: bool,
+    /// Of datagrams: the last failure, and records in those that failed.
+    failed_at: Instant,
+    trimmed_at: Instant,
+    unsent: u64,
+}
+
+fn unix_us() -> u64 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(unix.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Run {
+    fn run(&mut self) {
+        let mut stopping: Option<Instant> = None;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                let since = *stopping.get_or_insert_with(Instant::now);
+                if since.elapsed() > FINISH_WITHIN || (self.outlet.is_none() && since.elapsed() > CHECK) {
+                    break;
+                }
+            }
+            self.check();
+            let is_connected = self.outlet.is_some() || self.connect();
+            let is_moving = is_connected && self.advance();
+            self.report_lag(is_connected && !is_moving);
+            if is_connected && !is_moving && stopping.is_some() {
+                break;
+            }
+            if !is_moving {
+                thread::sleep(REST);
+            }
+        }
+        if self.outlet.take().is_some_and(Outlet::close) {
+            self.confirmed = self.follower.position().clone();
+        }
+        self.write_cursor();
+    }
+
+    /// Connects if it is time to. A new connection begins with what may have been lost with the old
+    /// one.
+    fn connect(&mut self) -> bool {
+        if Instant::now() < self.retry_at {
+            return false;
+        }
+        match self.connector.connect() {
+            Ok(outlet) => {
+                self.outlet = Some(outlet);
+                self.figures.connects.fetch_add(1, Ordering::Relaxed);
+                if !self.is_datagram {
+                    self.encoder.connected();
+                }
+                self.preface_at = Instant::now();
+                let mut batches = core::mem::take(&mut self.kept);
+                let is_sent = batches.iter_mut().try_for_each(|batch| self.send_all(&mut batch.messages));
+                self.kept = batches;
+                match is_sent {
+                    Ok(()) => {
+                        self.figures.connected.store(true, Ordering::Relaxed);
+                        self.is_failing = false;
+                        self.retry = RETRY;
+                        (self.news)(&News::Connected);
+                    }
+                    Err(error) => self.failed(&error.to_string()),
+                }
+            }
+            Err(error) => self.failed(&error.to_string()),
+        }
+        self.outlet.is_some()
+    }
+
+    fn failed(&mut self, why: &str) {
+        self.outlet = None;
+        self.figures.connected.store(false, Ordering::Relaxed);
+        self.figures.failed(why);
+        if !core::mem::replace(&mut self.is_failing, true) {
+            (self.news)(&News::Failed(format!("{}: {why}", self.connector.target())));
+        }
+        self.retry_at = Instant::now() + self.retry;
+        self.retry = (self.retry * 2).min(RETRY_MAX);
+    }
+
+    /// Sends the next frame if there is one. True if it did.
+    fn advance(&mut self) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (mut messages, encoder) = (Vec::new(), &mut self.encoder);
+        let unnamed = Names::default();
+        let stepped = self.follower.step(|seen| match seen {
+            Seen::Start { unix_us } => encoder.begin(unix_us, &mut messages),
+            Seen::Event { worker, event, unix_us, is_of_last_run } => {
+                // Names may have had other numbers in earlier runs.
+                let names = if is_of_last_run { &known.names } else { &unnamed };
+                encoder.push(&Item { worker, event, unix_us, names, quotas: &known.quotas }, &mut messages);
+            }
+        });
+        match stepped {
+            Ok(false) => {
+                self.send_preface();
+                return false;
+            }
+            Ok(true) => {}
+            Err(error) => {
+                self.figures.failed(&error.to_string());
+                (self.news)(&News::Failed(error.to_string()));
+                thread::sleep(CHECK);
+            }
+        }
+        self.encoder.end(&mut messages);
+        let lost = self.follower.lost() + self.unsent;
+        let before = self.figures.lost.swap(lost, Ordering::Relaxed);
+        if lost > before {
+            (self.news)(&News::Lost(lost - before));
+        }
+        let after = self.follower.position().clone();
+        let sent = self.send_all(&mut messages);
+        if self.is_datagram {
+            self.confirmed = after;
+        } else {
+            let bytes = messages.iter().map(|message| message.bytes.len()).sum();
+            self.kept_bytes += bytes;
+            self.kept.push_back(Batch { messages, bytes, after, at: Instant::now() });
+        }
+        if let Err(error) = sent {
+            self.failed(&error.to_string());
+        }
+        true
+    }
+
+    /// Sends what a collector needs to understand records, when it is due.
+    fn send_preface(&mut self) {
+        let is_due = Instant::now() >= self.preface_at;
+        let Some(mut preface) = self.encoder.preface().filter(|_| is_due) else { return };
+        // A connection has it once; datagrams may be lost.
+        let wait = if self.is_datagram { self.template_interval } else { Duration::from_secs(u64::from(u32::MAX)) };
+        self.preface_at = Instant::now() + wait;
+        match self.send(&mut preface) {
+            Err(error) if self.is_datagram => self.datagram_failed(0, &error),
+            Err(error) => self.failed(&error.to_string()),
+            Ok(()) => {}
+        }
+    }
+
+    fn send_all(&mut self, messages: &mut [Message]) -> io::Result<()> {
+        for message in messages {
+            self.send_preface();
+            match self.send(message) {
+                // A datagram that was not sent is as one that was lost on the way.
+                Err(error) if self.is_datagram => self.datagram_failed(message.records, &error),
+                sent => sent?,
+            }
+        }
+        Ok(())
+    }
+
+    fn datagram_failed(&mut self, records: u32, error: &io::Error) {
+        self.unsent += u64::from(records);
+        self.failed_at = Instant::now();
+        self.figures.failed(&error.to_string());
+        if !core::mem::replace(&mut self.is_failing, true) {
+            (self.news)(&News::Failed(format!("{}: {error}", self.connector.target())));
+        }
+    }
+
+    fn send(&mut self, message: &mut Message) -> io::Result<()> {
+        self.encoder.stamp(message, unix_us());
+        let Some(outlet) = &mut self.outlet else { return Err(io::ErrorKind::NotConnected.into()) };
+        if message.bytes.is_empty() {
+            return Ok(());
+        }
+        let stop = &self.stop;
+        outlet.send(&message.bytes, || stop.load(Ordering::Relaxed))?;
+        self.figures.records.fetch_add(u64::from(message.records), Ordering::Relaxed);
+        self.figures.bytes.fetch_add(message.bytes.len() as u64, Ordering::Relaxed);
+        self.burst += 1;
+        if self.is_datagram && self.burst >= BURST {
+            self.burst = 0;
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Once a second: is there still a connection, and what need not be sent again?
+    fn check(&mut self) {
+        if Instant::now() < self.check_at {
+            return;
+        }
+        self.check_at = Instant::now() + CHECK;
+        let checked = self.outlet.as_mut().map_or(Ok(()), Outlet::check);
+        if let Err(error) = checked {
+            self.failed(&error.to_string());
+        }
+        if self.is_datagram && self.is_failing && self.failed_at.elapsed() > KEPT_FOR {
+            self.is_failing = false;
+            (self.news)(&News::Connected);
+        }
+        let is_connected = self.outlet.is_some();
+        while let Some(first) = self.kept.front()
+            && is_connected
+            && (self.kept_bytes > KEPT_BYTES || first.at.elapsed() > KEPT_FOR)
+            && let Some(first) = self.kept.pop_front()
+        {
+            self.kept_bytes -= first.bytes;
+            self.confirmed = first.after;
+        }
+        self.write_cursor();
+    }
+
+    fn write_cursor(&mut self) {
+        if self.confirmed == self.written {
+            return;
+        }
+        match self.cursor.write(&self.confirmed) {
+            Ok(()) => {
+                self.written = self.confirmed.clone();
+                // The writer does this once a window; a sink that caught up need not wait for it.
+                if self.trimmed_at.elapsed() > KEPT_FOR {
+                    self.trimmed_at = Instant::now();
+                    if let Err(error) = self.cursor.trim() {
+                        self.figures.failed(&error.to_string());
+                    }
+                }
+            }
+            Err(error) => self.figures.failed(&error.to_string()),
+        }
+    }
+
+    fn report_lag(&mut self, is_done: bool) {
+        let covered_us = self.follower.covered_unix_us();
+        let lag_us = if is_done || covered_us == 0 { 0 } else { unix_us().saturating_sub(covered_us) };
+        self.figures.lag_us.store(lag_us, Ordering::Relaxed);
+        let lag = Duration::from_micros(lag_us);
+        if !self.is_behind && lag > LAG {
+            self.is_behind = true;
+            (self.news)(&News::Behind(lag));
+        } else if self.is_behind && is_done {
+            self.is_behind = false;
+            (self.news)(&News::CaughtUp);
+        }
+    }
+}

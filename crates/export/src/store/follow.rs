@@ -1,0 +1,465 @@
+//! Followers: they read the journal while it is written, and keep what they have not read yet.
+//!
+//! ```text
+//!   journal-N ─► (segment is sealed) ─► spool-N ─► deleted when every cursor is behind it
+//! ```
+//!
+//! A follower that is registered has a cursor: a file in the store with its position and the bytes
+//! that may be kept for it. The journal of a sealed window becomes a spool file as long as a cursor
+//! is before its end. Beyond the bytes, and beyond the retention, it is deleted; the follower then
+//! gets an event of the kind gap for each worker, with the number of events that are missing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use nat::Instant;
+use nat::event::Event;
+use nat::event::EventKind;
+use nat::types::WorkerId;
+
+use super::catalogue;
+use super::catalogue::Catalogue;
+use super::catalogue::Moment;
+use super::error::StoreError;
+use super::journal;
+use super::journal::FrameRead;
+
+const JOURNAL: &str = "journal-";
+const SPOOL: &str = "spool-";
+const CURSOR: &str = "cursor-";
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+/// A longer cursor file is damage.
+const CURSOR_MAX: u64 = 64 << 10;
+
+/// Where a follower is: before this frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Number of the next frame.
+    pub frame: u64,
+    /// The run of the last frame; None before the first.
+    boot: Option<u32>,
+    /// The next number of each worker of that run.
+    workers: BTreeMap<u8, u64>,
+    /// True if the run was followed from its beginning, so that a new worker begins with number 1.
+    is_from_start: bool,
+}
+
+/// What a follower sees, in order.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// A run of the instance begins at this time, µs since 1970.
+    Start {
+        /// Its time.
+        unix_us: u64,
+    },
+    /// An event. A gap is one that a worker recorded, or stands for events that were deleted.
+    Event {
+        /// Its worker.
+        worker: WorkerId,
+        /// The event.
+        event: &'a Event,
+        /// Its time, µs since 1970.
+        unix_us: u64,
+        /// True if the run is the last one.
+        is_of_last_run: bool,
+    },
+}
+
+/// Reads frames while they are written.
+#[derive(Debug)]
+pub struct Follower {
+    folder: PathBuf,
+    position: Position,
+    /// The file that is read, with the number of its first frame.
+    file: Option<(u64, File)>,
+    offset: u64,
+    buffer: Vec<u8>,
+    /// Consumed bytes of the buffer.
+    at: usize,
+    /// True if a later file exists, so that this one will not grow.
+    is_final: bool,
+    catalogue_length: u64,
+    catalogue: Catalogue,
+    covered_unix_us: u64,
+    lost: u64,
+}
+
+/// Journal and spool files, by their first frame.
+fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let path = entry.map_err(StoreError::io(folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let first = name.strip_prefix(JOURNAL).or_else(|| name.strip_prefix(SPOOL));
+        if let Some(first) = first.and_then(|first| u64::from_str_radix(first, 16).ok()) {
+            found.insert(first, path);
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+impl Follower {
+    /// Continues at this position, or begins with what is recorded from now on.
+    ///
+    /// # Errors
+    /// There is no store, or it cannot be read.
+    pub fn open(folder: &Path, position: Option<Position>) -> Result<Follower, StoreError> {
+        let (catalogue, _) = Catalogue::read(folder, |_, _| {})?;
+        let mut follower = Follower {
+            folder: folder.to_owned(),
+            position: Position { frame: catalogue.next_frame, ..Position::default() },
+            file: None,
+            offset: 0,
+            buffer: Vec::new(),
+            at: 0,
+            is_final: false,
+            catalogue_length: catalogue.length,
+            catalogue,
+            covered_unix_us: 0,
+            lost: 0,
+        };
+        match position {
+            Some(position) => follower.position = position,
+            None => while follower.step(|_| {})? {},
+        }
+        follower.lost = 0;
+        Ok(follower)
+    }
+
+    /// Where it is.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// Everything until then, µs since 1970, was read.
+    pub fn covered_unix_us(&self) -> u64 {
+        self.covered_unix_us
+    }
+
+    /// Events that were deleted before they were read.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Reads the next frame if there is one, and calls `each` for what it has. Returns false if
+    /// there is none yet.
+    ///
+    /// # Errors
+    /// The disk failed; the next call tries again.
+    pub fn step(&mut self, mut each: impl FnMut(Seen<'_>)) -> Result<bool, StoreError> {
+        loop {
+            let (known, frame) = (self.position.frame, FrameRead::parse(&self.buffer[self.at..]));
+            if let Some((number, length)) = frame.map(|frame| (frame.number, frame.length)) {
+                if number >= known {
+                    self.take(&mut each)?;
+                }
+                self.at += length;
+                if number >= known {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if self.fill()? {
+                continue;
+            }
+            if !self.next_file()? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Reads on in the file. False at its end.
+    fn fill(&mut self) -> Result<bool, StoreError> {
+        let Some((_, file)) = &self.file else { return Ok(false) };
+        if self.buffer.len() - self.at > journal::FRAME_MAX {
+            return Ok(false);
+        }
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        let kept = self.buffer.len();
+        self.buffer.resize(kept + PIECE, 0);
+        let read = file.read_at(&mut self.buffer[kept..], self.offset);
+        let count = read.as_ref().map_or(0, |count| *count);
+        self.buffer.truncate(kept + count);
+        let begin = self.offset;
+        self.offset += count as u64;
+        if begin == 0 && count >= journal::MAGIC.len() {
+            self.at = journal::MAGIC.len();
+        }
+        read.map(|count| count > 0).map_err(StoreError::io(&self.folder))
+    }
+
+    /// Goes on to the file that the next frame is in. False if there is none.
+    fn next_file(&mut self) -> Result<bool, StoreError> {
+        let files = files(&self.folder)?;
+        let current = self.file.as_ref().map(|(first, _)| *first);
+        // The last one that begins no later than the next frame; or else what is left begins later.
+        let may_be = |first: u64| current.is_none_or(|current| first > current) || self.is_replaced(first, &files);
+        let next = match files.iter().rev().find(|(first, _)| *first <= self.position.frame && may_be(*first)) {
+            Some(found) => Some(found),
+            None => files.iter().find(|(first, _)| may_be(*first)),
+        };
+        let Some((first, path)) = next else { return Ok(false) };
+        if current.is_some() && *first != self.position.frame && !self.is_final {
+            // What was written before the later file began is read first.
+            self.is_final = true;
+            return Ok(true);
+        }
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(source) => return Err(StoreError::Io { path: path.clone(), source }),
+        };
+        self.file = Some((*first, file));
+        (self.offset, self.at, self.is_final) = (0, 0, false);
+        self.buffer.clear();
+        Ok(true)
+    }
+
+    /// True if the file that is read had no frame, and another one now has its number: a restart.
+    fn is_replaced(&self, first: u64, files: &[(u64, PathBuf)]) -> bool {
+        let Some((current, file)) = self.file.as_ref().filter(|(current, _)| *current == self.position.frame) else {
+            return false;
+        };
+        let path = files.iter().find(|(known, _)| known == current).map(|(_, path)| path);
+        let inode = |metadata: fs::Metadata| metadata.ino();
+        let ours = file.metadata().ok().map(inode);
+        first == *current && path.is_some_and(|path| fs::metadata(path).ok().map(inode) != ours)
+    }
+
+    fn refresh(&mut self) -> Result<(), StoreError> {
+        let path = self.folder.join(catalogue::NAME);
+        let length = fs::metadata(&path).map_err(StoreError::io(&path))?.len();
+        if length != self.catalogue_length {
+            (self.catalogue, _) = Catalogue::read(&self.folder, |_, _| {})?;
+            self.catalogue_length = self.catalogue.length;
+        }
+        Ok(())
+    }
+
+    /// Takes the frame at the beginning of the buffer.
+    fn take(&mut self, each: &mut impl FnMut(Seen<'_>)) -> Result<(), StoreError> {
+        self.refresh()?;
+        let Follower { buffer, at, position, catalogue, covered_unix_us, lost, folder, .. } = self;
+        let Some(frame) = FrameRead::parse(&buffer[*at..]) else { return Ok(()) };
+        let is_of_last_run = frame.boot as usize + 1 == catalogue.boots.len();
+        if position.boot != Some(frame.boot) {
+            *lost += missing_until(catalogue, position, frame.boot, each);
+            let begin = catalogue.boots.get(frame.boot as usize).and_then(|boot| boot.clocks.first());
+            each(Seen::Start { unix_us: begin.map_or(0, |moment| moment.unix_us) });
+            position.boot = Some(frame.boot);
+            position.workers.clear();
+            position.is_from_start = true;
+        }
+        let clocks = catalogue.boots.get(frame.boot as usize).map_or(&[][..], |boot| &boot.clocks);
+        let Position { workers, is_from_start, .. } = position;
+        let is_readable = frame.events(|worker, event| {
+            let unix_us = unix_us(clocks, event.at.as_micros());
+            let next = workers.entry(worker).or_insert(if *is_from_start { 1 } else { event.sequence });
+            if event.sequence > *next {
+                let gap = gap_event(*next, event.sequence - *next, event.at);
+                *lost += event.sequence - *next;
+                each(Seen::Event { worker: WorkerId(worker), event: &gap, unix_us, is_of_last_run });
+            }
+            let amount = if event.kind == EventKind::Gap { u64::from(event.amount).max(1) } else { 1 };
+            *next = event.sequence.saturating_add(amount);
+            each(Seen::Event { worker: WorkerId(worker), event, unix_us, is_of_last_run });
+        });
+        position.frame = frame.number.saturating_add(1);
+        *covered_unix_us = unix_us(clocks, frame.covered_us);
+        // The next call goes on after it: it was written so.
+        is_readable.ok_or_else(|| StoreError::damaged(folder, format!("frame {} is not readable", frame.number)))
+    }
+}
+
+fn gap_event(sequence: u64, count: u64, at: Instant) -> Event {
+    Event { sequence, amount: u32::try_from(count).unwrap_or(u32::MAX), ..Event::new(EventKind::Gap, at) }
+}
+
+/// Time of day by the clock setting of that time.
+fn unix_us(clocks: &[Moment], monotonic_us: u64) -> u64 {
+    let clock = clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us).or(clocks.first());
+    monotonic_us.saturating_add_signed(clock.map_or(0, Moment::offset))
+}
+
+/// Reports what the runs before `boot` recorded after the position, and returns its number.
+fn missing_until(catalogue: &Catalogue, position: &Position, boot: u32, each: &mut impl FnMut(Seen<'_>)) -> u64 {
+    let Some(from) = position.boot else { return 0 };
+    let mut lost = 0;
+    for run in from..boot {
+        let mut last = BTreeMap::new();
+        let segments = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == run);
+        for segment in segments {
+            for (worker, _, number) in &segment.coverage.workers {
+                let known = last.entry(*worker).or_insert((0, 0));
+                *known = (*known).max((*number, segment.coverage.covered_us));
+            }
+        }
+        let clocks = catalogue.boots.get(run as usize).map_or(&[][..], |boot| &boot.clocks);
+        for (worker, (last, at_us)) in last {
+            let next = position.workers.get(&worker).copied().filter(|_| run == from).unwrap_or(1);
+            if last >= next {
+                lost += last - next + 1;
+                let event = gap_event(next, last - next + 1, Instant::from_micros(at_us));
+                let (worker, unix_us) = (WorkerId(worker), unix_us(clocks, at_us));
+                each(Seen::Event { worker, event: &event, unix_us, is_of_last_run: false });
+            }
+        }
+    }
+    lost
+}
+
+/// The file of a follower's position.
+#[derive(Clone, Debug)]
+pub struct CursorFile {
+    path: PathBuf,
+    /// Bytes that may be kept for it.
+    spool_bytes: u64,
+}
+
+impl CursorFile {
+    /// The cursor with this name in a store. Nothing is written yet.
+    pub fn new(folder: &Path, name: &str, spool_bytes: u64) -> CursorFile {
+        CursorFile { path: folder.join(format!("{CURSOR}{name}")), spool_bytes }
+    }
+
+    /// Reads the position; None if there is none yet, or if it cannot be understood.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self) -> Result<Option<Position>, StoreError> {
+        Ok(read_cursor(&self.path)?.map(|(position, _)| position))
+    }
+
+    /// Writes the position. A power failure may leave the one before.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, position: &Position) -> Result<(), StoreError> {
+        let mut text = format!("natrix cursor\nspool {}\nframe {}\n", self.spool_bytes, position.frame);
+        if let Some(boot) = position.boot {
+            text += &format!("run {boot} {}\n", u8::from(position.is_from_start));
+        }
+        for (worker, next) in &position.workers {
+            text += &format!("worker {worker} {next}\n");
+        }
+        let mut new = self.path.clone().into_os_string();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        fs::write(&new, text).map_err(StoreError::io(&new))?;
+        fs::rename(&new, &self.path).map_err(StoreError::io(&self.path))
+    }
+
+    /// Deletes what no cursor of the store needs.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or a file not deleted.
+    pub fn trim(&self) -> Result<(), StoreError> {
+        self.path.parent().map_or(Ok(()), |folder| trim(folder, None))
+    }
+
+    /// Deletes the cursors of a store that have none of these names.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn keep_only(folder: &Path, names: &[&str]) -> Result<(), StoreError> {
+        for path in cursor_paths(folder)? {
+            let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(CURSOR));
+            if name.is_some_and(|name| !names.contains(&name)) {
+                fs::remove_file(&path).map_err(StoreError::io(&path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cursor_paths(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let path = entry.map_err(StoreError::io(folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(CURSOR) && !name.ends_with(".new") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// A position and the bytes that may be kept for it.
+fn read_cursor(path: &Path) -> Result<Option<(Position, u64)>, StoreError> {
+    let bytes = match fs::metadata(path) {
+        Ok(metadata) if metadata.len() <= CURSOR_MAX => fs::read(path).map_err(StoreError::io(path))?,
+        Ok(_) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io(path)(error)),
+    };
+    Ok(core::str::from_utf8(&bytes).ok().and_then(parse_cursor))
+}
+
+fn parse_cursor(text: &str) -> Option<(Position, u64)> {
+    let mut lines = text.lines();
+    (lines.next()? == "natrix cursor").then_some(())?;
+    let spool_bytes = lines.next()?.strip_prefix("spool ")?.parse().ok()?;
+    let mut position = Position { frame: lines.next()?.strip_prefix("frame ")?.parse().ok()?, ..Position::default() };
+    for line in lines {
+        let mut words = line.split(' ');
+        match (words.next()?, words.next()?, words.next()?) {
+            ("run", boot, start) => {
+                (position.boot, position.is_from_start) = (Some(boot.parse().ok()?), start == "1");
+            }
+            ("worker", worker, next) => {
+                position.workers.insert(worker.parse().ok()?, next.parse().ok()?);
+            }
+            _ => return None,
+        }
+    }
+    Some((position, spool_bytes))
+}
+
+/// Deletes a journal whose window is sealed, or keeps it for followers. `next` is the frame after
+/// all that are sealed.
+pub(crate) fn retire(folder: &Path, first: u64, next: u64, path: &Path) -> Result<(), StoreError> {
+    let error = StoreError::io(path);
+    if first >= next || cursor_paths(folder)?.is_empty() {
+        return fs::remove_file(path).map_err(error);
+    }
+    fs::rename(path, folder.join(format!("{SPOOL}{first:016x}"))).map_err(error)
+}
+
+/// Deletes spool files that no cursor needs, or that are beyond the bytes of all cursors that do,
+/// or older than the retention.
+pub(crate) fn trim(folder: &Path, retention_us: Option<u64>) -> Result<(), StoreError> {
+    let mut cursors = Vec::new();
+    for path in cursor_paths(folder)? {
+        cursors.extend(read_cursor(&path)?.map(|(position, bytes)| (position.frame, bytes)));
+    }
+    let (mut until, mut bytes) = (u64::MAX, 0_u64);
+    for (first, path) in files(folder)?.into_iter().rev() {
+        let is_spool = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(SPOOL));
+        if is_spool && let Ok(metadata) = fs::metadata(&path) {
+            bytes = bytes.saturating_add(metadata.len());
+            let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+            let is_old = retention_us.is_some_and(|most| age.is_some_and(|age| age.as_micros() > u128::from(most)));
+            let is_needed = cursors.iter().any(|(frame, most)| *frame < until && bytes <= *most);
+            if is_old || !is_needed {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::io(&path)(error)),
+                    _ => {}
+                }
+            }
+        }
+        until = first;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,385 @@
+//! Sinks against collectors of the test: outages, order, TLS.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpListener;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+use std::time::Instant;
+
+use export::sink::Kind;
+use export::sink::Known;
+use export::sink::News;
+use export::sink::Security;
+use export::sink::Sink;
+use export::sink::SinkOptions;
+use export::sink::Target;
+use export::sink::Transport;
+use export::store::Generated;
+use export::store::Generator;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
+use nat::event::Event;
+use serde_json::Value;
+
+const WAIT: Duration = Duration::from_secs(20);
+
+/// A store that is written, with a folder of its own.
+struct Bed {
+    folder: PathBuf,
+    writer: StoreWriter,
+    generator: Generator,
+    news: Arc<Mutex<Vec<News>>>,
+}
+
+impl Bed {
+    fn new(name: &str) -> Bed {
+        let folder = std::env::temp_dir().join(format!("natrix-sink-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let writer = StoreWriter::open(&folder, StoreOptions::default(), Generator::begin()).unwrap();
+        let generator = Generator::new(Generated::Mappings(100_000), 7);
+        Bed { folder, writer, generator, news: Arc::default() }
+    }
+
+    fn options(&self, kind: Kind, transport: Transport, port: u16) -> SinkOptions {
+        SinkOptions {
+            name: "one".to_owned(),
+            kind,
+            target: Target { transport, host: "localhost".to_owned(), port },
+            security: None,
+            domain: 5,
+            mtu: 1_500,
+            template_interval: Duration::from_millis(200),
+            spool_bytes: 1 << 30,
+            store: self.folder.clone(),
+            host: "nat1".to_owned(),
+            version: "0.0.0".to_owned(),
+        }
+    }
+
+    fn start(&self, options: SinkOptions) -> Sink {
+        let news = Arc::clone(&self.news);
+        let known = Arc::new(Mutex::new(Known::default()));
+        Sink::start(options, known, move |one| news.lock().unwrap().push(one.clone())).unwrap()
+    }
+
+    /// Records so many batches, and returns their sequence numbers.
+    fn record(&mut self, rounds: usize) -> Vec<u64> {
+        let mut sequences = Vec::new();
+        for _ in 0..rounds {
+            let mut events: Vec<Event> = Vec::new();
+            self.generator.fill(50, &mut events);
+            self.writer.push_all(Generator::WORKER, &events);
+            let now = self.generator.now();
+            self.writer.advance(now, now.monotonic_us).unwrap();
+            self.writer.flush().unwrap();
+            sequences.extend(events.iter().map(|event| event.sequence));
+        }
+        sequences
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_done() {
+        assert!(since.elapsed() < WAIT, "{what} did not happen in {WAIT:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Reads lines of JSON until the last of these numbers, and returns all numbers.
+fn read_sequences(reader: &mut impl BufRead, last: u64) -> Vec<u64> {
+    let mut sequences = Vec::new();
+    while sequences.last() != Some(&last) {
+        let mut line = String::new();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "the stream ended after {:?}", sequences.last());
+        let value: Value = serde_json::from_str(&line).unwrap();
+        sequences.extend(value["sequence"].as_u64());
+    }
+    sequences
+}
+
+fn accept(listener: &TcpListener) -> BufReader<std::net::TcpStream> {
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    BufReader::new(stream)
+}
+
+#[test]
+fn after_an_outage_everything_comes_in_order() {
+    let mut bed = Bed::new("outage");
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let options = bed.options(Kind::Json, Transport::Tcp, port);
+    let sink = bed.start(options.clone());
+    let mut expected = bed.record(3);
+    let mut reader = accept(&listener);
+    let first = read_sequences(&mut reader, *expected.last().unwrap());
+    assert_eq!(first, expected);
+    // The collector ends without reading on; windows are sealed meanwhile.
+    drop((reader, listener));
+    for _ in 0..3 {
+        expected.extend(bed.record(4));
+        bed.writer.seal().unwrap();
+    }
+    wait_until("the failure is reported", || {
+        bed.news.lock().unwrap().iter().any(|news| matches!(news, News::Failed(_)))
+    });
+    expected.extend(bed.record(2));
+    let listener = TcpListener::bind(("localhost", port)).unwrap();
+    let mut reader = accept(&listener);
+    let all = read_sequences(&mut reader, *expected.last().unwrap());
+    // What was sent shortly before the outage comes again, and all the rest once, in order.
+    assert!(all.is_sorted_by(|one, next| one < next), "in order");
+    assert_eq!(all, expected);
+    wait_until("all is sent", || sink.figures().lag_us() == 0);
+    // A sink that ends while the collector reads on has nothing to repeat.
+    let reading = std::thread::spawn(move || {
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+    });
+    drop(sink);
+    reading.join().unwrap();
+    let again = bed.start(options);
+    let later = bed.record(1);
+    let mut reader = accept(&listener);
+    assert_eq!(read_sequences(&mut reader, *later.last().unwrap()), later);
+    assert_eq!(again.figures().lost(), 0);
+}
+
+#[test]
+fn a_collector_that_takes_nothing_delays_no_other() {
+    let mut bed = Bed::new("slow");
+    let (slow, quick) = (TcpListener::bind("localhost:0").unwrap(), TcpListener::bind("localhost:0").unwrap());
+    let port_of = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    let slow_options =
+        SinkOptions { name: "slow".to_owned(), ..bed.options(Kind::Json, Transport::Tcp, port_of(&slow)) };
+    let one = bed.start(slow_options);
+    let other = bed.start(bed.options(Kind::Json, Transport::Tcp, port_of(&quick)));
+    let _stuck = slow.accept().unwrap();
+    let mut reader = accept(&quick);
+    // More than the buffers of a connection take.
+    let expected = bed.record(1_000);
+    assert_eq!(read_sequences(&mut reader, *expected.last().unwrap()), expected);
+    wait_until("the other one has sent all", || other.figures().lag_us() == 0);
+    assert!(one.figures().lag_us() > 0);
+}
+
+#[test]
+fn datagrams_have_templates_and_consecutive_numbers() {
+    let mut bed = Bed::new("udp");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let mut options = bed.options(Kind::Ipfix, Transport::Udp, port);
+    options.target.host = "127.0.0.1".to_owned();
+    let sink = bed.start(options);
+    let events = bed.record(40).len() as u64;
+    let (mut next, mut templates, mut bytes) = (0_u32, 0, [0; 9_000]);
+    let since = Instant::now();
+    // Every mapping of the generator is a subscriber's, so there are bindings, too.
+    while templates < 3 || sink.figures().records() > u64::from(next) {
+        assert!(since.elapsed() < WAIT);
+        let length = socket.recv(&mut bytes).unwrap();
+        let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        assert!(length <= 1_452 && usize::from(u16_at(2)) == length && u16_at(0) == 10);
+        let sequence = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
+        assert_eq!(u32::from_be_bytes(bytes[12..16].try_into().unwrap()), 5);
+        assert_eq!(sequence, next);
+        if u16_at(16) == 2 {
+            templates += 1;
+            continue;
+        }
+        // Records of a set: their length is that of their fixed fields and an empty name.
+        let mut at = 16;
+        while at < length {
+            let (set, size) = (u16_at(at), usize::from(u16_at(at + 2)));
+            let record = match set {
+                257 => 8 + 1 + 4 + 4 + 1 + 4 + 4 + 1 + 2 + 2,
+                258 => 8 + 1 + 4 + 4 + 1 + 4 + 4,
+                other => panic!("set {other}"),
+            };
+            assert_eq!((size - 4) % record, 0);
+            next += ((size - 4) / record) as u32;
+            at += size;
+        }
+    }
+    assert!(u64::from(next) >= events);
+}
+
+#[test]
+fn syslog_messages_have_their_length_and_the_names_of_the_draft() {
+    let mut bed = Bed::new("syslog");
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let _sink = bed.start(bed.options(Kind::Syslog, Transport::Tcp, listener.local_addr().unwrap().port()));
+    let expected = bed.record(2);
+    let mut reader = accept(&listener);
+    let mut sequences = Vec::new();
+    while sequences.last() != expected.last() {
+        let mut length = Vec::new();
+        reader.read_until(b' ', &mut length).unwrap();
+        let length: usize = String::from_utf8(length).unwrap().trim_end().parse().unwrap();
+        let mut message = vec![0; length];
+        reader.read_exact(&mut message).unwrap();
+        let text = String::from_utf8(message).unwrap();
+        if text.contains(" NAT - started [natrix@32473 EVENT=\"started\" VERSION=\"0.0.0\"]") {
+            continue;
+        }
+        let is_add = text.contains(" nat1 NAT - APMADD [napmap SSUBIX=\"0\" SVLAN=\"");
+        assert!(text.starts_with("<134>1 20") && (is_add || text.contains(" NAT - APMDEL [napmap ")), "{text}");
+        let number = text.split(" SEQUENCE=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        sequences.push(number.parse::<u64>().unwrap());
+        assert!(text.contains(" ISPORT=\"") && text.contains(" XSPORT=\"") && text.ends_with("\"]"), "{text}");
+    }
+    assert_eq!(sequences, expected);
+}
+
+/// Certificates of an authority of the test.
+struct Authority {
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Authority {
+        let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
+        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = parameters.self_signed(&key).unwrap().pem();
+        Authority { issuer: rcgen::Issuer::new(parameters, key), pem }
+    }
+
+    /// A certificate with these names, which ends in this year.
+    fn sign(&self, names: &[&str], last_year: i32) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut parameters = rcgen::CertificateParams::new(names).unwrap();
+        parameters.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        parameters.not_after = rcgen::date_time_ymd(last_year, 1, 1);
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
+        let key = rcgen::KeyPair::generate().unwrap();
+        (parameters.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+/// A collector with this certificate: returns what it read, or why there was no connection.
+fn serve(
+    listener: TcpListener,
+    (certificate, key): (String, String),
+    clients: Option<String>,
+) -> std::thread::JoinHandle<Result<Vec<u8>, String>> {
+    use rustls::pki_types::pem::PemObject;
+    std::thread::spawn(move || {
+        let certificate = rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let mut roots = rustls::RootCertStore::empty();
+                roots.add(rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+                let verifier =
+                    rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                builder.with_client_cert_verifier(verifier.unwrap())
+            }
+        };
+        let config = builder.with_single_cert(vec![certificate], key).unwrap();
+        let (stream, _) = listener.accept().map_err(|error| error.to_string())?;
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        let connection = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        let mut stream = rustls::StreamOwned::new(connection, stream);
+        let (mut all, mut bytes) = (Vec::new(), [0; 4_096]);
+        loop {
+            match stream.read(&mut bytes) {
+                Ok(0) => return Ok(all),
+                Ok(count) => all.extend_from_slice(&bytes[..count]),
+                Err(error) => return Err(error.to_string()),
+            }
+            let _ = stream.flush();
+        }
+    })
+}
+
+#[test]
+fn tls_carries_everything_and_shows_our_certificate() {
+    let mut bed = Bed::new("tls");
+    let authority = Authority::new("ours");
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let mut options = bed.options(Kind::Json, Transport::Tls, listener.local_addr().unwrap().port());
+    let server = serve(listener, authority.sign(&["localhost"], 4_000), Some(authority.pem.clone()));
+    let path = |name: &str, text: &str| {
+        let path = bed.folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let own = authority.sign(&["nat1"], 4_000);
+    let own = (path("own.pem", &own.0), path("own.key", &own.1));
+    options.security = Some(Security { authorities: path("authorities.pem", &authority.pem), own: Some(own) });
+    let sink = bed.start(options);
+    let expected = bed.record(30);
+    wait_until("all is sent", || sink.figures().records() > expected.len() as u64);
+    drop(sink);
+    let all = server.join().unwrap().unwrap();
+    let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let values = lines.map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    assert_eq!(values.filter_map(|value| value["sequence"].as_u64()).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn wrong_expired_and_nameless_certificates_are_refused() {
+    let mut bed = Bed::new("refused");
+    let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
+    bed.record(1);
+    let cases = [
+        (authority.sign(&["elsewhere.example"], 4_000), "not valid for"),
+        (authority.sign(&["localhost"], 2_021), "expired"),
+        (authority.sign(&[], 4_000), "not valid for"),
+        (other.sign(&["localhost"], 4_000), "UnknownIssuer"),
+    ];
+    for (number, (certificate, why)) in cases.into_iter().enumerate() {
+        let listener = TcpListener::bind("localhost:0").unwrap();
+        let mut options = bed.options(Kind::Json, Transport::Tls, listener.local_addr().unwrap().port());
+        let server = serve(listener, certificate, None);
+        let path = bed.folder.join("authorities.pem");
+        std::fs::write(&path, &authority.pem).unwrap();
+        options.security = Some(Security { authorities: path, own: None });
+        options.name = format!("number{number}");
+        let sink = bed.start(options);
+        bed.record(1);
+        wait_until("a refusal", || sink.figures().errors() > 0);
+        let error = sink.figures().last_error().unwrap();
+        assert!(error.contains(why), "{error}");
+        assert!(server.join().unwrap().is_err());
+        assert_eq!((sink.figures().records(), sink.figures().is_connected()), (0, false));
+    }
+}
+
+#[test]
+fn certificates_that_cannot_be_used_are_an_error_at_the_start() {
+    let bed = Bed::new("files");
+    let mut options = bed.options(Kind::Json, Transport::Tls, 1);
+    let known = Arc::new(Mutex::new(Known::default()));
+    let path = bed.folder.join("empty.pem");
+    std::fs::write(&path, "no certificate\n").unwrap();
+    for (authorities, why) in [(path, "no certificate is in it"), (bed.folder.join("missing.pem"), "No such file")] {
+        options.security = Some(Security { authorities, own: None });
+        let error = Sink::start(options.clone(), Arc::clone(&known), |_| {}).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
