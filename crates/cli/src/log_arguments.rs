@@ -87,9 +87,12 @@ pub struct LogExport {
     /// Intervals held at this time or earlier
     #[arg(long, value_name = "TIME")]
     pub to: String,
-    /// The file; - for standard output
+    /// The file; - for standard output, but not for Parquet
     #[arg(long, value_name = "PATH")]
     pub output: PathBuf,
+    /// Observation domain of IPFIX messages
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub domain: u32,
 }
 
 /// Format of an export.
@@ -97,6 +100,10 @@ pub struct LogExport {
 pub enum LogFormat {
     /// One JSON object a line
     Json,
+    /// Apache Parquet, for analytical engines
+    Parquet,
+    /// IPFIX messages (RFC 7011, RFC 5655): two records an interval, its beginning and its end
+    Ipfix,
 }
 
 /// `natrix log generate`.

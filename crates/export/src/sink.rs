@@ -21,6 +21,7 @@ pub use encoder::Kind;
 pub use encoder::Known;
 pub use encoder::Message;
 pub use ipfix::Ipfix;
+pub use ipfix::file::IpfixFile;
 pub use outlet::Security;
 pub use outlet::Target;
 pub use outlet::TargetError;

@@ -1,5 +1,7 @@
 //! `natrix log`: the store of the event log.
 
+mod parquet;
+
 use std::fs::File;
 use std::io;
 use std::io::BufWriter;
@@ -12,13 +14,16 @@ use cli::LogAllocation;
 use cli::LogCommand;
 use cli::LogDir;
 use cli::LogExport;
+use cli::LogFormat;
 use cli::LogGenerate;
 use cli::LogSize;
 use cli::LogStat;
 use cli::LogVerify;
 use control::Fault;
+use export::sink::IpfixFile;
 use export::store::Generated;
 use export::store::Generator;
+use export::store::Holder;
 use export::store::Stat;
 use export::store::Store;
 use export::store::StoreError;
@@ -32,6 +37,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::instance_log;
+use crate::log::parquet::ParquetFile;
 use crate::times;
 
 /// Events that are made at a time.
@@ -148,30 +154,73 @@ impl From<StoreError> for ExportError {
     }
 }
 
+/// The file of an export.
+enum Output<'a> {
+    Json(Box<dyn Write + 'a>),
+    Ipfix(Box<dyn Write + 'a>, IpfixFile),
+    Parquet(ParquetFile),
+}
+
+impl<'a> Output<'a> {
+    fn begin(arguments: &LogExport, out: &'a mut dyn Write) -> io::Result<Output<'a>> {
+        let is_standard = arguments.output == Path::new("-");
+        if arguments.format == LogFormat::Parquet {
+            return Ok(Output::Parquet(ParquetFile::begin(File::create(&arguments.output)?)?));
+        }
+        let mut file: Box<dyn Write + 'a> = if is_standard {
+            Box::new(BufWriter::with_capacity(1 << 20, out))
+        } else {
+            Box::new(BufWriter::with_capacity(1 << 20, File::create(&arguments.output)?))
+        };
+        if arguments.format == LogFormat::Ipfix {
+            let ipfix = IpfixFile::begin(arguments.domain, &mut file)?;
+            return Ok(Output::Ipfix(file, ipfix));
+        }
+        Ok(Output::Json(file))
+    }
+
+    fn put(&mut self, holder: &Holder) -> io::Result<()> {
+        match self {
+            Output::Json(file) => writeln!(file, "{}", lookup::stored::object(holder)),
+            Output::Ipfix(file, ipfix) => ipfix.put(holder, file),
+            Output::Parquet(parquet) => parquet.put(holder),
+        }
+    }
+
+    fn end(self) -> io::Result<()> {
+        match self {
+            Output::Json(mut file) => file.flush(),
+            Output::Ipfix(mut file, ipfix) => {
+                ipfix.end(&mut file)?;
+                file.flush()
+            }
+            Output::Parquet(parquet) => parquet.end(),
+        }
+    }
+}
+
 fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure> {
     let (from_us, to_us) = (times::parse("--from", &arguments.from)?, times::parse("--to", &arguments.to)?);
-    let store = Store::open(&folder(&arguments.store)?)?;
     let is_standard = arguments.output == Path::new("-");
-    let mut file: Box<dyn Write + '_> = if is_standard {
-        Box::new(BufWriter::with_capacity(1 << 20, &mut *out))
-    } else {
-        let path = &arguments.output;
-        let file = File::create(path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
-        Box::new(BufWriter::with_capacity(1 << 20, file))
-    };
+    if is_standard && arguments.format == LogFormat::Parquet {
+        let fault = Fault::new("--output", "Parquet cannot be written to standard output", "name a file");
+        return Err(CliError::from(fault.seen("-")).into());
+    }
+    let store = Store::open(&folder(&arguments.store)?)?;
+    let failed = |source| StoreError::Io { path: arguments.output.clone(), source };
     let mut count = 0_u64;
+    let mut output = Output::begin(arguments, out).map_err(failed)?;
     let written = store.intervals(from_us, to_us, |holder| {
         count += 1;
-        writeln!(file, "{}", lookup::stored::object(holder)).map_err(ExportError::Output)
+        output.put(holder).map_err(ExportError::Output)
     });
-    let written = written.and_then(|()| file.flush().map_err(ExportError::Output));
-    drop(file);
+    let written = written.and_then(|()| output.end().map_err(ExportError::Output));
     match written {
         Ok(()) if is_standard => Ok(()),
         Ok(()) => Ok(writeln!(out, "{count} intervals written to {}", arguments.output.display())?),
         Err(ExportError::Store(error)) => Err(error.into()),
         Err(ExportError::Output(error)) if is_standard => Err(error.into()),
-        Err(ExportError::Output(source)) => Err(StoreError::Io { path: arguments.output.clone(), source }.into()),
+        Err(ExportError::Output(source)) => Err(failed(source).into()),
     }
 }
 

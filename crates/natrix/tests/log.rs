@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::process::Output;
 
+use parquet::file::reader::FileReader;
+use parquet::file::reader::SerializedFileReader;
+use parquet::record::Field;
 use serde_json::Value;
 
 /// A folder that is removed at the end.
@@ -66,6 +70,7 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
     let words = [&["log", "export", "--dir", &store, "--output", &exported], &whole[..]].concat();
     assert!(text(&natrix(&words).stdout).starts_with("20000 intervals"));
     let lines = fs::read_to_string(&exported).unwrap();
+    exported_alike(&store, &folder, &lines);
     for line in lines.lines().step_by(4_000) {
         let held: Value = serde_json::from_str(line).unwrap();
         let endpoint = format!("{}:{}", held["external_address"].as_str().unwrap(), held["first_port"]);
@@ -92,6 +97,51 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
     assert_eq!(verified.status.code(), Some(1));
     let faults = text(&verified.stdout);
     assert!(faults.contains("worker 0: 1-") && faults.contains("lookups: line 2"), "{faults}");
+}
+
+/// The other formats have the same intervals as the lines of JSON.
+fn exported_alike(store: &str, folder: &Folder, lines: &str) {
+    let whole = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z"];
+    let (parquet, ipfix) = (folder.path("all.parquet"), folder.path("all.ipfix"));
+    for (format, file) in [("parquet", &parquet), ("ipfix", &ipfix)] {
+        let words = [&["log", "export", "--dir", store, "--format", format, "--output", file], &whole[..]].concat();
+        assert!(text(&natrix(&words).stdout).starts_with("20000 intervals"));
+    }
+    let reader = SerializedFileReader::new(fs::File::open(&parquet).unwrap()).unwrap();
+    let mut rows = reader.get_row_iter(None).unwrap();
+    for line in lines.lines() {
+        let (held, row): (Value, _) = (serde_json::from_str(line).unwrap(), rows.next().unwrap().unwrap());
+        let fields: BTreeMap<&String, &Field> = row.get_column_iter().collect();
+        assert_eq!(fields.len(), held.as_object().unwrap().len());
+        for (name, field) in fields {
+            let same = match (field, &held[name]) {
+                (Field::Null, value) => value.is_null(),
+                (Field::Str(text), value) => value == text,
+                (Field::Bool(is), value) => value == is,
+                (Field::UShort(number), value) => value == number,
+                (Field::TimestampMicros(time), Value::String(value)) => {
+                    export::parse_utc(value).is_ok_and(|value| value == *time as u64)
+                }
+                _ => false,
+            };
+            assert!(same, "{name}: {field:?} and {}", held[name]);
+        }
+    }
+    assert!(rows.next().is_none());
+    // Every interval of the store has ended: two records each, in whole messages.
+    let (messages, mut at, mut next) = (fs::read(&ipfix).unwrap(), 0, 0);
+    while let Some(header) = messages.get(at..at + 16) {
+        assert_eq!(header[..2], [0, 10]);
+        assert_eq!(header[8..12], u32::to_be_bytes(next));
+        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let is_data = messages[at + 16..at + 18] != [0, 2];
+        next += if is_data { (length as u32 - 20) / 31 } else { 0 };
+        at += length;
+    }
+    assert_eq!((at, next), (messages.len(), 40_000));
+    let refused =
+        natrix(&[&["log", "export", "--dir", store, "--format", "parquet", "--output", "-"], &whole[..]].concat());
+    assert!(text(&refused.stderr).contains("name a file"), "{}", text(&refused.stderr));
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! anew with each TCP connection (RFC 7011 §3.1), and each connection begins with the templates.
 
 pub(crate) mod binding;
+pub(crate) mod file;
 pub(crate) mod record;
 pub(crate) mod template;
 #[cfg(test)]
