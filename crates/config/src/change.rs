@@ -497,14 +497,29 @@ impl<'c> Values<'c> {
         let interval =
             if let LogSync::Interval(every) = log.sync { format!(" {}", time(every)) } else { String::new() };
         self.key("sync", word(&log.sync) + &interval);
-        let Some(store) = &log.store else { return };
-        self.table("log.store");
-        self.key("path", store.path.display());
-        self.key("retention", or_none(store.retention.map(time)));
-        self.key("sync_interval", time(store.sync_interval));
-        self.key("segment_size", store.segment_rows);
-        self.key("segment_interval", time(store.segment_interval));
-        self.key("signing_key", or_none(store.signing_key.as_ref().map(|path| path.display())));
+        if let Some(store) = &log.store {
+            self.table("log.store");
+            self.key("path", store.path.display());
+            self.key("retention", or_none(store.retention.map(time)));
+            self.key("sync_interval", time(store.sync_interval));
+            self.key("segment_size", store.segment_rows);
+            self.key("segment_interval", time(store.segment_interval));
+            self.key("signing_key", or_none(store.signing_key.as_ref().map(|path| path.display())));
+        }
+        self.table("log.sink");
+        for sink in &config.log_sinks {
+            self.thing(format!("log.sink \"{}\"", sink.name), sink.address(), Compare::Never);
+            self.key("kind", word(&sink.kind));
+            self.key("address", sink.address());
+            self.key("certificates", or_none(sink.certificates.as_ref().map(|path| path.display())));
+            let own = sink.own.as_ref();
+            self.key("certificate", or_none(own.map(|(certificate, _)| certificate.display())));
+            self.key("key", or_none(own.map(|(_, key)| key.display())));
+            self.key("domain", sink.domain);
+            self.key("mtu", sink.mtu);
+            self.key("template_interval", time(sink.template_interval));
+            self.key("spool", sink.spool_bytes);
+        }
     }
 }
 

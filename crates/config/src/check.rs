@@ -11,6 +11,7 @@ pub(crate) mod pools;
 pub(crate) mod reserve;
 pub(crate) mod routes;
 pub(crate) mod rules;
+pub(crate) mod sinks;
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;

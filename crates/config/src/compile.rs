@@ -31,6 +31,7 @@ use crate::draft::interface::Attachment;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::port_timeout::PortTimeoutDraft;
+use crate::draft::sink::SinkDraft;
 use crate::fault::Fault;
 use crate::model::Config;
 use crate::model::Port;
@@ -98,6 +99,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     let workers = check::machine::workers(&draft, machine, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
     check::machine::log_store(&draft, machine, &mut report);
+    check::sinks::check(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
     let ports = ports(&draft.interfaces, &links);
     let dpdk = check::machine::dpdk(&draft.singles.dpdk, &ports, workers.count, &mut report);
@@ -151,6 +153,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
         control: singles.control.clone(),
         log: singles.log,
         event_log: singles.event_log.clone(),
+        log_sinks: draft.sinks.iter().filter_map(SinkDraft::sink).collect(),
         warnings: {
             let drained = check::pools::drained(&draft, &report).into_iter();
             drained.chain(rules.warnings).chain(check::log::unreported(&draft, &report)).collect()

@@ -12,6 +12,7 @@ pub(crate) mod rule;
 pub(crate) mod rule_file;
 pub(crate) mod rule_keys;
 pub(crate) mod singles;
+pub(crate) mod sink;
 
 use toml_edit::Item;
 use toml_edit::Key;
@@ -29,6 +30,7 @@ use crate::draft::rule::FilterDraft;
 use crate::draft::rule::RuleDraft;
 use crate::draft::rule_file::RuleFileDraft;
 use crate::draft::singles::Singles;
+use crate::draft::sink::SinkDraft;
 use crate::keys::REPEATS_MAX;
 use crate::keys::SECTIONS;
 use crate::report::Place;
@@ -50,6 +52,7 @@ pub(crate) struct Draft {
     pub(crate) filter_files: Vec<RuleFileDraft>,
     pub(crate) classes: Vec<ClassDraft>,
     pub(crate) port_timeouts: Vec<PortTimeoutDraft>,
+    pub(crate) sinks: Vec<SinkDraft>,
     pub(crate) singles: Singles,
 }
 
@@ -77,6 +80,7 @@ impl Draft {
             filter_files: repeated(root, "filter_file", RuleFileDraft::read, report),
             classes: repeated(root, "class", class, report),
             port_timeouts: repeated(root, "port_timeout", PortTimeoutDraft::read, report),
+            sinks: repeated(root, "log.sink", SinkDraft::read, report),
             singles,
         }
     }

@@ -257,6 +257,14 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
                 besides `log.events`. Formats and guarantees: [logging.md](logging.md).",
         keys: LOG_STORE,
     },
+    SectionKeys {
+        name: "log.sink",
+        repeats: true,
+        about: "A collector that gets the records of the store, as IPFIX (RFC 7011, RFC 8158), syslog (RFC 5424) or \
+                lines of JSON. By TCP and TLS it gets everything, in order, also after an outage: what may not have \
+                been read is sent again, with the same sequence numbers. Formats: [logging.md](logging.md#sinks).",
+        keys: LOG_SINK,
+    },
 ];
 
 const NAME: &str = "1 to 32 letters, digits, `-`, `_` and `.`, starting with a letter or digit; unique";
@@ -1106,6 +1114,61 @@ const LOG_STORE: &[Key] = &[
         Preset::Value("\"\""),
         "File of the key (64 hexadecimal digits) that signs the head of the chain; made for a new store. If \
          empty, it is in the store.",
+    ),
+];
+
+const LOG_SINK: &[Key] = &[
+    key("name", Kind::Text(NAME), Preset::Required("\"collector\""), "Name in `natrix show status` and messages."),
+    key("kind", Kind::Choice(&["ipfix", "syslog", "json"]), Preset::Required("\"ipfix\""), "Format of the records."),
+    key(
+        "address",
+        Kind::Text("`\"udp://HOST:PORT\"`, `\"tcp://HOST:PORT\"` or `\"tls://HOST:PORT\"`; IPv6 addresses in brackets"),
+        Preset::Required("\"tcp://192.0.2.9:4739\""),
+        "The collector. Datagrams that are lost on the way stay lost.",
+    ),
+    key(
+        "certificates",
+        Kind::Text("absolute path of a file in PEM, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Certificates of the authorities that sign the collector's certificate, for TLS only. One that has expired, \
+         or is not for the host of `address`, is refused.",
+    ),
+    key(
+        "certificate",
+        Kind::Text("absolute path of a file in PEM, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Natrix's own certificate, for collectors that ask for one; `key` is needed too.",
+    ),
+    key(
+        "key",
+        Kind::Text("absolute path of a file in PEM, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Private key of `certificate`.",
+    ),
+    key(
+        "domain",
+        Kind::Integer { min: 0, max: u32::MAX as u64, unit: "" },
+        Preset::Value("1"),
+        "IPFIX: observation domain and natInstanceID. Different for each instance with the same address.",
+    ),
+    key(
+        "mtu",
+        Kind::Integer { min: 576, max: MTU_MAX, unit: "bytes" },
+        Preset::Value("1500"),
+        "Largest IP packet on the way to the collector. IPFIX datagrams fit into it.",
+    ),
+    key(
+        "template_interval",
+        timeout(S, 60 * MINUTE, None),
+        Preset::Value("\"1 min\""),
+        "IPFIX over UDP: interval of templates. A collector that was restarted understands records after this time.",
+    ),
+    key(
+        "spool",
+        Kind::Size { min: MIB, max: 1 << 50 },
+        Preset::Value("\"4 GiB\""),
+        "Journal that the store keeps while the collector is away, 18 bytes a record. Beyond it the oldest records \
+         are not sent: they are counted, and missing in the sequence numbers.",
     ),
 ];
 

@@ -29,6 +29,8 @@ pub struct Config {
     pub log: Log,
     /// Where it keeps records of events; none: nowhere.
     pub event_log: Option<EventLog>,
+    /// Collectors that get the records of its store.
+    pub log_sinks: Vec<LogSink>,
     /// What works, but perhaps not as meant.
     pub warnings: Vec<Warning>,
     /// The text it was read from.
@@ -152,6 +154,68 @@ pub struct LogStore {
     pub segment_interval: Duration,
     /// File of the key of its head; none: in the store.
     pub signing_key: Option<PathBuf>,
+}
+
+/// A collector that gets the records of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSink {
+    /// Its name.
+    pub name: String,
+    /// Format of the records.
+    pub kind: SinkKind,
+    /// The way to the collector.
+    pub transport: SinkTransport,
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// File of the authorities of TLS.
+    pub certificates: Option<PathBuf>,
+    /// Files of our own certificate and its key.
+    pub own: Option<(PathBuf, PathBuf)>,
+    /// Observation domain in IPFIX.
+    pub domain: u32,
+    /// Largest IP packet on the way.
+    pub mtu: u16,
+    /// Interval of templates in datagrams.
+    pub template_interval: Duration,
+    /// Journal that is kept while the collector is away.
+    pub spool_bytes: u64,
+}
+
+impl LogSink {
+    /// Its address as in the file.
+    pub fn address(&self) -> String {
+        let LogSink { transport, host, port, .. } = self;
+        let scheme = match transport {
+            SinkTransport::Udp => "udp",
+            SinkTransport::Tcp => "tcp",
+            SinkTransport::Tls => "tls",
+        };
+        if host.contains(':') { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
+    }
+}
+
+/// Format of a sink's records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkKind {
+    /// IPFIX.
+    Ipfix,
+    /// Syslog.
+    Syslog,
+    /// Lines of JSON.
+    Json,
+}
+
+/// The way to a collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkTransport {
+    /// Datagrams.
+    Udp,
+    /// A stream.
+    Tcp,
+    /// A stream in TLS.
+    Tls,
 }
 
 /// Where records of events go.

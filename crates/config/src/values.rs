@@ -8,6 +8,8 @@ use nat::Duration;
 use nat::redirection::Target;
 use nat::types::Prefix;
 
+use crate::model::SinkTransport;
+
 /// Why a text is not such a value. The texts fit after the name of a key: "is not a duration".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
@@ -186,6 +188,36 @@ pub fn target(text: &str) -> Result<Target, ValueError> {
     };
     let host: Ipv4Addr = host.parse().map_err(|_| FORM)?;
     Ok(Target { address: host.to_bits(), port, weight })
+}
+
+/// `tcp://collector.example:4739`: the way to a collector, its name or address, and its port.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form.
+pub fn collector(text: &str) -> Result<(SinkTransport, String, u16), ValueError> {
+    const FORM: ValueError = ValueError::Form("the address of a collector");
+    let (scheme, place) = text.trim().split_once("://").ok_or(FORM)?;
+    let transport = match scheme {
+        "udp" => SinkTransport::Udp,
+        "tcp" => SinkTransport::Tcp,
+        "tls" => SinkTransport::Tls,
+        _ => return Err(FORM),
+    };
+    let (host, port) = place.rsplit_once(':').ok_or(FORM)?;
+    let host = match host.strip_prefix('[') {
+        Some(rest) => {
+            let address = rest.strip_suffix(']').ok_or(FORM)?;
+            address.parse::<core::net::Ipv6Addr>().map_err(|_| FORM)?;
+            address
+        }
+        None => host,
+    };
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '_');
+    if host.is_empty() || host.len() > 253 || !host.chars().all(is_allowed) {
+        return Err(FORM);
+    }
+    let range = ports(port).map_err(|_| FORM)?;
+    if range.start() == range.end() { Ok((transport, host.to_owned(), *range.start())) } else { Err(FORM) }
 }
 
 /// One IPv4 address.

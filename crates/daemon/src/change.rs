@@ -561,6 +561,12 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
             format!("then try again; {UNCHANGED}"),
         )
     })?;
+    if let Some(sinks) = instance.sinks() {
+        sinks.check(&config.log_sinks).map_err(|error| {
+            let remedy = format!("then try again; {UNCHANGED}");
+            Fault::new(format!("configuration {path}"), error.to_string(), remedy)
+        })?;
+    }
     let reshapes = after.reshapes(&before);
     let adoption_us = match commit(instance, &before, &after, &reshapes, live.log) {
         Ok(took) => took,
@@ -571,6 +577,11 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     };
     if let (Some(log), Some(view)) = (log, instance.event_log()) {
         view.change(log);
+    }
+    if let Some(sinks) = instance.sinks()
+        && let Err(error) = sinks.set(&config.log_sinks)
+    {
+        live.log.error(&format_args!("reload of {path}: {error}"));
     }
     tell_missing(instance, &after, live.log);
     let before = (std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone()));

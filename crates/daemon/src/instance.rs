@@ -28,6 +28,7 @@ use crate::mailbox::Asker;
 use crate::mailbox::Listed;
 use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
+use crate::sinks::Sinks;
 
 /// Time limit for a worker's answer. A healthy worker takes microseconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -88,6 +89,7 @@ pub struct Instance {
     state: AtomicU8,
     traces: AtomicU64,
     event_log: OnceLock<EventLogView>,
+    sinks: OnceLock<Sinks>,
 }
 
 /// Takes a lock even if a thread panicked while holding it: the guarded data is consistent at any
@@ -109,6 +111,7 @@ impl Instance {
             state: AtomicU8::new(0),
             traces: AtomicU64::new(1),
             event_log: OnceLock::new(),
+            sinks: OnceLock::new(),
         }
     }
 
@@ -135,6 +138,9 @@ impl Instance {
         if let Some(log) = self.event_log() {
             log.handle.set_names(names_in(&shared));
         }
+        if let Some(sinks) = self.sinks() {
+            sinks.set_known(names_in(&shared), shared.settings());
+        }
         *lock(&self.shared) = shared;
     }
 
@@ -150,6 +156,17 @@ impl Instance {
     pub fn set_event_log(&self, view: EventLogView) {
         // A second call would be a mistake in the start; the first log is the one that runs.
         let _ = self.event_log.set(view);
+    }
+
+    /// Sets the sinks of the log's store, once at the start.
+    pub fn set_sinks(&self, sinks: Sinks) {
+        // As above.
+        let _ = self.sinks.set(sinks);
+    }
+
+    /// The sinks of the log's store, if it has one.
+    pub fn sinks(&self) -> Option<&Sinks> {
+        self.sinks.get()
     }
 
     /// The destination of event records, if any.

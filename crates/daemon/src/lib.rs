@@ -32,6 +32,7 @@ pub mod replay;
 pub mod run;
 pub mod running;
 pub mod server;
+pub mod sinks;
 pub mod trace;
 pub mod worker;
 

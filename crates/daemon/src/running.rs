@@ -38,6 +38,8 @@ use crate::run::quarantine_path;
 use crate::server::Server;
 use crate::server::Socket;
 use crate::server::Ticker;
+use crate::sinks::Sinks;
+use crate::sinks::SinksError;
 use crate::worker::WorkerOptions;
 use crate::worker::build_workers;
 
@@ -50,6 +52,9 @@ pub enum StartError {
     /// The event log cannot be started.
     #[error(transparent)]
     EventLog(#[from] EventLogError),
+    /// A sink of the event log cannot be started.
+    #[error(transparent)]
+    Sink(#[from] SinksError),
     /// The system refused a resource.
     #[error("{what}: {source}; see the system's log")]
     System {
@@ -135,6 +140,8 @@ impl Running {
             Some(Started { exporter, view, rings, opened }) => (Some(exporter), Some(view), rings, opened),
             None => (None, None, Vec::new(), Arc::default()),
         };
+        // Before the first event, so that they follow the run from its start.
+        let sinks = Sinks::start(config, version, log)?;
         for (worker, ring) in workers.iter_mut().zip(rings) {
             worker.set_events(ring, Arc::clone(&opened));
         }
@@ -147,6 +154,9 @@ impl Running {
         let instance = Arc::new(Instance::new(description, shared, clock, askers));
         if let Some(view) = event_log {
             instance.set_event_log(view);
+        }
+        if let Some(sinks) = sinks {
+            instance.set_sinks(sinks);
         }
         let path = config_path.display().to_string();
         instance.set_live(Live { config: config.clone(), path, previous: None, log });
@@ -197,6 +207,10 @@ impl Running {
                     ));
                 }
             }
+        }
+        // After the store: they send its last records.
+        if let Some(sinks) = instance.sinks() {
+            sinks.stop();
         }
         if panics > 0 {
             log.error(&format_args!("workers: the engine failed on {panics} bursts; see the quarantine"));

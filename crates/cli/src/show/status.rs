@@ -4,6 +4,7 @@ use std::io;
 use std::io::Write;
 
 use control::EventLog;
+use control::LogSink;
 use control::LogStore;
 use control::Request;
 use control::Status;
@@ -125,7 +126,36 @@ fn print_log(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {
     if !log.destination.is_empty() {
         print_lines(log, out)?;
     }
-    log.store.as_ref().map_or(Ok(()), |store| print_store(log, store, out))
+    log.store.as_ref().map_or(Ok(()), |store| print_store(log, store, out))?;
+    if log.sinks.is_empty() { Ok(()) } else { print_sinks(&log.sinks, out) }
+}
+
+fn print_sinks(sinks: &[LogSink], out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("LOG SINK", Left),
+        ("FORMAT", Left),
+        ("ADDRESS", Left),
+        ("CONNECTED", Left),
+        ("SENT", Right),
+        ("BYTES", Right),
+        ("BEHIND", Right),
+        ("LOST", Right),
+        ("ERRORS", Right),
+    ]);
+    for sink in sinks {
+        let connected = if sink.connected { "yes" } else { "no" };
+        let mut cells = vec![sink.name.clone(), sink.kind.to_string(), sink.address.clone(), connected.to_owned()];
+        cells.extend([sink.records_sent, sink.bytes_sent].map(human::count));
+        cells.push(human::duration(sink.lag_us));
+        cells.extend([sink.records_lost, sink.errors].map(human::count));
+        table.row(cells);
+    }
+    table.flush(out)?;
+    let failing = sinks.iter().filter(|sink| !sink.connected);
+    for (sink, error) in failing.filter_map(|sink| Some((sink, sink.last_error.as_ref()?))) {
+        writeln!(out, "log sink {}: not connected: {error}", sink.name)?;
+    }
+    Ok(())
 }
 
 fn print_store(log: &EventLog, store: &LogStore, out: &mut dyn Write) -> io::Result<()> {

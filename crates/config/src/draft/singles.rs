@@ -65,6 +65,8 @@ pub(crate) struct Singles {
     pub(crate) event_log_place: Option<Place>,
     /// Path of its store.
     pub(crate) log_store_place: Option<Place>,
+    /// The file has a store, but not a usable one.
+    pub(crate) is_log_store_faulty: bool,
     /// Where the file says how events are recorded, if it has no destination.
     pub(crate) event_keys: Vec<Place>,
 }
@@ -148,6 +150,7 @@ impl Singles {
             events: event_settings(&log, report),
             event_log,
             event_log_place,
+            is_log_store_faulty: log_store_place.is_none() && store_section.has_any(),
             log_store_place,
             event_keys: event_keys(&log, report),
         }
@@ -279,7 +282,13 @@ fn event_settings(section: &Section, report: &mut Report) -> EventSettings {
 }
 
 /// A path from the root; none if the text is empty. `what` is a file or folder, as in `example`.
-fn path(section: &Section, name: &str, what: &str, example: &str, report: &mut Report) -> Option<Placed<PathBuf>> {
+pub(crate) fn path(
+    section: &Section,
+    name: &str,
+    what: &str,
+    example: &str,
+    report: &mut Report,
+) -> Option<Placed<PathBuf>> {
     let text = section.text(name, report)?;
     let path = text.value.as_str();
     if path.is_empty() {

@@ -40,8 +40,11 @@ use crate::model::Config;
 use crate::model::EventLog;
 use crate::model::EventTarget;
 use crate::model::LogLevel;
+use crate::model::LogSink;
 use crate::model::LogStore;
 use crate::model::LogSync;
+use crate::model::SinkKind;
+use crate::model::SinkTransport;
 
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
 
@@ -239,6 +242,20 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         sync: LogSync::Interval(Duration::from_millis(250)),
     };
     assert_eq!(event_log.queue_bytes(), 1_024 * 48);
+    let sink = LogSink {
+        name: "nine".to_owned(),
+        kind: SinkKind::Syslog,
+        transport: SinkTransport::Tls,
+        host: "collector.example".to_owned(),
+        port: 6_514,
+        certificates: Some(PathBuf::from("/tmp/natrix-collectors.pem")),
+        own: Some((PathBuf::from("/tmp/natrix-own.pem"), PathBuf::from("/tmp/natrix-own.key"))),
+        domain: 7,
+        mtu: 1_400,
+        template_interval: Duration::from_secs(30),
+        spool_bytes: 1 << 30,
+    };
+    assert_eq!(config.log_sinks, [sink]);
     assert_eq!(config.event_log, Some(event_log));
 }
 

@@ -74,3 +74,14 @@ fn targets_have_an_address_and_may_have_port_and_weight() {
     }
     assert_eq!(target("192.0.2.53 weight 5000000000"), Err(ValueError::TooLarge));
 }
+
+#[test]
+fn collectors_have_a_way_a_host_and_a_port() {
+    let of = |transport, host: &str, port| Ok((transport, host.to_owned(), port));
+    assert_eq!(collector("udp://192.0.2.9:4739"), of(SinkTransport::Udp, "192.0.2.9", 4_739));
+    assert_eq!(collector("tcp://collector.example:1"), of(SinkTransport::Tcp, "collector.example", 1));
+    assert_eq!(collector(" tls://[2001:db8::9]:6514"), of(SinkTransport::Tls, "2001:db8::9", 6_514));
+    for wrong in ["", "192.0.2.9:1", "udp://:1", "udp://a", "udp://a:0", "udp://a:1-2", "udp://[a]:1", "x://a:1"] {
+        assert!(collector(wrong).is_err(), "{wrong}");
+    }
+}

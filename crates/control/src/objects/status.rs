@@ -155,6 +155,48 @@ pub struct EventLog {
     /// The store; null without one.
     #[serde(default)]
     pub store: Option<LogStore>,
+    /// Collectors that get the records of the store.
+    #[serde(default)]
+    pub sinks: Vec<LogSink>,
+}
+
+words!(
+    /// Format of a sink.
+    SinkKind, "ipfix, syslog or json", {
+        /// IPFIX (RFC 7011, RFC 8158).
+        Ipfix = "ipfix",
+        /// Syslog (RFC 5424).
+        Syslog = "syslog",
+        /// Lines of JSON.
+        Json = "json",
+    }
+);
+
+/// A collector. Totals count from the start of the process, or from the sink's last change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogSink {
+    /// Name in the configuration.
+    pub name: String,
+    /// Format of its records.
+    pub kind: SinkKind,
+    /// The collector's address.
+    pub address: String,
+    /// True if there is a connection; true for datagrams.
+    pub connected: bool,
+    /// Records sent, also those that were sent again.
+    pub records_sent: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Events that were deleted before they were sent, and records in datagrams that failed.
+    pub records_lost: u64,
+    /// Age of the oldest event that was not sent; 0 if all were.
+    pub lag_us: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Failures to connect, to send or to read.
+    pub errors: u64,
+    /// The last failure; null without one.
+    pub last_error: Option<String>,
 }
 
 /// The store of the event log. Totals of the store itself count what earlier runs wrote, too.

@@ -8,13 +8,17 @@ use control::EventLog;
 use control::Fault;
 use control::FilteringByProtocol;
 use control::Interface;
+use control::LogSink;
 use control::LogStore;
 use control::Pool;
 use control::PortTimeoutInForce;
+use control::SinkKind;
 use control::Status;
 use control::TimeoutsInForce;
 use control::Worker;
 use control::WorkerPackets;
+use export::sink::Kind;
+use export::sink::Sink;
 use lookup::convert::protocol;
 use nat::Counters;
 use nat::Protocol;
@@ -147,6 +151,28 @@ fn event_log(instance: &Instance, view: &EventLogView, snapshots: &[Snapshot]) -
             failing: stored.failing,
             last_error: stored.last_error,
         }),
+        sinks: instance.sinks().map(|sinks| sinks.for_each(log_sink)).unwrap_or_default(),
+    }
+}
+
+fn log_sink(sink: &Sink) -> LogSink {
+    let (options, figures) = (sink.options(), sink.figures());
+    LogSink {
+        name: options.name.clone(),
+        kind: match options.kind {
+            Kind::Ipfix => SinkKind::Ipfix,
+            Kind::Syslog => SinkKind::Syslog,
+            Kind::Json => SinkKind::Json,
+        },
+        address: options.target.to_string(),
+        connected: figures.is_connected(),
+        records_sent: figures.records(),
+        bytes_sent: figures.bytes(),
+        records_lost: figures.lost(),
+        lag_us: figures.lag_us(),
+        connections: figures.connects(),
+        errors: figures.errors(),
+        last_error: figures.last_error(),
     }
 }
 

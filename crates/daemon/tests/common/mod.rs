@@ -60,6 +60,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         control: Control { socket: directory.join("control.sock"), mode: 0o600 },
         log: Log { level: LogLevel::Error },
         event_log: None,
+        log_sinks: Vec::new(),
         warnings: Vec::new(),
         source: Source::default(),
     }

@@ -61,7 +61,10 @@ impl fmt::Display for Target {
             Transport::Tcp => "tcp",
             Transport::Tls => "tls",
         };
-        write!(f, "{scheme}://{}:{}", self.host, self.port)
+        match self.host.contains(':') {
+            true => write!(f, "{scheme}://[{}]:{}", self.host, self.port),
+            false => write!(f, "{scheme}://{}:{}", self.host, self.port),
+        }
     }
 }
 

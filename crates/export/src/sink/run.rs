@@ -178,6 +178,7 @@ pub struct Sink {
     options: SinkOptions,
     figures: Arc<SinkFigures>,
     stop: Arc<AtomicBool>,
+    leaves: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -196,6 +197,14 @@ pub enum SinkError {
 }
 
 impl Sink {
+    /// Finds what would keep such a sink from starting.
+    ///
+    /// # Errors
+    /// As [`Sink::start`].
+    pub fn check(options: &SinkOptions) -> Result<(), SinkError> {
+        Ok(Connector::new(&options.target, options.security.as_ref()).map(|_| ())?)
+    }
+
     /// Starts the thread. It calls `known` for names and limits, and `news` with what happens.
     ///
     /// # Errors
@@ -214,6 +223,7 @@ impl Sink {
         let datagram_max = is_datagram.then(|| options.mtu.saturating_sub(UDP_HEADERS));
         let encoder = Encoder::new(options.kind, datagram_max, &options.host, options.domain, &options.version);
         let (figures, stop) = (Arc::new(SinkFigures::default()), Arc::new(AtomicBool::new(false)));
+        let leaves = Arc::new(AtomicBool::new(false));
         let now = Instant::now();
         let mut run = Run {
             is_datagram,
@@ -228,6 +238,7 @@ impl Sink {
             known,
             figures: Arc::clone(&figures),
             stop: Arc::clone(&stop),
+            leaves: Arc::clone(&leaves),
             news: Box::new(news),
             kept: VecDeque::new(),
             kept_bytes: 0,
@@ -244,7 +255,7 @@ impl Sink {
         };
         let thread = thread::Builder::new().name(format!("sink {}", options.name));
         let thread = thread.spawn(move || run.run()).map_err(SinkError::Thread)?;
-        Ok(Sink { options, figures, stop, thread: Some(thread) })
+        Ok(Sink { options, figures, stop, leaves, thread: Some(thread) })
     }
 
     /// How it was started.
@@ -255,6 +266,12 @@ impl Sink {
     /// Its figures.
     pub fn figures(&self) -> &Arc<SinkFigures> {
         &self.figures
+    }
+
+    /// Makes the thread end at once. What it has not sent stays in the store.
+    pub fn leave(&self) {
+        self.leaves.store(true, Ordering::Relaxed);
+        self.end();
     }
 
     /// Makes the thread end when it has sent what the store has, within some seconds.
@@ -292,6 +309,7 @@ struct Run {
     known: Arc<Mutex<Known>>,
     figures: Arc<SinkFigures>,
     stop: Arc<AtomicBool>,
+    leaves: Arc<AtomicBool>,
     news: Box<dyn Fn(&News) + Send>,
     kept: VecDeque<Batch>,
     kept_bytes: usize,
@@ -322,7 +340,8 @@ impl Run {
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 let since = *stopping.get_or_insert_with(Instant::now);
-                if since.elapsed() > FINISH_WITHIN || (self.outlet.is_none() && since.elapsed() > CHECK) {
+                let is_leaving = self.leaves.load(Ordering::Relaxed);
+                if is_leaving || since.elapsed() > FINISH_WITHIN || (self.outlet.is_none() && since.elapsed() > CHECK) {
                     break;
                 }
             }

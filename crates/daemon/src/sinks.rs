@@ -1,0 +1,171 @@
+//! The sinks of an instance: which run, and how they change.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use config::Config;
+use config::LogSink;
+use config::SinkKind;
+use config::SinkTransport;
+use export::Names;
+use export::sink::Kind;
+use export::sink::Known;
+use export::sink::News;
+use export::sink::Quotas;
+use export::sink::Security;
+use export::sink::Sink;
+use export::sink::SinkError;
+use export::sink::SinkOptions;
+use export::sink::Target;
+use export::sink::Transport;
+use export::store::CursorFile;
+use nat::Settings;
+
+use crate::event_log::names_of;
+use crate::instance::lock;
+use crate::log::Log;
+
+/// Why a sink cannot start.
+#[derive(Debug, thiserror::Error)]
+#[error("log.sink \"{name}\": {source}")]
+pub struct SinksError {
+    name: String,
+    source: SinkError,
+}
+
+/// The sinks that run. Dropping it stops them.
+#[derive(Debug)]
+pub struct Sinks {
+    running: Mutex<Vec<Sink>>,
+    known: Arc<Mutex<Known>>,
+    store: PathBuf,
+    host: String,
+    version: String,
+    log: Log,
+}
+
+impl Sinks {
+    /// Starts the sinks of `config`. None without a store to read from.
+    ///
+    /// # Errors
+    /// The certificates or the store cannot be read.
+    pub fn start(config: &Config, version: &str, log: Log) -> Result<Option<Sinks>, SinksError> {
+        let Some(store) = config.event_log.as_ref().and_then(|log| log.store.as_ref()) else { return Ok(None) };
+        let sinks = Sinks {
+            running: Mutex::new(Vec::new()),
+            known: Arc::default(),
+            store: store.path.clone(),
+            host: host_name(),
+            version: version.to_owned(),
+            log,
+        };
+        sinks.set_known(names_of(&config.nat), &config.nat);
+        sinks.check(&config.log_sinks)?;
+        sinks.set(&config.log_sinks)?;
+        Ok(Some(sinks))
+    }
+
+    /// Sets the names and limits of a changed configuration.
+    pub fn set_known(&self, names: Names, settings: &Settings) {
+        *lock(&self.known) = Known { names: Arc::new(names), quotas: Arc::new(Quotas::of(settings)) };
+    }
+
+    /// Finds what would keep one of these from starting.
+    ///
+    /// # Errors
+    /// As [`Sinks::start`].
+    pub fn check(&self, wanted: &[LogSink]) -> Result<(), SinksError> {
+        wanted.iter().try_for_each(|sink| {
+            let checked = Sink::check(&self.options(sink));
+            checked.map_err(|source| SinksError { name: sink.name.clone(), source })
+        })
+    }
+
+    /// Makes these the sinks that run. One that is there already goes on; one that changes goes on
+    /// from its cursor; the cursor of one that is removed is forgotten.
+    ///
+    /// # Errors
+    /// As [`Sinks::start`].
+    pub fn set(&self, wanted: &[LogSink]) -> Result<(), SinksError> {
+        let mut running = lock(&self.running);
+        let options: Vec<SinkOptions> = wanted.iter().map(|sink| self.options(sink)).collect();
+        let (kept, ended): (Vec<Sink>, Vec<Sink>) =
+            running.drain(..).partition(|sink| options.contains(sink.options()));
+        *running = kept;
+        // All end at the same time. What they have not sent waits for their successors.
+        ended.iter().for_each(Sink::leave);
+        drop(ended);
+        let names: Vec<&str> = wanted.iter().map(|sink| sink.name.as_str()).collect();
+        if let Err(error) = CursorFile::keep_only(&self.store, &names) {
+            self.log.warn(&format_args!("log sinks: {error}"));
+        }
+        for options in options {
+            if running.iter().any(|sink| *sink.options() == options) {
+                continue;
+            }
+            let (log, name) = (self.log, options.name.clone());
+            let started = Sink::start(options, Arc::clone(&self.known), {
+                let name = name.clone();
+                move |news| tell(log, &name, news)
+            });
+            running.push(started.map_err(|source| SinksError { name, source })?);
+        }
+        Ok(())
+    }
+
+    fn options(&self, sink: &LogSink) -> SinkOptions {
+        let certificates = sink.certificates.clone();
+        SinkOptions {
+            name: sink.name.clone(),
+            kind: match sink.kind {
+                SinkKind::Ipfix => Kind::Ipfix,
+                SinkKind::Syslog => Kind::Syslog,
+                SinkKind::Json => Kind::Json,
+            },
+            target: Target {
+                transport: match sink.transport {
+                    SinkTransport::Udp => Transport::Udp,
+                    SinkTransport::Tcp => Transport::Tcp,
+                    SinkTransport::Tls => Transport::Tls,
+                },
+                host: sink.host.clone(),
+                port: sink.port,
+            },
+            security: certificates.map(|authorities| Security { authorities, own: sink.own.clone() }),
+            domain: sink.domain,
+            mtu: usize::from(sink.mtu),
+            template_interval: Duration::from_micros(sink.template_interval.as_micros()),
+            spool_bytes: sink.spool_bytes,
+            store: self.store.clone(),
+            host: self.host.clone(),
+            version: self.version.clone(),
+        }
+    }
+
+    /// Calls `each` for every sink that runs.
+    pub(crate) fn for_each<T>(&self, each: impl Fn(&Sink) -> T) -> Vec<T> {
+        lock(&self.running).iter().map(each).collect()
+    }
+
+    /// Ends all, after they sent what the store has, or after some seconds.
+    pub fn stop(&self) {
+        let ended = core::mem::take(&mut *lock(&self.running));
+        ended.iter().for_each(Sink::end);
+    }
+}
+
+/// Writes what happened to a sink into the log of the process.
+fn tell(log: Log, name: &str, news: &News) {
+    match news {
+        News::Connected | News::CaughtUp => log.info(&format_args!("log sink {name}: {news}")),
+        News::Failed(_) | News::Behind(_) => log.warn(&format_args!("log sink {name}: {news}")),
+        News::Lost(_) => log.error(&format_args!("log sink {name}: {news}")),
+    }
+}
+
+/// The name of this machine; empty if the system does not say it.
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
