@@ -36,10 +36,18 @@ dnsmasq:dnsmasq-base
 dig:bind9-dnsutils
 turnserver:coturn
 stun:stun-client
+tshark:tshark
+nfcapd:nfdump
+nfacctd:pmacct
+rsyslogd:rsyslog
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
 "
-readonly units="nginx.service coturn.service"
+readonly units="nginx.service coturn.service nfdump.service rsyslog.service
+    nfacctd.service pmacctd.service sfacctd.service uacctd.service"
+# Programs for tests that the system's packages do not bring, or not together with the others.
+readonly tools=/usr/local/lib/natrix-tools
+readonly duckdb_version="2.0.0"
 # Debian's compiler for building web browsers, and all that comes with it.
 readonly web_compiler=rustc-web
 readonly web_packages="rustc-web cargo-web rustfmt-web rust-web-clippy"
@@ -55,6 +63,7 @@ missing_packages() {
     pkg-config --exists libdpdk 2>/dev/null || echo libdpdk-dev
     # cargo fetches over TLS.
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
+    python3 -c "import ensurepip" 2>/dev/null || echo python3-venv
 }
 
 # Gives back the service policy as it was; also after an installation that was killed.
@@ -110,6 +119,40 @@ install_packages() {
     fi
 }
 
+# A system cannot have two system loggers: of the second one the libraries are installed, and the
+# program is unpacked.
+unpack_syslog_ng() {
+    local folder libraries
+    refresh_lists
+    libraries=$(LC_ALL=C apt-cache depends syslog-ng-core | sed -n 's/^  Depends: \(lib[^<]*\)$/\1/p' | tr '\n' ' ')
+    # shellcheck disable=SC2086 # a list of package names
+    install_packages $libraries
+    folder=$(mktemp -d)
+    chmod 755 "$folder"
+    mkdir -p "$tools/bin"
+    (cd "$folder" && apt-get -qq download syslog-ng-core && dpkg -x syslog-ng-core_*.deb "$tools/syslog-ng") ||
+        fail "set-up: syslog-ng-core cannot be unpacked; see above"
+    rm -rf "$folder"
+    cat >"$tools/bin/syslog-ng" <<END
+#!/bin/sh
+libraries=$tools/syslog-ng/usr/lib/syslog-ng
+export LD_LIBRARY_PATH="\$libraries"
+exec $tools/syslog-ng/usr/sbin/syslog-ng --module-path="\$(echo "\$libraries"/[0-9]*)" "\$@"
+END
+    chmod 755 "$tools/bin/syslog-ng"
+}
+
+install_duckdb() {
+    python3 -m venv "$tools/python"
+    "$tools/python/bin/pip" --quiet install "duckdb==$duckdb_version" ||
+        fail "set-up: duckdb $duckdb_version cannot be installed from PyPI; see above"
+}
+
+missing_tools() {
+    [ -x "$tools/bin/syslog-ng" ] || echo syslog-ng
+    "$tools/python/bin/python" -c "import duckdb" 2>/dev/null || echo duckdb
+}
+
 rust_version() {
     rustc --version 2>/dev/null | sed -n 's/^rustc \([0-9]*\.[0-9]*\).*/\1/p'
 }
@@ -161,6 +204,7 @@ missing=$(missing_packages | sort -u | tr '\n' ' ')
 
 if [ "${1:-}" = "--check" ]; then
     rust_is_there || missing="$missing rust>=$rust_needed"
+    missing="$missing $(missing_tools | tr '\n' ' ')"
     [ -n "${missing// /}" ] || exit 0
     echo "missing: $missing"
     exit 1
@@ -173,6 +217,8 @@ if [ -n "${missing// /}" ]; then
     missing=$(missing_packages | sort -u | tr '\n' ' ')
     [ -z "${missing// /}" ] || fail "set-up: still missing after installing: $missing; install by hand"
 fi
+[ -x "$tools/bin/syslog-ng" ] || unpack_syslog_ng
+"$tools/python/bin/python" -c "import duckdb" 2>/dev/null || install_duckdb
 rust_is_there || install_rust
 if ! components_are_there; then
     if command -v rustup >/dev/null; then

@@ -1,6 +1,7 @@
 """The configurations of the NAT that the tests run against: differences from the demo's."""
 
 import tempfile
+from pathlib import Path
 
 SHORT_SECONDS = 3
 
@@ -74,6 +75,38 @@ path = "{_LOG_FOLDER.name}/log"
 """
 
 
+# Collectors of the log by their ports, in the namespace of the NAT.
+COLLECTORS = {"nfcapd": 4739, "nfacctd": 4740, "syslog-ng": 5514, "rsyslog": 6514, "lines": 6515}
+# What scripts/setup.sh installs besides packages.
+TOOLS = Path("/usr/local/lib/natrix-tools")
+COLLECTOR_STORE = f"{_LOG_FOLDER.name}/collectors"
+
+
+def collectors():
+    def sink(name, kind, transport):
+        address = f"{transport}://127.0.0.1:{COLLECTORS[name]}"
+        return f"""
+[[log.sink]]
+name = "{name}"
+kind = "{kind}"
+address = "{address}"
+domain = 7
+template_interval = "1 s"
+"""
+
+    sinks = [
+        sink("nfcapd", "ipfix", "udp"),
+        sink("nfacctd", "ipfix", "udp"),
+        sink("syslog-ng", "syslog", "udp"),
+        sink("rsyslog", "syslog", "tcp"),
+        sink("lines", "json", "tcp"),
+    ]
+    return f"""
+[log.store]
+path = "{COLLECTOR_STORE}"
+{"".join(sinks)}{BLOCKS}"""
+
+
 SETUPS = {
     "default": {},
     "address_dependent": {"filtering": "address-dependent"},
@@ -88,5 +121,6 @@ SETUPS = {
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
     "live_change": {"more": BLOCKS},
+    "collectors": {"more": collectors()},
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

@@ -67,7 +67,8 @@ fn sentence(holder: &Holder) -> String {
 }
 
 /// The name of a holder's realm, or its number.
-fn realm_of(holder: &Holder) -> String {
+/// The name of a holder's realm, or its number.
+pub fn realm_of(holder: &Holder) -> String {
     holder.vrf.clone().unwrap_or_else(|| holder.realm.to_string())
 }
 

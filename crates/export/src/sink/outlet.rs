@@ -213,7 +213,14 @@ impl Outlet {
     /// for long, or when `is_over` says so while it takes nothing.
     pub(crate) fn send(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
         let stream: &mut dyn Write = match self {
-            Outlet::Udp(socket) => return socket.send(bytes).map(|_| ()),
+            Outlet::Udp(socket) => {
+                let sent = socket.send(bytes).map(|_| ());
+                // That an earlier datagram was refused kept this one from being sent.
+                if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+                    let _ = socket.send(bytes);
+                }
+                return sent;
+            }
             Outlet::Tcp(stream) => stream,
             Outlet::Tls(tls) => tls,
         };

@@ -10,7 +10,7 @@
 //! | `catalogue` | the chain: boots, clock settings, segments, deletions |
 //! | `head` | the signed head of the chain |
 //! | `journal-N` | frames from number N on that no segment has yet |
-//! | `spool-N` | the same, kept for sinks that have not read it |
+//! | `spool-N` | the same after its segment was sealed, for sinks that have not read it |
 //! | `cursor-NAME` | the position of the sink of that name |
 //! | `segment-N` | intervals, sorted by external endpoint and start |
 //! | `lookups` | who was looked up, when, for which case |

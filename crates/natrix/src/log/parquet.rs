@@ -19,7 +19,7 @@ use parquet::schema::parser::parse_message_type;
 const SCHEMA: &str = "
 message interval {
     required binary what (UTF8);
-    required int32 realm (INTEGER(16, false));
+    required binary realm (UTF8);
     required binary subscriber (UTF8);
     optional binary protocol (UTF8);
     optional int32 internal_port (INTEGER(16, false));
@@ -99,7 +99,7 @@ impl ParquetFile {
         let time = |unix_us: u64| Cell::Int64(i64::try_from(unix_us).unwrap_or(i64::MAX));
         let row = [
             text(holder.what.name()),
-            port(holder.realm),
+            text(&lookup::stored::realm_of(holder)),
             text(&holder.subscriber.to_string()),
             holder.protocol.and_then(|protocol| text(protocol.name())),
             holder.internal_port.and_then(port),

@@ -56,6 +56,14 @@ impl IpfixFile {
             What::Flow => (EventKind::FlowCreated, EventKind::FlowEnded),
             What::Block => (EventKind::BlockLeased, EventKind::BlockReturned),
         };
+        if let Some(vrf) = &holder.vrf {
+            let place = usize::from(holder.realm);
+            let realms = &mut self.names.realms;
+            realms.resize(realms.len().max(place + 1), String::new());
+            if realms[place] != *vrf {
+                realms[place].clone_from(vrf);
+            }
+        }
         let remote = holder.remote;
         let event = Event {
             subscriber: holder.subscriber,

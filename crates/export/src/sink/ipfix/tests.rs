@@ -98,9 +98,9 @@ fn records_of(events: &[Event], message_max: usize) -> (Vec<Fields>, Vec<usize>)
     (all, sizes)
 }
 
-/// 8158-E3, 8158-E16.
 #[test]
 fn a_mapping_is_a_bib_entry_between_the_ends_of_a_binding() {
+    // covers: 8158-E3, 8158-E16
     let events = [of_mapping(EventKind::MappingCreated), of_mapping(EventKind::MappingEnded)];
     let (records, _) = records_of(&events, 1_400);
     let kinds: Vec<u64> = records.iter().map(|record| number(record, 230)).collect();
@@ -115,9 +115,9 @@ fn a_mapping_is_a_bib_entry_between_the_ends_of_a_binding() {
     assert_eq!((&records[0][&8][..], &records[0][&225][..]), (&[100, 64, 0, 10][..], &[203, 0, 113, 1][..]));
 }
 
-/// 8158-E1.
 #[test]
 fn a_flow_is_a_session_with_its_destination() {
+    // covers: 8158-E1
     let flow = Event { remote: [192, 0, 2, 9].into(), remote_port: 443, ..of_mapping(EventKind::FlowCreated) };
     let (records, _) = records_of(&[flow, Event { kind: EventKind::FlowEnded, ..flow }], 1_400);
     let kinds: Vec<u64> = records.iter().map(|record| number(record, 230)).collect();
@@ -125,9 +125,9 @@ fn a_flow_is_a_session_with_its_destination() {
     assert_eq!((&records[1][&12][..], number(&records[1], 11)), (&[192, 0, 2, 9][..], 443));
 }
 
-/// 8158-E17.
 #[test]
 fn a_block_has_its_start_end_and_size() {
+    // covers: 8158-E17
     let block = Event {
         first_port: 4_096,
         last_port: 4_607,
@@ -143,9 +143,9 @@ fn a_block_has_its_start_end_and_size() {
     }
 }
 
-/// 8158-E5, 8158-E6, 8158-E7, 8158-E8, 8158-E9, 8158-E10, 8158-E12, 8158-E14.
 #[test]
 fn refusals_and_thresholds_have_their_limits() {
+    // covers: 8158-E5, 8158-E6, 8158-E7, 8158-E8, 8158-E9, 8158-E10, 8158-E12, 8158-E14
     let exhausted = Event {
         pool: PoolName(4),
         protocol: Some(Protocol::Udp),
@@ -185,9 +185,9 @@ fn refusals_and_thresholds_have_their_limits() {
     assert_eq!((number(&records[6], 476), number(&records[7], 477), number(&records[8], 480)), (80, 80, 80));
 }
 
-/// 8158-G2.
 #[test]
 fn messages_keep_within_their_size_and_gaps_are_missing_numbers() {
+    // covers: 8158-G1, 8158-G2
     let mut events: Vec<Event> = (0..500).map(|_| of_mapping(EventKind::StaticCreated)).collect();
     events[250] = Event { amount: 40, ..Event::new(EventKind::Gap, Instant::ORIGIN) };
     let (records, sizes) = records_of(&events, 600);

@@ -1,0 +1,349 @@
+"""What a running instance sends is read by collectors that others wrote, and is what was on the wire."""
+
+import contextlib
+import datetime
+import json
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+
+from kit import *
+from netlab import process
+from netlab.topology import SRV1
+from netlab.topology import SUBSCRIBERS
+from setups import COLLECTORS
+from setups import COLLECTOR_STORE
+from setups import TOOLS
+
+IN_BLOCKS = "100.64.0.65"
+MAPPINGS = 40
+# Templates come each second.
+TEMPLATES_SECONDS = 1.5
+
+
+class Lines:
+    """A collector of lines of JSON on one TCP port: it reads all connections, and can be away for a while."""
+
+    def __init__(self, n, port):
+        self.n, self.port, self.records, self.starts = n, port, [], 0
+        self.open()
+
+    def open(self):
+        self.listener = listener(self.n.nat, self.port, "127.0.0.1")
+        self.connections = []
+        self.thread = threading.Thread(target=self.accept, daemon=True)
+        self.thread.start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.connections.append(connection)
+                threading.Thread(target=self.read, args=(connection,), daemon=True).start()
+
+    def read(self, connection):
+        with contextlib.suppress(OSError, ValueError):
+            for line in connection.makefile("rb"):
+                record = json.loads(line)
+                if record["event"] == "started":
+                    self.starts += 1
+                else:
+                    self.records.append(record)
+
+    def close(self):
+        # A listener that is only closed still accepts while a thread waits in it.
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def endpoints(self):
+        return {
+            (record["subscriber"], record["internal_port"], record["external_address"], record["external_port"])
+            for record in list(self.records)
+            if record["event"] == "mapping_created"
+        }
+
+
+def open_mappings(n, server, count=MAPPINGS):
+    """Mappings of sub1, as (subscriber, port, external address, port), and their sockets."""
+    opened, held = set(), []
+    for _ in range(count):
+        sock = udp(n.sub1)
+        held.append(sock)
+        external = external_of(sock, server, (SRV1, server.getsockname()[1]))
+        opened.add((SUBSCRIBERS["sub1"], sock.getsockname()[1], *external))
+    return opened, held
+
+
+def lease(n, server):
+    """A block of a subscriber of the pool with blocks: an external address and a port in the block."""
+    with sockets(udp(n.sub2, address=IN_BLOCKS)) as sock:
+        return external_of(sock, server, (SRV1, server.getsockname()[1]))
+
+
+def sink(n, name):
+    """What the status says of a sink."""
+    log = n.dut.show("status")[0]["event_log"]
+    return next(one for one in log["sinks"] if one["name"] == name)
+
+
+def expect_soon(condition, text, seconds=15):
+    expect(process.wait_until(condition, seconds, 0.2), text)
+
+
+def held_by_store(n, mapping):
+    """The store names the same subscriber and port as a collector did."""
+    subscriber, internal_port, external, port = mapping
+    # A time in whole seconds, after the mapping began, and before the last record.
+    time.sleep(1)
+    at = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time.sleep(2)
+    words = ["find", f"{external}:{port}", "--at", at, "--dir", COLLECTOR_STORE, "--json"]
+    status, out, err = n.nat.run([n.dut.binary, *words])
+    expect_equal(status, 0, f"natrix find: {err}")
+    *holders, last = (json.loads(line) for line in out.splitlines())
+    expect(last["complete"], f"natrix find: {last}")
+    seen = [(one["subscriber"], one["internal_port"]) for one in holders]
+    expect_equal(seen, [(subscriber, internal_port)], f"natrix find {external}:{port}")
+
+
+def folder_of(n, name):
+    folder = Path(n.state.directory) / name
+    folder.mkdir(mode=0o777, exist_ok=True)
+    return folder
+
+
+@test("collectors")
+@shows("8158-E3", "8158-E16", "8158-E17", "8158-G2")
+def tshark_nfcapd_and_nfacctd_read_ipfix(n):
+    flows, printed = folder_of(n, "nfcapd"), Path(n.state.directory) / "nfacctd.json"
+    primitives, configuration = (Path(n.state.directory) / f"nfacctd.{end}" for end in ("primitives", "conf"))
+    primitives.write_text(
+        "name=block_start field_type=361 len=2 semantics=u_int\n"
+        "name=block_end field_type=362 len=2 semantics=u_int\n"
+        "name=block_ports field_type=364 len=2 semantics=u_int\n"
+    )
+    keys = "src_host, post_nat_src_host, src_port, post_nat_src_port, proto, nat_event, timestamp_start"
+    configuration.write_text(
+        f"daemonize: false\nplugins: print[a]\nnfacctd_port: {COLLECTORS['nfacctd']}\nnfacctd_ip: 127.0.0.1\n"
+        f"nfacctd_time_new: true\naggregate_primitives: {primitives}\n"
+        f"aggregate[a]: {keys}, block_start, block_end, block_ports\n"
+        f"print_output[a]: json\nprint_output_file[a]: {printed}\nprint_output_file_append[a]: true\n"
+        "print_refresh_time[a]: 2\n"
+    )
+    capture = Path(n.state.directory) / "ipfix.pcap"
+    running = [
+        n.nat.start("nfcapd", ["nfcapd", "-w", flows, "-p", COLLECTORS["nfcapd"], "-t", "2", "-I", "natrix"]),
+        n.nat.start("nfacctd", ["nfacctd", "-f", configuration]),
+        n.nat.start("tshark", ["tshark", "-i", "lo", "-w", capture, "udp", "port", COLLECTORS["nfcapd"]]),
+    ]
+    try:
+        time.sleep(2 + TEMPLATES_SECONDS)
+        with sockets(udp(n.srv1)) as server:
+            opened, held = open_mappings(n, server)
+            external, port = lease(n, server)
+            for sock in held:
+                sock.close()
+        expect_soon(lambda: sink(n, "nfcapd")["lag_us"] == 0, "the sink does not catch up")
+        # Both write their files each two seconds.
+        time.sleep(5)
+    finally:
+        for daemon in running:
+            daemon.end()
+
+    reports = re.findall(r"Sequence Errors: (\d+), Bad Packets: (\d+)", running[0].log())
+    expect(len(reports) > 1, f"nfcapd reports nothing:\n{running[0].log()}")
+    expect(all(report == ("0", "0") for report in reports), f"nfcapd counts errors: {reports}")
+    status, out, err = n.nat.run(["nfdump", "-R", flows, "-o", "json"])
+    expect_equal(status, 0, f"nfdump: {err}")
+    rows = json.loads(out)
+    bindings = {(row["src4_addr"], row["src4_xlt_ip"]) for row in rows if row["nat_event_id"] == "14"}
+    expect((SUBSCRIBERS["sub1"], next(iter(opened))[2]) in bindings, f"nfdump: no binding of sub1 among {bindings}")
+    mapped = {
+        (row["src4_addr"], int(row["src_port"]), row["src4_xlt_ip"], int(row["src_xlt_port"]))
+        for row in rows
+        if row["nat_event_id"] == "8"
+    }
+    expect_equal(opened - mapped, set(), "nfdump: mappings that are missing")
+
+    rows = [json.loads(line) for line in printed.read_text().splitlines()]
+    mapped = {
+        (row["ip_src"], row["port_src"], row["post_nat_ip_src"], row["post_nat_port_src"])
+        for row in rows
+        if row["nat_event"] == 8
+    }
+    expect_equal(opened - mapped, set(), "nfacctd: mappings that are missing")
+    blocks = [row for row in rows if row["nat_event"] == 16 and row["ip_src"] == IN_BLOCKS]
+    expect_equal(len(blocks), 1, "nfacctd: blocks of the subscriber")
+    first, last, ports = (int(blocks[0][f"block_{field}"]) for field in ("start", "end", "ports"))
+    expect_equal((blocks[0]["post_nat_ip_src"], last - first + 1, ports), (external, 256, 256), "nfacctd: the block")
+    expect(first <= port <= last, f"nfacctd: port {port} is not in {first}-{last}")
+
+    status, out, err = n.nat.run(
+        ["tshark", "-r", capture, "-d", f"udp.port=={COLLECTORS['nfcapd']},cflow", "-V"], timeout=60
+    )
+    expect(status == 0 and "Observation Domain Id: 7" in out, f"tshark reads no IPFIX: {err}")
+    for bad in ("Malformed", "Expert Info (Error"):
+        expect(bad not in out, f"tshark: {bad}")
+    expect(out.count("Nat Event: NAT44 BIB create") >= MAPPINGS, "tshark: too few mappings")
+    lengths = [int(length) for length in re.findall(r"Cisco NetFlow/IPFIX\s+Version: 10\s+Length: (\d+)", out)]
+    expect(lengths and max(lengths) <= 1500 - 48, f"tshark: messages of {max(lengths, default=0)} bytes")
+
+
+@test("collectors")
+def rsyslog_reads_syslog(n):
+    written, configuration = Path(n.state.directory) / "rsyslog.txt", Path(n.state.directory) / "rsyslog.conf"
+    configuration.write_text(
+        'module(load="imtcp")\n'
+        f'input(type="imtcp" port="{COLLECTORS["rsyslog"]}" address="127.0.0.1" ruleset="all")\n'
+        'template(name="one" type="string" string="%app-name% %msgid% %pri% %structured-data%\\n")\n'
+        f'ruleset(name="all") {{ action(type="omfile" file="{written}" template="one") }}\n'
+    )
+    with sockets(udp(n.srv1)) as server:
+        # While there is no collector: these wait in the store.
+        before, held = open_mappings(n, server)
+        daemon = n.nat.start(
+            "rsyslogd", ["rsyslogd", "-n", "-f", configuration, "-i", f"{n.state.directory}/rsyslogd.pid"]
+        )
+        try:
+            expect_soon(lambda: sink(n, "rsyslog")["connected"], f"rsyslog is not reached:\n{daemon.log()}", 40)
+            after, more = open_mappings(n, server)
+            external, port = lease(n, server)
+
+            def read():
+                return written.read_text() if written.exists() else ""
+
+            def seen():
+                found = re.findall(
+                    r'^NAT APMADD 134 \[napmap SSUBIX="0" SVLAN="\d+" IATYP="IPv4" ISADDR="([\d.]+)" ISPORT="(\d+)" '
+                    r'XATYP="IPv4" XSADDR="([\d.]+)" XSPORT="(\d+)" PROTO="17"\]',
+                    read(),
+                    re.MULTILINE,
+                )
+                return {(inside, int(one), outside, int(other)) for inside, one, outside, other in found}
+
+            expect_soon(lambda: not (before | after) - seen(), "rsyslog: mappings are missing")
+            numbers = re.findall(r'WORKER="(\d+)" SEQUENCE="(\d+)"', read())
+            expect_equal(len(set(numbers)), len(numbers), "rsyslog: records without duplicates")
+            block = re.search(
+                rf'^NAT block_leased 134 \[natrix@32473 EVENT="block_leased" .*ISADDR="{re.escape(IN_BLOCKS)}" '
+                r'XSADDR="([\d.]+)" XFPORT="(\d+)" XLPORT="(\d+)" XPORTS="256"\]',
+                read(),
+                re.MULTILINE,
+            )
+            expect(block, "rsyslog: no block")
+            expect_equal(block[1], external, "rsyslog: address of the block")
+            expect(int(block[2]) <= port <= int(block[3]), "rsyslog: ports of the block")
+        finally:
+            daemon.end()
+            for sock in held + more:
+                sock.close()
+
+
+@test("collectors")
+def syslog_ng_reads_syslog_datagrams(n):
+    written, configuration = Path(n.state.directory) / "syslog-ng.txt", Path(n.state.directory) / "syslog-ng.conf"
+    version = n.nat.run([f"{TOOLS}/bin/syslog-ng", "--version"])[1]
+    version = re.search(r"Config version: ([\d.]+)", version)
+    expect(version, "syslog-ng does not start; run scripts/setup.sh")
+    configuration.write_text(
+        f"@version: {version[1]}\n"
+        f'source all {{ syslog(ip(127.0.0.1) port({COLLECTORS["syslog-ng"]}) transport("udp")); }};\n'
+        'template one { template("$MSGID ${.SDATA.napmap.ISADDR} ${.SDATA.napmap.ISPORT} ${.SDATA.napmap.XSADDR} '
+        '${.SDATA.napmap.XSPORT} ${.SDATA.natrix@32473.EVENT}\\n"); };\n'
+        f'destination file {{ file("{written}" template(one)); }};\n'
+        "log { source(all); destination(file); };\n"
+    )
+    files = [f"--{name}={n.state.directory}/syslog-ng.{name}" for name in ("persist-file", "pidfile", "control")]
+    daemon = n.nat.start("syslog-ng", [f"{TOOLS}/bin/syslog-ng", "-F", "-f", configuration, *files])
+    try:
+        time.sleep(2)
+        expect(daemon.alive(), f"syslog-ng has ended:\n{daemon.log()}")
+        with sockets(udp(n.srv1)) as server:
+            opened, held = open_mappings(n, server)
+            for sock in held:
+                sock.close()
+
+        def seen():
+            lines = (line.split() for line in (written.read_text() if written.exists() else "").splitlines())
+            added = [line for line in lines if line[:1] == ["APMADD"] and line[-1] == "mapping_created"]
+            return {(inside, int(one), outside, int(other)) for _, inside, one, outside, other, _ in added}
+
+        expect_soon(lambda: not opened - seen(), f"syslog-ng: mappings are missing:\n{daemon.log()}")
+    finally:
+        daemon.end()
+
+
+@test("collectors")
+@shows("8158-G3")
+def after_an_outage_all_lines_come_in_order(n):
+    lines = Lines(n, COLLECTORS["lines"])
+    try:
+        with sockets(udp(n.srv1)) as server:
+            expect_soon(lambda: sink(n, "lines")["connected"], "the collector is not reached", 40)
+            first, held = open_mappings(n, server)
+            expect_soon(lambda: not first - lines.endpoints(), "lines are missing")
+            lines.close()
+            during, more = open_mappings(n, server)
+            expect_soon(lambda: not sink(n, "lines")["connected"], "the outage is not noticed")
+            again, rest = open_mappings(n, server)
+            lines.open()
+            wanted = first | during | again
+            expect_soon(lambda: not wanted - lines.endpoints(), "lines are missing after the outage", 40)
+            expect_equal(sink(n, "lines")["records_lost"], 0, "lost records")
+            for one in sorted(again)[:3]:
+                held_by_store(n, one)
+            for sock in held + more + rest:
+                sock.close()
+        # In order but for what was sent again, and no number is missing.
+        for worker in {record["worker"] for record in lines.records}:
+            numbers = [record["sequence"] for record in lines.records if record["worker"] == worker]
+            steps = [(one, other) for one, other in zip(numbers, numbers[1:]) if other > one + 1]
+            expect_equal(steps, [], f"worker {worker}: missing numbers")
+            expect_equal(set(numbers), set(range(1, max(numbers) + 1)), f"worker {worker}: numbers")
+    finally:
+        lines.close()
+
+
+@test("collectors")
+def duckdb_finds_in_parquet_what_find_finds(n):
+    store, parquet = Path(n.state.directory) / "generated", Path(n.state.directory) / "all.parquet"
+    natrix, whole = n.dut.binary, ("--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z")
+    n.nat.run([natrix, "log", "generate", "--dir", store, "--mappings", "50000", "--seed", "5"], check=True, timeout=60)
+    words = [natrix, "log", "export", "--dir", store, "--format", "parquet", "--output", parquet, *whole]
+    _, out, _ = n.nat.run(words, check=True, timeout=60)
+    expect(out.startswith("50000 intervals"), f"natrix log export: {out}")
+    # What a warrant asks: the holders of an endpoint at a time.
+    script = f"""
+import duckdb, json
+table = "read_parquet('{parquet}')"
+count = duckdb.sql(f"select count(*) from {{table}}").fetchall()[0][0]
+rows = duckdb.sql(f'''
+    with asked as (
+        select external_address as address, first_port as port, since + (until - since) / 2 as at
+        from {{table}} using sample reservoir(20 rows) repeatable (1))
+    select asked.address, asked.port, strftime(asked.at at time zone 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ'),
+           list((subscriber, internal_port, protocol) order by subscriber, internal_port)
+    from asked join {{table}} held
+    on held.external_address = asked.address and asked.port between held.first_port and held.last_port
+       and held.since <= asked.at and (held.until is null or asked.at < held.until)
+    group by all''').fetchall()
+print(json.dumps([count, rows]))
+"""
+    status, out, err = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], timeout=120)
+    expect_equal(status, 0, f"duckdb (run scripts/setup.sh if it is missing): {err}")
+    count, rows = json.loads(out)
+    expect_equal((count, len(rows)), (50000, 20), "duckdb: rows")
+    for address, port, at, holders in rows:
+        words = [natrix, "find", f"{address}:{port}", "--at", at, "--dir", store, "--json"]
+        _, out, _ = n.nat.run(words, check=True)
+        *found, last = (json.loads(line) for line in out.splitlines())
+        expect(last["complete"], f"natrix find {address}:{port} at {at}: {last}")
+        found = sorted([one["subscriber"], one["internal_port"], one["protocol"]] for one in found)
+        expect_equal(found, sorted(list(holder) for holder in holders), f"natrix find {address}:{port} at {at}")
