@@ -275,7 +275,8 @@ def syslog_ng_reads_syslog_datagrams(n):
             added = [line for line in lines if line[:1] == ["APMADD"] and line[-1] == "mapping_created"]
             return {(inside, int(one), outside, int(other)) for _, inside, one, outside, other, _ in added}
 
-        expect_soon(lambda: not opened - seen(), f"syslog-ng: mappings are missing:\n{daemon.log()}")
+        complete = process.wait_until(lambda: not opened - seen(), 15, 0.2)
+        expect(complete, f"syslog-ng: missing {opened - seen()}, {sink(n, 'syslog-ng')}\n{daemon.log()}")
     finally:
         daemon.end()
 

@@ -383,3 +383,27 @@ fn certificates_that_cannot_be_used_are_an_error_at_the_start() {
         assert!(error.contains(why), "{error}");
     }
 }
+
+#[test]
+fn the_first_datagram_after_an_outage_arrives() {
+    let mut bed = Bed::new("refused-datagrams");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut options = bed.options(Kind::Json, Transport::Udp, address.port());
+    options.target.host = "127.0.0.1".to_owned();
+    drop(socket);
+    let sink = bed.start(options);
+    let before = 1 + bed.record(2).len() as u64;
+    wait_until("all is tried", || sink.figures().records() + sink.figures().lost() == before);
+    let (lost, socket) = (sink.figures().lost(), UdpSocket::bind(address).unwrap());
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let expected = bed.record(2);
+    let (mut seen, mut bytes) = (Vec::new(), [0; 2_000]);
+    while seen.last() != expected.last() {
+        let length = socket.recv(&mut bytes).unwrap();
+        let value: Value = serde_json::from_slice(&bytes[..length]).unwrap();
+        seen.extend(value["sequence"].as_u64());
+    }
+    assert_eq!(seen, expected);
+    assert!(lost > 0 && sink.figures().lost() <= lost + 1);
+}

@@ -67,7 +67,6 @@ fn sentence(holder: &Holder) -> String {
 }
 
 /// The name of a holder's realm, or its number.
-/// The name of a holder's realm, or its number.
 pub fn realm_of(holder: &Holder) -> String {
     holder.vrf.clone().unwrap_or_else(|| holder.realm.to_string())
 }

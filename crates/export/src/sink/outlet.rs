@@ -29,6 +29,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const TRY: Duration = Duration::from_millis(500);
 /// A collector that takes nothing for so long is given up.
 const STALLED: Duration = Duration::from_secs(30);
+/// Earlier datagrams whose refusal may be reported when another one is sent.
+const REFUSED_MAX: usize = 8;
 /// Time for the collector to read the rest and to close the connection.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -215,9 +217,13 @@ impl Outlet {
         let stream: &mut dyn Write = match self {
             Outlet::Udp(socket) => {
                 let sent = socket.send(bytes).map(|_| ());
-                // That an earlier datagram was refused kept this one from being sent.
-                if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-                    let _ = socket.send(bytes);
+                let mut again = sent.as_ref().map(|()| 0).map_err(io::Error::kind);
+                // That earlier datagrams were refused kept this one from being sent.
+                for _ in 0..REFUSED_MAX {
+                    if again != Err(io::ErrorKind::ConnectionRefused) {
+                        break;
+                    }
+                    again = socket.send(bytes).map_err(|error| error.kind());
                 }
                 return sent;
             }

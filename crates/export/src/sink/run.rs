@@ -249,6 +249,7 @@ impl Sink {
             burst: 0,
             is_behind: false,
             is_failing: false,
+            deleted: 0,
             failed_at: now,
             trimmed_at: now,
             unsent: 0,
@@ -323,6 +324,8 @@ struct Run {
     burst: usize,
     is_behind: bool,
     is_failing: bool,
+    /// Events that were deleted before they were read.
+    deleted: u64,
     /// Of datagrams: the last failure, and records in those that failed.
     failed_at: Instant,
     trimmed_at: Instant,
@@ -431,13 +434,13 @@ impl Run {
             }
         }
         self.encoder.end(&mut messages);
-        let lost = self.follower.lost() + self.unsent;
-        let before = self.figures.lost.swap(lost, Ordering::Relaxed);
-        if lost > before {
-            (self.news)(&News::Lost(lost - before));
+        let deleted = core::mem::replace(&mut self.deleted, self.follower.lost());
+        if self.deleted > deleted {
+            (self.news)(&News::Lost(self.deleted - deleted));
         }
         let after = self.follower.position().clone();
         let sent = self.send_all(&mut messages);
+        self.figures.lost.store(self.deleted + self.unsent, Ordering::Relaxed);
         if self.is_datagram {
             self.confirmed = after;
         } else {
