@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
+use rustix::net::sockopt;
 use rustls::ClientConfig;
 use rustls::ClientConnection;
 use rustls::RootCertStore;
@@ -29,6 +30,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const TRY: Duration = Duration::from_millis(500);
 /// A collector that takes nothing for so long is given up.
 const STALLED: Duration = Duration::from_secs(30);
+/// Longest time without an acknowledgement of what was sent, in ms.
+const UNACKNOWLEDGED_MS: u32 = 20_000;
+/// Bytes that the system keeps for a connection; Linux doubles it.
+const SEND_BUFFER: usize = 512 << 10;
 /// Earlier datagrams whose refusal may be reported when another one is sent.
 const REFUSED_MAX: usize = 8;
 /// Time for the collector to read the rest and to close the connection.
@@ -161,6 +166,12 @@ impl Connector {
     }
 
     fn secure(&self, mut stream: TcpStream) -> io::Result<Outlet> {
+        // What was sent is kept for so long: the collector's system has it by then, or there is an
+        // error.
+        sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MS)?;
+        sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, STALLED)?;
         let outlet = match &self.tls {
             None => Outlet::Tcp(stream),
             Some((config, name)) => {

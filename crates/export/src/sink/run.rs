@@ -42,8 +42,9 @@ const RETRY: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// How often the connection is checked and the cursor written.
 const CHECK: Duration = Duration::from_secs(1);
-/// What was sent is kept for so long, and up to so many bytes: a collector that ends may have
-/// received it without reading it. Then it is sent again.
+/// What was sent is kept for so long, and up to so many bytes: more than the systems on both sides
+/// keep for a connection, and longer than they wait for each other. A collector that ends may not
+/// have read it. Then it is sent again.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 const KEPT_BYTES: usize = 8 << 20;
 /// Datagrams that are sent at a time; then there is a pause, because collectors drop bursts.
